@@ -1,0 +1,68 @@
+"""One tree of exceptions. The docstring of each says what the caller should do; ``retriable`` says it to a program."""
+
+from typing import ClassVar
+
+
+class DualWriteError(Exception):
+    """The root of everything that this library raises on purpose. Catch a leaf, not this, unless you only report."""
+
+    retriable: ClassVar[bool] = False
+    """True if the same unit of work may be run again from its beginning: nothing of it is left on either side."""
+
+
+class ConfigurationError(DualWriteError):
+    """A setting is missing, unknown or contradicts another. Correct the one that the message names."""
+
+
+class InvalidTransactionStateError(DualWriteError):
+    """A transaction verb was called in a state that forbids it (KIP-939: INVALID_TXN_STATE). Correct the calling code."""
+
+
+class KafkaUnavailableError(DualWriteError):
+    """No broker answered in time. Nothing was decided by it; run the unit of work again when the cluster is reachable."""
+
+    retriable = True
+
+
+class KafkaRefusedError(DualWriteError):
+    """The broker answered with an error code (``code`` and ``name`` are Kafka's). The message says what was asked of it."""
+
+    def __init__(self, what: str, code: int, name: str) -> None:
+        super().__init__(f"{what}: {name} ({code})")
+        self.code = code
+        self.name = name
+
+
+class TwoPhaseCommitUnavailableError(DualWriteError):
+    """The cluster cannot keep a prepared transaction, or does not let this client. Use a broker with KIP-939, or enable
+    ``transaction.two.phase.commit.enable`` there, or grant the TWO_PHASE_COMMIT operation on the transactional id."""
+
+
+class PrepareFailedError(DualWriteError):
+    """A record was not acknowledged, so the Kafka transaction cannot be prepared. Both sides were rolled back; run the
+    unit of work again."""
+
+    retriable = True
+
+
+class FencedError(DualWriteError):
+    """Another process has taken over this application's transactional id. Both sides of the unit of work were rolled
+    back. Stop this process, or give the two applications different names; do not take the id back in a loop."""
+
+
+class InDoubtError(DualWriteError):
+    """The outcome of the database COMMIT is unknown, and the database cannot be asked now. Do NOT run the unit of work
+    again: recovery, at the next use or the next start, finds out and completes both sides the same way."""
+
+
+class DatabaseNotReadyError(DualWriteError):
+    """The state table is missing or of another version. Run ``dualwrite db upgrade --db URL``."""
+
+
+class InputError(DualWriteError):
+    """The input that a command was given is missing or malformed. Correct what the message names and run it again."""
+
+
+class CorruptLogError(DualWriteError):
+    """A file of the broker's data directory contradicts itself in a place that was already acknowledged. Do not delete
+    it: restore the data directory from a copy, or ask for help with the message."""

@@ -1,0 +1,162 @@
+"""The identities that both sides of a dual write agree on. Equality of transactions is defined here and nowhere else.
+
+KIP-939 names a prepared transaction ``producerId:epoch``. That is unique only where every transaction bumps the epoch
+(KIP-890 part 2). A client that speaks the older protocol keeps one epoch for its whole session, so its transactions N
+and N+1 carry the same pair. The anchor tells them apart: the offset at which the transaction began in one of its
+partitions, which no other transaction can share.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dualwrite.errors import ConfigurationError
+
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+MAX_PRODUCER_EPOCH = 32767
+
+_LONGEST_TOPIC_IN_ANCHOR = 198
+_LEGAL_TRANSACTIONAL_ID = re.compile(r"[^\x00-\x1f\x7f]{1,255}")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicPartition:
+    """One partition of a topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ProducerIdentity:
+    """A producer id and its epoch: who may write, as the broker fences it (KIP-98)."""
+
+    producer_id: int = NO_PRODUCER_ID
+    epoch: int = NO_PRODUCER_EPOCH
+
+    def __bool__(self) -> bool:
+        return self.producer_id >= 0
+
+    def __str__(self) -> str:
+        return f"{self.producer_id}:{self.epoch}"
+
+
+NO_PRODUCER = ProducerIdentity()
+
+
+def validated_transactional_id(value: str) -> str:
+    """Return ``value`` if it can name a transactional producer and be a key of the state table.
+
+    :raises ConfigurationError: if it is empty, longer than 255 characters, or contains a control character.
+    """
+    if not _LEGAL_TRANSACTIONAL_ID.fullmatch(value):
+        raise ConfigurationError(f"transactional id {value!r}: use 1 to 255 characters, no control characters")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """Where a transaction began in one of its partitions: unique for ever, as a log gives no offset twice.
+
+    :param topic: the topic's name, shortened by a digest if it is very long (see :meth:`of`).
+    :param partition: the partition's index.
+    :param offset: the offset of the transaction's first record there.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+
+    @classmethod
+    def of(cls, partition: TopicPartition, offset: int) -> "Anchor":
+        """The anchor of a transaction whose first record in ``partition`` has ``offset``."""
+        return cls(_shortened(partition.topic), partition.partition, offset)
+
+    def is_in(self, partition: TopicPartition) -> bool:
+        """True if the anchor lies in ``partition``."""
+        return self.partition == partition.partition and self.topic == _shortened(partition.topic)
+
+    def __str__(self) -> str:
+        return f"{self.topic}:{self.partition}:{self.offset}"
+
+
+def _shortened(topic: str) -> str:
+    """A topic name that leaves room for the rest of the state in 255 characters. '~' is illegal in topic names, so a
+    shortened name is never some other topic's."""
+    if len(topic) <= _LONGEST_TOPIC_IN_ANCHOR:
+        return topic
+    return topic[:165] + "~" + hashlib.sha256(topic.encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True)
+class OngoingTransaction:
+    """What the cluster says about the open transaction of a transactional id.
+
+    :param producer: the identity under which its records were written.
+    :param start_offsets: CurrentTxnStartOffset of ``producer`` in the partitions that were asked (DescribeProducers).
+    """
+
+    producer: ProducerIdentity
+    start_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedTxnState:
+    """KIP-939's PreparedTxnState: which transaction was prepared, as one string of at most 255 characters.
+
+    The string is the KIP's ``producerId:epoch``, followed by ``:topic:partition:offset`` if there is an anchor. The
+    empty state, ``PreparedTxnState()``, is the empty string and identifies nothing.
+    """
+
+    producer: ProducerIdentity = NO_PRODUCER
+    anchor: Anchor | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.producer)
+
+    def identifies(self, ongoing: OngoingTransaction) -> bool:
+        """True if ``ongoing`` is the very transaction that was prepared, and not an earlier or later one.
+
+        Without an anchor the pair decides, as KIP-939 has it. With one, the ongoing transaction must also have begun at
+        the anchor: a transaction of the same session that began anywhere else is another transaction.
+        """
+        if not self or self.producer != ongoing.producer:
+            return False
+        if self.anchor is None:
+            return True
+        return any(
+            self.anchor.is_in(partition) and offset == self.anchor.offset
+            for partition, offset in ongoing.start_offsets.items()
+        )
+
+    def __str__(self) -> str:
+        if not self:
+            return ""
+        return str(self.producer) if self.anchor is None else f"{self.producer}:{self.anchor}"
+
+    @classmethod
+    def parse(cls, text: str) -> "PreparedTxnState":
+        """The state that ``str()`` wrote.
+
+        :raises ConfigurationError: if ``text`` is no such string.
+        """
+        if not text:
+            return cls()
+        parts = text.split(":")
+        try:
+            if len(parts) not in (2, 5):
+                raise ValueError(text)
+            producer = ProducerIdentity(int(parts[0]), int(parts[1]))
+            if producer.producer_id < 0 or not 0 <= producer.epoch <= MAX_PRODUCER_EPOCH:
+                raise ValueError(text)
+            anchor = Anchor(parts[2], int(parts[3]), int(parts[4])) if len(parts) == 5 else None
+        except ValueError:
+            raise ConfigurationError(
+                f"prepared transaction state {text!r}: expected producerId:epoch[:topic:partition:offset]"
+            ) from None
+        return cls(producer, anchor)

@@ -1,0 +1,70 @@
+"""What the outside world is asked for, as Protocols, so that a simulation can stand in for it and fail on purpose.
+
+What a port does *not* promise is as much a part of it as what it does.
+"""
+
+from pathlib import Path
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Wall-clock and monotonic time. The two may drift apart; wall-clock time may jump backwards."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since the epoch, as Kafka stamps records."""
+
+    def monotonic(self) -> float:
+        """Seconds on a clock that never goes back. Its zero means nothing."""
+
+
+class Entropy(Protocol):
+    """Randomness for identifiers. Not for secrets."""
+
+    def random_bytes(self, count: int) -> bytes:
+        """``count`` random bytes."""
+
+
+class File(Protocol):
+    """An append-only file.
+
+    An append that returned is in the operating system's hands only: it survives a killed process, not a power cut, and
+    may be torn or missing in any part until :meth:`sync` has returned. An append or sync that raised leaves the file in
+    an unknown state: the process must stop and recover from what the disk has.
+    """
+
+    def append(self, *parts: bytes | memoryview) -> None:
+        """Write ``parts`` one after another at the end, all of them or raise."""
+
+    def read(self, position: int, size: int) -> bytes:
+        """Up to ``size`` bytes from ``position``; fewer at the end of the file."""
+
+    def size(self) -> int:
+        """Length in bytes."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to ``size`` bytes and make the cut durable."""
+
+    def sync(self) -> None:
+        """Return once everything appended before the call is on disk. May be called from another thread."""
+
+    def close(self) -> None:
+        """Release the file. Does not sync."""
+
+
+class Files(Protocol):
+    """A directory tree. Names created or removed are durable only after :meth:`sync_directory` of their parent."""
+
+    def open(self, path: Path) -> File:
+        """The file at ``path`` for appending and reading, created if it is missing."""
+
+    def list(self, directory: Path) -> list[str]:
+        """Names in ``directory``, sorted; empty if there is no such directory."""
+
+    def make_directory(self, path: Path) -> None:
+        """Create ``path`` and what is missing above it, durably."""
+
+    def remove(self, path: Path) -> None:
+        """Remove the file at ``path``."""
+
+    def sync_directory(self, path: Path) -> None:
+        """Return once the names in ``path`` are on disk."""

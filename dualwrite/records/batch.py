@@ -1,0 +1,83 @@
+"""Uncompressed record batches, built and read record by record: for journals, markers and tests, never for user data."""
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from dualwrite.records.header import HEADER_SIZE, BatchFields, BatchHeader, MalformedBatchError, peek_header, seal_batch
+from dualwrite.records.varint import decode_varint, encode_varint
+
+
+class Record(NamedTuple):
+    """One record: key and value in bytes (None is null), timestamp in milliseconds, and in a read batch its offset."""
+
+    key: bytes | None
+    value: bytes | None
+    timestamp: int = 0
+    offset: int = 0
+
+
+def build_batch(records: Sequence[Record], fields: BatchFields | None = None) -> bytes:
+    """One batch of ``records`` with base offset 0; the offsets in ``records`` are ignored.
+
+    :raises ValueError: if there are no records.
+    """
+    if not records:
+        raise ValueError("a record batch holds at least one record")
+    first = records[0].timestamp
+    body = b"".join(_encode_record(record, delta, first) for delta, record in enumerate(records))
+    highest = max(record.timestamp for record in records)
+    return seal_batch(body, fields or BatchFields(), len(records), first, highest)
+
+
+def iterate_records(batch: bytes | memoryview) -> Iterator[Record]:
+    """The records of one uncompressed batch, with their offsets.
+
+    :raises MalformedBatchError: if the batch is compressed or its records do not fill it exactly.
+    """
+    header = peek_header(batch)
+    if header.compression:
+        raise MalformedBatchError("compressed batch where an uncompressed one is expected")
+    position = HEADER_SIZE
+    try:
+        for _ in range(header.record_count):
+            size, position = decode_varint(batch, position)
+            yield _decode_record(batch, position, header)
+            position += size
+    except (ValueError, IndexError, struct.error) as error:
+        raise MalformedBatchError(f"record at byte {position}: {error}") from error
+    if position != header.size:
+        raise MalformedBatchError(f"records end at byte {position} of a batch of {header.size}")
+
+
+def _encode_record(record: Record, offset_delta: int, first_timestamp: int) -> bytes:
+    body = (
+        b"\x00"
+        + encode_varint(record.timestamp - first_timestamp)
+        + encode_varint(offset_delta)
+        + _encode_bytes(record.key)
+        + _encode_bytes(record.value)
+        + b"\x00"  # no headers
+    )
+    return encode_varint(len(body)) + body
+
+
+def _decode_record(batch: bytes | memoryview, position: int, header: BatchHeader) -> Record:
+    timestamp_delta, position = decode_varint(batch, position + 1)
+    offset_delta, position = decode_varint(batch, position)
+    key, position = _decode_bytes(batch, position)
+    value, position = _decode_bytes(batch, position)
+    return Record(key, value, header.base_timestamp + timestamp_delta, header.base_offset + offset_delta)
+
+
+def _encode_bytes(value: bytes | None) -> bytes:
+    return encode_varint(-1) if value is None else encode_varint(len(value)) + value
+
+
+def _decode_bytes(batch: bytes | memoryview, position: int) -> tuple[bytes | None, int]:
+    size, position = decode_varint(batch, position)
+    if size < 0:
+        return None, position
+    if position + size > len(batch):
+        raise ValueError("bytes run past the end of the batch")
+    return bytes(batch[position : position + size]), position + size

@@ -1,0 +1,39 @@
+"""Transaction markers: the control records COMMIT and ABORT (KIP-98, "Control Messages"; Kafka's EndTransactionMarker)."""
+
+import struct
+from enum import IntEnum
+
+from dualwrite.ids import ProducerIdentity
+from dualwrite.records.batch import Record, build_batch, iterate_records
+from dualwrite.records.header import BatchFields, MalformedBatchError
+
+_KEY = struct.Struct(">hh")
+_VALUE = struct.Struct(">hi")
+
+
+class Marker(IntEnum):
+    """The type of a control record, as its key carries it."""
+
+    ABORT = 0
+    COMMIT = 1
+
+
+def build_marker(marker: Marker, producer: ProducerIdentity, coordinator_epoch: int, timestamp: int) -> bytes:
+    """The control batch that ends ``producer``'s transaction in one partition."""
+    record = Record(_KEY.pack(0, marker), _VALUE.pack(0, coordinator_epoch), timestamp)
+    return build_batch([record], BatchFields(producer, transactional=True, control=True))
+
+
+def read_marker(batch: bytes | memoryview) -> Marker:
+    """Which marker a control batch holds.
+
+    :raises MalformedBatchError: if it holds none, or an unknown one.
+    """
+    record = next(iterate_records(batch), None)
+    if record is None or record.key is None or len(record.key) < _KEY.size:
+        raise MalformedBatchError("control batch without a control record")
+    kind = _KEY.unpack_from(record.key)[1]
+    try:
+        return Marker(kind)
+    except ValueError:
+        raise MalformedBatchError(f"control record of unknown type {kind}") from None

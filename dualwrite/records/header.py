@@ -1,0 +1,155 @@
+"""The header of a record batch: peeked at, never unpacked further. Batches are opaque to the broker.
+
+Layout (KIP-98, "RecordBatch"): base offset, length, partition leader epoch, magic, CRC-32C, attributes, last offset
+delta, base timestamp, max timestamp, producer id, producer epoch, base sequence, record count. The checksum covers
+everything from the attributes on, so a broker may set the base offset and the leader epoch in place.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import crc32c
+
+from dualwrite.ids import ProducerIdentity
+
+HEADER_SIZE = 61
+MAGIC = 2
+
+_LAYOUT = struct.Struct(">qiibIhiqqqhii")
+_PLACE = struct.Struct(">qiibI")
+_OFFSET_AND_LENGTH = struct.Struct(">qi")
+_PREFIX_SIZE = _OFFSET_AND_LENGTH.size
+_CHECKED_FROM = 21
+MAX_SEQUENCE = 2**31 - 1
+
+_COMPRESSION_MASK = 0x07
+_APPEND_TIME_BIT = 0x08
+_TRANSACTIONAL_BIT = 0x10
+_CONTROL_BIT = 0x20
+
+
+class MalformedBatchError(ValueError):
+    """The bytes are no record batch v2, or not a whole one. A broker answers CORRUPT_MESSAGE or INVALID_RECORD."""
+
+
+class BatchHeader(NamedTuple):
+    """The fixed part of one batch. Field names are the KIP's."""
+
+    base_offset: int
+    batch_length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch, header included."""
+        return self.batch_length + _PREFIX_SIZE
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the batch's last record."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        """Offset that follows the batch."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence number of the last record; sequences wrap to 0 after 2147483647."""
+        if self.base_sequence < 0:
+            return self.base_sequence
+        return (self.base_sequence + self.last_offset_delta) & MAX_SEQUENCE
+
+    @property
+    def producer(self) -> ProducerIdentity:
+        """Who wrote it; falsy if the producer is not idempotent."""
+        return ProducerIdentity(self.producer_id, self.producer_epoch)
+
+    @property
+    def is_transactional(self) -> bool:
+        """True if the batch belongs to a transaction."""
+        return bool(self.attributes & _TRANSACTIONAL_BIT)
+
+    @property
+    def is_control(self) -> bool:
+        """True if the batch holds a marker and not user records."""
+        return bool(self.attributes & _CONTROL_BIT)
+
+    @property
+    def has_append_time(self) -> bool:
+        """True if its timestamps are the broker's (LogAppendTime)."""
+        return bool(self.attributes & _APPEND_TIME_BIT)
+
+    @property
+    def compression(self) -> int:
+        """0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."""
+        return self.attributes & _COMPRESSION_MASK
+
+
+def peek_header(buffer: bytes | bytearray | memoryview, position: int = 0) -> BatchHeader:
+    """The header at ``position``.
+
+    :raises MalformedBatchError: if fewer than 61 bytes are left, the magic is not 2, or the lengths are impossible.
+    """
+    if len(buffer) - position < HEADER_SIZE:
+        raise MalformedBatchError(f"{len(buffer) - position} bytes where a batch header of {HEADER_SIZE} should be")
+    header = BatchHeader._make(_LAYOUT.unpack_from(buffer, position))
+    if header.magic != MAGIC:
+        raise MalformedBatchError(f"record batch of magic {header.magic}: only {MAGIC} is supported")
+    if header.size < HEADER_SIZE or header.last_offset_delta < 0 or header.record_count < 0:
+        raise MalformedBatchError("impossible lengths in a batch header")
+    return header
+
+
+def checksum_matches(header: BatchHeader, batch: bytes | bytearray | memoryview) -> bool:
+    """True if the CRC-32C in ``header`` is that of ``batch``, which must be exactly the batch's bytes."""
+    return bool(crc32c.crc32c(memoryview(batch)[_CHECKED_FROM:]) == header.crc)
+
+
+def place_batch(batch: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:
+    """Write ``base_offset`` and ``leader_epoch`` into ``batch``; neither is covered by the checksum."""
+    struct.pack_into(">q", batch, 0, base_offset)
+    struct.pack_into(">i", batch, 12, leader_epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFields:
+    """What the writer of a batch chooses about its header."""
+
+    producer: ProducerIdentity = ProducerIdentity()
+    base_sequence: int = -1
+    transactional: bool = False
+    control: bool = False
+
+
+def seal_batch(body: bytes, fields: BatchFields, record_count: int, first_timestamp: int, max_timestamp: int) -> bytes:
+    """A whole batch with base offset 0 around ``body``, the encoded uncompressed records."""
+    attributes = (_TRANSACTIONAL_BIT if fields.transactional else 0) | (_CONTROL_BIT if fields.control else 0)
+    checked = (
+        struct.pack(
+            ">hiqqqhii",
+            attributes,
+            record_count - 1,
+            first_timestamp,
+            max_timestamp,
+            fields.producer.producer_id,
+            fields.producer.epoch,
+            fields.base_sequence,
+            record_count,
+        )
+        + body
+    )
+    length = _CHECKED_FROM - _PREFIX_SIZE + len(checked)
+    return _PLACE.pack(0, length, 0, MAGIC, crc32c.crc32c(checked)) + checked

@@ -1,0 +1,135 @@
+"""Bytes to messages and back. kafka-python's compiled codecs do the work; this adds headers and bounds.
+
+The body decoder is reached through the message class's struct and not through ``decode()``, because only that tells
+where decoding ended: a string that runs past the end of its frame is otherwise cut silently.
+"""
+
+import struct
+from typing import Any, NamedTuple
+
+from dualwrite.wire.apis import APIS, ApiKey, Message
+
+_HEAD = struct.Struct(">hhi")
+_LENGTH = struct.Struct(">h")
+_CORRELATION = struct.Struct(">i")
+
+
+class MalformedMessageError(ValueError):
+    """The bytes are not the message that their header announces. A broker closes the connection."""
+
+
+class RequestHead(NamedTuple):
+    """A request's header (RequestHeader v1 and v2)."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str | None
+
+
+def read_request_head(frame: bytes) -> tuple[RequestHead, int]:
+    """The header of a request frame, and the position of the body.
+
+    The header of an unknown API is read as non-flexible: nobody can read such a request's body anyhow.
+
+    :raises MalformedMessageError: if the frame is too short.
+    """
+    try:
+        api_key, version, correlation_id = _HEAD.unpack_from(frame)
+        client_id, position = _nullable_string(frame, _HEAD.size)
+        api = APIS.get(api_key)
+        if api is not None and version <= api.request.max_version and api.request.flexible_version_q(version):
+            position = _after_tags(frame, position)
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise MalformedMessageError(f"request header: {error}") from error
+    return RequestHead(api_key, version, correlation_id, client_id), position
+
+
+def write_request(api_key: ApiKey, version: int, correlation_id: int, client_id: str, request: Message) -> bytes:
+    """A request with its header, without the frame's size."""
+    name = client_id.encode()
+    head = _HEAD.pack(api_key, version, correlation_id) + _LENGTH.pack(len(name)) + name
+    tags = b"\x00" if request.flexible_version_q(version) else b""
+    return b"".join((head, tags, request.encode(version=version)))
+
+
+def read_response_correlation(frame: bytes) -> int:
+    """The correlation id that a response frame begins with.
+
+    :raises MalformedMessageError: if the frame is too short.
+    """
+    if len(frame) < _CORRELATION.size:
+        raise MalformedMessageError("response without a correlation id")
+    value: int = _CORRELATION.unpack_from(frame)[0]
+    return value
+
+
+def read_response(api_key: ApiKey, version: int, frame: bytes) -> Message:
+    """The body of a response frame.
+
+    :raises MalformedMessageError: if it is not one of ``api_key`` in ``version``.
+    """
+    position = _CORRELATION.size
+    if _has_flexible_response_header(api_key, version):
+        try:
+            position = _after_tags(frame, position)
+        except IndexError as error:
+            raise MalformedMessageError(f"response header: {error}") from error
+    return read_body(APIS[api_key].response, version, frame, position)
+
+
+def write_response(api_key: ApiKey, version: int, correlation_id: int, response: Message) -> bytes:
+    """A response with its header, without the frame's size."""
+    tags = b"\x00" if _has_flexible_response_header(api_key, version) else b""
+    return b"".join((_CORRELATION.pack(correlation_id), tags, response.encode(version=version)))
+
+
+def read_body(message: Any, version: int, frame: bytes, position: int) -> Message:
+    """The message of class ``message`` in ``version`` that fills ``frame`` from ``position`` on.
+
+    :raises MalformedMessageError: if the message runs past the end of the frame or is otherwise malformed.
+    """
+    flexible = message.flexible_version_q(version)
+    decode = message._struct.compiled_decode_from(version, compact=flexible, tagged=flexible, data_class=message)
+    try:
+        body, end = decode(memoryview(frame), position)
+    except (struct.error, IndexError, ValueError, OverflowError, MemoryError) as error:
+        raise MalformedMessageError(f"{message.__name__} v{version}: {error}") from error
+    if end > len(frame):
+        raise MalformedMessageError(f"{message.__name__} v{version}: {end - len(frame)} bytes short")
+    return body
+
+
+def _has_flexible_response_header(api_key: ApiKey, version: int) -> bool:
+    """ApiVersions is answered with the oldest header, so that a client can read it before it knows the broker."""
+    return api_key is not ApiKey.API_VERSIONS and bool(APIS[api_key].response.flexible_version_q(version))
+
+
+def _nullable_string(buffer: bytes, position: int) -> tuple[str | None, int]:
+    length = _LENGTH.unpack_from(buffer, position)[0]
+    position += _LENGTH.size
+    if length < 0:
+        return None, position
+    if position + length > len(buffer):
+        raise IndexError("client id runs past the end of the frame")
+    return buffer[position : position + length].decode(), position + length
+
+
+def _after_tags(buffer: bytes, position: int) -> int:
+    count, position = _unsigned_varint(buffer, position)
+    for _ in range(count):
+        _, position = _unsigned_varint(buffer, position)
+        size, position = _unsigned_varint(buffer, position)
+        position += size
+    return position
+
+
+def _unsigned_varint(buffer: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = buffer[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7

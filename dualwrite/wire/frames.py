@@ -1,0 +1,26 @@
+"""Frames: a 4-byte big-endian size and that many bytes. Sans-I/O: bytes go in, frames come out."""
+
+import struct
+
+SIZE_PREFIX = 4
+_SIZE = struct.Struct(">i")
+
+
+class FrameTooLargeError(ValueError):
+    """The peer announced a frame that is negative in size or over the limit. Close the connection."""
+
+
+def frame_size(prefix: bytes, limit: int) -> int:
+    """The size of the frame that ``prefix`` (4 bytes) announces.
+
+    :raises FrameTooLargeError: if it is negative or over ``limit`` bytes.
+    """
+    size: int = _SIZE.unpack(prefix)[0]
+    if not 0 <= size <= limit:
+        raise FrameTooLargeError(f"frame of {size} bytes; the limit is {limit}")
+    return size
+
+
+def with_size(payload: bytes | bytearray) -> bytes:
+    """``payload`` as a frame."""
+    return _SIZE.pack(len(payload)) + payload
