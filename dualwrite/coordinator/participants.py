@@ -1,0 +1,107 @@
+"""The two sides of a dual write, as the recipe sees them.
+
+The machine, the driver and recovery are written against these Protocols. ``librdkafka.py`` is a KafkaParticipant,
+``database.py`` a DecisionStore; the tests have fakes that can fail at every call.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+from sqlalchemy import Connection
+
+from dualwrite.ids import PreparedTxnState
+
+Headers = Sequence[tuple[str, bytes | None]] | Mapping[str, bytes | None]
+
+
+class Outcome(Enum):
+    """How a Kafka transaction ended."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    NOTHING = "nothing"
+    """Nothing was open: it was ended before, or never begun."""
+
+
+class KafkaParticipant(Protocol):
+    """One transactional id on Kafka: KIP-939's producer verbs in Python names.
+
+    Not thread-safe. Every method may raise KafkaUnavailableError (retriable), KafkaRefusedError, FencedError (another
+    producer took over) and InvalidTransactionStateError (wrong order of calls). After any error of commit or abort the
+    participant must be closed and a new one made; its producer epoch is never used again.
+    """
+
+    def init_transactions(self, keep_prepared_txn: bool = False) -> None:
+        """Fence every earlier producer of the transactional id. Aborts what is open, unless ``keep_prepared_txn``."""
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction; local, no request is sent."""
+
+    def produce(
+        self,
+        topic: str,
+        value: str | bytes | None = None,
+        key: str | bytes | None = None,
+        partition: int = -1,
+        timestamp: int = 0,
+        headers: Headers | None = None,
+        on_delivery: Callable[[Any, Any], None] | None = None,
+    ) -> None:
+        """Add a record to the transaction; it is sent meanwhile. ``on_delivery(error, message)`` as confluent-kafka."""
+
+    def prepare_transaction(self) -> PreparedTxnState:
+        """Flush, and return the state that identifies the transaction once every record is acknowledged.
+
+        :raises PrepareFailedError: if a record was not acknowledged under this producer's one id and epoch. Abort.
+        """
+
+    def complete_transaction(self, state: PreparedTxnState) -> Outcome:
+        """Commit the open transaction if ``state`` identifies it, abort it otherwise. Only after
+        ``init_transactions(keep_prepared_txn=True)`` or :meth:`prepare_transaction`."""
+
+    def commit_transaction(self) -> None:
+        """Commit. An error leaves the outcome unknown."""
+
+    def abort_transaction(self) -> None:
+        """Abort. An error leaves the outcome unknown."""
+
+    def close(self) -> None:
+        """Release sockets and threads. Does not end an open transaction. Never raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to use a transactional id: valid while the row's fencing token is still ``fencing_token``."""
+
+    transactional_id: str
+    fencing_token: int
+
+
+class DecisionStore(Protocol):
+    """The state table of one database: where the decision of every unit of work is found again after a crash."""
+
+    def take_over(self, transactional_id: str, owner: str) -> Lease:
+        """Raise the fencing token of the row (insert it if it is missing), in a transaction of its own.
+
+        Waits until a predecessor's database transaction that holds the row has ended; whatever a predecessor tries on
+        the row afterwards matches nothing.
+
+        :raises DatabaseNotReadyError: if there is no state table.
+        """
+
+    def locked(self, lease: Lease) -> AbstractContextManager[PreparedTxnState]:
+        """Hold the row's lock for the length of the ``with`` block; gives the state that it stores.
+
+        While it is held nobody can take over or commit a unit of work under this transactional id.
+
+        :raises FencedError: if somebody else has taken over.
+        """
+
+    def store(self, connection: Connection, lease: Lease, state: PreparedTxnState) -> None:
+        """Write ``state`` inside the caller's own transaction on ``connection``: one UPDATE.
+
+        :raises FencedError: if somebody else has taken over; the caller rolls back.
+        """
