@@ -1,15 +1,9 @@
-"""Zigzag variable-length integers, as Kafka's record format writes them (ByteUtils.writeVarlong)."""
+"""Variable-length integers: zigzag in records (ByteUtils.writeVarlong), unsigned in flexible messages (KIP-482)."""
 
 
 def encode_varint(value: int) -> bytes:
     """``value`` in zigzag form, seven bits a byte, lowest first."""
-    rest = (value << 1) ^ (value >> 63)
-    out = bytearray()
-    while rest > 0x7F:
-        out.append((rest & 0x7F) | 0x80)
-        rest >>= 7
-    out.append(rest)
-    return bytes(out)
+    return encode_unsigned_varint((value << 1) ^ (value >> 63))
 
 
 def decode_varint(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
@@ -25,3 +19,28 @@ def decode_varint(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
             return (rest >> 1) ^ -(rest & 1), end + 1
         shift += 7
     raise ValueError(f"no complete varint at byte {position}")
+
+
+def encode_unsigned_varint(value: int) -> bytes:
+    """``value`` (not negative) in seven bits a byte, lowest first: sizes and tags of flexible versions (KIP-482)."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append((value & 0x7F) | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def decode_unsigned_varint(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
+    """The unsigned value at ``position`` and the position after it.
+
+    :raises ValueError: if the buffer ends first or the number has more than 32 bits.
+    """
+    value = shift = 0
+    for end in range(position, min(position + 5, len(buffer))):
+        byte = buffer[end]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, end + 1
+        shift += 7
+    raise ValueError(f"no complete unsigned varint at byte {position}")

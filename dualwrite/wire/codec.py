@@ -7,6 +7,7 @@ where decoding ended: a string that runs past the end of its frame is otherwise 
 import struct
 from typing import Any, NamedTuple
 
+from dualwrite.records.varint import decode_unsigned_varint
 from dualwrite.wire.apis import APIS, ApiKey, Message
 
 _HEAD = struct.Struct(">hhi")
@@ -40,7 +41,7 @@ def read_request_head(frame: bytes) -> tuple[RequestHead, int]:
         api = APIS.get(api_key)
         if api is not None and version <= api.request.max_version and api.request.flexible_version_q(version):
             position = _after_tags(frame, position)
-    except (struct.error, IndexError, UnicodeDecodeError) as error:
+    except (struct.error, ValueError) as error:
         raise MalformedMessageError(f"request header: {error}") from error
     return RequestHead(api_key, version, correlation_id, client_id), position
 
@@ -73,7 +74,7 @@ def read_response(api_key: ApiKey, version: int, frame: bytes) -> Message:
     if _has_flexible_response_header(api_key, version):
         try:
             position = _after_tags(frame, position)
-        except IndexError as error:
+        except ValueError as error:
             raise MalformedMessageError(f"response header: {error}") from error
     return read_body(APIS[api_key].response, version, frame, position)
 
@@ -111,25 +112,14 @@ def _nullable_string(buffer: bytes, position: int) -> tuple[str | None, int]:
     if length < 0:
         return None, position
     if position + length > len(buffer):
-        raise IndexError("client id runs past the end of the frame")
+        raise ValueError("client id runs past the end of the frame")
     return buffer[position : position + length].decode(), position + length
 
 
 def _after_tags(buffer: bytes, position: int) -> int:
-    count, position = _unsigned_varint(buffer, position)
+    count, position = decode_unsigned_varint(buffer, position)
     for _ in range(count):
-        _, position = _unsigned_varint(buffer, position)
-        size, position = _unsigned_varint(buffer, position)
+        _, position = decode_unsigned_varint(buffer, position)
+        size, position = decode_unsigned_varint(buffer, position)
         position += size
     return position
-
-
-def _unsigned_varint(buffer: bytes, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = buffer[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7

@@ -1,0 +1,136 @@
+"""Transaction facts as Kafka stores them: TransactionLogKey v0 and TransactionLogValue v1, so that its tools read them.
+
+Tagged fields: 0 PrevProducerId, 1 NextProducerId, 2 ClientTransactionVersion, 3 NextProducerEpoch (the numbers of Apache
+Kafka 4.4, which gave 2 away before KIP-939 came), and of our own 100 PrevProducerEpoch.
+"""
+
+import struct
+from collections.abc import Iterable
+
+from dualwrite.broker.facts.transactions import (
+    TransactionFact,
+    TransactionForgotten,
+    TransactionRecorded,
+    TransactionStatus,
+    TransactionVersion,
+)
+from dualwrite.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerIdentity, TopicPartition
+from dualwrite.records.varint import decode_unsigned_varint, encode_unsigned_varint
+
+_KEY_VERSION = 0
+_VALUE_VERSION = 1
+_SHORT = struct.Struct(">h")
+_INT = struct.Struct(">i")
+_LONG = struct.Struct(">q")
+_FIXED = struct.Struct(">hqhib")
+_TIMES = struct.Struct(">qq")
+
+_PREVIOUS_ID, _NEXT_ID, _CLIENT_VERSION, _NEXT_EPOCH, _PREVIOUS_EPOCH = 0, 1, 2, 3, 100
+
+
+def encode_fact(fact: TransactionFact) -> tuple[bytes, bytes | None]:
+    """Key and value of the record that remembers ``fact``; no value for a tombstone."""
+    name = fact.transactional_id.encode()
+    key = _SHORT.pack(_KEY_VERSION) + _SHORT.pack(len(name)) + name
+    return key, None if isinstance(fact, TransactionForgotten) else _encode_value(fact)
+
+
+def decode_fact(key: bytes, value: bytes | None) -> TransactionFact:
+    """The fact that a record of the transaction log remembers.
+
+    :raises ValueError: if it is of a version or form that this release does not know.
+    """
+    try:
+        if _SHORT.unpack_from(key)[0] != _KEY_VERSION:
+            raise ValueError("key of an unknown version")
+        size = _SHORT.unpack_from(key, 2)[0]
+        transactional_id = key[4 : 4 + size].decode()
+        if value is None:
+            return TransactionForgotten(transactional_id)
+        return _decode_value(transactional_id, value)
+    except (struct.error, IndexError) as error:
+        raise ValueError(f"transaction log record cut short: {error}") from error
+
+
+def _encode_value(fact: TransactionRecorded) -> bytes:
+    tags = {
+        _PREVIOUS_ID: (_LONG, fact.previous.producer_id, NO_PRODUCER_ID),
+        _NEXT_ID: (_LONG, fact.next_producer.producer_id, NO_PRODUCER_ID),
+        _CLIENT_VERSION: (_SHORT, fact.version, 0),
+        _NEXT_EPOCH: (_SHORT, fact.next_producer.epoch, NO_PRODUCER_EPOCH),
+        _PREVIOUS_EPOCH: (_SHORT, fact.previous.epoch, NO_PRODUCER_EPOCH),
+    }
+    present = [(tag, form.pack(value)) for tag, (form, value, default) in tags.items() if value != default]
+    producer = fact.producer
+    return b"".join(
+        (
+            _FIXED.pack(_VALUE_VERSION, producer.producer_id, producer.epoch, fact.timeout_ms, fact.status),
+            _encode_partitions(fact.partitions),
+            _TIMES.pack(fact.updated_ms, fact.started_ms),
+            encode_unsigned_varint(len(present)),
+            *(encode_unsigned_varint(tag) + encode_unsigned_varint(len(data)) + data for tag, data in present),
+        )
+    )
+
+
+def _decode_value(transactional_id: str, value: bytes) -> TransactionRecorded:
+    version, producer_id, epoch, timeout_ms, status = _FIXED.unpack_from(value)
+    if version != _VALUE_VERSION:
+        raise ValueError(f"transaction log value of version {version}; only {_VALUE_VERSION} is written here")
+    partitions, position = _decode_partitions(value, _FIXED.size)
+    updated_ms, started_ms = _TIMES.unpack_from(value, position)
+    tags, _ = _decode_tags(value, position + _TIMES.size)
+
+    def tag(number: int, form: struct.Struct, default: int) -> int:
+        return int(form.unpack(tags[number])[0]) if number in tags else default
+
+    return TransactionRecorded(
+        transactional_id,
+        ProducerIdentity(producer_id, epoch),
+        TransactionStatus(status),
+        timeout_ms,
+        updated_ms,
+        partitions,
+        started_ms,
+        ProducerIdentity(tag(_PREVIOUS_ID, _LONG, NO_PRODUCER_ID), tag(_PREVIOUS_EPOCH, _SHORT, NO_PRODUCER_EPOCH)),
+        ProducerIdentity(tag(_NEXT_ID, _LONG, NO_PRODUCER_ID), tag(_NEXT_EPOCH, _SHORT, NO_PRODUCER_EPOCH)),
+        TransactionVersion(max(TransactionVersion.TV1, tag(_CLIENT_VERSION, _SHORT, 0))),
+    )
+
+
+def _encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
+    by_topic: dict[str, list[int]] = {}
+    for entry in sorted(partitions):
+        by_topic.setdefault(entry.topic, []).append(entry.partition)
+    out = [encode_unsigned_varint(len(by_topic) + 1)]
+    for topic, indexes in by_topic.items():
+        name = topic.encode()
+        out += [encode_unsigned_varint(len(name) + 1), name, encode_unsigned_varint(len(indexes) + 1)]
+        out += [_INT.pack(index) for index in indexes]
+        out.append(b"\x00")  # no tagged fields
+    return b"".join(out)
+
+
+def _decode_partitions(value: bytes, position: int) -> tuple[frozenset[TopicPartition], int]:
+    found = set()
+    topics, position = decode_unsigned_varint(value, position)
+    for _ in range(topics - 1):
+        size, position = decode_unsigned_varint(value, position)
+        topic = value[position : position + size - 1].decode()
+        count, position = decode_unsigned_varint(value, position + size - 1)
+        for _ in range(count - 1):
+            found.add(TopicPartition(topic, _INT.unpack_from(value, position)[0]))
+            position += _INT.size
+        _, position = _decode_tags(value, position)
+    return frozenset(found), position
+
+
+def _decode_tags(value: bytes, position: int) -> tuple[dict[int, bytes], int]:
+    tags = {}
+    count, position = decode_unsigned_varint(value, position)
+    for _ in range(count):
+        number, position = decode_unsigned_varint(value, position)
+        size, position = decode_unsigned_varint(value, position)
+        tags[number] = value[position : position + size]
+        position += size
+    return tags, position

@@ -1,0 +1,87 @@
+"""Facts about transactions: each is the whole state of one transactional id after a transition (TransactionMetadata).
+
+A fact replaces the one before it, so that a journal can be compacted by key and replayed from any point.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from dualwrite.ids import NO_PRODUCER, ProducerIdentity, TopicPartition
+
+NO_TIMEOUT = 2147483647
+"""The timeout of a two-phase commit transaction, which never expires (as Apache Kafka stores it)."""
+
+
+class TransactionStatus(IntEnum):
+    """Kafka's TransactionState; the numbers are those of the transaction log."""
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+    DEAD = 6
+
+    @property
+    def kafka_name(self) -> str:
+        """The name that DescribeTransactions and ListTransactions use."""
+        return "".join(word.capitalize() for word in self.name.split("_"))
+
+
+class TransactionVersion(IntEnum):
+    """KIP-890's transaction.version as a client speaks it: from TV2 on every EndTxn bumps the epoch."""
+
+    TV1 = 1
+    TV2 = 2
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionRecorded:
+    """The state of one transactional id.
+
+    :param producer: ProducerId and ProducerEpoch. While a transaction is ongoing, the identity of its records; in a
+        Prepare status, the identity of its markers; otherwise, the client's.
+    :param next_producer: NextProducerId and NextProducerEpoch. While a transaction is ongoing, the identity that a
+        keepPrepared InitProducerId gave to the client (KIP-939); in a Prepare status, what ``producer`` will become.
+    :param previous: the identity with which the client last asked for a bump, to know its retry. The producer id is
+        PrevProducerId; the epoch is in a tagged field of our own, which Kafka's readers pass over.
+    :param timeout_ms: ``NO_TIMEOUT`` for two-phase commit.
+    :param started_ms: when the first partition was added, -1 if none was.
+    """
+
+    transactional_id: str
+    producer: ProducerIdentity
+    status: TransactionStatus
+    timeout_ms: int
+    updated_ms: int
+    partitions: frozenset[TopicPartition] = frozenset()
+    started_ms: int = -1
+    previous: ProducerIdentity = NO_PRODUCER
+    next_producer: ProducerIdentity = NO_PRODUCER
+    version: TransactionVersion = TransactionVersion.TV1
+
+    @property
+    def client(self) -> ProducerIdentity:
+        """The identity that the client must use: everybody else is fenced."""
+        return self.next_producer or self.producer
+
+    @property
+    def is_kept(self) -> bool:
+        """True if the ongoing transaction was kept for a recovering client, which may only end it."""
+        return self.status is TransactionStatus.ONGOING and bool(self.next_producer)
+
+    @property
+    def is_ended(self) -> bool:
+        """True if commit or abort is decided and the markers are not all written."""
+        return self.status in (TransactionStatus.PREPARE_COMMIT, TransactionStatus.PREPARE_ABORT)
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionForgotten:
+    """The transactional id expired (transactional.id.expiration.ms): a tombstone."""
+
+    transactional_id: str
+
+
+TransactionFact = TransactionRecorded | TransactionForgotten
