@@ -1,0 +1,98 @@
+"""The cluster's own state: its id, its topics, and which producer ids are still free."""
+
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dualwrite.broker.facts.cluster import ClusterCreated, ClusterFact, ProducerIdsReserved, TopicCreated
+from dualwrite.wire.error_codes import ErrorCode
+
+PRODUCER_ID_BLOCK = 1000
+"""Producer ids are reserved on disk by the block, and given out from memory (Kafka: ProducerIdsBlock)."""
+
+MAX_PARTITIONS = 10_000
+_LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+TOPIC_CONFIGS: Mapping[str, frozenset[str] | None] = {
+    "cleanup.policy": frozenset({"delete"}),
+    "retention.ms": frozenset({"-1"}),
+    "retention.bytes": frozenset({"-1"}),
+    "message.timestamp.type": frozenset({"CreateTime"}),
+    "compression.type": frozenset({"producer"}),
+    "min.insync.replicas": frozenset({"1"}),
+    "max.message.bytes": None,
+    "segment.bytes": None,
+}
+"""The topic settings that are understood, and the values that this broker honours (None: any positive number)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopic:
+    """A request for a topic; ``partitions`` of -1 stands for the broker's num.partitions."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    has_assignments: bool = False
+    configs: Mapping[str, str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDecision:
+    """Either an error with what to do about it, or the fact that creates the topic."""
+
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+    fact: TopicCreated | None = None
+
+
+@dataclass(slots=True)
+class ClusterState:
+    """What the journal of the cluster has told."""
+
+    cluster_id: str = ""
+    topics: dict[str, TopicCreated] = field(default_factory=dict)
+    topic_names: dict[uuid.UUID, str] = field(default_factory=dict)
+    reserved_before: int = 0
+
+    def apply(self, fact: ClusterFact) -> None:
+        """Take ``fact`` in."""
+        if isinstance(fact, ClusterCreated):
+            assert not self.cluster_id, "a cluster is created once"
+            self.cluster_id = fact.cluster_id
+        elif isinstance(fact, ProducerIdsReserved):
+            assert fact.before > self.reserved_before, f"producer ids below {fact.before} were reserved before"
+            self.reserved_before = fact.before
+        else:
+            assert fact.name not in self.topics, f"topic {fact.name} exists"
+            self.topics[fact.name] = fact
+            self.topic_names[fact.topic_id] = fact.name
+
+    def decide_topic(self, command: CreateTopic, topic_id: uuid.UUID, default_partitions: int) -> TopicDecision:
+        """Whether a topic can be made as ``command`` wants it; the error codes are CreateTopics' own."""
+        if not _LEGAL_TOPIC.fullmatch(command.name) or command.name in (".", ".."):
+            return TopicDecision(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, "a topic's name has 1 to 249 of the characters a-z A-Z 0-9 . _ -"
+            )
+        if command.name in self.topics:
+            return TopicDecision(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{command.name}' already exists.")
+        if command.has_assignments:
+            return TopicDecision(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "a single node assigns its replicas by itself")
+        partitions = default_partitions if command.partitions == -1 else command.partitions
+        if not 1 <= partitions <= MAX_PARTITIONS:
+            return TopicDecision(ErrorCode.INVALID_PARTITIONS, f"use 1 to {MAX_PARTITIONS} partitions")
+        if command.replication_factor not in (-1, 1):
+            return TopicDecision(ErrorCode.INVALID_REPLICATION_FACTOR, "a single node has replication factor 1")
+        wrong = next((item for item in command.configs.items() if not _is_honoured(*item)), None)
+        if wrong is not None:
+            return TopicDecision(ErrorCode.INVALID_CONFIG, f"{wrong[0]}={wrong[1]} is not supported")
+        configs = {key: str(value) for key, value in command.configs.items()}
+        return TopicDecision(fact=TopicCreated(command.name, topic_id, partitions, configs))
+
+
+def _is_honoured(key: str, value: str | None) -> bool:
+    if key not in TOPIC_CONFIGS or value is None:
+        return False
+    allowed = TOPIC_CONFIGS[key]
+    return value in allowed if allowed is not None else value.isdecimal() and int(value) > 0

@@ -1,0 +1,118 @@
+"""What the transaction coordinator can be asked, what it answers, and what it wants done once its facts are on disk."""
+
+from dataclasses import dataclass
+
+from dualwrite.broker.facts.transactions import TransactionFact, TransactionRecorded, TransactionVersion
+from dualwrite.ids import NO_PRODUCER, ProducerIdentity, TopicPartition
+from dualwrite.records.control import Marker
+from dualwrite.wire.error_codes import ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class InitProducerId:
+    """A transactional client introduces itself (KIP-98; ``expected`` by KIP-360; the two flags by KIP-939).
+
+    :param timeout_ms: transaction.timeout.ms; 2147483647 asks for two-phase commit as ``enable_2pc`` does, because
+        librdkafka has no other way to say it. Ignored with ``enable_2pc``.
+    :param keep_prepared: keep an ongoing transaction instead of aborting it.
+    :param expected: the identity that the client believes to have, or none on its first request.
+    """
+
+    transactional_id: str
+    timeout_ms: int
+    enable_2pc: bool = False
+    keep_prepared: bool = False
+    expected: ProducerIdentity = NO_PRODUCER
+
+
+@dataclass(frozen=True, slots=True)
+class AddPartitions:
+    """Partitions join the transaction, beginning it if none is ongoing (AddPartitionsToTxn; Produce from TV2 on)."""
+
+    transactional_id: str
+    producer: ProducerIdentity
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyPartitions:
+    """May ``producer`` write to ``partitions`` in its ongoing transaction? (KIP-890 part 1: no hanging transactions)"""
+
+    transactional_id: str
+    producer: ProducerIdentity
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class EndTransaction:
+    """The client commits or aborts (EndTxn); under TV2 the answer carries the next identity."""
+
+    transactional_id: str
+    producer: ProducerIdentity
+    result: Marker
+    version: TransactionVersion
+
+
+@dataclass(frozen=True, slots=True)
+class MarkersWritten:
+    """Every marker of an ended transaction is on disk."""
+
+    transactional_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimeOut:
+    """Abort the transaction if it has outlived its timeout; never one of two-phase commit."""
+
+    transactional_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Expire:
+    """Forget the transactional id if it has been idle for transactional.id.expiration.ms; never an open one."""
+
+    transactional_id: str
+
+
+Command = InitProducerId | AddPartitions | VerifyPartitions | EndTransaction | MarkersWritten | TimeOut | Expire
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer: an error, or the client's identity and (KIP-939) that of the transaction that was kept."""
+
+    error: ErrorCode = ErrorCode.NONE
+    producer: ProducerIdentity = NO_PRODUCER
+    ongoing: ProducerIdentity = NO_PRODUCER
+
+
+@dataclass(frozen=True, slots=True)
+class WriteMarkers:
+    """An effect: write ``marker`` for ``producer`` to every partition, then tell the coordinator ``MarkersWritten``."""
+
+    transactional_id: str
+    producer: ProducerIdentity
+    marker: Marker
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What follows from a command.
+
+    :param reply: the answer; None means: decide the same command again once the effects are done.
+    :param facts: to be appended and applied, in order, before anything else.
+    :param effects: to be run once the facts are on disk, before the reply is released.
+    """
+
+    reply: Reply | None
+    facts: tuple[TransactionFact, ...] = ()
+    effects: tuple[WriteMarkers, ...] = ()
+
+    def takes(self, producer_id: int) -> bool:
+        """True if a fact uses ``producer_id``, the fresh one that was offered."""
+        return any(
+            producer_id in (fact.producer.producer_id, fact.next_producer.producer_id)
+            for fact in self.facts
+            if isinstance(fact, TransactionRecorded)
+        )

@@ -1,0 +1,171 @@
+"""The state of one partition that its batch headers determine: producers, open transactions, what readers may see.
+
+``decide`` says whether a batch may be appended; ``apply`` takes an appended batch in, from a client just now or from the
+log at start. Sources: KIP-98; Kafka's ProducerStateManager, ProducerAppendInfo and UnifiedLog.
+"""
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from dualwrite.ids import NO_PRODUCER_EPOCH
+from dualwrite.records.control import Marker
+from dualwrite.records.header import MAX_SEQUENCE, BatchHeader
+from dualwrite.wire.error_codes import ErrorCode
+
+RETAINED_BATCHES = 5
+"""How many of a producer's last batches are remembered to answer duplicates: a client has at most five in flight."""
+
+NO_SEQUENCE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class RetainedBatch:
+    """One of a producer's last batches, as needed to recognise it when it comes again."""
+
+    first_sequence: int
+    last_sequence: int
+    first_offset: int
+
+
+@dataclass(slots=True)
+class ProducerEntry:
+    """What a partition knows of one producer id."""
+
+    producer_id: int
+    epoch: int = NO_PRODUCER_EPOCH
+    batches: deque[RetainedBatch] = field(default_factory=lambda: deque(maxlen=RETAINED_BATCHES))
+    last_timestamp: int = -1
+    transaction_start: int = -1
+    """CurrentTxnStartOffset: the offset of the open transaction's first record here, or -1."""
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record under ``epoch``, -1 if there is none."""
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+
+@dataclass(frozen=True, slots=True)
+class EndedTransaction:
+    """A transaction whose marker is in the log: its first record's offset, and its marker's."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a batch is to be appended: ``error`` refuses it; ``duplicate_of`` is the offset that it already has."""
+
+    error: ErrorCode = ErrorCode.NONE
+    duplicate_of: int = -1
+
+    @property
+    def appends(self) -> bool:
+        """True if the batch is to be appended."""
+        return self.error is ErrorCode.NONE and self.duplicate_of < 0
+
+
+APPEND = Verdict()
+
+
+@dataclass(slots=True)
+class PartitionState:
+    """Everything about a partition that is not on disk in this form: always the replay of its batch headers."""
+
+    end_offset: int = 0
+    high_watermark: int = 0
+    """Readers see offsets below this: on a single node, what is durable."""
+    producers: dict[int, ProducerEntry] = field(default_factory=dict)
+    open_transactions: dict[int, int] = field(default_factory=dict)
+    """Producer id -> first offset, in the order in which they began, so that the first is the lowest."""
+    aborted: list[EndedTransaction] = field(default_factory=list)
+    """In the order of their markers."""
+    _ending: deque[EndedTransaction] = field(default_factory=deque)
+    """Ended by markers that are not below the high watermark yet: readers must not see past their first offset."""
+
+    @property
+    def last_stable_offset(self) -> int:
+        """LSO: read_committed readers see offsets below this (KIP-98)."""
+        bound = self.high_watermark
+        if self.open_transactions:
+            bound = min(bound, next(iter(self.open_transactions.values())))
+        if self._ending:
+            bound = min(bound, min(ended.first_offset for ended in self._ending))
+        return bound
+
+    def decide(self, header: BatchHeader) -> Verdict:
+        """Whether a client's batch may be appended next."""
+        if header.producer_id < 0:
+            return APPEND
+        entry = self.producers.get(header.producer_id)
+        if entry is None:
+            return APPEND  # nothing known, as after the expiry of the producer id: any sequence begins anew
+        if header.producer_epoch < entry.epoch:
+            return Verdict(ErrorCode.INVALID_PRODUCER_EPOCH)
+        duplicate = _find_duplicate(entry, header)
+        if duplicate is not None:
+            return Verdict(duplicate_of=duplicate.first_offset)
+        if not _is_next(entry, header):
+            return Verdict(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+        if entry.transaction_start >= 0 and not header.is_transactional:
+            return Verdict(ErrorCode.INVALID_TXN_STATE)
+        return APPEND
+
+    def apply(self, header: BatchHeader, marker: Marker | None) -> None:
+        """Take in a batch that is now the log's last; ``marker`` is what a control batch holds."""
+        assert header.base_offset >= self.end_offset, f"batch at {header.base_offset} after {self.end_offset}"
+        self.end_offset = header.next_offset
+        if header.producer_id < 0:
+            return
+        entry = self.producers.setdefault(header.producer_id, ProducerEntry(header.producer_id))
+        if header.producer_epoch != entry.epoch:
+            entry.epoch = header.producer_epoch
+            entry.batches.clear()
+        entry.last_timestamp = header.max_timestamp
+        if marker is not None:
+            self._end_transaction(entry, header.last_offset, marker)
+            return
+        entry.batches.append(RetainedBatch(header.base_sequence, header.last_sequence, header.base_offset))
+        if header.is_transactional and entry.transaction_start < 0:
+            entry.transaction_start = header.base_offset
+            self.open_transactions[header.producer_id] = header.base_offset
+
+    def advance(self, high_watermark: int) -> None:
+        """Let readers see everything below ``high_watermark``; it never goes back."""
+        assert high_watermark <= self.end_offset, f"high watermark {high_watermark} past {self.end_offset}"
+        self.high_watermark = max(self.high_watermark, high_watermark)
+        while self._ending and self._ending[0].last_offset < self.high_watermark:
+            self._ending.popleft()
+
+    def aborted_between(self, first: int, before: int) -> Iterator[EndedTransaction]:
+        """Aborted transactions that have records in offsets ``first`` to ``before`` (exclusive), for a reader to skip."""
+        start = bisect_left(self.aborted, first, key=lambda ended: ended.last_offset)
+        return (ended for ended in self.aborted[start:] if ended.first_offset < before)
+
+    def _end_transaction(self, entry: ProducerEntry, marker_offset: int, marker: Marker) -> None:
+        """A marker without an open transaction is legal: a restart may write the markers of a decision again."""
+        if entry.transaction_start < 0:
+            return
+        ended = EndedTransaction(entry.producer_id, entry.transaction_start, marker_offset)
+        entry.transaction_start = -1
+        del self.open_transactions[entry.producer_id]
+        self._ending.append(ended)
+        if marker is Marker.ABORT:
+            self.aborted.append(ended)
+
+
+def _find_duplicate(entry: ProducerEntry, header: BatchHeader) -> RetainedBatch | None:
+    if header.producer_epoch != entry.epoch:
+        return None
+    wanted = (header.base_sequence, header.last_sequence)
+    return next((batch for batch in entry.batches if (batch.first_sequence, batch.last_sequence) == wanted), None)
+
+
+def _is_next(entry: ProducerEntry, header: BatchHeader) -> bool:
+    """Sequences go up by one and wrap to 0; under a new epoch they begin at 0."""
+    if header.producer_epoch != entry.epoch or entry.last_sequence == NO_SEQUENCE:
+        return header.base_sequence == 0
+    return header.base_sequence == (entry.last_sequence + 1) & MAX_SEQUENCE

@@ -1,0 +1,302 @@
+"""The transaction coordinator's rules (KIP-98, KIP-360, KIP-890 part 2, KIP-939): a command becomes a decision.
+
+Two identities run through KIP-939. ``producer`` is that of the ongoing transaction's records, kept for its markers;
+``client`` is what the living client must use, and moves on with every InitProducerId. No transaction begins at epoch
+32767: it is kept free for the markers that fence it.
+"""
+
+from dataclasses import dataclass, replace
+
+from dualwrite.broker.core.commands import (
+    AddPartitions,
+    Command,
+    Decision,
+    EndTransaction,
+    Expire,
+    InitProducerId,
+    MarkersWritten,
+    Reply,
+    TimeOut,
+    VerifyPartitions,
+    WriteMarkers,
+)
+from dualwrite.broker.core.transactions import TransactionTable, has_timed_out
+from dualwrite.broker.facts.transactions import (
+    NO_TIMEOUT,
+    TransactionForgotten,
+    TransactionRecorded,
+    TransactionStatus,
+    TransactionVersion,
+)
+from dualwrite.ids import MAX_PRODUCER_EPOCH, NO_PRODUCER, ProducerIdentity
+from dualwrite.records.control import Marker
+from dualwrite.wire.error_codes import ErrorCode
+
+_PREPARED = {Marker.COMMIT: TransactionStatus.PREPARE_COMMIT, Marker.ABORT: TransactionStatus.PREPARE_ABORT}
+_COMPLETED = {Marker.COMMIT: TransactionStatus.COMPLETE_COMMIT, Marker.ABORT: TransactionStatus.COMPLETE_ABORT}
+_MARKER_OF = {status: marker for statuses in (_PREPARED, _COMPLETED) for marker, status in statuses.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionSettings:
+    """The broker settings that the rules depend on, under Kafka's names and in its units."""
+
+    two_phase_commit_enable: bool = True
+    """transaction.two.phase.commit.enable"""
+    max_timeout_ms: int = 900_000
+    """transaction.max.timeout.ms"""
+    id_expiration_ms: int = 604_800_000
+    """transactional.id.expiration.ms"""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What a decision needs from outside: the time in milliseconds, and a producer id that nobody has."""
+
+    now_ms: int
+    fresh_producer_id: int
+
+
+def decide(table: TransactionTable, command: Command, at: Moment, settings: TransactionSettings) -> Decision:
+    """What follows from ``command`` in the state ``table``. Changes nothing."""
+    entry = table.entries.get(command.transactional_id)
+    if not command.transactional_id:
+        return _refuse(ErrorCode.INVALID_REQUEST)
+    if isinstance(command, InitProducerId):
+        return _init_producer_id(entry, command, at, settings)
+    if isinstance(command, TimeOut | Expire | MarkersWritten):
+        return _house_keeping(entry, command, at, settings)
+    if entry is None:
+        return _refuse(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    if isinstance(command, VerifyPartitions):
+        return _verify_partitions(entry, command)
+    if entry.is_ended:
+        return _refuse(ErrorCode.CONCURRENT_TRANSACTIONS)
+    if isinstance(command, AddPartitions):
+        return _add_partitions(entry, command, at)
+    return _end_transaction(entry, command, at)
+
+
+def _refuse(error: ErrorCode) -> Decision:
+    return Decision(Reply(error))
+
+
+# --- InitProducerId
+
+
+def _init_producer_id(
+    entry: TransactionRecorded | None, command: InitProducerId, at: Moment, settings: TransactionSettings
+) -> Decision:
+    two_phase = command.enable_2pc or command.timeout_ms == NO_TIMEOUT
+    if two_phase and not settings.two_phase_commit_enable:
+        return _refuse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    if not two_phase and not 0 < command.timeout_ms <= settings.max_timeout_ms:
+        return _refuse(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
+    timeout_ms = NO_TIMEOUT if two_phase else command.timeout_ms
+    if entry is None:
+        return _introduce(command.transactional_id, timeout_ms, at)
+    if entry.is_ended:
+        return _refuse(ErrorCode.CONCURRENT_TRANSACTIONS)
+    if command.expected and command.expected not in (entry.client, entry.previous):
+        return _refuse(ErrorCode.PRODUCER_FENCED)
+    if entry.status is not TransactionStatus.ONGOING:
+        return _begin_session(entry, command, timeout_ms, at)
+    if command.keep_prepared:
+        return _keep_prepared(entry, timeout_ms, at)
+    return replace(_abort_by_coordinator(entry, at), reply=None)  # then the same command begins the new session
+
+
+def _introduce(transactional_id: str, timeout_ms: int, at: Moment) -> Decision:
+    producer = ProducerIdentity(at.fresh_producer_id, 0)
+    fact = TransactionRecorded(transactional_id, producer, TransactionStatus.EMPTY, timeout_ms, at.now_ms)
+    return Decision(Reply(producer=producer), (fact,))
+
+
+def _begin_session(entry: TransactionRecorded, command: InitProducerId, timeout_ms: int, at: Moment) -> Decision:
+    """Nothing is open: bump the epoch, which fences every earlier client (and is what an expected retry already got)."""
+    if command.expected and command.expected == entry.previous:
+        return Decision(Reply(producer=entry.client))
+    producer = _bumped(entry.client, at)
+    fact = TransactionRecorded(
+        entry.transactional_id,
+        producer,
+        TransactionStatus.EMPTY,
+        timeout_ms,
+        at.now_ms,
+        previous=command.expected,
+    )
+    return Decision(Reply(producer=producer), (fact,))
+
+
+def _keep_prepared(entry: TransactionRecorded, timeout_ms: int, at: Moment) -> Decision:
+    """KIP-939: the ongoing transaction keeps its identity for its markers; the client gets a new one.
+
+    A fresh producer id is needed if the ongoing epoch has no room for both (it is 32766: the markers take 32767), or if
+    the client's own epoch is used up. The timeout only grows: a prepared transaction never loses its two-phase commit.
+    """
+    latest = entry.client
+    used_up = latest.epoch >= (MAX_PRODUCER_EPOCH if entry.next_producer else MAX_PRODUCER_EPOCH - 1)
+    following = ProducerIdentity(at.fresh_producer_id, 0) if used_up else _successor(latest)
+    fact = replace(
+        entry, next_producer=following, timeout_ms=max(entry.timeout_ms, timeout_ms), updated_ms=at.now_ms
+    )
+    return Decision(Reply(producer=following, ongoing=entry.producer), (fact,))
+
+
+# --- partitions
+
+
+def _add_partitions(entry: TransactionRecorded, command: AddPartitions, at: Moment) -> Decision:
+    error = _identity_error(entry, command.producer)
+    if error is not ErrorCode.NONE:
+        return _refuse(error)
+    if entry.is_kept:
+        return _refuse(ErrorCode.INVALID_TXN_STATE)  # a prepared transaction can only be ended
+    if entry.status is TransactionStatus.ONGOING:
+        if command.partitions <= entry.partitions:
+            return Decision(Reply())
+        fact = replace(entry, partitions=entry.partitions | command.partitions, updated_ms=at.now_ms)
+    else:
+        fact = replace(
+            entry,
+            status=TransactionStatus.ONGOING,
+            partitions=command.partitions,
+            started_ms=at.now_ms,
+            updated_ms=at.now_ms,
+            previous=NO_PRODUCER,
+        )
+    return Decision(Reply(), (fact,))
+
+
+def _verify_partitions(entry: TransactionRecorded, command: VerifyPartitions) -> Decision:
+    error = _identity_error(entry, command.producer)
+    if error is ErrorCode.NONE and entry.is_ended:
+        error = ErrorCode.CONCURRENT_TRANSACTIONS
+    if error is ErrorCode.NONE and not (
+        entry.status is TransactionStatus.ONGOING and not entry.is_kept and command.partitions <= entry.partitions
+    ):
+        error = ErrorCode.TRANSACTION_ABORTABLE
+    return _refuse(error)
+
+
+def _identity_error(entry: TransactionRecorded, producer: ProducerIdentity) -> ErrorCode:
+    """NONE if ``producer`` is the living client. Whoever once was is fenced; anybody else is unknown here.
+
+    A client that recovered at epoch 32767 has ended its one transaction and must ask for a fresh id before the next.
+    """
+    if producer == entry.client and (entry.status is TransactionStatus.ONGOING or producer.epoch < MAX_PRODUCER_EPOCH):
+        return ErrorCode.NONE
+    known = (entry.client.producer_id, entry.producer.producer_id, entry.previous.producer_id)
+    return ErrorCode.PRODUCER_FENCED if producer.producer_id in known else ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+# --- the end
+
+
+def _end_transaction(entry: TransactionRecorded, command: EndTransaction, at: Moment) -> Decision:
+    if entry.status is not TransactionStatus.ONGOING and _is_retry(entry, command):
+        if entry.status is _COMPLETED[command.result]:
+            return Decision(Reply(producer=entry.producer))
+        return _refuse(ErrorCode.INVALID_TXN_STATE)
+    error = _identity_error(entry, command.producer)
+    if error is not ErrorCode.NONE:
+        return _refuse(error)
+    without_partitions = command.version is TransactionVersion.TV2 and command.result is Marker.ABORT
+    if entry.status is not TransactionStatus.ONGOING and not without_partitions:
+        return _refuse(ErrorCode.INVALID_TXN_STATE)
+    return _prepare(entry, command.result, command.version, at)
+
+
+def _is_retry(entry: TransactionRecorded, command: EndTransaction) -> bool:
+    """True if ``command`` repeats the EndTxn that led here. Under TV2 the client still has the identity before the bump;
+    under TV1 it has its only one, and there is nothing else that it could be ending."""
+    if entry.status is TransactionStatus.EMPTY:
+        return False
+    if entry.version is TransactionVersion.TV2:
+        return command.producer == entry.previous
+    return command.producer == entry.client and command.version is TransactionVersion.TV1
+
+
+def _prepare(entry: TransactionRecorded, result: Marker, version: TransactionVersion, at: Moment) -> Decision:
+    """The decision of the transaction. Its markers bump the epoch of its records under TV2, and also wherever the client
+    has an identity of its own, because the transaction's first owner must be fenced in the partitions."""
+    client = entry.client
+    bumps = version is TransactionVersion.TV2
+    marker_producer = _successor(entry.producer) if bumps or entry.next_producer else entry.producer
+    following = _bumped(client, at) if bumps else client
+    fact = replace(
+        entry,
+        status=_PREPARED[result],
+        producer=marker_producer,
+        next_producer=following if following != marker_producer else NO_PRODUCER,
+        previous=client,
+        version=version,
+        started_ms=entry.started_ms if entry.partitions else at.now_ms,
+        updated_ms=at.now_ms,
+    )
+    return Decision(Reply(producer=following), (fact,), (markers_of(fact),))
+
+
+def _abort_by_coordinator(entry: TransactionRecorded, at: Moment) -> Decision:
+    """Abort what nobody will end, and fence the client that began it."""
+    decision = _prepare(entry, Marker.ABORT, TransactionVersion.TV2, at)
+    # Nobody asked for the bump, so nobody may claim it as a retry: the old client must learn that it is fenced.
+    fact = replace(_recorded(decision), previous=NO_PRODUCER)
+    return replace(decision, facts=(fact,))
+
+
+def _recorded(decision: Decision) -> TransactionRecorded:
+    (fact,) = decision.facts
+    assert isinstance(fact, TransactionRecorded)
+    return fact
+
+
+def markers_of(entry: TransactionRecorded) -> WriteMarkers:
+    """The markers that an ended transaction still needs, wherever some of them may have been written before a crash."""
+    return WriteMarkers(entry.transactional_id, entry.producer, _MARKER_OF[entry.status], entry.partitions)
+
+
+def _house_keeping(
+    entry: TransactionRecorded | None,
+    command: TimeOut | Expire | MarkersWritten,
+    at: Moment,
+    settings: TransactionSettings,
+) -> Decision:
+    """What no client asked for. What has become untrue since it was noticed is passed over."""
+    if entry is None:
+        return Decision(Reply())
+    if isinstance(command, MarkersWritten):
+        return _complete(entry, at) if entry.is_ended else Decision(Reply())
+    if isinstance(command, TimeOut):
+        ongoing = entry.status is TransactionStatus.ONGOING
+        return _abort_by_coordinator(entry, at) if ongoing and has_timed_out(entry, at.now_ms) else Decision(Reply())
+    idle = entry.status is not TransactionStatus.ONGOING and not entry.is_ended
+    if idle and at.now_ms - entry.updated_ms >= settings.id_expiration_ms:
+        return Decision(Reply(), (TransactionForgotten(entry.transactional_id),))
+    return Decision(Reply())
+
+
+def _complete(entry: TransactionRecorded, at: Moment) -> Decision:
+    fact = replace(
+        entry,
+        status=_COMPLETED[_MARKER_OF[entry.status]],
+        producer=entry.client,
+        next_producer=NO_PRODUCER,
+        partitions=frozenset(),
+        updated_ms=at.now_ms,
+    )
+    return Decision(Reply(producer=fact.producer), (fact,))
+
+
+# --- epochs
+
+
+def _successor(producer: ProducerIdentity) -> ProducerIdentity:
+    return ProducerIdentity(producer.producer_id, producer.epoch + 1)
+
+
+def _bumped(client: ProducerIdentity, at: Moment) -> ProducerIdentity:
+    """The identity for the next transaction: the next epoch, or a fresh id where the next is reserved for markers."""
+    if client.epoch >= MAX_PRODUCER_EPOCH - 1:
+        return ProducerIdentity(at.fresh_producer_id, 0)
+    return _successor(client)

@@ -1,0 +1,129 @@
+"""The state of every transactional id, and the only transitions that it can make.
+
+The table below is the whole of it: a status, the statuses that may precede it, and the command that causes the step.
+``apply`` checks each fact against the table and against what no transition may do, and fails loudly: a fact that breaks
+a rule here is a bug in ``transaction_rules``, and must not reach memory. (Kafka: TransactionState.validPreviousStates,
+TransactionMetadata.completeTransitionTo.)
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from dualwrite.broker.facts.transactions import (
+    NO_TIMEOUT,
+    TransactionFact,
+    TransactionForgotten,
+    TransactionRecorded,
+    TransactionStatus,
+)
+from dualwrite.ids import MAX_PRODUCER_EPOCH, ProducerIdentity
+
+_IDLE = (TransactionStatus.EMPTY, TransactionStatus.COMPLETE_COMMIT, TransactionStatus.COMPLETE_ABORT)
+
+TRANSITIONS: Mapping[TransactionStatus, Mapping[TransactionStatus, str]] = {
+    TransactionStatus.EMPTY: dict.fromkeys(_IDLE, "InitProducerId"),
+    TransactionStatus.ONGOING: {
+        **dict.fromkeys(_IDLE, "AddPartitions"),
+        TransactionStatus.ONGOING: "AddPartitions, or InitProducerId with keepPreparedTxn",
+    },
+    TransactionStatus.PREPARE_COMMIT: {TransactionStatus.ONGOING: "EndTransaction"},
+    TransactionStatus.PREPARE_ABORT: {
+        **dict.fromkeys(_IDLE, "EndTransaction under TV2, without partitions"),
+        TransactionStatus.ONGOING: "EndTransaction, InitProducerId, or TimeOut",
+    },
+    TransactionStatus.COMPLETE_COMMIT: {TransactionStatus.PREPARE_COMMIT: "MarkersWritten"},
+    TransactionStatus.COMPLETE_ABORT: {TransactionStatus.PREPARE_ABORT: "MarkersWritten"},
+    TransactionStatus.DEAD: dict.fromkeys(_IDLE, "Expire"),
+}
+"""status -> {status before it: what causes the step}. A transactional id begins as EMPTY."""
+
+
+class IllegalTransitionError(AssertionError):
+    """A fact contradicts the state that it follows. The broker stops: its memory would no longer be true."""
+
+
+@dataclass(slots=True)
+class TransactionTable:
+    """Every transactional id that is known, by name."""
+
+    entries: dict[str, TransactionRecorded] = field(default_factory=dict)
+
+    def apply(self, fact: TransactionFact) -> None:
+        """Take ``fact`` in.
+
+        The first fact about an id may have any status, as a compacted journal begins anywhere.
+
+        :raises IllegalTransitionError: if it cannot follow what is known.
+        """
+        before = self.entries.get(fact.transactional_id)
+        if isinstance(fact, TransactionForgotten):
+            _check(before is None or before.status in TRANSITIONS[TransactionStatus.DEAD], before, fact)
+            self.entries.pop(fact.transactional_id, None)
+            return
+        _check_alone(fact)
+        if before is not None:
+            _check_step(before, fact)
+        self.entries[fact.transactional_id] = fact
+
+    def timed_out(self, now_ms: int) -> Iterator[str]:
+        """Transactional ids whose transaction has outlived its timeout. Two-phase commit has none."""
+        return (
+            entry.transactional_id
+            for entry in self.entries.values()
+            if entry.status is TransactionStatus.ONGOING and has_timed_out(entry, now_ms)
+        )
+
+    def idle_since(self, moment_ms: int) -> Iterator[str]:
+        """Transactional ids without a transaction that were last used before ``moment_ms``."""
+        return (
+            entry.transactional_id
+            for entry in self.entries.values()
+            if entry.status in _IDLE and entry.updated_ms <= moment_ms
+        )
+
+    def unfinished(self) -> Iterator[TransactionRecorded]:
+        """Transactions that are decided but whose markers may be missing: a restart drives them to the end."""
+        return (entry for entry in self.entries.values() if entry.is_ended)
+
+
+def has_timed_out(entry: TransactionRecorded, now_ms: int) -> bool:
+    """True if ``entry``'s transaction is past its timeout at ``now_ms``."""
+    return entry.timeout_ms != NO_TIMEOUT and now_ms >= entry.started_ms + entry.timeout_ms
+
+
+def _check(condition: bool, before: TransactionRecorded | None, fact: TransactionFact) -> None:
+    if not condition:
+        raise IllegalTransitionError(f"illegal transition from {before} to {fact}")
+
+
+def _check_alone(fact: TransactionRecorded) -> None:
+    """What holds for every fact by itself."""
+    has_partitions = bool(fact.partitions)
+    started = fact.started_ms >= 0
+    _check(fact.producer.producer_id >= 0 and 0 <= fact.producer.epoch <= MAX_PRODUCER_EPOCH, None, fact)
+    _check(not fact.next_producer or 0 <= fact.next_producer.epoch <= MAX_PRODUCER_EPOCH, None, fact)
+    if fact.status is TransactionStatus.EMPTY:
+        _check(not has_partitions and not started and not fact.next_producer, None, fact)
+    elif fact.status is TransactionStatus.ONGOING:
+        _check(has_partitions and started, None, fact)
+    elif not fact.is_ended:
+        _check(not has_partitions and not fact.next_producer, None, fact)
+
+
+def _check_step(before: TransactionRecorded, fact: TransactionRecorded) -> None:
+    """What holds between one fact and the next."""
+    _check(before.status in TRANSITIONS[fact.status], before, fact)
+    _check(_does_not_regress(before.client, fact.client), before, fact)
+    if before.status is TransactionStatus.ONGOING:
+        _check(fact.producer.producer_id == before.producer.producer_id, before, fact)
+        _check(fact.started_ms == before.started_ms and before.partitions <= fact.partitions, before, fact)
+    if fact.is_ended:
+        _check(before.partitions == fact.partitions, before, fact)
+        _check(fact.producer.epoch in (before.producer.epoch, before.producer.epoch + 1), before, fact)
+    if before.is_ended:
+        _check(fact.producer == before.client, before, fact)
+
+
+def _does_not_regress(before: ProducerIdentity, after: ProducerIdentity) -> bool:
+    """A client's identity moves to a higher epoch or to another producer id, never back."""
+    return before.producer_id != after.producer_id or before.epoch <= after.epoch

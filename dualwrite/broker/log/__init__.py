@@ -1,0 +1,1 @@
+"""Partitions on disk, in Kafka's own format. Knows record batches and nothing of what a broker decides about them."""

@@ -1,0 +1,113 @@
+"""The real disk behind the Files port. Nothing is buffered in the process: what ``append`` wrote survives its death."""
+
+import os
+import sys
+from pathlib import Path
+
+from dualwrite.ports import File
+
+_MOST_PARTS = os.sysconf("SC_IOV_MAX")
+
+if sys.platform == "darwin":  # there fsync() leaves the data in the drive's volatile cache
+    import fcntl
+
+    def _flush(descriptor: int) -> None:
+        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+else:
+
+    def _flush(descriptor: int) -> None:
+        os.fdatasync(descriptor)
+
+
+class DiskFile:
+    """A :class:`~dualwrite.ports.File` on a file system. One thread appends; any thread may read and sync."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+    def append(self, *parts: bytes | memoryview) -> None:
+        """Write ``parts`` at the end, all of them.
+
+        :raises OSError: if the disk is full or broken. Part of the bytes may be in the file: stop and recover.
+        """
+        rest = [memoryview(part).cast("B") for part in parts if len(part)]
+        while rest:
+            written = os.writev(self._descriptor, rest[:_MOST_PARTS])
+            while rest and written >= len(rest[0]):
+                written -= len(rest.pop(0))
+            if rest:
+                rest[0] = rest[0][written:]
+
+    def read(self, position: int, size: int) -> bytes:
+        """Up to ``size`` bytes from ``position``; fewer only at the end of the file."""
+        data = os.pread(self._descriptor, size, position)
+        while 0 < len(data) < size:
+            more = os.pread(self._descriptor, size - len(data), position + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def size(self) -> int:
+        """Length in bytes."""
+        return os.fstat(self._descriptor).st_size
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to ``size`` bytes; the cut is on disk when this returns."""
+        os.ftruncate(self._descriptor, size)
+        os.fsync(self._descriptor)
+        _flush(self._descriptor)
+
+    def sync(self) -> None:
+        """Return once everything appended before the call is on disk.
+
+        :raises OSError: if the disk refused. The kernel may have dropped the bytes and a second call would succeed
+            without them: stop the process, never call again.
+        """
+        _flush(self._descriptor)
+
+    def close(self) -> None:
+        """Release the descriptor; a second call does nothing. No other thread may be in a call."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+class DiskFiles:
+    """:class:`~dualwrite.ports.Files` on the file systems of this machine."""
+
+    def open(self, path: Path) -> File:
+        """The file at ``path``, created if it is missing.
+
+        :raises OSError: if its directory is missing, or the process may not.
+        """
+        return DiskFile(path)
+
+    def list(self, directory: Path) -> list[str]:
+        """Names in ``directory``, sorted; empty if there is no such directory."""
+        try:
+            return sorted(os.listdir(directory))
+        except FileNotFoundError:
+            return []
+
+    def make_directory(self, path: Path) -> None:
+        """Create ``path`` and what is missing above it, durably.
+
+        The parent is synced even if ``path`` was there: its creator may have been killed before it could do so.
+        """
+        if not path.parent.is_dir():
+            self.make_directory(path.parent)
+        path.mkdir(exist_ok=True)
+        self.sync_directory(path.parent)
+
+    def remove(self, path: Path) -> None:
+        """Remove the file at ``path``."""
+        os.unlink(path)
+
+    def sync_directory(self, path: Path) -> None:
+        """Return once the names in ``path`` are on disk."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
