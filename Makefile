@@ -1,0 +1,61 @@
+# dualwrite: `make demo`, `make test` and `make check` do all of their set-up themselves, once, in .venv.
+PYTHON ?= python3
+ROWS ?= 20000
+PYTEST ?=
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -q install
+LOCK := uv pip compile -q --universal --python-version 3.10 --generate-hashes --no-emit-index-url --no-header
+
+.PHONY: help demo test check slow format lock clean
+
+help:
+	@echo "make demo    load real flights into SQLite and a topic through kill -9, then compare (ROWS=$(ROWS))"
+	@echo "make test    all tests but the slow ones"
+	@echo "make slow    the slow tests"
+	@echo "make check   ruff, mypy, the layering test and the fast tests"
+	@echo "make format  let ruff rewrite what it can"
+	@echo "make lock    pin the newest dependencies again (needs uv)"
+	@echo "make clean   remove .venv and every cache"
+	@echo "PYTHON=python3.12 chooses the interpreter, PYTEST='-k name' adds options to the tests."
+
+demo: $(READY)
+	$(BIN)/dualwrite demo --rows $(ROWS)
+
+test: $(READY)
+	$(BIN)/python -m pytest -m "not slow" $(PYTEST)
+
+slow: $(READY)
+	$(BIN)/python -m pytest -m slow $(PYTEST)
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/unit -m "not slow" $(PYTEST)
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+lock:
+	$(LOCK) requirements/build.in -o requirements/build.txt
+	$(LOCK) --extra dev pyproject.toml -o requirements/dev.txt
+
+clean:
+	rm -rf $(VENV) .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# Stamped, so that it runs again only when what it installs has changed.
+$(READY): requirements/build.txt requirements/dev.txt pyproject.toml dualwrite/version.py
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+		{ echo "dualwrite needs Python 3.10 or newer as $(PYTHON); choose another with make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
+		{ echo "$(PYTHON) has no venv module; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@echo "setting up $(VENV) (once)"
+	@rm -f $(READY)
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(PIP) --require-hashes --no-deps --only-binary :all: -r requirements/build.txt
+	@$(PIP) --require-hashes --no-deps --no-build-isolation --use-pep517 -r requirements/dev.txt
+	@$(PIP) --no-deps --no-build-isolation -e .
+	@touch $(READY)
