@@ -1,4 +1,4 @@
-"""Uncompressed record batches, built and read record by record: for journals, markers and tests, never for user data."""
+"""Uncompressed record batches built and read record by record: for journals, markers and tests, never for user data."""
 
 import struct
 from collections.abc import Iterator, Sequence
@@ -42,6 +42,8 @@ def iterate_records(batch: bytes | memoryview) -> Iterator[Record]:
     try:
         for _ in range(header.record_count):
             size, position = decode_varint(batch, position)
+            if size < 0:  # would lead back, perhaps for ever
+                raise ValueError("negative size")
             yield _decode_record(batch, position, header)
             position += size
     except (ValueError, IndexError, struct.error) as error:

@@ -1,4 +1,4 @@
-"""Transaction markers: the control records COMMIT and ABORT (KIP-98, "Control Messages"; Kafka's EndTransactionMarker)."""
+"""Transaction markers: the control records COMMIT and ABORT (KIP-98; Kafka's EndTransactionMarker)."""
 
 import struct
 from enum import IntEnum

@@ -6,17 +6,19 @@ everything from the attributes on, so a broker may set the base offset and the l
 """
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import crc32c
 
-from dualwrite.ids import ProducerIdentity
+from dualwrite.ids import NO_PRODUCER, ProducerIdentity
 
 HEADER_SIZE = 61
 MAGIC = 2
 
 _LAYOUT = struct.Struct(">qiibIhiqqqhii")
+_EXTENT = struct.Struct(">qi11xi")
 _PLACE = struct.Struct(">qiibI")
 _OFFSET_AND_LENGTH = struct.Struct(">qi")
 _PREFIX_SIZE = _OFFSET_AND_LENGTH.size
@@ -113,6 +115,32 @@ def peek_header(buffer: bytes | bytearray | memoryview, position: int = 0) -> Ba
     return header
 
 
+def peek_extent(buffer: bytes | bytearray | memoryview, position: int = 0) -> tuple[int, int, int]:
+    """Base offset, last offset and size in bytes of the batch at ``position``: a quicker look at a batch that was
+    checked before.
+
+    :raises MalformedBatchError: if fewer than 27 bytes are left.
+    """
+    if len(buffer) - position < _EXTENT.size:
+        raise MalformedBatchError(f"{len(buffer) - position} bytes where a batch header should be")
+    base_offset, batch_length, last_offset_delta = _EXTENT.unpack_from(buffer, position)
+    return base_offset, base_offset + last_offset_delta, batch_length + _PREFIX_SIZE
+
+
+def iterate_batches(buffer: bytes | bytearray | memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """The batches that ``buffer`` holds back to back, as headers and views of their bytes; checksums are not verified.
+
+    :raises MalformedBatchError: if they do not fill it exactly.
+    """
+    view, position = memoryview(buffer), 0
+    while position < len(view):
+        header = peek_header(view, position)
+        if position + header.size > len(view):
+            raise MalformedBatchError(f"batch of {header.size} bytes where {len(view) - position} are left")
+        yield header, view[position : position + header.size]
+        position += header.size
+
+
 def checksum_matches(header: BatchHeader, batch: bytes | bytearray | memoryview) -> bool:
     """True if the CRC-32C in ``header`` is that of ``batch``, which must be exactly the batch's bytes."""
     return bool(crc32c.crc32c(memoryview(batch)[_CHECKED_FROM:]) == header.crc)
@@ -128,7 +156,7 @@ def place_batch(batch: bytearray | memoryview, base_offset: int, leader_epoch: i
 class BatchFields:
     """What the writer of a batch chooses about its header."""
 
-    producer: ProducerIdentity = ProducerIdentity()
+    producer: ProducerIdentity = NO_PRODUCER
     base_sequence: int = -1
     transactional: bool = False
     control: bool = False

@@ -55,7 +55,6 @@ class DiskFile:
     def truncate(self, size: int) -> None:
         """Cut the file to ``size`` bytes; the cut is on disk when this returns."""
         os.ftruncate(self._descriptor, size)
-        os.fsync(self._descriptor)
         _flush(self._descriptor)
 
     def sync(self) -> None:

@@ -1,0 +1,55 @@
+"""A partition log as a journal: records of the broker's own (``__transaction_state``, ``__cluster_metadata``).
+
+A journal is read from its beginning at every start; memory is always the replay of it. Batches are uncompressed.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from dualwrite.broker.log.partition_log import PartitionLog
+from dualwrite.errors import CorruptLogError
+from dualwrite.ports import Files
+from dualwrite.records.batch import Record, build_batch, iterate_records
+from dualwrite.records.header import MalformedBatchError, checksum_matches, iterate_batches, place_batch
+
+_SEGMENT_BYTES = 64 * 1024 * 1024
+_READ_BYTES = 1024 * 1024
+
+
+class Journal:
+    """Records in the order in which they were appended. The threads of :class:`PartitionLog` hold here too."""
+
+    def __init__(self, log: PartitionLog) -> None:
+        self.log = log
+        """The log beneath: for its offsets, and to sync and close it."""
+
+    @classmethod
+    def open(cls, files: Files, directory: Path, on_record: Callable[[Record], None]) -> "Journal":
+        """The journal in ``directory``, made if it is missing; ``on_record`` is called with every record in order.
+
+        A torn tail is cut, as from any log: what it held was never acknowledged.
+
+        :raises CorruptLogError: if anything else in it is damaged.
+        """
+        log = PartitionLog.open(files, directory, _SEGMENT_BYTES, lambda header, body: None)
+        offset = log.start_offset
+        while offset < log.end_offset:
+            for header, batch in iterate_batches(log.read(offset, _READ_BYTES, log.end_offset)):
+                if not checksum_matches(header, batch):
+                    raise CorruptLogError(f"{directory}: wrong checksum of the batch at offset {header.base_offset}")
+                try:
+                    for record in iterate_records(batch):
+                        on_record(record)
+                except MalformedBatchError as error:
+                    raise CorruptLogError(f"{directory}: batch at offset {header.base_offset}: {error}") from None
+                offset = header.next_offset
+        return cls(log)
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Append ``records`` as one batch: after a crash all of them are there, or none. Their offsets are ignored.
+
+        :raises ValueError: if there are no records.
+        """
+        batch = bytearray(build_batch(records))
+        place_batch(batch, self.log.end_offset, leader_epoch=0)
+        self.log.append(batch)

@@ -1,0 +1,168 @@
+"""A disk in memory that can fail: :class:`MemoryFiles` stands in for the Files port and loses what a disk may lose."""
+
+import errno
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dualwrite.ports import File
+
+_SECTOR = 512
+
+
+@dataclass(slots=True)
+class _Content:
+    """What a name leads to: the bytes, and how many of them the disk has."""
+
+    data: bytearray = field(default_factory=bytearray)
+    synced: int = 0
+    broken: bool = False
+
+    def after_power_cut(self, rng: random.Random) -> "_Content":
+        data = self.data[: self.synced] + _torn(self.data[self.synced :], rng)
+        return _Content(data, synced=len(data))
+
+
+def _torn(unsynced: bytearray, rng: random.Random) -> bytearray:
+    """What a disk may have of bytes it was never told to keep: a prefix, then sectors written, stale or empty."""
+    kept = unsynced[: rng.randint(0, len(unsynced))]
+    if rng.random() < 0.5:
+        return kept
+    length = rng.randint(len(kept), len(unsynced))
+    while len(kept) < length:
+        at = len(kept)
+        sector = unsynced[at : min(at + _SECTOR, length)]
+        kept += rng.choice((sector, bytes(len(sector)), rng.randbytes(len(sector))))
+    return kept
+
+
+class MemoryFile:
+    """A :class:`~dualwrite.ports.File` of a :class:`MemoryFiles`. Using it after ``close`` raises ValueError."""
+
+    def __init__(self, files: "MemoryFiles", content: _Content) -> None:
+        self._files = files
+        self._content: _Content | None = content
+
+    def append(self, *parts: bytes | memoryview) -> None:
+        """Write ``parts``; or, if this append was told to fail, the first half of them."""
+        content, data = self._open_content(), b"".join(parts)
+        if self._files.appends.hit():
+            content.data += data[: len(data) // 2]
+            raise OSError(errno.ENOSPC, "no space left (injected)")
+        content.data += data
+
+    def read(self, position: int, size: int) -> bytes:
+        """Up to ``size`` bytes from ``position``."""
+        return bytes(self._open_content().data[position : position + size])
+
+    def size(self) -> int:
+        """Length in bytes."""
+        return len(self._open_content().data)
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to ``size`` bytes, durably."""
+        content = self._open_content()
+        del content.data[size:]
+        content.synced = min(content.synced, size)
+
+    def sync(self) -> None:
+        """Make durable what was appended; after a failure this succeeds and does nothing, as Linux has it."""
+        content = self._open_content()
+        length = len(content.data)
+        if self._files.syncs.hit():
+            content.broken = True
+            raise OSError(errno.EIO, "input/output error (injected)")
+        if not content.broken:
+            content.synced = length
+
+    def close(self) -> None:
+        """Release the file; a second call does nothing."""
+        self._content = None
+
+    def _open_content(self) -> _Content:
+        if self._content is None:
+            raise ValueError("I/O operation on a closed file")
+        return self._content
+
+
+class Faults:
+    """Counts calls of one kind, and fails the one it was told to."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        """Calls so far, the failed ones included."""
+        self._fail_at: int | None = None
+
+    def fail(self, nth: int = 1) -> None:
+        """Make the ``nth`` call from now raise OSError, and only that one."""
+        self._fail_at = self.count + nth
+
+    def hit(self) -> bool:
+        """Count one call; True if it has to fail."""
+        self.count += 1
+        return self.count == self._fail_at
+
+
+class MemoryFiles:
+    """:class:`~dualwrite.ports.Files` in memory.
+
+    Promised: what the port promises, and no more. Reopening files on the same object is what a killed process finds;
+    :meth:`power_cut` is what a machine finds that lost power. ``appends.fail(n)`` and ``syncs.fail(n)`` inject errors
+    (directories count as syncs too), and their ``count`` tells how often the disk was asked.
+
+    Not promised: that unsynced bytes vanish (a disk may have written them), that they keep their order beyond a random
+    prefix, that a name created or removed since the last ``sync_directory`` is or is not there, or that a file whose
+    sync failed once ever becomes durable again. Permissions, symbolic links and a full disk's reads are not imitated.
+    """
+
+    def __init__(self) -> None:
+        self.appends = Faults()
+        self.syncs = Faults()
+        self._directories: set[Path] = {Path("/"), Path(".")}
+        self._names: dict[Path, _Content] = {}
+        self._durable_names: dict[Path, _Content] = {}
+
+    def open(self, path: Path) -> File:
+        """The file at ``path``, created if it is missing.
+
+        :raises FileNotFoundError: if its directory is missing.
+        """
+        if path.parent not in self._directories:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", str(path.parent))
+        return MemoryFile(self, self._names.setdefault(path, _Content()))
+
+    def list(self, directory: Path) -> list[str]:
+        """Names in ``directory``, sorted; empty if there is no such directory."""
+        return sorted(
+            path.name for path in (*self._names, *self._directories) if path.parent == directory and path != directory
+        )
+
+    def make_directory(self, path: Path) -> None:
+        """Create ``path`` and what is missing above it, durably."""
+        self._directories.update((path, *path.parents))
+
+    def remove(self, path: Path) -> None:
+        """Remove the file at ``path``; what has it open keeps it."""
+        if path not in self._names:
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+        del self._names[path]
+
+    def sync_directory(self, path: Path) -> None:
+        """Make durable which names ``path`` holds, not what is in the files."""
+        if self.syncs.hit():
+            raise OSError(errno.EIO, "input/output error (injected)")
+        elsewhere = {name: content for name, content in self._durable_names.items() if name.parent != path}
+        here = {name: content for name, content in self._names.items() if name.parent == path}
+        self._durable_names = elsewhere | here
+
+    def power_cut(self, rng: random.Random) -> "MemoryFiles":
+        """The disk as it could look after the power failed now, with ``rng`` for chance. This object is unchanged."""
+        after = MemoryFiles()
+        after._directories |= self._directories
+        for path in sorted({*self._names, *self._durable_names}):
+            was, now = self._durable_names.get(path), self._names.get(path)
+            survivor = was if was is now else rng.choice((was, now))
+            if survivor is not None:
+                after._names[path] = survivor.after_power_cut(rng)
+        after._durable_names = dict(after._names)
+        return after
