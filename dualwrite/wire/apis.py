@@ -36,6 +36,12 @@ from kafka.protocol.producer import (
     ProduceRequest,
     ProduceResponse,
 )
+from kafka.protocol.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 
 Message = Any
 """An instance of one of the message classes. kafka-python publishes no types; the codec checks what the wire can check."""
@@ -49,11 +55,13 @@ class ApiKey(IntEnum):
     LIST_OFFSETS = 2
     METADATA = 3
     FIND_COORDINATOR = 10
+    SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     INIT_PRODUCER_ID = 22
     ADD_PARTITIONS_TO_TXN = 24
     END_TXN = 26
+    SASL_AUTHENTICATE = 36
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
@@ -72,11 +80,13 @@ APIS: dict[ApiKey, Api] = {
     ApiKey.LIST_OFFSETS: Api(ListOffsetsRequest, ListOffsetsResponse),
     ApiKey.METADATA: Api(MetadataRequest, MetadataResponse),
     ApiKey.FIND_COORDINATOR: Api(FindCoordinatorRequest, FindCoordinatorResponse),
+    ApiKey.SASL_HANDSHAKE: Api(SaslHandshakeRequest, SaslHandshakeResponse),
     ApiKey.API_VERSIONS: Api(ApiVersionsRequest, ApiVersionsResponse),
     ApiKey.CREATE_TOPICS: Api(CreateTopicsRequest, CreateTopicsResponse),
     ApiKey.INIT_PRODUCER_ID: Api(InitProducerIdRequest, InitProducerIdResponse),
     ApiKey.ADD_PARTITIONS_TO_TXN: Api(AddPartitionsToTxnRequest, AddPartitionsToTxnResponse),
     ApiKey.END_TXN: Api(EndTxnRequest, EndTxnResponse),
+    ApiKey.SASL_AUTHENTICATE: Api(SaslAuthenticateRequest, SaslAuthenticateResponse),
     ApiKey.DESCRIBE_PRODUCERS: Api(DescribeProducersRequest, DescribeProducersResponse),
     ApiKey.DESCRIBE_TRANSACTIONS: Api(DescribeTransactionsRequest, DescribeTransactionsResponse),
     ApiKey.LIST_TRANSACTIONS: Api(ListTransactionsRequest, ListTransactionsResponse),

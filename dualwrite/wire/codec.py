@@ -94,7 +94,7 @@ def read_body(message: Any, version: int, frame: bytes, position: int) -> Messag
     decode = message._struct.compiled_decode_from(version, compact=flexible, tagged=flexible, data_class=message)
     try:
         body, end = decode(memoryview(frame), position)
-    except (struct.error, IndexError, ValueError, OverflowError, MemoryError) as error:
+    except (struct.error, IndexError, ValueError, OverflowError, MemoryError, AssertionError) as error:
         raise MalformedMessageError(f"{message.__name__} v{version}: {error}") from error
     if end > len(frame):
         raise MalformedMessageError(f"{message.__name__} v{version}: {end - len(frame)} bytes short")

@@ -1,0 +1,78 @@
+"""AddPartitionsToTxn (24), v0–v5.
+
+Partitions join a transaction and begin it. All of a transaction's partitions are added or none: if one is unknown, it is
+told so and the others OPERATION_NOT_ATTEMPTED. v4 and v5 carry several transactions and may only verify (KIP-890); v5
+knows TRANSACTION_ABORTABLE. Before v2 a fenced client is told INVALID_PRODUCER_EPOCH. ACL: none yet.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from dualwrite.broker.api.context import BrokerContext
+from dualwrite.broker.api.init_producer_id import fenced_as
+from dualwrite.broker.core.commands import AddPartitions, VerifyPartitions
+from dualwrite.ids import ProducerIdentity, TopicPartition
+from dualwrite.wire.apis import AddPartitionsToTxnResponse, ApiKey, Message
+from dualwrite.wire.error_codes import ErrorCode
+
+KEY = ApiKey.ADD_PARTITIONS_TO_TXN
+VERSIONS = range(6)
+
+_FIRST_WITH_FENCED = 2
+_FIRST_WITH_SEVERAL = 4
+_FIRST_WITH_ABORTABLE = 5
+
+
+async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
+    """Add, or verify, the partitions of every transaction of the request."""
+    if version < _FIRST_WITH_SEVERAL:
+        producer = ProducerIdentity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
+        partitions = _partitions(request.v3_and_below_topics)
+        transactional_id = request.v3_and_below_transactional_id
+        errors = await _add(transactional_id, producer, partitions, False, version, broker)
+        return AddPartitionsToTxnResponse(throttle_time_ms=0, results_by_topic_v3_and_below=_by_topic(errors))
+    results = []
+    for transaction in request.transactions:
+        producer = ProducerIdentity(transaction.producer_id, transaction.producer_epoch)
+        partitions = _partitions(transaction.topics)
+        transactional_id = transaction.transactional_id
+        errors = await _add(transactional_id, producer, partitions, transaction.verify_only, version, broker)
+        results.append(
+            AddPartitionsToTxnResponse.AddPartitionsToTxnResult(
+                transactional_id=transactional_id, topic_results=_by_topic(errors)
+            )
+        )
+    return AddPartitionsToTxnResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, results_by_transaction=results)
+
+
+async def _add(
+    transactional_id: str,
+    producer: ProducerIdentity,
+    partitions: frozenset[TopicPartition],
+    verify_only: bool,
+    version: int,
+    broker: BrokerContext,
+) -> Mapping[TopicPartition, ErrorCode]:
+    unknown = {name for name in partitions if broker.cluster.partition(name) is None}
+    if unknown:
+        missing, others = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED
+        return {name: missing if name in unknown else others for name in partitions}
+    command = VerifyPartitions if verify_only else AddPartitions
+    reply = await broker.coordinator.execute(command(transactional_id, producer, partitions))
+    error = fenced_as(reply.error, version >= _FIRST_WITH_FENCED)
+    if error is ErrorCode.TRANSACTION_ABORTABLE and version < _FIRST_WITH_ABORTABLE:
+        error = ErrorCode.INVALID_TXN_STATE
+    return dict.fromkeys(partitions, error)
+
+
+def _partitions(topics: Iterable[Message]) -> frozenset[TopicPartition]:
+    return frozenset(TopicPartition(topic.name, index) for topic in topics for index in topic.partitions)
+
+
+def _by_topic(errors: Mapping[TopicPartition, ErrorCode]) -> list[Message]:
+    topic_result = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
+    partition_result = AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult
+    by_topic: dict[str, list[Message]] = {}
+    for name, error in sorted(errors.items()):
+        result = partition_result(partition_index=name.partition, partition_error_code=error)
+        by_topic.setdefault(name.topic, []).append(result)
+    return [topic_result(name=topic, results_by_partition=results) for topic, results in by_topic.items()]

@@ -1,0 +1,24 @@
+"""What a request handler has at hand."""
+
+from dataclasses import dataclass
+
+from dualwrite.broker.runtime.cluster import Cluster
+from dualwrite.broker.runtime.coordinator import TransactionCoordinator
+from dualwrite.broker.runtime.flusher import Flusher
+from dualwrite.ports import Clock
+
+NODE_ID = 0
+"""The one node of the cluster: leader of every partition and coordinator of every transactional id."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerContext:
+    """The rooms of the broker that handlers may enter."""
+
+    cluster: Cluster
+    coordinator: TransactionCoordinator
+    flusher: Flusher
+    clock: Clock
+    host: str
+    port: int
+    auto_create_topics: bool

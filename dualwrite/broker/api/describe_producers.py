@@ -1,0 +1,56 @@
+"""DescribeProducers (61), v0 (KIP-664).
+
+The producers that a partition knows, each with CurrentTxnStartOffset: the offset at which its open transaction began
+there, or -1. That offset is what an anchor is compared with. ACL: none yet.
+"""
+
+from dualwrite.broker.api.context import BrokerContext
+from dualwrite.broker.runtime.partition import LEADER_EPOCH
+from dualwrite.ids import TopicPartition
+from dualwrite.wire.apis import ApiKey, DescribeProducersResponse, Message
+from dualwrite.wire.error_codes import ErrorCode
+
+KEY = ApiKey.DESCRIBE_PRODUCERS
+VERSIONS = range(1)
+
+
+async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
+    """Describe the producers of every partition of the request."""
+    response = DescribeProducersResponse.TopicResponse
+    topics = [
+        response(
+            name=topic.name,
+            partitions=[_describe(TopicPartition(topic.name, index), broker) for index in topic.partition_indexes],
+        )
+        for topic in request.topics
+    ]
+    await broker.flusher.barrier()
+    return DescribeProducersResponse(throttle_time_ms=0, topics=topics)
+
+
+def _describe(name: TopicPartition, broker: BrokerContext) -> Message:
+    response = DescribeProducersResponse.TopicResponse.PartitionResponse
+    partition = broker.cluster.partition(name)
+    if partition is None:
+        return response(
+            partition_index=name.partition,
+            error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            error_message=f"there is no partition {name}",
+            active_producers=[],
+        )
+    return response(
+        partition_index=name.partition,
+        error_code=ErrorCode.NONE,
+        error_message=None,
+        active_producers=[
+            response.ProducerState(
+                producer_id=entry.producer_id,
+                producer_epoch=entry.epoch,
+                last_sequence=entry.last_sequence,
+                last_timestamp=entry.last_timestamp,
+                coordinator_epoch=LEADER_EPOCH,
+                current_txn_start_offset=entry.transaction_start,
+            )
+            for entry in partition.state.producers.values()
+        ],
+    )

@@ -1,0 +1,50 @@
+"""DescribeTransactions (65), v0 (KIP-664).
+
+ProducerId and ProducerEpoch are those of the transaction's records: while a prepared transaction is kept for a
+recovering client, not the client's (KIP-939). ACL: none yet.
+"""
+
+from collections.abc import Iterable
+
+from dualwrite.broker.api.context import BrokerContext
+from dualwrite.broker.facts.transactions import TransactionRecorded
+from dualwrite.ids import TopicPartition
+from dualwrite.wire.apis import ApiKey, DescribeTransactionsResponse, Message
+from dualwrite.wire.error_codes import ErrorCode
+
+KEY = ApiKey.DESCRIBE_TRANSACTIONS
+VERSIONS = range(1)
+
+
+async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
+    """Describe every transactional id of the request."""
+    states = [_describe(transactional_id, broker) for transactional_id in request.transactional_ids]
+    await broker.flusher.barrier()
+    return DescribeTransactionsResponse(throttle_time_ms=0, transaction_states=states)
+
+
+def _describe(transactional_id: str, broker: BrokerContext) -> Message:
+    state = DescribeTransactionsResponse.TransactionState
+    if not transactional_id:
+        return state(error_code=ErrorCode.INVALID_REQUEST, transactional_id=transactional_id)
+    entry: TransactionRecorded | None = broker.coordinator.table.entries.get(transactional_id)
+    if entry is None:
+        return state(error_code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, transactional_id=transactional_id)
+    return state(
+        error_code=ErrorCode.NONE,
+        transactional_id=transactional_id,
+        transaction_state=entry.status.kafka_name,
+        transaction_timeout_ms=entry.timeout_ms,
+        transaction_start_time_ms=entry.started_ms,
+        producer_id=entry.producer.producer_id,
+        producer_epoch=entry.producer.epoch,
+        topics=_topics(entry.partitions),
+    )
+
+
+def _topics(partitions: Iterable[TopicPartition]) -> list[Message]:
+    by_topic: dict[str, list[int]] = {}
+    for name in sorted(partitions):
+        by_topic.setdefault(name.topic, []).append(name.partition)
+    data = DescribeTransactionsResponse.TransactionState.TopicData
+    return [data(topic=topic, partitions=indexes) for topic, indexes in by_topic.items()]

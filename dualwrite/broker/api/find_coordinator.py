@@ -1,0 +1,33 @@
+"""FindCoordinator (10), v0–v6.
+
+The one node coordinates every transactional id (key type 1, from v1 on). Groups (key type 0) and share groups have no
+coordinator here yet: COORDINATOR_NOT_AVAILABLE. From v4 on several keys can be asked for at once (KIP-699). ACL: none yet.
+"""
+
+from dualwrite.broker.api.context import NODE_ID, BrokerContext
+from dualwrite.wire.apis import ApiKey, FindCoordinatorResponse, Message
+from dualwrite.wire.error_codes import ErrorCode
+
+KEY = ApiKey.FIND_COORDINATOR
+VERSIONS = range(7)
+
+_FIRST_WITH_SEVERAL_KEYS = 4
+_TRANSACTION = 1
+_NOWHERE = {"node_id": -1, "host": "", "port": -1}
+
+
+async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
+    """Name the coordinator of the keys of the request."""
+    if version >= _FIRST_WITH_SEVERAL_KEYS:
+        entry = FindCoordinatorResponse.Coordinator
+        coordinators = [entry(key=key, **_coordinator(request, broker)) for key in request.coordinator_keys]
+        return FindCoordinatorResponse(throttle_time_ms=0, coordinators=coordinators)
+    return FindCoordinatorResponse(throttle_time_ms=0, **_coordinator(request, broker))
+
+
+def _coordinator(request: Message, broker: BrokerContext) -> dict[str, object]:
+    if request.key_type == _TRANSACTION:
+        node = {"node_id": NODE_ID, "host": broker.host, "port": broker.port}
+        return {"error_code": ErrorCode.NONE, "error_message": None, **node}
+    message = "this broker coordinates transactions, not groups"
+    return {"error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE, "error_message": message, **_NOWHERE}

@@ -1,0 +1,66 @@
+"""ListOffsets (2), v1–v8.
+
+Timestamp -1 is the latest visible offset (the last stable offset under read_committed, from v2 on), -2 and -4 the
+earliest, -3 that of the highest timestamp (v7, KIP-734); anything else is looked up. ACL: none yet.
+"""
+
+from dualwrite.broker.api.context import BrokerContext
+from dualwrite.broker.runtime.partition import LEADER_EPOCH, Partition
+from dualwrite.ids import TopicPartition
+from dualwrite.wire.apis import ApiKey, ListOffsetsResponse, Message
+from dualwrite.wire.error_codes import ErrorCode
+
+KEY = ApiKey.LIST_OFFSETS
+VERSIONS = range(1, 9)
+
+_LATEST, _EARLIEST, _MAX_TIMESTAMP, _EARLIEST_LOCAL = -1, -2, -3, -4
+_READ_COMMITTED = 1
+_UNKNOWN = (-1, -1)
+
+
+async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
+    """Look every partition of the request up."""
+    committed_only = version > VERSIONS[0] and request.isolation_level == _READ_COMMITTED
+    topics = [
+        ListOffsetsResponse.ListOffsetsTopicResponse(
+            name=topic.name,
+            partitions=[_look_up(topic.name, entry, committed_only, broker) for entry in topic.partitions],
+        )
+        for topic in request.topics
+    ]
+    return ListOffsetsResponse(throttle_time_ms=0, topics=topics)
+
+
+def _look_up(topic: str, wanted: Message, committed_only: bool, broker: BrokerContext) -> Message:
+    response = ListOffsetsResponse.ListOffsetsTopicResponse.ListOffsetsPartitionResponse
+    partition = broker.cluster.partition(TopicPartition(topic, wanted.partition_index))
+    error = ErrorCode.NONE
+    if partition is None:
+        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    elif wanted.current_leader_epoch > LEADER_EPOCH:
+        error = ErrorCode.UNKNOWN_LEADER_EPOCH
+    elif wanted.timestamp < _EARLIEST_LOCAL:
+        error = ErrorCode.UNSUPPORTED_VERSION
+    if partition is None or error is not ErrorCode.NONE:
+        return response(
+            partition_index=wanted.partition_index, error_code=error, timestamp=-1, offset=-1, leader_epoch=-1
+        )
+    timestamp, offset = _find(partition, wanted.timestamp, committed_only)
+    return response(
+        partition_index=wanted.partition_index,
+        error_code=ErrorCode.NONE,
+        timestamp=timestamp,
+        offset=offset,
+        leader_epoch=LEADER_EPOCH if offset >= 0 else -1,
+    )
+
+
+def _find(partition: Partition, timestamp: int, committed_only: bool) -> tuple[int, int]:
+    before = partition.visible_before(committed_only)
+    if timestamp == _LATEST:
+        return -1, before
+    if timestamp in (_EARLIEST, _EARLIEST_LOCAL):
+        return -1, partition.log.start_offset
+    if timestamp == _MAX_TIMESTAMP:
+        return partition.log.max_timestamp(before) or _UNKNOWN
+    return partition.log.offset_for_timestamp(timestamp, before) or _UNKNOWN

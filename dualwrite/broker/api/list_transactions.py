@@ -1,0 +1,53 @@
+"""ListTransactions (66), v0–v2 (KIP-664).
+
+Filters by state and producer id, from v1 on by duration (KIP-994), from v2 on by a regular expression that the whole
+transactional id must match (KIP-1152). State names that do not exist are answered, not refused. ACL: none yet.
+"""
+
+import re
+
+from dualwrite.broker.api.context import BrokerContext
+from dualwrite.broker.facts.transactions import TransactionRecorded, TransactionStatus
+from dualwrite.wire.apis import ApiKey, ListTransactionsResponse, Message
+from dualwrite.wire.error_codes import ErrorCode
+
+KEY = ApiKey.LIST_TRANSACTIONS
+VERSIONS = range(3)
+
+_STATE_NAMES = frozenset(status.kafka_name for status in TransactionStatus)
+
+
+async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
+    """List the transactional ids that pass every filter."""
+    try:
+        pattern = re.compile(request.transactional_id_pattern or ".*", re.DOTALL)
+    except re.error:
+        return ListTransactionsResponse(throttle_time_ms=0, error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
+    now_ms = broker.clock.wall_ms()
+    entries = list(broker.coordinator.table.entries.values())
+    await broker.flusher.barrier()
+    state = ListTransactionsResponse.TransactionState
+    return ListTransactionsResponse(
+        throttle_time_ms=0,
+        error_code=ErrorCode.NONE,
+        unknown_state_filters=[name for name in request.state_filters if name not in _STATE_NAMES],
+        transaction_states=[
+            state(
+                transactional_id=entry.transactional_id,
+                producer_id=entry.producer.producer_id,
+                transaction_state=entry.status.kafka_name,
+            )
+            for entry in entries
+            if _passes(entry, request, now_ms) and pattern.fullmatch(entry.transactional_id)
+        ],
+    )
+
+
+def _passes(entry: TransactionRecorded, request: Message, now_ms: int) -> bool:
+    if request.state_filters and entry.status.kafka_name not in request.state_filters:
+        return False
+    if request.producer_id_filters and entry.producer.producer_id not in request.producer_id_filters:
+        return False
+    return request.duration_filter < 0 or (
+        entry.status is TransactionStatus.ONGOING and now_ms - entry.started_ms > request.duration_filter
+    )

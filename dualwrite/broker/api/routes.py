@@ -1,0 +1,67 @@
+"""The routing table: which file answers which API in which versions. ApiVersions answers from it."""
+
+from collections.abc import Awaitable, Callable, Iterator
+from types import ModuleType
+from typing import NamedTuple
+
+from dualwrite.broker.api import (
+    add_partitions_to_txn,
+    api_versions,
+    create_topics,
+    describe_producers,
+    describe_transactions,
+    end_txn,
+    fetch,
+    find_coordinator,
+    init_producer_id,
+    list_offsets,
+    list_transactions,
+    metadata,
+    produce,
+)
+from dualwrite.broker.api.context import BrokerContext
+from dualwrite.wire.apis import ApiKey, Message
+
+Handler = Callable[[Message, int, BrokerContext], Awaitable[Message | None]]
+
+
+class Route(NamedTuple):
+    """How one API is answered."""
+
+    versions: range
+    handle: Handler
+
+
+_MODULES: tuple[ModuleType, ...] = (
+    produce,
+    fetch,
+    list_offsets,
+    metadata,
+    find_coordinator,
+    create_topics,
+    init_producer_id,
+    add_partitions_to_txn,
+    end_txn,
+    describe_producers,
+    describe_transactions,
+    list_transactions,
+)
+
+
+async def _answer_api_versions(request: Message, version: int, broker: BrokerContext) -> Message:
+    return api_versions.respond(advertised())
+
+
+ROUTES: dict[ApiKey, Route] = {
+    api_versions.KEY: Route(api_versions.VERSIONS, _answer_api_versions),
+    **{module.KEY: Route(module.VERSIONS, module.handle) for module in _MODULES},
+}
+
+
+def advertised() -> Iterator[tuple[int, range]]:
+    """Every API key with its versions, for ApiVersions.
+
+    Produce is advertised from v0 on, as Apache Kafka does although it takes v3 and above only: librdkafka looks at that.
+    """
+    for key, route in sorted(ROUTES.items()):
+        yield key, range(route.versions.stop) if key is ApiKey.PRODUCE else route.versions

@@ -1,0 +1,133 @@
+"""Topics, their partitions, and producer ids at run time."""
+
+import logging
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from dualwrite.broker.core.cluster import PRODUCER_ID_BLOCK, ClusterState, CreateTopic, TopicDecision
+from dualwrite.broker.core.partitions import PartitionState
+from dualwrite.broker.facts.cluster import (
+    ClusterCreated,
+    ClusterFact,
+    ProducerIdsReserved,
+    TopicCreated,
+    decode_fact,
+    encode_fact,
+)
+from dualwrite.broker.log.journal import Journal
+from dualwrite.broker.log.partition_log import PartitionLog
+from dualwrite.broker.runtime.flusher import Flusher
+from dualwrite.broker.runtime.journaling import FlushedJournal
+from dualwrite.broker.runtime.partition import Partition, replay_into
+from dualwrite.ids import TopicPartition
+from dualwrite.ports import Clock, Entropy, Files
+from dualwrite.records.batch import Record
+
+logger = logging.getLogger(__name__)
+
+JOURNAL_DIRECTORY = "__cluster_metadata-0"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """The broker's defaults for topics: num.partitions, log.segment.bytes and message.max.bytes."""
+
+    num_partitions: int = 1
+    segment_bytes: int = 1_073_741_824
+    max_message_bytes: int = 1_048_588
+
+
+class Cluster:
+    """Everything that has a name in this cluster, read from ``data_dir`` at once. Belongs to the event loop's thread."""
+
+    def __init__(
+        self, files: Files, data_dir: Path, flusher: Flusher, clock: Clock, entropy: Entropy, settings: TopicSettings
+    ) -> None:
+        self.state = ClusterState()
+        self._files = files
+        self._data_dir = data_dir
+        self._flusher = flusher
+        self._clock = clock
+        self._entropy = entropy
+        self._settings = settings
+        self._partitions: dict[str, list[Partition]] = {}
+        directory = data_dir / JOURNAL_DIRECTORY
+        self._journal = FlushedJournal(Journal.open(files, directory, self._replay), flusher)
+        self.next_producer_id = self.state.reserved_before
+        for topic in self.state.topics.values():
+            self._open_partitions(topic)
+        if not self.state.cluster_id:
+            self._record(ClusterCreated(self._new_id().hex))
+
+    def _replay(self, record: Record) -> None:
+        assert record.key is not None and record.value is not None, "a cluster fact has a key and a value"
+        self.state.apply(decode_fact(record.key, record.value))
+
+    def _record(self, fact: ClusterFact) -> None:
+        with self._flusher.critical():
+            key, value = encode_fact(fact)
+            self._journal.append([Record(key, value, self._clock.wall_ms())])
+            self.state.apply(fact)
+
+    def _open_partitions(self, topic: TopicCreated) -> None:
+        self._partitions[topic.name] = [self._open_partition(topic, index) for index in range(topic.partitions)]
+
+    def _open_partition(self, topic: TopicCreated, index: int) -> Partition:
+        name = TopicPartition(topic.name, index)
+        state = PartitionState()
+        segment_bytes = int(topic.configs.get("segment.bytes", self._settings.segment_bytes))
+        log = PartitionLog.open(self._files, self._data_dir / str(name), segment_bytes, replay_into(state))
+        if log.cut_bytes:
+            logger.warning("%s: cut %d bytes that a crash left unfinished", name, log.cut_bytes)
+        state.advance(state.end_offset)  # what was found on disk is durable: opening the log has synced it
+        return Partition(name, log, state, self._flusher)
+
+    # --- topics
+
+    def create_topic(self, command: CreateTopic, validate_only: bool = False) -> TopicDecision:
+        """Create a topic as ``command`` wants it. Wait at the flusher's barrier before telling anybody."""
+        decision = self.state.decide_topic(command, self._new_id(), self._settings.num_partitions)
+        if decision.fact is not None and not validate_only:
+            self._record(decision.fact)
+            with self._flusher.critical():
+                self._open_partitions(decision.fact)
+        return decision
+
+    def topic(self, name: str) -> TopicCreated | None:
+        """The topic called ``name``."""
+        return self.state.topics.get(name)
+
+    def topic_name(self, topic_id: uuid.UUID | None) -> str | None:
+        """The name of the topic with ``topic_id``."""
+        return self.state.topic_names.get(topic_id) if topic_id is not None else None
+
+    def topics(self) -> Mapping[str, TopicCreated]:
+        """Every topic, by name."""
+        return self.state.topics
+
+    def partition(self, name: TopicPartition) -> Partition | None:
+        """The partition ``name``, if it exists."""
+        partitions = self._partitions.get(name.topic, ())
+        return partitions[name.partition] if 0 <= name.partition < len(partitions) else None
+
+    def max_message_bytes(self, topic: str) -> int:
+        """max.message.bytes of ``topic``: the largest batch that it takes."""
+        return int(self.state.topics[topic].configs.get("max.message.bytes", self._settings.max_message_bytes))
+
+    # --- producer ids
+
+    def reserve_producer_ids(self) -> None:
+        """See to it that ``next_producer_id`` is reserved on disk, once the flusher's barrier is passed."""
+        if self.next_producer_id >= self.state.reserved_before:
+            self._record(ProducerIdsReserved(self.state.reserved_before + PRODUCER_ID_BLOCK))
+
+    def take_producer_id(self) -> int:
+        """A producer id that nobody has had. Wait at the flusher's barrier before telling anybody."""
+        self.reserve_producer_ids()
+        self.next_producer_id += 1
+        return self.next_producer_id - 1
+
+    def _new_id(self) -> uuid.UUID:
+        return uuid.UUID(bytes=self._entropy.random_bytes(16), version=4)

@@ -1,0 +1,103 @@
+"""The transaction coordinator at run time: decisions become facts in ``__transaction_state``, markers follow.
+
+The order is the whole point. The decision of a transaction (PrepareCommit, PrepareAbort) is durable before the first
+marker is written; every marker is durable before CompleteCommit or CompleteAbort is written. A crash anywhere in between
+leaves a decision in the log that a restart drives to its end.
+"""
+
+import logging
+from pathlib import Path
+
+from dualwrite.broker.core.commands import Command, Decision, Expire, MarkersWritten, Reply, TimeOut, WriteMarkers
+from dualwrite.broker.core.transaction_rules import Moment, TransactionSettings, decide, markers_of
+from dualwrite.broker.core.transactions import TransactionTable
+from dualwrite.broker.facts.transaction_log import decode_fact, encode_fact
+from dualwrite.broker.log.journal import Journal
+from dualwrite.broker.runtime.cluster import Cluster
+from dualwrite.broker.runtime.flusher import Flusher
+from dualwrite.broker.runtime.journaling import FlushedJournal
+from dualwrite.ports import Clock, Files
+from dualwrite.records.batch import Record
+
+logger = logging.getLogger(__name__)
+
+JOURNAL_DIRECTORY = "__transaction_state-0"
+"""One partition where Kafka has fifty: on one node more of them would only mean more fsyncs."""
+
+
+class TransactionCoordinator:
+    """Runs the coordinator's rules. Belongs to the event loop's thread."""
+
+    def __init__(
+        self, files: Files, data_dir: Path, cluster: Cluster, flusher: Flusher, clock: Clock, settings: TransactionSettings
+    ) -> None:
+        self.table = TransactionTable()
+        self._cluster = cluster
+        self._flusher = flusher
+        self._clock = clock
+        self._settings = settings
+        self._journal = FlushedJournal(Journal.open(files, data_dir / JOURNAL_DIRECTORY, self._replay), flusher)
+
+    def _replay(self, record: Record) -> None:
+        assert record.key is not None, "a transaction fact has a key"
+        self.table.apply(decode_fact(record.key, record.value))
+
+    async def finish_decided(self) -> int:
+        """Drive what a crash left decided but unfinished to its end; the number of such transactions."""
+        unfinished = list(self.table.unfinished())
+        for entry in unfinished:
+            logger.info("finishing %s of %s", entry.status.kafka_name, entry.transactional_id)
+            await self._write_markers(markers_of(entry))
+        return len(unfinished)
+
+    async def execute(self, command: Command) -> Reply:
+        """Carry ``command`` out; the reply may be told to anybody when this returns."""
+        while True:
+            decision = self._decide(command)
+            await self._flusher.barrier()
+            for effect in decision.effects:
+                await self._write_markers(effect)
+            if decision.reply is not None:
+                return decision.reply
+
+    def check(self, command: Command) -> Reply:
+        """The answer to a command that changes nothing, now, with no chance for anything to come between."""
+        decision = self._decide(command)
+        assert decision.reply is not None and not decision.facts, f"{command} changes state"
+        return decision.reply
+
+    async def end_overdue(self) -> None:
+        """Abort transactions past their timeout, and forget transactional ids that are long idle."""
+        now_ms = self._clock.wall_ms()
+        for transactional_id in list(self.table.timed_out(now_ms)):
+            logger.info("aborting the transaction of %s: it has outlived its timeout", transactional_id)
+            await self.execute(TimeOut(transactional_id))
+        for transactional_id in list(self.table.idle_since(now_ms - self._settings.id_expiration_ms)):
+            await self.execute(Expire(transactional_id))
+
+    def _decide(self, command: Command) -> Decision:
+        self._cluster.reserve_producer_ids()
+        moment = Moment(self._clock.wall_ms(), self._cluster.next_producer_id)
+        decision = decide(self.table, command, moment, self._settings)
+        if decision.facts:
+            with self._flusher.critical():
+                records = [Record(*encode_fact(fact), moment.now_ms) for fact in decision.facts]
+                self._journal.append(records)
+                for fact in decision.facts:
+                    self.table.apply(fact)
+                if decision.takes(moment.fresh_producer_id):
+                    self._cluster.take_producer_id()
+        return decision
+
+    async def _write_markers(self, effect: WriteMarkers) -> None:
+        """Markers to every partition, durable, and only then the end of the transaction.
+
+        The last fact needs no barrier of its own: until it is durable a restart finds the decision and writes the
+        markers again, which changes nothing, and the client's next transaction is journaled behind it.
+        """
+        for name in effect.partitions:
+            partition = self._cluster.partition(name)
+            if partition is not None:
+                partition.append_marker(effect.marker, effect.producer, self._clock.wall_ms())
+        await self._flusher.barrier()
+        self._decide(MarkersWritten(effect.transactional_id))

@@ -1,0 +1,114 @@
+"""One fsync for many: what several connections append while one round of fsyncs runs is made durable by the next.
+
+``durability=fsync``: nothing is acknowledged or shown before it is on disk. ``durability=os``: what the operating system
+has taken is as good as durable, as is Kafka's default; it survives a killed process but not a power cut.
+
+A failed append or fsync leaves files in an unknown state, so there is no way on: the process stops, and a restart takes
+what the disk has. Thus there are no undo paths anywhere.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import NoReturn, Protocol
+
+logger = logging.getLogger(__name__)
+
+STOP_EXIT_CODE = 70
+"""EX_SOFTWARE: the exit code of a broker that stopped because its disk or its own state failed it."""
+
+
+class Flushable(Protocol):
+    """Something appended to, whose end can be made durable."""
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last append."""
+
+    def sync(self) -> None:
+        """Make durable what was appended before the call. Runs in a worker thread."""
+
+    def flushed(self, end_offset: int) -> None:
+        """Told on the event loop's thread: everything below ``end_offset`` is durable."""
+
+
+def stop_process(error: BaseException) -> NoReturn:
+    """End the process at once; memory and disk may no longer agree."""
+    logger.critical("the broker stops: %s", error, exc_info=error)
+    logging.shutdown()
+    os._exit(STOP_EXIT_CODE)
+
+
+class Flusher:
+    """Groups fsyncs across connections. Lives on one event loop.
+
+    :param durable: True for ``durability=fsync``.
+    :param on_failure: what to do when storage fails; must not return.
+    """
+
+    def __init__(self, durable: bool, on_failure: Callable[[BaseException], NoReturn] = stop_process) -> None:
+        self._durable = durable
+        self._on_failure = on_failure
+        self._dirty: dict[Flushable, None] = {}
+        self._current: asyncio.Future[None] | None = None
+        self._following: asyncio.Future[None] | None = None
+        self._rounds: asyncio.Task[None] | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="fsync")
+
+    @contextmanager
+    def critical(self) -> Iterator[None]:
+        """Appends and the state changes that belong to them: if this fails half way, memory no longer mirrors the log."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  whatever it is, the process must not go on
+            self._on_failure(error)
+
+    def touch(self, target: Flushable) -> None:
+        """``target`` was appended to. Its ``flushed`` is called once that is durable."""
+        if not self._durable:
+            target.flushed(target.end_offset)
+            return
+        self._dirty[target] = None
+        if self._following is None:
+            loop = asyncio.get_running_loop()
+            self._following = loop.create_future()
+            if self._rounds is None:
+                self._rounds = loop.create_task(self._flush_rounds())
+
+    async def barrier(self) -> None:
+        """Return once everything appended before the call is durable."""
+        waiting_for = self._following if self._dirty else self._current
+        if waiting_for is not None:
+            await asyncio.shield(waiting_for)
+
+    async def close(self) -> None:
+        """Flush what is left, and release the thread."""
+        await self.barrier()
+        if self._rounds is not None:
+            await self._rounds
+        self._thread.shutdown()
+
+    async def _flush_rounds(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._dirty:
+            self._current, self._following = self._following, None
+            positions = {target: target.end_offset for target in self._dirty}
+            self._dirty.clear()
+            try:
+                await loop.run_in_executor(self._thread, _sync_all, list(positions))
+            except OSError as error:
+                self._on_failure(error)
+            with self.critical():
+                for target, end_offset in positions.items():
+                    target.flushed(end_offset)
+            assert self._current is not None
+            self._current.set_result(None)
+        self._current = self._rounds = None
+
+
+def _sync_all(targets: Iterable[Flushable]) -> None:
+    for target in targets:
+        target.sync()

@@ -1,0 +1,32 @@
+"""A journal whose appends are flushed with everything else."""
+
+from collections.abc import Sequence
+
+from dualwrite.broker.log.journal import Journal
+from dualwrite.broker.runtime.flusher import Flusher
+from dualwrite.records.batch import Record
+
+
+class FlushedJournal:
+    """A :class:`~dualwrite.broker.runtime.flusher.Flushable` journal: append here, then wait at the flusher's barrier."""
+
+    def __init__(self, journal: Journal, flusher: Flusher) -> None:
+        self._journal = journal
+        self._flusher = flusher
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Append ``records`` as one batch: after a crash all of them are there or none."""
+        self._journal.append(records)
+        self._flusher.touch(self)
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last record."""
+        return self._journal.log.end_offset
+
+    def sync(self) -> None:
+        """Make the journal durable."""
+        self._journal.log.sync()
+
+    def flushed(self, end_offset: int) -> None:
+        """Nobody reads a journal while it is written."""

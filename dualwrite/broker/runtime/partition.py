@@ -1,0 +1,90 @@
+"""One partition at run time: its state, its log, and the readers that wait for it."""
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple
+
+from dualwrite.broker.core.partitions import PartitionState, Verdict
+from dualwrite.broker.log.partition_log import PartitionLog
+from dualwrite.broker.runtime.flusher import Flusher
+from dualwrite.ids import ProducerIdentity, TopicPartition
+from dualwrite.records.control import Marker, build_marker, read_marker
+from dualwrite.records.header import BatchHeader, peek_header, place_batch
+
+LEADER_EPOCH = 0
+"""A single node has led every partition since its creation."""
+
+
+class AppendResult(NamedTuple):
+    """What became of a client's batch: refused with ``verdict.error``, or known at ``base_offset``."""
+
+    verdict: Verdict
+    base_offset: int
+
+
+class Partition:
+    """A :class:`~dualwrite.broker.runtime.flusher.Flushable` log with its state. Belongs to the event loop's thread."""
+
+    def __init__(self, name: TopicPartition, log: PartitionLog, state: PartitionState, flusher: Flusher) -> None:
+        self.name = name
+        self.log = log
+        self.state = state
+        self._flusher = flusher
+        self._readers: set[asyncio.Event] = set()
+
+    def append(self, batch: bytes, header: BatchHeader) -> AppendResult:
+        """Append a client's batch, whose ``header`` was checked, unless the partition's state forbids it."""
+        verdict = self.state.decide(header)
+        if not verdict.appends:
+            return AppendResult(verdict, verdict.duplicate_of)
+        return AppendResult(verdict, self._append(bytearray(batch), header, None))
+
+    def append_marker(self, marker: Marker, producer: ProducerIdentity, timestamp_ms: int) -> None:
+        """Append the control batch that ends ``producer``'s transaction here."""
+        batch = bytearray(build_marker(marker, producer, coordinator_epoch=LEADER_EPOCH, timestamp=timestamp_ms))
+        self._append(batch, peek_header(batch), marker)
+
+    def _append(self, batch: bytearray, header: BatchHeader, marker: Marker | None) -> int:
+        base_offset = self.state.end_offset
+        with self._flusher.critical():
+            place_batch(batch, base_offset, LEADER_EPOCH)
+            self.log.append(batch)
+            self.state.apply(header._replace(base_offset=base_offset), marker)
+            self._flusher.touch(self)
+        return base_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last append."""
+        return self.state.end_offset
+
+    def sync(self) -> None:
+        """Make the log durable."""
+        self.log.sync()
+
+    def flushed(self, end_offset: int) -> None:
+        """Show readers what is durable now."""
+        self.state.advance(end_offset)
+        for reader in self._readers:
+            reader.set()
+
+    def visible_before(self, committed_only: bool) -> int:
+        """The offset below which a reader sees records: the LSO for read_committed, else the high watermark."""
+        return self.state.last_stable_offset if committed_only else self.state.high_watermark
+
+    def add_reader(self, reader: asyncio.Event) -> None:
+        """Set ``reader`` whenever more becomes visible."""
+        self._readers.add(reader)
+
+    def remove_reader(self, reader: asyncio.Event) -> None:
+        """Forget ``reader``."""
+        self._readers.discard(reader)
+
+
+def replay_into(state: PartitionState) -> Callable[[BatchHeader, bytes | None], None]:
+    """A callback for :meth:`PartitionLog.open` that rebuilds ``state``; it is given the bytes of control batches."""
+
+    def apply(header: BatchHeader, control_batch: bytes | None) -> None:
+        state.apply(header, None if control_batch is None else read_marker(control_batch))
+
+    return apply
