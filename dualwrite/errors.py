@@ -59,6 +59,13 @@ class DatabaseNotReadyError(DualWriteError):
     """The state table is missing or of another version. Run ``dualwrite db upgrade --db URL``."""
 
 
+class DatabaseBusyError(DualWriteError):
+    """Another transaction held the state row, or SQLite's write lock, for too long. Nothing was written; run the unit
+    of work again. If it goes on, find the transaction that does not end."""
+
+    retriable = True
+
+
 class InputError(DualWriteError):
     """The input that a command was given is missing or malformed. Correct what the message names and run it again."""
 

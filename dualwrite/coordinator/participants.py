@@ -80,6 +80,21 @@ class Lease:
     fencing_token: int
 
 
+class HeldDecision(Protocol):
+    """The state row of a transactional id while its lock is held."""
+
+    @property
+    def state(self) -> PreparedTxnState:
+        """The state that the row stored when it was locked; the empty state if no unit of work was committed yet."""
+
+    def verify(self) -> None:
+        """Read the fencing token again, through the connection that holds the lock.
+
+        :raises FencedError: if the lock was lost and somebody else has taken over. A lost connection raises the
+            database's own error. After either, nothing may be decided.
+        """
+
+
 class DecisionStore(Protocol):
     """The state table of one database: where the decision of every unit of work is found again after a crash."""
 
@@ -90,14 +105,16 @@ class DecisionStore(Protocol):
         the row afterwards matches nothing.
 
         :raises DatabaseNotReadyError: if there is no state table.
+        :raises DatabaseBusyError: if the predecessor's transaction did not end in time.
         """
 
-    def locked(self, lease: Lease) -> AbstractContextManager[PreparedTxnState]:
-        """Hold the row's lock for the length of the ``with`` block; gives the state that it stores.
+    def locked(self, lease: Lease) -> AbstractContextManager[HeldDecision]:
+        """Hold the row's lock for the length of the ``with`` block.
 
         While it is held nobody can take over or commit a unit of work under this transactional id.
 
         :raises FencedError: if somebody else has taken over.
+        :raises DatabaseBusyError: if another transaction held the row for too long.
         """
 
     def store(self, connection: Connection, lease: Lease, state: PreparedTxnState) -> None:

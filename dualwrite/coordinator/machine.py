@@ -1,0 +1,194 @@
+"""The recipe of ONE dual write as a pure machine: events go in, the next step comes out. It does nothing itself.
+
+A driver performs the steps and reports how each ended. Everything that decides which step follows is in TRANSITIONS;
+docs/ draws its diagram from there. The database's COMMIT is the decision: what fails before it is undone on both sides,
+what fails after it is finished later, and an error out of the COMMIT itself is settled by reading the state row, never
+by a guess (KIP-939, "Normal processing recipe" and "Recovery recipe").
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+from types import MappingProxyType
+
+from dualwrite.errors import InvalidTransactionStateError
+
+
+class Step(Enum):
+    """What the driver does next."""
+
+    BEGIN_DATABASE = "begin the database transaction"
+    RUN = "run the user's code until it produces for the first time, leaves the block or raises"
+    BEGIN_KAFKA = "begin the Kafka transaction"
+    PREPARE_KAFKA = "flush, and see every record acknowledged"
+    STORE_STATE = "write the prepared state under the fencing token, inside the user's database transaction"
+    COMMIT_DATABASE = "commit the database transaction: the decision"
+    COMMIT_KAFKA = "commit the Kafka transaction"
+    READ_DECISION = "lock the state row and see whether it holds this unit's state"
+    ROLLBACK_DATABASE = "roll the database transaction back"
+    ABORT_KAFKA = "abort the Kafka transaction"
+    FINISH_LATER = "drop the participant and leave the Kafka side to recovery"
+
+
+class Result(Enum):
+    """How a unit of work ended, as its caller sees it."""
+
+    SUCCEEDED = "in both, now or as soon as recovery reaches Kafka"
+    ROLLED_BACK = "in neither; the caller gets the first error"
+    IN_DOUBT = "in both or in neither, and recovery will find out which"
+    DATABASE_FAILED = "nothing was produced and the COMMIT raised: the database's error is the caller's"
+
+
+class Event(Enum):
+    """What the driver reports."""
+
+    BEGIN = "the unit of work begins"
+    DONE = "the step succeeded"
+    FAILED = "the step raised; whether it had its effect is not known"
+    PRODUCE = "the user's code produces its first record"
+    LEFT = "the user's code left the block"
+    RAISED = "the user's code raised, or ended the database transaction itself"
+    COMMITTED = "the state row holds this unit's state"
+    NOT_COMMITTED = "the state row holds another state, and this unit's database transaction has ended"
+
+
+class State(Enum):
+    """Where a unit of work is: the step that is under way and what stands on either side, or how it ended."""
+
+    NEW = "new"
+    BEGINNING_DATABASE = "beginning database"
+    RUNNING = "running"
+    BEGINNING_KAFKA = "beginning kafka"
+    PRODUCING = "running, kafka begun"
+    DOOMED = "running, kafka could not begin"
+    PREPARING_KAFKA = "preparing kafka"
+    STORING_STATE = "storing state"
+    COMMITTING_DATABASE = "committing database"
+    READING_DECISION = "reading decision"
+    COMMITTING_KAFKA = "committing kafka"
+    ROLLING_BACK_DATABASE = "rolling back database"
+    ABORTING_KAFKA = "aborting kafka"
+    COMMITTING_DATABASE_ALONE = "committing database alone"
+    ROLLING_BACK_DATABASE_ALONE = "rolling back database alone"
+    LEAVING_COMMIT = "leaving the kafka commit to recovery"
+    LEAVING_ABORT = "leaving the kafka abort to recovery"
+    LEAVING_DOUBT = "leaving the decision to recovery"
+    SUCCEEDED = "succeeded"
+    ROLLED_BACK = "rolled back"
+    IN_DOUBT = "in doubt"
+    DATABASE_FAILED = "database failed"
+
+
+TRANSITIONS: Mapping[State, Mapping[Event, State]] = MappingProxyType(
+    {
+        State.NEW: {Event.BEGIN: State.BEGINNING_DATABASE},
+        State.BEGINNING_DATABASE: {Event.DONE: State.RUNNING, Event.FAILED: State.ROLLING_BACK_DATABASE_ALONE},
+        State.RUNNING: {
+            Event.PRODUCE: State.BEGINNING_KAFKA,
+            Event.LEFT: State.COMMITTING_DATABASE_ALONE,
+            Event.RAISED: State.ROLLING_BACK_DATABASE_ALONE,
+        },
+        # The user's code may swallow the error of its first produce: it runs on, but what it leaves is rolled back.
+        State.BEGINNING_KAFKA: {Event.DONE: State.PRODUCING, Event.FAILED: State.DOOMED},
+        State.DOOMED: {Event.LEFT: State.ROLLING_BACK_DATABASE, Event.RAISED: State.ROLLING_BACK_DATABASE},
+        State.PRODUCING: {Event.LEFT: State.PREPARING_KAFKA, Event.RAISED: State.ROLLING_BACK_DATABASE},
+        State.PREPARING_KAFKA: {Event.DONE: State.STORING_STATE, Event.FAILED: State.ROLLING_BACK_DATABASE},
+        State.STORING_STATE: {Event.DONE: State.COMMITTING_DATABASE, Event.FAILED: State.ROLLING_BACK_DATABASE},
+        State.COMMITTING_DATABASE: {Event.DONE: State.COMMITTING_KAFKA, Event.FAILED: State.READING_DECISION},
+        State.READING_DECISION: {
+            Event.COMMITTED: State.COMMITTING_KAFKA,
+            Event.NOT_COMMITTED: State.ABORTING_KAFKA,
+            Event.FAILED: State.LEAVING_DOUBT,
+        },
+        State.COMMITTING_KAFKA: {Event.DONE: State.SUCCEEDED, Event.FAILED: State.LEAVING_COMMIT},
+        # The database first: it holds locks that others wait for, and an abort may take long. Either order is safe, as
+        # the row says nothing of this unit. Neither failure keeps the other from being tried, and none is tried twice.
+        State.ROLLING_BACK_DATABASE: {Event.DONE: State.ABORTING_KAFKA, Event.FAILED: State.ABORTING_KAFKA},
+        State.ABORTING_KAFKA: {Event.DONE: State.ROLLED_BACK, Event.FAILED: State.LEAVING_ABORT},
+        State.COMMITTING_DATABASE_ALONE: {Event.DONE: State.SUCCEEDED, Event.FAILED: State.DATABASE_FAILED},
+        State.ROLLING_BACK_DATABASE_ALONE: {Event.DONE: State.ROLLED_BACK, Event.FAILED: State.ROLLED_BACK},
+        # Recovery does not depend on being announced: the next use begins with it anyhow.
+        State.LEAVING_COMMIT: {Event.DONE: State.SUCCEEDED, Event.FAILED: State.SUCCEEDED},
+        State.LEAVING_ABORT: {Event.DONE: State.ROLLED_BACK, Event.FAILED: State.ROLLED_BACK},
+        State.LEAVING_DOUBT: {Event.DONE: State.IN_DOUBT, Event.FAILED: State.IN_DOUBT},
+        State.SUCCEEDED: {},
+        State.ROLLED_BACK: {},
+        State.IN_DOUBT: {},
+        State.DATABASE_FAILED: {},
+    }
+)
+
+STEPS: Mapping[State, Step] = MappingProxyType(
+    {
+        State.BEGINNING_DATABASE: Step.BEGIN_DATABASE,
+        State.RUNNING: Step.RUN,
+        State.BEGINNING_KAFKA: Step.BEGIN_KAFKA,
+        State.PRODUCING: Step.RUN,
+        State.DOOMED: Step.RUN,
+        State.PREPARING_KAFKA: Step.PREPARE_KAFKA,
+        State.STORING_STATE: Step.STORE_STATE,
+        State.COMMITTING_DATABASE: Step.COMMIT_DATABASE,
+        State.READING_DECISION: Step.READ_DECISION,
+        State.COMMITTING_KAFKA: Step.COMMIT_KAFKA,
+        State.ROLLING_BACK_DATABASE: Step.ROLLBACK_DATABASE,
+        State.ABORTING_KAFKA: Step.ABORT_KAFKA,
+        State.COMMITTING_DATABASE_ALONE: Step.COMMIT_DATABASE,
+        State.ROLLING_BACK_DATABASE_ALONE: Step.ROLLBACK_DATABASE,
+        State.LEAVING_COMMIT: Step.FINISH_LATER,
+        State.LEAVING_ABORT: Step.FINISH_LATER,
+        State.LEAVING_DOUBT: Step.FINISH_LATER,
+    }
+)
+
+RESULTS: Mapping[State, Result] = MappingProxyType(
+    {
+        State.SUCCEEDED: Result.SUCCEEDED,
+        State.ROLLED_BACK: Result.ROLLED_BACK,
+        State.IN_DOUBT: Result.IN_DOUBT,
+        State.DATABASE_FAILED: Result.DATABASE_FAILED,
+    }
+)
+
+
+def decide(state: State, event: Event) -> State:
+    """The state that ``event`` leads to; STEPS says what the driver does there, RESULTS how the unit of work ended.
+
+    :raises InvalidTransactionStateError: if ``event`` cannot happen in ``state``: a verb was called out of order.
+    """
+    try:
+        return TRANSITIONS[state][event]
+    except KeyError:
+        raise InvalidTransactionStateError(
+            f"this unit of work is {state.value!r}; in that state it is not possible that {event.value}"
+        ) from None
+
+
+class Machine:
+    """One unit of work's state, and the first error that turned it away from success."""
+
+    def __init__(self) -> None:
+        self.state = State.NEW
+        self.error: BaseException | None = None
+
+    @property
+    def step(self) -> Step | None:
+        """The step that is under way; None before the beginning and after the end."""
+        return STEPS.get(self.state)
+
+    @property
+    def result(self) -> Result | None:
+        """How the unit of work ended; None while it runs."""
+        return RESULTS.get(self.state)
+
+    @property
+    def in_user_code(self) -> bool:
+        """True while the user's code may still act on the unit of work."""
+        return self.step is Step.RUN
+
+    def advance(self, event: Event, error: BaseException | None = None) -> None:
+        """Take ``event``, with the error that it brought.
+
+        :raises InvalidTransactionStateError: if ``event`` cannot happen now; the state stays as it was.
+        """
+        self.state = decide(self.state, event)
+        if self.error is None:
+            self.error = error
