@@ -1,0 +1,156 @@
+"""Identities: the equality of transactions, and the strings that stand in the database."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dualwrite.errors import ConfigurationError
+from dualwrite.ids import (
+    NO_PRODUCER,
+    Anchor,
+    OngoingTransaction,
+    PreparedTxnState,
+    ProducerIdentity,
+    TopicPartition,
+    validated_transactional_id,
+)
+from tests.strategies import producers
+
+ORDERS = TopicPartition("orders", 3)
+OURS = ProducerIdentity(4000, 7)
+
+topics = st.text(alphabet="abcXYZ019._-", min_size=1, max_size=249)
+partitions = st.builds(TopicPartition, topics, st.integers(0, 2**31 - 1))
+offsets = st.integers(0, 2**63 - 1)
+states = st.builds(PreparedTxnState, producers, st.none() | st.builds(Anchor.of, partitions, offsets))
+
+
+@given(states)
+def test_a_state_survives_its_string(state: PreparedTxnState) -> None:
+    assert PreparedTxnState.parse(str(state)) == state
+
+
+@given(states)
+def test_a_state_fits_the_column_whatever_the_topic(state: PreparedTxnState) -> None:
+    assert len(str(state)) <= 255
+
+
+@given(states)
+def test_a_state_begins_with_the_pair_of_the_kip(state: PreparedTxnState) -> None:
+    assert str(state).split(":")[:2] == [str(state.producer.producer_id), str(state.producer.epoch)]
+
+
+def test_the_empty_state_is_the_empty_string() -> None:
+    assert str(PreparedTxnState()) == ""
+    assert PreparedTxnState.parse("") == PreparedTxnState()
+    assert not PreparedTxnState()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x",
+        "1",
+        "1:2:3",
+        "1:2:t:0",
+        "a:b",
+        "1:x",
+        "-1:0",
+        "1:-1",
+        "1:32768",
+        "1:2:t:x:0",
+        "1:2:t:0:x",
+        "1:2:t:0:5:6",
+        ":",
+    ],
+)
+def test_a_string_that_is_no_state_is_refused_by_name(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="prepared transaction state"):
+        PreparedTxnState.parse(text)
+
+
+@given(st.text(max_size=30))
+def test_parsing_anything_gives_a_state_or_a_configuration_error(text: str) -> None:
+    try:
+        state = PreparedTxnState.parse(text)
+    except ConfigurationError as error:
+        assert repr(text) in str(error)
+    else:
+        assert PreparedTxnState.parse(str(state)) == state
+
+
+@pytest.mark.parametrize(
+    ("state", "ongoing", "same"),
+    [
+        pytest.param(PreparedTxnState(OURS), OngoingTransaction(OURS), True, id="the pair alone, equal"),
+        pytest.param(PreparedTxnState(OURS), OngoingTransaction(ProducerIdentity(4000, 8)), False, id="a later epoch"),
+        pytest.param(PreparedTxnState(OURS), OngoingTransaction(ProducerIdentity(4001, 7)), False, id="another id"),
+        pytest.param(PreparedTxnState(), OngoingTransaction(NO_PRODUCER), False, id="nothing identifies nothing"),
+        pytest.param(
+            PreparedTxnState(OURS, Anchor("orders", 3, 10)),
+            OngoingTransaction(OURS, {ORDERS: 10, TopicPartition("other", 0): 5}),
+            True,
+            id="began at the anchor",
+        ),
+        pytest.param(
+            PreparedTxnState(OURS, Anchor("orders", 3, 10)),
+            OngoingTransaction(OURS, {ORDERS: 14}),
+            False,
+            id="the next transaction of the same session",
+        ),
+        pytest.param(
+            PreparedTxnState(OURS, Anchor("orders", 3, 10)),
+            OngoingTransaction(OURS, {TopicPartition("orders", 2): 10}),
+            False,
+            id="the same offset in another partition",
+        ),
+        pytest.param(
+            PreparedTxnState(OURS, Anchor("orders", 3, 10)),
+            OngoingTransaction(OURS),
+            False,
+            id="nothing known of where it began",
+        ),
+    ],
+)
+def test_which_ongoing_transaction_a_state_identifies(
+    state: PreparedTxnState, ongoing: OngoingTransaction, same: bool
+) -> None:
+    assert state.identifies(ongoing) is same
+
+
+@given(producers, partitions, offsets, offsets)
+def test_two_transactions_of_one_epoch_are_never_taken_for_each_other(
+    producer: ProducerIdentity, partition: TopicPartition, first: int, second: int
+) -> None:
+    state = PreparedTxnState.parse(str(PreparedTxnState(producer, Anchor.of(partition, first))))
+    assert state.identifies(OngoingTransaction(producer, {partition: second})) is (first == second)
+
+
+def test_long_topics_that_share_their_beginning_have_different_anchors() -> None:
+    one, other = (TopicPartition("t" * 240 + end, 0) for end in ("a", "b"))
+    anchor = Anchor.of(one, 5)
+    assert anchor.is_in(one)
+    assert not anchor.is_in(other)
+
+
+def test_a_shortened_topic_is_no_legal_topic_name() -> None:
+    assert "~" in Anchor.of(TopicPartition("t" * 249, 0), 0).topic
+    assert Anchor.of(TopicPartition("t" * 198, 0), 0).topic == "t" * 198
+
+
+@pytest.mark.parametrize("value", ["a", "orders-0", "é", "x" * 255, "with space", "a:b"])
+def test_a_legal_transactional_id_is_returned_as_it_is(value: str) -> None:
+    assert validated_transactional_id(value) == value
+
+
+@pytest.mark.parametrize("value", ["", "x" * 256, "a\nb", "\x00", "tab\t", "\x7f"])
+def test_an_illegal_transactional_id_is_refused(value: str) -> None:
+    with pytest.raises(ConfigurationError, match="use 1 to 255 characters"):
+        validated_transactional_id(value)
+
+
+def test_a_producer_identity_is_true_only_if_there_is_one() -> None:
+    assert not NO_PRODUCER
+    assert ProducerIdentity(0, 0)
+    assert str(OURS) == "4000:7"
+    assert str(ORDERS) == "orders-3"
