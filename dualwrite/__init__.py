@@ -1,0 +1,69 @@
+"""dualwrite: a SQL database and Kafka that commit together or not at all.
+
+The public names, and nothing else. Each is imported at its first use, so that ``import dualwrite`` loads neither
+SQLAlchemy nor a Kafka client. Nothing inside the package imports from here.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from dualwrite.version import __version__
+
+if TYPE_CHECKING:
+    from dualwrite.broker.embedded import EmbeddedBroker
+    from dualwrite.coordinator.librdkafka import LibrdkafkaProducer
+    from dualwrite.coordinator.unit_of_work import DualWrite
+    from dualwrite.errors import (
+        ConfigurationError,
+        CorruptLogError,
+        DatabaseNotReadyError,
+        DualWriteError,
+        FencedError,
+        InDoubtError,
+        InputError,
+        InvalidTransactionStateError,
+        KafkaRefusedError,
+        KafkaUnavailableError,
+        PrepareFailedError,
+        TwoPhaseCommitUnavailableError,
+    )
+    from dualwrite.ids import PreparedTxnState
+
+__all__ = [
+    "ConfigurationError",
+    "CorruptLogError",
+    "DatabaseNotReadyError",
+    "DualWrite",
+    "DualWriteError",
+    "EmbeddedBroker",
+    "FencedError",
+    "InDoubtError",
+    "InputError",
+    "InvalidTransactionStateError",
+    "KafkaRefusedError",
+    "KafkaUnavailableError",
+    "LibrdkafkaProducer",
+    "PrepareFailedError",
+    "PreparedTxnState",
+    "TwoPhaseCommitUnavailableError",
+    "__version__",
+]
+
+_ELSEWHERE = {
+    "DualWrite": "dualwrite.coordinator.unit_of_work",
+    "EmbeddedBroker": "dualwrite.broker.embedded",
+    "LibrdkafkaProducer": "dualwrite.coordinator.librdkafka",
+    "PreparedTxnState": "dualwrite.ids",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """The public name ``name``, from the module that defines it.
+
+    :raises AttributeError: if there is no such public name.
+    """
+    if name not in __all__:
+        raise AttributeError(f"module 'dualwrite' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_ELSEWHERE.get(name, "dualwrite.errors")), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,48 @@
+"""A database named on the command line: its engine, and its errors in one line."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sqlalchemy import Engine, create_engine
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+
+from dualwrite.errors import ConfigurationError
+
+
+@contextmanager
+def database(url: str, *, must_exist: bool) -> Iterator[Engine]:
+    """An engine for ``url``, disposed of at the end of the ``with`` block.
+
+    :param must_exist: refuse the URL of a SQLite file that is not there, which connecting would create empty.
+    :raises ConfigurationError: if ``url`` is none or its file is missing; from the block, for every error of the
+        database that nobody gave a plainer name. The message has no password in it.
+    """
+    try:
+        parsed = make_url(url)
+        engine = create_engine(parsed)
+    except (ArgumentError, NoSuchModuleError):
+        raise ConfigurationError(
+            "--db is no database URL that SQLAlchemy knows; examples: sqlite:///orders.db, "
+            "postgresql+psycopg://user@host/name"
+        ) from None
+    except ModuleNotFoundError as error:
+        if error.name == "psycopg":
+            raise
+        raise ConfigurationError(f"the driver of {parsed.drivername} is not installed: {error.name}") from None
+    name = parsed.render_as_string(hide_password=True)
+    file = parsed.database if parsed.get_backend_name() == "sqlite" else None
+    if must_exist and file and not file.startswith((":memory:", "file:")) and not Path(file).exists():
+        raise ConfigurationError(f"there is no database file {file}; run: dualwrite db upgrade --db {name}")
+    try:
+        yield engine
+    except SQLAlchemyError as error:
+        raise ConfigurationError(f"database {name}: {_first_line(error)}") from error
+    finally:
+        engine.dispose()
+
+
+def _first_line(error: SQLAlchemyError) -> str:
+    """What the driver said, without SQLAlchemy's statement and link."""
+    return str(getattr(error, "orig", None) or error).strip().partition("\n")[0]

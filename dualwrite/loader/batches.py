@@ -1,0 +1,91 @@
+"""The input in batches: each is converted as a whole first, then written as one unit of work."""
+
+from dataclasses import dataclass
+from itertools import groupby, islice
+
+from sqlalchemy import Table, insert
+from sqlalchemy.exc import DataError, IntegrityError
+
+from dualwrite.errors import InputError
+from dualwrite.loader.input import InputFile
+from dualwrite.loader.job import LoadJob, UnitsOfWork
+from dualwrite.loader.position import Position, advance
+from dualwrite.loader.rows import Row, RowTyper, encode_key, encode_value
+
+
+class Batches:
+    """The input in batches, each converted as a whole before any of it is written."""
+
+    def __init__(self, job: LoadJob, source: InputFile, table: Table, typer: RowTyper) -> None:
+        self._job = job
+        self._table = table
+        self._source = source
+        self._typer = typer
+        self._rows = source.rows()
+        self._done = 0
+
+    def skip(self, position: Position) -> None:
+        """Pass over the rows that an earlier run loaded.
+
+        :raises InputError: if they are not what they were then.
+        """
+        self._done = sum(1 for _ in islice(self._rows, position.rows))
+        if position.rows and (self._done < position.rows or self._source.digest() != position.digest):
+            raise InputError(
+                f"{self._source.path.name} has changed in the {position.rows:,} rows that were loaded from it before; "
+                "load the new rows from a file of their own"
+            )
+
+    def next(self) -> "Batch | None":
+        """The next batch; None at the end.
+
+        :raises InputError: at a row that is malformed or does not fit the table.
+        """
+        given = list(islice(self._rows, self._job.batch_size))
+        if not given:
+            return None
+        rows = [self._typer.row(row) for row in given]
+        records = [self._record(line, row) for (line, _), row in zip(given, rows, strict=True)]
+        self._done += len(rows)
+        place = f"{self._source.path.name}, lines {given[0].line} to {given[-1].line}"
+        return Batch(self._job, self._table, rows, records, place, Position(self._done, self._source.digest()))
+
+    def _record(self, line: int, row: Row) -> tuple[bytes | None, bytes]:
+        key = self._job.key
+        where = f"{self._source.path.name}, line {line}"
+        if key is not None and key not in row:
+            raise InputError(f"{where}: key column {key!r} is missing")
+        try:
+            return None if key is None else encode_key(row[key]), encode_value(row)
+        except ValueError as error:
+            raise InputError(f"{where}: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One unit of work, ready to be written."""
+
+    job: LoadJob
+    table: Table
+    rows: list[Row]
+    records: list[tuple[bytes | None, bytes]]
+    place: str
+    end: Position
+
+    def write(self, dual_write: UnitsOfWork, begin: Position) -> None:
+        """One unit of work: the records, the rows, and the position behind them.
+
+        :raises InputError: if the database refuses a row, or another process has moved the position.
+        """
+        job = self.job
+        try:
+            with dual_write.transaction() as tx:
+                for key, value in self.records:
+                    tx.produce(job.topic, key=key, value=value)
+                # one statement serves rows with the same columns only, and a JSON line may leave some out
+                for _, rows in groupby(self.rows, key=tuple):
+                    tx.execute(insert(self.table), list(rows))
+                advance(tx, job.load_key, begin, self.end)
+        except (DataError, IntegrityError) as error:
+            reason = str(error.orig).strip().partition("\n")[0]
+            raise InputError(f"{self.place}: the database refuses a row: {reason}") from error

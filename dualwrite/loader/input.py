@@ -1,0 +1,209 @@
+"""Reads the rows of a CSV or JSON-lines file, plain, gzipped or as the one member of a zip archive.
+
+Every row knows the line on which it begins. While rows are handed out, a digest of the lines read so far grows with
+them, so that a later run can tell whether the file still begins as it did.
+"""
+
+import csv
+import gzip
+import hashlib
+import json
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path, PurePath
+from types import TracebackType
+from typing import IO, Any, NamedTuple, Protocol
+
+from dualwrite.errors import InputError
+
+_CSV = (".csv",)
+_JSON_LINES = (".jsonl", ".ndjson", ".json")
+
+
+class InputRow(NamedTuple):
+    """One row: the line on which it begins, counted from 1, and its values by column name (texts, if it is CSV)."""
+
+    line: int
+    values: dict[str, Any]
+
+
+class ExactFloat(float):
+    """A number of a JSON line that keeps its own spelling, so that a NUMERIC column gets every digit."""
+
+    text: str
+
+    @classmethod
+    def parse(cls, text: str) -> "ExactFloat":
+        """The number that ``text`` spells."""
+        number = cls(text)
+        number.text = text
+        return number
+
+
+class InputFile:
+    """An input file, opened; a context manager that closes it.
+
+    :raises InputError: from the constructor if the file is missing, unreadable, of an unknown kind or has no sane
+        header; from :meth:`rows` at a malformed row. The message names the file and the line.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._stack = ExitStack()
+        try:
+            self._raw, stream, inner_name = _open(path, self._stack)
+            self.is_csv = _kind(path, inner_name) in _CSV
+            self._size = path.stat().st_size
+            self._lines = _Lines(path.name, stream)
+            self._records = self._csv_records() if self.is_csv else iter(())
+            self.columns: tuple[str, ...] | None = self._header() if self.is_csv else None
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def __enter__(self) -> "InputFile":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def rows(self) -> Iterator[InputRow]:
+        """The rows that follow, one by one.
+
+        :raises InputError: at a malformed row, or where the file cannot be read further.
+        """
+        return self._csv_rows() if self.columns is not None else self._json_rows(self._lines)
+
+    def digest(self) -> str:
+        """SHA-256, in hex, of every line up to the end of the last row that was handed out. Line ends count as one
+        newline, so that a last line may get its newline later; blank lines do not count."""
+        return self._lines.digest.hexdigest()
+
+    def fraction(self) -> float:
+        """How much of the file has been read, 0 to 1, by its size on disk."""
+        return min(1.0, self._raw.tell() / self._size) if self._size else 1.0
+
+    def _csv_records(self) -> Iterator[tuple[int, list[str]]]:
+        reader = csv.reader(self._lines, strict=True)
+        while True:
+            begins = self._lines.number + 1
+            try:
+                fields = next(reader, None)
+            except csv.Error as error:
+                raise self._lines.error(begins, str(error)) from None
+            if fields is None:
+                return
+            if fields:
+                yield begins, fields
+
+    def _header(self) -> tuple[str, ...]:
+        line, names = next(self._records, (1, []))
+        if not names:
+            raise InputError(f"{self.path.name} is empty; its first line must name the columns")
+        for place, name in enumerate(names):
+            if not name.strip():
+                raise self._lines.error(line, f"column {place + 1} has no name")
+            if name in names[:place]:
+                raise self._lines.error(line, f"column {name!r} is named twice")
+        return tuple(names)
+
+    def _csv_rows(self) -> Iterator[InputRow]:
+        names = self.columns or ()
+        for line, fields in self._records:
+            if len(fields) != len(names):
+                raise self._lines.error(line, f"{len(fields)} fields where the header names {len(names)} columns")
+            yield InputRow(line, dict(zip(names, fields, strict=True)))
+
+    def _json_rows(self, lines: "_Lines") -> Iterator[InputRow]:
+        for text in lines:
+            if not text.strip():
+                continue
+            try:
+                values = json.loads(text, parse_float=ExactFloat.parse, parse_constant=_refuse_constant)
+            except (ValueError, RecursionError) as error:
+                raise lines.error(lines.number, f"no JSON: {error}") from None
+            if not isinstance(values, dict) or not values:
+                raise lines.error(lines.number, "expected a JSON object with a value for each column")
+            yield InputRow(lines.number, values)
+
+
+class _Stream(Protocol):
+    """Bytes, line by line."""
+
+    def readline(self) -> bytes: ...
+
+
+class _Lines:
+    """The lines of a stream as text; counts them and digests them."""
+
+    def __init__(self, name: str, stream: _Stream) -> None:
+        self._name = name
+        self._stream = stream
+        self.number = 0
+        self.digest = hashlib.sha256()
+
+    def __iter__(self) -> "_Lines":
+        return self
+
+    def __next__(self) -> str:
+        try:
+            raw = self._stream.readline()
+        # zipfile raises RuntimeError for an encrypted member, NotImplementedError for an unknown compression
+        except (OSError, EOFError, zlib.error, zipfile.BadZipFile, RuntimeError) as error:
+            raise InputError(f"{self._name} cannot be read beyond line {self.number}: {error}") from None
+        if not raw:
+            raise StopIteration
+        self.number += 1
+        if raw.strip():
+            self.digest.update(raw.rstrip(b"\r\n") + b"\n")
+        if b"\0" in raw:
+            raise self.error(self.number, "contains a NUL byte; this is no text file")
+        try:
+            return raw.decode("utf-8-sig" if self.number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise self.error(self.number, f"is not UTF-8 (byte {error.start + 1})") from None
+
+    def error(self, line: int, what: str) -> InputError:
+        return InputError(f"{self._name}, line {line}: {what}")
+
+
+def _kind(path: Path, inner_name: str) -> str:
+    suffix = PurePath(inner_name).suffix.lower()
+    if suffix not in _CSV + _JSON_LINES:
+        known = ".csv, .jsonl, .ndjson or .json, alone, as .gz or in .zip"
+        raise InputError(f"{path.name}: {inner_name!r} is of no known kind; use {known}")
+    return suffix
+
+
+def _open(path: Path, stack: ExitStack) -> tuple[IO[bytes], _Stream, str]:
+    """The file as it is on disk, the stream of its text, and the name that tells what the text is."""
+    try:
+        raw: IO[bytes] = stack.enter_context(path.open("rb"))
+        if not path.is_file():
+            raise InputError(f"{path} is not a regular file")
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+    if path.suffix.lower() == ".gz":
+        return raw, stack.enter_context(gzip.open(raw)), path.stem
+    if path.suffix.lower() == ".zip":
+        return (raw, *_open_member(path, raw, stack))
+    return raw, raw, path.name
+
+
+def _open_member(path: Path, raw: IO[bytes], stack: ExitStack) -> tuple[_Stream, str]:
+    try:
+        archive = stack.enter_context(zipfile.ZipFile(raw))
+        members = [member for member in archive.infolist() if not member.is_dir()]
+        if len(members) != 1:
+            raise InputError(f"{path.name} holds {len(members)} files; a zip archive to load holds one")
+        return stack.enter_context(archive.open(members[0])), members[0].filename
+    except (OSError, zipfile.BadZipFile, RuntimeError) as error:
+        raise InputError(f"{path.name} cannot be read: {error}") from None
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is no JSON number")

@@ -1,0 +1,89 @@
+"""Loads a file: checks everything first, goes to where an earlier run ended, then runs one unit of work per batch."""
+
+import re
+from collections.abc import Callable
+
+from sqlalchemy import JSON, Engine, MetaData, Table, inspect
+from sqlalchemy.exc import NoSuchTableError
+
+from dualwrite.coordinator.tables import kafka_transaction_state, load_position
+from dualwrite.errors import ConfigurationError, DatabaseNotReadyError, InputError
+from dualwrite.loader.batches import Batches
+from dualwrite.loader.input import InputFile
+from dualwrite.loader.job import LoadJob, Progress, UnitsOfWork
+from dualwrite.loader.position import read_position
+from dualwrite.loader.rows import RowTyper
+
+_LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+def load(
+    job: LoadJob, engine: Engine, dual_write: UnitsOfWork, on_progress: Callable[[Progress], None] | None = None
+) -> Progress:
+    """Load what is left of ``job``'s file; nothing, if an earlier run finished it. Returns how far it came.
+
+    Everything that can be checked is checked before the first write. A crash at any moment leaves whole batches in both
+    places; another call goes on from there.
+
+    :param engine: the database of ``dual_write``.
+    :param on_progress: called once before the first batch and after each.
+    :raises InputError: if the input does not fit; the batch that the message is about is in neither place.
+    :raises DatabaseNotReadyError: if the state tables are missing.
+    :raises DualWriteError: from the unit of work; see the classes. Loading again is always safe.
+    """
+    with InputFile(job.path) as source:
+        batches = _checked(job, engine, source)
+        dual_write.recover()
+        with engine.connect() as connection:
+            position = read_position(connection, job.load_key)
+        batches.skip(position)
+        earlier = position
+        while True:
+            progress = Progress(position.rows, earlier.rows, source.fraction())
+            if on_progress is not None:
+                on_progress(progress)
+            try:
+                batch = batches.next()
+                if batch is None:
+                    return progress
+                batch.write(dual_write, position)
+            except InputError as error:
+                raise InputError(f"{error}; {_loaded(position.rows)}") from error
+            position = batch.end
+
+
+def _checked(job: LoadJob, engine: Engine, source: InputFile) -> Batches:
+    """The batches, once nothing is left that could be found wrong before reading them."""
+    if job.batch_size < 1:
+        raise ConfigurationError(f"batch size {job.batch_size}: use 1 or more")
+    if not _LEGAL_TOPIC.fullmatch(job.topic) or job.topic in (".", ".."):
+        raise ConfigurationError(f"topic {job.topic!r}: use 1 to 249 letters, digits, dots, underscores and hyphens")
+    table = _reflected(job.table, engine)
+    for needed in (kafka_transaction_state, load_position):
+        if not inspect(engine).has_table(needed.name):
+            raise DatabaseNotReadyError(f"the database has no table {needed.name}; run: dualwrite db upgrade --db URL")
+    exact = engine.dialect.supports_native_decimal
+    typer = RowTyper(table, job.path.name, csv=source.columns is not None, null=job.null, exact=exact)
+    if job.key is not None and job.key not in table.columns:
+        raise InputError(f"key column {job.key!r} is not in table {table.fullname}")
+    if source.columns is not None:
+        typer.require(source.columns, job.path.name)
+        if job.key is not None and job.key not in source.columns:
+            raise InputError(f"key column {job.key!r} is not in {job.path.name}")
+    return Batches(job, source, table, typer)
+
+
+def _reflected(name: str, engine: Engine) -> Table:
+    schema, _, plain = name.rpartition(".")
+    try:
+        table = Table(plain, MetaData(), schema=schema or None, autoload_with=engine, resolve_fks=False)
+    except NoSuchTableError:
+        raise InputError(f"the database has no table {name!r}; create it before loading into it") from None
+    for column in table.columns:
+        if isinstance(column.type, JSON):
+            column.type.none_as_null = True
+    return table
+
+
+def _loaded(rows: int) -> str:
+    return f"the {rows:,} rows before this batch are loaded, it is not" if rows else "nothing is loaded"

@@ -1,0 +1,96 @@
+"""How far a load has come: read at its start, moved on inside each of its units of work.
+
+A load is known by the input's path, the table and the topic. The path counts with its directories, links resolved: two
+parts of one data set often share a file name, and taking one for the other would be worse than what this costs, which
+is that a file loads anew from another place.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Protocol
+
+from sqlalchemy import Connection, CursorResult, Executable, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from dualwrite.coordinator.tables import load_position
+from dualwrite.errors import InputError
+
+_LONGEST_SOURCE = 1024
+
+
+class Executes(Protocol):
+    """What a unit of work offers for SQL."""
+
+    def execute(self, statement: Executable, parameters: Any = None) -> CursorResult[Any]:
+        """Run ``statement`` in the unit of work's database transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a load has come.
+
+    :param rows: rows of the input that are in the database and in Kafka.
+    :param digest: of the input's lines up to the last of those rows; empty before the first.
+    """
+
+    rows: int = 0
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadKey:
+    """Which load it is."""
+
+    source: str
+    table: str
+    topic: str
+
+    @classmethod
+    def of(cls, path: Path, table: str, topic: str) -> "LoadKey":
+        """The load of the file at ``path`` into ``table`` and ``topic``."""
+        return cls(str(path.resolve()), table, topic)
+
+    @property
+    def load_id(self) -> str:
+        """The key of the load's row: 64 hexadecimal digits."""
+        return hashlib.sha256("\0".join((self.source, self.table, self.topic)).encode()).hexdigest()
+
+
+def read_position(connection: Connection, key: LoadKey) -> Position:
+    """How far ``key`` has come; ``Position()`` if it never began."""
+    columns = load_position.c
+    found = connection.execute(select(columns.position, columns.digest).where(columns.load_id == key.load_id)).first()
+    return Position() if found is None else Position(*found)
+
+
+def advance(execute: Executes, key: LoadKey, before: Position, after: Position) -> None:
+    """Move ``key`` from ``before`` to ``after``, inside the caller's transaction.
+
+    :raises InputError: if the load is not at ``before``: somebody else loads the same file. Roll back and stop.
+    """
+    values: Mapping[str, Any] = {
+        "position": after.rows,
+        "digest": after.digest,
+        "updated_at": datetime.now(timezone.utc),
+    }
+    if before == Position():
+        row = {"load_id": key.load_id, "source": key.source[-_LONGEST_SOURCE:], **values}
+        try:
+            execute.execute(insert(load_position).values(row))
+        except IntegrityError:
+            raise _taken(key) from None
+        return
+    moved = execute.execute(
+        update(load_position)
+        .where(load_position.c.load_id == key.load_id, load_position.c.position == before.rows)
+        .values(values)
+    )
+    if moved.rowcount != 1:
+        raise _taken(key)
+
+
+def _taken(key: LoadKey) -> InputError:
+    return InputError(f"{key.source} is being loaded into table {key.table} by another process; let one of them end")

@@ -1,0 +1,239 @@
+"""Gives the values of an input row the types of the table's columns, and writes the row as a message.
+
+Every value becomes what the database will hold *before* it goes either way, so that the row and the message agree.
+Timestamps without a zone are UTC; in a column without a zone they are stored as UTC, whatever zone they came with.
+"""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from datetime import date, datetime, time, timezone
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Column, Table
+from sqlalchemy import types as sqltypes
+
+from dualwrite.errors import InputError
+from dualwrite.loader.input import ExactFloat, InputRow
+
+Row = dict[str, Any]
+Convert = Callable[[Any], Any]
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+_DECIMAL = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_TIME = re.compile(r"([0-9]{2}:[0-9]{2})(:[0-9]{2})?(?:\.([0-9]{1,6}))?")
+_ZONE = re.compile(r"(Z|z|[+-][0-9]{2}:?[0-9]{2})$")
+_BOOLEANS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
+
+
+class RowTyper:
+    """Converts input rows for one table.
+
+    :param table: the reflected table.
+    :param source: the input's name, for messages.
+    :param csv: True if every value is a text; an empty one is NULL then (or empty, in a text column that is NOT NULL).
+    :param null: a further text that means NULL, such as ``NA``.
+    :param exact: False if the database keeps NUMERIC as floating point (SQLite).
+    """
+
+    def __init__(self, table: Table, source: str, *, csv: bool, null: str | None = None, exact: bool = True) -> None:
+        self._table = table
+        self._source = source
+        self._csv = csv
+        self._nulls = frozenset(text for text in ("" if csv else None, null) if text is not None)
+        self._exact = exact
+        self._plans: dict[tuple[str, ...], list[tuple[str, Convert]]] = {}
+
+    def require(self, names: Sequence[str], where: str) -> None:
+        """Prepare for rows that have exactly the columns ``names``.
+
+        :raises InputError: naming, after ``where``, the first that the table lacks or whose type cannot be loaded.
+        """
+        known = [column.name for column in self._table.columns]
+        for name in names:
+            if name not in known:
+                raise InputError(
+                    f"{where}: table {self._table.fullname} has no column {name!r}; it has {', '.join(known)}"
+                )
+        self._plans[tuple(names)] = [
+            (column.name, self._convert_for(column, where)) for column in self._table.columns if column.name in names
+        ]
+
+    def row(self, given: InputRow) -> Row:
+        """The values of ``given`` in the types and the order of the table's columns.
+
+        :raises InputError: if a value does not fit its column; the message names file, line and column.
+        """
+        values = given.values
+        names = tuple(values)
+        if names not in self._plans:
+            self.require(names, f"{self._source}, line {given.line}")
+        row: Row = {}
+        for name, convert in self._plans[names]:
+            try:
+                row[name] = convert(values[name])
+            except (ValueError, OverflowError) as error:
+                raise InputError(f"{self._source}, line {given.line}: column {name!r}: {error}") from None
+        return row
+
+    def _convert_for(self, column: "Column[Any]", where: str) -> Convert:
+        kind = column.type
+        convert = next((convert for known, convert in _CONVERTS if isinstance(kind, known)), None)
+        if convert is None:
+            raise InputError(f"{where}: column {column.name!r} is of type {kind!r}, which cannot be loaded from text")
+        if convert is _timestamp and not getattr(kind, "timezone", False):
+            convert = _without_zone
+        elif convert is _decimal and not self._exact:
+            convert = _float
+        elif convert is _json and not self._csv:
+            convert = _as_it_is
+        return _nullable(convert, column, self._nulls)
+
+
+def encode_value(row: Row) -> bytes:
+    """The message value of ``row``: UTF-8 JSON with the columns in the table's order. Numerics and everything that JSON
+    has no type for are strings; timestamps are in ISO format.
+
+    :raises ValueError: if a text is not valid Unicode.
+    """
+    return json.dumps(row, default=_as_text, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+def encode_key(value: Any) -> bytes | None:
+    """The message key of a column's value: its text, as in the message value; None for NULL."""
+    if value is None:
+        return None
+    if isinstance(value, bool | dict | list | float):
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    return (str(value) if isinstance(value, str | int) else _as_text(value)).encode()
+
+
+def _as_text(value: Any) -> str:
+    return value.isoformat() if isinstance(value, date | time) else str(value)
+
+
+def _nullable(convert: Convert, column: "Column[Any]", nulls: frozenset[str]) -> Convert:
+    """``convert`` for values that are not NULL, and what becomes of those that are."""
+    required = column.primary_key or not column.nullable
+    empty_stays = required and isinstance(column.type, sqltypes.String)
+
+    def converted(value: Any) -> Any:
+        if value is None or (value.__class__ is str and value in nulls):
+            if not required:
+                return None
+            if empty_stays and value == "":
+                return value
+            raise ValueError("is NOT NULL, and there is no value")
+        return convert(value)
+
+    return converted
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"expected a text, not {value!r}")
+    if "\0" in value:
+        raise ValueError("contains a NUL character")
+    return value
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, str) and _INTEGER.fullmatch(value):
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"expected an integer, not {value!r}")
+    if not -(2**63) <= value < 2**63:
+        raise ValueError(f"{value} does not fit 64 bits")
+    return value
+
+
+def _number_text(value: Any) -> str:
+    """The spelling of a number."""
+    text = value.text if isinstance(value, ExactFloat) else str(value)
+    if isinstance(value, bool) or not isinstance(value, str | int | float) or not _DECIMAL.fullmatch(text):
+        raise ValueError(f"expected a number, not {value!r}")
+    return text
+
+
+def _float(value: Any) -> float:
+    number = float(_number_text(value))
+    if number in (float("inf"), float("-inf")):
+        raise ValueError(f"{value} is too large for a floating-point number")
+    return number
+
+
+def _decimal(value: Any) -> Decimal:
+    return Decimal(_number_text(value))
+
+
+def _boolean(value: Any) -> bool:
+    known = value if isinstance(value, bool) else _BOOLEANS.get(str(value).lower())
+    if known is None:
+        raise ValueError(f"expected true or false, not {value!r}")
+    return known
+
+
+def _date(value: Any) -> date:
+    if not isinstance(value, str) or not _DATE.fullmatch(value):
+        raise ValueError(f"expected a date as 2026-01-31, not {value!r}")
+    return date.fromisoformat(value)
+
+
+def _time(value: Any) -> time:
+    match = _TIME.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(f"expected a time as 23:59:59, not {value!r}")
+    minutes, seconds, fraction = match.groups()
+    # Python 3.10 reads three or six digits of a second, and nothing between
+    return time.fromisoformat(f"{minutes}{seconds or ':00'}.{(fraction or '0').ljust(6, '0')}")
+
+
+def _timestamp(value: Any) -> datetime:
+    """The timestamp in UTC, with its zone."""
+    if not isinstance(value, str):
+        raise ValueError(f"expected a timestamp as 2026-01-31T23:59:59Z, not {value!r}")
+    day, clock = value[:10], value[11:]
+    zone = _ZONE.search(clock)
+    if zone:
+        clock = clock[: zone.start()]
+    if value[10:11] not in ("", "T", " ") or (value[10:11] and not clock):
+        raise ValueError(f"expected a timestamp as 2026-01-31T23:59:59Z, not {value!r}")
+    moment = datetime.combine(_date(day), _time(clock) if clock else time(), timezone.utc)
+    if zone is None or zone[1] in "Zz":
+        return moment
+    offset = datetime.strptime(zone[1].replace(":", ""), "%z").utcoffset()
+    return moment - offset if offset else moment
+
+
+def _uuid(value: Any) -> UUID:
+    return UUID(_text(value))
+
+
+def _json(value: str) -> Any:
+    return json.loads(value)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _without_zone(value: Any) -> datetime:
+    return _timestamp(value).replace(tzinfo=None)
+
+
+_CONVERTS: Sequence[tuple[Any, Convert]] = (
+    (sqltypes.Boolean, _boolean),
+    (sqltypes.Integer, _integer),
+    (sqltypes.Float, _float),  # before Numeric: in SQLAlchemy 2.0 a Float is a Numeric
+    (sqltypes.Numeric, _decimal),
+    (sqltypes.DateTime, _timestamp),
+    (sqltypes.Date, _date),
+    (sqltypes.Time, _time),
+    (sqltypes.Uuid, _uuid),
+    (sqltypes.JSON, _json),
+    (sqltypes.String, _text),
+    (sqltypes.NullType, _text),  # SQLite: a column without a type
+)
