@@ -1,0 +1,51 @@
+"""The delivery reports of one transaction: counted, so that a missing one is noticed, and searched for an anchor."""
+
+from typing import Any
+
+from dualwrite.ids import Anchor, TopicPartition
+
+
+class Deliveries:
+    """What became of the records of one transaction.
+
+    An empty producer queue does not say that every record was acknowledged: one that failed leaves the queue too.
+    """
+
+    def __init__(self) -> None:
+        self.produced = 0
+        self.acknowledged = 0
+        self.failed = 0
+        self.first_error: Any = None
+        self._first_offsets: dict[TopicPartition, int] = {}
+
+    def sent(self) -> None:
+        """A record was handed to the producer."""
+        self.produced += 1
+
+    def delivered(self, partition: TopicPartition, offset: int) -> None:
+        """A record was acknowledged. ``offset`` is negative if the broker did not tell it (a duplicate of a retry)."""
+        self.acknowledged += 1
+        # The reports of a partition come in the order of its records, so the first one is the transaction's first. If
+        # that one has no offset, the partition cannot serve as the anchor: a later record is not where it began.
+        self._first_offsets.setdefault(partition, offset)
+
+    def refused(self, error: Any) -> None:
+        """A record was given up, for the reason that ``error`` (a KafkaError) gives."""
+        self.failed += 1
+        self.first_error = self.first_error or error
+
+    @property
+    def missing(self) -> int:
+        """Records without a report so far."""
+        return self.produced - self.acknowledged - self.failed
+
+    @property
+    def partitions(self) -> frozenset[TopicPartition]:
+        """The partitions that acknowledged a record."""
+        return frozenset(self._first_offsets)
+
+    def anchor(self) -> Anchor | None:
+        """Where the transaction began in one of its partitions; None if no report tells."""
+        return next(
+            (Anchor.of(partition, offset) for partition, offset in self._first_offsets.items() if offset >= 0), None
+        )

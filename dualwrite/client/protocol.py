@@ -1,0 +1,118 @@
+"""The client's end of one connection, sans-I/O: messages go in and bytes come out, bytes go in and messages come out.
+
+A driver (``connection.py`` is the blocking one) writes what :meth:`ClientProtocol.send` returns, feeds what it reads,
+and takes the responses. One request is answered after another, in order, as Kafka promises for a connection.
+"""
+
+from collections import deque
+from typing import NamedTuple
+
+from dualwrite.wire.apis import APIS, ApiKey, Message
+from dualwrite.wire.codec import MalformedMessageError, read_response, read_response_correlation, write_request
+from dualwrite.wire.error_codes import ErrorCode
+from dualwrite.wire.frames import SIZE_PREFIX, frame_size, with_size
+
+RESPONSE_LIMIT = 100 * 1024 * 1024
+"""Bytes of the longest response that is believed (Java: the receive buffer grows without limit; a client need not)."""
+
+_CORRELATION_MASK = 0x7FFFFFFF
+_ERROR_CODE_AT = 4
+
+
+class VersionRange(NamedTuple):
+    """Versions of one API, both ends included."""
+
+    lowest: int
+    highest: int
+
+
+class NoCommonVersionError(Exception):
+    """The broker and this client share no version of an API in the range that the caller allows."""
+
+
+class _Expected(NamedTuple):
+    correlation_id: int
+    api_key: ApiKey
+    version: int
+
+
+class ClientProtocol:
+    """Correlation ids, versions and framing of one connection.
+
+    :param client_id: the client.id that every request carries.
+    """
+
+    def __init__(self, client_id: str) -> None:
+        self._client_id = client_id
+        self._next_correlation_id = 0
+        self._expected: deque[_Expected] = deque()
+        self._received = bytearray()
+        self._versions: dict[int, VersionRange] = {}
+
+    def version_of(self, api_key: ApiKey, floor: int = 0, cap: int | None = None) -> int:
+        """The highest version of ``api_key`` that the broker advertised, this client knows and the bounds allow.
+
+        :raises NoCommonVersionError: if there is none.
+        """
+        ours = APIS[api_key].request
+        theirs = self._versions.get(api_key)
+        if theirs is None:
+            raise NoCommonVersionError(f"{api_key.name}: not offered by the broker")
+        lowest = max(floor, ours.min_version, theirs.lowest)
+        highest = min(ours.max_version if cap is None else cap, ours.max_version, theirs.highest)
+        if lowest > highest:
+            raise NoCommonVersionError(
+                f"{api_key.name}: the broker offers versions {theirs.lowest} to {theirs.highest},"
+                f" needed is {max(floor, ours.min_version)}"
+                f" to {ours.max_version if cap is None else min(cap, ours.max_version)}"
+            )
+        return int(highest)
+
+    def send(self, api_key: ApiKey, version: int, message: Message) -> bytes:
+        """The bytes that ask ``message`` in ``version``."""
+        correlation_id = self._next_correlation_id
+        self._next_correlation_id = (correlation_id + 1) & _CORRELATION_MASK
+        payload = write_request(api_key, version, correlation_id, self._client_id, message)
+        self._expected.append(_Expected(correlation_id, api_key, version))
+        return with_size(payload)
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes that the broker sent."""
+        self._received += data
+
+    def next_response(self) -> Message | None:
+        """The oldest response that has arrived whole; None if more bytes are needed.
+
+        :raises MalformedMessageError: if the bytes are not the response that is expected. Close the connection.
+        :raises FrameTooLargeError: if the broker announces more than RESPONSE_LIMIT. Close the connection.
+        """
+        if len(self._received) < SIZE_PREFIX:
+            return None
+        end = SIZE_PREFIX + frame_size(bytes(self._received[:SIZE_PREFIX]), RESPONSE_LIMIT)
+        if len(self._received) < end:
+            return None
+        frame = bytes(self._received[SIZE_PREFIX:end])
+        del self._received[:end]
+        correlation_id = read_response_correlation(frame)
+        if not self._expected or self._expected[0].correlation_id != correlation_id:
+            raise MalformedMessageError(f"response with correlation id {correlation_id}, which was not asked for")
+        _, api_key, version = self._expected.popleft()
+        if api_key is ApiKey.API_VERSIONS and _refuses_version(frame):
+            version = 0
+        return read_response(api_key, version, frame)
+
+    def learn_versions(self, response: Message) -> int | None:
+        """Take what ApiVersions answered. None if the broker's versions are known now, otherwise the version of
+        ApiVersions to ask again with (KIP-511: a broker that lacks the version tells its own range in the v0 format).
+        """
+        offered = {entry.api_key: VersionRange(entry.min_version, entry.max_version) for entry in response.api_keys}
+        if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
+            theirs = offered.get(ApiKey.API_VERSIONS, VersionRange(0, 0))
+            return min(int(APIS[ApiKey.API_VERSIONS].request.max_version) - 1, theirs.highest)
+        self._versions = offered
+        return None
+
+
+def _refuses_version(frame: bytes) -> bool:
+    code = int.from_bytes(frame[_ERROR_CODE_AT : _ERROR_CODE_AT + 2], "big", signed=True)
+    return code == ErrorCode.UNSUPPORTED_VERSION

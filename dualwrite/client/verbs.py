@@ -1,0 +1,99 @@
+"""Which of KIP-939's producer verbs may be called when: one table, from which everything else follows.
+
+The states are those of Kafka's TransactionManager as a caller sees them, with KIP-939's two prepared states apart: the
+transaction of this very producer (PREPARED), and one that a dead predecessor left (KEPT). ``native.py`` and
+``librdkafka.py`` both stand on this table.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+
+from dualwrite.errors import InvalidTransactionStateError
+
+
+class State(Enum):
+    """Where a transactional producer is."""
+
+    UNINITIALIZED = "uninitialized"
+    READY = "ready"
+    IN_TRANSACTION = "in a transaction"
+    PREPARED = "prepared"
+    KEPT = "keeping a predecessor's transaction"
+    ABORTABLE = "in a transaction that can only be aborted"
+    FAILED = "failed"
+    CLOSED = "closed"
+
+
+class Verb(Enum):
+    """The calls, by their Python names."""
+
+    INIT = "init_transactions()"
+    INIT_KEEPING = "init_transactions(keep_prepared_txn=True)"
+    BEGIN = "begin_transaction()"
+    PRODUCE = "produce()"
+    PREPARE = "prepare_transaction()"
+    COMPLETE = "complete_transaction()"
+    COMMIT = "commit_transaction()"
+    ABORT = "abort_transaction()"
+    CLOSE = "close()"
+
+
+AFTER: dict[tuple[State, Verb], State] = {
+    (State.UNINITIALIZED, Verb.INIT): State.READY,
+    (State.UNINITIALIZED, Verb.INIT_KEEPING): State.KEPT,
+    (State.READY, Verb.BEGIN): State.IN_TRANSACTION,
+    (State.IN_TRANSACTION, Verb.PRODUCE): State.IN_TRANSACTION,
+    (State.IN_TRANSACTION, Verb.PREPARE): State.PREPARED,
+    (State.IN_TRANSACTION, Verb.COMMIT): State.READY,
+    (State.IN_TRANSACTION, Verb.ABORT): State.READY,
+    (State.ABORTABLE, Verb.ABORT): State.READY,
+    (State.PREPARED, Verb.COMPLETE): State.READY,
+    (State.PREPARED, Verb.COMMIT): State.READY,
+    (State.PREPARED, Verb.ABORT): State.READY,
+    # The identity that ended a kept transaction is never used to produce: init_transactions() follows.
+    (State.KEPT, Verb.COMPLETE): State.UNINITIALIZED,
+    (State.KEPT, Verb.COMMIT): State.UNINITIALIZED,
+    (State.KEPT, Verb.ABORT): State.UNINITIALIZED,
+    **{(state, Verb.CLOSE): State.CLOSED for state in State},
+}
+"""The state after a call that succeeded. A pair that is not here is forbidden."""
+
+AFTER_FAILURE: dict[Verb, State] = {
+    Verb.PRODUCE: State.ABORTABLE,
+    Verb.PREPARE: State.ABORTABLE,
+    **dict.fromkeys((Verb.INIT, Verb.INIT_KEEPING, Verb.BEGIN, Verb.COMPLETE, Verb.COMMIT, Verb.ABORT), State.FAILED),
+    Verb.CLOSE: State.CLOSED,
+}
+"""The state after a call that raised. FAILED: what became of the transaction is unknown, so the producer is dropped."""
+
+
+class VerbOrder:
+    """The state of one producer, moved by its calls."""
+
+    def __init__(self) -> None:
+        self.state = State.UNINITIALIZED
+
+    def require(self, verb: Verb) -> State:
+        """The state that ``verb`` would lead to.
+
+        :raises InvalidTransactionStateError: if it is forbidden now; the message names what is allowed.
+        """
+        after = AFTER.get((self.state, verb))
+        if after is None:
+            allowed = ", ".join(other.value for state, other in AFTER if state is self.state)
+            raise InvalidTransactionStateError(
+                f"{verb.value}: the producer is {self.state.value}; allowed now: {allowed}"
+            )
+        return after
+
+    @contextmanager
+    def calling(self, verb: Verb) -> Iterator[State]:
+        """Move the state over the length of a ``with`` block, as the tables have it; gives the state before it.
+
+        :raises InvalidTransactionStateError: as :meth:`require`; the state stays as it is.
+        """
+        before, after = self.state, self.require(verb)
+        self.state = AFTER_FAILURE[verb]
+        yield before
+        self.state = after

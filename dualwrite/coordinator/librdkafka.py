@@ -1,0 +1,271 @@
+"""confluent-kafka as a participant: librdkafka writes the records, the control plane says what librdkafka cannot.
+
+librdkafka speaks the older transaction protocol: one producer epoch for a whole session. So a prepared state carries an
+anchor (ids.py), and a transaction that a dead process left is ended by the control plane, under an identity that
+InitProducerId with keepPreparedTxn made for this one purpose.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from dualwrite.client.control import ONGOING, ControlPlane, InitializedProducer
+from dualwrite.client.deliveries import Deliveries
+from dualwrite.client.librdkafka_errors import is_fenced, translating
+from dualwrite.client.producer_config import ProducerConfig
+from dualwrite.client.verbs import State, Verb, VerbOrder
+from dualwrite.coordinator.participants import Headers, Outcome
+from dualwrite.errors import (
+    ConfigurationError,
+    FencedError,
+    InvalidTransactionStateError,
+    KafkaUnavailableError,
+    PrepareFailedError,
+)
+from dualwrite.ids import Anchor, OngoingTransaction, PreparedTxnState, ProducerIdentity, TopicPartition
+
+DEFAULT_TIMEOUT = 30.0
+"""Seconds that init, commit and abort may take each, and each question to the control plane."""
+
+_REPORT_GRACE = 5.0
+"""Seconds after the delivery timeout in which librdkafka hands out the last delivery reports."""
+
+_QUEUE_POLL = 0.1
+
+_inherited: list[Any] = []
+"""Producers that a forked process got from its parent. Destroying one waits for threads that the fork did not copy, so
+they are kept for as long as the process lives."""
+
+_log = logging.getLogger("dualwrite.librdkafka")
+_log.addHandler(logging.NullHandler())
+
+
+class LibrdkafkaProducer:
+    """A KafkaParticipant on confluent_kafka.Producer. Not thread-safe, and of use only in the process that made it.
+
+    A transaction that produced nothing has the empty PreparedTxnState, and ending it sends nothing.
+
+    :param config: librdkafka's keys, transactional.id among them; see ProducerConfig for those that are refused or set.
+    :param timeout: seconds that init, commit and abort may take each.
+    :raises ConfigurationError: if a setting is missing, unknown, or contradicts a dual write.
+    """
+
+    def __init__(self, config: Mapping[str, Any], *, timeout: float = DEFAULT_TIMEOUT) -> None:
+        made = ProducerConfig.of(config)
+        self._transactional_id = made.transactional_id
+        self._default_on_delivery = made.on_delivery
+        self._delivery_timeout = made.delivery_timeout
+        self._timeout = timeout
+        self._process = os.getpid()
+        self._order = VerbOrder()
+        self._session: ProducerIdentity | None = None
+        self._kept: InitializedProducer | None = None
+        self._prepared = PreparedTxnState()
+        self._deliveries = Deliveries()
+        self._control = ControlPlane(config, timeout=timeout)
+        try:
+            self._producer: Any = Producer({"logger": _log, **made.librdkafka})
+        except (KafkaException, TypeError, ValueError) as error:
+            reason = error.args[0].str() if isinstance(error, KafkaException) else error
+            raise ConfigurationError(f"Kafka configuration: {reason}") from error
+
+    def init_transactions(self, keep_prepared_txn: bool = False) -> None:
+        """See KafkaParticipant. After ``keep_prepared_txn`` only complete, commit and abort are allowed, and then
+        init_transactions() again.
+
+        :raises TwoPhaseCommitUnavailableError: if the cluster has no two-phase commit, or not for this client.
+        """
+        if keep_prepared_txn:
+            with self._calling(Verb.INIT_KEEPING):
+                self._kept = self._control.init_producer_id(
+                    self._transactional_id, two_phase_commit=True, keep_prepared_txn=True
+                )
+            return
+        with self._calling(Verb.INIT):
+            self._producer.init_transactions(self._timeout)
+            self._session = self._described_identity()
+
+    def begin_transaction(self) -> None:
+        """See KafkaParticipant."""
+        with self._calling(Verb.BEGIN):
+            self._producer.begin_transaction()
+            self._deliveries = Deliveries()
+            self._prepared = PreparedTxnState()
+
+    def produce(
+        self,
+        topic: str,
+        value: str | bytes | None = None,
+        key: str | bytes | None = None,
+        partition: int = -1,
+        timestamp: int = 0,
+        headers: Headers | None = None,
+        on_delivery: Callable[[Any, Any], None] | None = None,
+    ) -> None:
+        """See KafkaParticipant. Waits while librdkafka's queue is full.
+
+        :raises KafkaUnavailableError: if the queue stayed full for the delivery timeout.
+        """
+        arguments: dict[str, Any] = {"value": value, "key": key, "partition": partition, "timestamp": timestamp}
+        if headers is not None:
+            arguments["headers"] = dict(headers) if isinstance(headers, Mapping) else list(headers)
+        arguments["on_delivery"] = _reporter(self._deliveries, on_delivery or self._default_on_delivery)
+        with self._calling(Verb.PRODUCE):
+            deadline = time.monotonic() + self._delivery_timeout
+            while True:
+                try:
+                    self._producer.produce(topic, **arguments)
+                    break
+                except BufferError as error:
+                    if time.monotonic() >= deadline:
+                        raise KafkaUnavailableError(f"produce to {topic}: the queue stayed full") from error
+                    self._producer.poll(_QUEUE_POLL)
+            self._deliveries.sent()
+            self._producer.poll(0)
+
+    def prepare_transaction(self) -> PreparedTxnState:
+        """See KafkaParticipant. Not only must every record be acknowledged: the coordinator must agree that the
+        transaction is open, under this session's identity, in all the partitions that acknowledged a record."""
+        with self._calling(Verb.PREPARE):
+            self._producer.flush(self._delivery_timeout + _REPORT_GRACE)
+            self._require_deliveries()
+            if self._deliveries.produced:
+                identity = self._require_ongoing()
+                self._prepared = PreparedTxnState(identity, self._deliveries.anchor() or self._found_anchor(identity))
+            return self._prepared
+
+    def complete_transaction(self, state: PreparedTxnState) -> Outcome:
+        """See KafkaParticipant. Nothing open is success: a commit got through before and its answer was lost
+        (apache/kafka PR 20039)."""
+        with self._calling(Verb.COMPLETE) as before:
+            if before is State.KEPT:
+                ongoing = self._kept_transaction(state)
+                return self._end_kept(committed=ongoing is not None and state.identifies(ongoing))
+            if state == self._prepared:
+                self._producer.commit_transaction(self._timeout)
+                return Outcome.COMMITTED if state else Outcome.NOTHING
+            self._abort()
+            return Outcome.ABORTED if self._prepared else Outcome.NOTHING
+
+    def commit_transaction(self) -> None:
+        """See KafkaParticipant."""
+        with self._calling(Verb.COMMIT) as before:
+            if before is State.KEPT:
+                self._end_kept(committed=True)
+            else:
+                self._producer.commit_transaction(self._timeout)
+
+    def abort_transaction(self) -> None:
+        """See KafkaParticipant."""
+        with self._calling(Verb.ABORT) as before:
+            if before is State.KEPT:
+                self._end_kept(committed=False)
+            else:
+                self._abort()
+
+    def close(self) -> None:
+        """See KafkaParticipant. Records that are still queued are dropped, and their callbacks told so.
+
+        confluent-kafka's own close() is not called: it would abort the open transaction.
+        """
+        if self._order.state is State.CLOSED:
+            return
+        self._order.state = State.CLOSED
+        if self._process != os.getpid():
+            _inherited.append(self._producer)
+        else:
+            with suppress(Exception):  # of a user's callback, or librdkafka's: nobody is left to act on it
+                self._producer.purge(blocking=False)
+                self._producer.poll(0)
+        self._producer = None
+        self._control.close()
+
+    @contextmanager
+    def _calling(self, verb: Verb) -> Iterator[State]:
+        if self._process != os.getpid():
+            raise InvalidTransactionStateError(
+                f"{verb.value}: the producer belongs to process {self._process}; make a new one after a fork"
+            )
+        with self._order.calling(verb) as before, translating(f"{verb.value} of {self._transactional_id}"):
+            yield before
+
+    def _require_deliveries(self) -> None:
+        sent = self._deliveries
+        if sent.failed:
+            error = sent.first_error
+            text = (
+                f"{sent.failed} of {sent.produced} records of {self._transactional_id} were not acknowledged: {error}"
+            )
+            raise FencedError(text) if is_fenced(error) else PrepareFailedError(text)
+        if sent.missing:
+            raise PrepareFailedError(
+                f"{sent.missing} of {sent.produced} records of {self._transactional_id} were not acknowledged in time"
+            )
+
+    def _require_ongoing(self) -> ProducerIdentity:
+        what = f"transaction of {self._transactional_id}"
+        described = self._control.describe_transaction(self._transactional_id)
+        if described is None:
+            raise PrepareFailedError(f"{what}: the coordinator does not know it")
+        if described.producer != self._session:
+            raise FencedError(f"{what}: it belongs to producer {described.producer} now, not to {self._session}")
+        missing = self._deliveries.partitions - described.partitions
+        if described.state != ONGOING or missing:
+            absent = f" without {', '.join(map(str, sorted(missing)))}" if missing else ""
+            raise PrepareFailedError(f"{what}: {described.state}{absent}, where it should be {ONGOING}")
+        return described.producer
+
+    def _found_anchor(self, identity: ProducerIdentity) -> Anchor:
+        """The anchor as the leaders know it, for when no delivery report told a first offset."""
+        starts = self._control.current_transaction_start_offsets(self._deliveries.partitions, identity)
+        if not starts:
+            raise PrepareFailedError(f"transaction of {self._transactional_id}: no leader knows where it began")
+        partition = min(starts)
+        return Anchor.of(partition, starts[partition])
+
+    def _kept_transaction(self, state: PreparedTxnState) -> OngoingTransaction | None:
+        assert self._kept is not None
+        ongoing = self._kept.ongoing
+        if ongoing is None:
+            return None
+        if state.anchor is None or state.producer != ongoing:
+            return OngoingTransaction(ongoing)
+        described = self._control.describe_transaction(self._transactional_id)
+        partitions: frozenset[TopicPartition] = described.partitions if described is not None else frozenset()
+        at_anchor = {partition for partition in partitions if state.anchor.is_in(partition)}
+        return OngoingTransaction(ongoing, self._control.current_transaction_start_offsets(at_anchor, ongoing))
+
+    def _end_kept(self, *, committed: bool) -> Outcome:
+        assert self._kept is not None
+        if self._kept.ongoing is None:
+            return Outcome.NOTHING
+        self._control.end_txn(self._transactional_id, self._kept.producer, committed, repeatable=True)
+        return Outcome.COMMITTED if committed else Outcome.ABORTED
+
+    def _abort(self) -> None:
+        self._producer.abort_transaction(self._timeout)
+        # librdkafka bumps its epoch in the abort if it had lost track of a sequence.
+        self._session = self._described_identity()
+
+    def _described_identity(self) -> ProducerIdentity | None:
+        described = self._control.describe_transaction(self._transactional_id)
+        return None if described is None else described.producer
+
+
+def _reporter(deliveries: Deliveries, on_delivery: Callable[[Any, Any], None] | None) -> Callable[[Any, Any], None]:
+    """A delivery callback that counts for one transaction. It holds no producer, so that none is kept alive by it."""
+
+    def report(error: KafkaError | None, message: Any) -> None:
+        if error is None:
+            deliveries.delivered(TopicPartition(message.topic(), message.partition()), message.offset())
+        else:
+            deliveries.refused(error)
+        if on_delivery is not None:
+            on_delivery(error, message)
+
+    return report
