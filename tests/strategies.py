@@ -1,7 +1,7 @@
 """Hypothesis strategies and builders that several tests share."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 
@@ -10,6 +10,9 @@ from dualwrite.records.batch import Record, build_batch
 from dualwrite.records.header import BatchFields, place_batch
 
 LATEST_TIMESTAMP = 2**42
+
+ResultT = TypeVar("ResultT")
+RefusalT = TypeVar("RefusalT", bound=Exception)
 
 timestamps = st.integers(0, LATEST_TIMESTAMP)
 maybe_bytes = st.none() | st.binary(max_size=40)
@@ -30,6 +33,14 @@ def placed(records: Sequence[Record], offset: int = 0, fields: BatchFields | Non
     batch = bytearray(build_batch(records, fields))
     place_batch(batch, offset, leader_epoch=0)
     return batch
+
+
+def attempt(action: Callable[[], ResultT], refusal: type[RefusalT]) -> ResultT | RefusalT:
+    """What ``action`` returns, or the one kind of exception that it may raise."""
+    try:
+        return action()
+    except refusal as error:
+        return error
 
 
 _SIMPLE = {
