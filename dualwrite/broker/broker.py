@@ -1,0 +1,137 @@
+"""The composition root: every room of the broker, built in the order in which a start recovers them."""
+
+import asyncio
+import fcntl
+import logging
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dualwrite.broker.api.context import BrokerContext
+from dualwrite.broker.config import BrokerOptions
+from dualwrite.broker.runtime.cluster import Cluster
+from dualwrite.broker.runtime.coordinator import TransactionCoordinator
+from dualwrite.broker.runtime.disk import DiskFiles
+from dualwrite.broker.runtime.flusher import Flusher, stop_process
+from dualwrite.broker.server import Server, listen
+from dualwrite.errors import ConfigurationError
+
+logger = logging.getLogger(__name__)
+
+_LOCK_NAME = ".lock"
+
+
+class SystemClock:
+    """The system's clocks, as :class:`~dualwrite.ports.Clock`."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since the epoch."""
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        """Seconds on a clock that never goes back."""
+        return time.monotonic()
+
+
+class SystemEntropy:
+    """The system's randomness, as :class:`~dualwrite.ports.Entropy`."""
+
+    def random_bytes(self, count: int) -> bytes:
+        """``count`` random bytes."""
+        return os.urandom(count)
+
+
+def serve(options: BrokerOptions) -> None:
+    """Run a broker until SIGTERM or SIGINT, then stop it cleanly.
+
+    :raises ConfigurationError: if the address cannot be listened on, or another broker uses the data directory.
+    :raises CorruptLogError: if the data directory contradicts itself where it was already acknowledged.
+    """
+    with _exclusive(options.data_dir):
+        _run(_serve(options))
+
+
+def _run(main: "asyncio._CoroutineLike[None]") -> None:
+    try:
+        import uvloop
+    except ImportError:  # not on every platform; asyncio's own loop does the same, slower
+        asyncio.run(main)
+    else:
+        loop = uvloop.new_event_loop()
+        try:
+            loop.run_until_complete(main)
+        finally:
+            loop.close()
+
+
+async def _serve(options: BrokerOptions) -> None:
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    listener = listen(options.host, options.port)
+    port = listener.getsockname()[1]
+    began = time.monotonic()
+    flusher = Flusher(durable=options.durability == "fsync")
+    context = _open_rooms(options, flusher, port)
+    finished = await context.coordinator.finish_decided()
+    server = Server(context, options.number("socket.request.max.bytes"))
+    await server.start(listener)
+    logger.info(
+        "listening on %s:%d, %d topics, %d transactions finished, recovered in %.3f s",
+        options.host, port, len(context.cluster.topics()), finished, time.monotonic() - began,
+    )  # fmt: skip
+    if options.ready_file is not None:
+        _write_ready_file(options.ready_file, f"{options.host}:{port}")
+    interval = options.number("transaction.abort.timed.out.transaction.cleanup.interval.ms") / 1000
+    house_keeping = loop.create_task(_keep_house(context.coordinator, interval))
+    await stopped.wait()
+    logger.info("stopping")
+    house_keeping.cancel()
+    await server.close()
+    await flusher.close()
+
+
+def _open_rooms(options: BrokerOptions, flusher: Flusher, port: int) -> BrokerContext:
+    files, clock = DiskFiles(), SystemClock()
+    cluster = Cluster(files, options.data_dir, flusher, clock, SystemEntropy(), options.topics)
+    coordinator = TransactionCoordinator(files, options.data_dir, cluster, flusher, clock, options.transactions)
+    host, port = options.advertised or (options.host, port)
+    return BrokerContext(
+        cluster, coordinator, flusher, clock, host, port, options.is_on("auto.create.topics.enable")
+    )
+
+
+async def _keep_house(coordinator: TransactionCoordinator, interval_seconds: float) -> None:
+    while True:
+        await asyncio.sleep(interval_seconds)
+        try:
+            await coordinator.end_overdue()
+        except Exception as error:  # noqa: BLE001  a bug there must not go unnoticed while transactions pile up
+            stop_process(error)
+
+
+def _write_ready_file(path: Path, address: str) -> None:
+    """In one step, so that whoever sees the file sees its line."""
+    unfinished = path.with_name(path.name + ".tmp")
+    unfinished.write_text(address + "\n")
+    unfinished.replace(path)
+
+
+@contextmanager
+def _exclusive(data_dir: Path) -> Iterator[None]:
+    """Hold the data directory: two brokers on one would destroy it. The lock dies with the process."""
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        lock = (data_dir / _LOCK_NAME).open("w")
+    except OSError as error:
+        raise ConfigurationError(f"data directory {data_dir}: {error.strerror}") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ConfigurationError(f"data directory {data_dir} is in use by another broker") from None
+        yield

@@ -1,0 +1,164 @@
+"""The broker's settings, under Apache Kafka's names; ``--config key=value`` on the command line."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dualwrite.broker.core.transaction_rules import TransactionSettings
+from dualwrite.broker.runtime.cluster import TopicSettings
+from dualwrite.errors import ConfigurationError
+
+DURABILITIES = ("fsync", "os")
+_WILDCARDS = ("0.0.0.0", "::")  # noqa: S104  named to be refused
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: its default, and how its text is read."""
+
+    default: str
+    parse: Callable[[str], object]
+    expects: str
+
+
+def _boolean(text: str) -> bool:
+    return {"true": True, "false": False}[text.lower()]
+
+
+def _at_least(minimum: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        value = int(text)
+        if not minimum <= value <= 2**63 - 1:
+            raise ValueError(text)
+        return value
+
+    return parse
+
+
+def _advertised(text: str) -> tuple[str, int] | None:
+    if not text:
+        return None
+    protocol, _, address = text.partition("://")
+    host, _, port = address.rpartition(":")
+    if protocol != "PLAINTEXT" or not host or not 0 < int(port) <= 65535:
+        raise ValueError(text)
+    return host, int(port)
+
+
+_SWITCH = "true or false"
+
+SETTINGS: Mapping[str, Setting] = {
+    "advertised.listeners": Setting("", _advertised, "PLAINTEXT://HOST:PORT"),
+    "auto.create.topics.enable": Setting("true", _boolean, _SWITCH),
+    "log.segment.bytes": Setting("1073741824", _at_least(1024), "a size of at least 1024 bytes"),
+    "message.max.bytes": Setting("1048588", _at_least(1), "a size in bytes"),
+    "num.partitions": Setting("1", _at_least(1), "a number of at least 1"),
+    "socket.request.max.bytes": Setting("104857600", _at_least(1024), "a size of at least 1024 bytes"),
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": Setting("10000", _at_least(1), "milliseconds"),
+    "transaction.max.timeout.ms": Setting("900000", _at_least(1), "milliseconds"),
+    "transaction.two.phase.commit.enable": Setting("true", _boolean, _SWITCH),
+    "transactional.id.expiration.ms": Setting("604800000", _at_least(1), "milliseconds"),
+}
+"""Defaults are Kafka's, but for transaction.two.phase.commit.enable (docs/decisions/0004)."""
+
+
+@dataclass(frozen=True)
+class BrokerOptions:
+    """How to run a broker.
+
+    :param data_dir: where everything is kept; made if it is missing.
+    :param host: the address to listen on, and (unless advertised.listeners says otherwise) the one that clients are told.
+    :param port: 0 picks a free one.
+    :param durability: ``fsync``: nothing is acknowledged before it is on disk. ``os``: before the system has taken it.
+    :param config: settings by Kafka's names, as text; what is missing has its default.
+    :param ready_file: written once connections are accepted; its first line is HOST:PORT.
+    :raises ConfigurationError: if a setting is unknown or its value makes no sense.
+    """
+
+    data_dir: Path
+    host: str = "127.0.0.1"
+    port: int = 0
+    durability: str = "fsync"
+    config: Mapping[str, str] = field(default_factory=dict)
+    ready_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.durability not in DURABILITIES:
+            raise ConfigurationError(f"durability {self.durability!r}: use fsync or os")
+        for key in self.config:
+            if key not in SETTINGS:
+                raise ConfigurationError(f"unknown broker setting {key!r}; known are: {', '.join(SETTINGS)}")
+        for key in SETTINGS:
+            self._value(key)
+        if self.host in _WILDCARDS and self.advertised is None:
+            raise ConfigurationError(
+                f"listening on {self.host}: clients cannot connect to that; set advertised.listeners to what they can"
+            )
+
+    def number(self, key: str) -> int:
+        """The value of a numeric setting."""
+        value = self._value(key)
+        assert isinstance(value, int)
+        return value
+
+    def is_on(self, key: str) -> bool:
+        """The value of a switch."""
+        return self._value(key) is True
+
+    @property
+    def advertised(self) -> tuple[str, int] | None:
+        """Host and port that clients are told to connect to, if not those that are listened on."""
+        value = self._value("advertised.listeners")
+        return value if isinstance(value, tuple) else None
+
+    @property
+    def transactions(self) -> TransactionSettings:
+        """What the transaction coordinator needs."""
+        return TransactionSettings(
+            two_phase_commit_enable=self.is_on("transaction.two.phase.commit.enable"),
+            max_timeout_ms=self.number("transaction.max.timeout.ms"),
+            id_expiration_ms=self.number("transactional.id.expiration.ms"),
+        )
+
+    @property
+    def topics(self) -> TopicSettings:
+        """What topics have unless they say otherwise."""
+        return TopicSettings(
+            num_partitions=self.number("num.partitions"),
+            segment_bytes=self.number("log.segment.bytes"),
+            max_message_bytes=self.number("message.max.bytes"),
+        )
+
+    def _value(self, key: str) -> object:
+        setting = SETTINGS[key]
+        text = self.config.get(key, setting.default)
+        try:
+            return setting.parse(text)
+        except (ValueError, KeyError):
+            raise ConfigurationError(f"broker setting {key}={text}: expected {setting.expects}") from None
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """HOST and PORT of ``HOST:PORT``; an IPv6 host stands in brackets.
+
+    :raises ConfigurationError: if it is nothing like that.
+    """
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise ConfigurationError(f"listen address {text!r}: expected HOST:PORT, as 127.0.0.1:9092")
+    return host, int(port)
+
+
+def parse_config(pairs: Iterable[str]) -> dict[str, str]:
+    """Settings given as ``key=value``.
+
+    :raises ConfigurationError: if one has no ``=``.
+    """
+    config = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise ConfigurationError(f"broker setting {pair!r}: expected key=value")
+        config[key.strip()] = value.strip()
+    return config

@@ -1,0 +1,91 @@
+"""One client connection: frames in, requests to their handlers, responses out in the order of the requests.
+
+Requests of one connection are handled one after another, as Kafka does; what is waiting on the socket meanwhile is the
+client's back-pressure. A request that cannot be read, or is of an unknown API or version, ends the connection.
+"""
+
+import asyncio
+import logging
+
+from dualwrite.broker.api import api_versions
+from dualwrite.broker.api.context import BrokerContext
+from dualwrite.broker.api.routes import ROUTES
+from dualwrite.wire.apis import APIS, ApiKey
+from dualwrite.wire.codec import (
+    MalformedMessageError,
+    RequestHead,
+    read_body,
+    read_request_head,
+    write_response,
+)
+from dualwrite.wire.frames import SIZE_PREFIX, FrameTooLargeError, frame_size, with_size
+
+logger = logging.getLogger(__name__)
+
+
+class Connection:
+    """Serves one client until it goes away or breaks the protocol."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        broker: BrokerContext,
+        max_request_bytes: int,
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._broker = broker
+        self._max_request_bytes = max_request_bytes
+        self._peer = writer.get_extra_info("peername")
+        self._is_answering = False
+        self._is_finishing = False
+
+    async def serve(self) -> None:
+        """Answer requests until the client closes the connection; then close it here."""
+        try:
+            while not self._is_finishing:
+                frame = await self._read_frame()
+                self._is_answering = True
+                response = await self._answer(frame)
+                if response is not None:
+                    self._writer.write(with_size(response))
+                    await self._writer.drain()
+                self._is_answering = False
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass  # the client is gone, between two requests or in the middle of one: nothing to tell anybody
+        except (MalformedMessageError, FrameTooLargeError) as error:
+            logger.warning("closing the connection of %s: %s", self._peer, error)
+        finally:
+            self._writer.close()
+
+    def finish(self) -> None:
+        """Close the connection after the request that is being handled, or now if there is none."""
+        self._is_finishing = True
+        if not self._is_answering:
+            self._writer.close()
+
+    async def _read_frame(self) -> bytes:
+        prefix = await self._reader.readexactly(SIZE_PREFIX)
+        return await self._reader.readexactly(frame_size(prefix, self._max_request_bytes))
+
+    async def _answer(self, frame: bytes) -> bytes | None:
+        head, body_position = read_request_head(frame)
+        try:
+            key = ApiKey(head.api_key)
+            route = ROUTES[key]
+        except (ValueError, KeyError):
+            raise MalformedMessageError(f"unknown API key {head.api_key}") from None
+        if head.version not in route.versions:
+            return self._refuse_version(key, head)
+        request = read_body(APIS[key].request, head.version, frame, body_position)
+        response = await route.handle(request, head.version, self._broker)
+        if response is None:
+            return None
+        return write_response(key, head.version, head.correlation_id, response)
+
+    @staticmethod
+    def _refuse_version(key: ApiKey, head: RequestHead) -> bytes:
+        if key is ApiKey.API_VERSIONS:
+            return write_response(key, 0, head.correlation_id, api_versions.refuse())
+        raise MalformedMessageError(f"{key.name} v{head.version} is not supported")

@@ -1,0 +1,130 @@
+"""A bundled broker as a child process of this one, for tests, demos and small applications."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from dualwrite.errors import ConfigurationError, KafkaUnavailableError
+
+_POLL_SECONDS = 0.01
+
+
+class EmbeddedBroker:
+    """``with EmbeddedBroker(data_dir) as broker: … broker.bootstrap_servers``.
+
+    The broker is a process of its own, so that it neither shares this one's interpreter lock nor its death by accident.
+    It stops when the ``with`` block ends; if this process is killed it runs on and its data stays valid.
+
+    :param data_dir: where everything is kept. Opening the same directory again finds everything that was acknowledged.
+    :param listen: HOST:PORT; port 0 picks a free one at every start.
+    :param durability: ``fsync`` or ``os``, as for ``dualwrite broker``.
+    :param config: broker settings by Kafka's names.
+    :param start_timeout: seconds to wait until connections are accepted.
+    """
+
+    def __init__(
+        self,
+        data_dir: str | os.PathLike[str],
+        *,
+        listen: str = "127.0.0.1:0",
+        durability: str = "fsync",
+        config: Mapping[str, str] | None = None,
+        start_timeout: float = 30.0,
+    ) -> None:
+        self._data_dir = Path(data_dir)
+        self._listen = listen
+        self._durability = durability
+        self._config = dict(config or {})
+        self._start_timeout = start_timeout
+        self._process: subprocess.Popen[bytes] | None = None
+        self._address = ""
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """HOST:PORT, for ``bootstrap.servers``.
+
+        :raises ConfigurationError: if the broker is not running.
+        """
+        if self._process is None:
+            raise ConfigurationError("the embedded broker is not running; call start() or use it in a with statement")
+        return self._address
+
+    @property
+    def pid(self) -> int | None:
+        """The broker's process id, None if it is not running."""
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> "EmbeddedBroker":
+        """Start the process and wait until it accepts connections; nothing happens if it runs already.
+
+        :raises ConfigurationError: if the broker refuses to start; the message is the broker's own last line.
+        :raises KafkaUnavailableError: if it does not get ready within ``start_timeout``.
+        """
+        if self._process is not None:
+            return self
+        with tempfile.TemporaryDirectory(prefix="dualwrite-broker-") as scratch:
+            ready, errors = Path(scratch, "ready"), Path(scratch, "errors")
+            with errors.open("wb") as stderr:
+                # a session of its own: Ctrl-C in the terminal is for the application, which then stops the broker
+                process = subprocess.Popen(  # noqa: S603  our own module, no shell
+                    self._command(ready), stdin=subprocess.DEVNULL, stderr=stderr, start_new_session=True
+                )
+            try:
+                self._address = self._wait_until_ready(process, ready, errors)
+            except BaseException:
+                process.kill()
+                process.wait()
+                raise
+        self._process = process
+        return self
+
+    def stop(self, timeout: float = 15.0) -> None:
+        """Stop the broker cleanly; after ``timeout`` seconds, kill it (which loses nothing that was acknowledged)."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def kill(self) -> None:
+        """Kill the broker with SIGKILL, as a crash would: for tests of what survives it."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    def __enter__(self) -> "EmbeddedBroker":
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _command(self, ready: Path) -> list[str]:
+        command = [sys.executable, "-m", "dualwrite", "broker", "--data-dir", str(self._data_dir)]
+        command += ["--listen", self._listen, "--durability", self._durability, "--ready-file", str(ready)]
+        for key, value in self._config.items():
+            command += ["--config", f"{key}={value}"]
+        return command
+
+    def _wait_until_ready(self, process: "subprocess.Popen[bytes]", ready: Path, errors: Path) -> str:
+        deadline = time.monotonic() + self._start_timeout
+        while not ready.exists():
+            if process.poll() is not None:
+                lines = errors.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
+                raise ConfigurationError(f"the broker did not start: {lines[-1].removeprefix('dualwrite: ')}")
+            if time.monotonic() > deadline:
+                raise KafkaUnavailableError(f"the broker was not ready within {self._start_timeout:g} s")
+            time.sleep(_POLL_SECONDS)
+        return ready.read_text().splitlines()[0]

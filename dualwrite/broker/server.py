@@ -1,0 +1,70 @@
+"""The listening socket, and the connections that are open."""
+
+import asyncio
+import socket
+
+from dualwrite.broker.api.context import BrokerContext
+from dualwrite.broker.connection import Connection
+from dualwrite.broker.runtime.flusher import stop_process
+from dualwrite.errors import ConfigurationError
+
+_GRACE_SECONDS = 5.0
+_BACKLOG = 1024
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound socket that accepts nothing yet. A name that stands for several addresses is bound to its first, IPv4 if
+    there is one, so that there is one port even if ``port`` is 0.
+
+    :raises ConfigurationError: if the address cannot be listened on.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        raise ConfigurationError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+    return listener
+
+
+class Server:
+    """Accepts connections on a bound socket and serves each in a task of its own."""
+
+    def __init__(self, broker: BrokerContext, max_request_bytes: int) -> None:
+        self._broker = broker
+        self._max_request_bytes = max_request_bytes
+        self._connections: dict[asyncio.Task[None], Connection] = {}
+        self._server: asyncio.Server | None = None
+
+    async def start(self, listener: socket.socket) -> None:
+        """Accept connections from now on."""
+        self._server = await asyncio.start_server(self._accept, sock=listener, backlog=_BACKLOG)
+
+    async def close(self) -> None:
+        """Accept no more, let the requests that are being handled be answered, and close every connection."""
+        assert self._server is not None
+        self._server.close()
+        for connection in self._connections.values():
+            connection.finish()
+        if self._connections:
+            await asyncio.wait(list(self._connections), timeout=_GRACE_SECONDS)
+        for task in self._connections:
+            task.cancel()
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        sock: socket.socket = writer.get_extra_info("socket")
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = Connection(reader, writer, self._broker, self._max_request_bytes)
+        task = asyncio.get_running_loop().create_task(connection.serve())
+        self._connections[task] = connection
+        task.add_done_callback(self._forget)
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        """A connection handles every way in which a client can fail; anything else is a bug that may have left the
+        state half changed, and there is no going on from that."""
+        del self._connections[task]
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            stop_process(error)

@@ -1,0 +1,43 @@
+"""``dualwrite broker``: run the bundled broker in the foreground."""
+
+import argparse
+import logging
+from pathlib import Path
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    parser.add_argument("--data-dir", required=True, type=Path, metavar="DIR", help="where everything is kept")
+    parser.add_argument(
+        "--listen", default="127.0.0.1:9092", metavar="HOST:PORT", help="port 0 picks a free one (%(default)s)"
+    )
+    parser.add_argument(
+        "--durability",
+        choices=("fsync", "os"),
+        default="fsync",
+        help="acknowledge what is on disk, or what the operating system has taken (%(default)s)",
+    )
+    parser.add_argument(
+        "--config", action="append", nargs="+", default=[], metavar="KEY=VALUE", help="a setting by Kafka's name"
+    )
+    parser.add_argument("--ready-file", type=Path, metavar="PATH", help="gets HOST:PORT once connections are accepted")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the broker until it is told to stop."""
+    from dualwrite.broker.broker import serve
+    from dualwrite.broker.config import BrokerOptions, parse_config, parse_listen
+
+    host, port = parse_listen(arguments.listen)
+    config = parse_config(pair for pairs in arguments.config for pair in pairs)
+    options = BrokerOptions(
+        data_dir=arguments.data_dir,
+        host=host,
+        port=port,
+        durability=arguments.durability,
+        config=config,
+        ready_file=arguments.ready_file,
+    )
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    serve(options)
+    return 0
