@@ -28,10 +28,10 @@ def _torn(unsynced: bytearray, rng: random.Random) -> bytearray:
     kept = unsynced[: rng.randint(0, len(unsynced))]
     if rng.random() < 0.5:
         return kept
-    length = rng.randint(len(kept), len(unsynced))
+    length = rng.choice((len(unsynced), rng.randint(len(kept), len(unsynced))))
     while len(kept) < length:
         at = len(kept)
-        sector = unsynced[at : min(at + _SECTOR, length)]
+        sector = unsynced[at : min(at - at % _SECTOR + _SECTOR, length)]
         kept += rng.choice((sector, bytes(len(sector)), rng.randbytes(len(sector))))
     return kept
 

@@ -1,0 +1,58 @@
+"""Builders that the tests of the log share."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from dualwrite.broker.log.partition_log import PartitionLog
+from dualwrite.ports import Files
+from dualwrite.records.batch import Record
+from dualwrite.records.header import BatchFields, BatchHeader, iterate_batches
+from tests.strategies import placed
+
+DIRECTORY = Path("/data/t-0")
+
+
+class Reported:
+    """What a log that is opened reports."""
+
+    def __init__(self) -> None:
+        self.headers: list[BatchHeader] = []
+        self.bodies: list[bytes | None] = []
+
+    def __call__(self, header: BatchHeader, body: bytes | None) -> None:
+        self.headers.append(header)
+        self.bodies.append(body)
+
+    @property
+    def offsets(self) -> list[int]:
+        return [header.base_offset for header in self.headers]
+
+
+def opened(
+    files: Files, directory: Path = DIRECTORY, segment_bytes: int = 1 << 30, reported: Reported | None = None
+) -> PartitionLog:
+    """The log of ``directory``; ``reported`` sees its batches."""
+    return PartitionLog.open(files, directory, segment_bytes, reported or Reported())
+
+
+def add(log: PartitionLog, *records: Record, fields: BatchFields | None = None) -> bytes:
+    """Append one batch of ``records``, one plain record if there are none; returns its bytes as they stand in the log."""
+    batch = placed(records or (Record(b"key", b"value", 1000),), log.end_offset, fields)
+    log.append(batch)
+    return bytes(batch)
+
+
+def add_each(log: PartitionLog, timestamps: Sequence[int]) -> None:
+    """Append one batch of one record for each of ``timestamps``."""
+    for timestamp in timestamps:
+        add(log, Record(None, b"v", timestamp))
+
+
+def whole(log: PartitionLog) -> bytes:
+    """Everything in the log."""
+    data, offset = b"", log.start_offset
+    while part := log.read(offset, 1 << 20, log.end_offset):
+        data += part
+        *_, (last, _) = iterate_batches(part)
+        offset = last.next_offset
+    return data
