@@ -1,0 +1,266 @@
+"""The layering of docs/design.md as rules over a tree of Python files. Files are parsed, never imported.
+
+A rule is a function from the modules of a tree to the sentences that say what breaks it. Modules are named without the
+package: ``broker.core.transactions``, and ``""`` for the package's own ``__init__``.
+"""
+
+import ast
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGE = "dualwrite"
+LONGEST_FILE = 450
+LONGEST_FUNCTION = 70
+
+PURE = (
+    "errors",
+    "ids",
+    "ports",
+    "version",
+    "records",
+    "wire",
+    "broker.facts",
+    "broker.core",
+    "coordinator.machine",
+    "coordinator.verdict",
+    "client.batches",
+    "client.verbs",
+)
+GROUND_FLOOR = ("errors", "ids", "ports", "version", "records", "wire")
+
+_IMPURE_IMPORTS = frozenset(
+    [
+        "asyncio",
+        "concurrent",
+        "io",
+        "logging",
+        "multiprocessing",
+        "os",
+        "pathlib",
+        "queue",
+        "random",
+        "secrets",
+        "select",
+        "selectors",
+        "shutil",
+        "signal",
+        "socket",
+        "ssl",
+        "subprocess",
+        "sys",
+        "tempfile",
+        "threading",
+        "time",
+        "confluent_kafka",
+        "sqlalchemy",
+        "uvloop",
+    ]
+)
+_IMPURE_CALLS = frozenset({"open", "print", "input", "exec", "eval", "now", "today", "utcnow", "uuid1", "uuid4"})
+_TYPES_IN_PORTS = frozenset({"pathlib.Path"})  # a Protocol names a path by its type
+
+# A room, and the rooms that may be behind its doors. Its own is always one of them, and so is the ground floor.
+MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(GROUND_FLOOR, GROUND_FLOOR),
+    "client": GROUND_FLOOR,
+    "coordinator": (*GROUND_FLOOR, "client"),
+    "loader": (*GROUND_FLOOR, "coordinator"),
+    "spark": (*GROUND_FLOOR, "client", "coordinator"),
+    "broker": GROUND_FLOOR,
+    "cli": (*GROUND_FLOOR, "client", "coordinator", "loader", "broker"),
+    "testing": (*GROUND_FLOOR, "client", "coordinator", "loader", "broker"),
+    "__main__": ("cli",),
+}
+NEVER: tuple[tuple[str, str], ...] = (
+    ("broker.core", "broker.log"),
+    ("broker.core", "broker.runtime"),
+    ("broker.core", "broker.api"),
+    ("broker.log", "broker.core"),
+    ("broker.log", "broker.runtime"),
+    ("broker.log", "broker.api"),
+    ("broker.facts", "broker.core"),
+    ("broker.facts", "broker.log"),
+    ("broker.facts", "broker.runtime"),
+    ("broker.facts", "broker.api"),
+    ("broker.runtime", "broker.api"),
+    ("broker.api", "broker.log"),
+)
+
+
+@dataclass(frozen=True)
+class Module:
+    """One parsed file."""
+
+    name: str
+    tree: ast.Module
+    lines: int
+    imports: frozenset[str]
+    """Full dotted names: ``socket``, ``pathlib.Path``; of the package itself only modules, ``dualwrite.ids``."""
+
+
+def read_tree(root: Path) -> list[Module]:
+    """The modules of the package in the directory ``root``."""
+    files = sorted(root.rglob("*.py"))
+    names = {_dotted(path.relative_to(root)): path for path in files}
+    known = {f"{PACKAGE}.{name}" for name in names if name} | {PACKAGE}
+    modules = []
+    for name, path in names.items():
+        text = path.read_text(encoding="utf-8")
+        tree = ast.parse(text, str(path))
+        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        imports = frozenset(_imports(tree, package, known))
+        modules.append(Module(name, tree, len(text.splitlines()), imports))
+    return modules
+
+
+def within(name: str, rooms: tuple[str, ...]) -> bool:
+    """True if module ``name`` is one of ``rooms`` or inside one."""
+    return any(name == room or name.startswith(f"{room}.") for room in rooms)
+
+
+def pure_modules_do_no_io(modules: list[Module]) -> Iterator[str]:
+    """Tier P: no clock, randomness, socket, file, logging, await; and on pure modules only."""
+    for module in modules:
+        if not within(module.name, PURE):
+            continue
+        for imported in sorted(module.imports):
+            top = imported.partition(".")[0]
+            is_type = module.name == "ports" and imported in _TYPES_IN_PORTS
+            if top in _IMPURE_IMPORTS and not is_type:
+                yield f"{module.name} is pure and imports {top}"
+            if top == PACKAGE and not within(_inside(imported), PURE):
+                yield f"{module.name} is pure and imports {_inside(imported)}, which is not"
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith):
+                yield f"{module.name} is pure and asynchronous at line {node.lineno}"
+            if isinstance(node, ast.Call) and _called(node.func) in _IMPURE_CALLS:
+                yield f"{module.name} is pure and calls {_called(node.func)} at line {node.lineno}"
+
+
+def rooms_know_only_what_they_stand_on(modules: list[Module]) -> Iterator[str]:
+    """The arrows between the rooms of the house, and between the rooms of the broker."""
+    for module in modules:
+        if not module.name:
+            continue
+        room = module.name.partition(".")[0]
+        if room not in MAY_IMPORT:
+            yield f"{module.name} is in a room that the plan of the house lacks"
+            continue
+        for imported in sorted(_own(module)):
+            if not within(imported, (room, *MAY_IMPORT[room])):
+                yield f"{module.name} imports {imported}"
+            for above, below in NEVER:
+                if within(module.name, (above,)) and within(imported, (below,)):
+                    yield f"{module.name} imports {imported}"
+
+
+def nothing_imports_the_face(modules: list[Module]) -> Iterator[str]:
+    """The package's own ``__init__`` is for users."""
+    for module in modules:
+        if PACKAGE in module.imports and module.name:
+            yield f"{module.name} imports {PACKAGE} itself"
+
+
+def pyspark_is_imported_in_spark_only(modules: list[Module]) -> Iterator[str]:
+    """Nobody needs Spark for the rest."""
+    for module in modules:
+        if not within(module.name, ("spark",)) and any(name.partition(".")[0] == "pyspark" for name in module.imports):
+            yield f"{module.name} imports pyspark"
+
+
+def imports_have_no_loops(modules: list[Module]) -> Iterator[str]:
+    """Imports inside functions and for type checkers count too."""
+    graph = {module.name: sorted(_own(module)) for module in modules if module.name}
+    done: set[str] = set()
+    for start in graph:
+        yield from _loops(graph, start, [], done)
+
+
+def every_module_has_a_docstring(modules: list[Module]) -> Iterator[str]:
+    """It says why the room exists."""
+    for module in modules:
+        if not ast.get_docstring(module.tree):
+            yield f"{module.name or PACKAGE} has no docstring"
+
+
+def files_are_short(modules: list[Module]) -> Iterator[str]:
+    """At most 450 lines."""
+    for module in modules:
+        if module.lines > LONGEST_FILE:
+            yield f"{module.name} has {module.lines} lines; the limit is {LONGEST_FILE}"
+
+
+def functions_are_short(modules: list[Module]) -> Iterator[str]:
+    """At most 70 lines, docstring included."""
+    for module in modules:
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or node.lineno) - node.lineno + 1
+                if length > LONGEST_FUNCTION:
+                    yield f"{module.name}.{node.name} has {length} lines; the limit is {LONGEST_FUNCTION}"
+
+
+Rule = Callable[[list[Module]], Iterator[str]]
+RULES: tuple[Rule, ...] = (
+    pure_modules_do_no_io,
+    rooms_know_only_what_they_stand_on,
+    nothing_imports_the_face,
+    pyspark_is_imported_in_spark_only,
+    imports_have_no_loops,
+    every_module_has_a_docstring,
+    files_are_short,
+    functions_are_short,
+)
+
+
+def _dotted(path: Path) -> str:
+    parts = path.with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _inside(imported: str) -> str:
+    return imported.partition(".")[2]
+
+
+def _called(function: ast.expr) -> str:
+    """The last word of what is called: ``now`` in ``datetime.now()``."""
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def _own(module: Module) -> set[str]:
+    """What ``module`` imports of the package, the package's face and itself left out."""
+    return {_inside(name) for name in module.imports if name.startswith(f"{PACKAGE}.")} - {module.name}
+
+
+def _imports(tree: ast.Module, package: str, known: set[str]) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name
+        elif isinstance(node, ast.ImportFrom):
+            source = _absolute(node, package)
+            for alias in node.names:
+                full = f"{source}.{alias.name}"
+                yield full if full in known or source.partition(".")[0] != PACKAGE else source
+
+
+def _absolute(node: ast.ImportFrom, package: str) -> str:
+    if not node.level:
+        return node.module or ""
+    parents = [PACKAGE, *package.split(".")] if package else [PACKAGE]
+    base = parents[: len(parents) - node.level + 1]
+    return ".".join([*base, node.module] if node.module else base)
+
+
+def _loops(graph: Mapping[str, list[str]], name: str, path: list[str], done: set[str]) -> Iterator[str]:
+    if name in path:
+        yield "import loop: " + " -> ".join([*path[path.index(name) :], name])
+        return
+    if name in done:
+        return
+    for imported in graph.get(name, ()):
+        yield from _loops(graph, imported, [*path, name], done)
+    done.add(name)
