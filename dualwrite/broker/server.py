@@ -1,12 +1,14 @@
 """The listening socket, and the connections that are open."""
 
 import asyncio
+import logging
 import socket
 
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.connection import Connection
-from dualwrite.broker.runtime.flusher import stop_process
 from dualwrite.errors import ConfigurationError
+
+logger = logging.getLogger(__name__)
 
 _GRACE_SECONDS = 5.0
 _BACKLOG = 1024
@@ -62,9 +64,9 @@ class Server:
         task.add_done_callback(self._forget)
 
     def _forget(self, task: asyncio.Task[None]) -> None:
-        """A connection handles every way in which a client can fail; anything else is a bug that may have left the
-        state half changed, and there is no going on from that."""
+        """A connection copes with every way in which a client can fail, and what must not fail half way stops the process
+        by itself; so this is a bug that harms one client, whose connection is closed."""
         del self._connections[task]
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            stop_process(error)
+            logger.error("closing a connection: %s", error, exc_info=error)

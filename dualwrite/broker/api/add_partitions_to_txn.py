@@ -70,7 +70,7 @@ def _partitions(topics: Iterable[Message]) -> frozenset[TopicPartition]:
 
 def _by_topic(errors: Mapping[TopicPartition, ErrorCode]) -> list[Message]:
     topic_result = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
-    partition_result = AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult
+    partition_result = topic_result.AddPartitionsToTxnPartitionResult
     by_topic: dict[str, list[Message]] = {}
     for name, error in sorted(errors.items()):
         result = partition_result(partition_index=name.partition, partition_error_code=error)

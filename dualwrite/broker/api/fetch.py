@@ -73,7 +73,7 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
         for partition in partitions.values():
             partition.remove_reader(reader)
     return FetchResponse(
-        throttle_time_ms=0, error_code=ErrorCode.NONE, session_id=_NO_SESSION, responses=read.topics, node_endpoints=[]
+        throttle_time_ms=0, error_code=ErrorCode.NONE, session_id=_NO_SESSION, responses=read.topics
     )
 
 

@@ -16,7 +16,6 @@ KEY = ApiKey.METADATA
 VERSIONS = range(14)
 
 _FIRST_WITH_CHOICE_OF_CREATION = 4
-_NOT_ASKED = -2147483648  # authorized operations, where the client did not ask for them
 
 
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
@@ -38,7 +37,6 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
         cluster_id=broker.cluster.state.cluster_id,
         controller_id=NODE_ID,
         topics=topics,
-        cluster_authorized_operations=_NOT_ASKED,
         error_code=ErrorCode.NONE,
     )
 
@@ -65,7 +63,6 @@ def _missing(error: ErrorCode, name: str | None, topic_id: object) -> Message:
         topic_id=topic_id,
         is_internal=False,
         partitions=[],
-        topic_authorized_operations=_NOT_ASKED,
     )
 
 
@@ -88,5 +85,4 @@ def _describe(topic: TopicCreated) -> Message:
             )
             for index in range(topic.partitions)
         ],
-        topic_authorized_operations=_NOT_ASKED,
     )

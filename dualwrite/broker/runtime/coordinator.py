@@ -95,9 +95,10 @@ class TransactionCoordinator:
         The last fact needs no barrier of its own: until it is durable a restart finds the decision and writes the
         markers again, which changes nothing, and the client's next transaction is journaled behind it.
         """
-        for name in effect.partitions:
-            partition = self._cluster.partition(name)
-            if partition is not None:
-                partition.append_marker(effect.marker, effect.producer, self._clock.wall_ms())
+        with self._flusher.critical():
+            for name in effect.partitions:
+                partition = self._cluster.partition(name)
+                if partition is not None:
+                    partition.append_marker(effect.marker, effect.producer, self._clock.wall_ms())
         await self._flusher.barrier()
         self._decide(MarkersWritten(effect.transactional_id))
