@@ -1,0 +1,56 @@
+"""``dualwrite db``: make and inspect the tables that this library keeps in the user's database.
+
+Plain functions, for the command line and for programs that upgrade at their own start.
+"""
+
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from sqlalchemy import Connection
+
+from dualwrite.cli.database import database
+from dualwrite.coordinator.database import begin_writing
+from dualwrite.coordinator.tables import VERSION_TABLE
+
+_UPGRADE_LOCK = 0x6475616C  # any number that no other user of advisory locks is likely to choose
+
+
+def upgrade(url: str, revision: str = "head") -> str | None:
+    """Bring the tables in the database at ``url`` up to date; return their version. Doing it again changes nothing.
+
+    All in one transaction, one process at a time.
+
+    :raises ConfigurationError: if the URL is malformed or the database refuses; the message is one line.
+    """
+    with database(url, must_exist=False) as engine, engine.begin() as connection:
+        begin_writing(connection)
+        if connection.dialect.name == "postgresql":
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_UPGRADE_LOCK})")
+        config = Config()
+        config.set_main_option("script_location", str(migrations_directory()).replace("%", "%%"))
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+        return _version(connection)
+
+
+def current(url: str) -> str | None:
+    """The version of the tables in the database at ``url``; None before the first ``upgrade``.
+
+    :raises ConfigurationError: if the URL is malformed or the database refuses; the message is one line.
+    """
+    with database(url, must_exist=True) as engine, engine.connect() as connection:
+        return _version(connection)
+
+
+def migrations_directory() -> Path:
+    """Where alembic's scripts are: inside the package when it is installed, beside it in a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "migrations"
+    return installed if installed.is_dir() else package.parent / "migrations"
+
+
+def _version(connection: Connection) -> str | None:
+    context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
+    return context.get_current_revision()

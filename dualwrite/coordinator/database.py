@@ -1,0 +1,227 @@
+"""The state table as a DecisionStore, through SQLAlchemy: SQLite and PostgreSQL.
+
+Why the row lock holds:
+
+- PostgreSQL: SELECT … FOR UPDATE at READ COMMITTED waits for whoever wrote the row and then sees what it committed.
+- SQLite has one write lock for the whole database, but Python's driver begins transactions late and deferred. So every
+  transaction here begins with BEGIN IMMEDIATE, which waits for the lock as long as the engine's ``timeout`` says.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import Connection, Engine, func, insert, select, update
+from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+
+from dualwrite.coordinator.participants import Lease
+from dualwrite.coordinator.tables import kafka_transaction_state as table
+from dualwrite.errors import ConfigurationError, DatabaseBusyError, DatabaseNotReadyError, FencedError
+from dualwrite.ids import PreparedTxnState
+
+_LOG = logging.getLogger("dualwrite")
+_UNDEFINED_TABLE, _UNDEFINED_COLUMN, _LOCK_NOT_AVAILABLE = "42P01", "42703", "55P03"
+_TAKE_OVER_ATTEMPTS = 3
+
+
+def begin_writing(connection: Connection) -> None:
+    """Make sure that ``connection``, whose SQLAlchemy transaction has begun, is in a real transaction of the database.
+
+    On SQLite it takes the write lock now. Python's sqlite3 begins a transaction only at the first INSERT, UPDATE or
+    DELETE; a SAVEPOINT before that would commit on its own when it is released, and a transaction that has read before
+    it writes fails at once with "database is locked", whatever the timeout.
+
+    :raises ConfigurationError: if the engine is in autocommit mode: no two statements would be one transaction.
+    :raises DatabaseBusyError: if the lock was not free within the engine's ``timeout``.
+    """
+    driver = connection.connection.dbapi_connection
+    if connection.dialect.name == "sqlite":
+        # A transaction that is open already was begun by the user's own "begin" listener or by autocommit=False.
+        if not getattr(driver, "in_transaction", True):
+            with _clear_errors(connection.engine):
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+    elif getattr(driver, "autocommit", False) is True:
+        raise ConfigurationError("the database engine is in AUTOCOMMIT: a dual write needs its transactions; remove it")
+
+
+class SqlHeldDecision:
+    """A HeldDecision: the state row, locked by the transaction of one connection."""
+
+    def __init__(self, connection: Connection, lease: Lease, state: PreparedTxnState) -> None:
+        self._connection = connection
+        self._lease = lease
+        self._state = state
+
+    @property
+    def state(self) -> PreparedTxnState:
+        """The state that the row stored when it was locked."""
+        return self._state
+
+    def verify(self) -> None:
+        """Read the token again; see HeldDecision.verify."""
+        token = self._connection.scalar(
+            select(table.c.fencing_token).where(table.c.transactional_id == self._lease.transactional_id)
+        )
+        if token != self._lease.fencing_token:
+            raise _fenced(self._lease)
+
+
+class SqlDecisionStore:
+    """A DecisionStore in the database of ``engine``.
+
+    :param engine: the user's engine; its settings and listeners stay as they are.
+    :param lock_timeout: seconds to wait for the row on PostgreSQL; SQLite waits as long as the engine's ``timeout``.
+    :raises ConfigurationError: if the engine is a SQLite database in memory, which forgets decisions with the process.
+    """
+
+    def __init__(self, engine: Engine, lock_timeout: float = 30.0) -> None:
+        if engine.dialect.name == "sqlite" and engine.url.database in (None, "", ":memory:"):
+            raise ConfigurationError("a SQLite database in memory forgets every decision with the process: use a file")
+        self._engine = engine
+        self._lock_timeout_ms = int(lock_timeout * 1000)
+
+    def take_over(self, transactional_id: str, owner: str) -> Lease:
+        """Raise the fencing token; see DecisionStore.take_over."""
+        for _ in range(_TAKE_OVER_ATTEMPTS):
+            lease = self._raise_token(transactional_id, owner) or self._insert(transactional_id, owner)
+            if lease is not None:
+                return lease
+        raise DatabaseBusyError(
+            f"the state row of {transactional_id!r} appears and vanishes: does something delete it?"
+        )
+
+    @contextmanager
+    def locked(self, lease: Lease) -> Iterator[SqlHeldDecision]:
+        """Hold the row's lock; see DecisionStore.locked. Writes nothing: the transaction is rolled back at the end."""
+        with self._transaction(commit=False) as connection:
+            with _clear_errors(self._engine):
+                state = _lock_row(connection, lease)
+            yield SqlHeldDecision(connection, lease, state)
+
+    def store(self, connection: Connection, lease: Lease, state: PreparedTxnState) -> None:
+        """Write ``state`` in the caller's transaction; see DecisionStore.store."""
+        statement = (
+            update(table)
+            .where(table.c.transactional_id == lease.transactional_id)
+            .where(table.c.fencing_token == lease.fencing_token)
+            .values(
+                prepared_txn_state=str(state.producer) if state else "",
+                anchor=None if state.anchor is None else str(state.anchor),
+                updated_at=func.current_timestamp(),
+                outcome=None,
+            )
+        )
+        with _clear_errors(self._engine):
+            if connection.execute(statement).rowcount != 1:
+                raise _fenced(lease)
+
+    def _raise_token(self, transactional_id: str, owner: str) -> Lease | None:
+        """The new lease; None if there is no row yet."""
+        with self._transaction(commit=True) as connection, _clear_errors(self._engine):
+            raised = connection.execute(
+                update(table)
+                .where(table.c.transactional_id == transactional_id)
+                .values(
+                    fencing_token=table.c.fencing_token + 1,
+                    owner=owner,
+                    lease_expires_at=None,
+                    updated_at=func.current_timestamp(),
+                )
+            )
+            if raised.rowcount == 0:
+                return None
+            token = connection.scalar(select(table.c.fencing_token).where(table.c.transactional_id == transactional_id))
+            return Lease(transactional_id, int(token or 0))
+
+    def _insert(self, transactional_id: str, owner: str) -> Lease | None:
+        """The first lease of a new row; None if another process has just inserted it."""
+        row = {"transactional_id": transactional_id, "fencing_token": 1, "owner": owner, "prepared_txn_state": ""}
+        try:
+            with self._transaction(commit=True) as connection, _clear_errors(self._engine):
+                connection.execute(insert(table).values(updated_at=func.current_timestamp(), **row))
+        except IntegrityError:
+            return None
+        return Lease(transactional_id, 1)
+
+    @contextmanager
+    def _transaction(self, *, commit: bool) -> Iterator[Connection]:
+        """A transaction of its own. It never reuses a snapshot: what it waited for, it sees."""
+        with self._engine.connect() as connection:
+            if connection.dialect.name != "sqlite":
+                connection.execution_options(isolation_level="READ COMMITTED")
+            try:
+                transaction = connection.begin()
+                begin_writing(connection)
+                if connection.dialect.name == "postgresql":
+                    connection.exec_driver_sql(f"SET LOCAL lock_timeout = {self._lock_timeout_ms}")
+                yield connection
+                if commit:
+                    with _clear_errors(self._engine):
+                        transaction.commit()
+                else:
+                    transaction.rollback()
+            except BaseException:
+                discard(connection)
+                raise
+
+
+def discard(connection: Connection) -> None:
+    """End whatever transaction is open on ``connection`` and drop the driver's connection. Raises nothing of its own.
+
+    SQLAlchemy sends no ROLLBACK once a COMMIT has raised; an open transaction would keep its locks.
+    """
+    if connection.closed:
+        return
+    driver = connection.dialect.dbapi
+    expected: tuple[type[Exception], ...] = (SQLAlchemyError,) if driver is None else (SQLAlchemyError, driver.Error)
+    try:
+        connection.dialect.do_rollback(connection.connection)
+    except expected as error:
+        _LOG.debug("rollback on a connection that is being dropped: %s", error)
+    connection.invalidate()
+
+
+def _lock_row(connection: Connection, lease: Lease) -> PreparedTxnState:
+    """Lock the row and return the state in it; FencedError if it is no longer the lease's."""
+    if connection.dialect.name == "sqlite":
+        # Where the driver had begun a deferred transaction, this takes the write lock; elsewhere it changes nothing.
+        connection.execute(
+            update(table)
+            .where(table.c.transactional_id == lease.transactional_id)
+            .values(fencing_token=table.c.fencing_token)
+        )
+    row = connection.execute(
+        select(table.c.prepared_txn_state, table.c.anchor, table.c.fencing_token)
+        .where(table.c.transactional_id == lease.transactional_id)
+        .with_for_update()
+    ).one_or_none()
+    if row is None or row.fencing_token != lease.fencing_token:
+        raise _fenced(lease)
+    return PreparedTxnState.parse(f"{row.prepared_txn_state}:{row.anchor}" if row.anchor else row.prepared_txn_state)
+
+
+def _fenced(lease: Lease) -> FencedError:
+    return FencedError(
+        f"another process has taken over {lease.transactional_id!r} (fencing token {lease.fencing_token} is no longer "
+        "valid): stop one of the two, or give the applications different names"
+    )
+
+
+@contextmanager
+def _clear_errors(engine: Engine) -> Iterator[None]:
+    """Give the errors that have a plain meaning here their name; every other passes as SQLAlchemy's."""
+    try:
+        yield
+    except DBAPIError as error:
+        code = getattr(error.orig, "sqlstate", None)
+        text = str(error.orig)
+        if code in (_UNDEFINED_TABLE, _UNDEFINED_COLUMN) or "no such table" in text or "no such column" in text:
+            url = engine.url.render_as_string(hide_password=True)
+            raise DatabaseNotReadyError(
+                f"the table {table.name!r} is missing or of another version: run `dualwrite db upgrade --db {url}`"
+            ) from error
+        if code == _LOCK_NOT_AVAILABLE or "database is locked" in text or "database table is locked" in text:
+            raise DatabaseBusyError(
+                f"the database is locked: another transaction holds {table.name!r} or its database for too long"
+            ) from error
+        raise

@@ -1,0 +1,245 @@
+"""The blocking driver: performs the machine's steps on a KafkaParticipant, a SQLAlchemy connection and the state table.
+
+It decides nothing. A step that raises is reported to the machine as failed, whatever was raised; the error is kept.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+
+from sqlalchemy import Connection, Engine, RootTransaction, event
+from sqlalchemy.orm import Session
+
+from dualwrite.coordinator.database import begin_writing, discard
+from dualwrite.coordinator.machine import Event, Machine, State, Step
+from dualwrite.coordinator.participants import DecisionStore, KafkaParticipant
+from dualwrite.coordinator.recovery import was_committed
+from dualwrite.coordinator.slots import Slot
+from dualwrite.errors import FencedError, InvalidTransactionStateError, PrepareFailedError
+from dualwrite.ids import PreparedTxnState
+
+_LOG = logging.getLogger("dualwrite")
+_ENDED_BY_USER = (
+    "the database transaction of a unit of work ended inside its block: leave commit and rollback to the block's end"
+)
+
+
+class BlockingDriver:
+    """One unit of work, from ``begin`` to ``finish``.
+
+    The slot's participant is borrowed, and given back only after an end that leaves nothing open in Kafka. Whatever
+    else happens, an interrupt between two steps included, the slot is left without one and recovers at its next use.
+
+    :param slot: ready, and in nobody else's use.
+    :param observe: called with each step's name before it; what it raises counts as the step's failure.
+    """
+
+    def __init__(self, engine: Engine, store: DecisionStore, slot: Slot, observe: Callable[[str], None]) -> None:
+        self.machine = Machine()
+        self.interrupt: BaseException | None = None
+        """The first KeyboardInterrupt, SystemExit or the like that hit a step; it must reach the caller."""
+        self.fenced: FencedError | None = None
+        self._engine = engine
+        self._store = store
+        self._slot = slot
+        self._observe = observe
+        self._participant = slot.lend()
+        self._reusable = True
+        self._connection: Connection | None = None
+        self._transaction: RootTransaction | None = None
+        self._session: Session | None = None
+        self._records = 0
+        self._prepared = PreparedTxnState()
+        self._actions: Mapping[Step, Callable[[], Event]] = {
+            Step.BEGIN_DATABASE: self._begin_database,
+            Step.BEGIN_KAFKA: self._begin_kafka,
+            Step.PREPARE_KAFKA: self._prepare_kafka,
+            Step.STORE_STATE: self._store_state,
+            Step.COMMIT_DATABASE: self._commit_database,
+            Step.COMMIT_KAFKA: self._commit_kafka,
+            Step.READ_DECISION: self._read_decision,
+            Step.ROLLBACK_DATABASE: self._rollback_database,
+            Step.ABORT_KAFKA: self._abort_kafka,
+            Step.FINISH_LATER: self._finish_later,
+        }
+
+    @property
+    def connection(self) -> Connection:
+        """The unit's connection.
+
+        :raises InvalidTransactionStateError: outside the block.
+        """
+        self._require_user_code()
+        assert self._connection is not None
+        return self._connection
+
+    @property
+    def session(self) -> Session:
+        """An ORM session in the same database transaction, made at first use; it is flushed before Kafka is prepared.
+
+        :raises InvalidTransactionStateError: outside the block.
+        """
+        if self._session is None:
+            # The session takes part in the connection's transaction: its commit only flushes, its rollback ends all.
+            self._session = Session(bind=self.connection, join_transaction_mode="rollback_only")
+        self._require_user_code()
+        return self._session
+
+    def begin(self) -> None:
+        """Begin the database transaction; Kafka's begins with the first record. What went wrong is in ``machine``."""
+        try:
+            self.machine.advance(Event.BEGIN)
+            self._perform_steps()
+        finally:
+            if not self.machine.in_user_code:
+                self._release()
+
+    def produce(self, send: Callable[[KafkaParticipant], None]) -> None:
+        """Add a record by ``send(participant)``; before the first one the Kafka transaction begins.
+
+        If it cannot begin, that error is raised here and at every further call, and the unit of work is rolled back.
+
+        :raises InvalidTransactionStateError: outside the block.
+        """
+        self._require_user_code()
+        if self.machine.state is State.RUNNING:
+            self.machine.advance(Event.PRODUCE)
+            self._perform_steps()
+        if self.machine.error is not None:
+            raise self.machine.error
+        send(self._participant)
+        self._records += 1
+
+    def finish(self, error: BaseException | None) -> None:
+        """Commit both sides if ``error`` is None, roll both back otherwise. How it ended is in ``machine``."""
+        try:
+            error = error or self._failure_before_leaving()
+            if isinstance(error, FencedError):
+                self.fenced = error
+            self.machine.advance(Event.LEFT if error is None else Event.RAISED, error)
+            self._perform_steps()
+        finally:
+            self._release()
+
+    def _perform_steps(self) -> None:
+        """Do one step after the other until it is the user's turn or the end."""
+        while (step := self.machine.step) is not None and step is not Step.RUN:
+            if step is Step.FINISH_LATER:
+                self._reusable = False
+            self.machine.advance(*self._perform(step))
+
+    def _perform(self, step: Step) -> tuple[Event, BaseException | None]:
+        try:
+            self._observe(step.name)
+            return self._actions[step](), None
+        except BaseException as error:  # noqa: BLE001 - the machine decides what follows; the caller gets the error
+            _LOG.info("%s: %s failed: %r", self._slot.transactional_id, step.name, error)
+            if self.interrupt is None and not isinstance(error, Exception):
+                self.interrupt = error
+            if self.fenced is None and isinstance(error, FencedError):
+                self.fenced = error
+            return Event.FAILED, error
+
+    def _begin_database(self) -> Event:
+        self._connection = self._engine.connect()
+        self._transaction = self._connection.begin()
+        begin_writing(self._connection)
+        event.listen(self._connection, "commit", self._refuse_users_commit)
+        return Event.DONE
+
+    def _begin_kafka(self) -> Event:
+        self._participant.begin_transaction()
+        return Event.DONE
+
+    def _prepare_kafka(self) -> Event:
+        if not self._records:
+            # Kafka knows of no transaction then, and a state without a record could name the session's next one.
+            raise InvalidTransactionStateError(
+                "every produce() of this unit of work raised: there is nothing to commit"
+            )
+        self._prepared = self._participant.prepare_transaction()
+        if not self._prepared:
+            raise PrepareFailedError("the Kafka transaction was prepared without an identity")
+        return Event.DONE
+
+    def _store_state(self) -> Event:
+        assert self._connection is not None
+        self._store.store(self._connection, self._slot.lease, self._prepared)
+        return Event.DONE
+
+    def _commit_database(self) -> Event:
+        assert self._transaction is not None
+        self._transaction.commit()
+        return Event.DONE
+
+    def _commit_kafka(self) -> Event:
+        self._participant.commit_transaction()
+        return Event.DONE
+
+    def _read_decision(self) -> Event:
+        assert self._connection is not None
+        # If the COMMIT had no effect, the transaction is open still and holds the row that is to be locked.
+        discard(self._connection)
+        committed = was_committed(self._store, self._slot.lease, self._prepared)
+        return Event.COMMITTED if committed else Event.NOT_COMMITTED
+
+    def _rollback_database(self) -> Event:
+        if self._connection is not None:
+            if self._transaction_is_ours():
+                self._connection.rollback()
+            else:
+                discard(self._connection)
+        return Event.DONE
+
+    def _abort_kafka(self) -> Event:
+        self._participant.abort_transaction()
+        return Event.DONE
+
+    def _finish_later(self) -> Event:
+        self._participant.close()
+        self._slot.finish_later(self.fenced)
+        return Event.DONE
+
+    def _transaction_is_ours(self) -> bool:
+        return (
+            self._connection is not None
+            and self._transaction is not None
+            and self._transaction.is_active
+            and self._connection.get_transaction() is self._transaction
+        )
+
+    def _refuse_users_commit(self, _: Connection) -> None:
+        """Called by SQLAlchemy before every COMMIT of the connection: only the machine's own may happen."""
+        if self.machine.step is not Step.COMMIT_DATABASE:
+            raise InvalidTransactionStateError(_ENDED_BY_USER)
+
+    def _failure_before_leaving(self) -> BaseException | None:
+        """What keeps the unit of work from being committed, if anything. Flushing may run user code that produces."""
+        try:
+            if self._session is not None:
+                self._session.flush()
+        except BaseException as error:  # noqa: BLE001 - it is rolled back and raised by whoever called finish
+            return error
+        return None if self._transaction_is_ours() else InvalidTransactionStateError(_ENDED_BY_USER)
+
+    def _require_user_code(self) -> None:
+        if not self.machine.in_user_code:
+            raise InvalidTransactionStateError(
+                f"this unit of work is {self.machine.state.value!r}: tx can be used only inside its own block"
+            )
+
+    def _release(self) -> None:
+        """Give back what was borrowed: the participant to the slot, the connection to its pool (which rolls back)."""
+        if self.fenced is not None:
+            self._slot.fence(self.fenced)
+        if self._reusable and self.fenced is None and self.machine.result is not None:
+            self._slot.give_back(self._participant)
+        else:
+            self._participant.close()
+        try:
+            if self._session is not None:
+                self._session.close()
+            if self._connection is not None:
+                self._connection.close()
+        except Exception:
+            # The unit of work has ended; whoever is told otherwise by an error from here might run it again.
+            _LOG.exception("%s: releasing the connection failed", self._slot.transactional_id)

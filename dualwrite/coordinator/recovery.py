@@ -1,0 +1,64 @@
+"""Recovery: bring the Kafka side of one transactional id where the database's decision says, then make it usable again.
+
+The caller has taken the lease over (``DecisionStore.take_over``), once per process: that fenced the predecessor in the
+database. From then on everything happens under the row's lock, in an order in which every step has its reason. It is
+safe to run again after any failure, and at the same time as another process: one ends up as the owner, the others get
+FencedError or take over in their turn.
+"""
+
+from collections.abc import Callable
+
+from dualwrite.coordinator.participants import DecisionStore, KafkaParticipant, Lease, Outcome
+from dualwrite.ids import PreparedTxnState
+
+ParticipantFactory = Callable[[], KafkaParticipant]
+
+
+def recover(
+    store: DecisionStore, lease: Lease, factory: ParticipantFactory, observe: Callable[[str], None]
+) -> tuple[KafkaParticipant, Outcome]:
+    """Complete or abort what a predecessor left, and return a participant that is ready to begin, with what was done.
+
+    What remains exposed: if this process loses the row's lock (its database connection dies) *and* is paused between
+    the last ``verify`` and the plain init, a successor may have prepared a transaction that the plain init aborts.
+    Nothing in Kafka ties a plain init to a lease; the window is one request long.
+
+    :param observe: called with the name of each step before it (see DualWrite's ``on_step``).
+    :raises FencedError: if another process has taken over. Do not take over again.
+    :raises KafkaUnavailableError: if Kafka does not answer. The lock is released; run recovery again.
+    """
+    participant = factory()
+    try:
+        observe("RECOVER_LOCK")
+        # Before anything is said to Kafka. Whoever reads the row unlocked may read it, be slow, and abort the prepared
+        # transaction of a unit that a successor has committed meanwhile. While the lock is held nobody can take over,
+        # and no unit of work can commit. Taking the lock also waits for the predecessor's database transaction to end.
+        with store.locked(lease) as held:
+            observe("RECOVER_FENCE_KAFKA")
+            # Fences the predecessor in Kafka, and keeps what it prepared: a plain init would abort it undecided.
+            participant.init_transactions(keep_prepared_txn=True)
+            # Again, after Kafka is fenced. If the lock was lost meanwhile, the transaction seen now may be a
+            # successor's. A successor that takes over from here on fences this producer before it does anything else.
+            held.verify()
+            observe("RECOVER_COMPLETE")
+            outcome = participant.complete_transaction(held.state)
+            held.verify()
+            observe("RECOVER_INIT")
+            # Still under the lock: this init would abort whatever a successor had prepared.
+            participant.init_transactions()
+    except BaseException:
+        participant.close()
+        raise
+    return participant, outcome
+
+
+def was_committed(store: DecisionStore, lease: Lease, prepared: PreparedTxnState) -> bool:
+    """Settle a database COMMIT of unknown outcome: True if the row holds ``prepared``.
+
+    The row's lock is free only after the unit's database transaction has ended, and the token shows that nobody has
+    written the row since; so another state means that the transaction was rolled back, for good.
+
+    :raises FencedError: if another process has taken over: it completed both sides, and may have overwritten the row.
+    """
+    with store.locked(lease) as held:
+        return held.state == prepared
