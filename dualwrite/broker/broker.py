@@ -6,9 +6,10 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.config import BrokerOptions
@@ -54,7 +55,7 @@ def serve(options: BrokerOptions) -> None:
         _run(_serve(options))
 
 
-def _run(main: "asyncio._CoroutineLike[None]") -> None:
+def _run(main: Coroutine[Any, Any, None]) -> None:
     try:
         import uvloop
     except ImportError:  # not on every platform; asyncio's own loop does the same, slower
@@ -100,9 +101,7 @@ def _open_rooms(options: BrokerOptions, flusher: Flusher, port: int) -> BrokerCo
     cluster = Cluster(files, options.data_dir, flusher, clock, SystemEntropy(), options.topics)
     coordinator = TransactionCoordinator(files, options.data_dir, cluster, flusher, clock, options.transactions)
     host, port = options.advertised or (options.host, port)
-    return BrokerContext(
-        cluster, coordinator, flusher, clock, host, port, options.is_on("auto.create.topics.enable")
-    )
+    return BrokerContext(cluster, coordinator, flusher, clock, host, port, options.is_on("auto.create.topics.enable"))
 
 
 async def _keep_house(coordinator: TransactionCoordinator, interval_seconds: float) -> None:

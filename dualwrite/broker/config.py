@@ -67,8 +67,8 @@ class BrokerOptions:
     """How to run a broker.
 
     :param data_dir: where everything is kept; made if it is missing.
-    :param host: the address to listen on, and (unless advertised.listeners says otherwise) the one that clients are told.
-    :param port: 0 picks a free one.
+    :param host: the address to listen on, and (unless advertised.listeners says otherwise) the one that clients are
+    told. :param port: 0 picks a free one.
     :param durability: ``fsync``: nothing is acknowledged before it is on disk. ``os``: before the system has taken it.
     :param config: settings by Kafka's names, as text; what is missing has its default.
     :param ready_file: written once connections are accepted; its first line is HOST:PORT.

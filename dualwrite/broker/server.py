@@ -64,8 +64,8 @@ class Server:
         task.add_done_callback(self._forget)
 
     def _forget(self, task: asyncio.Task[None]) -> None:
-        """A connection copes with every way in which a client can fail, and what must not fail half way stops the process
-        by itself; so this is a bug that harms one client, whose connection is closed."""
+        """A connection copes with every way in which a client can fail, and what must not fail half way stops the
+        process by itself; so this is a bug that harms one client, whose connection is closed."""
         del self._connections[task]
         error = None if task.cancelled() else task.exception()
         if error is not None:

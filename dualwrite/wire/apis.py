@@ -43,8 +43,45 @@ from kafka.protocol.sasl import (
     SaslHandshakeResponse,
 )
 
+__all__ = [
+    "APIS",
+    "AddPartitionsToTxnRequest",
+    "AddPartitionsToTxnResponse",
+    "Api",
+    "ApiKey",
+    "ApiVersionsRequest",
+    "ApiVersionsResponse",
+    "CreateTopicsRequest",
+    "CreateTopicsResponse",
+    "DescribeProducersRequest",
+    "DescribeProducersResponse",
+    "DescribeTransactionsRequest",
+    "DescribeTransactionsResponse",
+    "EndTxnRequest",
+    "EndTxnResponse",
+    "FetchRequest",
+    "FetchResponse",
+    "FindCoordinatorRequest",
+    "FindCoordinatorResponse",
+    "InitProducerIdRequest",
+    "InitProducerIdResponse",
+    "ListOffsetsRequest",
+    "ListOffsetsResponse",
+    "ListTransactionsRequest",
+    "ListTransactionsResponse",
+    "Message",
+    "MetadataRequest",
+    "MetadataResponse",
+    "ProduceRequest",
+    "ProduceResponse",
+    "SaslAuthenticateRequest",
+    "SaslAuthenticateResponse",
+    "SaslHandshakeRequest",
+    "SaslHandshakeResponse",
+]
+
 Message = Any
-"""An instance of one of the message classes. kafka-python publishes no types; the codec checks what the wire can check."""
+"""An instance of one of the message classes. kafka-python has no types; the codec checks what the wire can."""
 
 
 class ApiKey(IntEnum):

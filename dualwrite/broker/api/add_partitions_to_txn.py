@@ -1,8 +1,8 @@
-"""AddPartitionsToTxn (24), v0–v5.
+"""AddPartitionsToTxn (24), v0-v5.
 
-Partitions join a transaction and begin it. All of a transaction's partitions are added or none: if one is unknown, it is
-told so and the others OPERATION_NOT_ATTEMPTED. v4 and v5 carry several transactions and may only verify (KIP-890); v5
-knows TRANSACTION_ABORTABLE. Before v2 a fenced client is told INVALID_PRODUCER_EPOCH. ACL: none yet.
+Partitions join a transaction and begin it. All of a transaction's partitions are added or none: if one is unknown, it
+is told so and the others OPERATION_NOT_ATTEMPTED. v4 and v5 carry several transactions and may only verify (KIP-890);
+v5 knows TRANSACTION_ABORTABLE. Before v2 a fenced client is told INVALID_PRODUCER_EPOCH. ACL: none yet.
 """
 
 from collections.abc import Iterable, Mapping

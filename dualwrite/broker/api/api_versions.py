@@ -1,9 +1,9 @@
-"""ApiVersions (18), v0–v4.
+"""ApiVersions (18), v0-v4.
 
 The answer is the routing table itself, so that exactly what works is advertised, and the finalized feature
 ``transaction.version=2`` with everything that it stands for (KIP-890): Produce 12, AddPartitionsToTxn 5, EndTxn 5.
-A request of a higher version (Java 4.4 opens with v5) is answered with UNSUPPORTED_VERSION in the form of v0, naming the
-versions of ApiVersions itself (KIP-511); the client then asks again. ACL: none.
+A request of a higher version (Java 4.4 opens with v5) is answered with UNSUPPORTED_VERSION in the form of v0, naming
+the versions of ApiVersions itself (KIP-511); the client then asks again. ACL: none.
 """
 
 from collections.abc import Iterable

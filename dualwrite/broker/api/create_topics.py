@@ -1,4 +1,4 @@
-"""CreateTopics (19), v2–v7.
+"""CreateTopics (19), v2-v7.
 
 Every topic of the request is created or refused by itself; validate_only creates none. A replica assignment, a
 replication factor over 1, and a topic setting that the broker would not honour are refused, not passed over. -1 for the
@@ -35,9 +35,7 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
 
 def _command(wanted: Message) -> CreateTopic:
     configs = {config.name: config.value for config in wanted.configs}
-    return CreateTopic(
-        wanted.name, wanted.num_partitions, wanted.replication_factor, bool(wanted.assignments), configs
-    )
+    return CreateTopic(wanted.name, wanted.num_partitions, wanted.replication_factor, bool(wanted.assignments), configs)
 
 
 def _result(name: str, decision: TopicDecision) -> Message:

@@ -1,4 +1,4 @@
-"""EndTxn (26), v0–v5.
+"""EndTxn (26), v0-v5.
 
 The decision of a transaction. Answered once the decision and every marker are on disk, so that the client's next
 transaction never meets CONCURRENT_TRANSACTIONS. v5 is TV2 (KIP-890 part 2): it bumps the epoch and answers the identity

@@ -1,9 +1,10 @@
-"""Fetch (1), v4–v18.
+"""Fetch (1), v4-v18.
 
 read_uncommitted sees what is durable (the high watermark); read_committed sees up to the last stable offset, with the
 aborted transactions that the client must skip. Whole batches are returned, at least one for the first partition that
-has any, however small max_bytes is (KIP-74). Waits up to max_wait_ms until min_bytes are there. Fetch sessions (KIP-227)
-are declined by session id 0, which clients answer with full fetches. From v13 on topics are named by id. ACL: none yet.
+has any, however small max_bytes is (KIP-74). Waits up to max_wait_ms until min_bytes are there. Fetch sessions
+(KIP-227) are declined by session id 0, which clients answer with full fetches. From v13 on topics are named by id.
+ACL: none yet.
 """
 
 import asyncio
@@ -72,15 +73,13 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
     finally:
         for partition in partitions.values():
             partition.remove_reader(reader)
-    return FetchResponse(
-        throttle_time_ms=0, error_code=ErrorCode.NONE, session_id=_NO_SESSION, responses=read.topics
-    )
+    return FetchResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, session_id=_NO_SESSION, responses=read.topics)
 
 
 async def _wait(reader: asyncio.Event, seconds: float) -> None:
     try:
         await asyncio.wait_for(reader.wait(), seconds)
-    except asyncio.TimeoutError:  # noqa: UP041  they are the same from Python 3.11 on
+    except asyncio.TimeoutError:  # not the builtin one before Python 3.11
         return
 
 
@@ -122,7 +121,9 @@ def _read_partition(entry: _Entry, max_bytes: int, committed_only: bool, read: _
     before = partition.visible_before(committed_only)
     budget = min(entry.wanted.partition_max_bytes, max_bytes - read.size)
     is_first = read.size == 0
-    records = partition.log.read(first, budget, before, is_first) if first < before and (is_first or budget > 0) else b""
+    records = (
+        partition.log.read(first, budget, before, is_first) if first < before and (is_first or budget > 0) else b""
+    )
     read.size += len(records)
     return response(
         partition_index=entry.wanted.partition,

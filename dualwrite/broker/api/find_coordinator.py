@@ -1,7 +1,8 @@
-"""FindCoordinator (10), v0–v6.
+"""FindCoordinator (10), v0-v6.
 
 The one node coordinates every transactional id (key type 1, from v1 on). Groups (key type 0) and share groups have no
-coordinator here yet: COORDINATOR_NOT_AVAILABLE. From v4 on several keys can be asked for at once (KIP-699). ACL: none yet.
+coordinator here yet: COORDINATOR_NOT_AVAILABLE. From v4 on several keys can be asked for at once (KIP-699).
+ACL: none yet.
 """
 
 from dualwrite.broker.api.context import NODE_ID, BrokerContext

@@ -1,10 +1,10 @@
-"""InitProducerId (22), v0–v6.
+"""InitProducerId (22), v0-v6.
 
 Without a transactional id, a fresh producer id. With one, the start of a session: earlier clients are fenced and what
 they left open is aborted, unless v6's KeepPreparedTxn keeps it (KIP-939), which is legal without Enable2Pc too. A
-transaction.timeout.ms of 2147483647 asks for two-phase commit in any version. From v3 on the client may name the identity
-that it expects to have (KIP-360). Before v4 a fenced client is told INVALID_PRODUCER_EPOCH. ACL: none yet; two-phase
-commit needs transaction.two.phase.commit.enable.
+transaction.timeout.ms of 2147483647 asks for two-phase commit in any version. From v3 on the client may name the
+identity that it expects to have (KIP-360). Before v4 a fenced client is told INVALID_PRODUCER_EPOCH. ACL: none yet;
+two-phase commit needs transaction.two.phase.commit.enable.
 """
 
 from dualwrite.broker.api.context import BrokerContext

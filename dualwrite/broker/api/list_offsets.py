@@ -1,4 +1,4 @@
-"""ListOffsets (2), v1–v8.
+"""ListOffsets (2), v1-v8.
 
 Timestamp -1 is the latest visible offset (the last stable offset under read_committed, from v2 on), -2 and -4 the
 earliest, -3 that of the highest timestamp (v7, KIP-734); anything else is looked up. ACL: none yet.

@@ -1,4 +1,4 @@
-"""ListTransactions (66), v0–v2 (KIP-664).
+"""ListTransactions (66), v0-v2 (KIP-664).
 
 Filters by state and producer id, from v1 on by duration (KIP-994), from v2 on by a regular expression that the whole
 transactional id must match (KIP-1152). State names that do not exist are answered, not refused. ACL: none yet.

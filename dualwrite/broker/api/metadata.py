@@ -1,4 +1,4 @@
-"""Metadata (3), v0–v13.
+"""Metadata (3), v0-v13.
 
 Topics by name, from v10 on also by id (KIP-516); no list means all of them (in v0 an empty list does). A topic that is
 missing is created if the request allows it (always before v4) and auto.create.topics.enable is true, with

@@ -1,4 +1,4 @@
-"""Produce (0), v3–v13.
+"""Produce (0), v3-v13.
 
 One record batch v2 per partition; the header and the CRC-32C are checked, the records are not unpacked. acks 0 is not
 answered; acks 1 and -1 are answered once the batch is on disk. A transactional batch must belong to the ongoing

@@ -61,7 +61,7 @@ ROUTES: dict[ApiKey, Route] = {
 def advertised() -> Iterator[tuple[int, range]]:
     """Every API key with its versions, for ApiVersions.
 
-    Produce is advertised from v0 on, as Apache Kafka does although it takes v3 and above only: librdkafka looks at that.
+    Produce is advertised from v0 on, as Apache Kafka does although it takes v3 and above only: librdkafka wants it.
     """
     for key, route in sorted(ROUTES.items()):
         yield key, range(route.versions.stop) if key is ApiKey.PRODUCE else route.versions

@@ -1,7 +1,7 @@
 """The state of one partition that its batch headers determine: producers, open transactions, what readers may see.
 
-``decide`` says whether a batch may be appended; ``apply`` takes an appended batch in, from a client just now or from the
-log at start. Sources: KIP-98; Kafka's ProducerStateManager, ProducerAppendInfo and UnifiedLog.
+``decide`` says whether a batch may be appended; ``apply`` takes an appended batch in, from a client just now or from
+the log at start. Sources: KIP-98; Kafka's ProducerStateManager, ProducerAppendInfo and UnifiedLog.
 """
 
 from bisect import bisect_left
@@ -141,7 +141,7 @@ class PartitionState:
             self._ending.popleft()
 
     def aborted_between(self, first: int, before: int) -> Iterator[EndedTransaction]:
-        """Aborted transactions that have records in offsets ``first`` to ``before`` (exclusive), for a reader to skip."""
+        """Aborted transactions that have records between ``first`` and ``before`` (exclusive), to be skipped."""
         start = bisect_left(self.aborted, first, key=lambda ended: ended.last_offset)
         return (ended for ended in self.aborted[start:] if ended.first_offset < before)
 

@@ -113,7 +113,7 @@ def _introduce(transactional_id: str, timeout_ms: int, at: Moment) -> Decision:
 
 
 def _begin_session(entry: TransactionRecorded, command: InitProducerId, timeout_ms: int, at: Moment) -> Decision:
-    """Nothing is open: bump the epoch, which fences every earlier client (and is what an expected retry already got)."""
+    """Nothing is open: bump the epoch, which fences every earlier client; a retry of that gets the same again."""
     if command.expected and command.expected == entry.previous:
         return Decision(Reply(producer=entry.client))
     producer = _bumped(entry.client, at)
@@ -137,9 +137,7 @@ def _keep_prepared(entry: TransactionRecorded, timeout_ms: int, at: Moment) -> D
     latest = entry.client
     used_up = latest.epoch >= (MAX_PRODUCER_EPOCH if entry.next_producer else MAX_PRODUCER_EPOCH - 1)
     following = ProducerIdentity(at.fresh_producer_id, 0) if used_up else _successor(latest)
-    fact = replace(
-        entry, next_producer=following, timeout_ms=max(entry.timeout_ms, timeout_ms), updated_ms=at.now_ms
-    )
+    fact = replace(entry, next_producer=following, timeout_ms=max(entry.timeout_ms, timeout_ms), updated_ms=at.now_ms)
     return Decision(Reply(producer=following, ongoing=entry.producer), (fact,))
 
 
@@ -208,8 +206,8 @@ def _end_transaction(entry: TransactionRecorded, command: EndTransaction, at: Mo
 
 
 def _is_retry(entry: TransactionRecorded, command: EndTransaction) -> bool:
-    """True if ``command`` repeats the EndTxn that led here. Under TV2 the client still has the identity before the bump;
-    under TV1 it has its only one, and there is nothing else that it could be ending."""
+    """True if ``command`` repeats the EndTxn that led here. Under TV2 the client still has the identity before the
+    bump; under TV1 it has its only one, and there is nothing else that it could be ending."""
     if entry.status is TransactionStatus.EMPTY:
         return False
     if entry.version is TransactionVersion.TV2:
@@ -218,8 +216,8 @@ def _is_retry(entry: TransactionRecorded, command: EndTransaction) -> bool:
 
 
 def _prepare(entry: TransactionRecorded, result: Marker, version: TransactionVersion, at: Moment) -> Decision:
-    """The decision of the transaction. Its markers bump the epoch of its records under TV2, and also wherever the client
-    has an identity of its own, because the transaction's first owner must be fenced in the partitions."""
+    """The decision of the transaction. Its markers bump the epoch of its records under TV2, and also wherever the
+    client has an identity of its own, because the transaction's first owner must be fenced in the partitions."""
     client = entry.client
     bumps = version is TransactionVersion.TV2
     marker_producer = _successor(entry.producer) if bumps or entry.next_producer else entry.producer

@@ -1,7 +1,7 @@
 """Transaction facts as Kafka stores them: TransactionLogKey v0 and TransactionLogValue v1, so that its tools read them.
 
-Tagged fields: 0 PrevProducerId, 1 NextProducerId, 2 ClientTransactionVersion, 3 NextProducerEpoch (the numbers of Apache
-Kafka 4.4, which gave 2 away before KIP-939 came), and of our own 100 PrevProducerEpoch.
+Tagged fields: 0 PrevProducerId, 1 NextProducerId, 2 ClientTransactionVersion, 3 NextProducerEpoch (the numbers of
+Apache Kafka 4.4, which gave 2 away before KIP-939 came), and of our own 100 PrevProducerEpoch.
 """
 
 import struct

@@ -142,10 +142,12 @@ class Segment:
             self.max_timestamp = header.max_timestamp
 
     def _position_of(self, offset: int) -> int:
-        """Where the batch that holds ``offset`` begins; the segment's size if no batch does."""
+        """Where the batch that holds ``offset`` begins; the beginning or the end for one before or after the segment."""
         if offset >= self.next_offset:
             return self.size
-        position = self._positions[max(0, bisect_right(self._offsets, offset) - 1)]
+        if offset <= self.base_offset:
+            return 0
+        position = self._positions[bisect_right(self._offsets, offset) - 1]
         window = _Window(self._file, _LOOKUP_CHUNK)
         while True:
             _, last_offset, size = peek_extent(*window.at(position, HEADER_SIZE))

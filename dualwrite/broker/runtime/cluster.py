@@ -40,7 +40,7 @@ class TopicSettings:
 
 
 class Cluster:
-    """Everything that has a name in this cluster, read from ``data_dir`` at once. Belongs to the event loop's thread."""
+    """Everything that has a name in this cluster, read from ``data_dir``. Belongs to the event loop's thread."""
 
     def __init__(
         self, files: Files, data_dir: Path, flusher: Flusher, clock: Clock, entropy: Entropy, settings: TopicSettings
@@ -62,7 +62,8 @@ class Cluster:
             self._record(ClusterCreated(self._new_id().hex))
 
     def _replay(self, record: Record) -> None:
-        assert record.key is not None and record.value is not None, "a cluster fact has a key and a value"
+        assert record.key is not None, "a cluster fact has a key"
+        assert record.value is not None, "a cluster fact has a value"
         self.state.apply(decode_fact(record.key, record.value))
 
     def _record(self, fact: ClusterFact) -> None:

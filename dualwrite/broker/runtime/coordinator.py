@@ -1,8 +1,8 @@
 """The transaction coordinator at run time: decisions become facts in ``__transaction_state``, markers follow.
 
 The order is the whole point. The decision of a transaction (PrepareCommit, PrepareAbort) is durable before the first
-marker is written; every marker is durable before CompleteCommit or CompleteAbort is written. A crash anywhere in between
-leaves a decision in the log that a restart drives to its end.
+marker is written; every marker is durable before CompleteCommit or CompleteAbort is written. A crash anywhere in
+between leaves a decision in the log that a restart drives to its end.
 """
 
 import logging
@@ -29,7 +29,13 @@ class TransactionCoordinator:
     """Runs the coordinator's rules. Belongs to the event loop's thread."""
 
     def __init__(
-        self, files: Files, data_dir: Path, cluster: Cluster, flusher: Flusher, clock: Clock, settings: TransactionSettings
+        self,
+        files: Files,
+        data_dir: Path,
+        cluster: Cluster,
+        flusher: Flusher,
+        clock: Clock,
+        settings: TransactionSettings,
     ) -> None:
         self.table = TransactionTable()
         self._cluster = cluster
@@ -63,7 +69,8 @@ class TransactionCoordinator:
     def check(self, command: Command) -> Reply:
         """The answer to a command that changes nothing, now, with no chance for anything to come between."""
         decision = self._decide(command)
-        assert decision.reply is not None and not decision.facts, f"{command} changes state"
+        assert not decision.facts, f"{command} changes state"
+        assert decision.reply is not None
         return decision.reply
 
     async def end_overdue(self) -> None:

@@ -1,7 +1,7 @@
 """One fsync for many: what several connections append while one round of fsyncs runs is made durable by the next.
 
-``durability=fsync``: nothing is acknowledged or shown before it is on disk. ``durability=os``: what the operating system
-has taken is as good as durable, as is Kafka's default; it survives a killed process but not a power cut.
+``durability=fsync``: nothing is acknowledged or shown before it is on disk. ``durability=os``: what the operating
+system has taken is as good as durable, as is Kafka's default; it survives a killed process but not a power cut.
 
 A failed append or fsync leaves files in an unknown state, so there is no way on: the process stops, and a restart takes
 what the disk has. Thus there are no undo paths anywhere.
@@ -60,7 +60,7 @@ class Flusher:
 
     @contextmanager
     def critical(self) -> Iterator[None]:
-        """Appends and the state changes that belong to them: if this fails half way, memory no longer mirrors the log."""
+        """Appends and the changes of state that go with them: failing half way, memory no longer mirrors the log."""
         try:
             yield
         except Exception as error:  # noqa: BLE001  whatever it is, the process must not go on

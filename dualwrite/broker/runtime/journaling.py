@@ -8,7 +8,7 @@ from dualwrite.records.batch import Record
 
 
 class FlushedJournal:
-    """A :class:`~dualwrite.broker.runtime.flusher.Flushable` journal: append here, then wait at the flusher's barrier."""
+    """A :class:`~dualwrite.broker.runtime.flusher.Flushable` journal: append, then wait at the barrier."""
 
     def __init__(self, journal: Journal, flusher: Flusher) -> None:
         self._journal = journal
