@@ -16,7 +16,7 @@ RefusalT = TypeVar("RefusalT", bound=Exception)
 
 timestamps = st.integers(0, LATEST_TIMESTAMP)
 maybe_bytes = st.none() | st.binary(max_size=40)
-records = st.builds(Record, maybe_bytes, maybe_bytes, timestamps)
+records = st.builds(Record, maybe_bytes, maybe_bytes, timestamps, st.just(0))
 record_lists = st.lists(records, min_size=1, max_size=5)
 producers = st.builds(ProducerIdentity, st.integers(0, 2**63 - 1), st.integers(0, 32767))
 batch_fields = st.builds(

@@ -25,7 +25,7 @@ class _Content:
 
 def _torn(unsynced: bytearray, rng: random.Random) -> bytearray:
     """What a disk may have of bytes it was never told to keep: a prefix, then sectors written, stale or empty."""
-    kept = unsynced[: rng.randint(0, len(unsynced))]
+    kept = unsynced[: rng.choice((len(unsynced), rng.randint(0, len(unsynced))))]
     if rng.random() < 0.5:
         return kept
     length = rng.choice((len(unsynced), rng.randint(len(kept), len(unsynced))))
@@ -157,7 +157,7 @@ class MemoryFiles:
 
     def power_cut(self, rng: random.Random) -> "MemoryFiles":
         """The disk as it could look after the power failed now, with ``rng`` for chance. This object is unchanged."""
-        after = MemoryFiles()
+        after = type(self)()
         after._directories |= self._directories
         for path in sorted({*self._names, *self._durable_names}):
             was, now = self._durable_names.get(path), self._names.get(path)

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dualwrite.broker.log.partition_log import PartitionLog
-from dualwrite.ports import Files
+from dualwrite.ports import File, Files
 from dualwrite.records.batch import Record
 from dualwrite.records.header import BatchFields, BatchHeader, iterate_batches
+from dualwrite.testing.files import MemoryFile, MemoryFiles
 from tests.strategies import placed
 
 DIRECTORY = Path("/data/t-0")
@@ -28,6 +29,20 @@ class Reported:
         return [header.base_offset for header in self.headers]
 
 
+class LyingFile(MemoryFile):
+    def sync(self) -> None:
+        """Claim to."""
+
+
+class LyingFiles(MemoryFiles):
+    """A disk whose sync does nothing: the negative control of every test of durability."""
+
+    def open(self, path: Path) -> File:
+        file = super().open(path)
+        file.__class__ = LyingFile
+        return file
+
+
 def opened(
     files: Files, directory: Path = DIRECTORY, segment_bytes: int = 1 << 30, reported: Reported | None = None
 ) -> PartitionLog:
@@ -36,7 +51,7 @@ def opened(
 
 
 def add(log: PartitionLog, *records: Record, fields: BatchFields | None = None) -> bytes:
-    """Append one batch of ``records``, one plain record if there are none; returns its bytes as they stand in the log."""
+    """Append one batch of ``records``, one plain record if there are none; returns its bytes in the log."""
     batch = placed(records or (Record(b"key", b"value", 1000),), log.end_offset, fields)
     log.append(batch)
     return bytes(batch)

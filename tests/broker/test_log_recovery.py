@@ -116,7 +116,13 @@ def test_a_tail_torn_at_any_byte_is_cut(place: tuple[Files, Path]) -> None:
 
 @pytest.mark.parametrize(
     "junk",
-    [bytes(10), bytes(500), b"\xff" * 500, random.Random(3).randbytes(500), struct.pack(">qi", 6, 2**31 - 1) + bytes(49)],
+    [
+        bytes(10),
+        bytes(500),
+        b"\xff" * 500,
+        random.Random(3).randbytes(500),
+        struct.pack(">qi", 6, 2**31 - 1) + bytes(49),
+    ],
     ids=["few zeros", "zeros", "ones", "noise", "a length past the end"],
 )
 def test_junk_after_the_last_batch_is_cut(junk: bytes) -> None:
