@@ -1,5 +1,6 @@
 """The input in batches: each is converted as a whole first, then written as one unit of work."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby, islice
 
@@ -36,19 +37,18 @@ class Batches:
                 "load the new rows from a file of their own"
             )
 
-    def next(self) -> "Batch | None":
-        """The next batch; None at the end.
+    def __iter__(self) -> "Iterator[Batch]":
+        """The batches that follow.
 
         :raises InputError: at a row that is malformed or does not fit the table.
         """
-        given = list(islice(self._rows, self._job.batch_size))
-        if not given:
-            return None
-        rows = [self._typer.row(row) for row in given]
-        records = [self._record(line, row) for (line, _), row in zip(given, rows, strict=True)]
-        self._done += len(rows)
-        place = f"{self._source.path.name}, lines {given[0].line} to {given[-1].line}"
-        return Batch(self._job, self._table, rows, records, place, Position(self._done, self._source.digest()))
+        while given := list(islice(self._rows, self._job.batch_size)):
+            rows = [self._typer.row(row) for row in given]
+            records = [self._record(line, row) for (line, _), row in zip(given, rows, strict=True)]
+            self._done += len(rows)
+            place = f"{self._source.path.name}, lines {given[0].line} to {given[-1].line}"
+            end = Position(self._done, self._source.digest())
+            yield Batch(self._job, self._table, rows, records, place, end)
 
     def _record(self, line: int, row: Row) -> tuple[bytes | None, bytes]:
         key = self._job.key
@@ -73,19 +73,19 @@ class Batch:
     end: Position
 
     def write(self, dual_write: UnitsOfWork, begin: Position) -> None:
-        """One unit of work: the records, the rows, and the position behind them.
+        """One unit of work: the position behind the batch, its records and its rows.
 
         :raises InputError: if the database refuses a row, or another process has moved the position.
         """
         job = self.job
         try:
             with dual_write.transaction() as tx:
+                advance(tx, job.load_key, begin, self.end)  # first: another process with the same file stops here
                 for key, value in self.records:
                     tx.produce(job.topic, key=key, value=value)
                 # one statement serves rows with the same columns only, and a JSON line may leave some out
                 for _, rows in groupby(self.rows, key=tuple):
                     tx.execute(insert(self.table), list(rows))
-                advance(tx, job.load_key, begin, self.end)
         except (DataError, IntegrityError) as error:
             reason = str(error.orig).strip().partition("\n")[0]
             raise InputError(f"{self.place}: the database refuses a row: {reason}") from error

@@ -84,8 +84,8 @@ class InputFile:
         return self._lines.digest.hexdigest()
 
     def fraction(self) -> float:
-        """How much of the file has been read, 0 to 1, by its size on disk."""
-        return min(1.0, self._raw.tell() / self._size) if self._size else 1.0
+        """How much of the file has been read, 0 to 1, by its size on disk; 1 once there are no more rows."""
+        return 1.0 if self._lines.ended else self._raw.tell() / max(1, self._size)
 
     def _csv_records(self) -> Iterator[tuple[int, list[str]]]:
         reader = csv.reader(self._lines, strict=True)
@@ -144,6 +144,7 @@ class _Lines:
         self._name = name
         self._stream = stream
         self.number = 0
+        self.ended = False
         self.digest = hashlib.sha256()
 
     def __iter__(self) -> "_Lines":
@@ -156,6 +157,7 @@ class _Lines:
         except (OSError, EOFError, zlib.error, zipfile.BadZipFile, RuntimeError) as error:
             raise InputError(f"{self._name} cannot be read beyond line {self.number}: {error}") from None
         if not raw:
+            self.ended = True
             raise StopIteration
         self.number += 1
         if raw.strip():

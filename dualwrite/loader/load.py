@@ -26,7 +26,7 @@ def load(
     places; another call goes on from there.
 
     :param engine: the database of ``dual_write``.
-    :param on_progress: called once before the first batch and after each.
+    :param on_progress: called before the first batch, after each, and at the end.
     :raises InputError: if the input does not fit; the batch that the message is about is in neither place.
     :raises DatabaseNotReadyError: if the state tables are missing.
     :raises DualWriteError: from the unit of work; see the classes. Loading again is always safe.
@@ -37,19 +37,19 @@ def load(
         with engine.connect() as connection:
             position = read_position(connection, job.load_key)
         batches.skip(position)
-        earlier = position
-        while True:
-            progress = Progress(position.rows, earlier.rows, source.fraction())
-            if on_progress is not None:
-                on_progress(progress)
-            try:
-                batch = batches.next()
-                if batch is None:
-                    return progress
+        earlier = position.rows
+        tell = on_progress or _ignore
+        tell(Progress(earlier, earlier, source.fraction()))
+        try:
+            for batch in batches:
                 batch.write(dual_write, position)
-            except InputError as error:
-                raise InputError(f"{error}; {_loaded(position.rows)}") from error
-            position = batch.end
+                position = batch.end
+                tell(Progress(position.rows, earlier, source.fraction()))
+        except InputError as error:
+            raise InputError(f"{error}; {_loaded(position.rows)}") from error
+        done = Progress(position.rows, earlier, 1.0)
+        tell(done)
+        return done
 
 
 def _checked(job: LoadJob, engine: Engine, source: InputFile) -> Batches:
@@ -87,3 +87,7 @@ def _reflected(name: str, engine: Engine) -> Table:
 
 def _loaded(rows: int) -> str:
     return f"the {rows:,} rows before this batch are loaded, it is not" if rows else "nothing is loaded"
+
+
+def _ignore(progress: Progress) -> None:
+    """The listener when nobody listens."""
