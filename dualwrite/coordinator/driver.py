@@ -240,6 +240,6 @@ class BlockingDriver:
                 self._session.close()
             if self._connection is not None:
                 self._connection.close()
-        except Exception:
+        except Exception:  # noqa: BLE001 - logged; see below
             # The unit of work has ended; whoever is told otherwise by an error from here might run it again.
             _LOG.exception("%s: releasing the connection failed", self._slot.transactional_id)

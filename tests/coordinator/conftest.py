@@ -1,0 +1,62 @@
+"""Databases with the state table, and a DualWrite over the fake Kafka."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+
+from dualwrite.coordinator.unit_of_work import DualWrite
+from tests.coordinator.databases import CONFIG, ready_engine
+from tests.coordinator.fakes import FakeKafka
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'app.db'}"
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
+def database_url(request: pytest.FixtureRequest) -> str:
+    return str(request.getfixturevalue(f"{request.param}_url"))
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[Engine]:
+    engine = ready_engine(database_url)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def sqlite_engine(sqlite_url: str) -> Iterator[Engine]:
+    engine = ready_engine(sqlite_url)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def kafka() -> FakeKafka:
+    return FakeKafka()
+
+
+@pytest.fixture
+def make_dual_write(sqlite_engine: Engine, kafka: FakeKafka) -> Iterator[Callable[..., DualWrite]]:
+    """Makes DualWrites over the fake Kafka, and closes them."""
+    made: list[DualWrite] = []
+
+    def make(engine: Engine = sqlite_engine, application: str = "orders", **options: Any) -> DualWrite:
+        options.setdefault("participant", kafka.participant)
+        dual_write = DualWrite(engine, CONFIG, application=application, **options)
+        made.append(dual_write)
+        return dual_write
+
+    yield make
+    for dual_write in made:
+        dual_write.close(timeout=0)
+
+
+@pytest.fixture
+def dual_write(make_dual_write: Callable[..., DualWrite]) -> DualWrite:
+    return make_dual_write()

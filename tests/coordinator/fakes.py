@@ -1,0 +1,190 @@
+"""A Kafka of one transactional id and a participant over it, as far as the recipe can tell; every call may fail.
+
+It speaks the older transaction protocol, as librdkafka does: one epoch for a whole session, so only the anchor tells
+one transaction of a session from the next.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, TypeVar
+
+from dualwrite.coordinator.participants import Headers, Outcome
+from dualwrite.coordinator.verdict import Verdict, verdict
+from dualwrite.errors import FencedError, KafkaUnavailableError, PrepareFailedError
+from dualwrite.ids import Anchor, OngoingTransaction, PreparedTxnState, ProducerIdentity, TopicPartition
+
+T = TypeVar("T")
+PARTITION = TopicPartition("events", 0)
+PRODUCER_ID = 4711
+
+
+class Crash(BaseException):
+    """The process died here: nothing that follows in it has any effect."""
+
+
+class Fault(Enum):
+    """What happens at one call."""
+
+    NONE = 0
+    BEFORE = 1
+    """The call raises, without effect."""
+    AFTER = 2
+    """The call has its effect, and raises."""
+    CRASH = 3
+    """The call has its effect, and the process dies."""
+
+
+@dataclass
+class FakeTransaction:
+    producer: ProducerIdentity
+    start_offset: int
+    values: list[Any] = field(default_factory=list)
+
+
+class FakeKafka:
+    """The cluster. ``fault`` is asked at every request; ``before_effect`` sees its name first, and may do anything."""
+
+    def __init__(self) -> None:
+        self.current = ProducerIdentity(PRODUCER_ID, -1)
+        self.ongoing: FakeTransaction | None = None
+        self.committed: list[Any] = []
+        self.aborted: list[Any] = []
+        self.next_offset = 0
+        self.requests: list[str] = []
+        self.participants: list[FakeParticipant] = []
+        self.fault: Callable[[str], Fault] = lambda request: Fault.NONE
+        self.before_effect: Callable[[str], None] = lambda request: None
+
+    def participant(self, config: object = None) -> "FakeParticipant":
+        made = FakeParticipant(self)
+        self.participants.append(made)
+        return made
+
+    def open_participants(self) -> int:
+        return sum(not participant.closed for participant in self.participants)
+
+    def request(self, name: str, effect: Callable[[], T]) -> T:
+        self.requests.append(name)
+        self.before_effect(name)
+        fault = self.fault(name)
+        if fault is Fault.BEFORE:
+            raise KafkaUnavailableError(f"{name}: no answer, and it never arrived")
+        answer = effect()
+        if fault is Fault.AFTER:
+            raise KafkaUnavailableError(f"{name}: no answer, but it arrived")
+        if fault is Fault.CRASH:
+            raise Crash(name)
+        return answer
+
+    def init_producer_id(self, keep_prepared_txn: bool) -> ProducerIdentity:
+        if not keep_prepared_txn:
+            self.end(commit=False)
+        self.current = ProducerIdentity(PRODUCER_ID, self.current.epoch + 1)
+        return self.current
+
+    def append(self, producer: ProducerIdentity, value: Any) -> int:
+        self.check(producer)
+        if self.ongoing is None:
+            self.ongoing = FakeTransaction(producer, self.next_offset)
+        self.ongoing.values.append(value)
+        self.next_offset += 1
+        return self.next_offset - 1
+
+    def end_txn(self, producer: ProducerIdentity, *, commit: bool) -> None:
+        self.check(producer)
+        self.end(commit=commit)
+
+    def check(self, producer: ProducerIdentity) -> None:
+        if producer != self.current:
+            raise FencedError(f"{producer} is fenced by {self.current}")
+
+    def end(self, *, commit: bool) -> None:
+        if self.ongoing is not None:
+            (self.committed if commit else self.aborted).extend(self.ongoing.values)
+            self.ongoing = None
+            self.next_offset += 1  # the marker
+
+
+class FakeParticipant:
+    """A KafkaParticipant. Use after close, or after a failed commit or abort, is a bug of the coordinator's."""
+
+    def __init__(self, kafka: FakeKafka) -> None:
+        self.kafka = kafka
+        self.closed = False
+        self.spent = False
+        self.identity = ProducerIdentity()
+        self.begun = False
+        self.anchor: Anchor | None = None
+
+    def init_transactions(self, keep_prepared_txn: bool = False) -> None:
+        self._usable()
+        name = "init-keep" if keep_prepared_txn else "init"
+        self.identity = self.kafka.request(name, lambda: self.kafka.init_producer_id(keep_prepared_txn))
+
+    def begin_transaction(self) -> None:
+        self._usable()
+        assert not self.begun, "begin inside a transaction"
+        self.kafka.request("begin", lambda: None)
+        self.begun = True
+        self.anchor = None
+
+    def produce(
+        self,
+        topic: str,
+        value: str | bytes | None = None,
+        key: str | bytes | None = None,
+        partition: int = -1,
+        timestamp: int = 0,
+        headers: Headers | None = None,
+        on_delivery: Callable[[Any, Any], None] | None = None,
+    ) -> None:
+        self._usable()
+        assert self.begun, "produce outside a transaction"
+        offset = self.kafka.request("produce", lambda: self.kafka.append(self.identity, value))
+        self.anchor = self.anchor or Anchor.of(PARTITION, offset)
+        if on_delivery is not None:
+            on_delivery(None, (topic, partition, timestamp, key, headers))
+
+    def prepare_transaction(self) -> PreparedTxnState:
+        self._usable()
+        if self.anchor is None:
+            raise PrepareFailedError("nothing was acknowledged")
+        self.kafka.request("prepare", lambda: self.kafka.check(self.identity))
+        return PreparedTxnState(self.identity, self.anchor)
+
+    def complete_transaction(self, state: PreparedTxnState) -> Outcome:
+        self._usable()
+        return self.kafka.request("complete", lambda: self._complete(state))
+
+    def commit_transaction(self) -> None:
+        self._end("commit", commit=True)
+
+    def abort_transaction(self) -> None:
+        self._end("abort", commit=False)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _complete(self, state: PreparedTxnState) -> Outcome:
+        self.kafka.check(self.identity)
+        open_now = self.kafka.ongoing
+        described = None
+        if open_now is not None:
+            described = OngoingTransaction(open_now.producer, {PARTITION: open_now.start_offset})
+        decided = verdict(state, described)
+        if decided is Verdict.NOTHING:
+            return Outcome.NOTHING
+        self.kafka.end(commit=decided is Verdict.COMMIT)
+        return Outcome.COMMITTED if decided is Verdict.COMMIT else Outcome.ABORTED
+
+    def _end(self, name: str, *, commit: bool) -> None:
+        self._usable()
+        self.spent = True
+        self.kafka.request(name, lambda: self.kafka.end_txn(self.identity, commit=commit))
+        self.spent = False
+        self.begun = False
+
+    def _usable(self) -> None:
+        assert not self.closed, "used after close"
+        assert not self.spent, "used after a commit or abort of unknown outcome"

@@ -1,0 +1,59 @@
+"""The verdict: commit the stored transaction and no other."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dualwrite.coordinator.verdict import Verdict, verdict
+from dualwrite.ids import Anchor, OngoingTransaction, PreparedTxnState, ProducerIdentity, TopicPartition
+
+PARTITION = TopicPartition("orders", 2)
+PRODUCER = ProducerIdentity(42, 7)
+
+
+def anchored(offset: int, producer: ProducerIdentity = PRODUCER) -> PreparedTxnState:
+    return PreparedTxnState(producer, Anchor.of(PARTITION, offset))
+
+
+def ongoing(offset: int, producer: ProducerIdentity = PRODUCER) -> OngoingTransaction:
+    return OngoingTransaction(producer, {PARTITION: offset})
+
+
+@pytest.mark.parametrize(
+    ("stored", "found", "expected"),
+    [
+        (anchored(10), None, Verdict.NOTHING),
+        (PreparedTxnState(), None, Verdict.NOTHING),
+        (PreparedTxnState(), ongoing(10), Verdict.ABORT),
+        (anchored(10), ongoing(10), Verdict.COMMIT),
+        (anchored(10), ongoing(15), Verdict.ABORT),
+        (anchored(10), ongoing(10, ProducerIdentity(42, 8)), Verdict.ABORT),
+        (anchored(10), ongoing(10, ProducerIdentity(43, 7)), Verdict.ABORT),
+        (anchored(10), OngoingTransaction(PRODUCER), Verdict.ABORT),
+        (anchored(10), OngoingTransaction(PRODUCER, {TopicPartition("orders", 3): 10}), Verdict.ABORT),
+        (PreparedTxnState(PRODUCER), ongoing(10), Verdict.COMMIT),
+        (PreparedTxnState(PRODUCER), ongoing(10, ProducerIdentity(42, 8)), Verdict.ABORT),
+    ],
+)
+def test_only_the_stored_transaction_is_committed(
+    stored: PreparedTxnState, found: OngoingTransaction | None, expected: Verdict
+) -> None:
+    assert verdict(stored, found) is expected
+
+
+@given(st.integers(0, 50), st.integers(0, 50), st.integers(0, 3), st.integers(0, 3))
+def test_of_all_transactions_exactly_the_same_one_is_committed(
+    stored_at: int, found_at: int, stored_epoch: int, found_epoch: int
+) -> None:
+    stored = anchored(stored_at, ProducerIdentity(42, stored_epoch))
+    found = ongoing(found_at, ProducerIdentity(42, found_epoch))
+    same = (stored_at, stored_epoch) == (found_at, found_epoch)
+    assert verdict(stored, found) is (Verdict.COMMIT if same else Verdict.ABORT)
+
+
+@given(st.integers(0, 2**62), st.integers(0, 32767), st.integers(0, 2**62))
+def test_the_verdict_survives_the_way_through_the_database(producer_id: int, epoch: int, offset: int) -> None:
+    producer = ProducerIdentity(producer_id, epoch)
+    stored = PreparedTxnState.parse(str(anchored(offset, producer)))
+    assert verdict(stored, ongoing(offset, producer)) is Verdict.COMMIT
+    assert verdict(stored, ongoing(offset + 1, producer)) is Verdict.ABORT
