@@ -142,7 +142,7 @@ class Segment:
             self.max_timestamp = header.max_timestamp
 
     def _position_of(self, offset: int) -> int:
-        """Where the batch that holds ``offset`` begins; the beginning or the end for one before or after the segment."""
+        """Where the batch that holds ``offset`` begins; the segment's beginning or end for one outside of it."""
         if offset >= self.next_offset:
             return self.size
         if offset <= self.base_offset:
