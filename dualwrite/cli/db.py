@@ -3,6 +3,7 @@
 Plain functions, for the command line and for programs that upgrade at their own start.
 """
 
+import argparse
 from pathlib import Path
 
 from alembic import command
@@ -15,6 +16,24 @@ from dualwrite.coordinator.database import begin_writing
 from dualwrite.coordinator.tables import VERSION_TABLE
 
 _UPGRADE_LOCK = 0x6475616C  # any number that no other user of advisory locks is likely to choose
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    for action, purpose in ((upgrade, "make the tables, or bring them up to date"), (current, "show their version")):
+        subparser = actions.add_parser(action.__name__, help=purpose)
+        subparser.add_argument("--db", required=True, metavar="URL", help="SQLAlchemy URL of the database")
+        subparser.set_defaults(action=action)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do what was asked, and print the version of the tables.
+
+    :raises ConfigurationError: if the URL is malformed or the database refuses; the message is one line.
+    """
+    print(arguments.action(arguments.db) or "no tables yet; run: dualwrite db upgrade")
+    return 0
 
 
 def upgrade(url: str, revision: str = "head") -> str | None:

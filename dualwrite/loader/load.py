@@ -61,7 +61,10 @@ def _checked(job: LoadJob, engine: Engine, source: InputFile) -> Batches:
     table = _reflected(job.table, engine)
     for needed in (kafka_transaction_state, load_position):
         if not inspect(engine).has_table(needed.name):
-            raise DatabaseNotReadyError(f"the database has no table {needed.name}; run: dualwrite db upgrade --db URL")
+            url = engine.url.render_as_string(hide_password=True)
+            raise DatabaseNotReadyError(
+                f"the database has no table {needed.name}; run: dualwrite db upgrade --db {url}"
+            )
     exact = engine.dialect.supports_native_decimal
     typer = RowTyper(table, job.path.name, csv=source.columns is not None, null=job.null, exact=exact)
     if job.key is not None and job.key not in table.columns:

@@ -231,7 +231,7 @@ def test_a_column_that_the_table_lacks_is_found_before_anything_is_done(engine: 
 def test_a_missing_state_table_is_found_before_anything_is_done(tmp_path: Path, seven: Path) -> None:
     engine = make_database(tmp_path, ready=False)
     dual_write = FakeDualWrite(engine)
-    with pytest.raises(DatabaseNotReadyError, match="run: dualwrite db upgrade --db URL"):
+    with pytest.raises(DatabaseNotReadyError, match="run: dualwrite db upgrade --db sqlite:///"):
         load(job_for(seven), engine, dual_write)
     assert dual_write.recoveries == 0
 
