@@ -68,7 +68,8 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "loader": (*GROUND_FLOOR, "coordinator"),
     "spark": (*GROUND_FLOOR, "client", "coordinator"),
     "broker": GROUND_FLOOR,
-    "cli": (*GROUND_FLOOR, "client", "coordinator", "loader", "broker"),
+    "demo": (*GROUND_FLOOR, "coordinator", "loader"),
+    "cli": (*GROUND_FLOOR, "client", "coordinator", "loader", "broker", "demo"),
     "testing": (*GROUND_FLOOR, "client", "coordinator", "loader", "broker"),
     "__main__": ("cli",),
 }

@@ -1,0 +1,141 @@
+"""``dualwrite demo``: load real flights into SQLite and a topic through kill -9, and compare both sides row by row."""
+
+import argparse
+import random
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from sqlalchemy import create_engine
+
+from dualwrite.broker.embedded import EmbeddedBroker
+from dualwrite.cli.db import upgrade
+from dualwrite.cli.progress import ProgressReport
+from dualwrite.demo.check import Comparison, compare, read_topic
+from dualwrite.demo.flights import KEY, MOST_ROWS, create_table, write_flights
+from dualwrite.demo.supervisor import Window, plan, run_to_death, run_to_end
+from dualwrite.demo.victim import Task
+from dualwrite.errors import ConfigurationError, InputError
+from dualwrite.loader.job import Progress
+
+_TABLE = _TOPIC = "flights"
+_LARGEST_BATCH = 500
+_FEWEST_UNITS = 20
+_FEWEST_ROWS = 500
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    parser.add_argument(
+        "--rows", type=int, default=20_000, help=f"flights to load, {_FEWEST_ROWS} to {MOST_ROWS:,} (20000)"
+    )
+    parser.add_argument("--kills", type=int, default=8, help="how often the loader is killed, at least 3 (8)")
+    parser.add_argument("--seed", type=int, help="repeats the choices of an earlier run, if not its timing")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="work in DIR, an empty directory, and leave it there")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the demo; 1 if the two sides differ."""
+    if not _FEWEST_ROWS <= arguments.rows <= MOST_ROWS:
+        raise ConfigurationError(f"--rows {arguments.rows}: use {_FEWEST_ROWS} to {MOST_ROWS}")
+    if arguments.kills < len(Window):
+        raise ConfigurationError(f"--kills {arguments.kills}: use at least {len(Window)}, one for each place to die in")
+    keep: Path | None = arguments.keep
+    if keep is not None and keep.exists() and any(keep.iterdir()):
+        raise InputError(f"--keep {keep}: the directory is not empty")
+    directory = keep or Path(tempfile.mkdtemp(prefix="dualwrite-demo-"))
+    directory.mkdir(parents=True, exist_ok=True)
+    seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(10**6)
+    try:
+        with EmbeddedBroker(directory / "broker") as broker:
+            return _Demo(directory, broker.bootstrap_servers, arguments.rows).run(arguments.kills, seed)
+    finally:
+        if keep is None:
+            shutil.rmtree(directory)
+
+
+class _Demo:
+    """One run, in ``directory``."""
+
+    def __init__(self, directory: Path, bootstrap_servers: str, rows: int) -> None:
+        self._database = directory / "flights.db"
+        self._file = directory / "flights.csv"
+        self._bootstrap_servers = bootstrap_servers
+        self._rows = write_flights(self._file, rows)
+        batch_size = min(_LARGEST_BATCH, max(1, self._rows // _FEWEST_UNITS))
+        self._task = Task(str(self._file), f"sqlite:///{self._database}", _TABLE, _TOPIC, bootstrap_servers, batch_size)
+        self._report = ProgressReport("flights", sys.stdout)
+
+    def run(self, kills: int, seed: int) -> int:
+        """Load through ``kills`` kills, then compare."""
+        self._prepare()
+        units = -(-self._rows // self._task.batch_size)
+        print(f"1. A broker runs at {self._bootstrap_servers}, a process of its own. SQLite is {self._database.name}.")
+        print(
+            f"2. Loading {self._rows:,} flights into table '{_TABLE}' and topic '{_TOPIC}' in {units} units of work of "
+            f"{self._task.batch_size} rows.\n   Each must be in both or in neither. The loader will be killed with "
+            f"SIGKILL {kills} times (--seed {seed})."
+        )
+        began = time.monotonic()
+        self._load(kills, units, random.Random(seed))  # noqa: S311  places to die, not secrets
+        print(f"   Loaded in {time.monotonic() - began:.1f} s, restarts included.")
+        print(
+            "3. Comparing: a read_committed consumer (confluent-kafka) reads the topic, row by row against the table."
+        )
+        return self._compare()
+
+    def _prepare(self) -> None:
+        engine = create_engine(self._task.database_url)
+        create_table(engine)
+        engine.dispose()
+        upgrade(self._task.database_url)
+
+    def _load(self, kills: int, units: int, chance: random.Random) -> None:
+        for number, kill in enumerate(plan(kills, units, chance), start=1):
+            death = run_to_death(self._task, kill, self._on_rows)
+            if death is None:
+                if kill.window is not None:
+                    raise InputError(
+                        f"the load was done before it could be killed {kill.window.where}: use more --rows or fewer --kills"
+                    )
+                self._say(f"   kill {number}, at a random moment, came too late: the load was done")
+                continue
+            self._say(f"   kill {number} at row {death.rows:,}, {death.describe()}")
+        run_to_end(self._task, self._on_rows)
+        self._report.close()
+
+    def _on_rows(self, rows: int) -> None:
+        self._report(Progress(rows, 0, rows / self._rows))
+
+    def _say(self, line: str) -> None:
+        """A line above the progress bar."""
+        print(f"\r\x1b[K{line}" if sys.stdout.isatty() else line, flush=True)
+
+    def _compare(self) -> int:
+        result = compare(self._database, _TABLE, KEY, self._bootstrap_servers, _TOPIC)
+        in_log = sum(1 for _ in read_topic(self._bootstrap_servers, _TOPIC, "read_uncommitted"))
+        for line in _report_lines(result, in_log - result.records):
+            print(f"   {line}")
+        complete = result.rows == self._rows
+        if not complete:
+            print(f"   the table has {result.rows:,} rows of {self._rows:,}")
+        if result.is_equal and complete:
+            print("Both sides are the same, to the row.")
+            return 0
+        print("THE TWO SIDES DIFFER.")
+        return 1
+
+
+def _report_lines(result: Comparison, aborted: int) -> list[str]:
+    return [
+        f"rows in the table                {result.rows:>9,}",
+        f"records visible in the topic     {result.records:>9,}",
+        f"records of aborted units, hidden {aborted:>9,}",
+        f"missing                          {result.missing:>9,}",
+        f"duplicate                        {result.duplicate:>9,}",
+        f"uncommitted but visible          {result.uncommitted:>9,}",
+        f"with another value               {result.different:>9,}",
+        *result.examples,
+    ]

@@ -1,0 +1,141 @@
+"""Runs the loader again and again, and kills it with SIGKILL: at exact places of the recipe, and at random moments."""
+
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from dualwrite.demo.victim import FIRST_STEP, Task
+from dualwrite.errors import DualWriteError
+
+_LONGEST_RANDOM_DELAY = 0.03
+"""Seconds: a unit of work takes about that long, so that a random moment may be anywhere in one or between two."""
+
+
+class Window(Enum):
+    """A place to die in: the step before which the loader is stopped, and what recovery must make of it."""
+
+    BEFORE_PREPARE = ("PREPARE_KAFKA", "before prepare", "neither side has the batch: recovery must abort it")
+    BEFORE_DECISION = (
+        "COMMIT_DATABASE",
+        "between prepare and DB commit",
+        "Kafka is prepared, the database has not decided: recovery must abort it",
+    )
+    AFTER_DECISION = (
+        "COMMIT_KAFKA",
+        "between DB commit and Kafka commit",
+        "the database has decided, Kafka has not heard: recovery must commit it",
+    )
+
+    def __init__(self, step: str, where: str, consequence: str) -> None:
+        self.step = step
+        self.where = where
+        self.consequence = consequence
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """One kill: in ``window``, or at a random moment if there is none, in the ``unit``-th unit of work of a run."""
+
+    window: Window | None
+    unit: int
+    delay: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A kill that was carried out: how many rows were loaded then, and the last step that was heard of."""
+
+    kill: Kill
+    rows: int
+    last_step: str
+
+    def describe(self) -> str:
+        """One line for a person."""
+        if self.kill.window is None:
+            return f"at a random moment; the last step that it had begun was {self.last_step or 'none'}"
+        return f"{self.kill.window.where}: {self.kill.window.consequence}"
+
+
+def plan(kills: int, units: int, chance: random.Random) -> list[Kill]:
+    """``kills`` kills for a load of ``units`` units of work, one in each window and the others anywhere, in random order.
+
+    :param kills: at least as many as there are windows.
+    """
+    windows: list[Window | None] = [*Window, *[None] * (kills - len(Window))]
+    chance.shuffle(windows)
+    widest = max(1, units // (kills + 1))
+    return [Kill(window, chance.randint(1, widest), chance.uniform(0, _LONGEST_RANDOM_DELAY)) for window in windows]
+
+
+def run_to_death(task: Task, kill: Kill, on_rows: Callable[[int], None]) -> Death | None:
+    """Run the loader until ``kill`` has been carried out, or (None) until it ended by itself before that.
+
+    :raises DualWriteError: if the loader failed by itself.
+    """
+    window = kill.window
+    task = replace(task, pause_step=window.step if window else "", pause_unit=kill.unit)
+    heard = _Heard(on_rows)
+    with _running(task) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            heard.take(line)
+            if heard.is_paused:
+                process.kill()
+            elif window is None and heard.units == kill.unit:
+                time.sleep(kill.delay)
+                process.kill()
+                break
+        for line in process.stdout:  # what it said before it died
+            heard.take(line)
+        if process.wait() == -signal.SIGKILL:
+            return Death(kill, heard.rows, heard.last_step)
+        _check_exit(process)
+    return None
+
+
+class _Heard:
+    """What the loader has said."""
+
+    def __init__(self, on_rows: Callable[[int], None]) -> None:
+        self.rows = 0
+        self.units = 0
+        self.last_step = ""
+        self.is_paused = False
+        self._on_rows = on_rows
+
+    def take(self, line: str) -> None:
+        """One line of the loader's."""
+        word, _, rest = line.strip().partition(" ")
+        if word == "rows":
+            self.rows = int(rest)
+            self._on_rows(self.rows)
+        elif word == "step":
+            self.last_step = rest
+            self.units += rest == FIRST_STEP
+        elif word == "paused":
+            self.is_paused = True
+
+
+def run_to_end(task: Task, on_rows: Callable[[int], None]) -> None:
+    """Run the loader undisturbed.
+
+    :raises DualWriteError: if it failed.
+    """
+    run_to_death(task, Kill(None, unit=-1), on_rows)
+
+
+def _running(task: Task) -> "subprocess.Popen[str]":
+    return subprocess.Popen(  # noqa: S603  our own module, no shell
+        task.command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def _check_exit(process: "subprocess.Popen[str]") -> None:
+    assert process.stderr is not None
+    complaint = process.stderr.read().strip()
+    if process.wait() != 0:
+        raise DualWriteError(f"the loader failed by itself: {complaint or 'it said nothing'}")

@@ -1,0 +1,81 @@
+"""The process that gets killed: an ordinary load that says on stdout where it is.
+
+Lines: ``rows N`` after every batch, ``step NAME`` before every step of a unit of work, ``paused`` when it has
+reached the place where it is to be killed. There it waits on stdin, to which its parent never writes.
+"""
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from sqlalchemy import create_engine
+
+from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.demo.flights import KEY, NULL
+from dualwrite.errors import DualWriteError
+from dualwrite.loader.job import LoadJob, Progress
+from dualwrite.loader.load import load
+
+APPLICATION = "demo"
+FIRST_STEP = "BEGIN_DATABASE"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What to load, and where to stop: before step ``pause_step`` of the ``pause_unit``-th unit of work (from 1 on)."""
+
+    file: str
+    database_url: str
+    table: str
+    topic: str
+    bootstrap_servers: str
+    batch_size: int
+    pause_step: str = ""
+    pause_unit: int = 0
+
+    def command(self) -> list[str]:
+        """The command that runs this task in a process of its own."""
+        return [sys.executable, "-m", __spec__.name, json.dumps(asdict(self))]
+
+
+class Observer:
+    """Reports every step, and stops at the one where the process is to die."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._unit = 0
+
+    def __call__(self, step: str) -> None:
+        """Called right before ``step``."""
+        self._unit += step == FIRST_STEP
+        say(f"step {step}")
+        if step == self._task.pause_step and self._unit == self._task.pause_unit:
+            say("paused")
+            sys.stdin.read()
+
+
+def say(line: str) -> None:
+    """One line for the parent, now: a killed process flushes nothing."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def run(task: Task) -> None:
+    """Load until the end, or until killed."""
+
+    def report(progress: Progress) -> None:
+        say(f"rows {progress.rows}")
+
+    engine = create_engine(task.database_url)
+    job = LoadJob(Path(task.file), task.table, task.topic, KEY, task.batch_size, NULL)
+    config = {"bootstrap.servers": task.bootstrap_servers}
+    with DualWrite(engine, config, application=APPLICATION, on_step=Observer(task)) as dual_write:
+        load(job, engine, dual_write, report)
+
+
+if __name__ == "__main__":
+    try:
+        run(Task(**json.loads(sys.argv[1])))
+    except DualWriteError as error:
+        sys.exit(f"{type(error).__name__}: {error}")
