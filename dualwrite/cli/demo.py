@@ -98,7 +98,7 @@ class _Demo:
             if death is None:
                 if kill.window is not None:
                     raise InputError(
-                        f"the load was done before it could be killed {kill.window.where}: use more --rows or fewer --kills"
+                        f"the load was done before it could be killed {kill.window.where}: use more --rows"
                     )
                 self._say(f"   kill {number}, at a random moment, came too late: the load was done")
                 continue

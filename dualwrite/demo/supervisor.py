@@ -61,7 +61,7 @@ class Death:
 
 
 def plan(kills: int, units: int, chance: random.Random) -> list[Kill]:
-    """``kills`` kills for a load of ``units`` units of work, one in each window and the others anywhere, in random order.
+    """``kills`` kills for a load of ``units`` units of work: one in each window, the others anywhere, in random order.
 
     :param kills: at least as many as there are windows.
     """
