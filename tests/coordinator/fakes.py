@@ -43,7 +43,7 @@ class FakeTransaction:
 
 
 class FakeKafka:
-    """The cluster. ``fault`` is asked at every request; ``before_effect`` sees its name first, and may do anything."""
+    """The cluster. ``fault`` is asked at every request; the two hooks see its name around its effect, and may do anything."""
 
     def __init__(self) -> None:
         self.current = ProducerIdentity(PRODUCER_ID, -1)
@@ -55,6 +55,7 @@ class FakeKafka:
         self.participants: list[FakeParticipant] = []
         self.fault: Callable[[str], Fault] = lambda request: Fault.NONE
         self.before_effect: Callable[[str], None] = lambda request: None
+        self.after_effect: Callable[[str], None] = lambda request: None
 
     def participant(self, config: object = None) -> "FakeParticipant":
         made = FakeParticipant(self)
@@ -71,6 +72,7 @@ class FakeKafka:
         if fault is Fault.BEFORE:
             raise KafkaUnavailableError(f"{name}: no answer, and it never arrived")
         answer = effect()
+        self.after_effect(name)
         if fault is Fault.AFTER:
             raise KafkaUnavailableError(f"{name}: no answer, but it arrived")
         if fault is Fault.CRASH:
