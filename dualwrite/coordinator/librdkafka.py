@@ -20,6 +20,7 @@ from dualwrite.client.librdkafka_errors import is_fenced, translating
 from dualwrite.client.producer_config import ProducerConfig
 from dualwrite.client.verbs import State, Verb, VerbOrder
 from dualwrite.coordinator.participants import Headers, Outcome
+from dualwrite.coordinator.verdict import Verdict, verdict
 from dualwrite.errors import (
     ConfigurationError,
     FencedError,
@@ -144,8 +145,7 @@ class LibrdkafkaProducer:
         (apache/kafka PR 20039)."""
         with self._calling(Verb.COMPLETE) as before:
             if before is State.KEPT:
-                ongoing = self._kept_transaction(state)
-                return self._end_kept(committed=ongoing is not None and state.identifies(ongoing))
+                return self._end_kept(verdict(state, self._kept_transaction(state)))
             if state == self._prepared:
                 self._producer.commit_transaction(self._timeout)
                 return Outcome.COMMITTED if state else Outcome.NOTHING
@@ -156,7 +156,7 @@ class LibrdkafkaProducer:
         """See KafkaParticipant."""
         with self._calling(Verb.COMMIT) as before:
             if before is State.KEPT:
-                self._end_kept(committed=True)
+                self._end_kept(Verdict.COMMIT)
             else:
                 self._producer.commit_transaction(self._timeout)
 
@@ -164,7 +164,7 @@ class LibrdkafkaProducer:
         """See KafkaParticipant."""
         with self._calling(Verb.ABORT) as before:
             if before is State.KEPT:
-                self._end_kept(committed=False)
+                self._end_kept(Verdict.ABORT)
             else:
                 self._abort()
 
@@ -240,10 +240,12 @@ class LibrdkafkaProducer:
         at_anchor = {partition for partition in partitions if state.anchor.is_in(partition)}
         return OngoingTransaction(ongoing, self._control.current_transaction_start_offsets(at_anchor, ongoing))
 
-    def _end_kept(self, *, committed: bool) -> Outcome:
+    def _end_kept(self, decided: Verdict) -> Outcome:
         assert self._kept is not None
         if self._kept.ongoing is None:
             return Outcome.NOTHING
+        committed = decided is Verdict.COMMIT
+        # Nothing is ever produced under this identity, so a late or second EndTxn can hit no other transaction.
         self._control.end_txn(self._transactional_id, self._kept.producer, committed, repeatable=True)
         return Outcome.COMMITTED if committed else Outcome.ABORTED
 

@@ -1,0 +1,500 @@
+"""The librdkafka participant against stand-ins for librdkafka and the control plane, which can fail at every call."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from dualwrite.client.control import InitializedProducer, TransactionDescription
+from dualwrite.client.verbs import State
+from dualwrite.coordinator import librdkafka
+from dualwrite.coordinator.librdkafka import LibrdkafkaProducer
+from dualwrite.coordinator.participants import KafkaParticipant, Outcome
+from dualwrite.errors import (
+    ConfigurationError,
+    DualWriteError,
+    FencedError,
+    InvalidTransactionStateError,
+    KafkaRefusedError,
+    KafkaUnavailableError,
+    PrepareFailedError,
+    TwoPhaseCommitUnavailableError,
+)
+from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity, TopicPartition
+
+CONFIG = {"bootstrap.servers": "127.0.0.1:1", "transactional.id": "app-0"}
+SESSION = ProducerIdentity(7, 0)
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def kafka_error(code: int, **flags: bool) -> KafkaException:
+    return KafkaException(KafkaError(code, **flags))
+
+
+class FakeMessage:
+    def __init__(self, partition: TopicPartition, offset: int) -> None:
+        self._partition, self._offset = partition, offset
+
+    def topic(self) -> str:
+        return self._partition.topic
+
+    def partition(self) -> int:
+        return self._partition.partition
+
+    def offset(self) -> int:
+        return self._offset
+
+
+class FakeProducer:
+    """confluent_kafka.Producer: keeps records until flush or commit, and acknowledges them there."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.config = config
+        self.calls: list[str] = []
+        self.failures: dict[str, list[Exception]] = {}
+        self.queue: list[tuple[TopicPartition, Callable[[Any, Any], None]]] = []
+        self.next_offset = {T0: 10, T1: 20}
+        self.report_errors: dict[int, KafkaError] = {}
+        self.offset_of: Callable[[int], int] = lambda offset: offset
+        self.unreported = 0
+        self.produced: list[dict[str, Any]] = []
+
+    def init_transactions(self, timeout: float) -> None:
+        self._call("init_transactions")
+
+    def begin_transaction(self) -> None:
+        self._call("begin_transaction")
+
+    def produce(self, topic: str, **arguments: Any) -> None:
+        self._call("produce")
+        self.produced.append(arguments)
+        partition = TopicPartition(topic, max(arguments["partition"], 0))
+        self.queue.append((partition, arguments["on_delivery"]))
+
+    def poll(self, timeout: float) -> int:
+        self._call("poll")
+        return 0
+
+    def flush(self, timeout: float) -> int:
+        self._call("flush")
+        return self._deliver()
+
+    def commit_transaction(self, timeout: float) -> None:
+        self._call("commit_transaction")
+
+    def abort_transaction(self, timeout: float) -> None:
+        self._call("abort_transaction")
+        self.queue.clear()
+
+    def purge(self, blocking: bool) -> None:
+        self._call("purge")
+
+    def fail(self, name: str, *errors: Exception) -> None:
+        self.failures[name] = list(errors)
+
+    def _call(self, name: str) -> None:
+        self.calls.append(name)
+        if self.failures.get(name):
+            raise self.failures[name].pop(0)
+
+    def _deliver(self) -> int:
+        reported = self.queue[: len(self.queue) - self.unreported]
+        self.queue = []
+        for number, (partition, report) in enumerate(reported):
+            if number in self.report_errors:
+                report(self.report_errors[number], FakeMessage(partition, -1001))
+                continue
+            report(None, FakeMessage(partition, self.offset_of(self.next_offset[partition])))
+            self.next_offset[partition] += 1
+        return 0
+
+
+class FakeControl:
+    """A control plane over one transactional id whose facts a test sets."""
+
+    def __init__(self, config: dict[str, Any], timeout: float) -> None:
+        self.state, self.producer = "Ongoing", SESSION
+        self.partitions: frozenset[TopicPartition] = frozenset({T0, T1})
+        self.unknown = False
+        self.initialized = InitializedProducer(ProducerIdentity(7, 1), None)
+        self.starts: dict[TopicPartition, int] = {}
+        self.ended: list[tuple[ProducerIdentity, bool, bool]] = []
+        self.asked: list[tuple[frozenset[TopicPartition], ProducerIdentity]] = []
+        self.failures: dict[str, Exception] = {}
+        self.closed = 0
+
+    def init_producer_id(self, _id: str, *, two_phase_commit: bool, keep_prepared_txn: bool) -> InitializedProducer:
+        assert two_phase_commit
+        assert keep_prepared_txn
+        self._fail("init_producer_id")
+        return self.initialized
+
+    def describe_transaction(self, _id: str) -> TransactionDescription | None:
+        self._fail("describe_transaction")
+        return None if self.unknown else TransactionDescription(self.state, self.producer, 0, 0, self.partitions)
+
+    def current_transaction_start_offsets(
+        self, partitions: Iterable[TopicPartition], producer: ProducerIdentity
+    ) -> dict[TopicPartition, int]:
+        self._fail("current_transaction_start_offsets")
+        self.asked.append((frozenset(partitions), producer))
+        return {partition: offset for partition, offset in self.starts.items() if partition in self.asked[-1][0]}
+
+    def end_txn(self, _id: str, producer: ProducerIdentity, committed: bool, *, repeatable: bool) -> ProducerIdentity:
+        self._fail("end_txn")
+        self.ended.append((producer, committed, repeatable))
+        return producer
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def _fail(self, name: str) -> None:
+        if name in self.failures:
+            raise self.failures[name]
+
+
+class Rig:
+    """A participant with its two stand-ins in sight."""
+
+    def __init__(self, **config: Any) -> None:
+        self.participant = LibrdkafkaProducer(CONFIG | config, timeout=3)
+        self.producer: FakeProducer = self.participant._producer
+        self.control: FakeControl = self.participant._control  # type: ignore[assignment]
+
+    def begun(self, *partitions: TopicPartition) -> "Rig":
+        self.participant.init_transactions()
+        self.participant.begin_transaction()
+        for partition in partitions:
+            self.participant.produce(partition.topic, b"v", partition=partition.partition)
+        return self
+
+    def keeping(self, ongoing: ProducerIdentity | None, starts: dict[TopicPartition, int] | None = None) -> "Rig":
+        self.control.initialized = InitializedProducer(ProducerIdentity(7, 1), ongoing)
+        self.control.starts = starts or {}
+        self.participant.init_transactions(keep_prepared_txn=True)
+        return self
+
+    @property
+    def state(self) -> State:
+        return self.participant._order.state
+
+
+@pytest.fixture(autouse=True)
+def stand_ins(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(librdkafka, "Producer", FakeProducer)
+    monkeypatch.setattr(librdkafka, "ControlPlane", FakeControl)
+    yield
+    librdkafka._inherited.clear()
+
+
+def test_it_is_a_kafka_participant() -> None:
+    participant: KafkaParticipant = Rig().participant
+    participant.close()
+
+
+def test_a_configuration_that_librdkafka_refuses_is_a_configuration_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(config: dict[str, Any]) -> None:
+        raise KafkaException(KafkaError(KafkaError._INVALID_ARG, 'No such configuration property: "lingr"'))
+
+    monkeypatch.setattr(librdkafka, "Producer", refuse)
+    with pytest.raises(ConfigurationError, match="lingr"):
+        Rig(lingr=1)
+
+
+def test_prepare_gives_the_sessions_identity_and_where_the_transaction_began() -> None:
+    rig = Rig().begun(T1, T1, T0)
+    assert rig.participant.prepare_transaction() == PreparedTxnState(SESSION, Anchor.of(T1, 20))
+
+
+def test_a_transaction_that_produced_nothing_is_the_empty_state_and_asks_nobody() -> None:
+    rig = Rig().begun()
+    rig.control.failures["describe_transaction"] = AssertionError("asked")
+    assert rig.participant.prepare_transaction() == PreparedTxnState()
+    assert rig.participant.complete_transaction(PreparedTxnState()) is Outcome.NOTHING
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [(KafkaError._MSG_TIMED_OUT, PrepareFailedError), (KafkaError._FENCED, FencedError)],
+)
+def test_one_failed_record_fails_the_preparation(code: int, expected: type[DualWriteError]) -> None:
+    rig = Rig().begun(T0, T0, T0)
+    rig.producer.report_errors[1] = KafkaError(code)
+    with pytest.raises(expected, match="1 of 3 records of app-0"):
+        rig.participant.prepare_transaction()
+    assert rig.state is State.ABORTABLE
+    rig.participant.abort_transaction()
+    assert rig.state is State.READY
+
+
+def test_an_empty_queue_does_not_stand_for_a_missing_report() -> None:
+    rig = Rig().begun(T0, T0)
+    rig.producer.unreported = 1
+    with pytest.raises(PrepareFailedError, match=r"1 of 2 records .* in time"):
+        rig.participant.prepare_transaction()
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({"producer": ProducerIdentity(7, 1)}, FencedError),
+        ({"producer": ProducerIdentity(8, 0)}, FencedError),
+        ({"state": "CompleteAbort"}, PrepareFailedError),
+        ({"state": "PrepareAbort"}, PrepareFailedError),
+        ({"partitions": frozenset({T1})}, PrepareFailedError),
+        ({"unknown": True}, PrepareFailedError),
+    ],
+)
+def test_the_coordinator_must_agree_that_it_is_prepared(facts: dict[str, Any], expected: type[DualWriteError]) -> None:
+    rig = Rig().begun(T0)
+    for name, value in facts.items():
+        setattr(rig.control, name, value)
+    with pytest.raises(expected, match="app-0"):
+        rig.participant.prepare_transaction()
+    assert rig.state is State.ABORTABLE
+
+
+def test_without_a_known_first_offset_the_leaders_are_asked_for_the_anchor() -> None:
+    rig = Rig().begun(T0, T1)
+    rig.producer.offset_of = lambda _: -1001
+    rig.control.starts = {T0: 10, T1: 20}
+    assert rig.participant.prepare_transaction() == PreparedTxnState(SESSION, Anchor.of(T0, 10))
+    assert rig.control.asked == [(frozenset({T0, T1}), SESSION)]
+
+
+def test_without_any_anchor_nothing_is_prepared() -> None:
+    rig = Rig().begun(T0)
+    rig.producer.offset_of = lambda _: -1001
+    with pytest.raises(PrepareFailedError, match="where it began"):
+        rig.participant.prepare_transaction()
+
+
+def test_only_the_prepared_state_commits_what_was_prepared() -> None:
+    rig = Rig().begun(T0)
+    state = rig.participant.prepare_transaction()
+    assert rig.participant.complete_transaction(state) is Outcome.COMMITTED
+    assert rig.producer.calls[-1] == "commit_transaction"
+
+
+@pytest.mark.parametrize("other", [PreparedTxnState(), PreparedTxnState(SESSION, Anchor.of(T0, 9))])
+def test_any_other_state_aborts_what_was_prepared(other: PreparedTxnState) -> None:
+    rig = Rig().begun(T0)
+    rig.participant.prepare_transaction()
+    assert rig.participant.complete_transaction(other) is Outcome.ABORTED
+    assert rig.producer.calls[-1] == "abort_transaction"
+
+
+def test_a_state_of_the_transaction_before_does_not_commit_this_one() -> None:
+    rig = Rig().begun(T0)
+    first = rig.participant.prepare_transaction()
+    rig.participant.commit_transaction()
+    rig.participant.begin_transaction()
+    rig.participant.produce("t", b"v", partition=0)
+    second = rig.participant.prepare_transaction()
+    assert first.producer == second.producer
+    assert rig.participant.complete_transaction(first) is Outcome.ABORTED
+
+
+def test_a_kept_transaction_that_began_at_the_anchor_is_committed_under_the_new_identity() -> None:
+    rig = Rig().keeping(SESSION, {T0: 10})
+    assert rig.participant.complete_transaction(PreparedTxnState(SESSION, Anchor.of(T0, 10))) is Outcome.COMMITTED
+    assert rig.control.ended == [(ProducerIdentity(7, 1), True, True)]
+    assert rig.control.asked == [(frozenset({T0}), SESSION)]
+
+
+def test_a_kept_transaction_is_found_by_a_very_long_topic_name_too() -> None:
+    partition = TopicPartition("x" * 249, 3)
+    rig = Rig()
+    rig.control.partitions = frozenset({T0, partition})
+    rig.keeping(SESSION, {partition: 5})
+    assert rig.participant.complete_transaction(PreparedTxnState(SESSION, Anchor.of(partition, 5))) is Outcome.COMMITTED
+
+
+@pytest.mark.parametrize(
+    ("state", "starts"),
+    [
+        (PreparedTxnState(SESSION, Anchor.of(T0, 10)), {T0: 12}),
+        (PreparedTxnState(SESSION, Anchor.of(T0, 10)), {T1: 10}),
+        (PreparedTxnState(SESSION, Anchor.of(TopicPartition("gone", 0), 10)), {T0: 10}),
+        (PreparedTxnState(ProducerIdentity(7, 5), Anchor.of(T0, 10)), {T0: 10}),
+        (PreparedTxnState(), {T0: 10}),
+    ],
+)
+def test_any_other_kept_transaction_is_aborted(state: PreparedTxnState, starts: dict[TopicPartition, int]) -> None:
+    rig = Rig().keeping(SESSION, starts)
+    assert rig.participant.complete_transaction(state) is Outcome.ABORTED
+    assert rig.control.ended == [(ProducerIdentity(7, 1), False, True)]
+
+
+def test_a_state_without_an_anchor_is_compared_as_kip_939_has_it() -> None:
+    rig = Rig().keeping(SESSION)
+    assert rig.participant.complete_transaction(PreparedTxnState(SESSION)) is Outcome.COMMITTED
+    assert rig.control.asked == []
+
+
+def test_nothing_kept_is_success_and_ends_nothing() -> None:
+    rig = Rig().keeping(None)
+    assert rig.participant.complete_transaction(PreparedTxnState(SESSION, Anchor.of(T0, 1))) is Outcome.NOTHING
+    assert rig.control.ended == []
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_commit_and_abort_end_a_kept_transaction_whatever_it_is(committed: bool) -> None:
+    rig = Rig().keeping(SESSION)
+    (rig.participant.commit_transaction if committed else rig.participant.abort_transaction)()
+    assert rig.control.ended == [(ProducerIdentity(7, 1), committed, True)]
+    assert not {"commit_transaction", "abort_transaction"} & set(rig.producer.calls)
+
+
+@pytest.mark.parametrize("failing", ["describe_transaction", "current_transaction_start_offsets", "end_txn"])
+def test_a_verdict_that_cannot_be_reached_or_carried_out_is_never_guessed(failing: str) -> None:
+    rig = Rig().keeping(SESSION, {T0: 10})
+    rig.control.failures[failing] = KafkaUnavailableError("broker b:1: timed out")
+    with pytest.raises(KafkaUnavailableError, match="b:1"):
+        rig.participant.complete_transaction(PreparedTxnState(SESSION, Anchor.of(T0, 10)))
+    assert rig.control.ended == []
+    assert rig.state is State.FAILED
+
+
+def test_after_recovery_the_participant_is_initialised_and_begins() -> None:
+    rig = Rig().keeping(SESSION)
+    with pytest.raises(InvalidTransactionStateError, match=r"begin_transaction\(\): .*keeping a predecessor"):
+        rig.participant.begin_transaction()
+    rig.participant.abort_transaction()
+    with pytest.raises(InvalidTransactionStateError, match="uninitialized"):
+        rig.participant.begin_transaction()
+    assert rig.begun(T0).participant.prepare_transaction().producer == SESSION
+
+
+def test_a_cluster_without_two_phase_commit_says_so() -> None:
+    rig = Rig()
+    rig.producer.fail("init_transactions", kafka_error(KafkaError.INVALID_TRANSACTION_TIMEOUT, fatal=True))
+    with pytest.raises(TwoPhaseCommitUnavailableError, match=r"init_transactions\(\) of app-0"):
+        rig.participant.init_transactions()
+
+
+@pytest.mark.parametrize("call", ["commit_transaction", "abort_transaction"])
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (kafka_error(KafkaError._TIMED_OUT, retriable=True), KafkaUnavailableError),
+        (kafka_error(KafkaError._FENCED, fatal=True), FencedError),
+        (kafka_error(KafkaError.INVALID_TXN_STATE), KafkaRefusedError),
+    ],
+)
+def test_after_an_error_of_commit_or_abort_only_close_is_left(
+    call: str, error: KafkaException, expected: type[DualWriteError]
+) -> None:
+    rig = Rig().begun(T0)
+    rig.participant.prepare_transaction()
+    rig.producer.fail(call, error)
+    with pytest.raises(expected):
+        getattr(rig.participant, call)()
+    for again in (rig.participant.abort_transaction, rig.participant.init_transactions):
+        with pytest.raises(InvalidTransactionStateError, match=r"failed; allowed now: close\(\)"):
+            again()
+
+
+def test_an_epoch_that_an_abort_bumped_is_the_sessions_from_then_on() -> None:
+    rig = Rig().begun(T0)
+    rig.control.producer = ProducerIdentity(7, 1)
+    rig.participant.abort_transaction()
+    rig.participant.begin_transaction()
+    rig.participant.produce("t", b"v", partition=0)
+    assert rig.participant.prepare_transaction().producer == ProducerIdentity(7, 1)
+
+
+def test_records_are_produced_as_confluent_kafka_produces_them() -> None:
+    rig = Rig().begun()
+    rig.participant.produce("t", b"v", b"k", partition=1, timestamp=5, headers={"h": b"x"})
+    rig.participant.produce("t", headers=(("h", b"1"), ("h", None)))
+    first, second = (
+        {name: record.get(name) for name in record if name != "on_delivery"} for record in rig.producer.produced
+    )
+    assert first == {"value": b"v", "key": b"k", "partition": 1, "timestamp": 5, "headers": {"h": b"x"}}
+    assert second == {
+        "value": None,
+        "key": None,
+        "partition": -1,
+        "timestamp": 0,
+        "headers": [("h", b"1"), ("h", None)],
+    }
+
+
+def test_delivery_callbacks_are_the_records_own_or_the_configurations() -> None:
+    seen: list[tuple[str, int]] = []
+    rig = Rig(on_delivery=lambda _, message: seen.append(("default", message.offset()))).begun()
+    rig.participant.produce("t", b"v", partition=0)
+    rig.participant.produce(
+        "t", b"v", partition=0, on_delivery=lambda _, message: seen.append(("own", message.offset()))
+    )
+    rig.participant.prepare_transaction()
+    assert seen == [("default", 10), ("own", 11)]
+
+
+def test_a_late_report_of_one_transaction_does_not_count_for_the_next() -> None:
+    rig = Rig().begun(T0)
+    (_, late) = rig.producer.queue[0]
+    rig.participant.abort_transaction()
+    rig.participant.begin_transaction()
+    late(KafkaError(KafkaError._PURGE_QUEUE), FakeMessage(T0, -1001))
+    rig.participant.produce("t", b"v", partition=1)
+    assert rig.participant.prepare_transaction().anchor == Anchor.of(T1, 20)
+
+
+def test_a_full_queue_is_waited_for_and_the_record_is_not_lost() -> None:
+    rig = Rig().begun()
+    rig.producer.fail("produce", BufferError("full"), BufferError("full"))
+    rig.participant.produce("t", b"v", partition=0)
+    assert (len(rig.producer.produced), rig.producer.calls.count("produce")) == (1, 3)
+    assert rig.participant.prepare_transaction()
+
+
+def test_a_queue_that_stays_full_is_an_error_and_the_transaction_can_only_be_aborted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig().begun()
+    times = iter([0.0, 29.0, 30.0])
+    monkeypatch.setattr(librdkafka.time, "monotonic", lambda: next(times))
+    rig.producer.fail("produce", *(BufferError("full") for _ in range(3)))
+    with pytest.raises(KafkaUnavailableError, match="queue stayed full"):
+        rig.participant.produce("t", b"v")
+    with pytest.raises(InvalidTransactionStateError, match="can only be aborted"):
+        rig.participant.prepare_transaction()
+
+
+def test_a_record_that_librdkafka_refuses_is_an_error() -> None:
+    rig = Rig().begun()
+    rig.producer.fail("produce", kafka_error(KafkaError.MSG_SIZE_TOO_LARGE))
+    with pytest.raises(KafkaRefusedError, match=r"produce\(\) of app-0"):
+        rig.participant.produce("t", b"v")
+
+
+def test_close_neither_aborts_nor_raises_and_may_be_called_twice() -> None:
+    rig = Rig().begun(T0)
+    rig.participant.prepare_transaction()
+    rig.producer.fail("poll", ZeroDivisionError("a user's callback"))
+    rig.producer.fail("purge", kafka_error(KafkaError._STATE))
+    rig.participant.close()
+    rig.participant.close()
+    assert rig.control.closed == 1
+    assert not {"abort_transaction", "close"} & set(rig.producer.calls)
+    with pytest.raises(InvalidTransactionStateError, match="closed"):
+        rig.participant.commit_transaction()
+
+
+def test_after_a_fork_every_call_is_refused_and_close_leaves_the_parents_producer_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig().begun(T0)
+    before = list(rig.producer.calls)
+    child = os.getpid() + 1
+    monkeypatch.setattr(librdkafka.os, "getpid", lambda: child)
+    for call in (rig.participant.prepare_transaction, rig.participant.abort_transaction):
+        with pytest.raises(InvalidTransactionStateError, match="make a new one after a fork"):
+            call()
+    rig.participant.close()
+    assert rig.producer.calls == before
+    assert librdkafka._inherited == [rig.producer]

@@ -1,0 +1,55 @@
+"""librdkafka's errors, each with the advice that fits it."""
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from dualwrite.client.librdkafka_errors import is_fenced, translating
+from dualwrite.errors import (
+    DualWriteError,
+    FencedError,
+    KafkaRefusedError,
+    KafkaUnavailableError,
+    TwoPhaseCommitUnavailableError,
+)
+
+TABLE = [
+    (KafkaError(KafkaError._FENCED, fatal=True), FencedError),
+    (KafkaError(KafkaError.PRODUCER_FENCED, fatal=True), FencedError),
+    (KafkaError(KafkaError.INVALID_PRODUCER_EPOCH), FencedError),
+    (KafkaError(KafkaError.INVALID_PRODUCER_ID_MAPPING), FencedError),
+    (KafkaError(KafkaError._TIMED_OUT, retriable=True), KafkaUnavailableError),
+    (KafkaError(KafkaError._TRANSPORT), KafkaUnavailableError),
+    (KafkaError(KafkaError._ALL_BROKERS_DOWN), KafkaUnavailableError),
+    (KafkaError(KafkaError._MSG_TIMED_OUT), KafkaUnavailableError),
+    (KafkaError(KafkaError.NOT_COORDINATOR, retriable=True), KafkaUnavailableError),
+    (KafkaError(KafkaError.INVALID_TRANSACTION_TIMEOUT, fatal=True), TwoPhaseCommitUnavailableError),
+    (KafkaError(KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, fatal=True), TwoPhaseCommitUnavailableError),
+    (KafkaError(KafkaError.INVALID_TXN_STATE, txn_requires_abort=True), KafkaRefusedError),
+    (KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), KafkaRefusedError),
+    (KafkaError(KafkaError._FATAL, fatal=True), KafkaRefusedError),
+]
+
+
+def translate(error: KafkaError) -> None:
+    with translating("commit_transaction() of app-0"):
+        raise KafkaException(error)
+
+
+@pytest.mark.parametrize(("error", "expected"), TABLE)
+def test_an_error_becomes_the_exception_that_says_what_to_do(error: KafkaError, expected: type[DualWriteError]) -> None:
+    with pytest.raises(DualWriteError, match=r"^commit_transaction\(\) of app-0: ") as caught:
+        translate(error)
+    assert type(caught.value) is expected
+    assert isinstance(caught.value.__cause__, KafkaException)
+    assert is_fenced(error) == (expected is FencedError)
+
+
+def test_a_refusal_keeps_kafkas_code_and_name() -> None:
+    with pytest.raises(KafkaRefusedError) as caught:
+        translate(KafkaError(KafkaError.INVALID_TXN_STATE))
+    assert (caught.value.code, caught.value.name) == (48, "INVALID_TXN_STATE")
+
+
+def test_what_is_not_librdkafkas_passes_through() -> None:
+    with pytest.raises(ZeroDivisionError), translating("x"):
+        raise ZeroDivisionError

@@ -1,0 +1,104 @@
+"""The librdkafka configuration of a dual write's producer."""
+
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+
+from dualwrite.client.producer_config import DEFAULT_DELIVERY_TIMEOUT_MS, ProducerConfig
+from dualwrite.errors import ConfigurationError
+
+TWO_PHASE = "transaction.two.phase.commit.enable"
+
+
+def made(**overrides: Any) -> ProducerConfig:
+    return ProducerConfig.of(config(**overrides))
+
+
+def config(**overrides: Any) -> dict[str, Any]:
+    minimal = {"bootstrap.servers": "127.0.0.1:1", "transactional.id": "app-0"}
+    return minimal | {key.replace("_", "."): value for key, value in overrides.items()}
+
+
+def test_a_transaction_never_expires_and_a_record_does() -> None:
+    librdkafka = made().librdkafka
+    assert librdkafka["transaction.timeout.ms"] == 2147483647
+    assert librdkafka["message.timeout.ms"] == DEFAULT_DELIVERY_TIMEOUT_MS
+    assert made().delivery_timeout == DEFAULT_DELIVERY_TIMEOUT_MS / 1000
+
+
+def test_the_callers_mapping_is_left_as_it_is() -> None:
+    given = config(on_delivery=print, socket_timeout_ms=1000)
+    before = dict(given)
+    ProducerConfig.of(given)
+    assert given == before
+
+
+@pytest.mark.parametrize("key", ["message.timeout.ms", "delivery.timeout.ms"])
+def test_the_users_delivery_timeout_stands_under_either_name(key: str) -> None:
+    result = ProducerConfig.of(config() | {key: "4000"})
+    assert result.delivery_timeout == 4.0
+    assert {name for name in result.librdkafka if name.endswith("y.timeout.ms") or name.startswith("message.")} == {key}
+
+
+@pytest.mark.parametrize(("key", "expected"), [("linger.ms", 7), ("queue.buffering.max.ms", None)])
+def test_the_users_linger_stands_under_either_name(key: str, expected: int | None) -> None:
+    result = ProducerConfig.of(config() | {key: 7}).librdkafka
+    assert (result[key], result.get("linger.ms")) == (7, expected)
+
+
+def test_without_a_wish_nothing_lingers_and_a_restarted_broker_is_met_soon() -> None:
+    assert (made().librdkafka["linger.ms"], made().librdkafka["reconnect.backoff.max.ms"]) == (0, 1000)
+
+
+def test_other_settings_are_passed_on() -> None:
+    assert made(compression_type="zstd").librdkafka["compression.type"] == "zstd"
+
+
+def test_two_phase_commit_may_be_asked_for_by_its_java_name() -> None:
+    assert TWO_PHASE not in ProducerConfig.of(config() | {TWO_PHASE: True}).librdkafka
+
+
+@pytest.mark.parametrize("two_phase", [{}, {TWO_PHASE: True}, {TWO_PHASE: "true"}])
+def test_a_transaction_timeout_is_refused_with_two_phase_commit(two_phase: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=r"transaction\.timeout\.ms"):
+        ProducerConfig.of(config(transaction_timeout_ms=60000) | two_phase)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "named"),
+    [
+        ({TWO_PHASE: False}, "two-phase commit"),
+        ({"transactional.id": ""}, r"transactional\.id is not set"),
+        ({"transactional.id": "a\nb"}, "transactional id"),
+        ({"delivery.report.only.error": "true"}, r"delivery\.report\.only\.error"),
+        ({"message.timeout.ms": 0}, r"message\.timeout\.ms 0"),
+        ({"delivery.timeout.ms": "soon"}, r"delivery\.timeout\.ms 'soon'"),
+        ({"message.timeout.ms": None}, r"message\.timeout\.ms None"),
+    ],
+)
+def test_a_setting_that_contradicts_a_dual_write_is_named(overrides: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigurationError, match=named):
+        ProducerConfig.of(config() | overrides)
+
+
+@pytest.mark.parametrize("key", ["on_delivery", "dr_cb"])
+def test_the_configurations_delivery_callback_is_kept_for_records_without_one(key: str) -> None:
+    result = ProducerConfig.of(config() | {key: print})
+    assert result.on_delivery is print
+    assert key not in result.librdkafka
+
+
+@pytest.mark.parametrize("overrides", [{}, {"socket.timeout.ms": 1000}, {"delivery.timeout.ms": 500, "linger.ms": 1}])
+def test_librdkafka_accepts_what_is_made(overrides: dict[str, Any]) -> None:
+    assert isinstance(Producer(quiet(ProducerConfig.of(config() | overrides).librdkafka)), Producer)
+
+
+def test_librdkafka_still_refuses_a_socket_timeout_next_to_a_transaction_that_never_expires() -> None:
+    """When this fails, librdkafka's comparison has been mended, and socket.timeout.ms can be passed on."""
+    with pytest.raises(KafkaException, match=r"socket\.timeout\.ms"):
+        Producer(quiet(made().librdkafka | {"socket.timeout.ms": 1000}))
+
+
+def quiet(librdkafka: dict[str, Any]) -> dict[str, Any]:
+    return librdkafka | {"log_level": 0}

@@ -1,0 +1,135 @@
+"""What the control plane reads from a librdkafka configuration, and what it refuses."""
+
+from typing import Any
+
+import pytest
+
+from dualwrite.client.settings import ClientSettings, Endpoint
+from dualwrite.errors import ConfigurationError
+
+
+def settings(**overrides: Any) -> ClientSettings:
+    config = {"bootstrap.servers": "b:1"} | {key.replace("_", "."): value for key, value in overrides.items()}
+    return ClientSettings.from_config(config)
+
+
+def secured(**overrides: Any) -> ClientSettings:
+    sasl = {"sasl_mechanism": "PLAIN", "sasl_username": "u", "sasl_password": "p"}
+    return settings(**({"security_protocol": "SASL_SSL"} | sasl | overrides))
+
+
+@pytest.mark.parametrize(
+    ("text", "endpoint"),
+    [
+        ("host", Endpoint("host", 9092)),
+        ("host:", Endpoint("host", 9092)),
+        ("host:1", Endpoint("host", 1)),
+        (" host:65535 ", Endpoint("host", 65535)),
+        ("SASL_SSL://host:9", Endpoint("host", 9)),
+        ("[::1]:9093", Endpoint("::1", 9093)),
+        ("[::1]", Endpoint("::1", 9092)),
+    ],
+)
+def test_an_endpoint_is_read_as_librdkafka_reads_it(text: str, endpoint: Endpoint) -> None:
+    assert Endpoint.parse(text) == endpoint
+
+
+@pytest.mark.parametrize("text", ["", ":9092", "host:x", "host:0", "host:65536", "[::1]:x", "host:-1"])
+def test_a_malformed_endpoint_is_named(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"bootstrap\.servers"):
+        Endpoint.parse(text)
+
+
+@pytest.mark.parametrize("endpoint", [Endpoint("h", 9), Endpoint("::1", 9)])
+def test_an_endpoint_prints_as_it_is_written(endpoint: Endpoint) -> None:
+    assert Endpoint.parse(str(endpoint)) == endpoint
+
+
+def test_several_brokers_and_the_older_key_are_understood() -> None:
+    made = ClientSettings.from_config({"metadata.broker.list": "a:1, b:2,"})
+    assert made.bootstrap == (Endpoint("a", 1), Endpoint("b", 2))
+
+
+def test_a_missing_bootstrap_server_is_a_clear_error() -> None:
+    with pytest.raises(ConfigurationError, match=r"bootstrap\.servers is not set"):
+        ClientSettings.from_config({})
+
+
+def test_durations_are_librdkafkas_milliseconds() -> None:
+    made = settings(socket_timeout_ms="1500", socket_connection_setup_timeout_ms=250)
+    assert (made.request_timeout, made.connect_timeout) == (1.5, 0.25)
+
+
+@pytest.mark.parametrize("value", ["soon", None, 0, -5])
+def test_a_malformed_duration_is_named(value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"socket\.timeout\.ms"):
+        settings(socket_timeout_ms=value)
+
+
+def test_plaintext_is_the_default() -> None:
+    assert (settings().tls, settings().sasl) == (None, None)
+
+
+def test_keys_that_only_matter_to_librdkafka_are_left_alone() -> None:
+    assert settings(linger_ms=5, ssl_cipher_suites="x").bootstrap == (Endpoint("b", 1),)
+
+
+def test_an_unknown_security_protocol_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="TLS"):
+        settings(security_protocol="TLS")
+
+
+def test_tls_settings_keep_librdkafkas_names_and_defaults() -> None:
+    tls = settings(security_protocol="ssl", ssl_ca_location="/ca", ssl_key_password="secret").tls
+    assert tls is not None
+    assert (tls.ca_location, tls.verify_certificate, tls.verify_hostname) == ("/ca", True, True)
+    assert "secret" not in repr(tls)
+
+
+def test_verification_is_switched_off_only_by_its_own_keys() -> None:
+    tls = settings(
+        security_protocol="SSL",
+        ssl_ca_location="probe",
+        ssl_endpoint_identification_algorithm="none",
+        enable_ssl_certificate_verification="false",
+    ).tls
+    assert tls is not None
+    assert (tls.ca_location, tls.verify_certificate, tls.verify_hostname) == (None, False, False)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"ssl_key_pem": "x"},
+        {"ssl_keystore_location": "x"},
+        {"ssl_crl_location": "x"},
+        {"ssl_cipher_suites": "x"},
+        {"ssl_endpoint_identification_algorithm": "http"},
+        {"enable_ssl_certificate_verification": "maybe"},
+    ],
+)
+def test_a_security_setting_that_cannot_be_honoured_is_refused(overrides: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=next(iter(overrides)).replace("_", r"\.")):
+        settings(security_protocol="SSL", **overrides)
+
+
+def test_sasl_credentials_are_read_and_not_shown() -> None:
+    sasl = secured(sasl_password="hunter2").sasl
+    assert sasl is not None
+    assert (sasl.mechanism, sasl.username, sasl.password) == ("PLAIN", "u", "hunter2")
+    assert "hunter2" not in repr(sasl)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "named"),
+    [
+        ({"sasl_mechanism": "GSSAPI"}, "GSSAPI"),
+        ({"sasl_mechanism": None}, "GSSAPI"),
+        ({"sasl_mechanism": "OAUTHBEARER"}, "OAUTHBEARER"),
+        ({"sasl_username": ""}, "username"),
+        ({"sasl_password": None}, "password"),
+    ],
+)
+def test_sasl_that_the_control_plane_cannot_do_is_refused(overrides: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigurationError, match=named):
+        secured(**overrides)
