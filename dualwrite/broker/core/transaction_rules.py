@@ -22,6 +22,7 @@ from dualwrite.broker.core.commands import (
 )
 from dualwrite.broker.core.transactions import TransactionTable, has_timed_out
 from dualwrite.broker.facts.transactions import (
+    LONGEST_TRANSACTIONAL_ID,
     NO_TIMEOUT,
     TransactionForgotten,
     TransactionRecorded,
@@ -66,7 +67,7 @@ def decide(table: TransactionTable, command: Command, at: Moment, settings: Tran
         return _init_producer_id(entry, command, at, settings)
     if isinstance(command, TimeOut | Expire | MarkersWritten):
         return _house_keeping(entry, command, at, settings)
-    if entry is None:
+    if entry is None or not command.producer:
         return _refuse(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     if isinstance(command, VerifyPartitions):
         return _verify_partitions(entry, command)
@@ -93,6 +94,8 @@ def _init_producer_id(
     if not two_phase and not 0 < command.timeout_ms <= settings.max_timeout_ms:
         return _refuse(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
     timeout_ms = NO_TIMEOUT if two_phase else command.timeout_ms
+    if entry is None and len(command.transactional_id.encode()) > LONGEST_TRANSACTIONAL_ID:
+        return _refuse(ErrorCode.INVALID_REQUEST)
     if entry is None:
         return _introduce(command.transactional_id, timeout_ms, at)
     if entry.is_ended:
@@ -103,7 +106,8 @@ def _init_producer_id(
         return _begin_session(entry, command, timeout_ms, at)
     if command.keep_prepared:
         return _keep_prepared(entry, timeout_ms, at)
-    return replace(_abort_by_coordinator(entry, at), reply=None)  # then the same command begins the new session
+    # Then the same command begins the new session; for the living client, which named itself, the abort's bump is it.
+    return replace(_abort_by_coordinator(entry, at, asked_by=command.expected), reply=None)
 
 
 def _introduce(transactional_id: str, timeout_ms: int, at: Moment) -> Decision:
@@ -150,9 +154,9 @@ def _add_partitions(entry: TransactionRecorded, command: AddPartitions, at: Mome
         return _refuse(error)
     if entry.is_kept:
         return _refuse(ErrorCode.INVALID_TXN_STATE)  # a prepared transaction can only be ended
+    if command.partitions <= entry.partitions:  # or none at all: a transaction begins with its first
+        return Decision(Reply())
     if entry.status is TransactionStatus.ONGOING:
-        if command.partitions <= entry.partitions:
-            return Decision(Reply())
         fact = replace(entry, partitions=entry.partitions | command.partitions, updated_ms=at.now_ms)
     else:
         fact = replace(
@@ -227,7 +231,7 @@ def _prepare(entry: TransactionRecorded, result: Marker, version: TransactionVer
         status=_PREPARED[result],
         producer=marker_producer,
         next_producer=following if following != marker_producer else NO_PRODUCER,
-        previous=client,
+        previous=client if bumps else NO_PRODUCER,
         version=version,
         started_ms=entry.started_ms if entry.partitions else at.now_ms,
         updated_ms=at.now_ms,
@@ -235,11 +239,10 @@ def _prepare(entry: TransactionRecorded, result: Marker, version: TransactionVer
     return Decision(Reply(producer=following), (fact,), (markers_of(fact),))
 
 
-def _abort_by_coordinator(entry: TransactionRecorded, at: Moment) -> Decision:
-    """Abort what nobody will end, and fence the client that began it."""
+def _abort_by_coordinator(entry: TransactionRecorded, at: Moment, asked_by: ProducerIdentity = NO_PRODUCER) -> Decision:
+    """Abort what nobody will end, and fence the client that began it: only who asked may claim the bump in a retry."""
     decision = _prepare(entry, Marker.ABORT, TransactionVersion.TV2, at)
-    # Nobody asked for the bump, so nobody may claim it as a retry: the old client must learn that it is fenced.
-    fact = replace(_recorded(decision), previous=NO_PRODUCER)
+    fact = replace(_recorded(decision), previous=asked_by)
     return replace(decision, facts=(fact,))
 
 

@@ -12,6 +12,10 @@ NO_TIMEOUT = 2147483647
 """The timeout of a two-phase commit transaction, which never expires (as Apache Kafka stores it)."""
 
 
+LONGEST_TRANSACTIONAL_ID = 32767
+"""In bytes: what the key of the transaction log has room for."""
+
+
 class TransactionStatus(IntEnum):
     """Kafka's TransactionState; the numbers are those of the transaction log."""
 
