@@ -4,10 +4,12 @@ import asyncio
 import fcntl
 import logging
 import os
+import resource
 import signal
 import time
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from dualwrite.errors import ConfigurationError
 logger = logging.getLogger(__name__)
 
 _LOCK_NAME = ".lock"
+_OPEN_FILES_IF_UNLIMITED = 10240  # macOS allows no more, whatever it says
 
 
 class SystemClock:
@@ -48,10 +51,13 @@ class SystemEntropy:
 def serve(options: BrokerOptions) -> None:
     """Run a broker until SIGTERM or SIGINT, then stop it cleanly.
 
-    :raises ConfigurationError: if the address cannot be listened on, or another broker uses the data directory.
+    :raises ConfigurationError: if the address cannot be listened on, another broker uses the data directory, or a file
+        cannot be opened or written.
     :raises CorruptLogError: if the data directory contradicts itself where it was already acknowledged.
     """
     with _exclusive(options.data_dir):
+        if options.ready_file is not None:
+            _clear_ready_file(options.ready_file)
         _run(_serve(options))
 
 
@@ -77,9 +83,13 @@ async def _serve(options: BrokerOptions) -> None:
     port = listener.getsockname()[1]
     began = time.monotonic()
     flusher = Flusher(durable=options.durability == "fsync")
-    context = _open_rooms(options, flusher, port)
+    open_files = _raise_limit_of_open_files()
+    try:
+        context = _open_rooms(options, flusher, port, open_files // 2)
+    except OSError as error:
+        raise ConfigurationError(f"cannot open {error.filename or options.data_dir}: {error.strerror}") from None
     finished = await context.coordinator.finish_decided()
-    server = Server(context, options.number("socket.request.max.bytes"))
+    server = Server(context, options.number("socket.request.max.bytes"), max_connections=open_files // 4)
     await server.start(listener)
     logger.info(
         "listening on %s:%d, %d topics, %d transactions finished, recovered in %.3f s",
@@ -92,13 +102,25 @@ async def _serve(options: BrokerOptions) -> None:
     await stopped.wait()
     logger.info("stopping")
     house_keeping.cancel()
+    await asyncio.gather(house_keeping, return_exceptions=True)
     await server.close()
     await flusher.close()
 
 
-def _open_rooms(options: BrokerOptions, flusher: Flusher, port: int) -> BrokerContext:
+def _raise_limit_of_open_files() -> int:
+    """Allow this process as many open files as the system lets it have, and return how many that are. Running out of
+    them would stop the broker, so partitions may take half of them and connections a quarter."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES_IF_UNLIMITED if hard == resource.RLIM_INFINITY else hard
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted
+
+
+def _open_rooms(options: BrokerOptions, flusher: Flusher, port: int, most_partitions: int) -> BrokerContext:
     files, clock = DiskFiles(), SystemClock()
-    cluster = Cluster(files, options.data_dir, flusher, clock, SystemEntropy(), options.topics)
+    topics = replace(options.topics, most_partitions=most_partitions)
+    cluster = Cluster(files, options.data_dir, flusher, clock, SystemEntropy(), topics)
     coordinator = TransactionCoordinator(files, options.data_dir, cluster, flusher, clock, options.transactions)
     host, port = options.advertised or (options.host, port)
     return BrokerContext(cluster, coordinator, flusher, clock, host, port, options.is_on("auto.create.topics.enable"))
@@ -111,6 +133,17 @@ async def _keep_house(coordinator: TransactionCoordinator, interval_seconds: flo
             await coordinator.end_overdue()
         except Exception as error:  # noqa: BLE001  a bug there must not go unnoticed while transactions pile up
             stop_process(error)
+
+
+def _clear_ready_file(path: Path) -> None:
+    """What an earlier broker left would pass for this one's; and it is said at once if none can be written."""
+    trial = path.with_name(path.name + ".tmp")
+    try:
+        path.unlink(missing_ok=True)
+        trial.touch()
+        trial.unlink()
+    except OSError as error:
+        raise ConfigurationError(f"ready file {path}: {error.strerror}") from None
 
 
 def _write_ready_file(path: Path, address: str) -> None:

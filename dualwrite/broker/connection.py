@@ -8,7 +8,7 @@ import asyncio
 import logging
 
 from dualwrite.broker.api import api_versions
-from dualwrite.broker.api.context import BrokerContext
+from dualwrite.broker.api.context import BrokerContext, UnanswerableError
 from dualwrite.broker.api.routes import ROUTES
 from dualwrite.wire.apis import APIS, ApiKey
 from dualwrite.wire.codec import (
@@ -16,6 +16,7 @@ from dualwrite.wire.codec import (
     RequestHead,
     read_body,
     read_request_head,
+    refuse_nulls,
     write_response,
 )
 from dualwrite.wire.frames import SIZE_PREFIX, FrameTooLargeError, frame_size, with_size
@@ -54,7 +55,7 @@ class Connection:
                 self._is_answering = False
         except (asyncio.IncompleteReadError, ConnectionError):
             pass  # the client is gone, between two requests or in the middle of one: nothing to tell anybody
-        except (MalformedMessageError, FrameTooLargeError) as error:
+        except (MalformedMessageError, FrameTooLargeError, UnanswerableError) as error:
             logger.warning("closing the connection of %s: %s", self._peer, error)
         finally:
             self._writer.close()
@@ -79,6 +80,7 @@ class Connection:
         if head.version not in route.versions:
             return self._refuse_version(key, head)
         request = read_body(APIS[key].request, head.version, frame, body_position)
+        refuse_nulls(request, head.version)
         response = await route.handle(request, head.version, self._broker)
         if response is None:
             return None

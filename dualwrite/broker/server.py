@@ -34,9 +34,10 @@ def listen(host: str, port: int) -> socket.socket:
 class Server:
     """Accepts connections on a bound socket and serves each in a task of its own."""
 
-    def __init__(self, broker: BrokerContext, max_request_bytes: int) -> None:
+    def __init__(self, broker: BrokerContext, max_request_bytes: int, max_connections: int) -> None:
         self._broker = broker
         self._max_request_bytes = max_request_bytes
+        self._max_connections = max_connections
         self._connections: dict[asyncio.Task[None], Connection] = {}
         self._server: asyncio.Server | None = None
 
@@ -52,10 +53,16 @@ class Server:
             connection.finish()
         if self._connections:
             await asyncio.wait(list(self._connections), timeout=_GRACE_SECONDS)
-        for task in self._connections:
+        late = list(self._connections)
+        for task in late:
             task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._connections) >= self._max_connections:
+            logger.warning("refusing a connection: there are %d, the most that are taken", self._max_connections)
+            writer.close()
+            return
         sock: socket.socket = writer.get_extra_info("socket")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = Connection(reader, writer, self._broker, self._max_request_bytes)

@@ -5,7 +5,10 @@ where decoding ended: a string that runs past the end of its frame is otherwise 
 """
 
 import struct
+from functools import cache
 from typing import Any, NamedTuple
+
+from kafka.protocol.schemas.fields.codecs.types import UnsignedVarInt32
 
 from dualwrite.records.varint import decode_unsigned_varint
 from dualwrite.wire.apis import APIS, ApiKey, Message
@@ -90,15 +93,70 @@ def read_body(message: Any, version: int, frame: bytes, position: int) -> Messag
 
     :raises MalformedMessageError: if the message runs past the end of the frame or is otherwise malformed.
     """
-    flexible = message.flexible_version_q(version)
-    decode = message._struct.compiled_decode_from(version, compact=flexible, tagged=flexible, data_class=message)
     try:
-        body, end = decode(memoryview(frame), position)
+        body, end = _decoder(message, version)(memoryview(frame), position)
     except (struct.error, IndexError, ValueError, OverflowError, MemoryError, AssertionError) as error:
         raise MalformedMessageError(f"{message.__name__} v{version}: {error}") from error
     if end > len(frame):
         raise MalformedMessageError(f"{message.__name__} v{version}: {end - len(frame)} bytes short")
     return body
+
+
+def refuse_nulls(body: Message, version: int) -> None:
+    """See to it that nothing in a message that was read is null unless its schema says that it may be.
+
+    :raises MalformedMessageError: naming the first field that is.
+    """
+    _refuse_nulls(body, _required(type(body), version), type(body).__name__)
+
+
+def _refuse_nulls(body: Message, fields: "_Fields", name: str) -> None:
+    for field, is_required, inner in fields:
+        value = getattr(body, field)
+        if value is None:
+            if is_required:
+                raise MalformedMessageError(f"{name}: {field} is null")
+        elif inner:
+            for entry in value:
+                _refuse_nulls(entry, inner, name)
+
+
+_Fields = tuple[tuple[str, bool, Any], ...]
+"""The fields of a message that null matters to: name, whether it is required, and the same of an array's entries."""
+
+
+@cache
+def _required(message: Any, version: int) -> _Fields:
+    return _nested(message._struct, version)
+
+
+def _nested(structure: Any, version: int) -> _Fields:
+    found = []
+    for field in structure.untagged_fields(version):
+        is_required = not field.nullable_for_version_q(version) and field.type_str != "uuid"
+        inner = _nested(field.array_of, version) if field.is_struct_array() else ()
+        if inner or (is_required and not field.is_batchable() and not field.is_struct()):
+            found.append((field.name, is_required, inner))
+    return tuple(found)
+
+
+@cache
+def _decoder(message: Any, version: int) -> Any:
+    flexible = message.flexible_version_q(version)
+    return message._struct.compiled_decode_from(version, compact=flexible, tagged=flexible, data_class=message)
+
+
+def _emit_bounded_varint(ctx: Any, name: str, indent: str) -> None:
+    """Source code that reads a varint of five bytes at most into ``name``.
+
+    kafka-python's own goes on for as long as bytes say so, at a cost that grows with the square of their number: ten
+    megabytes of 0xff would keep a broker busy for half an hour.
+    """
+    ctx.globs["_read_varint"] = decode_unsigned_varint
+    ctx.emit(indent, f"{name}, pos = _read_varint(data, pos)")
+
+
+UnsignedVarInt32.emit_decode_from = staticmethod(_emit_bounded_varint)
 
 
 def _has_flexible_response_header(api_key: ApiKey, version: int) -> bool:

@@ -11,6 +11,10 @@ NODE_ID = 0
 """The one node of the cluster: leader of every partition and coordinator of every transactional id."""
 
 
+class UnanswerableError(Exception):
+    """A request failed that has no answer to say so in. The connection is closed, as Apache Kafka does."""
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerContext:
     """The rooms of the broker that handlers may enter."""

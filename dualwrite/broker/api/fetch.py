@@ -4,7 +4,7 @@ read_uncommitted sees what is durable (the high watermark); read_committed sees 
 aborted transactions that the client must skip. Whole batches are returned, at least one for the first partition that
 has any, however small max_bytes is (KIP-74). Waits up to max_wait_ms until min_bytes are there. Fetch sessions
 (KIP-227) are declined by session id 0, which clients answer with full fetches. From v13 on topics are named by id.
-ACL: none yet.
+An answer holds at most 55 MiB, Kafka's fetch.max.bytes. ACL: none yet.
 """
 
 import asyncio
@@ -23,6 +23,7 @@ VERSIONS = range(4, 19)
 _FIRST_WITH_TOPIC_IDS = 13
 _READ_COMMITTED = 1
 _NO_SESSION = 0
+_MOST_BYTES = 55 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -56,6 +57,8 @@ class _Read:
 
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
     """Answer at once if there is enough or an error; otherwise when there is, or when the time is up."""
+    if request.session_id != _NO_SESSION:  # another broker's, from before the client came here
+        return FetchResponse(throttle_time_ms=0, error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=[])
     entries = [[_resolve(topic, wanted, version, broker) for wanted in topic.partitions] for topic in request.topics]
     partitions = {id(entry.partition): entry.partition for topic in entries for entry in topic if entry.partition}
     deadline = broker.clock.monotonic() + request.max_wait_ms / 1000
@@ -94,10 +97,11 @@ def _resolve(topic: Message, wanted: Message, version: int, broker: BrokerContex
 
 def _read_all(request: Message, entries: list[list[_Entry]]) -> _Read:
     committed_only = request.isolation_level == _READ_COMMITTED
+    max_bytes = min(request.max_bytes, _MOST_BYTES)
     response = FetchResponse.FetchableTopicResponse
     read = _Read([])
     for topic, partitions in zip(request.topics, entries, strict=True):
-        results = [_read_partition(entry, request.max_bytes, committed_only, read) for entry in partitions]
+        results = [_read_partition(entry, max_bytes, committed_only, read) for entry in partitions]
         read.topics.append(response(topic=topic.topic, topic_id=topic.topic_id, partitions=results))
     return read
 

@@ -21,7 +21,7 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
     """List the transactional ids that pass every filter."""
     try:
         pattern = re.compile(request.transactional_id_pattern or ".*", re.DOTALL)
-    except re.error:
+    except (re.error, OverflowError, RecursionError):
         return ListTransactionsResponse(throttle_time_ms=0, error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
     now_ms = broker.clock.wall_ms()
     entries = list(broker.coordinator.table.entries.values())

@@ -1,18 +1,19 @@
 """Produce (0), v3-v13.
 
 One record batch v2 per partition; the header and the CRC-32C are checked, the records are not unpacked. acks 0 is not
-answered; acks 1 and -1 are answered once the batch is on disk. A transactional batch must belong to the ongoing
-transaction of its transactional id: from v12 on (KIP-890, TV2) its partition joins implicitly, before that it must have
-been added (no hanging transaction can begin). v13 names topics by id. ACL: none yet.
+answered, and an error then closes the connection; acks 1 and -1 are answered once the batch is on disk. A
+transactional batch must belong to the ongoing transaction of its transactional id: from v12 on (KIP-890, TV2) its
+partition joins implicitly, before that it must have been added (no hanging transaction can begin). v13 names topics
+by id. ACL: none yet.
 """
 
-from dualwrite.broker.api.context import BrokerContext
+from dualwrite.broker.api.context import BrokerContext, UnanswerableError
 from dualwrite.broker.core.commands import AddPartitions, VerifyPartitions
 from dualwrite.broker.runtime.partition import Partition
 from dualwrite.ids import TopicPartition
-from dualwrite.records.header import BatchHeader, MalformedBatchError, checksum_matches, peek_header
+from dualwrite.records.header import HEADER_SIZE, BatchHeader, MalformedBatchError, checksum_matches, peek_header
 from dualwrite.wire.apis import ApiKey, Message, ProduceResponse
-from dualwrite.wire.error_codes import ErrorCode
+from dualwrite.wire.error_codes import ErrorCode, error_name
 
 KEY = ApiKey.PRODUCE
 VERSIONS = range(3, 14)
@@ -23,6 +24,7 @@ _FIRST_OF_TV2 = 12
 _FIRST_WITH_TOPIC_IDS = 13
 _ZSTD = 4
 _LAST_CODEC = 4
+_LEAST_RECORD_SIZE = 7  # size, attributes, two deltas, key, value and headers: a byte each
 
 
 class _RefusedError(Exception):
@@ -47,6 +49,9 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
             )
         )
     if request.acks == 0:
+        errors = {entry.error_code for response in responses for entry in response.partition_responses}
+        if errors != {ErrorCode.NONE}:
+            raise UnanswerableError(f"Produce with acks=0: {', '.join(map(error_name, sorted(errors)))}")
         return None
     await broker.flusher.barrier()
     return ProduceResponse(responses=responses, throttle_time_ms=0)
@@ -114,6 +119,8 @@ def _checked_header(records: bytes | None, version: int, max_bytes: int) -> Batc
         raise _RefusedError(ErrorCode.INVALID_RECORD, "a client writes neither control batches nor append times")
     if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
         raise _RefusedError(ErrorCode.INVALID_RECORD, "record count and offsets of the batch disagree")
+    if not header.compression and header.record_count * _LEAST_RECORD_SIZE > header.size - HEADER_SIZE:
+        raise _RefusedError(ErrorCode.INVALID_RECORD, "the batch is too short for its record count")
     if header.producer and (header.base_sequence < 0 or header.producer_epoch < 0):
         raise _RefusedError(ErrorCode.INVALID_RECORD, "an idempotent batch without a sequence or an epoch")
     if header.is_transactional and not header.producer:

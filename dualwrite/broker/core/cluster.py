@@ -12,6 +12,10 @@ PRODUCER_ID_BLOCK = 1000
 """Producer ids are reserved on disk by the block, and given out from memory (Kafka: ProducerIdsBlock)."""
 
 MAX_PARTITIONS = 10_000
+RESERVED_TOPICS = frozenset({"__cluster_metadata", "__consumer_offsets", "__transaction_state"})
+"""Names under which the broker keeps journals of its own, now or later."""
+SMALLEST_SEGMENT_BYTES = 1024 * 1024
+"""The least segment.bytes of a topic (KIP-1030): every segment is an open file."""
 _LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 TOPIC_CONFIGS: Mapping[str, frozenset[str] | None] = {
@@ -24,7 +28,10 @@ TOPIC_CONFIGS: Mapping[str, frozenset[str] | None] = {
     "max.message.bytes": None,
     "segment.bytes": None,
 }
-"""The topic settings that are understood, and the values that this broker honours (None: any positive number)."""
+"""The topic settings that are understood, and the values that this broker honours (None: a number)."""
+
+_LEAST = {"max.message.bytes": 1, "segment.bytes": SMALLEST_SEGMENT_BYTES}
+_GREATEST = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +76,19 @@ class ClusterState:
             self.topics[fact.name] = fact
             self.topic_names[fact.topic_id] = fact.name
 
-    def decide_topic(self, command: CreateTopic, topic_id: uuid.UUID, default_partitions: int) -> TopicDecision:
-        """Whether a topic can be made as ``command`` wants it; the error codes are CreateTopics' own."""
+    def decide_topic(
+        self, command: CreateTopic, topic_id: uuid.UUID, default_partitions: int, room: int = MAX_PARTITIONS
+    ) -> TopicDecision:
+        """Whether a topic can be made as ``command`` wants it; the error codes are CreateTopics' own.
+
+        :param room: how many partitions the broker can still open.
+        """
         if not _LEGAL_TOPIC.fullmatch(command.name) or command.name in (".", ".."):
             return TopicDecision(
                 ErrorCode.INVALID_TOPIC_EXCEPTION, "a topic's name has 1 to 249 of the characters a-z A-Z 0-9 . _ -"
             )
+        if command.name in RESERVED_TOPICS:
+            return TopicDecision(ErrorCode.INVALID_TOPIC_EXCEPTION, f"the broker itself uses '{command.name}'")
         if command.name in self.topics:
             return TopicDecision(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{command.name}' already exists.")
         if command.has_assignments:
@@ -82,6 +96,11 @@ class ClusterState:
         partitions = default_partitions if command.partitions == -1 else command.partitions
         if not 1 <= partitions <= MAX_PARTITIONS:
             return TopicDecision(ErrorCode.INVALID_PARTITIONS, f"use 1 to {MAX_PARTITIONS} partitions")
+        if partitions > room:
+            return TopicDecision(
+                ErrorCode.INVALID_PARTITIONS,
+                f"{partitions} partitions, but the broker may open {room} more; raise its limit of open files",
+            )
         if command.replication_factor not in (-1, 1):
             return TopicDecision(ErrorCode.INVALID_REPLICATION_FACTOR, "a single node has replication factor 1")
         wrong = next((item for item in command.configs.items() if not _is_honoured(*item)), None)
@@ -95,4 +114,6 @@ def _is_honoured(key: str, value: str | None) -> bool:
     if key not in TOPIC_CONFIGS or value is None:
         return False
     allowed = TOPIC_CONFIGS[key]
-    return value in allowed if allowed is not None else value.isdecimal() and int(value) > 0
+    if allowed is not None:
+        return value in allowed
+    return re.fullmatch("[0-9]{1,10}", value) is not None and _LEAST[key] <= int(value) <= _GREATEST

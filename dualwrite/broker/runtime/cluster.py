@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dualwrite.broker.core.cluster import PRODUCER_ID_BLOCK, ClusterState, CreateTopic, TopicDecision
+from dualwrite.broker.core.cluster import MAX_PARTITIONS, PRODUCER_ID_BLOCK, ClusterState, CreateTopic, TopicDecision
 from dualwrite.broker.core.partitions import PartitionState
 from dualwrite.broker.facts.cluster import (
     ClusterCreated,
@@ -32,11 +32,13 @@ JOURNAL_DIRECTORY = "__cluster_metadata-0"
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """The broker's defaults for topics: num.partitions, log.segment.bytes and message.max.bytes."""
+    """The broker's defaults for topics: num.partitions, log.segment.bytes and message.max.bytes; and how many
+    partitions it may open in all, as each is at least one open file."""
 
     num_partitions: int = 1
     segment_bytes: int = 1_073_741_824
     max_message_bytes: int = 1_048_588
+    most_partitions: int = MAX_PARTITIONS
 
 
 class Cluster:
@@ -89,7 +91,8 @@ class Cluster:
 
     def create_topic(self, command: CreateTopic, validate_only: bool = False) -> TopicDecision:
         """Create a topic as ``command`` wants it. Wait at the flusher's barrier before telling anybody."""
-        decision = self.state.decide_topic(command, self._new_id(), self._settings.num_partitions)
+        room = self._settings.most_partitions - sum(map(len, self._partitions.values()))
+        decision = self.state.decide_topic(command, self._new_id(), self._settings.num_partitions, room)
         if decision.fact is not None and not validate_only:
             self._record(decision.fact)
             with self._flusher.critical():

@@ -88,10 +88,9 @@ class TransactionCoordinator:
         decision = decide(self.table, command, moment, self._settings)
         if decision.facts:
             with self._flusher.critical():
-                records = [Record(*encode_fact(fact), moment.now_ms) for fact in decision.facts]
-                self._journal.append(records)
                 for fact in decision.facts:
-                    self.table.apply(fact)
+                    self.table.apply(fact)  # first: it checks, and an illegal fact on disk would forbid every restart
+                self._journal.append([Record(*encode_fact(fact), moment.now_ms) for fact in decision.facts])
                 if decision.takes(moment.fresh_producer_id):
                     self._cluster.take_producer_id()
         return decision
