@@ -1,0 +1,90 @@
+"""ApiVersions: what is advertised is what works, and a client from the future is told what to ask for (KIP-511)."""
+
+import struct
+from collections.abc import Iterator
+
+import pytest
+
+from dualwrite.broker.embedded import EmbeddedBroker
+from dualwrite.wire.apis import ApiKey, ApiVersionsRequest, ApiVersionsResponse, Message
+from dualwrite.wire.codec import read_body
+from dualwrite.wire.error_codes import ErrorCode
+from dualwrite.wire.frames import with_size
+from tests.broker.raw import RawClient
+
+EXPECTED = {
+    ApiKey.PRODUCE: (0, 13),
+    ApiKey.FETCH: (4, 18),
+    ApiKey.LIST_OFFSETS: (1, 8),
+    ApiKey.METADATA: (0, 13),
+    ApiKey.FIND_COORDINATOR: (0, 6),
+    ApiKey.API_VERSIONS: (0, 4),
+    ApiKey.CREATE_TOPICS: (2, 7),
+    ApiKey.INIT_PRODUCER_ID: (0, 6),
+    ApiKey.ADD_PARTITIONS_TO_TXN: (0, 5),
+    ApiKey.END_TXN: (0, 5),
+    ApiKey.DESCRIBE_PRODUCERS: (0, 0),
+    ApiKey.DESCRIBE_TRANSACTIONS: (0, 0),
+    ApiKey.LIST_TRANSACTIONS: (0, 2),
+}
+
+
+@pytest.fixture
+def client(shared_broker: EmbeddedBroker) -> Iterator[RawClient]:
+    with RawClient(shared_broker.bootstrap_servers) as connected:
+        yield connected
+
+
+def request() -> Message:
+    return ApiVersionsRequest(client_software_name="test", client_software_version="1")
+
+
+def future_request(version: int, correlation: int) -> bytes:
+    """A frame whose body nobody here can read: a flexible header, and fields that are not known yet."""
+    head = struct.pack(">hhih", ApiKey.API_VERSIONS, version, correlation, 3) + b"raw\x00"
+    return with_size(head + b"\x05java\x06" + bytes(30))
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_every_version_lists_every_api(client: RawClient, version: int) -> None:
+    answer = client.ask(request(), version)
+    assert answer.error_code == ErrorCode.NONE
+    assert {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys} == EXPECTED
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_transactions_of_the_second_kind_are_finalized(client: RawClient, version: int) -> None:
+    answer = client.ask(request(), version)
+    assert answer.finalized_features_epoch >= 0
+    (supported,), (finalized,) = answer.supported_features, answer.finalized_features
+    assert (supported.name, supported.min_version, supported.max_version) == ("transaction.version", 0, 2)
+    assert (finalized.name, finalized.max_version_level) == ("transaction.version", 2)
+
+
+@pytest.mark.parametrize("version", [5, 99, 32767])
+def test_a_version_from_the_future_is_answered_in_the_oldest_form(client: RawClient, version: int) -> None:
+    client.send_bytes(future_request(version, 77))
+    frame = client.receive_frame()
+    answer = read_body(ApiVersionsResponse, 0, frame, 4)
+    assert frame[:4] == struct.pack(">i", 77)
+    assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+    (entry,) = answer.api_keys
+    assert (entry.api_key, entry.min_version, entry.max_version) == (ApiKey.API_VERSIONS, 0, 4)
+
+
+def test_the_connection_goes_on_after_a_version_from_the_future(client: RawClient) -> None:
+    client.send_bytes(future_request(5, 1))
+    client.receive_frame()
+    assert client.ask(request(), 4).error_code == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("key", [key for key in EXPECTED if key is not ApiKey.API_VERSIONS])
+def test_one_version_too_high_ends_the_connection(client: RawClient, key: ApiKey) -> None:
+    client.send_bytes(with_size(struct.pack(">hhih", key, EXPECTED[key][1] + 1, 1, -1) + bytes(40)))
+    assert client.read_to_end() == b""
+
+
+@pytest.mark.parametrize(("key", "version"), [(ApiKey.PRODUCE, 2), (ApiKey.FETCH, 3), (ApiKey.CREATE_TOPICS, 1)])
+def test_a_version_too_old_ends_the_connection(client: RawClient, key: ApiKey, version: int) -> None:
+    client.send_bytes(with_size(struct.pack(">hhih", key, version, 1, -1) + bytes(40)))
+    assert client.read_to_end() == b""
