@@ -100,6 +100,7 @@ def _check_alone(fact: TransactionRecorded) -> None:
     """What holds for every fact by itself."""
     has_partitions = bool(fact.partitions)
     started = fact.started_ms >= 0
+    _check(fact.status is not TransactionStatus.DEAD, None, fact)  # that is a tombstone
     _check(fact.producer.producer_id >= 0 and 0 <= fact.producer.epoch <= MAX_PRODUCER_EPOCH, None, fact)
     _check(not fact.next_producer or 0 <= fact.next_producer.epoch <= MAX_PRODUCER_EPOCH, None, fact)
     if fact.status is TransactionStatus.EMPTY:
@@ -115,12 +116,17 @@ def _check_step(before: TransactionRecorded, fact: TransactionRecorded) -> None:
     _check(before.status in TRANSITIONS[fact.status], before, fact)
     _check(_does_not_regress(before.client, fact.client), before, fact)
     if before.status is TransactionStatus.ONGOING:
+        _check(fact.started_ms == before.started_ms and fact.timeout_ms >= before.timeout_ms, before, fact)
+    if fact.status is TransactionStatus.EMPTY:
+        _check(fact.producer != before.producer, before, fact)
+    elif fact.status is TransactionStatus.ONGOING:
+        _check(fact.producer == before.producer and fact.partitions >= before.partitions, before, fact)
+        _check(not fact.is_kept or before.status is TransactionStatus.ONGOING, before, fact)
+    elif fact.is_ended:
         _check(fact.producer.producer_id == before.producer.producer_id, before, fact)
-        _check(fact.started_ms == before.started_ms and before.partitions <= fact.partitions, before, fact)
-    if fact.is_ended:
-        _check(before.partitions == fact.partitions, before, fact)
         _check(fact.producer.epoch in (before.producer.epoch, before.producer.epoch + 1), before, fact)
-    if before.is_ended:
+        _check(fact.partitions == before.partitions, before, fact)
+    else:
         _check(fact.producer == before.client, before, fact)
 
 
