@@ -23,6 +23,25 @@ _ENDED_BY_USER = (
 )
 
 
+class UnitSession(Session):
+    """An ORM session inside a unit of work, which alone commits."""
+
+    def commit(self) -> None:
+        """Refuse, and change nothing.
+
+        :raises InvalidTransactionStateError: always.
+        """
+        raise InvalidTransactionStateError(_ENDED_BY_USER)
+
+    def rollback(self) -> None:
+        """Roll the unit's whole database transaction back; the unit of work fails at its end."""
+        super().rollback()
+        # A session that has not yet done anything would roll back nothing.
+        bind = self.get_bind()
+        if isinstance(bind, Connection):
+            bind.rollback()
+
+
 class BlockingDriver:
     """One unit of work, from ``begin`` to ``finish``.
 
@@ -79,8 +98,7 @@ class BlockingDriver:
         :raises InvalidTransactionStateError: outside the block.
         """
         if self._session is None:
-            # The session takes part in the connection's transaction: its commit only flushes, its rollback ends all.
-            self._session = Session(bind=self.connection, join_transaction_mode="rollback_only")
+            self._session = UnitSession(bind=self.connection, join_transaction_mode="rollback_only")
         self._require_user_code()
         return self._session
 
@@ -204,6 +222,7 @@ class BlockingDriver:
             self._connection is not None
             and self._transaction is not None
             and self._transaction.is_active
+            and not self._connection.invalidated
             and self._connection.get_transaction() is self._transaction
         )
 
@@ -228,7 +247,7 @@ class BlockingDriver:
             )
 
     def _release(self) -> None:
-        """Give back what was borrowed: the participant to the slot, the connection to its pool (which rolls back)."""
+        """Give back what was borrowed: the participant to the slot, the connection to its pool."""
         if self.fenced is not None:
             self._slot.fence(self.fenced)
         if self._reusable and self.fenced is None and self.machine.result is not None:
@@ -239,6 +258,9 @@ class BlockingDriver:
             if self._session is not None:
                 self._session.close()
             if self._connection is not None:
+                if self._connection.get_transaction() is not None:
+                    # A COMMIT that raised, say. SQLAlchemy would pool the connection with its transaction open.
+                    discard(self._connection)
                 self._connection.close()
         except Exception:  # noqa: BLE001 - logged; see below
             # The unit of work has ended; whoever is told otherwise by an error from here might run it again.

@@ -121,7 +121,7 @@ class Slot:
                     self._lease = self._store.take_over(self.transactional_id, self._owner)
                 participant, outcome = recover(self._store, self._lease, self._factory, self._observe)
             except FencedError as error:
-                self._closed = error
+                self.fence(error)
                 raise
             self._participant = participant
             if self._background.closed:  # close() did not wait for this: nobody else would release the participant
@@ -149,7 +149,10 @@ class Slot:
 
     def fence(self, error: FencedError) -> None:
         """Close the slot for good: another process has taken over, and completes what this one left."""
-        self._closed = self._closed or error
+        self._closed = self._closed or FencedError(
+            f"another process has taken over {self.transactional_id!r}, so this one stays closed: stop one of the two, "
+            f"or give the applications different names ({error})"
+        )
 
     def _check_open(self) -> None:
         if self._closed is not None:

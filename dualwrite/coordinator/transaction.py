@@ -18,8 +18,8 @@ class Transaction:
     """One unit of work: a context manager to be entered once. Leaving the block commits both sides; raising, neither.
 
     Inside the block, use it from one thread only. Commit and rollback belong to the block's end: a ``commit()`` on the
-    connection raises, a ``rollback()`` makes the whole unit of work fail. Savepoints (``begin_nested()``) are free to
-    use; rolling one back takes no record back.
+    connection raises, a ``rollback()`` makes the whole unit of work fail; SQL text that says COMMIT is not noticed.
+    Savepoints (``begin_nested()``) are free to use; rolling one back takes no record back.
 
     :param enter: makes a driver that has begun, or raises.
     :param leave: ends it, with the block's exception or None, and raises what the caller must know.
@@ -57,7 +57,7 @@ class Transaction:
     def session(self) -> Session:
         """An ORM Session on the same connection and transaction, made at first use; flushed at the block's end.
 
-        Its ``commit()`` only flushes; its ``rollback()`` makes the whole unit of work fail.
+        Its ``commit()`` raises; its ``rollback()`` makes the whole unit of work fail.
         """
         return self._running().session
 

@@ -43,7 +43,7 @@ class FakeTransaction:
 
 
 class FakeKafka:
-    """The cluster. ``fault`` is asked at every request; the two hooks see its name around its effect, and may do anything."""
+    """The cluster. ``fault`` is asked at every request; the two hooks see its name before and after its effect."""
 
     def __init__(self) -> None:
         self.current = ProducerIdentity(PRODUCER_ID, -1)

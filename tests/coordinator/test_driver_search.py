@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, NullPool, create_engine, delete, event, insert
+from sqlalchemy import Engine, create_engine, delete, event, insert
 
 from dualwrite.coordinator import recovery, slots
 from dualwrite.coordinator.tables import kafka_transaction_state
@@ -93,7 +93,7 @@ class World:
 @pytest.fixture
 def engine(sqlite_url: str, tmp_path: Path) -> Iterator[Engine]:
     ready_engine(sqlite_url).dispose()
-    engine = create_engine(sqlite_url, poolclass=NullPool)
+    engine = create_engine(sqlite_url)
     event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous = OFF"))
     yield engine
     engine.dispose()

@@ -1,0 +1,127 @@
+"""The background: keeps trying, never twice at once, stops when told."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from dualwrite.coordinator.background import Background
+from dualwrite.errors import FencedError, KafkaUnavailableError
+
+LONG = 20.0
+
+
+def failing(times: int, error: Exception) -> tuple[Callable[[], None], list[int]]:
+    """An act that fails ``times`` times, and the list of its calls."""
+    calls: list[int] = []
+
+    def act() -> None:
+        calls.append(threading.get_ident())
+        if len(calls) <= times:
+            raise error
+
+    return act, calls
+
+
+def test_it_tries_until_it_succeeds() -> None:
+    act, calls = failing(3, KafkaUnavailableError("down"))
+    background = Background(act, "orders-0", first_delay=0.001)
+    background.start()
+    assert background.wait(LONG)
+    assert len(calls) == 4
+    assert not background.running
+    assert background.last_error is None
+    assert threading.get_ident() not in calls
+
+
+def test_it_gives_up_when_fenced() -> None:
+    act, calls = failing(9, FencedError("taken over"))
+    background = Background(act, "orders-0")
+    background.start()
+    assert background.wait(LONG)
+    assert len(calls) == 1
+    assert isinstance(background.last_error, FencedError)
+
+
+def test_an_unexpected_error_is_logged_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    act, calls = failing(1, ZeroDivisionError("bug"))
+    background = Background(act, "orders-0", first_delay=0.001)
+    background.start()
+    assert background.wait(LONG)
+    assert len(calls) == 2
+    assert "bug" in caplog.text
+
+
+def test_waiting_wakes_it_from_its_backoff() -> None:
+    act, calls = failing(1, KafkaUnavailableError("down"))
+    background = Background(act, "orders-0", first_delay=1000)
+    background.start()
+    assert background.wait(LONG)
+    assert len(calls) == 2
+
+
+def test_nothing_to_do_is_done() -> None:
+    background = Background(lambda: pytest.fail("ran"), "orders-0")
+    assert background.wait(0)
+    assert background.close(0)
+
+
+def test_a_start_while_it_runs_makes_it_run_once_more_and_never_twice_at_once() -> None:
+    entered, go_on = threading.Semaphore(0), threading.Semaphore(0)
+    at_once: list[int] = []
+    inside = threading.Lock()
+
+    def act() -> None:
+        assert inside.acquire(blocking=False), "two at once"
+        at_once.append(1)
+        entered.release()
+        assert go_on.acquire(timeout=LONG)
+        inside.release()
+
+    background = Background(act, "orders-0")
+    background.start()
+    assert entered.acquire(timeout=LONG)
+    background.start()
+    background.start()
+    go_on.release()
+    assert entered.acquire(timeout=LONG)
+    assert background.running
+    go_on.release()
+    assert background.wait(LONG)
+    assert len(at_once) == 2
+
+
+def test_it_can_be_started_again_after_it_was_done() -> None:
+    act, calls = failing(0, KafkaUnavailableError("down"))
+    background = Background(act, "orders-0")
+    for _ in range(20):
+        background.start()
+        assert background.wait(LONG)
+    assert len(calls) == 20
+
+
+def test_close_stops_it_in_its_backoff() -> None:
+    act, calls = failing(99, KafkaUnavailableError("down"))
+    tried = threading.Event()
+
+    def try_once() -> None:
+        tried.set()
+        act()
+
+    background = Background(try_once, "orders-0", first_delay=1000)
+    background.start()
+    assert tried.wait(LONG)
+    assert not background.close(0.01)
+    background.start()
+    assert background.closed
+    assert background.wait(LONG), "the thread ends by itself once closed"
+    assert 1 <= len(calls) <= 3
+
+
+def test_a_wait_that_is_too_short_says_so() -> None:
+    go_on = threading.Event()
+    background = Background(lambda: go_on.wait(LONG), "orders-0")
+    background.start()
+    assert not background.wait(0.01)
+    go_on.set()
+    assert background.wait(LONG)

@@ -1,0 +1,88 @@
+"""Making and inspecting the tables, by function; and that the migrations make what the code expects."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import create_engine, inspect, text
+
+from dualwrite.cli import db
+from dualwrite.coordinator.tables import VERSION_TABLE, kafka_transaction_state, load_position, metadata
+from dualwrite.errors import ConfigurationError
+
+OURS = {kafka_transaction_state.name, load_position.name, VERSION_TABLE}
+
+
+def tables(url: str) -> set[str]:
+    engine = create_engine(url)
+    names = set(inspect(engine).get_table_names())
+    engine.dispose()
+    return names
+
+
+def test_upgrade_makes_the_tables_and_again_changes_nothing(database_url: str) -> None:
+    assert db.upgrade(database_url) == "0001"
+    assert db.upgrade(database_url) == "0001"
+    assert db.current(database_url) == "0001"
+    assert tables(database_url) == OURS
+
+
+def test_the_migrations_make_exactly_the_tables_of_the_code(database_url: str) -> None:
+    db.upgrade(database_url)
+    engine = create_engine(database_url)
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE, "compare_type": True})
+        assert compare_metadata(context, metadata) == []
+    engine.dispose()
+
+
+@pytest.mark.postgresql
+def test_before_the_first_upgrade_there_is_no_version(postgresql_url: str) -> None:
+    assert db.current(postgresql_url) is None
+
+
+def test_the_users_own_alembic_in_the_same_database_is_left_alone(database_url: str) -> None:
+    engine = create_engine(database_url)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)"))
+        connection.execute(text("INSERT INTO alembic_version VALUES ('theirs')"))
+    db.upgrade(database_url)
+    with engine.connect() as connection:
+        assert connection.scalar(text("SELECT version_num FROM alembic_version")) == "theirs"
+    engine.dispose()
+    assert tables(database_url) == OURS | {"alembic_version"}
+
+
+def test_processes_that_upgrade_at_the_same_time_take_turns(database_url: str) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(lambda _: db.upgrade(database_url), range(4))) == ["0001"] * 4
+
+
+def test_an_upgrade_that_fails_halfway_leaves_nothing(database_url: str) -> None:
+    engine = create_engine(database_url)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE dualwrite_load_position (id INTEGER)"))
+    with pytest.raises(ConfigurationError, match="already exists"):
+        db.upgrade(database_url)
+    engine.dispose()
+    assert kafka_transaction_state.name not in tables(database_url)
+
+
+@pytest.mark.parametrize("url", ["nonsense", "nosuchdatabase://x", "sqlite:////no/such/directory/app.db"])
+def test_a_bad_url_is_one_clear_line(url: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        db.upgrade(url)
+    assert "\n" not in str(raised.value)
+
+
+def test_the_scripts_are_found_in_a_checkout_and_in_an_installed_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (db.migrations_directory() / "env.py").is_file()
+    installed = tmp_path / "dualwrite"
+    (installed / "cli").mkdir(parents=True)
+    (installed / "migrations").mkdir()
+    monkeypatch.setattr(db, "__file__", str(installed / "cli" / "db.py"))
+    assert db.migrations_directory() == installed / "migrations"
