@@ -1,0 +1,123 @@
+"""The application that gets killed: dual writes of random sizes over two topics, some of which fail on purpose.
+
+It says on stdout what its caller would know: ``ok ID`` after a unit of work, ``no ID`` if it was told that it was
+undone, ``doubt ID`` if it was told that nobody knows. ``step NAME`` precedes each step if it was asked to stop at one;
+there it says ``paused`` and waits to be killed.
+"""
+
+import json
+import random
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_engine, insert
+
+from dualwrite import DualWrite, DualWriteError, InDoubtError, PreparedTxnState
+from dualwrite.client.control import ControlPlane, InitializedProducer
+from dualwrite.ids import OngoingTransaction
+
+LEFT, RIGHT = "left", "right"
+LEFT_PARTITIONS = 3
+items = Table(
+    "items", MetaData(), Column("unit", String(32), primary_key=True), Column("item", Integer, primary_key=True)
+)
+
+
+@dataclass(frozen=True)
+class Task:
+    """How the application is to run."""
+
+    url: str
+    bootstrap_servers: str
+    seed: int = 0
+    units: int = 1_000_000
+    pause_step: str = ""
+    pause_unit: int = 0
+    sabotage: str = ""
+
+    def command(self) -> list[str]:
+        """The command line for it."""
+        return [sys.executable, "-m", "tests.crash.application", json.dumps(asdict(self))]
+
+
+class OnPurposeError(Exception):
+    """The user's code fails."""
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def pauses(task: Task) -> Callable[[str], None]:
+    begun = 0
+
+    def on_step(step: str) -> None:
+        nonlocal begun
+        begun += step == "BEGIN_DATABASE"
+        if step == task.pause_step and begun == task.pause_unit:
+            say("paused")
+            sys.stdin.read()
+
+    return on_step
+
+
+def write_unit(dual_write: DualWrite, unit: str, count: int, fails: bool) -> None:
+    with dual_write.transaction() as tx:
+        for item in range(count):
+            tx.execute(insert(items), {"unit": unit, "item": item})
+            tx.produce(LEFT, key=f"{unit}:{item}".encode(), partition=item % LEFT_PARTITIONS)
+            tx.produce(RIGHT, key=f"{unit}:{item}".encode())
+        if fails:
+            raise OnPurposeError
+
+
+def run(task: Task, engine: Engine) -> None:
+    chance = random.Random(task.seed)
+    config = {"bootstrap.servers": task.bootstrap_servers, "delivery.timeout.ms": 5000}
+    with DualWrite(engine, config, application="crash", on_step=pauses(task)) as dual_write:
+        for _ in range(task.units):
+            unit = uuid.uuid4().hex
+            try:
+                write_unit(dual_write, unit, chance.randint(1, 30), chance.random() < 0.1)
+                say(f"ok {unit}")
+            except InDoubtError:
+                say(f"doubt {unit}")
+            except (OnPurposeError, DualWriteError) as error:
+                say(f"no {unit} {error}")
+                if not isinstance(error, OnPurposeError):
+                    time.sleep(0.05)  # the broker is down: no need to ask it a thousand times a second
+        dual_write.recover()
+
+
+def compare_pairs_only() -> None:
+    """Break the identity of transactions: what KIP-939 does is wrong for a client that keeps its epoch."""
+
+    def identifies(self: PreparedTxnState, ongoing: OngoingTransaction) -> bool:
+        return bool(self) and self.producer == ongoing.producer
+
+    PreparedTxnState.identifies = identifies  # type: ignore[method-assign]
+
+
+def keep_nothing() -> None:
+    """Break recovery: begin with a plain init, as a producer that knows nothing of a predecessor does."""
+    original = ControlPlane.init_producer_id
+
+    def init_producer_id(self: ControlPlane, transactional_id: str, **flags: Any) -> InitializedProducer:
+        return original(self, transactional_id, **{**flags, "keep_prepared_txn": False})
+
+    ControlPlane.init_producer_id = init_producer_id  # type: ignore[method-assign]
+
+
+SABOTAGE: dict[str, Callable[[], None]] = {"pairs-only": compare_pairs_only, "keep-nothing": keep_nothing}
+
+
+if __name__ == "__main__":
+    given = Task(**json.loads(sys.argv[1]))
+    if given.sabotage:
+        SABOTAGE[given.sabotage]()
+    run(given, create_engine(given.url))

@@ -1,0 +1,168 @@
+"""Dual writes through SIGKILL of the application, the broker, or both: whole on both sides or on neither, always."""
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dualwrite.client.control import ControlPlane
+from dualwrite.ids import ProducerIdentity
+from tests.crash.oracle import Told, anomalies
+from tests.crash.world import World
+
+pytestmark = pytest.mark.crash
+
+STEPS = ["BEGIN_KAFKA", "PREPARE_KAFKA", "STORE_STATE", "COMMIT_DATABASE", "COMMIT_KAFKA"]
+RECOVERY_STEPS = ["RECOVER_TAKE_OVER", "RECOVER_LOCK", "RECOVER_FENCE_KAFKA", "RECOVER_COMPLETE", "RECOVER_INIT"]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path, f"sqlite:///{tmp_path}/items.db")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def postgresql_world(tmp_path: Path, postgresql_url: str) -> Iterator[World]:
+    made = World(tmp_path, postgresql_url)
+    yield made
+    made.close()
+
+
+def wait_for_records_of(world: World) -> None:
+    """Return once the application's open transaction has records in the broker's log."""
+    control = ControlPlane({"bootstrap.servers": world.broker.bootstrap_servers})
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        described = control.describe_transaction("crash-0")
+        assert described is not None
+        producer: ProducerIdentity = described.producer
+        if described.partitions and control.current_transaction_start_offsets(described.partitions, producer):
+            control.close()
+            return
+    raise AssertionError("the records of the open transaction never reached the broker")
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_application_killed_at_each_step_of_a_unit(world: World, step: str) -> None:
+    for unit in (1, 3):
+        world.kill_at(step, unit)
+    world.recover()
+    assert world.judge() == []
+    assert len(world.told.ok) >= 2
+
+
+@pytest.mark.postgresql
+def test_application_killed_at_each_step_on_postgresql(postgresql_world: World) -> None:
+    for step in STEPS:
+        postgresql_world.kill_at(step, unit=2)
+    postgresql_world.recover()
+    assert postgresql_world.judge() == []
+
+
+def test_application_killed_at_each_step_of_recovery(world: World) -> None:
+    for step in RECOVERY_STEPS:
+        world.kill_at("COMMIT_KAFKA", unit=2)
+        assert world.run(replace(world.task, pause_step=step)) < 0
+    world.recover()
+    assert world.judge() == []
+
+
+def test_a_decision_of_the_database_is_carried_to_kafka_by_the_next_start(world: World) -> None:
+    world.kill_at("COMMIT_KAFKA")
+    lost = world.judge()
+    assert lost, "nothing was left to recover"
+    assert all(line.startswith("lost write") for line in lost)
+    world.recover()
+    assert world.judge() == []
+
+
+def test_broker_and_application_killed_between_the_two_commits(world: World) -> None:
+    world.kill_at("COMMIT_KAFKA", on_pause=world.broker.kill)
+    world.broker.start()
+    world.recover()
+    assert world.judge() == []
+
+
+def chaos(world: World, seed: int, seconds: float) -> None:
+    """Kill the application, the broker or both at random for so many seconds; then recover."""
+    chance = random.Random(seed)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        broker_killer = threading.Timer(chance.uniform(0.3, 2), world.restart_broker)
+        if chance.random() < 0.5:
+            broker_killer.start()
+        world.run(replace(world.task, seed=chance.randrange(10**6)), kill_after=chance.uniform(0.5, 2.5))
+        if broker_killer.is_alive():
+            broker_killer.join()
+    world.recover()
+
+
+def test_random_kills_of_application_and_broker(world: World) -> None:
+    chaos(world, seed=1, seconds=8)
+    assert world.judge() == []
+    assert len(world.told.ok) > 20, "hardly anything happened"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_random_kills_for_longer(world: World, seed: int) -> None:
+    chaos(world, seed, seconds=40)
+    assert world.judge() == []
+    assert len(world.told.ok) > 100, "hardly anything happened"
+
+
+@pytest.mark.slow
+@pytest.mark.postgresql
+def test_random_kills_on_postgresql(postgresql_world: World) -> None:
+    chaos(postgresql_world, seed=7, seconds=40)
+    assert postgresql_world.judge() == []
+    assert len(postgresql_world.told.ok) > 100, "hardly anything happened"
+
+
+def test_transaction_n_in_the_database_does_not_commit_transaction_n_plus_1(world: World) -> None:
+    world.kill_at("PREPARE_KAFKA", unit=2, on_pause=lambda: wait_for_records_of(world))
+    world.recover()
+    assert world.judge() == []
+
+
+def test_comparing_pairs_alone_would_commit_transaction_n_plus_1(world: World) -> None:
+    """The control of the test above: without the anchor, the unit that nobody decided becomes visible."""
+    world.kill_at("PREPARE_KAFKA", unit=2, on_pause=lambda: wait_for_records_of(world))
+    world.recover(sabotage="pairs-only")
+    assert any(line.startswith("aborted read") for line in world.judge())
+
+
+def test_a_plain_init_before_recovery_would_lose_the_decided_unit(world: World) -> None:
+    """The control of the tests above: without KeepPreparedTxn, what the database has decided is aborted."""
+    world.kill_at("COMMIT_KAFKA")
+    world.recover(sabotage="keep-nothing")
+    assert any(line.startswith("lost write") for line in world.judge())
+
+
+def told(ok: set[str] = frozenset(), no: set[str] = frozenset()) -> Told:  # type: ignore[assignment]
+    return Told(ok=set(ok), no=set(no))
+
+
+@pytest.mark.parametrize(
+    ("database", "topic", "callers", "found"),
+    [
+        ({("a", 0)}, {("a", 0): 1}, told(ok={"a"}), []),
+        ({("a", 0)}, {}, told(), ["lost write: ('a', 0)"]),
+        (set(), {("a", 0): 1}, told(), ["aborted read: ('a', 0)"]),
+        ({("a", 0)}, {("a", 0): 2}, told(), ["duplicate: ('a', 0)"]),
+        ({("a", 0), ("a", 1)}, {("a", 0): 1}, told(), ["lost write: ('a', 1)", "torn transaction: a"]),
+        (set(), {}, told(ok={"a"}), ["lost write: a was acknowledged"]),
+        ({("a", 0)}, {("a", 0): 1}, told(no={"a"}), ["aborted read: a was said to be undone"]),
+    ],
+)
+def test_the_oracle_names_every_anomaly(
+    database: set[tuple[str, int]], topic: dict[tuple[str, int], int], callers: Told, found: list[str]
+) -> None:
+    assert anomalies(database, [Counter(topic)], callers) == found

@@ -1,0 +1,78 @@
+"""A broker, a database, and an application: all of them can be killed."""
+
+import socket
+import subprocess
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from sqlalchemy import create_engine
+
+from dualwrite import EmbeddedBroker
+from dualwrite.cli.db import upgrade
+from tests.crash.application import LEFT_PARTITIONS, Task, items
+from tests.crash.oracle import Told, judge
+
+
+class World:
+    """What one test kills and then judges. The broker keeps its port, so that clients find it again."""
+
+    def __init__(self, directory: Path, url: str) -> None:
+        config = {"num.partitions": str(LEFT_PARTITIONS)}
+        self.broker = EmbeddedBroker(directory / "broker", listen=f"127.0.0.1:{free_port()}", config=config)
+        self.broker.start()
+        self.engine = create_engine(url)
+        items.create(self.engine)
+        upgrade(url)
+        self.task = Task(url, self.broker.bootstrap_servers)
+        self.told = Told()
+
+    def run(self, task: Task, *, kill_after: float | None = None, on_pause: Callable[[], None] = lambda: None) -> int:
+        """Run the application until it ends, or kill it after some seconds or where it pauses; its exit code."""
+        with subprocess.Popen(task.command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            timer = threading.Timer(kill_after or 0, process.kill)
+            if kill_after is not None:
+                timer.start()
+            for line in process.stdout:
+                self.told.take(line)
+                if self.told.paused:
+                    on_pause()
+                    process.kill()
+                    self.told.paused = False
+            timer.cancel()
+            return process.wait()
+
+    def kill_at(
+        self, step: str, unit: int = 1, on_pause: Callable[[], None] = lambda: None, sabotage: str = ""
+    ) -> None:
+        """Kill the application right before ``step`` of its ``unit``-th unit of work."""
+        task = replace(self.task, pause_step=step, pause_unit=unit, sabotage=sabotage)
+        assert self.run(task, on_pause=on_pause) < 0
+
+    def recover(self, sabotage: str = "") -> None:
+        """A start that does no unit of work."""
+        assert self.run(replace(self.task, units=0, sabotage=sabotage)) == 0
+
+    def restart_broker(self) -> None:
+        """SIGKILL, and a new start on the same data."""
+        self.broker.kill()
+        self.broker.start()
+
+    def judge(self) -> list[str]:
+        """What is wrong."""
+        return judge(self.engine, self.broker.bootstrap_servers, self.told)
+
+    def close(self) -> None:
+        """Leave nothing running."""
+        self.engine.dispose()
+        self.broker.stop()
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
