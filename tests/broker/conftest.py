@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from dualwrite.broker.embedded import EmbeddedBroker
+from tests.broker.raw import RawClient
 
 
 @pytest.fixture
@@ -20,3 +21,10 @@ def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedded
     """One broker for all tests of a module, which use topics and transactional ids of their own and never kill it."""
     with EmbeddedBroker(tmp_path_factory.mktemp("broker")) as running:
         yield running
+
+
+@pytest.fixture
+def client(shared_broker: EmbeddedBroker) -> Iterator[RawClient]:
+    """A connection to the shared broker."""
+    with RawClient(shared_broker.bootstrap_servers) as connected:
+        yield connected

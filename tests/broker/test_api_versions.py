@@ -1,11 +1,9 @@
 """ApiVersions: what is advertised is what works, and a client from the future is told what to ask for (KIP-511)."""
 
 import struct
-from collections.abc import Iterator
 
 import pytest
 
-from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.wire.apis import ApiKey, ApiVersionsRequest, ApiVersionsResponse, Message
 from dualwrite.wire.codec import read_body
 from dualwrite.wire.error_codes import ErrorCode
@@ -27,12 +25,6 @@ EXPECTED = {
     ApiKey.DESCRIBE_TRANSACTIONS: (0, 0),
     ApiKey.LIST_TRANSACTIONS: (0, 2),
 }
-
-
-@pytest.fixture
-def client(shared_broker: EmbeddedBroker) -> Iterator[RawClient]:
-    with RawClient(shared_broker.bootstrap_servers) as connected:
-        yield connected
 
 
 def request() -> Message:

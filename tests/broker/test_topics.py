@@ -1,7 +1,6 @@
 """Metadata and CreateTopics: what exists, what may be made, and how every refusal is worded."""
 
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,13 +22,6 @@ from tests.broker.calls import (
     wanted_topic,
 )
 from tests.broker.raw import RawClient
-
-
-@pytest.fixture
-def client(shared_broker: EmbeddedBroker) -> Iterator[RawClient]:
-    with RawClient(shared_broker.bootstrap_servers) as connected:
-        yield connected
-
 
 # --- Metadata
 
@@ -150,7 +142,9 @@ REFUSALS = {
             "r",
             -1,
             -1,
-            assignments=[CreateTopicsRequest.CreatableTopic.CreatableReplicaAssignment(partition_index=0, broker_ids=[0])],
+            assignments=[
+                CreateTopicsRequest.CreatableTopic.CreatableReplicaAssignment(partition_index=0, broker_ids=[0])
+            ],
         ),
         ErrorCode.INVALID_REPLICA_ASSIGNMENT,
         "by itself",

@@ -1,0 +1,38 @@
+"""What released consumers read from a topic, from its beginning to its end."""
+
+import time
+
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from tests.broker.raw import PATIENCE_SECONDS
+
+CONSUMER = {
+    "group.id": "no group is joined",
+    "enable.auto.commit": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "earliest",
+}
+
+
+def consume(
+    bootstrap_servers: str, topic: str, partitions: int = 1, isolation: str = "read_committed"
+) -> dict[int, list[bytes]]:
+    """The values of each partition that librdkafka hands out before it reports the end of them all."""
+    values: dict[int, list[bytes]] = {index: [] for index in range(partitions)}
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "isolation.level": isolation, **CONSUMER})
+    try:
+        consumer.assign([TopicPartition(topic, index, 0) for index in values])
+        waiting_for = set(values)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while waiting_for:
+            assert time.monotonic() < deadline, f"no end of partitions {waiting_for}"
+            for message in consumer.consume(1000, timeout=0.05):
+                error = message.error()
+                if error is None:
+                    values[message.partition()].append(message.value())
+                else:
+                    assert error.code() == KafkaError._PARTITION_EOF, error
+                    waiting_for.discard(message.partition())
+    finally:
+        consumer.close()
+    return values
