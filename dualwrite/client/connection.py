@@ -60,8 +60,9 @@ class BrokerConnection:
         idle connection readable. A request that is sent on it all the same would be lost without being carried out."""
         if self._socket.fileno() < 0:
             return False
-        readable, _, _ = select.select([self._socket], [], [], 0)
-        return not readable
+        idle = select.poll()
+        idle.register(self._socket, select.POLLIN)
+        return not idle.poll(0)
 
     def request(
         self, api_key: ApiKey, message: Message, *, floor: int = 0, cap: int | None = None, timeout: float | None = None

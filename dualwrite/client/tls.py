@@ -12,9 +12,8 @@ def ssl_context(settings: TlsSettings) -> ssl.SSLContext:
 
     :raises ConfigurationError: if a file is missing, is no PEM, or its password is wrong.
     """
-    context = ssl.create_default_context()
     try:
-        _trust(context, settings)
+        context = _trusting(settings)
     except (OSError, ssl.SSLError) as error:
         raise ConfigurationError(f"ssl.ca.location {settings.ca_location}: {error}") from error
     context.check_hostname = settings.verify_certificate and settings.verify_hostname
@@ -30,12 +29,12 @@ def ssl_context(settings: TlsSettings) -> ssl.SSLContext:
     return context
 
 
-def _trust(context: ssl.SSLContext, settings: TlsSettings) -> None:
-    if settings.ca_pem:
-        context.load_verify_locations(cadata=settings.ca_pem)
-    if settings.ca_location:
-        is_directory = Path(settings.ca_location).is_dir()
-        context.load_verify_locations(
-            cafile=None if is_directory else settings.ca_location,
-            capath=settings.ca_location if is_directory else None,
-        )
+def _trusting(settings: TlsSettings) -> ssl.SSLContext:
+    """Trusts the configured authorities and no others; the system's if none is configured."""
+    location = settings.ca_location
+    is_directory = location is not None and Path(location).is_dir()
+    return ssl.create_default_context(
+        cafile=None if is_directory else location,
+        capath=location if is_directory else None,
+        cadata=settings.ca_pem,
+    )

@@ -15,6 +15,7 @@ import pytest
 
 from dualwrite.client.connection import AnswerLostError, BrokerConnection
 from dualwrite.client.settings import ClientSettings, Endpoint, SaslSettings, TlsSettings
+from dualwrite.client.tls import ssl_context
 from dualwrite.errors import ConfigurationError, KafkaRefusedError, KafkaUnavailableError
 from dualwrite.wire.apis import APIS, ApiKey
 from dualwrite.wire.error_codes import ErrorCode
@@ -157,6 +158,11 @@ def test_tls_trusts_the_configured_authority(tmp_path: Path, as_pem: bool) -> No
         connection = connect(broker, tls=tls)
         assert ask(connection).transaction_states
         connection.close()
+
+
+def test_tls_trusts_only_the_configured_authority() -> None:
+    (trusted,) = ssl_context(TlsSettings(ca_pem=CERTIFICATE)).get_ca_certs()
+    assert trusted["subject"] == ((("commonName", "localhost"),),)
 
 
 def test_tls_shows_the_clients_certificate_when_it_is_asked_for(tmp_path: Path) -> None:
