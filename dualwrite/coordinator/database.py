@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sqlalchemy import Connection, Engine, func, insert, select, update
+from sqlalchemy import Connection, Engine, bindparam, func, insert, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from dualwrite.coordinator.participants import Lease
@@ -22,6 +22,20 @@ from dualwrite.ids import PreparedTxnState
 _LOG = logging.getLogger("dualwrite")
 _UNDEFINED_TABLE, _UNDEFINED_COLUMN, _LOCK_NOT_AVAILABLE = "42P01", "42703", "55P03"
 _TAKE_OVER_ATTEMPTS = 3
+_LONGEST_HOLD_MS = 300_000
+_DIALECTS = ("sqlite", "postgresql")
+
+_STORE = (
+    update(table)
+    .where(table.c.transactional_id == bindparam("of_id"))
+    .where(table.c.fencing_token == bindparam("of_token"))
+    .values(
+        prepared_txn_state=bindparam("new_state"),
+        anchor=bindparam("new_anchor"),
+        updated_at=func.current_timestamp(),
+        outcome=None,
+    )
+)
 
 
 def begin_writing(connection: Connection) -> None:
@@ -71,10 +85,12 @@ class SqlDecisionStore:
 
     :param engine: the user's engine; its settings and listeners stay as they are.
     :param lock_timeout: seconds to wait for the row on PostgreSQL; SQLite waits as long as the engine's ``timeout``.
-    :raises ConfigurationError: if the engine is a SQLite database in memory, which forgets decisions with the process.
+    :raises ConfigurationError: if the database is neither, or is SQLite in memory, which forgets with the process.
     """
 
     def __init__(self, engine: Engine, lock_timeout: float = 30.0) -> None:
+        if engine.dialect.name not in _DIALECTS:
+            raise ConfigurationError(f"database {engine.dialect.name!r} is not supported: use SQLite or PostgreSQL")
         if engine.dialect.name == "sqlite" and engine.url.database in (None, "", ":memory:"):
             raise ConfigurationError("a SQLite database in memory forgets every decision with the process: use a file")
         self._engine = engine
@@ -100,19 +116,14 @@ class SqlDecisionStore:
 
     def store(self, connection: Connection, lease: Lease, state: PreparedTxnState) -> None:
         """Write ``state`` in the caller's transaction; see DecisionStore.store."""
-        statement = (
-            update(table)
-            .where(table.c.transactional_id == lease.transactional_id)
-            .where(table.c.fencing_token == lease.fencing_token)
-            .values(
-                prepared_txn_state=str(state.producer) if state else "",
-                anchor=None if state.anchor is None else str(state.anchor),
-                updated_at=func.current_timestamp(),
-                outcome=None,
-            )
-        )
+        values = {
+            "of_id": lease.transactional_id,
+            "of_token": lease.fencing_token,
+            "new_state": str(state.producer) if state else "",
+            "new_anchor": None if state.anchor is None else str(state.anchor),
+        }
         with _clear_errors(self._engine):
-            if connection.execute(statement).rowcount != 1:
+            if connection.execute(_STORE, values).rowcount != 1:
                 raise _fenced(lease)
 
     def _raise_token(self, transactional_id: str, owner: str) -> Lease | None:
@@ -154,6 +165,8 @@ class SqlDecisionStore:
                 begin_writing(connection)
                 if connection.dialect.name == "postgresql":
                     connection.exec_driver_sql(f"SET LOCAL lock_timeout = {self._lock_timeout_ms}")
+                    # Longer than Kafka may take while the row is held, and an end to the lock of a vanished host.
+                    connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = {_LONGEST_HOLD_MS}")
                 yield connection
                 if commit:
                     with _clear_errors(self._engine):

@@ -1,5 +1,6 @@
 """The state table as a DecisionStore, on real SQLite files and PostgreSQL: leases, locks, zombies, clear errors."""
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -7,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, create_engine, event, insert, select, text, update
+from sqlalchemy import Connection, Engine, create_engine, create_mock_engine, event, insert, select, text, update
 from sqlalchemy.exc import OperationalError
 
 from dualwrite.cli.db import upgrade
@@ -241,6 +242,12 @@ def test_a_database_in_memory_is_refused(url: str) -> None:
         SqlDecisionStore(create_engine(url))
 
 
+def test_a_database_of_another_kind_is_refused() -> None:
+    engine = create_mock_engine("mssql+pyodbc://", lambda statement: None)
+    with pytest.raises(ConfigurationError, match="'mssql' is not supported"):
+        SqlDecisionStore(engine)  # type: ignore[arg-type]
+
+
 @pytest.mark.postgresql
 def test_an_autocommitting_engine_is_refused_before_anything_is_written(postgresql_url: str) -> None:
     engine = ready_engine(postgresql_url, isolation_level="AUTOCOMMIT")
@@ -281,7 +288,20 @@ def begin_by_listener(url: str) -> Engine:
     return engine
 
 
-@pytest.mark.parametrize("make", [create_engine, autocommit_driver, begin_by_listener])
+def pep_249_driver(url: str) -> Engine:
+    """Python 3.12's autocommit=False: the driver is always in a transaction, begun deferred."""
+    return create_engine(url, connect_args={"autocommit": False})
+
+
+WAYS_TO_BEGIN = [
+    create_engine,
+    autocommit_driver,
+    begin_by_listener,
+    pytest.param(pep_249_driver, marks=pytest.mark.skipif(sys.version_info < (3, 12), reason="needs Python 3.12")),
+]
+
+
+@pytest.mark.parametrize("make", WAYS_TO_BEGIN)
 def test_sqlites_write_lock_is_really_held_however_the_engine_begins(
     sqlite_url: str, make: Callable[[str], Engine]
 ) -> None:
@@ -296,7 +316,7 @@ def test_sqlites_write_lock_is_really_held_however_the_engine_begins(
     other.dispose()
 
 
-@pytest.mark.parametrize("make", [create_engine, autocommit_driver, begin_by_listener])
+@pytest.mark.parametrize("make", WAYS_TO_BEGIN)
 def test_a_savepoint_as_the_first_statement_commits_nothing_on_sqlite(
     sqlite_url: str, make: Callable[[str], Engine]
 ) -> None:
