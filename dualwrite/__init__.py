@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dualwrite.errors import (
         ConfigurationError,
         CorruptLogError,
+        DatabaseBusyError,
         DatabaseNotReadyError,
         DualWriteError,
         FencedError,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ConfigurationError",
     "CorruptLogError",
+    "DatabaseBusyError",
     "DatabaseNotReadyError",
     "DualWrite",
     "DualWriteError",

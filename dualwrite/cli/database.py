@@ -22,7 +22,7 @@ def database(url: str, *, must_exist: bool) -> Iterator[Engine]:
     try:
         parsed = make_url(url)
         engine = create_engine(parsed)
-    except (ArgumentError, NoSuchModuleError):
+    except (ArgumentError, NoSuchModuleError, ValueError):
         raise ConfigurationError(
             "--db is no database URL that SQLAlchemy knows; examples: sqlite:///orders.db, "
             "postgresql+psycopg://user@host/name"

@@ -53,12 +53,13 @@ class InputFile:
         self.path = path
         self._stack = ExitStack()
         try:
-            self._raw, stream, inner_name = _open(path, self._stack)
-            self.is_csv = _kind(path, inner_name) in _CSV
-            self._size = path.stat().st_size
-            self._lines = _Lines(path.name, stream)
-            self._records = self._csv_records() if self.is_csv else iter(())
-            self.columns: tuple[str, ...] | None = self._header() if self.is_csv else None
+            self._raw, text = _open(path, self._stack)
+            is_csv = _kind(path, text.name) in _CSV
+            self._file_size = path.stat().st_size
+            self._text_size = text.size
+            self._lines = _Lines(path.name, text.stream)
+            self._records = self._csv_records() if is_csv else iter(())
+            self.columns: tuple[str, ...] | None = self._header() if is_csv else None
         except BaseException:
             self._stack.close()
             raise
@@ -84,8 +85,12 @@ class InputFile:
         return self._lines.digest.hexdigest()
 
     def fraction(self) -> float:
-        """How much of the file has been read, 0 to 1, by its size on disk; 1 once there are no more rows."""
-        return 1.0 if self._lines.ended else self._raw.tell() / max(1, self._size)
+        """How much of the text has been read, 0 to 1; of a .gz file, whose text's length is unknown, how much of the
+        file, with what is read ahead. 1 only once there are no more rows."""
+        if self._lines.ended:
+            return 1.0
+        read = self._raw.tell() if self._text_size is None else self._lines.size
+        return min(0.99, read / max(1, self._text_size or self._file_size))
 
     def _csv_records(self) -> Iterator[tuple[int, list[str]]]:
         reader = csv.reader(self._lines, strict=True)
@@ -137,6 +142,14 @@ class _Stream(Protocol):
     def readline(self) -> bytes: ...
 
 
+class _Text(NamedTuple):
+    """The text of a file, the name that tells its kind, and its size in bytes if that is known."""
+
+    stream: _Stream
+    name: str
+    size: int | None
+
+
 class _Lines:
     """The lines of a stream as text; counts them and digests them."""
 
@@ -144,6 +157,7 @@ class _Lines:
         self._name = name
         self._stream = stream
         self.number = 0
+        self.size = 0
         self.ended = False
         self.digest = hashlib.sha256()
 
@@ -160,6 +174,7 @@ class _Lines:
             self.ended = True
             raise StopIteration
         self.number += 1
+        self.size += len(raw)
         if raw.strip():
             self.digest.update(raw.rstrip(b"\r\n") + b"\n")
         if b"\0" in raw:
@@ -181,8 +196,8 @@ def _kind(path: Path, inner_name: str) -> str:
     return suffix
 
 
-def _open(path: Path, stack: ExitStack) -> tuple[IO[bytes], _Stream, str]:
-    """The file as it is on disk, the stream of its text, and the name that tells what the text is."""
+def _open(path: Path, stack: ExitStack) -> tuple[IO[bytes], _Text]:
+    """The file as it is on disk, and its text."""
     try:
         raw: IO[bytes] = stack.enter_context(path.open("rb"))
         if not path.is_file():
@@ -190,19 +205,20 @@ def _open(path: Path, stack: ExitStack) -> tuple[IO[bytes], _Stream, str]:
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from None
     if path.suffix.lower() == ".gz":
-        return raw, stack.enter_context(gzip.open(raw)), path.stem
+        return raw, _Text(stack.enter_context(gzip.GzipFile(fileobj=raw, mode="rb")), path.stem, None)
     if path.suffix.lower() == ".zip":
-        return (raw, *_open_member(path, raw, stack))
-    return raw, raw, path.name
+        return raw, _open_member(path, raw, stack)
+    return raw, _Text(raw, path.name, path.stat().st_size)
 
 
-def _open_member(path: Path, raw: IO[bytes], stack: ExitStack) -> tuple[_Stream, str]:
+def _open_member(path: Path, raw: IO[bytes], stack: ExitStack) -> _Text:
     try:
         archive = stack.enter_context(zipfile.ZipFile(raw))
         members = [member for member in archive.infolist() if not member.is_dir()]
         if len(members) != 1:
             raise InputError(f"{path.name} holds {len(members)} files; a zip archive to load holds one")
-        return stack.enter_context(archive.open(members[0])), members[0].filename
+        stream = stack.enter_context(archive.open(members[0]))
+        return _Text(stream, members[0].filename, members[0].file_size)
     except (OSError, zipfile.BadZipFile, RuntimeError) as error:
         raise InputError(f"{path.name} cannot be read: {error}") from None
 

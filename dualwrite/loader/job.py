@@ -52,7 +52,7 @@ class LoadJob:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a load is: rows of the input done in all, those found done by an earlier run, and the part of the file
+    """How far a load is: rows of the input done in all, those found done by an earlier run, and the part of the text
     that was read, 0 to 1."""
 
     rows: int

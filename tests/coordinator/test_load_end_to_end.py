@@ -1,0 +1,154 @@
+"""``dualwrite load`` as a process, with the bundled broker and SQLite: both sides, exit codes, kill -9."""
+
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+
+from dualwrite.broker.embedded import EmbeddedBroker
+from dualwrite.cli.db import upgrade
+from tests.coordinator.loading import csv_text, make_database, pairs, table_rows, write_input
+
+ROWS = [(number, f"name {number}") for number in range(1, 21)]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), durability="os") as running:
+        yield running
+
+
+class Place:
+    """A directory with a file of twenty rows and a database, and a topic of its own."""
+
+    def __init__(self, directory: Path, broker: EmbeddedBroker) -> None:
+        self.file = write_input(directory / "f.csv.zip", "id,name\n" + csv_text(20))
+        self.engine = make_database(directory, ready=False)
+        self.url = self.engine.url.render_as_string()
+        upgrade(self.url)
+        self.topic = directory.name.replace("[", "-").replace("]", "-")
+        self._bootstrap = broker.bootstrap_servers
+
+    def command(self, *options: str) -> list[str]:
+        """The command line that loads the file in batches of six."""
+        given = {"--db": self.url, "--table": "flights", "--topic": self.topic, "--bootstrap": self._bootstrap}
+        words = [word for pair in given.items() for word in pair]
+        program = [sys.executable, "-m", "dualwrite", "load", str(self.file)]
+        return [*program, *words, "--batch-size", "6", *options]
+
+    def load(self, *options: str) -> "subprocess.CompletedProcess[str]":
+        """Run it to its end; a later option overrides an earlier one."""
+        return subprocess.run(self.command(*options), capture_output=True, text=True, check=False, timeout=60)
+
+    def committed(self) -> list[dict[str, object]]:
+        """What a read_committed consumer sees in the topic, up to the last stable offset."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "group.id": "check",
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+            }
+        )
+        found = []
+        try:
+            consumer.assign([TopicPartition(self.topic, 0, OFFSET_BEGINNING)])
+            while True:
+                message = consumer.poll(10)
+                assert message is not None, "the broker says nothing"
+                if message.error() is not None:
+                    assert message.error().code() == KafkaError._PARTITION_EOF
+                    return found
+                found.append(json.loads(message.value()))
+        finally:
+            consumer.close()
+
+
+@pytest.fixture
+def place(tmp_path: Path, broker: EmbeddedBroker) -> Iterator[Place]:
+    made = Place(tmp_path, broker)
+    yield made
+    made.engine.dispose()
+
+
+def test_a_file_is_in_both_places(place: Place) -> None:
+    done = place.load("--key", "id")
+    assert (done.returncode, done.stdout[:37]) == (0, f"loaded 20 rows of {place.file}"[:37]), done.stderr
+    assert table_rows(place.engine) == pairs(place.committed()) == ROWS
+
+
+def test_a_finished_load_run_again_does_nothing_and_says_so(place: Place) -> None:
+    place.load()
+    again = place.load()
+    assert again.returncode == 0
+    assert again.stdout.startswith("nothing to do: the 20 rows of ")
+    assert table_rows(place.engine) == pairs(place.committed()) == ROWS
+
+
+def test_a_malformed_row_ends_the_load_before_its_batch(place: Place) -> None:
+    write_input(place.file, "id,name\n" + csv_text(9) + "x,y\n" + csv_text(5, first=10))
+    done = place.load()
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == (
+        "dualwrite: f.csv.zip, line 11: column 'id': expected an integer, not 'x'; "
+        "the 6 rows before this batch are loaded, it is not"
+    )
+    assert table_rows(place.engine) == pairs(place.committed()) == ROWS[:6]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--table", "none"), "the database has no table 'none'"),
+        (("--key", "none"), "key column 'none' is not in table flights"),
+        (("--batch-size", "0"), "batch size 0: use 1 or more"),
+        (("--batch-size", "x"), "argument --batch-size: invalid int value: 'x'"),
+        (("--db", "sqlite:////nowhere/x.db"), "there is no database file /nowhere/x.db"),
+        (("--topic", "a b"), "topic 'a b'"),
+        (("--bootstrap", "a:b:c"), "bootstrap.servers: 'a:b:c' is no HOST:PORT"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(place: Place, options: tuple[str, ...], message: str) -> None:
+    done = place.load(*options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("dualwrite: ")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert table_rows(place.engine) == []
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("after_lines", [1, 2, 4])
+def test_a_load_that_is_killed_is_completed_by_the_next(place: Place, after_lines: int) -> None:
+    rows = 3000
+    write_input(place.file, "id,name\n" + csv_text(rows))
+    with subprocess.Popen(place.command(), stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for _ in range(after_lines):
+            assert process.stderr.readline().startswith("f.csv.zip: ")
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
+    stored = len(table_rows(place.engine))
+    done = place.load()
+    assert done.returncode == 0, done.stderr
+    assert f"after the {stored} of an earlier run" in done.stdout
+    assert table_rows(place.engine) == pairs(place.committed()) == [(n, f"name {n}") for n in range(1, rows + 1)]
+
+
+def test_a_database_that_somebody_locks_is_one_line(place: Place) -> None:
+    path = str(place.engine.url.database)
+    with sqlite3.connect(path) as holder:
+        holder.execute("BEGIN IMMEDIATE")
+        done = place.load("--db", f"sqlite:///{path}?timeout=0")
+        holder.rollback()
+    holder.close()
+    assert done.returncode == 2
+    assert "database is locked" in done.stderr
+    assert done.stderr.count("\n") == 1

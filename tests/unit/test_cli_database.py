@@ -1,0 +1,61 @@
+"""A database named on the command line: its mistakes in one line, without its password."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from dualwrite.cli.database import database
+from dualwrite.errors import ConfigurationError
+
+
+def use(url: str, statement: str = "SELECT 1", *, must_exist: bool = False) -> None:
+    with database(url, must_exist=must_exist) as engine, engine.connect() as connection:
+        connection.execute(text(statement))
+
+
+@pytest.mark.parametrize("url", ["orders.db", "", "nosuch://host/x", "postgresql+psycopg://host:port/x"])
+def test_what_is_no_database_url_is_refused(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError):
+        use(url)
+
+
+def test_a_missing_sqlite_file_is_not_created(tmp_path: Path) -> None:
+    path = tmp_path / "orders.db"
+    with pytest.raises(ConfigurationError, match=r"there is no database file .*orders\.db; run: dualwrite db upgrade"):
+        use(f"sqlite:///{path}", must_exist=True)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", f"sqlite:///file:{os.devnull}?uri=true"])
+def test_what_is_no_file_need_not_exist(url: str) -> None:
+    use(url, must_exist=True)
+
+
+def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pymysql", None)
+    with pytest.raises(ConfigurationError, match=r"the driver of mysql\+pymysql is not installed: pymysql"):
+        use("mysql+pymysql://host/x")
+
+
+def test_an_error_of_the_database_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        use(f"sqlite:///{tmp_path / 'x.db'}", "SELECT x.absent FROM (SELECT 1) x")
+    assert str(refused.value) == f"database sqlite:///{tmp_path / 'x.db'}: no such column: x.absent"
+
+
+def test_an_unreachable_database_is_one_line_without_its_password() -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        use("postgresql+psycopg://me:secret@127.0.0.1:1/x")
+    message = str(refused.value)
+    assert message.startswith("database postgresql+psycopg://me:***@127.0.0.1:1/x: ")
+    assert "secret" not in message
+    assert "\n" not in message
+
+
+def test_other_errors_pass(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), database(f"sqlite:///{tmp_path / 'x.db'}", must_exist=False):
+        raise ZeroDivisionError

@@ -1,0 +1,134 @@
+"""The command: verbs, exit codes, and one line for whatever goes wrong."""
+
+import argparse
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+from dualwrite.cli import main as command
+from dualwrite.cli.main import VERBS, main
+from dualwrite.errors import ConfigurationError, InputError
+from dualwrite.version import __version__
+
+
+def exit_code(*words: str) -> int:
+    """What the process would exit with."""
+    try:
+        return main(words)
+    except SystemExit as end:
+        return int(end.code or 0)
+
+
+@pytest.fixture
+def verb(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A verb ``try`` that does what the test tells it to."""
+    module = ModuleType("dualwrite.cli.try")
+    module.configure = lambda parser: parser.add_argument("--size", type=int)  # type: ignore[attr-defined]
+    module.run = lambda arguments: arguments.size or 0  # type: ignore[attr-defined]
+    monkeypatch.setitem(VERBS, "try", "try something out")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return module
+
+
+def failing(error: BaseException) -> object:
+    def run(arguments: argparse.Namespace) -> int:
+        raise error
+
+    return run
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("--version") == 0
+    assert capsys.readouterr().out == f"dualwrite {__version__}\n"
+
+
+def test_the_version_needs_no_more_than_the_standard_library() -> None:
+    code = (
+        "import sys; from dualwrite.cli.main import main\n"
+        "try: main(['--version'])\n"
+        "except SystemExit: pass\n"
+        "print(sorted({'sqlalchemy', 'confluent_kafka', 'kafka', 'asyncio', 'crc32c'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [f"dualwrite {__version__}", "[]"]
+
+
+def test_help_names_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("--help") == 0
+    shown = capsys.readouterr().out
+    assert all(f"\n    {name}" in shown for name in VERBS)
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_every_verb_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(name, "--help") == 0
+    assert f"usage: dualwrite {name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "say what to do: broker, db, demo, load"),
+        (("laod",), "argument VERB: invalid choice: 'laod'"),
+        (("try", "--size", "big"), "argument --size: invalid int value: 'big'; see dualwrite try --help"),
+        (("try", "--sise"), "unrecognized arguments: --sise"),
+        (("load", "f.csv"), "the following arguments are required: --db, --table, --topic, --bootstrap"),
+    ],
+)
+@pytest.mark.usefixtures("verb")
+def test_wrong_arguments_give_one_line_and_exit_code_2(
+    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code(*words) == 2
+    shown = capsys.readouterr()
+    assert shown.err.startswith(f"dualwrite: {message}")
+    assert (shown.out, shown.err.count("\n")) == ("", 1)
+
+
+def test_a_verbs_result_is_the_exit_code(verb: ModuleType) -> None:
+    assert (exit_code("try"), exit_code("try", "--size", "1")) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (InputError("f.csv, line 3: no"), "dualwrite: f.csv, line 3: no\n"),
+        (ConfigurationError("on\nseveral\n  lines"), "dualwrite: on several lines\n"),
+        (
+            ModuleNotFoundError("No module named 'crc32c'", name="crc32c"),
+            "dualwrite: crc32c is not installed; install dualwrite[broker]\n",
+        ),
+        (
+            ModuleNotFoundError("No module named 'psycopg'", name="psycopg"),
+            "dualwrite: psycopg is not installed; install dualwrite[postgresql]\n",
+        ),
+    ],
+)
+def test_an_error_is_one_line_and_exit_code_2(
+    verb: ModuleType, error: Exception, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verb.run = failing(error)  # type: ignore[attr-defined]
+    assert exit_code("try") == 2
+    assert capsys.readouterr() == ("", line)
+
+
+def test_an_error_that_nobody_foresaw_is_not_hidden(verb: ModuleType) -> None:
+    verb.run = failing(ZeroDivisionError())  # type: ignore[attr-defined]
+    with pytest.raises(ZeroDivisionError):
+        main(["try"])
+    verb.run = failing(ModuleNotFoundError("No module named 'x'", name="x"))  # type: ignore[attr-defined]
+    with pytest.raises(ModuleNotFoundError):
+        main(["try"])
+
+
+def test_ctrl_c_is_quiet(verb: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    verb.run = failing(KeyboardInterrupt())  # type: ignore[attr-defined]
+    assert exit_code("try") == command.INTERRUPTED == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "dualwrite", "nothing"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)

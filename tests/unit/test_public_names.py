@@ -1,0 +1,31 @@
+"""The package's face: every public name is there, and importing it is light."""
+
+import subprocess
+import sys
+
+import pytest
+
+import dualwrite
+from dualwrite import errors
+
+
+@pytest.mark.parametrize("name", dualwrite.__all__)
+def test_every_public_name_is_there(name: str) -> None:
+    assert getattr(dualwrite, name) is not None
+
+
+def test_every_error_is_public() -> None:
+    raised = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
+    assert raised <= set(dualwrite.__all__)
+
+
+def test_there_is_no_other_name() -> None:
+    with pytest.raises(AttributeError, match="module 'dualwrite' has no attribute 'Nothing'"):
+        dualwrite.Nothing  # noqa: B018
+
+
+def test_importing_it_imports_no_library() -> None:
+    code = (
+        "import sys, dualwrite; print(sorted({'sqlalchemy', 'confluent_kafka', 'kafka', 'crc32c'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
