@@ -138,7 +138,7 @@ def test_a_load_that_is_killed_is_completed_by_the_next(place: Place, after_line
     stored = len(table_rows(place.engine))
     done = place.load()
     assert done.returncode == 0, done.stderr
-    assert f"after the {stored} of an earlier run" in done.stdout
+    assert f"after the {stored:,} of an earlier run" in done.stdout
     assert table_rows(place.engine) == pairs(place.committed()) == [(n, f"name {n}") for n in range(1, rows + 1)]
 
 
