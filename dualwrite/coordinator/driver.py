@@ -124,15 +124,17 @@ class BlockingDriver:
             self._perform_steps()
         if self.machine.error is not None:
             raise self.machine.error
-        send(self._participant)
+        try:
+            send(self._participant)
+        except FencedError as error:
+            self.fenced = error
+            raise
         self._records += 1
 
     def finish(self, error: BaseException | None) -> None:
         """Commit both sides if ``error`` is None, roll both back otherwise. How it ended is in ``machine``."""
         try:
             error = error or self._failure_before_leaving()
-            if isinstance(error, FencedError):
-                self.fenced = error
             self.machine.advance(Event.LEFT if error is None else Event.RAISED, error)
             self._perform_steps()
         finally:

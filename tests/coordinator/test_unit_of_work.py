@@ -737,6 +737,16 @@ def test_an_operator_who_fences_the_producer_in_kafka_closes_it(
     assert in_both(sqlite_engine, kafka, "one")
 
 
+def test_the_fencing_of_another_application_inside_a_unit_does_not_close_this_one(
+    make_dual_write: Make, sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    this = make_dual_write()
+    with pytest.raises(FencedError):
+        run_unit(this, writing("one"), raising(FencedError("of another DualWrite")))
+    write_unit(this, "two")
+    assert in_both(sqlite_engine, kafka, "two")
+
+
 def test_a_forked_child_is_refused(dual_write: DualWrite, monkeypatch: pytest.MonkeyPatch) -> None:
     write_unit(dual_write, "one")
     parent = os.getpid()
