@@ -43,8 +43,10 @@ def decode_fact(key: bytes, value: bytes | None) -> TransactionFact:
     try:
         if _SHORT.unpack_from(key)[0] != _KEY_VERSION:
             raise ValueError("key of an unknown version")
-        size = _SHORT.unpack_from(key, 2)[0]
-        transactional_id = key[4 : 4 + size].decode()
+        name = key[4:]
+        if len(name) != _SHORT.unpack_from(key, 2)[0]:
+            raise ValueError("key cut short")
+        transactional_id = name.decode()
         if value is None:
             return TransactionForgotten(transactional_id)
         return _decode_value(transactional_id, value)

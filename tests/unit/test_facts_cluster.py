@@ -1,0 +1,67 @@
+"""Facts about the cluster, to JSON and back."""
+
+import json
+import uuid
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dualwrite.broker.facts.cluster import (
+    ClusterCreated,
+    ClusterFact,
+    ProducerIdsReserved,
+    TopicCreated,
+    decode_fact,
+    encode_fact,
+)
+
+topics = st.builds(
+    TopicCreated,
+    st.text("abcXYZ09._-", min_size=1, max_size=249),
+    st.uuids(),
+    st.integers(1, 10_000),
+    st.dictionaries(st.sampled_from(["cleanup.policy", "segment.bytes"]), st.text(max_size=20)),
+)
+facts = st.builds(ClusterCreated, st.text(max_size=32)) | st.builds(ProducerIdsReserved, st.integers(0)) | topics
+
+
+@given(facts)
+def test_every_fact_comes_back_as_it_was(fact: ClusterFact) -> None:
+    assert decode_fact(*encode_fact(fact)) == fact
+
+
+@given(topics, topics)
+def test_each_topic_has_a_key_of_its_own(one: TopicCreated, other: TopicCreated) -> None:
+    assert (encode_fact(one)[0] == encode_fact(other)[0]) == (one.name == other.name)
+
+
+def test_the_form_on_disk_is_fixed() -> None:
+    topic = TopicCreated("orders", uuid.UUID(int=7), 3, {"segment.bytes": "1048576"})
+    assert encode_fact(topic) == (
+        b"topic:orders",
+        b'{"configs":{"segment.bytes":"1048576"},"partitions":3,"topic_id":"00000000-0000-0000-0000-000000000007"}',
+    )
+    assert encode_fact(ClusterCreated("abc")) == (b"cluster", b'{"cluster_id":"abc"}')
+    assert encode_fact(ProducerIdsReserved(1000)) == (b"producer-ids", b'{"before":1000}')
+
+
+@pytest.mark.parametrize(
+    ("key", "body", "message"),
+    [
+        (b"quota:x", {}, "unknown kind 'quota'"),
+        (b"cluster", {}, "lacks 'cluster_id'"),
+        (b"producer-ids", {"after": 1}, "lacks 'before'"),
+        (b"topic:t", {"topic_id": str(uuid.UUID(int=1))}, "lacks 'partitions'"),
+        (b"topic:t", [], "lacks"),
+    ],
+)
+def test_a_fact_that_this_release_does_not_know_is_refused(key: bytes, body: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        decode_fact(key, json.dumps(body).encode())
+
+
+@pytest.mark.parametrize("value", [b"", b"{", b"\xff"])
+def test_what_is_no_json_is_a_value_error(value: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011  the message is the JSON reader's
+        decode_fact(b"cluster", value)
