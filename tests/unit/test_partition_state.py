@@ -1,0 +1,166 @@
+"""What a partition lets in: sequences, epochs, duplicates (KIP-98; Kafka: ProducerAppendInfo)."""
+
+import pytest
+
+from dualwrite.broker.core.partitions import RETAINED_BATCHES, PartitionState, Verdict
+from dualwrite.ids import ProducerIdentity
+from dualwrite.records.control import Marker
+from dualwrite.records.header import MAX_SEQUENCE
+from dualwrite.wire.error_codes import ErrorCode
+from tests.unit.partitions import A_NEXT, A, B, batch, mark, offer, send
+
+OUT_OF_ORDER = Verdict(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+FENCED = Verdict(ErrorCode.INVALID_PRODUCER_EPOCH)
+
+
+@pytest.fixture
+def state() -> PartitionState:
+    return PartitionState()
+
+
+def test_a_producer_without_an_id_appends_whatever_it_likes(state: PartitionState) -> None:
+    for _ in range(3):
+        assert offer(state, batch(count=2)).appends
+    assert state.end_offset == 6
+    assert not state.producers
+
+
+def test_sequences_go_up_by_the_number_of_records(state: PartitionState) -> None:
+    send(state, A, 0, count=3)
+    send(state, A, 3, count=2)
+    send(state, A, 5)
+
+
+@pytest.mark.parametrize("sequence", [0, 1, 2, 4, MAX_SEQUENCE])
+def test_a_gap_or_an_overlap_is_out_of_order(state: PartitionState, sequence: int) -> None:
+    send(state, A, 0, count=3)
+    assert offer(state, batch(A, sequence)) == OUT_OF_ORDER
+    assert state.end_offset == 3
+
+
+def test_an_unknown_producer_begins_anywhere(state: PartitionState) -> None:
+    """As after its expiry; the broker cannot know what it wrote before."""
+    send(state, A, 17)
+    assert offer(state, batch(A, 17)) == Verdict(duplicate_of=0)
+    send(state, A, 18)
+
+
+def test_producers_are_independent(state: PartitionState) -> None:
+    send(state, A, 0)
+    send(state, B, 0)
+    send(state, A, 1)
+    assert offer(state, batch(B, 2)) == OUT_OF_ORDER
+
+
+def test_sequences_wrap_to_zero(state: PartitionState) -> None:
+    send(state, A, MAX_SEQUENCE)
+    send(state, A, 0)
+    send(state, A, 1)
+
+
+def test_sequences_wrap_within_a_batch(state: PartitionState) -> None:
+    send(state, A, MAX_SEQUENCE - 1, count=4)
+    assert state.producers[1].last_sequence == 1
+    assert offer(state, batch(A, MAX_SEQUENCE - 1, count=4)) == Verdict(duplicate_of=0)
+    assert offer(state, batch(A, 1)) == OUT_OF_ORDER
+    send(state, A, 2)
+
+
+def test_a_batch_that_comes_again_is_told_its_offset(state: PartitionState) -> None:
+    offer(state, batch(count=7))
+    first = send(state, A, 0, count=3)
+    send(state, B, 0)
+    assert (first, offer(state, batch(A, 0, count=3))) == (7, Verdict(duplicate_of=7))
+    assert state.end_offset == 11
+
+
+def test_the_last_five_batches_are_known_again_and_no_earlier_one(state: PartitionState) -> None:
+    for sequence in range(RETAINED_BATCHES + 1):
+        send(state, A, sequence)
+    assert offer(state, batch(A, 0)) == OUT_OF_ORDER
+    for sequence in range(1, RETAINED_BATCHES + 1):
+        assert offer(state, batch(A, sequence)) == Verdict(duplicate_of=sequence)
+
+
+def test_only_the_same_batch_is_a_duplicate(state: PartitionState) -> None:
+    send(state, A, 0, count=3)
+    for count in (1, 2, 4):
+        assert offer(state, batch(A, 0, count)) == OUT_OF_ORDER
+
+
+def test_a_new_epoch_begins_at_sequence_zero(state: PartitionState) -> None:
+    send(state, A, 0, count=3)
+    assert offer(state, batch(A_NEXT, 3)) == OUT_OF_ORDER
+    send(state, A_NEXT, 0)
+    send(state, A_NEXT, 1)
+
+
+def test_an_old_epoch_is_fenced_even_for_a_duplicate(state: PartitionState) -> None:
+    send(state, A, 0)
+    send(state, A_NEXT, 0)
+    for sequence in (0, 1):
+        assert offer(state, batch(A, sequence)) == FENCED
+
+
+def test_what_a_new_epoch_sends_is_no_duplicate_of_the_old_one(state: PartitionState) -> None:
+    send(state, A, 0)
+    assert send(state, A_NEXT, 0) == 1
+
+
+def test_a_marker_fences_the_epoch_before_it(state: PartitionState) -> None:
+    send(state, A, 0)
+    mark(state, A_NEXT, Marker.ABORT)
+    assert offer(state, batch(A, 1, transactional=True)) == FENCED
+    assert offer(state, batch(A_NEXT, 1, transactional=True)) == OUT_OF_ORDER
+    send(state, A_NEXT, 0)
+
+
+def test_a_marker_fences_where_the_producer_never_wrote(state: PartitionState) -> None:
+    mark(state, A_NEXT, Marker.ABORT)
+    assert offer(state, batch(A, 0, transactional=True)) == FENCED
+
+
+def test_a_marker_of_the_same_epoch_leaves_the_sequence_alone(state: PartitionState) -> None:
+    """A client of the older protocol keeps its epoch, and its sequences go on."""
+    send(state, A, 0)
+    mark(state, A, Marker.COMMIT)
+    assert offer(state, batch(A, 0, transactional=True)) == Verdict(duplicate_of=0)
+    send(state, A, 1)
+
+
+def test_within_a_transaction_every_batch_is_transactional(state: PartitionState) -> None:
+    send(state, A, 0)
+    assert offer(state, batch(A, 1)) == Verdict(ErrorCode.INVALID_TXN_STATE)
+    mark(state, A, Marker.COMMIT)
+    send(state, A, 1, transactional=False)
+
+
+def test_a_decision_changes_nothing_by_itself(state: PartitionState) -> None:
+    send(state, A, 0)
+    for header in (batch(A, 1), batch(A, 0), batch(A, 9), batch(B, 0), batch(A_NEXT, 0), batch()):
+        state.decide(header)
+    assert state.end_offset == 1
+    assert list(state.producers) == [1]
+    assert len(state.producers[1].batches) == 1
+
+
+def test_an_offset_is_never_given_twice(state: PartitionState) -> None:
+    send(state, A, 0)
+    with pytest.raises(AssertionError, match="batch at 0 after 1"):
+        state.apply(batch(B, 0), None)
+
+
+def test_what_describe_producers_reports_of_a_producer(state: PartitionState) -> None:
+    send(state, B, 0)
+    first = send(state, A, 0, count=2)
+    send(state, A, 2)
+    entry = state.producers[1]
+    assert (entry.producer_id, entry.epoch, entry.last_sequence, entry.transaction_start) == (1, 5, 2, first)
+    mark(state, A_NEXT, Marker.COMMIT)
+    assert (entry.epoch, entry.last_sequence, entry.transaction_start) == (6, -1, -1)
+
+
+@pytest.mark.parametrize("producer", [A, ProducerIdentity(1, 32767)])
+def test_the_last_timestamp_of_a_producer_is_kept(state: PartitionState, producer: ProducerIdentity) -> None:
+    state.apply(batch(producer, 0)._replace(max_timestamp=99), None)
+    assert state.producers[1].last_timestamp == 99
