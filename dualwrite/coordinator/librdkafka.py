@@ -16,9 +16,9 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from dualwrite.client.control import ONGOING, ControlPlane, InitializedProducer
 from dualwrite.client.deliveries import Deliveries
-from dualwrite.client.librdkafka_errors import is_fenced, translating
+from dualwrite.client.librdkafka_errors import is_fenced, translated, translating
 from dualwrite.client.producer_config import ProducerConfig
-from dualwrite.client.verbs import State, Verb, VerbOrder
+from dualwrite.client.verbs import AFTER_FAILURE, State, Verb, VerbOrder
 from dualwrite.coordinator.participants import Headers, Outcome
 from dualwrite.coordinator.verdict import Verdict, verdict
 from dualwrite.errors import (
@@ -37,6 +37,9 @@ _REPORT_GRACE = 5.0
 """Seconds after the delivery timeout in which librdkafka hands out the last delivery reports."""
 
 _QUEUE_POLL = 0.1
+
+_RECORDS_PER_POLL = 100
+"""Delivery reports are taken in every so many records; each poll costs as much as half a produce."""
 
 _inherited: list[Any] = []
 """Producers that a forked process got from its parent. Destroying one waits for threads that the fork did not copy, so
@@ -68,6 +71,7 @@ class LibrdkafkaProducer:
         self._kept: InitializedProducer | None = None
         self._prepared = PreparedTxnState()
         self._deliveries = Deliveries()
+        self._report = _reporter(self._deliveries, None)
         self._control = ControlPlane(config, timeout=timeout)
         try:
             self._producer: Any = Producer({"logger": _log, **made.librdkafka})
@@ -96,6 +100,7 @@ class LibrdkafkaProducer:
         with self._calling(Verb.BEGIN):
             self._producer.begin_transaction()
             self._deliveries = Deliveries()
+            self._report = _reporter(self._deliveries, None)
             self._prepared = PreparedTxnState()
 
     def produce(
@@ -112,22 +117,42 @@ class LibrdkafkaProducer:
 
         :raises KafkaUnavailableError: if the queue stayed full for the delivery timeout.
         """
-        arguments: dict[str, Any] = {"value": value, "key": key, "partition": partition, "timestamp": timestamp}
+        self._check_process(Verb.PRODUCE)
+        self._order.require(Verb.PRODUCE)
+        callback = on_delivery or self._default_on_delivery
+        report = self._report if callback is None else _reporter(self._deliveries, callback)
+        record: dict[str, Any] = {
+            "value": value,
+            "key": key,
+            "partition": partition,
+            "timestamp": timestamp,
+            "on_delivery": report,
+        }
         if headers is not None:
-            arguments["headers"] = dict(headers) if isinstance(headers, Mapping) else list(headers)
-        arguments["on_delivery"] = _reporter(self._deliveries, on_delivery or self._default_on_delivery)
-        with self._calling(Verb.PRODUCE):
-            deadline = time.monotonic() + self._delivery_timeout
-            while True:
-                try:
-                    self._producer.produce(topic, **arguments)
-                    break
-                except BufferError as error:
-                    if time.monotonic() >= deadline:
-                        raise KafkaUnavailableError(f"produce to {topic}: the queue stayed full") from error
-                    self._producer.poll(_QUEUE_POLL)
-            self._deliveries.sent()
+            record["headers"] = dict(headers) if isinstance(headers, Mapping) else list(headers)
+        try:
+            self._enqueue(topic, record)
+        except BaseException as error:
+            self._order.state = AFTER_FAILURE[Verb.PRODUCE]
+            if isinstance(error, KafkaException):
+                raise translated(f"{Verb.PRODUCE.value} of {self._transactional_id}", error.args[0]) from error
+            raise
+        self._deliveries.sent()
+        if self._deliveries.produced % _RECORDS_PER_POLL == 0:
             self._producer.poll(0)
+
+    def _enqueue(self, topic: str, record: dict[str, Any]) -> None:
+        """Hand a record to librdkafka, waiting while its queue is full."""
+        deadline = 0.0
+        while True:
+            try:
+                self._producer.produce(topic, **record)
+                return
+            except BufferError as error:
+                deadline = deadline or time.monotonic() + self._delivery_timeout
+                if time.monotonic() >= deadline:
+                    raise KafkaUnavailableError(f"produce to {topic}: the queue stayed full") from error
+                self._producer.poll(_QUEUE_POLL)
 
     def prepare_transaction(self) -> PreparedTxnState:
         """See KafkaParticipant. Not only must every record be acknowledged: the coordinator must agree that the
@@ -185,12 +210,15 @@ class LibrdkafkaProducer:
         self._producer = None
         self._control.close()
 
-    @contextmanager
-    def _calling(self, verb: Verb) -> Iterator[State]:
+    def _check_process(self, verb: Verb) -> None:
         if self._process != os.getpid():
             raise InvalidTransactionStateError(
                 f"{verb.value}: the producer belongs to process {self._process}; make a new one after a fork"
             )
+
+    @contextmanager
+    def _calling(self, verb: Verb) -> Iterator[State]:
+        self._check_process(verb)
         with self._order.calling(verb) as before, translating(f"{verb.value} of {self._transactional_id}"):
             yield before
 
