@@ -96,7 +96,8 @@ async def _serve(options: BrokerOptions) -> None:
         options.host, port, len(context.cluster.topics()), finished, time.monotonic() - began,
     )  # fmt: skip
     if options.ready_file is not None:
-        _write_ready_file(options.ready_file, f"{options.host}:{port}")
+        host = f"[{options.host}]" if ":" in options.host else options.host
+        _write_ready_file(options.ready_file, f"{host}:{port}")
     interval = options.number("transaction.abort.timed.out.transaction.cleanup.interval.ms") / 1000
     house_keeping = loop.create_task(_keep_house(context.coordinator, interval))
     await stopped.wait()

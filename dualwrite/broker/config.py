@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dualwrite.broker.core.cluster import MAX_PARTITIONS
 from dualwrite.broker.core.transaction_rules import TransactionSettings
 from dualwrite.broker.runtime.cluster import TopicSettings
 from dualwrite.errors import ConfigurationError
@@ -25,10 +26,10 @@ def _boolean(text: str) -> bool:
     return {"true": True, "false": False}[text.lower()]
 
 
-def _at_least(minimum: int) -> Callable[[str], int]:
+def _at_least(minimum: int, most: int = 2**63 - 1) -> Callable[[str], int]:
     def parse(text: str) -> int:
         value = int(text)
-        if not minimum <= value <= 2**63 - 1:
+        if not minimum <= value <= most:
             raise ValueError(text)
         return value
 
@@ -52,7 +53,7 @@ SETTINGS: Mapping[str, Setting] = {
     "auto.create.topics.enable": Setting("true", _boolean, _SWITCH),
     "log.segment.bytes": Setting("1073741824", _at_least(1024), "a size of at least 1024 bytes"),
     "message.max.bytes": Setting("1048588", _at_least(1), "a size in bytes"),
-    "num.partitions": Setting("1", _at_least(1), "a number of at least 1"),
+    "num.partitions": Setting("1", _at_least(1, MAX_PARTITIONS), f"a number from 1 to {MAX_PARTITIONS}"),
     "socket.request.max.bytes": Setting("104857600", _at_least(1024), "a size of at least 1024 bytes"),
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": Setting("10000", _at_least(1), "milliseconds"),
     "transaction.max.timeout.ms": Setting("900000", _at_least(1), "milliseconds"),

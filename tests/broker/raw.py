@@ -29,7 +29,7 @@ class RawClient:
 
     def __init__(self, bootstrap_servers: str) -> None:
         host, _, port = bootstrap_servers.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), PATIENCE_SECONDS)
+        self._socket = socket.create_connection((host.strip("[]"), int(port)), PATIENCE_SECONDS)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._correlation = 0
 

@@ -1,4 +1,4 @@
-"""AddPartitionsToTxn, and the implicit way through Produce (KIP-890): no record joins a transaction that is not open."""
+"""AddPartitionsToTxn, and the implicit way through Produce (KIP-890): no record joins a transaction that is closed."""
 
 import pytest
 

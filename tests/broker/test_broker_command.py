@@ -1,0 +1,333 @@
+"""``dualwrite broker``: its flags, its ready file, its one line for every mistake, and its clean stop."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dualwrite.broker.embedded import EmbeddedBroker
+from dualwrite.wire.apis import ApiKey
+from dualwrite.wire.error_codes import ErrorCode
+from tests.broker.calls import (
+    ask_for_topics,
+    batch,
+    fetch_request,
+    metadata,
+    new_topic,
+    only_partition,
+    produce,
+    read_all,
+    wanted_topic,
+)
+from tests.broker.raw import PATIENCE_SECONDS, RawClient, eventually
+
+COMMAND = [sys.executable, "-m", "dualwrite", "broker"]
+
+
+class RunningBroker:
+    """``dualwrite broker`` with arguments of the test's own."""
+
+    def __init__(self, scratch: Path, arguments: tuple[str, ...], prefix: tuple[str, ...]) -> None:
+        self.ready_file = scratch / "ready"
+        self.log = scratch / "log"
+        command = [*prefix, *COMMAND, "--ready-file", str(self.ready_file), *arguments]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(command, stderr=log, stdout=subprocess.PIPE)
+
+    @property
+    def address(self) -> str:
+        """What the ready file says, once it is there."""
+        ready = eventually(lambda: self.ready_file.exists() or self.process.poll() is not None, bool)
+        assert ready, "the broker is neither ready nor dead"
+        assert self.process.poll() is None, self.log.read_text()
+        return self.ready_file.read_text().splitlines()[0]
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Send the signal; the exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(PATIENCE_SECONDS)
+
+
+Start = Callable[..., RunningBroker]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts brokers on ``tmp_path/data`` and kills those that a test leaves behind."""
+    running: list[RunningBroker] = []
+
+    def begin(*arguments: str, listen: str = "127.0.0.1:0", prefix: tuple[str, ...] = ()) -> RunningBroker:
+        scratch = tmp_path / f"run-{len(running)}"
+        scratch.mkdir()
+        data = ("--data-dir", str(tmp_path / "data"), "--listen", listen)
+        running.append(RunningBroker(scratch, (*data, *arguments), prefix))
+        return running[-1]
+
+    yield begin
+    for broker in running:
+        broker.process.kill()
+        broker.process.communicate()
+
+
+def refused(*arguments: str) -> str:
+    """The one line that a broker says which does not start."""
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+def in_directory(path: Path) -> tuple[str, ...]:
+    return ("--data-dir", str(path), "--listen", "127.0.0.1:0")
+
+
+# --- starting
+
+
+def test_the_ready_file_says_where_a_free_port_was_found(start: Start) -> None:
+    address = start().address
+    host, _, port = address.partition(":")
+    assert (host, int(port) > 0) == ("127.0.0.1", True)
+    with RawClient(address) as client:
+        (node,) = metadata(client).brokers
+        assert f"{node.host}:{node.port}" == address
+
+
+def test_the_ready_file_of_an_earlier_broker_is_not_believed(start: Start, tmp_path: Path) -> None:
+    earlier, ready = "127.0.0.1:1\n", tmp_path / "ready"
+    ready.write_text(earlier)
+    start("--ready-file", str(ready))  # the last one given counts
+    written = eventually(lambda: ready.exists() and ready.read_text(), lambda text: text not in (False, earlier))
+    with RawClient(str(written).strip()) as client:
+        assert metadata(client).cluster_id
+
+
+def test_settings_are_given_one_by_one_or_several_at_once(start: Start) -> None:
+    broker = start(
+        *("--config", "num.partitions=3", "message.max.bytes=300"),
+        *("--config", "auto.create.topics.enable=false"),
+    )
+    with RawClient(broker.address) as client:
+        assert metadata(client, "t", create=True).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        (made,) = ask_for_topics(client, wanted_topic("t", -1))
+        assert made.num_partitions == 3
+        assert produce(client, "t", batch([b"x" * 300])).error_code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+@pytest.mark.parametrize("durability", ["fsync", "os"])
+def test_what_was_acknowledged_survives_a_kill(start: Start, durability: str) -> None:
+    broker = start("--durability", durability)
+    with RawClient(broker.address) as client:
+        topic = new_topic(client)
+        for number in range(20):
+            produce(client, topic, batch([b"%d" % number]))
+    broker.end(signal.SIGKILL)
+    with RawClient(start("--durability", durability).address) as client:
+        assert read_all(client, topic) == [b"%d" % number for number in range(20)]
+
+
+def test_clients_are_told_the_advertised_address(start: Start) -> None:
+    broker = start("--config", "advertised.listeners=PLAINTEXT://kafka.example:19092", listen="0.0.0.0:0")
+    port = broker.address.rpartition(":")[2]
+    with RawClient(f"127.0.0.1:{port}") as client:
+        (node,) = metadata(client).brokers
+        assert (node.host, node.port) == ("kafka.example", 19092)
+
+
+def test_a_name_may_be_listened_on(start: Start) -> None:
+    address = start(listen="localhost:0").address
+    assert address.startswith("localhost:")
+    with RawClient(address) as client:
+        assert metadata(client).brokers[0].host == "localhost"
+
+
+def test_an_address_of_the_newer_protocol_is_written_in_brackets(start: Start) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    address = start(listen="[::1]:0").address
+    assert address.startswith("[::1]:")
+    with RawClient(address) as client:
+        assert metadata(client).brokers[0].host == "::1"
+
+
+# --- mistakes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), ("--data-dir",)),
+        (("--listen", "9092"), ("listen address '9092'", "HOST:PORT")),
+        (("--listen", "localhost:http"), ("listen address 'localhost:http'",)),
+        (("--listen", "localhost:70000"), ("listen address 'localhost:70000'",)),
+        (("--listen", "0.0.0.0:0"), ("advertised.listeners",)),
+        (("--listen", "no-such-host.invalid:0"), ("cannot listen on no-such-host.invalid:0",)),
+        (("--durability", "perhaps"), ("--durability", "perhaps")),
+        (("--config", "no.such.setting=1"), ("unknown broker setting 'no.such.setting'", "num.partitions")),
+        (("--config", "num.partitions"), ("'num.partitions'", "key=value")),
+        (("--config", "num.partitions=0"), ("num.partitions=0", "from 1 to 10000")),
+        (("--config", "num.partitions=many"), ("num.partitions=many",)),
+        (("--config", "num.partitions=20000"), ("num.partitions=20000",)),
+        (("--config", "auto.create.topics.enable=maybe"), ("auto.create.topics.enable=maybe", "true or false")),
+        (("--config", "advertised.listeners=kafka:9092"), ("PLAINTEXT://HOST:PORT",)),
+        (("--config", "message.max.bytes=" + "9" * 30), ("message.max.bytes",)),
+        (("--no-such-flag",), ("--no-such-flag",)),
+    ],
+)
+def test_a_mistake_in_the_arguments_is_named(
+    tmp_path: Path, arguments: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    given = ("--data-dir", str(tmp_path / "data"), *arguments) if arguments else ()
+    line = refused(*given)
+    assert all(word in line for word in words), line
+    assert not (tmp_path / "data" / "__cluster_metadata-0").exists()
+
+
+def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        line = refused("--data-dir", str(tmp_path), "--listen", f"127.0.0.1:{port}")
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in line
+
+
+def test_a_data_directory_in_use_is_named_and_its_broker_goes_on(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    line = refused(*in_directory(tmp_path / "broker"))
+    assert "is in use by another broker" in line
+    with RawClient(broker.bootstrap_servers) as client:
+        assert metadata(client).cluster_id
+
+
+def test_a_data_directory_that_cannot_be_one_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a directory")
+    assert f"data directory {tmp_path / 'file'}: " in refused(*in_directory(tmp_path / "file"))
+    assert f"data directory {tmp_path / 'file' / 'below'}: " in refused(*in_directory(tmp_path / "file" / "below"))
+
+
+def test_a_ready_file_that_cannot_be_written_is_named_before_anything_starts(tmp_path: Path) -> None:
+    ready = tmp_path / "missing" / "ready"
+    assert f"ready file {ready}: " in refused(*in_directory(tmp_path / "data"), "--ready-file", str(ready))
+    assert f"ready file {tmp_path}: " in refused(*in_directory(tmp_path / "data"), "--ready-file", str(tmp_path))
+
+
+def test_a_log_that_cannot_be_opened_is_named(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    with RawClient(broker.bootstrap_servers) as client:
+        topic = new_topic(client)
+    broker.stop()
+    log = tmp_path / "broker" / f"{topic}-0" / f"{0:020}.log"
+    log.unlink()
+    log.mkdir()
+    assert f"cannot open {log}: " in refused(*in_directory(tmp_path / "broker"))
+
+
+def test_a_log_that_contradicts_itself_is_named(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    with RawClient(broker.bootstrap_servers) as client:
+        topic = new_topic(client)
+    broker.stop()
+    stranger = tmp_path / "broker" / f"{topic}-0" / "backup.log"
+    stranger.touch()
+    assert str(stranger) in refused(*in_directory(tmp_path / "broker"))
+
+
+# --- stopping
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_it_cleanly(start: Start, number: int) -> None:
+    broker = start()
+    with RawClient(broker.address) as client:
+        topic = new_topic(client)
+        produce(client, topic, batch([b"v"]))
+        assert broker.end(number) == 0
+        assert client.read_to_end() == b""
+    assert "Traceback" not in broker.log.read_text()
+    with RawClient(start().address) as client:
+        assert read_all(client, topic) == [b"v"]
+
+
+def test_a_request_that_is_being_handled_is_answered_before_it_stops(start: Start) -> None:
+    broker = start()
+    with RawClient(broker.address) as client:
+        topic = new_topic(client)
+        waiting = client.send(fetch_request(topic, max_wait_ms=700), 12)
+        with RawClient(broker.address) as other:
+            metadata(other)  # the fetch was sent before, so it is being handled
+        assert broker.end() == 0
+        assert only_partition(client.receive(ApiKey.FETCH, 12, waiting)).error_code == ErrorCode.NONE
+        assert client.read_to_end() == b""
+
+
+# --- the limit of open files
+
+
+def few_files(count: int) -> tuple[str, ...]:
+    """A prefix that lets a command open ``count`` files."""
+    return ("sh", "-c", f'ulimit -n {count} && exec "$@"', "sh")
+
+
+def test_topics_that_would_need_too_many_files_are_refused(start: Start) -> None:
+    broker = start(prefix=few_files(100))
+    with RawClient(broker.address) as client:
+        assert ask_for_topics(client, wanted_topic("fits", 45))[0].error_code == ErrorCode.NONE
+        (refusal,) = ask_for_topics(client, wanted_topic("too-many", 6))
+        assert refusal.error_code == ErrorCode.INVALID_PARTITIONS
+        assert "may open 5 more" in refusal.error_message
+        assert ask_for_topics(client, wanted_topic("rest", 5))[0].error_code == ErrorCode.NONE
+    assert broker.end(signal.SIGKILL) == -signal.SIGKILL
+    with RawClient(start(prefix=few_files(100)).address) as client:
+        assert len(metadata(client, "fits").topics[0].partitions) == 45
+
+
+def test_too_few_files_for_what_is_there_are_named(start: Start, tmp_path: Path) -> None:
+    broker = start()
+    with RawClient(broker.address) as client:
+        ask_for_topics(client, wanted_topic("t", 60))
+    broker.end()
+    done = subprocess.run(
+        [*few_files(40), *COMMAND, *in_directory(tmp_path / "data")],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+    )
+    assert done.returncode == 2
+    assert "Too many open files" in done.stderr.splitlines()[-1]
+
+
+def test_connections_beyond_the_limit_are_refused_and_the_others_served(start: Start) -> None:
+    broker = start(prefix=few_files(80))
+    clients = [RawClient(broker.address) for _ in range(20)]
+    for client in clients:
+        assert metadata(client).cluster_id
+    with RawClient(broker.address) as late:
+        assert late.read_to_end() == b""
+    clients.pop().close()
+
+    def accepted() -> bool:
+        with RawClient(broker.address) as again:
+            again.send_bytes(b"\x00\x00\x00\x0a\x00\x12\x00\x00\x00\x00\x00\x01\xff\xff")  # ApiVersions v0
+            try:
+                return bool(again.receive_frame())
+            except ConnectionResetError:
+                return False
+
+    assert eventually(accepted, bool)
+    for client in clients:
+        assert metadata(client).cluster_id
+        client.close()
+
+
+def test_the_limit_of_open_files_is_raised_as_far_as_it_goes(start: Start) -> None:
+    broker = start(prefix=("sh", "-c", 'ulimit -Sn 50 && exec "$@"', "sh"))
+    with RawClient(broker.address) as client:
+        assert ask_for_topics(client, wanted_topic("t", 60))[0].error_code == ErrorCode.NONE
+    limits = Path(f"/proc/{broker.process.pid}/limits")
+    if os.path.exists(limits):
+        (line,) = (line for line in limits.read_text().splitlines() if line.startswith("Max open files"))
+        soft, hard = line.split()[3:5]
+        assert soft == hard
