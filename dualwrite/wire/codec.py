@@ -107,7 +107,8 @@ def refuse_nulls(body: Message, version: int) -> None:
 
     :raises MalformedMessageError: naming the first field that is.
     """
-    _refuse_nulls(body, _required(type(body), version), type(body).__name__)
+    message: Any = type(body)
+    _refuse_nulls(body, _required(message, version), message.__name__)
 
 
 def _refuse_nulls(body: Message, fields: "_Fields", name: str) -> None:

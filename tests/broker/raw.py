@@ -63,6 +63,10 @@ class RawClient:
         """Tell the broker that nothing more will be sent."""
         self._socket.shutdown(socket.SHUT_WR)
 
+    def give_up_after(self, seconds: float) -> None:
+        """Let every wait end after ``seconds``."""
+        self._socket.settimeout(seconds)
+
     def read_to_end(self) -> bytes:
         """What the broker still sends until it closes the connection."""
         data = bytearray()

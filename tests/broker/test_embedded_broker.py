@@ -1,0 +1,142 @@
+"""EmbeddedBroker: a broker from Python, its errors, and that it leaves nothing behind."""
+
+import os
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from dualwrite.broker.embedded import EmbeddedBroker
+from dualwrite.errors import ConfigurationError, KafkaUnavailableError
+from tests.broker.calls import batch, metadata, new_topic, produce, read_all
+from tests.broker.raw import RawClient, eventually
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_it_serves_inside_the_with_block_and_not_after_it(tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path / "made" / "for it") as broker:
+        pid = broker.pid
+        assert pid is not None
+        assert pid != os.getpid()
+        with RawClient(broker.bootstrap_servers) as client:
+            assert metadata(client).cluster_id
+    assert (broker.pid, is_running(pid)) == (None, False)
+    with pytest.raises(ConfigurationError, match="not running"):
+        _ = broker.bootstrap_servers
+
+
+def test_it_stops_when_the_block_raises(tmp_path: Path) -> None:
+    pids = []
+
+    def fail() -> None:
+        with EmbeddedBroker(tmp_path) as broker:
+            pids.append(broker.pid)
+            raise KeyError("the user's own")
+
+    with pytest.raises(KeyError):
+        fail()
+    assert not is_running(pids[0])
+
+
+def test_what_was_acknowledged_is_there_when_it_is_opened_again(tmp_path: Path) -> None:
+    with EmbeddedBroker(str(tmp_path)) as broker, RawClient(broker.bootstrap_servers) as client:
+        topic = new_topic(client)
+        produce(client, topic, batch([b"v"]))
+    with EmbeddedBroker(tmp_path, durability="os") as broker, RawClient(broker.bootstrap_servers) as client:
+        assert read_all(client, topic) == [b"v"]
+
+
+def test_starting_and_stopping_twice_is_harmless(tmp_path: Path) -> None:
+    broker = EmbeddedBroker(tmp_path)
+    broker.stop()
+    broker.kill()
+    assert broker.start() is broker
+    pid = broker.pid
+    assert broker.start().pid == pid
+    broker.kill()
+    broker.kill()
+    broker.stop()
+    assert broker.pid is None
+
+
+def test_it_comes_back_on_the_same_port_if_one_is_given(tmp_path: Path) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    broker = EmbeddedBroker(tmp_path, listen=address)
+    for end in (broker.kill, broker.stop):
+        with broker.start(), RawClient(address) as client:
+            assert (broker.bootstrap_servers, bool(metadata(client).cluster_id)) == (address, True)
+            end()
+
+
+def test_it_notices_nothing_of_a_broker_that_died_until_it_is_started_again(tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path) as broker:
+        assert broker.pid is not None
+        os.kill(broker.pid, signal.SIGKILL)
+        broker.stop()
+        with broker.start(), RawClient(broker.bootstrap_servers) as client:
+            assert metadata(client).cluster_id
+
+
+def test_it_is_not_in_the_session_of_the_terminal(tmp_path: Path) -> None:
+    """So that Ctrl-C reaches the application alone, which may still need its broker to stop cleanly."""
+    with EmbeddedBroker(tmp_path) as broker:
+        assert broker.pid is not None
+        assert os.getsid(broker.pid) == broker.pid
+
+
+def test_a_broker_that_is_killed_from_outside_can_be_stopped(tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path) as broker:
+        pid = broker.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+    assert not is_running(pid)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"config": {"no.such.setting": "1"}}, "unknown broker setting 'no.such.setting'"),
+        ({"config": {"num.partitions": "none"}}, "num.partitions=none: expected a number"),
+        ({"listen": "nowhere"}, "listen address 'nowhere': expected HOST:PORT"),
+        ({"durability": "maybe"}, "--durability.*maybe"),
+    ],
+)
+def test_what_the_broker_refuses_is_the_message(tmp_path: Path, arguments: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^the broker did not start: .*{words}"):
+        EmbeddedBroker(tmp_path, **arguments).start()  # type: ignore[arg-type]
+
+
+def test_a_second_broker_on_the_same_directory_is_refused(tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path) as broker:
+        with pytest.raises(ConfigurationError, match="is in use by another broker"):
+            EmbeddedBroker(tmp_path).start()
+        with RawClient(broker.bootstrap_servers) as client:
+            assert metadata(client).cluster_id
+
+
+def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path / "first") as broker:
+        second = EmbeddedBroker(tmp_path / "second", listen=broker.bootstrap_servers)
+        with pytest.raises(ConfigurationError, match=f"cannot listen on {broker.bootstrap_servers}"):
+            second.start()
+        assert second.pid is None
+
+
+def test_a_broker_that_is_not_ready_in_time_is_killed(tmp_path: Path) -> None:
+    with pytest.raises(KafkaUnavailableError, match="not ready within 0 s"):
+        EmbeddedBroker(tmp_path, start_timeout=0).start()
+    with EmbeddedBroker(tmp_path) as broker:  # the directory is free again
+        assert eventually(lambda: broker.pid, bool)
