@@ -65,6 +65,11 @@ class TransactionTable:
             _check_step(before, fact)
         self.entries[fact.transactional_id] = fact
 
+    @property
+    def highest_producer_id(self) -> int:
+        """The highest producer id of any client, -1 if there is none."""
+        return max((entry.client.producer_id for entry in self.entries.values()), default=-1)
+
     def timed_out(self, now_ms: int) -> Iterator[str]:
         """Transactional ids whose transaction has outlived its timeout. Two-phase commit has none."""
         return (

@@ -16,7 +16,6 @@ from dualwrite.broker.facts.cluster import (
     decode_fact,
     encode_fact,
 )
-from dualwrite.broker.log.journal import Journal
 from dualwrite.broker.log.partition_log import PartitionLog
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.broker.runtime.journaling import FlushedJournal
@@ -56,7 +55,7 @@ class Cluster:
         self._settings = settings
         self._partitions: dict[str, list[Partition]] = {}
         directory = data_dir / JOURNAL_DIRECTORY
-        self._journal = FlushedJournal(Journal.open(files, directory, self._replay), flusher)
+        self._journal = FlushedJournal.open(files, directory, flusher, self._replay)
         self.next_producer_id = self.state.reserved_before
         for topic in self.state.topics.values():
             self._open_partitions(topic)
@@ -70,9 +69,8 @@ class Cluster:
 
     def _record(self, fact: ClusterFact) -> None:
         with self._flusher.critical():
-            key, value = encode_fact(fact)
-            self._journal.append([Record(key, value, self._clock.wall_ms())])
-            self.state.apply(fact)
+            self.state.apply(fact)  # first: it checks, and an illegal fact on disk would forbid every restart
+            self._journal.append([Record(*encode_fact(fact), self._clock.wall_ms())])
 
     def _open_partitions(self, topic: TopicCreated) -> None:
         self._partitions[topic.name] = [self._open_partition(topic, index) for index in range(topic.partitions)]
@@ -125,7 +123,11 @@ class Cluster:
     def reserve_producer_ids(self) -> None:
         """See to it that ``next_producer_id`` is reserved on disk, once the flusher's barrier is passed."""
         if self.next_producer_id >= self.state.reserved_before:
-            self._record(ProducerIdsReserved(self.state.reserved_before + PRODUCER_ID_BLOCK))
+            self._record(ProducerIdsReserved(self.next_producer_id + PRODUCER_ID_BLOCK))
+
+    def skip_producer_ids(self, before: int) -> None:
+        """Give out no producer id below ``before``, whatever was reserved."""
+        self.next_producer_id = max(self.next_producer_id, before)
 
     def take_producer_id(self) -> int:
         """A producer id that nobody has had. Wait at the flusher's barrier before telling anybody."""

@@ -12,7 +12,6 @@ from dualwrite.broker.core.commands import Command, Decision, Expire, MarkersWri
 from dualwrite.broker.core.transaction_rules import Moment, TransactionSettings, decide, markers_of
 from dualwrite.broker.core.transactions import TransactionTable
 from dualwrite.broker.facts.transaction_log import decode_fact, encode_fact
-from dualwrite.broker.log.journal import Journal
 from dualwrite.broker.runtime.cluster import Cluster
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.broker.runtime.journaling import FlushedJournal
@@ -42,7 +41,9 @@ class TransactionCoordinator:
         self._flusher = flusher
         self._clock = clock
         self._settings = settings
-        self._journal = FlushedJournal(Journal.open(files, data_dir / JOURNAL_DIRECTORY, self._replay), flusher)
+        self._journal = FlushedJournal.open(files, data_dir / JOURNAL_DIRECTORY, flusher, self._replay)
+        # A power cut may leave a fact here and not the reservation of its producer id, appended at the same time.
+        cluster.skip_producer_ids(self.table.highest_producer_id + 1)
 
     def _replay(self, record: Record) -> None:
         assert record.key is not None, "a transaction fact has a key"

@@ -97,11 +97,8 @@ class Flusher:
             self._current, self._following = self._following, None
             positions = {target: target.end_offset for target in self._dirty}
             self._dirty.clear()
-            try:
-                await loop.run_in_executor(self._thread, _sync_all, list(positions))
-            except OSError as error:
-                self._on_failure(error)
             with self.critical():
+                await loop.run_in_executor(self._thread, _sync_all, list(positions))
                 for target, end_offset in positions.items():
                     target.flushed(end_offset)
             assert self._current is not None

@@ -1,9 +1,12 @@
 """A journal whose appends are flushed with everything else."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from dualwrite.broker.log.journal import Journal
 from dualwrite.broker.runtime.flusher import Flusher
+from dualwrite.errors import CorruptLogError
+from dualwrite.ports import Files
 from dualwrite.records.batch import Record
 
 
@@ -13,6 +16,23 @@ class FlushedJournal:
     def __init__(self, journal: Journal, flusher: Flusher) -> None:
         self._journal = journal
         self._flusher = flusher
+
+    @classmethod
+    def open(
+        cls, files: Files, directory: Path, flusher: Flusher, on_record: Callable[[Record], None]
+    ) -> "FlushedJournal":
+        """The journal in ``directory``, replayed: ``on_record`` is called with every record in order.
+
+        :raises CorruptLogError: if it is damaged, or ``on_record`` cannot take a record (ValueError, AssertionError).
+        """
+
+        def replay(record: Record) -> None:
+            try:
+                on_record(record)
+            except (ValueError, AssertionError) as error:
+                raise CorruptLogError(f"{directory}: record at offset {record.offset}: {error}") from error
+
+        return cls(Journal.open(files, directory, replay), flusher)
 
     def append(self, records: Sequence[Record]) -> None:
         """Append ``records`` as one batch: after a crash all of them are there or none."""

@@ -1,0 +1,148 @@
+"""Topics and producer ids at run time: nothing that was told is forgotten or told twice."""
+
+import random
+import uuid
+
+import pytest
+
+from dualwrite.broker.core.cluster import PRODUCER_ID_BLOCK, CreateTopic
+from dualwrite.broker.facts.cluster import ClusterCreated, ProducerIdsReserved, TopicCreated
+from dualwrite.broker.log.journal import Journal
+from dualwrite.broker.runtime.cluster import JOURNAL_DIRECTORY
+from dualwrite.errors import CorruptLogError
+from dualwrite.ids import TopicPartition
+from dualwrite.records.batch import Record
+from dualwrite.testing.files import MemoryFiles
+from dualwrite.wire.error_codes import ErrorCode
+from tests.broker.simulated import DATA_DIR, Rooms, append, read_log, run
+
+
+async def opened(files: MemoryFiles, seed: int = 1) -> Rooms:
+    rooms = Rooms(files, rng=random.Random(seed))
+    await rooms.flusher.barrier()
+    return rooms
+
+
+def test_a_cluster_keeps_its_id() -> None:
+    async def main() -> None:
+        files = MemoryFiles()
+        first = (await opened(files)).cluster.state.cluster_id
+        assert uuid.UUID(first)
+        second = (await opened(files.power_cut(random.Random(1)), seed=2)).cluster.state.cluster_id
+        assert second == first
+        assert (await opened(MemoryFiles(), seed=2)).cluster.state.cluster_id != first
+
+    run(main())
+
+
+def test_a_topic_survives_with_its_id_its_settings_and_its_records() -> None:
+    async def main() -> None:
+        files = MemoryFiles()
+        rooms = await opened(files)
+        decision = rooms.cluster.create_topic(CreateTopic("t", 2, configs={"max.message.bytes": "99"}))
+        append(rooms.partition(1), b"v")
+        await rooms.flusher.barrier()
+        for seed in range(8):
+            cluster = (await opened(files.power_cut(random.Random(seed)))).cluster
+            assert cluster.topics() == {"t": decision.fact}
+            assert cluster.topic("t") == decision.fact
+            assert decision.fact is not None
+            assert cluster.topic_name(decision.fact.topic_id) == "t"
+            assert cluster.max_message_bytes("t") == 99
+            partition = cluster.partition(TopicPartition("t", 1))
+            assert partition is not None
+            assert [entry.value for entry in read_log(partition)] == [b"v"]
+
+    run(main())
+
+
+def test_what_does_not_exist_is_none() -> None:
+    async def main() -> None:
+        cluster = (await opened(MemoryFiles())).cluster
+        cluster.create_topic(CreateTopic("t", 2))
+        for name in (TopicPartition("t", 2), TopicPartition("t", -1), TopicPartition("u", 0)):
+            assert cluster.partition(name) is None
+        assert cluster.topic("u") is None
+        assert cluster.topic_name(uuid.UUID(int=1)) is None
+        assert cluster.topic_name(None) is None
+
+    run(main())
+
+
+def test_a_topic_that_is_refused_or_only_validated_is_not_made() -> None:
+    async def main() -> None:
+        files = MemoryFiles()
+        cluster = (await opened(files)).cluster
+        assert cluster.create_topic(CreateTopic("t"), validate_only=True).error is ErrorCode.NONE
+        assert cluster.create_topic(CreateTopic("u", 0)).error is ErrorCode.INVALID_PARTITIONS
+        assert not cluster.topics()
+        assert files.list(DATA_DIR) == [JOURNAL_DIRECTORY, "__transaction_state-0"]
+
+    run(main())
+
+
+def test_no_producer_id_is_given_out_twice_over_any_number_of_restarts() -> None:
+    async def main() -> None:
+        files, given = MemoryFiles(), []
+        for seed in range(6):
+            rooms = await opened(files)
+            for _ in range(PRODUCER_ID_BLOCK // 2 + 1):
+                given.append(rooms.cluster.take_producer_id())
+            await rooms.flusher.barrier()
+            files = files.power_cut(random.Random(seed))
+        assert len(set(given)) == len(given)
+        assert given == sorted(given)
+
+    run(main())
+
+
+def test_most_producer_ids_cost_no_write() -> None:
+    async def main() -> None:
+        files = MemoryFiles()
+        cluster = (await opened(files)).cluster
+        cluster.take_producer_id()
+        before = files.appends.count
+        for _ in range(PRODUCER_ID_BLOCK - 1):
+            cluster.take_producer_id()
+        assert files.appends.count == before
+        cluster.take_producer_id()
+        assert files.appends.count == before + 1
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        (Record(b"quota:x", b"{}"), "unknown kind 'quota'"),
+        (Record(b"cluster", None), "a cluster fact has a value"),
+        (Record(b"cluster", b'{"cluster_id": "b"}'), "a cluster is created once"),
+    ],
+)
+def test_a_journal_that_cannot_be_understood_is_named_with_the_place(record: Record, reason: str) -> None:
+    async def main() -> None:
+        files = MemoryFiles()
+        await opened(files)
+        journal = Journal.open(files, DATA_DIR / JOURNAL_DIRECTORY, lambda record: None)
+        journal.append([record])
+        with pytest.raises(CorruptLogError, match=rf"__cluster_metadata-0: record at offset \d+: .*{reason}"):
+            Rooms(files)
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "fact", [ClusterCreated("again"), TopicCreated("t", uuid.UUID(int=1), 1), ProducerIdsReserved(0)]
+)
+def test_an_illegal_fact_stops_the_broker_before_it_is_on_disk(
+    fact: ClusterCreated | TopicCreated | ProducerIdsReserved,
+) -> None:
+    async def main() -> None:
+        files = MemoryFiles()
+        rooms = await (await opened(files)).with_topic()
+        before = files.appends.count
+        with pytest.raises(AssertionError):
+            rooms.cluster._record(fact)
+        assert files.appends.count == before
+
+    run(main())
