@@ -65,7 +65,7 @@ def _checked(job: LoadJob, engine: Engine, source: InputFile) -> Batches:
             raise DatabaseNotReadyError(
                 f"the database has no table {needed.name}; run: dualwrite db upgrade --db {url}"
             )
-    exact = engine.dialect.supports_native_decimal
+    exact = engine.dialect.name != "sqlite"
     typer = RowTyper(table, job.path.name, csv=source.columns is not None, null=job.null, exact=exact)
     if job.key is not None and job.key not in table.columns:
         raise InputError(f"key column {job.key!r} is not in table {table.fullname}")
