@@ -51,7 +51,7 @@ def test_what_was_acknowledged_survives_every_crash(durable: bool) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("durable", [True, False], ids=["power-cut", "kill"])
 def test_what_was_acknowledged_survives_very_many_crashes(durable: bool) -> None:
-    for seed in range(SEEDS, 20 * SEEDS):
+    for seed in range(SEEDS, 10 * SEEDS):
         simulate(seed, durable)
 
 
