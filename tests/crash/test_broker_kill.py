@@ -1,0 +1,133 @@
+"""A broker killed with SIGKILL again and again under producers of every kind: they notice delays, and nothing else."""
+
+import random
+import socket
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from dualwrite.broker.embedded import EmbeddedBroker
+from dualwrite.records.batch import iterate_records
+from dualwrite.records.header import iterate_batches
+from dualwrite.wire.error_codes import ErrorCode
+from tests.broker.calls import (
+    TWO_PHASE_TIMEOUT,
+    describe,
+    end,
+    fetch,
+    identity,
+    init,
+    new_topic,
+    ongoing,
+    producers,
+    read_all,
+)
+from tests.broker.consumers import consume
+from tests.broker.raw import RawClient
+from tests.crash.broker_history import Fate, History, Log, anomalies, events_between_kills
+from tests.crash.broker_producers import (
+    PARTITIONS,
+    Librdkafka,
+    LibrdkafkaTransactions,
+    RawIdempotent,
+    RawOlderTransactions,
+    RawTransactions,
+    Recovering,
+    Worker,
+)
+
+pytestmark = pytest.mark.crash
+
+
+@pytest.fixture(params=["fsync", "os"])
+def mortal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EmbeddedBroker]:
+    """A broker that always comes back where its clients look for it."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    with EmbeddedBroker(tmp_path / "broker", listen=address, durability=request.param) as running:
+        yield running
+
+
+def read_log(client: RawClient, topic: str) -> Log:
+    """Offset and value of every record, whatever became of its transaction."""
+    log: dict[int, list[tuple[int, bytes]]] = {}
+    for partition in range(PARTITIONS):
+        offset, records = 0, log.setdefault(partition, [])
+        while content := fetch(client, topic, offset, partition=partition).records:
+            for header, data in iterate_batches(content):
+                if not header.is_control:
+                    records += [(record.offset, record.value or b"") for record in iterate_records(data)]
+                offset = header.next_offset
+    return log
+
+
+def committed(client: RawClient, topic: str) -> dict[int, list[bytes]]:
+    """What a read_committed consumer sees."""
+    return {index: [value or b"" for value in read_all(client, topic, index)] for index in range(PARTITIONS)}
+
+
+def kill_under_load(broker: EmbeddedBroker, workers: Sequence[Worker], history: History, kills: int, seed: int) -> None:
+    """Kill ``broker`` ``kills`` times while ``workers`` write, and once more when they have ended."""
+    chance = random.Random(seed)
+    for worker in workers:
+        worker.start()
+    try:
+        for _ in range(kills):
+            history.wait_for_events(events_between_kills(chance))
+            broker.kill()
+            broker.start()
+    finally:
+        for worker in workers:
+            worker.stop()
+    broker.kill()
+    broker.start()
+
+
+def run(broker: EmbeddedBroker, kills: int, seed: int) -> None:
+    """The whole experiment: load, kills, the oracle, and the transaction that stayed prepared."""
+    history = History()
+    with RawClient(broker.bootstrap_servers) as client:
+        topic = new_topic(client, partitions=PARTITIONS)
+    recovering = Recovering("recovering", broker.bootstrap_servers, topic, history, seed)
+    kinds = (RawIdempotent, RawTransactions, RawOlderTransactions, Librdkafka, LibrdkafkaTransactions)
+    workers = [kind(kind.__name__, broker.bootstrap_servers, topic, history, seed) for kind in kinds]
+    kill_under_load(broker, [recovering, *workers], history, kills, seed)
+
+    with RawClient(broker.bootstrap_servers) as client:
+        finish_prepared(client, topic, recovering, history)
+        visible = committed(client, topic)
+        assert anomalies(history.units, read_log(client, topic), visible) == []
+    assert consume(broker.bootstrap_servers, topic, PARTITIONS) == visible
+    fates = history.fates()
+    assert fates[Fate.COMMITTED] > 20, fates
+    assert fates[Fate.ABORTED] > 5, fates
+    assert sum(worker.ask.cut_off for worker in [recovering, *workers]) > 0, "no request was sent in vain"
+
+
+def finish_prepared(client: RawClient, topic: str, recovering: Recovering, history: History) -> None:
+    """See that the last transaction of ``recovering`` is as it was left, and commit it."""
+    prepared = recovering.prepared
+    state = describe(client, recovering.name)
+    assert (state.transaction_state, state.transaction_timeout_ms) == ("Ongoing", TWO_PHASE_TIMEOUT)
+    assert (state.producer_id, state.producer_epoch) == (prepared.producer_id, prepared.epoch)
+    for partition, start in recovering.starts.items():
+        assert producers(client, topic, partition)[prepared.producer_id].current_txn_start_offset == start
+    last = next(unit for unit in reversed(history.units) if unit.producer == recovering.name)
+    visible = committed(client, topic)
+    assert not any(value in visible[partition] for partition, value in last.values())
+    answer = init(client, recovering.name, two_phase=True, keep=True)
+    assert ongoing(answer) == prepared
+    assert end(client, recovering.name, identity(answer)).error_code == ErrorCode.NONE
+    history.ended(last, Fate.COMMITTED)
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_nothing_that_was_told_is_untrue_after_kills(mortal: EmbeddedBroker, seed: int) -> None:
+    run(mortal, kills=8, seed=seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2, 8))
+def test_nothing_that_was_told_is_untrue_after_many_kills(mortal: EmbeddedBroker, seed: int) -> None:
+    run(mortal, kills=40, seed=seed)
