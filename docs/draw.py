@@ -1,0 +1,104 @@
+"""Writes docs/reference/states.md and docs/reference/protocol.md from the code's own tables: ``python docs/draw.py``.
+
+A test compares the pages with what this would write.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from dualwrite.broker.api.routes import advertised
+from dualwrite.broker.core.transactions import TRANSITIONS as TRANSACTION_TRANSITIONS
+from dualwrite.coordinator.machine import STEPS, TRANSITIONS
+from dualwrite.wire.apis import ApiKey
+
+REFERENCE = Path(__file__).parent / "reference"
+
+# What of a KIP works in the bundled broker, what does not, and why.
+KIPS = [
+    ("98", "idempotence and transactions", "all but offsets in transactions (no consumer groups yet)"),
+    ("74", "one batch at least, however small max_bytes is", "all"),
+    ("227", "fetch sessions", "declined: clients send full fetches"),
+    ("360", "InitProducerId with the expected identity", "all"),
+    ("447", "offsets of many partitions by one producer", "no: no consumer groups yet"),
+    ("464", "default partition count in CreateTopics", "all"),
+    ("511", "ApiVersions names the client, and is answered in v0 if its version is unknown", "all"),
+    ("516", "topic ids", "all"),
+    ("588", "PRODUCER_FENCED", "all"),
+    ("664", "DescribeTransactions, ListTransactions, DescribeProducers", "all but WriteTxnMarkers from an operator"),
+    ("734", "offset of the highest timestamp", "all"),
+    ("890", "part 1: no hanging transactions; part 2: an epoch for each transaction", "all but TxnOffsetCommit"),
+    ("939", "two-phase commit", "all but the ACL operation TWO_PHASE_COMMIT and the metric: no ACLs, no metrics yet"),
+    ("994", "ListTransactions by duration", "all"),
+    ("1152", "ListTransactions by pattern", "Python's regular expressions, not RE2's"),
+]
+
+
+def states_page() -> str:
+    """The two state machines."""
+    return "\n".join(["# State machines", "", _GENERATED, "", *_dual_write(), "", *_transactions(), ""])
+
+
+def protocol_page() -> str:
+    """What the bundled broker speaks."""
+    return "\n".join(["# What the bundled broker speaks", "", _GENERATED, "", *_apis(), "", *_kips(), ""])
+
+
+_GENERATED = "Written by `python docs/draw.py` from the code; a test compares."
+
+
+def _dual_write() -> Iterator[str]:
+    yield "## One dual write (`coordinator/machine.py`)"
+    yield ""
+    yield "A state's step is performed on entering it; the label of an arrow is how it ended."
+    yield ""
+    yield "```mermaid"
+    yield "stateDiagram-v2"
+    for state, outgoing in TRANSITIONS.items():
+        step = STEPS.get(state)
+        yield f"    {state.name} : {state.value}" + (f" ({step.name})" if step is not None else "")
+        for event, target in outgoing.items():
+            yield f"    {state.name} --> {target.name} : {event.name}"
+        if not outgoing:
+            yield f"    {state.name} --> [*]"
+    yield "```"
+
+
+def _transactions() -> Iterator[str]:
+    yield "## A transactional id in the broker (`broker/core/transactions.py`)"
+    yield ""
+    yield "```mermaid"
+    yield "stateDiagram-v2"
+    yield "    [*] --> EMPTY : InitProducerId"
+    for target, sources in TRANSACTION_TRANSITIONS.items():
+        for source, cause in sources.items():
+            yield f"    {source.name} --> {target.name} : {cause}"
+    yield "    DEAD --> [*]"
+    yield "```"
+
+
+def _apis() -> Iterator[str]:
+    yield "| API | key | versions |"
+    yield "|---|---|---|"
+    for key, versions in advertised():
+        name = "".join(word.capitalize() for word in ApiKey(key).name.split("_"))
+        yield f"| {name} | {int(key)} | {versions[0]} to {versions[-1]} |"
+    yield ""
+    yield "Produce is advertised from v0, as Apache Kafka does, and works from v3."
+    yield "The finalized feature is `transaction.version=2`."
+
+
+def _kips() -> Iterator[str]:
+    yield "| KIP | what it is | what works |"
+    yield "|---|---|---|"
+    for number, what, works in KIPS:
+        yield f"| {number} | {what} | {works} |"
+
+
+def main() -> None:
+    """Write the pages."""
+    (REFERENCE / "states.md").write_text(states_page())
+    (REFERENCE / "protocol.md").write_text(protocol_page())
+
+
+if __name__ == "__main__":
+    main()
