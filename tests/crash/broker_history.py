@@ -7,7 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from tests.broker.raw import PATIENCE_SECONDS
+from dualwrite.records.batch import iterate_records
+from dualwrite.records.header import iterate_batches
+from tests.broker.calls import fetch, read_all
+from tests.broker.raw import PATIENCE_SECONDS, RawClient
 
 Log = Mapping[int, Sequence[tuple[int, bytes]]]
 """Partition -> offset and value of every record in it, whatever became of its transaction."""
@@ -128,6 +131,24 @@ def _order(units: Sequence[Unit], visible: Visible) -> Iterator[str]:
                     if place[value] <= last.get(unit.producer, -1):
                         yield f"reordered: {value!r} of {unit.producer} in partition {partition}"
                     last[unit.producer] = place[value]
+
+
+def read_log(client: RawClient, topic: str, partitions: int) -> Log:
+    """What ``topic`` holds."""
+    log: dict[int, list[tuple[int, bytes]]] = {}
+    for partition in range(partitions):
+        offset, records = 0, log.setdefault(partition, [])
+        while content := fetch(client, topic, offset, partition=partition).records:
+            for header, data in iterate_batches(content):
+                if not header.is_control:
+                    records += [(record.offset, record.value or b"") for record in iterate_records(data)]
+                offset = header.next_offset
+    return log
+
+
+def committed(client: RawClient, topic: str, partitions: int) -> Visible:
+    """What a read_committed consumer sees of ``topic``."""
+    return {index: [value or b"" for value in read_all(client, topic, index)] for index in range(partitions)}
 
 
 def events_between_kills(chance: random.Random) -> int:

@@ -8,24 +8,20 @@ from pathlib import Path
 import pytest
 
 from dualwrite.broker.embedded import EmbeddedBroker
-from dualwrite.records.batch import iterate_records
-from dualwrite.records.header import iterate_batches
 from dualwrite.wire.error_codes import ErrorCode
 from tests.broker.calls import (
     TWO_PHASE_TIMEOUT,
     describe,
     end,
-    fetch,
     identity,
     init,
     new_topic,
     ongoing,
     producers,
-    read_all,
 )
 from tests.broker.consumers import consume
 from tests.broker.raw import RawClient
-from tests.crash.broker_history import Fate, History, Log, anomalies, events_between_kills
+from tests.crash.broker_history import Fate, History, anomalies, committed, events_between_kills, read_log
 from tests.crash.broker_producers import (
     PARTITIONS,
     Librdkafka,
@@ -47,24 +43,6 @@ def mortal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EmbeddedB
         address = f"127.0.0.1:{probe.getsockname()[1]}"
     with EmbeddedBroker(tmp_path / "broker", listen=address, durability=request.param) as running:
         yield running
-
-
-def read_log(client: RawClient, topic: str) -> Log:
-    """Offset and value of every record, whatever became of its transaction."""
-    log: dict[int, list[tuple[int, bytes]]] = {}
-    for partition in range(PARTITIONS):
-        offset, records = 0, log.setdefault(partition, [])
-        while content := fetch(client, topic, offset, partition=partition).records:
-            for header, data in iterate_batches(content):
-                if not header.is_control:
-                    records += [(record.offset, record.value or b"") for record in iterate_records(data)]
-                offset = header.next_offset
-    return log
-
-
-def committed(client: RawClient, topic: str) -> dict[int, list[bytes]]:
-    """What a read_committed consumer sees."""
-    return {index: [value or b"" for value in read_all(client, topic, index)] for index in range(PARTITIONS)}
 
 
 def kill_under_load(broker: EmbeddedBroker, workers: Sequence[Worker], history: History, kills: int, seed: int) -> None:
@@ -96,8 +74,8 @@ def run(broker: EmbeddedBroker, kills: int, seed: int) -> None:
 
     with RawClient(broker.bootstrap_servers) as client:
         finish_prepared(client, topic, recovering, history)
-        visible = committed(client, topic)
-        assert anomalies(history.units, read_log(client, topic), visible) == []
+        visible = committed(client, topic, PARTITIONS)
+        assert anomalies(history.units, read_log(client, topic, PARTITIONS), visible) == []
     assert consume(broker.bootstrap_servers, topic, PARTITIONS) == visible
     fates = history.fates()
     assert fates[Fate.COMMITTED] > 20, fates
@@ -114,7 +92,7 @@ def finish_prepared(client: RawClient, topic: str, recovering: Recovering, histo
     for partition, start in recovering.starts.items():
         assert producers(client, topic, partition)[prepared.producer_id].current_txn_start_offset == start
     last = next(unit for unit in reversed(history.units) if unit.producer == recovering.name)
-    visible = committed(client, topic)
+    visible = committed(client, topic, PARTITIONS)
     assert not any(value in visible[partition] for partition, value in last.values())
     answer = init(client, recovering.name, two_phase=True, keep=True)
     assert ongoing(answer) == prepared
