@@ -8,10 +8,11 @@ import pytest
 from dualwrite.broker.core.cluster import PRODUCER_ID_BLOCK, CreateTopic
 from dualwrite.broker.facts.cluster import ClusterCreated, ProducerIdsReserved, TopicCreated
 from dualwrite.broker.log.journal import Journal
+from dualwrite.broker.log.partition_log import PartitionLog
 from dualwrite.broker.runtime.cluster import JOURNAL_DIRECTORY
 from dualwrite.errors import CorruptLogError
 from dualwrite.ids import TopicPartition
-from dualwrite.records.batch import Record
+from dualwrite.records.batch import Record, build_batch
 from dualwrite.testing.files import MemoryFiles
 from dualwrite.wire.error_codes import ErrorCode
 from tests.broker.simulated import DATA_DIR, Rooms, append, read_log, run
@@ -52,6 +53,26 @@ def test_a_topic_survives_with_its_id_its_settings_and_its_records() -> None:
             partition = cluster.partition(TopicPartition("t", 1))
             assert partition is not None
             assert [entry.value for entry in read_log(partition)] == [b"v"]
+
+    run(main())
+
+
+def test_a_new_topic_does_not_show_what_a_crash_left_of_one_that_nobody_was_told_of() -> None:
+    async def main() -> None:
+        files = MemoryFiles()
+        leftover = PartitionLog.open(files, DATA_DIR / "t-0", 1024, lambda header, body: None)
+        leftover.append(bytearray(build_batch([Record(None, b"never acknowledged")])))
+        leftover.sync()
+        foreign = DATA_DIR / "t-0" / "notes.txt"
+        files.open(foreign).append(b"not a segment")
+        rooms = await opened(files)
+        rooms.cluster.create_topic(CreateTopic("t", 1))
+        assert read_log(rooms.partition(0)) == []
+        append(rooms.partition(0), b"first")
+        await rooms.flusher.barrier()
+        reopened = (await opened(files.power_cut(random.Random(3)))).partition(0)
+        assert [entry.value for entry in read_log(reopened)] == [b"first"]
+        assert "notes.txt" in files.list(DATA_DIR / "t-0")
 
     run(main())
 

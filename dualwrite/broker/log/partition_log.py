@@ -23,6 +23,11 @@ _SEGMENT_NAME = re.compile(r"\d{20}\.log")
 _by_base_offset = attrgetter("base_offset")
 
 
+def is_segment(name: str) -> bool:
+    """True if a file called ``name`` is part of a log, or claims to be."""
+    return name.endswith(_SUFFIX)
+
+
 class PartitionLog:
     """Batches in the order of their offsets, without gaps. Made by :meth:`open`.
 
@@ -136,7 +141,7 @@ class PartitionLog:
             segment.close()
 
     def _base_offsets(self) -> list[int]:
-        names = [name for name in self._files.list(self.directory) if name.endswith(_SUFFIX)]
+        names = list(filter(is_segment, self._files.list(self.directory)))
         for name in names:
             if not _SEGMENT_NAME.fullmatch(name):
                 raise CorruptLogError(f"{self.directory / name}: no segment is named like that; move the file away")

@@ -16,7 +16,7 @@ from dualwrite.broker.facts.cluster import (
     decode_fact,
     encode_fact,
 )
-from dualwrite.broker.log.partition_log import PartitionLog
+from dualwrite.broker.log.partition_log import PartitionLog, is_segment
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.broker.runtime.journaling import FlushedJournal
 from dualwrite.broker.runtime.partition import Partition, replay_into
@@ -94,8 +94,18 @@ class Cluster:
         if decision.fact is not None and not validate_only:
             self._record(decision.fact)
             with self._flusher.critical():
+                self._discard_leftovers(decision.fact)
                 self._open_partitions(decision.fact)
         return decision
+
+    def _discard_leftovers(self, topic: TopicCreated) -> None:
+        """Empty the directories of a new topic. A power cut can leave them behind though it lost the topic's creation,
+        which nobody was told of; nor was anybody told of what they hold."""
+        for index in range(topic.partitions):
+            directory = self._data_dir / str(TopicPartition(topic.name, index))
+            for name in filter(is_segment, self._files.list(directory)):
+                logger.warning("removing %s, which a crash left without its topic", directory / name)
+                self._files.remove(directory / name)
 
     def topic(self, name: str) -> TopicCreated | None:
         """The topic called ``name``."""
