@@ -143,8 +143,15 @@ def _nested(structure: Any, version: int) -> _Fields:
 
 @cache
 def _decoder(message: Any, version: int) -> Any:
+    """kafka-python's decoder, compiled with bounded varints. Its own way of reading them is put back at once: whoever
+    else uses kafka-python in this process must not notice."""
     flexible = message.flexible_version_q(version)
-    return message._struct.compiled_decode_from(version, compact=flexible, tagged=flexible, data_class=message)
+    own = UnsignedVarInt32.__dict__["emit_decode_from"]
+    UnsignedVarInt32.emit_decode_from = staticmethod(_emit_bounded_varint)
+    try:
+        return message._struct.compiled_decode_from(version, compact=flexible, tagged=flexible, data_class=message)
+    finally:
+        UnsignedVarInt32.emit_decode_from = own
 
 
 def _emit_bounded_varint(ctx: Any, name: str, indent: str) -> None:
@@ -155,9 +162,6 @@ def _emit_bounded_varint(ctx: Any, name: str, indent: str) -> None:
     """
     ctx.globs["_read_varint"] = decode_unsigned_varint
     ctx.emit(indent, f"{name}, pos = _read_varint(data, pos)")
-
-
-UnsignedVarInt32.emit_decode_from = staticmethod(_emit_bounded_varint)
 
 
 def _has_flexible_response_header(api_key: ApiKey, version: int) -> bool:
