@@ -15,17 +15,17 @@ class ConfigurationError(DualWriteError):
 
 
 class InvalidTransactionStateError(DualWriteError):
-    """A transaction verb was called in a state that forbids it (KIP-939: INVALID_TXN_STATE). Correct the calling code."""
+    """A transaction verb was called in a state that forbids it (KIP-939: INVALID_TXN_STATE). Correct the caller."""
 
 
 class KafkaUnavailableError(DualWriteError):
-    """No broker answered in time. Nothing was decided by it; run the unit of work again when the cluster is reachable."""
+    """No broker answered in time. Nothing is left of the unit of work; run it again when the cluster is reachable."""
 
     retriable = True
 
 
 class KafkaRefusedError(DualWriteError):
-    """The broker answered with an error code (``code`` and ``name`` are Kafka's). The message says what was asked of it."""
+    """The broker answered with an error: ``code`` and ``name`` are Kafka's. The message says what was asked of it."""
 
     def __init__(self, what: str, code: int, name: str) -> None:
         super().__init__(f"{what}: {name} ({code})")
