@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import URL, Engine, create_engine
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
@@ -41,6 +41,16 @@ def database(url: str, *, must_exist: bool) -> Iterator[Engine]:
         raise ConfigurationError(f"database {name}: {_first_line(error)}") from error
     finally:
         engine.dispose()
+
+
+def database_place(url: URL) -> str:
+    """Which database ``url`` leads to, whoever logs in there and by whatever driver: server and name, or a file's full
+    path. A server that is called by another of its names is another place."""
+    backend, name = url.get_backend_name(), url.database or ""
+    if backend == "sqlite":
+        return f"sqlite:{name if name.startswith('file:') else Path(name).resolve()}"
+    host, port = (given or url.query.get(key, "") for key, given in (("host", url.host), ("port", url.port)))
+    return f"{backend}:{host}:{port}:{name}"
 
 
 def _first_line(error: SQLAlchemyError) -> str:

@@ -2,11 +2,14 @@
 
 import argparse
 import csv
+import hashlib
 import sys
 import time
 from pathlib import Path
 
-from dualwrite.cli.database import database
+from sqlalchemy import URL
+
+from dualwrite.cli.database import database, database_place
 from dualwrite.cli.progress import ProgressReport
 from dualwrite.coordinator.unit_of_work import DualWrite
 from dualwrite.loader.job import LoadJob
@@ -33,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--application",
         metavar="NAME",
-        help="the transactional id's name; keep it from run to run (load-<load's digest>)",
+        help="the transactional id's name; keep it from run to run (load-<digest of the load and its database>)",
     )
 
 
@@ -51,12 +54,15 @@ def run(arguments: argparse.Namespace) -> int:
         null=arguments.null,
     )
     csv.field_size_limit(_LONGEST_FIELD)
-    application = arguments.application or f"load-{job.load_key.load_id[:16]}"
     began = time.monotonic()
     report = ProgressReport(job.path.name, sys.stderr)
     with (
         database(arguments.db, must_exist=True) as engine,
-        DualWrite(engine, {"bootstrap.servers": arguments.bootstrap}, application=application) as dual_write,
+        DualWrite(
+            engine,
+            {"bootstrap.servers": arguments.bootstrap},
+            application=arguments.application or _application(job, engine.url),
+        ) as dual_write,
     ):
         try:
             done = load(job, engine, dual_write, report)
@@ -72,3 +78,10 @@ def run(arguments: argparse.Namespace) -> int:
         f"in {time.monotonic() - began:.1f} s{resumed}"
     )
     return 0
+
+
+def _application(job: LoadJob, url: URL) -> str:
+    """A name of the load's own. The database counts: the same file's load into another one must not take what this one
+    left open for its own, find no decision about it, and abort what this database has committed."""
+    identity = f"{job.load_key.load_id}\0{database_place(url)}"
+    return f"load-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"

@@ -142,6 +142,30 @@ def test_a_load_that_is_killed_is_completed_by_the_next(place: Place, after_line
     assert table_rows(place.engine) == pairs(place.committed()) == [(n, f"name {n}") for n in range(1, rows + 1)]
 
 
+def test_the_same_file_into_another_database_leaves_the_first_ones_open_transaction_alone(
+    place: Place, tmp_path: Path
+) -> None:
+    """The first load dies between its database's COMMIT and Kafka's; only that database knows what was decided."""
+    dies = (
+        "import os, signal, sys\n"
+        "from dualwrite.coordinator import unit_of_work\n"
+        "from dualwrite.cli.main import main\n"
+        "unit_of_work._ignore = lambda step: step == 'COMMIT_KAFKA' and os.kill(os.getpid(), signal.SIGKILL)\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    words = place.command()[3:]
+    died = subprocess.run([sys.executable, "-c", dies, *words], capture_output=True, text=True, check=False, timeout=60)
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    (tmp_path / "other").mkdir()
+    other = make_database(tmp_path / "other", ready=False)
+    upgrade(other.url.render_as_string())
+    assert place.load("--db", other.url.render_as_string(), "--topic", place.topic).returncode == 0
+    assert place.load().returncode == 0
+    assert table_rows(place.engine) == table_rows(other) == ROWS
+    assert sorted(pairs(place.committed())) == sorted(ROWS * 2)
+    other.dispose()
+
+
 def test_a_database_that_somebody_locks_is_one_line(place: Place) -> None:
     path = str(place.engine.url.database)
     with sqlite3.connect(path) as holder:

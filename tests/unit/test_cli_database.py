@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import make_url, text
 
-from dualwrite.cli.database import database
+from dualwrite.cli.database import database, database_place
 from dualwrite.errors import ConfigurationError
 
 
@@ -59,3 +59,23 @@ def test_an_unreachable_database_is_one_line_without_its_password() -> None:
 def test_other_errors_pass(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), database(f"sqlite:///{tmp_path / 'x.db'}", must_exist=False):
         raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("postgresql+psycopg://u:p@h:5432/n", "postgresql:h:5432:n"),
+        ("postgresql+psycopg2://other@h:5432/n?sslmode=require", "postgresql:h:5432:n"),
+        ("postgresql+psycopg://u@/n?host=/run/pg&port=5433", "postgresql:/run/pg:5433:n"),
+        ("sqlite:////data/a.db", "sqlite:/data/a.db"),
+        ("sqlite:////data/x/../a.db", "sqlite:/data/a.db"),
+        ("sqlite:///file:/data/a.db?uri=true", "sqlite:file:/data/a.db"),
+    ],
+)
+def test_the_place_of_a_database_is_the_same_whoever_logs_in(url: str, place: str) -> None:
+    assert database_place(make_url(url)) == place
+
+
+def test_a_relative_file_is_known_by_its_full_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert database_place(make_url("sqlite:///a.db")) == f"sqlite:{tmp_path.resolve() / 'a.db'}"
