@@ -132,14 +132,15 @@ class LibrdkafkaProducer:
             record["headers"] = dict(headers) if isinstance(headers, Mapping) else list(headers)
         try:
             self._enqueue(topic, record)
+            self._deliveries.sent()
+            if self._deliveries.produced % _RECORDS_PER_POLL == 0:
+                self._producer.poll(0)
         except BaseException as error:
+            # A delivery callback's too: the record may be on its way, and whoever sends it again must not commit both.
             self._order.state = AFTER_FAILURE[Verb.PRODUCE]
             if isinstance(error, KafkaException):
                 raise translated(f"{Verb.PRODUCE.value} of {self._transactional_id}", error.args[0]) from error
             raise
-        self._deliveries.sent()
-        if self._deliveries.produced % _RECORDS_PER_POLL == 0:
-            self._producer.poll(0)
 
     def _enqueue(self, topic: str, record: dict[str, Any]) -> None:
         """Hand a record to librdkafka, waiting while its queue is full."""

@@ -472,6 +472,20 @@ def test_a_record_that_librdkafka_refuses_is_an_error() -> None:
         rig.participant.produce("t", b"v")
 
 
+def test_an_error_of_a_delivery_callback_dooms_the_transaction_as_the_record_may_be_on_its_way() -> None:
+    rig = Rig().begun()
+    rig.producer.fail("poll", ZeroDivisionError("a user's callback"))
+    for _ in range(librdkafka._RECORDS_PER_POLL - 1):
+        rig.participant.produce("t", b"v", partition=0)
+    with pytest.raises(ZeroDivisionError):
+        rig.participant.produce("t", b"v", partition=0)
+    assert len(rig.producer.produced) == librdkafka._RECORDS_PER_POLL
+    for call in (lambda: rig.participant.produce("t", b"v"), rig.participant.prepare_transaction):
+        with pytest.raises(InvalidTransactionStateError, match="can only be aborted"):
+            call()
+    rig.participant.abort_transaction()
+
+
 def test_close_neither_aborts_nor_raises_and_may_be_called_twice() -> None:
     rig = Rig().begun(T0)
     rig.participant.prepare_transaction()
