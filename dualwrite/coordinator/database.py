@@ -16,7 +16,13 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from dualwrite.coordinator.participants import Lease
 from dualwrite.coordinator.tables import kafka_transaction_state as table
-from dualwrite.errors import ConfigurationError, DatabaseBusyError, DatabaseNotReadyError, FencedError
+from dualwrite.errors import (
+    ConfigurationError,
+    DatabaseBusyError,
+    DatabaseNotReadyError,
+    FencedError,
+    InvalidTransactionStateError,
+)
 from dualwrite.ids import PreparedTxnState
 
 _LOG = logging.getLogger("dualwrite")
@@ -24,6 +30,10 @@ _UNDEFINED_TABLE, _UNDEFINED_COLUMN, _LOCK_NOT_AVAILABLE = "42P01", "42703", "55
 _TAKE_OVER_ATTEMPTS = 3
 _LONGEST_HOLD_MS = 300_000
 _DIALECTS = ("sqlite", "postgresql")
+_UNIT = "dualwrite_unit"
+"""The savepoint with which a unit of work begins on SQLite."""
+_IN_FAILED_TRANSACTION = 3
+"""libpq's PQTRANS_INERROR."""
 
 _STORE = (
     update(table)
@@ -45,17 +55,53 @@ def begin_writing(connection: Connection) -> None:
     DELETE; a SAVEPOINT before that would commit on its own when it is released, and a transaction that has read before
     it writes fails at once with "database is locked", whatever the timeout.
 
-    :raises ConfigurationError: if the engine is in autocommit mode: no two statements would be one transaction.
+    :raises ConfigurationError: if the driver is in autocommit mode: no two statements would be one transaction, or
+        (sqlite3 since Python 3.12) its ``commit()`` would do nothing.
     :raises DatabaseBusyError: if the lock was not free within the engine's ``timeout``.
     """
     driver = connection.connection.dbapi_connection
-    if connection.dialect.name == "sqlite":
-        # A transaction that is open already was begun by the user's own "begin" listener or by autocommit=False.
-        if not getattr(driver, "in_transaction", True):
-            with _clear_errors(connection.engine):
-                connection.exec_driver_sql("BEGIN IMMEDIATE")
-    elif getattr(driver, "autocommit", False) is True:
+    if getattr(driver, "autocommit", False) is True:
         raise ConfigurationError("the database engine is in AUTOCOMMIT: a dual write needs its transactions; remove it")
+    # A transaction that is open already was begun by the user's own "begin" listener or by autocommit=False.
+    if connection.dialect.name == "sqlite" and not getattr(driver, "in_transaction", True):
+        with _clear_errors(connection.engine):
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def begin_unit(connection: Connection) -> None:
+    """As :func:`begin_writing`, for a transaction whose statements are the user's; :func:`require_unit` ends it."""
+    begin_writing(connection)
+    if connection.dialect.name == "sqlite":
+        connection.exec_driver_sql(f"SAVEPOINT {_UNIT}")
+
+
+def require_unit(connection: Connection) -> None:
+    """See to it that the transaction of :func:`begin_unit` is still what a COMMIT would commit. Call it once.
+
+    SQLAlchemy does not notice when the database ends a transaction by itself. On SQLite that is what INSERT OR ROLLBACK
+    and a full disk do, and the driver silently begins another one; the savepoint is gone then. On PostgreSQL a
+    statement that failed dooms the transaction, and COMMIT rolls it back without an error.
+
+    :raises InvalidTransactionStateError: if the transaction has ended, or can only be rolled back.
+    """
+    if connection.dialect.name == "sqlite":
+        try:
+            connection.exec_driver_sql(f"RELEASE {_UNIT}")
+        except DBAPIError as error:
+            if "no such savepoint" not in str(error.orig):
+                raise
+            raise InvalidTransactionStateError(
+                "SQLite ended the transaction of this unit of work inside its block (a statement with OR ROLLBACK, an "
+                "error that was caught, or COMMIT or ROLLBACK as text): what came before is not in the transaction"
+            ) from error
+        return
+    # psycopg and psycopg2 know it without asking the server.
+    information = getattr(connection.connection.dbapi_connection, "info", None)
+    if getattr(information, "transaction_status", None) == _IN_FAILED_TRANSACTION:
+        raise InvalidTransactionStateError(
+            "a statement of this unit of work failed and its error was caught, so PostgreSQL will roll all of it back: "
+            "let the error leave the block, or use a savepoint (begin_nested) around such a statement"
+        )
 
 
 class SqlHeldDecision:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from sqlalchemy import Connection, Engine, RootTransaction, event
 from sqlalchemy.orm import Session
 
-from dualwrite.coordinator.database import begin_writing, discard
+from dualwrite.coordinator.database import begin_unit, discard, require_unit
 from dualwrite.coordinator.machine import Event, Machine, State, Step
 from dualwrite.coordinator.participants import DecisionStore, KafkaParticipant
 from dualwrite.coordinator.recovery import was_committed
@@ -162,7 +162,7 @@ class BlockingDriver:
     def _begin_database(self) -> Event:
         self._connection = self._engine.connect()
         self._transaction = self._connection.begin()
-        begin_writing(self._connection)
+        begin_unit(self._connection)
         event.listen(self._connection, "commit", self._refuse_users_commit)
         return Event.DONE
 
@@ -238,9 +238,12 @@ class BlockingDriver:
         try:
             if self._session is not None:
                 self._session.flush()
+            if self._connection is None or not self._transaction_is_ours():
+                return InvalidTransactionStateError(_ENDED_BY_USER)
+            require_unit(self._connection)
         except BaseException as error:  # noqa: BLE001 - it is rolled back and raised by whoever called finish
             return error
-        return None if self._transaction_is_ours() else InvalidTransactionStateError(_ENDED_BY_USER)
+        return None
 
     def _require_user_code(self) -> None:
         if not self.machine.in_user_code:

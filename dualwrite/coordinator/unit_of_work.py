@@ -33,6 +33,11 @@ OWNED_SETTINGS = frozenset(
 """Settings of the producer that follow from the recipe: a user's value would be ignored or would break it."""
 
 
+_inherited: list[BlockingDriver] = []
+"""Units of work that a forked process got from its parent. A connection that is collected is rolled back by its pool,
+so they are kept for as long as the process lives."""
+
+
 class DualWrite:
     """Units of work that are in the database and in Kafka, or in neither, through any crash.
 
@@ -171,6 +176,12 @@ class DualWrite:
         return driver
 
     def _leave(self, driver: BlockingDriver, error: BaseException | None) -> None:
+        if os.getpid() != self._pid:
+            # A child forked inside the block. The connection is its parent's: a rollback here would be the parent's.
+            _inherited.append(driver)
+            if error is None:
+                self._check_process()
+            return
         try:
             driver.finish(error)
             self._report(driver, error)

@@ -258,6 +258,17 @@ def test_an_autocommitting_engine_is_refused_before_anything_is_written(postgres
     engine.dispose()
 
 
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="needs Python 3.12")
+def test_a_sqlite_driver_whose_commit_does_nothing_is_refused(sqlite_url: str) -> None:
+    upgrade(sqlite_url)
+    engine = create_engine(sqlite_url, connect_args={"autocommit": True})
+    with engine.connect() as connection:
+        connection.begin()
+        with pytest.raises(ConfigurationError, match="AUTOCOMMIT"):
+            begin_writing(connection)
+    engine.dispose()
+
+
 @pytest.mark.postgresql
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE", "AUTOCOMMIT"])
 def test_the_stores_own_transactions_do_not_depend_on_the_engines_isolation(postgresql_url: str, level: Any) -> None:

@@ -193,6 +193,55 @@ def test_savepoints_are_free_to_use(dual_write: DualWrite, sqlite_engine: Engine
     assert in_both(sqlite_engine, kafka, "one")
 
 
+# The database ends the transaction by itself.
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_transaction_that_sqlite_ended_in_the_block_is_rolled_back_on_both_sides(
+    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka, goes_on: bool
+) -> None:
+    write_unit(dual_write, "one")
+
+    def give_up(tx: Transaction) -> None:
+        with pytest.raises(IntegrityError):
+            tx.execute(text("INSERT OR ROLLBACK INTO events (value) VALUES ('one')"))
+
+    more = [writing("three")] if goes_on else []  # the driver begins another transaction then
+    with pytest.raises(InvalidTransactionStateError, match="SQLite ended the transaction"):
+        run_unit(dual_write, writing("two"), give_up, *more)
+    assert in_both(sqlite_engine, kafka, "one")
+    write_unit(dual_write, "four")
+    assert in_both(sqlite_engine, kafka, "one", "four")
+
+
+def test_a_savepoint_that_is_open_at_the_end_is_committed_with_the_unit(
+    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    run_unit(dual_write, lambda tx: tx.connection.begin_nested(), writing("one"))
+    write_unit(dual_write, "two")
+    assert in_both(sqlite_engine, kafka, "one", "two")
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("produces", [False, True])
+def test_a_unit_that_caught_the_error_of_a_failed_statement_is_never_said_to_be_committed(
+    make_dual_write: Make, postgresql_url: str, kafka: FakeKafka, produces: bool
+) -> None:
+    engine = ready_engine(postgresql_url)
+    dual_write = make_dual_write(engine)
+
+    def fail(tx: Transaction) -> None:
+        with pytest.raises(IntegrityError):
+            tx.execute(insert(events).values(value="one"))
+
+    first = writing("one") if produces else lambda tx: tx.execute(insert(events).values(value="one"))
+    with pytest.raises(InvalidTransactionStateError, match="PostgreSQL will roll all of it back"):
+        run_unit(dual_write, first, fail)
+    assert in_both(engine, kafka)
+    assert dual_write.counters.rolled_back == 1
+    engine.dispose()
+
+
 # What raises leaves nothing.
 
 
@@ -745,6 +794,24 @@ def test_the_fencing_of_another_application_inside_a_unit_does_not_close_this_on
         run_unit(this, writing("one"), raising(FencedError("of another DualWrite")))
     write_unit(this, "two")
     assert in_both(sqlite_engine, kafka, "two")
+
+
+@pytest.mark.postgresql
+def test_a_child_that_is_forked_inside_a_unit_leaves_its_parents_transaction_alone(
+    make_dual_write: Make, postgresql_url: str, kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = ready_engine(postgresql_url)
+    dual_write = make_dual_write(engine)
+    with dual_write.transaction() as tx:
+        write(tx, "before")
+        with monkeypatch.context() as child:  # a real one would share the connection just so
+            child.setattr(os, "getpid", lambda: dual_write._pid + 1)
+            tx.__exit__(None, RuntimeError("the child's"), None)
+            with pytest.raises(InvalidTransactionStateError, match="after the fork"):
+                tx.__exit__(None, None, None)
+        write(tx, "after")
+    assert in_both(engine, kafka, "before", "after")
+    engine.dispose()
 
 
 def test_a_forked_child_is_refused(dual_write: DualWrite, monkeypatch: pytest.MonkeyPatch) -> None:
