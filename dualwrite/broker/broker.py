@@ -6,12 +6,13 @@ import logging
 import os
 import resource
 import signal
+import sys
 import time
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.config import BrokerOptions
@@ -25,6 +26,9 @@ from dualwrite.errors import ConfigurationError
 logger = logging.getLogger(__name__)
 
 _LOCK_NAME = ".lock"
+_LOCK_POLL_SECONDS = 0.02
+_PREDECESSOR_SECONDS = 3.0
+"""How long an embedded broker waits for the one of a process that was killed, which stops when it notices that."""
 _OPEN_FILES_IF_UNLIMITED = 10240  # macOS allows no more, whatever it says
 
 
@@ -55,7 +59,7 @@ def serve(options: BrokerOptions) -> None:
         cannot be opened or written.
     :raises CorruptLogError: if the data directory contradicts itself where it was already acknowledged.
     """
-    with _exclusive(options.data_dir):
+    with _exclusive(options.data_dir, _PREDECESSOR_SECONDS if options.embedded else 0):
         if options.ready_file is not None:
             _clear_ready_file(options.ready_file)
         _run(_serve(options))
@@ -79,6 +83,8 @@ async def _serve(options: BrokerOptions) -> None:
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
+    if options.embedded:
+        loop.add_reader(sys.stdin.fileno(), stopped.set)  # nothing is ever written there: it is readable when it ends
     listener = listen(options.host, options.port)
     port = listener.getsockname()[1]
     began = time.monotonic()
@@ -155,16 +161,25 @@ def _write_ready_file(path: Path, address: str) -> None:
 
 
 @contextmanager
-def _exclusive(data_dir: Path) -> Iterator[None]:
+def _exclusive(data_dir: Path, wait_seconds: float) -> Iterator[None]:
     """Hold the data directory: two brokers on one would destroy it. The lock dies with the process."""
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
         lock = (data_dir / _LOCK_NAME).open("w")
     except OSError as error:
         raise ConfigurationError(f"data directory {data_dir}: {error.strerror}") from None
+    deadline = time.monotonic() + wait_seconds
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ConfigurationError(f"data directory {data_dir} is in use by another broker") from None
+        while not _locks(lock):
+            if time.monotonic() >= deadline:
+                raise ConfigurationError(f"data directory {data_dir} is in use by another broker")
+            time.sleep(_LOCK_POLL_SECONDS)
         yield
+
+
+def _locks(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

@@ -73,6 +73,8 @@ class BrokerOptions:
     :param durability: ``fsync``: nothing is acknowledged before it is on disk. ``os``: before the system has taken it.
     :param config: settings by Kafka's names, as text; what is missing has its default.
     :param ready_file: written once connections are accepted; its first line is HOST:PORT.
+    :param embedded: it serves one process, which holds the other end of its stdin: it stops when that process is gone,
+        and waits a moment for the broker of a predecessor that is just gone.
     :raises ConfigurationError: if a setting is unknown or its value makes no sense.
     """
 
@@ -82,6 +84,7 @@ class BrokerOptions:
     durability: str = "fsync"
     config: Mapping[str, str] = field(default_factory=dict)
     ready_file: Path | None = None
+    embedded: bool = False
 
     def __post_init__(self) -> None:
         if self.durability not in DURABILITIES:

@@ -7,19 +7,23 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import IO
 
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 
 _POLL_SECONDS = 0.01
+_LOG_NAME = "broker.log"
 
 
 class EmbeddedBroker:
     """``with EmbeddedBroker(data_dir) as broker: … broker.bootstrap_servers``.
 
     The broker is a process of its own, so that it neither shares this one's interpreter lock nor its death by accident.
-    It stops when the ``with`` block ends; if this process is killed it runs on and its data stays valid.
+    It stops when the ``with`` block ends, or when this process dies, however it dies. What it has to say goes to
+    ``broker.log`` in the data directory.
 
     :param data_dir: where everything is kept. Opening the same directory again finds everything that was acknowledged.
     :param listen: HOST:PORT; port 0 picks a free one at every start.
@@ -68,18 +72,17 @@ class EmbeddedBroker:
         """
         if self._process is not None:
             return self
-        with tempfile.TemporaryDirectory(prefix="dualwrite-broker-") as scratch:
-            ready, errors = Path(scratch, "ready"), Path(scratch, "errors")
-            with errors.open("wb") as stderr:
-                # a session of its own: Ctrl-C in the terminal is for the application, which then stops the broker
-                process = subprocess.Popen(  # noqa: S603  our own module, no shell
-                    self._command(ready), stdin=subprocess.DEVNULL, stderr=stderr, start_new_session=True
-                )
+        with tempfile.TemporaryDirectory(prefix="dualwrite-broker-") as scratch, self._open_log() as log:
+            ready = Path(scratch, "ready")
+            # A session of its own: Ctrl-C in the terminal is for the application, which then stops the broker. The pipe
+            # to its stdin is never written to; it ends with this process.
+            process = subprocess.Popen(  # noqa: S603  our own module, no shell
+                self._command(ready), stdin=subprocess.PIPE, stderr=log, start_new_session=True
+            )
             try:
-                self._address = self._wait_until_ready(process, ready, errors)
+                self._address = self._wait_until_ready(process, ready, log)
             except BaseException:
-                process.kill()
-                process.wait()
+                _end(process)
                 raise
         self._process = process
         return self
@@ -90,18 +93,15 @@ class EmbeddedBroker:
         if process is None:
             return
         process.send_signal(signal.SIGTERM)
-        try:
+        with suppress(subprocess.TimeoutExpired):
             process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        _end(process)
 
     def kill(self) -> None:
         """Kill the broker with SIGKILL, as a crash would: for tests of what survives it."""
         process, self._process = self._process, None
         if process is not None:
-            process.kill()
-            process.wait()
+            _end(process)
 
     def __enter__(self) -> "EmbeddedBroker":
         return self.start()
@@ -114,17 +114,34 @@ class EmbeddedBroker:
     def _command(self, ready: Path) -> list[str]:
         command = [sys.executable, "-m", "dualwrite", "broker", "--data-dir", str(self._data_dir)]
         command += ["--listen", self._listen, "--durability", self._durability, "--ready-file", str(ready)]
+        command.append("--embedded")
         for key, value in self._config.items():
             command += ["--config", f"{key}={value}"]
         return command
 
-    def _wait_until_ready(self, process: "subprocess.Popen[bytes]", ready: Path, errors: Path) -> str:
+    def _open_log(self) -> IO[bytes]:
+        try:
+            self._data_dir.mkdir(parents=True, exist_ok=True)
+            return (self._data_dir / _LOG_NAME).open("a+b")
+        except OSError as error:
+            raise ConfigurationError(f"data directory {self._data_dir}: {error.strerror}") from None
+
+    def _wait_until_ready(self, process: "subprocess.Popen[bytes]", ready: Path, log: IO[bytes]) -> str:
+        began = log.seek(0, os.SEEK_END)
         deadline = time.monotonic() + self._start_timeout
         while not ready.exists():
             if process.poll() is not None:
-                lines = errors.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
+                log.seek(began)
+                lines = log.read().decode(errors="replace").strip().splitlines() or ["it said nothing"]
                 raise ConfigurationError(f"the broker did not start: {lines[-1].removeprefix('dualwrite: ')}")
             if time.monotonic() > deadline:
                 raise KafkaUnavailableError(f"the broker was not ready within {self._start_timeout:g} s")
             time.sleep(_POLL_SECONDS)
         return ready.read_text().splitlines()[0]
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    process.kill()
+    process.wait()
+    assert process.stdin is not None
+    process.stdin.close()

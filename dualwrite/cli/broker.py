@@ -21,6 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--config", action="append", nargs="+", default=[], metavar="KEY=VALUE", help="a setting by Kafka's name"
     )
     parser.add_argument("--ready-file", type=Path, metavar="PATH", help="gets HOST:PORT once connections are accepted")
+    parser.add_argument("--embedded", action="store_true", help=argparse.SUPPRESS)  # what EmbeddedBroker says
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -37,6 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
         durability=arguments.durability,
         config=config,
         ready_file=arguments.ready_file,
+        embedded=arguments.embedded,
     )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     serve(options)

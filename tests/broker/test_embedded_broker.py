@@ -3,6 +3,8 @@
 import os
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -103,6 +105,36 @@ def test_a_broker_that_is_killed_from_outside_can_be_stopped(tmp_path: Path) -> 
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
     assert not is_running(pid)
+
+
+PARENT = """
+import sys
+from dualwrite.broker.embedded import EmbeddedBroker
+broker = EmbeddedBroker(sys.argv[1]).start()
+print(broker.bootstrap_servers, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_it_dies_with_its_process_and_the_next_one_has_its_directory_at_once(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", PARENT, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        address = parent.stdout.readline().strip()
+        with RawClient(address) as client:
+            cluster_id = metadata(client).cluster_id
+        parent.kill()
+    with EmbeddedBroker(tmp_path) as broker, RawClient(broker.bootstrap_servers) as client:
+        assert metadata(client).cluster_id == cluster_id
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address.split(":"))  # type: ignore[arg-type]
+
+
+def test_what_it_has_to_say_is_in_the_data_directory(tmp_path: Path) -> None:
+    for _ in range(2):
+        with EmbeddedBroker(tmp_path):
+            pass
+    assert (tmp_path / "broker.log").read_text().count("listening on 127.0.0.1:") == 2
 
 
 @pytest.mark.parametrize(
