@@ -159,7 +159,10 @@ class LibrdkafkaProducer:
         """See KafkaParticipant. Not only must every record be acknowledged: the coordinator must agree that the
         transaction is open, under this session's identity, in all the partitions that acknowledged a record."""
         with self._calling(Verb.PREPARE):
-            self._producer.flush(self._delivery_timeout + _REPORT_GRACE)
+            # confluent-kafka 2.16 raises SystemError if the producer is fenced or its transaction fails meanwhile. What
+            # became of the records is in their reports, and the coordinator says the rest.
+            with suppress(SystemError):
+                self._producer.flush(self._delivery_timeout + _REPORT_GRACE)
             self._require_deliveries()
             if self._deliveries.produced:
                 identity = self._require_ongoing()

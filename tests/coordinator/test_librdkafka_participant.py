@@ -229,6 +229,13 @@ def test_one_failed_record_fails_the_preparation(code: int, expected: type[DualW
     assert rig.state is State.READY
 
 
+def test_a_flush_that_breaks_off_is_judged_by_the_delivery_reports() -> None:
+    rig = Rig().begun(T0)
+    rig.producer.fail("flush", SystemError("flush returned NULL without setting an exception"))
+    with pytest.raises(PrepareFailedError, match="1 of 1 records of app-0 were not acknowledged in time"):
+        rig.participant.prepare_transaction()
+
+
 def test_an_empty_queue_does_not_stand_for_a_missing_report() -> None:
     rig = Rig().begun(T0, T0)
     rig.producer.unreported = 1
