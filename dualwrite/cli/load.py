@@ -11,10 +11,12 @@ from sqlalchemy import URL
 
 from dualwrite.cli.database import database, database_place
 from dualwrite.cli.progress import ProgressReport
+from dualwrite.client.control import ControlPlane
 from dualwrite.coordinator.unit_of_work import DualWrite
 from dualwrite.loader.job import LoadJob
 from dualwrite.loader.load import load
 
+_REACH_SECONDS = 5.0
 _LONGEST_FIELD = 1 << 20
 """Longer than any record that a broker takes by default (message.max.bytes); an unclosed quote ends here."""
 
@@ -64,6 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
             application=arguments.application or _application(job, engine.url),
         ) as dual_write,
     ):
+        _require_cluster(arguments.bootstrap)
         try:
             done = load(job, engine, dual_write, report)
         finally:
@@ -78,6 +81,15 @@ def run(arguments: argparse.Namespace) -> int:
         f"in {time.monotonic() - began:.1f} s{resumed}"
     )
     return 0
+
+
+def _require_cluster(bootstrap_servers: str) -> None:
+    """Say within seconds that nobody answers; a unit of work waits for as long as a cluster may take to fail over."""
+    control = ControlPlane({"bootstrap.servers": bootstrap_servers}, timeout=_REACH_SECONDS)
+    try:
+        control.supports_keep_prepared()
+    finally:
+        control.close()
 
 
 def _application(job: LoadJob, url: URL) -> str:
