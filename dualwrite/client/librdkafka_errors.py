@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -36,6 +37,31 @@ _UNAVAILABLE = frozenset(
         KafkaError.CONCURRENT_TRANSACTIONS,
     }
 )
+
+
+_FAILED_CONNECTION = "FAIL"
+_WAS_UP = "in state UP"
+
+
+class ConnectionWatch:
+    """A ``logger`` for confluent-kafka that notices when librdkafka loses a connection that was up.
+
+    librdkafka then sends again by itself what had no answer, and a call that succeeds says nothing of it. The first
+    copy may still be under way, and as one epoch serves a whole session it could end a later transaction (Jepsen,
+    2024). So the producer must be replaced, whatever its calls say. librdkafka tells nobody but its log.
+
+    :param logger: gets every line.
+    """
+
+    def __init__(self, logger: Any) -> None:
+        self.has_lost_one = False
+        self._logger = logger
+
+    def log(self, level: int, text: str, *arguments: Any) -> None:
+        """Take a line of librdkafka's log: its facility, the name of the handle, and the message."""
+        if _FAILED_CONNECTION in arguments[:1] and _WAS_UP in str(arguments[-1]):
+            self.has_lost_one = True
+        self._logger.log(level, text, *arguments)
 
 
 def is_fenced(error: KafkaError) -> bool:

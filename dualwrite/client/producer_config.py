@@ -14,6 +14,8 @@ TWO_PHASE_TIMEOUT_MS = 2**31 - 1
 DEFAULT_DELIVERY_TIMEOUT_MS = 30_000
 """How long a record may stay unacknowledged: as long as a unit of work may hold its database locks for Kafka's sake."""
 
+_LOG_INFO = 6
+
 DEFAULTS: dict[str, Any] = {
     # Records travel while the unit of work does its SQL. Measured on Apache Kafka 4.4.0 with 3 ms of SQL after produce:
     # prepare and commit take 0.8 ms with 0 and 1.35 ms with librdkafka's 5; large transactions run alike with both, as
@@ -63,6 +65,9 @@ class ProducerConfig:
             if key not in made and _ALIASES.get(key) not in made:
                 made[key] = value
         made["transaction.timeout.ms"] = TWO_PHASE_TIMEOUT_MS
+        # The log is where librdkafka says that it lost a connection (see ConnectionWatch); loggers have levels too.
+        made["log.connection.close"] = True
+        made["log_level"] = max(_LOG_INFO, int(made.get("log_level", _LOG_INFO)))
         # librdkafka compares socket.timeout.ms with transaction.timeout.ms + 100, which overflows here, and refuses any
         # value. Every call that could wait on a silent broker has a deadline of its own instead.
         made.pop("socket.timeout.ms", None)

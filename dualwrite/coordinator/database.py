@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sqlalchemy import Connection, Engine, bindparam, func, insert, select, update
+from sqlalchemy import Connection, Engine, bindparam, case, func, insert, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from dualwrite.coordinator.participants import Lease
@@ -46,6 +46,17 @@ _STORE = (
         outcome=None,
     )
 )
+
+_DURABLE = case(
+    (
+        func.current_setting("synchronous_commit") == "off",
+        func.set_config("synchronous_commit", "on", True),
+    ),
+    else_="",
+).is_not(None)
+"""True, and in passing turns PostgreSQL's asynchronous commit off for this transaction: a decision that a crash of the
+server can take back is none."""
+_STORE_ON_POSTGRESQL = _STORE.where(_DURABLE)
 
 
 def begin_writing(connection: Connection) -> None:
@@ -169,7 +180,8 @@ class SqlDecisionStore:
             "new_anchor": None if state.anchor is None else str(state.anchor),
         }
         with _clear_errors(self._engine):
-            if connection.execute(_STORE, values).rowcount != 1:
+            store = _STORE_ON_POSTGRESQL if connection.dialect.name == "postgresql" else _STORE
+            if connection.execute(store, values).rowcount != 1:
                 raise _fenced(lease)
 
     def _raise_token(self, transactional_id: str, owner: str) -> Lease | None:
@@ -210,6 +222,7 @@ class SqlDecisionStore:
                 transaction = connection.begin()
                 begin_writing(connection)
                 if connection.dialect.name == "postgresql":
+                    connection.execute(select(_DURABLE))
                     connection.exec_driver_sql(f"SET LOCAL lock_timeout = {self._lock_timeout_ms}")
                     # Longer than Kafka may take while the row is held, and an end to the lock of a vanished host.
                     connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = {_LONGEST_HOLD_MS}")

@@ -255,7 +255,8 @@ class BlockingDriver:
         """Give back what was borrowed: the participant to the slot, the connection to its pool."""
         if self.fenced is not None:
             self._slot.fence(self.fenced)
-        if self._reusable and self.fenced is None and self.machine.result is not None:
+        ended = self._reusable and self.fenced is None and self.machine.result is not None
+        if ended and self._participant.is_reusable:
             self._slot.give_back(self._participant)
         else:
             self._participant.close()

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from dualwrite.client.control import ONGOING, ControlPlane, InitializedProducer
 from dualwrite.client.deliveries import Deliveries
-from dualwrite.client.librdkafka_errors import is_fenced, translated, translating
+from dualwrite.client.librdkafka_errors import ConnectionWatch, is_fenced, translated, translating
 from dualwrite.client.producer_config import ProducerConfig
 from dualwrite.client.verbs import AFTER_FAILURE, State, Verb, VerbOrder
 from dualwrite.coordinator.participants import Headers, Outcome
@@ -74,7 +74,8 @@ class LibrdkafkaProducer:
         self._report = _reporter(self._deliveries, None)
         self._control = ControlPlane(config, timeout=timeout)
         try:
-            self._producer: Any = Producer({"logger": _log, **made.librdkafka})
+            self._connections = ConnectionWatch(made.librdkafka.get("logger", _log))
+            self._producer: Any = Producer({**made.librdkafka, "logger": self._connections})
         except (KafkaException, TypeError, ValueError) as error:
             reason = error.args[0].str() if isinstance(error, KafkaException) else error
             raise ConfigurationError(f"Kafka configuration: {reason}") from error
@@ -94,6 +95,13 @@ class LibrdkafkaProducer:
         with self._calling(Verb.INIT):
             self._producer.init_transactions(self._timeout)
             self._session = self._described_identity()
+
+    @property
+    def is_reusable(self) -> bool:
+        """See KafkaParticipant. False once librdkafka has lost a connection: what it sent may be under way still."""
+        if self._producer is not None and self._process == os.getpid():
+            self._producer.poll(0)  # what it has to tell
+        return not self._connections.has_lost_one
 
     def begin_transaction(self) -> None:
         """See KafkaParticipant."""

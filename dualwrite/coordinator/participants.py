@@ -34,6 +34,11 @@ class KafkaParticipant(Protocol):
     participant must be closed and a new one made; its producer epoch is never used again.
     """
 
+    @property
+    def is_reusable(self) -> bool:
+        """False if a request may still be under way that could reach a later transaction, though every call succeeded.
+        Then close the participant; recovery makes a new one, and its epoch fences that request."""
+
     def init_transactions(self, keep_prepared_txn: bool = False) -> None:
         """Fence every earlier producer of the transactional id. Aborts what is open, unless ``keep_prepared_txn``."""
 

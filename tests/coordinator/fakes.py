@@ -119,6 +119,10 @@ class FakeParticipant:
         self.begun = False
         self.anchor: Anchor | None = None
 
+    @property
+    def is_reusable(self) -> bool:
+        return True
+
     def init_transactions(self, keep_prepared_txn: bool = False) -> None:
         self._usable()
         name = "init-keep" if keep_prepared_txn else "init"

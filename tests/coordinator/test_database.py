@@ -414,6 +414,21 @@ def test_a_connection_killed_by_the_server_is_noticed_by_verify(postgresql_url: 
 
 
 @pytest.mark.postgresql
+@pytest.mark.parametrize(("given", "committed_with"), [("off", "on"), ("local", "local"), ("on", "on")])
+def test_a_decision_is_never_committed_asynchronously(postgresql_url: str, given: str, committed_with: str) -> None:
+    engine = ready_engine(postgresql_url, connect_args={"options": f"-c synchronous_commit={given}"})
+    store = SqlDecisionStore(engine)
+    lease = store.take_over(ID, "a")
+    with engine.begin() as connection:
+        assert connection.scalar(text("SHOW synchronous_commit")) == given
+        store.store(connection, lease, STATE)
+        assert connection.scalar(text("SHOW synchronous_commit")) == committed_with
+    with engine.begin() as connection:
+        assert connection.scalar(text("SHOW synchronous_commit")) == given, "it is the user's again"
+    engine.dispose()
+
+
+@pytest.mark.postgresql
 def test_a_failed_statement_of_the_users_keeps_the_state_from_being_stored(postgresql_url: str) -> None:
     engine = ready_engine(postgresql_url)
     store = SqlDecisionStore(engine)

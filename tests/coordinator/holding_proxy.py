@@ -1,0 +1,78 @@
+"""A TCP proxy before a broker that holds one request back, cuts its connection, and delivers it when it is told to."""
+
+import socket
+import struct
+import threading
+from collections import Counter
+from contextlib import suppress
+
+from dualwrite.wire.apis import ApiKey
+
+
+class HoldingProxy:
+    """Listens from the start, so that the broker can advertise :attr:`port`; forwards once ``broker_port`` is set.
+
+    :param api: the API whose ``number``-th request (from 1 on) is held.
+    """
+
+    def __init__(self, api: ApiKey, number: int) -> None:
+        self.broker_port = 0
+        self.held = threading.Event()
+        self._api = api
+        self._number = number
+        self._seen: Counter[int] = Counter()
+        self._request = b""
+        self._upstream: socket.socket | None = None
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def release(self) -> None:
+        """Deliver the request that was held, on its own connection to the broker, and wait for the answer."""
+        assert self._upstream is not None
+        with self._upstream:
+            self._upstream.sendall(self._request)
+            assert read_frame(self._upstream)
+
+    def close(self) -> None:
+        """Accept no more."""
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        upstream = socket.create_connection(("127.0.0.1", self.broker_port))
+        with client, suppress(OSError):
+            while request := read_frame(client):
+                api = struct.unpack_from(">h", request, 4)[0]
+                self._seen[api] += 1
+                if api == self._api and self._seen[api] == self._number:
+                    self._request, self._upstream = request, upstream
+                    self.held.set()
+                    return  # cuts the client, not the way to the broker
+                upstream.sendall(request)
+                answer = read_frame(upstream)
+                if not answer:
+                    break
+                client.sendall(answer)
+        upstream.close()
+
+
+def read_frame(connection: socket.socket) -> bytes:
+    """One frame with its size; empty if the connection ends."""
+    prefix = _read(connection, 4)
+    return prefix + _read(connection, struct.unpack(">i", prefix)[0]) if prefix else b""
+
+
+def _read(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        part = connection.recv(size - len(data))
+        if not part:
+            return b""
+        data += part
+    return data

@@ -1,0 +1,97 @@
+"""A request that the network delivers long after librdkafka has repeated it by itself."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Column, MetaData, String, Table, create_engine, insert, select
+
+from dualwrite import DualWrite, EmbeddedBroker
+from dualwrite.cli.db import upgrade
+from dualwrite.client.control import ControlPlane
+from dualwrite.client.librdkafka_errors import ConnectionWatch
+from dualwrite.demo.check import read_topic
+from dualwrite.wire.apis import ApiKey
+from tests.coordinator.holding_proxy import HoldingProxy
+
+rows = Table("rows", MetaData(), Column("name", String(20)))
+LOST = "127.0.0.1:9092/0: Disconnected: connection closed by peer: receive 0 after POLLIN (after 66ms in state UP)"
+REFUSED = "127.0.0.1:9092/0: Connect to ipv4#127.0.0.1:9092 failed: Connection refused (after 0ms in state CONNECT)"
+
+
+@pytest.fixture
+def proxy() -> Iterator[HoldingProxy]:
+    made = HoldingProxy(ApiKey.END_TXN, number=2)
+    yield made
+    made.close()
+
+
+class ChangedMyMindError(Exception):
+    pass
+
+
+def write(dual_write: DualWrite, name: str, on_produced: Callable[[], None] = lambda: None) -> None:
+    with dual_write.transaction() as tx:
+        tx.execute(insert(rows).values(name=name))
+        tx.produce("topic", value=name.encode())
+        on_produced()
+
+
+def wait_until_open(bootstrap_servers: str) -> None:
+    """Return once the application's transaction is open in the broker."""
+    control = ControlPlane({"bootstrap.servers": bootstrap_servers})
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        described = control.describe_transaction("late-0")
+        if described is not None and described.state == "Ongoing":
+            control.close()
+            return
+    raise AssertionError("the transaction never began")
+
+
+def test_a_late_commit_does_not_end_the_next_unit_of_work(tmp_path: Path, proxy: HoldingProxy) -> None:
+    """The second unit's EndTxn is lost and repeated by librdkafka, which tells nobody. Its first copy arrives in the
+    third unit: under the same epoch it would commit that one, which is then rolled back in the database."""
+    url = f"sqlite:///{tmp_path}/rows.db"
+    engine = create_engine(url)
+    rows.create(engine)
+    upgrade(url)
+    advertised = {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}
+    config = {"bootstrap.servers": f"127.0.0.1:{proxy.port}"}
+    with EmbeddedBroker(tmp_path / "broker", config=advertised) as broker:
+        proxy.broker_port = int(broker.bootstrap_servers.rpartition(":")[2])
+        with DualWrite(engine, config, application="late") as dual_write:
+            write(dual_write, "first")
+            write(dual_write, "second")
+            assert proxy.held.is_set()
+
+            def deliver_late_and_fail() -> None:
+                wait_until_open(broker.bootstrap_servers)
+                proxy.release()
+                raise ChangedMyMindError
+
+            with pytest.raises(ChangedMyMindError):
+                write(dual_write, "third", deliver_late_and_fail)
+            write(dual_write, "fourth")
+        visible = [value.decode() for _, value in read_topic(config["bootstrap.servers"], "topic", "read_committed")]
+    with engine.connect() as connection:
+        assert visible == list(connection.scalars(select(rows.c.name))) == ["first", "second", "fourth"]
+    engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("facility", "message", "lost"),
+    [("FAIL", LOST, True), ("FAIL", REFUSED, False), ("REQTMOUT", "1 request timed out, in state UP", False)],
+)
+def test_only_the_loss_of_a_connection_that_was_up_is_noticed(facility: str, message: str, lost: bool) -> None:
+    lines: list[tuple[object, ...]] = []
+
+    class Logger:
+        def log(self, *line: object) -> None:
+            lines.append(line)
+
+    watch = ConnectionWatch(Logger())
+    watch.log(20, "%s [%s] %s", facility, "rdkafka#producer-1", message)
+    assert watch.has_lost_one is lost
+    assert lines == [(20, "%s [%s] %s", facility, "rdkafka#producer-1", message)]
