@@ -23,6 +23,10 @@ from dualwrite.wire.frames import SIZE_PREFIX, FrameTooLargeError, frame_size, w
 
 logger = logging.getLogger(__name__)
 
+MOST_BYTES_WITHOUT_RECORDS = 1024 * 1024
+"""A request without records is names and numbers; a hundred megabytes of them would keep everybody else waiting for
+minutes while they are unpacked. This is room for ten thousand partitions."""
+
 
 class Connection:
     """Serves one client until it goes away or breaks the protocol."""
@@ -79,6 +83,8 @@ class Connection:
             raise MalformedMessageError(f"unknown API key {head.api_key}") from None
         if head.version not in route.versions:
             return self._refuse_version(key, head)
+        if key is not ApiKey.PRODUCE and len(frame) > MOST_BYTES_WITHOUT_RECORDS:
+            raise MalformedMessageError(f"{key.name} of {len(frame)} bytes; it may have {MOST_BYTES_WITHOUT_RECORDS}")
         request = read_body(APIS[key].request, head.version, frame, body_position)
         refuse_nulls(request, head.version)
         response = await route.handle(request, head.version, self._broker)

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dualwrite.broker.api.routes import ROUTES
+from dualwrite.broker.connection import MOST_BYTES_WITHOUT_RECORDS
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.ids import ProducerIdentity
 from dualwrite.wire.apis import (
@@ -132,6 +133,7 @@ NO_REQUESTS = {
     "one byte over the limit": struct.pack(">i", 104857601),
     "an HTTP request": b"GET / HTTP/1.1\r\nHost: kafka\r\n\r\n",
     "a TLS handshake": bytes.fromhex("16030100c8010000c40303"),
+    "too many names": with_size(head(ApiKey.METADATA, 12) + bytes(MOST_BYTES_WITHOUT_RECORDS)),
     "an unknown API": with_size(head(999, 0)),
     "a negative API": with_size(head(-1, 0)),
     "an API that is not served": with_size(head(ApiKey.SASL_HANDSHAKE, 0)),
