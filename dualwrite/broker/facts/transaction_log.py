@@ -7,6 +7,7 @@ Apache Kafka 4.4, which gave 2 away before KIP-939 came), and of our own 100 Pre
 import struct
 from collections.abc import Iterable
 
+from dualwrite.broker.facts.tagged_fields import decode_tagged_fields
 from dualwrite.broker.facts.transactions import (
     TransactionFact,
     TransactionForgotten,
@@ -81,7 +82,7 @@ def _decode_value(transactional_id: str, value: bytes) -> TransactionRecorded:
         raise ValueError(f"transaction log value of version {version}; only {_VALUE_VERSION} is written here")
     partitions, position = _decode_partitions(value, _FIXED.size)
     updated_ms, started_ms = _TIMES.unpack_from(value, position)
-    tags, _ = _decode_tags(value, position + _TIMES.size)
+    tags, _ = decode_tagged_fields(value, position + _TIMES.size)
 
     def tag(number: int, form: struct.Struct, default: int) -> int:
         return int(form.unpack(tags[number])[0]) if number in tags else default
@@ -123,16 +124,5 @@ def _decode_partitions(value: bytes, position: int) -> tuple[frozenset[TopicPart
         for _ in range(count - 1):
             found.add(TopicPartition(topic, _INT.unpack_from(value, position)[0]))
             position += _INT.size
-        _, position = _decode_tags(value, position)
+        _, position = decode_tagged_fields(value, position)
     return frozenset(found), position
-
-
-def _decode_tags(value: bytes, position: int) -> tuple[dict[int, bytes], int]:
-    tags = {}
-    count, position = decode_unsigned_varint(value, position)
-    for _ in range(count):
-        number, position = decode_unsigned_varint(value, position)
-        size, position = decode_unsigned_varint(value, position)
-        tags[number] = value[position : position + size]
-        position += size
-    return tags, position
