@@ -15,17 +15,19 @@ REFERENCE = Path(__file__).parent / "reference"
 
 # What of a KIP works in the bundled broker, what does not, and why.
 KIPS = [
-    ("98", "idempotence and transactions", "all but offsets in transactions (no consumer groups yet)"),
+    ("98", "idempotence and transactions", "all but offsets in transactions"),
     ("74", "one batch at least, however small max_bytes is", "all"),
     ("227", "fetch sessions", "declined: clients send full fetches"),
     ("360", "InitProducerId with the expected identity", "all"),
-    ("447", "offsets of many partitions by one producer", "no: no consumer groups yet"),
+    ("447", "offsets of many partitions by one producer", "no: no offsets in transactions yet"),
     ("464", "default partition count in CreateTopics", "all"),
     ("511", "ApiVersions names the client, and is answered in v0 if its version is unknown", "all"),
     ("516", "topic ids", "all"),
     ("588", "PRODUCER_FENCED", "all"),
     ("664", "DescribeTransactions, ListTransactions, DescribeProducers", "all but WriteTxnMarkers from an operator"),
+    ("709", "OffsetFetch of several groups", "all"),
     ("734", "offset of the highest timestamp", "all"),
+    ("848", "the next consumer protocol", "topic ids in OffsetCommit and OffsetFetch; no group membership yet"),
     ("890", "part 1: no hanging transactions; part 2: an epoch for each transaction", "all but TxnOffsetCommit"),
     ("939", "two-phase commit", "all but the ACL operation TWO_PHASE_COMMIT and the metric: no ACLs, no metrics yet"),
     ("994", "ListTransactions by duration", "all"),

@@ -20,6 +20,7 @@ from dualwrite.broker.runtime.cluster import Cluster
 from dualwrite.broker.runtime.coordinator import TransactionCoordinator
 from dualwrite.broker.runtime.disk import DiskFiles
 from dualwrite.broker.runtime.flusher import Flusher, stop_process
+from dualwrite.broker.runtime.offsets import GroupOffsets
 from dualwrite.broker.server import Server, listen
 from dualwrite.errors import ConfigurationError
 
@@ -129,8 +130,10 @@ def _open_rooms(options: BrokerOptions, flusher: Flusher, port: int, most_partit
     topics = replace(options.topics, most_partitions=most_partitions)
     cluster = Cluster(files, options.data_dir, flusher, clock, SystemEntropy(), topics)
     coordinator = TransactionCoordinator(files, options.data_dir, cluster, flusher, clock, options.transactions)
+    offsets = GroupOffsets(files, options.data_dir, cluster, flusher, clock)
     host, port = options.advertised or (options.host, port)
-    return BrokerContext(cluster, coordinator, flusher, clock, host, port, options.is_on("auto.create.topics.enable"))
+    creates_topics = options.is_on("auto.create.topics.enable")
+    return BrokerContext(cluster, coordinator, offsets, flusher, clock, host, port, creates_topics)
 
 
 async def _keep_house(coordinator: TransactionCoordinator, interval_seconds: float) -> None:

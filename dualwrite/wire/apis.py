@@ -17,7 +17,16 @@ from kafka.protocol.admin import (
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
-from kafka.protocol.consumer import FetchRequest, FetchResponse, ListOffsetsRequest, ListOffsetsResponse
+from kafka.protocol.consumer import (
+    FetchRequest,
+    FetchResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
 from kafka.protocol.metadata import (
     ApiVersionsRequest,
     ApiVersionsResponse,
@@ -72,6 +81,10 @@ __all__ = [
     "Message",
     "MetadataRequest",
     "MetadataResponse",
+    "OffsetCommitRequest",
+    "OffsetCommitResponse",
+    "OffsetFetchRequest",
+    "OffsetFetchResponse",
     "ProduceRequest",
     "ProduceResponse",
     "SaslAuthenticateRequest",
@@ -91,6 +104,8 @@ class ApiKey(IntEnum):
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
     FIND_COORDINATOR = 10
     SASL_HANDSHAKE = 17
     API_VERSIONS = 18
@@ -116,6 +131,8 @@ APIS: dict[ApiKey, Api] = {
     ApiKey.FETCH: Api(FetchRequest, FetchResponse),
     ApiKey.LIST_OFFSETS: Api(ListOffsetsRequest, ListOffsetsResponse),
     ApiKey.METADATA: Api(MetadataRequest, MetadataResponse),
+    ApiKey.OFFSET_COMMIT: Api(OffsetCommitRequest, OffsetCommitResponse),
+    ApiKey.OFFSET_FETCH: Api(OffsetFetchRequest, OffsetFetchResponse),
     ApiKey.FIND_COORDINATOR: Api(FindCoordinatorRequest, FindCoordinatorResponse),
     ApiKey.SASL_HANDSHAKE: Api(SaslHandshakeRequest, SaslHandshakeResponse),
     ApiKey.API_VERSIONS: Api(ApiVersionsRequest, ApiVersionsResponse),

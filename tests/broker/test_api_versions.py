@@ -15,6 +15,8 @@ EXPECTED = {
     ApiKey.FETCH: (4, 18),
     ApiKey.LIST_OFFSETS: (1, 8),
     ApiKey.METADATA: (0, 13),
+    ApiKey.OFFSET_COMMIT: (2, 10),
+    ApiKey.OFFSET_FETCH: (1, 10),
     ApiKey.FIND_COORDINATOR: (0, 6),
     ApiKey.API_VERSIONS: (0, 4),
     ApiKey.CREATE_TOPICS: (2, 7),
@@ -76,7 +78,16 @@ def test_one_version_too_high_ends_the_connection(client: RawClient, key: ApiKey
     assert client.read_to_end() == b""
 
 
-@pytest.mark.parametrize(("key", "version"), [(ApiKey.PRODUCE, 2), (ApiKey.FETCH, 3), (ApiKey.CREATE_TOPICS, 1)])
+@pytest.mark.parametrize(
+    ("key", "version"),
+    [
+        (ApiKey.PRODUCE, 2),
+        (ApiKey.FETCH, 3),
+        (ApiKey.CREATE_TOPICS, 1),
+        (ApiKey.OFFSET_COMMIT, 1),
+        (ApiKey.OFFSET_FETCH, 0),
+    ],
+)
 def test_a_version_too_old_ends_the_connection(client: RawClient, key: ApiKey, version: int) -> None:
     client.send_bytes(with_size(struct.pack(">hhih", key, version, 1, -1) + bytes(40)))
     assert client.read_to_end() == b""

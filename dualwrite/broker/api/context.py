@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from dualwrite.broker.runtime.cluster import Cluster
 from dualwrite.broker.runtime.coordinator import TransactionCoordinator
 from dualwrite.broker.runtime.flusher import Flusher
+from dualwrite.broker.runtime.offsets import GroupOffsets
 from dualwrite.ports import Clock
 
 NODE_ID = 0
-"""The one node of the cluster: leader of every partition and coordinator of every transactional id."""
+"""The one node of the cluster: leader of every partition and coordinator of every transactional id and group."""
 
 
 class UnanswerableError(Exception):
@@ -21,6 +22,7 @@ class BrokerContext:
 
     cluster: Cluster
     coordinator: TransactionCoordinator
+    offsets: GroupOffsets
     flusher: Flusher
     clock: Clock
     host: str

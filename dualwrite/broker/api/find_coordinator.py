@@ -1,7 +1,8 @@
 """FindCoordinator (10), v0-v6.
 
-The one node coordinates every transactional id (key type 1, from v1 on). Groups (key type 0) and share groups have no
-coordinator here yet: COORDINATOR_NOT_AVAILABLE. From v4 on several keys can be asked for at once (KIP-699).
+The one node coordinates every transactional id (key type 1, from v1 on) and every group (key type 0), of which it keeps
+the offsets. Share groups have no coordinator here: COORDINATOR_NOT_AVAILABLE. From v4 on several keys can be asked for
+at once (KIP-699).
 ACL: none yet.
 """
 
@@ -13,7 +14,7 @@ KEY = ApiKey.FIND_COORDINATOR
 VERSIONS = range(7)
 
 _FIRST_WITH_SEVERAL_KEYS = 4
-_TRANSACTION = 1
+_GROUP, _TRANSACTION = 0, 1
 _NOWHERE = {"node_id": -1, "host": "", "port": -1}
 
 
@@ -27,8 +28,8 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
 
 
 def _coordinator(request: Message, broker: BrokerContext) -> dict[str, object]:
-    if request.key_type == _TRANSACTION:
+    if request.key_type in (_GROUP, _TRANSACTION):
         node = {"node_id": NODE_ID, "host": broker.host, "port": broker.port}
         return {"error_code": ErrorCode.NONE, "error_message": None, **node}
-    message = "this broker coordinates transactions, not groups"
+    message = "this broker coordinates transactions and groups, nothing else"
     return {"error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE, "error_message": message, **_NOWHERE}

@@ -17,6 +17,8 @@ from dualwrite.broker.api import (
     list_offsets,
     list_transactions,
     metadata,
+    offset_commit,
+    offset_fetch,
     produce,
 )
 from dualwrite.broker.api.context import BrokerContext
@@ -37,6 +39,8 @@ _MODULES: tuple[ModuleType, ...] = (
     fetch,
     list_offsets,
     metadata,
+    offset_commit,
+    offset_fetch,
     find_coordinator,
     create_topics,
     init_producer_id,

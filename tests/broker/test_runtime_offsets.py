@@ -1,0 +1,140 @@
+"""Committed offsets at run time: what is on disk, and when, before anybody is told."""
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+from dualwrite.broker.core.offsets import LONGEST_METADATA, CommitOffsets, Position
+from dualwrite.broker.facts.offsets import LONGEST_GROUP_ID, OffsetCommitted
+from dualwrite.broker.log.journal import Journal
+from dualwrite.broker.runtime.offsets import JOURNAL_DIRECTORY, LARGEST_COMMIT_BYTES, GroupOffsets
+from dualwrite.errors import CorruptLogError
+from dualwrite.ids import TopicPartition
+from dualwrite.records.batch import Record
+from dualwrite.testing.files import MemoryFiles
+from dualwrite.wire.error_codes import ErrorCode
+from tests.broker.simulated import DATA_DIR, TOPIC, Rooms, run
+
+SEEDS = range(8)
+JOURNAL = Path(DATA_DIR, JOURNAL_DIRECTORY)
+
+
+def at(offset: int, *indexes: int, group: str = "g", metadata: str = "") -> CommitOffsets:
+    """A commit of ``offset`` in each of the partitions."""
+    position = Position(offset, metadata=metadata)
+    return CommitOffsets(group, {TopicPartition(TOPIC, index): position for index in indexes})
+
+
+async def opened(files: MemoryFiles, partitions: int = 3) -> tuple[Rooms, GroupOffsets]:
+    rooms = await Rooms(files).with_topic(partitions)
+    return rooms, GroupOffsets(files, DATA_DIR, rooms.cluster, rooms.flusher, rooms.clock)
+
+
+async def offsets_in(files: MemoryFiles, group: str = "g") -> dict[int, int]:
+    """Partition and offset of what a broker finds that starts on ``files``."""
+    _, offsets = await opened(files)
+    return {name.partition: fact.offset for name, fact in (await offsets.committed(group)).items()}
+
+
+def test_an_acknowledged_commit_survives_a_power_cut() -> None:
+    async def main() -> None:
+        files = MemoryFiles()
+        _, offsets = await opened(files)
+        for offset in (5, 9, 2):
+            assert set((await offsets.commit(at(offset, 0, 2))).values()) == {ErrorCode.NONE}
+            for seed in SEEDS:
+                assert await offsets_in(files.power_cut(random.Random(seed))) == {0: offset, 2: offset}
+
+    run(main())
+
+
+def test_a_power_cut_takes_all_of_an_unacknowledged_commit_or_nothing() -> None:
+    async def main() -> None:
+        files = MemoryFiles()
+        _, offsets = await opened(files)
+        await offsets.commit(at(5, 0, 1, 2))
+        pending = asyncio.ensure_future(offsets.commit(at(6, 0, 1, 2)))
+        await asyncio.sleep(0)
+        assert not pending.done()
+        outcomes = [await offsets_in(files.power_cut(random.Random(seed))) for seed in range(40)]
+        assert {tuple(found.values()) for found in outcomes} == {(5, 5, 5), (6, 6, 6)}
+        await pending
+
+    run(main())
+
+
+def test_nobody_is_told_of_a_commit_that_is_not_durable() -> None:
+    async def main() -> None:
+        files = MemoryFiles()
+        _, offsets = await opened(files)
+        committing = asyncio.ensure_future(offsets.commit(at(5, 0)))
+        await asyncio.sleep(0)
+        fetching = asyncio.ensure_future(offsets.committed("g"))
+        await asyncio.sleep(0)
+        assert not fetching.done()
+        (found,) = (await fetching).values()
+        assert found.offset == 5
+        for seed in SEEDS:
+            assert await offsets_in(files.power_cut(random.Random(seed))) == {0: 5}
+        await committing
+
+    run(main())
+
+
+def test_what_is_asked_for_is_told_with_the_time_of_its_commit() -> None:
+    async def main() -> None:
+        rooms, offsets = await opened(MemoryFiles())
+        rooms.clock.now_ms = 77
+        await offsets.commit(at(5, 0, 1, metadata="m"))
+        names = [TopicPartition(TOPIC, index) for index in (1, 2)]
+        assert await offsets.committed("g", names) == {names[0]: OffsetCommitted("g", names[0], 5, -1, "m", 77)}
+        assert await offsets.committed("other") == {}
+
+    run(main())
+
+
+def test_what_is_refused_leaves_no_trace() -> None:
+    async def main() -> None:
+        files = MemoryFiles()
+        _, offsets = await opened(files)
+        missing = TopicPartition(TOPIC, 99)
+        assert await offsets.commit(at(5, 99)) == {missing: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        assert await offsets.commit(at(5)) == {}
+        assert offsets.table.groups == {}
+        assert Journal.open(files, JOURNAL, lambda record: None).log.end_offset == 0
+
+    run(main())
+
+
+def test_a_commit_that_is_too_large_is_refused_as_a_whole_and_one_that_just_fits_comes_back() -> None:
+    async def main() -> None:
+        files = MemoryFiles()
+        group, metadata = "g" * LONGEST_GROUP_ID, "€" * LONGEST_METADATA
+        fits = LARGEST_COMMIT_BYTES // (LONGEST_GROUP_ID + 3 * LONGEST_METADATA + 100)
+        _, offsets = await opened(files, partitions=fits + 2)
+        refused = await offsets.commit(at(5, *range(fits + 2), 1000, group=group, metadata=metadata))
+        assert refused.pop(TopicPartition(TOPIC, 1000)) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert set(refused.values()) == {ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
+        assert offsets.table.groups == {}
+        accepted = await offsets.commit(at(5, *range(fits), group=group, metadata=metadata))
+        assert set(accepted.values()) == {ErrorCode.NONE}
+        _, again = await opened(files)
+        assert again.table.groups == offsets.table.groups
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [(Record(None, b""), "has a key"), (Record(b"", None), "has a value"), (Record(b"\x00\x07", b""), "unknown type")],
+)
+def test_a_journal_that_holds_something_else_is_not_started_from(record: Record, message: str) -> None:
+    async def main() -> None:
+        files = MemoryFiles()
+        Journal.open(files, JOURNAL, lambda record: None).append([record])
+        with pytest.raises(CorruptLogError, match=f"{JOURNAL_DIRECTORY}: record at offset 0: .*{message}"):
+            await opened(files)
+
+    run(main())
