@@ -11,8 +11,8 @@ from enum import Enum
 from dualwrite.demo.victim import FIRST_STEP, Task
 from dualwrite.errors import DualWriteError
 
-_LONGEST_RANDOM_DELAY = 0.03
-"""Seconds: a unit of work takes about that long, so that a random moment may be anywhere in one or between two."""
+_LONGEST_RANDOM_DELAY = 0.01
+"""Seconds: a unit of work takes about that long, so that a random moment may be anywhere in one or in the next."""
 
 
 class Window(Enum):
@@ -67,7 +67,7 @@ def plan(kills: int, units: int, chance: random.Random) -> list[Kill]:
     """
     windows: list[Window | None] = [*Window, *[None] * (kills - len(Window))]
     chance.shuffle(windows)
-    widest = max(1, units // (kills + 1))
+    widest = max(1, units // (2 * kills))  # half of the load is left for what happens between a moment and its kill
     return [Kill(window, chance.randint(1, widest), chance.uniform(0, _LONGEST_RANDOM_DELAY)) for window in windows]
 
 
