@@ -39,6 +39,18 @@ _UNAVAILABLE = frozenset(
 )
 
 
+_PERMANENT = frozenset(
+    {
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.INVALID_RECORD,
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.TOPIC_EXCEPTION,
+        KafkaError.UNSUPPORTED_COMPRESSION_TYPE,
+    }
+)
 _FAILED_CONNECTION = "FAIL"
 _WAS_UP = "in state UP"
 
@@ -67,6 +79,16 @@ class ConnectionWatch:
 def is_fenced(error: KafkaError) -> bool:
     """True if ``error`` says that another producer has taken over."""
     return error.code() in _FENCED
+
+
+def is_purged(error: KafkaError) -> bool:
+    """True if librdkafka gave the record up for a reason that lies elsewhere."""
+    return error.code() in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
+
+
+def is_permanent(error: KafkaError) -> bool:
+    """True if the very record was refused: it would be again."""
+    return error.code() in _PERMANENT
 
 
 def translated(what: str, error: KafkaError) -> DualWriteError:

@@ -14,9 +14,16 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from dualwrite.client.control import ONGOING, ControlPlane, InitializedProducer
+from dualwrite.client.control import ONGOING, ControlPlane, InitializedProducer, TransactionDescription
 from dualwrite.client.deliveries import Deliveries
-from dualwrite.client.librdkafka_errors import ConnectionWatch, is_fenced, translated, translating
+from dualwrite.client.librdkafka_errors import (
+    ConnectionWatch,
+    is_fenced,
+    is_permanent,
+    is_purged,
+    translated,
+    translating,
+)
 from dualwrite.client.producer_config import ProducerConfig
 from dualwrite.client.verbs import AFTER_FAILURE, State, Verb, VerbOrder
 from dualwrite.coordinator.participants import Headers, Outcome
@@ -25,6 +32,7 @@ from dualwrite.errors import (
     ConfigurationError,
     FencedError,
     InvalidTransactionStateError,
+    KafkaRefusedError,
     KafkaUnavailableError,
     PrepareFailedError,
 )
@@ -236,28 +244,38 @@ class LibrdkafkaProducer:
 
     def _require_deliveries(self) -> None:
         sent = self._deliveries
+        count = f"of {sent.produced} records of {self._transactional_id} were not acknowledged"
         if sent.failed:
             error = sent.first_error
-            text = (
-                f"{sent.failed} of {sent.produced} records of {self._transactional_id} were not acknowledged: {error}"
-            )
-            raise FencedError(text) if is_fenced(error) else PrepareFailedError(text)
+            if is_purged(error):
+                self._require_session()  # librdkafka drops what is queued when it is fenced, and does not say why
+            if is_fenced(error):
+                raise FencedError(f"{sent.failed} {count}: {error.str()}: another producer has taken over")
+            if is_permanent(error):
+                raise KafkaRefusedError(f"{sent.failed} {count}: {error.str()}", error.code(), error.name())
+            raise PrepareFailedError(f"{sent.failed} {count}: {error.str()} ({error.name()})")
         if sent.missing:
-            raise PrepareFailedError(
-                f"{sent.missing} of {sent.produced} records of {self._transactional_id} were not acknowledged in time"
-            )
+            self._require_session()
+            raise PrepareFailedError(f"{sent.missing} {count} in time")
 
-    def _require_ongoing(self) -> ProducerIdentity:
+    def _require_session(self) -> TransactionDescription:
+        """What the coordinator says of the transactional id, if it still belongs to this producer."""
         what = f"transaction of {self._transactional_id}"
         described = self._control.describe_transaction(self._transactional_id)
         if described is None:
             raise PrepareFailedError(f"{what}: the coordinator does not know it")
         if described.producer != self._session:
             raise FencedError(f"{what}: it belongs to producer {described.producer} now, not to {self._session}")
+        return described
+
+    def _require_ongoing(self) -> ProducerIdentity:
+        described = self._require_session()
         missing = self._deliveries.partitions - described.partitions
         if described.state != ONGOING or missing:
             absent = f" without {', '.join(map(str, sorted(missing)))}" if missing else ""
-            raise PrepareFailedError(f"{what}: {described.state}{absent}, where it should be {ONGOING}")
+            raise PrepareFailedError(
+                f"transaction of {self._transactional_id}: {described.state}{absent}, where it should be {ONGOING}"
+            )
         return described.producer
 
     def _found_anchor(self, identity: ProducerIdentity) -> Anchor:

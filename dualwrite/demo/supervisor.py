@@ -14,6 +14,9 @@ from dualwrite.errors import DualWriteError
 _LONGEST_RANDOM_DELAY = 0.01
 """Seconds: a unit of work takes about that long, so that a random moment may be anywhere in one or in the next."""
 
+_UNITS_FOR_EACH_KILL = 5
+"""As many units of work as a kill and a restart may use up, and some more."""
+
 
 class Window(Enum):
     """A place to die in: the step before which the loader is stopped, and what recovery must make of it."""
@@ -63,10 +66,16 @@ class Death:
 def plan(kills: int, units: int, chance: random.Random) -> list[Kill]:
     """``kills`` kills for a load of ``units`` units of work: one in each window, the others anywhere, in random order.
 
+    In a short load the windows come first: a random moment may be late, a window must be met.
+
     :param kills: at least as many as there are windows.
     """
-    windows: list[Window | None] = [*Window, *[None] * (kills - len(Window))]
+    windows: list[Window | None] = [*Window]
+    anywhere: list[Window | None] = [None] * (kills - len(Window))
+    if units >= _UNITS_FOR_EACH_KILL * kills:
+        windows += anywhere
     chance.shuffle(windows)
+    windows += anywhere[: kills - len(windows)]
     widest = max(1, units // (2 * kills))  # half of the load is left for what happens between a moment and its kill
     return [Kill(window, chance.randint(1, widest), chance.uniform(0, _LONGEST_RANDOM_DELAY)) for window in windows]
 

@@ -89,6 +89,12 @@ def test_every_window_is_in_every_plan(kills: int, units: int) -> None:
     assert plan(kills, units, random.Random(kills * units)) == planned, "a seed repeats its plan"
 
 
+def test_in_a_short_load_the_windows_come_first() -> None:
+    assert all(kill.window for kill in plan(8, 20, random.Random(1))[: len(Window)])
+    orders = [[kill.window for kill in plan(8, 40, random.Random(seed))[: len(Window)]] for seed in range(20)]
+    assert any(None in order for order in orders), "in a longer one they may come anywhere"
+
+
 def test_a_death_is_described_by_its_place() -> None:
     exact = Death(Kill(Window.AFTER_DECISION, 2), 500, "COMMIT_KAFKA").describe()
     assert "between DB commit and Kafka commit" in exact

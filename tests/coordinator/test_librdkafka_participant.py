@@ -229,6 +229,27 @@ def test_one_failed_record_fails_the_preparation(code: int, expected: type[DualW
     assert rig.state is State.READY
 
 
+def test_a_record_that_was_refused_for_good_is_not_to_be_tried_again() -> None:
+    rig = Rig().begun(T0)
+    rig.producer.report_errors[0] = KafkaError(KafkaError.TOPIC_EXCEPTION)
+    with pytest.raises(KafkaRefusedError, match="1 of 1 records of app-0") as caught:
+        rig.participant.prepare_transaction()
+    assert not caught.value.retriable
+
+
+@pytest.mark.parametrize("code", [KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT])
+def test_a_purged_queue_is_fencing_if_the_coordinator_says_so(code: int) -> None:
+    rig = Rig().begun(T0)
+    rig.producer.report_errors[0] = KafkaError(code)
+    rig.control.producer = ProducerIdentity(SESSION.producer_id, SESSION.epoch + 1)
+    with pytest.raises(FencedError, match="belongs to producer"):
+        rig.participant.prepare_transaction()
+    rig = Rig().begun(T0)
+    rig.producer.report_errors[0] = KafkaError(code)
+    with pytest.raises(PrepareFailedError, match="1 of 1 records"):
+        rig.participant.prepare_transaction()
+
+
 def test_a_flush_that_breaks_off_is_judged_by_the_delivery_reports() -> None:
     rig = Rig().begun(T0)
     rig.producer.fail("flush", SystemError("flush returned NULL without setting an exception"))
