@@ -2,11 +2,12 @@
 
 A verb is a module with two functions: ``configure(parser)`` adds its arguments, ``run(arguments)`` does the work and
 returns the exit code. Exit codes: 0 done; 1 the work was done and its result is bad; 2 the command could not be carried
-out, and one line on stderr says why; 130 interrupted by Ctrl-C.
+out, and one line on stderr says why; 130 interrupted by Ctrl-C. Also 1, in silence, if nobody reads stdout any more.
 """
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -15,6 +16,7 @@ from typing import NoReturn
 from dualwrite.errors import DualWriteError
 from dualwrite.version import __version__
 
+UNREAD = 1
 FAILED = 2
 INTERRUPTED = 130
 
@@ -42,6 +44,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     :raises SystemExit: after ``--help`` and ``--version``, and for arguments that do not parse.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _carried_out(words)
+    except SystemExit as end:
+        raise SystemExit(_written(int(end.code or 0))) from None
+    except OSError as error:
+        code = _unwritten(error)
+        if not code:
+            raise
+        return code
+    return _written(code)
+
+
+def _carried_out(words: Sequence[str]) -> int:
+    """Do what ``words`` say; the exit code."""
     try:
         parser, verb = _parser_for(words)
         arguments = parser.parse_args(words)
@@ -78,3 +94,37 @@ def _parser_for(words: Sequence[str]) -> tuple[argparse.ArgumentParser, ModuleTy
 def _failed(message: str) -> int:
     print("dualwrite: " + " ".join(message.split()), file=sys.stderr)
     return FAILED
+
+
+def _unwritten(error: OSError) -> int:
+    """The exit code if ``error``, which ended a verb, came from stdout, else 0.
+
+    A stream that refused once refuses again, even if it is unbuffered and has forgotten what it was given.
+    """
+    if error.filename is not None or sys.stdout is None:
+        return 0
+    try:
+        print(flush=True)
+    except OSError as again:
+        return _lost(again, 0) if again.errno == error.errno else 0
+    return 0
+
+
+def _written(code: int) -> int:
+    """``code``, once all that was printed is out, or the exit code if that cannot be."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        return _lost(error, code)
+    return code
+
+
+def _lost(error: OSError, code: int) -> int:
+    """What a verb that would exit with ``code`` exits with if stdout fails with ``error``."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, sys.stdout.fileno())  # the interpreter flushes once more when it ends
+    os.close(devnull)
+    if isinstance(error, BrokenPipeError):
+        return code or UNREAD
+    return _failed(f"cannot write to standard output: {error.strerror}")

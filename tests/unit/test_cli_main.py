@@ -1,8 +1,10 @@
 """The command: verbs, exit codes, and one line for whatever goes wrong."""
 
 import argparse
+import os
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -132,3 +134,51 @@ def test_ctrl_c_is_quiet(verb: ModuleType, capsys: pytest.CaptureFixture[str]) -
 def test_the_package_runs_as_a_module() -> None:
     done = subprocess.run([sys.executable, "-m", "dualwrite", "nothing"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
+def with_stdout(stdout: int, *words: str, unbuffered: bool = False) -> tuple[int, str]:
+    """The exit code and stderr of a process that writes to ``stdout``."""
+    program = [sys.executable, "-m", "dualwrite", *words]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1" if unbuffered else ""}
+    done = subprocess.run(
+        program, stdout=stdout, stderr=subprocess.PIPE, env=environment, text=True, check=False, timeout=60
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("unbuffered", [False, True])
+def test_a_reader_of_stdout_that_is_gone_ends_the_command_quietly(tmp_path: Path, unbuffered: bool) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        upgraded = with_stdout(writer, "db", "upgrade", "--db", f"sqlite:///{tmp_path / 'x.db'}", unbuffered=unbuffered)
+        assert upgraded == (1, "")
+        assert with_stdout(writer, "db", "current", "--db", "nonsense")[0] == 2
+    finally:
+        os.close(writer)
+
+
+def test_help_that_nobody_reads_is_quiet() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        assert with_stdout(writer, "--help") == (1, "")
+    finally:
+        os.close(writer)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("unbuffered", [False, True])
+def test_a_full_stdout_is_one_line_and_exit_code_2(tmp_path: Path, unbuffered: bool) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = with_stdout(
+            full.fileno(), "db", "upgrade", "--db", f"sqlite:///{tmp_path / 'x.db'}", unbuffered=unbuffered
+        )
+    assert done == (2, "dualwrite: cannot write to standard output: No space left on device\n")
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(32, "Broken pipe"), FileNotFoundError(2, "No such file", "x")])
+def test_an_error_that_is_not_of_stdout_is_not_hidden(verb: ModuleType, error: OSError) -> None:
+    verb.run = failing(error)  # type: ignore[attr-defined]
+    with pytest.raises(type(error)):
+        main(["try"])
