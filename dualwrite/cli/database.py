@@ -16,11 +16,17 @@ def database(url: str, *, must_exist: bool) -> Iterator[Engine]:
     """An engine for ``url``, disposed of at the end of the ``with`` block.
 
     :param must_exist: refuse the URL of a SQLite file that is not there, which connecting would create empty.
-    :raises ConfigurationError: if ``url`` is none or its file is missing; from the block, for every error of the
-        database that nobody gave a plainer name. The message has no password in it.
+    :raises ConfigurationError: if ``url`` is none, its file is missing, or it is SQLite in memory; from the block, for
+        every error of the database that nobody gave a plainer name. The message has no password in it.
     """
     try:
         parsed = make_url(url)
+        name = parsed.render_as_string(hide_password=True)
+        if _in_memory(parsed):
+            raise ConfigurationError(
+                f"{name} is a SQLite database in memory, which ends with the process: use a file, as in "
+                "sqlite:///orders.db"
+            )
         engine = create_engine(parsed)
     except (ArgumentError, NoSuchModuleError, ValueError):
         raise ConfigurationError(
@@ -31,9 +37,8 @@ def database(url: str, *, must_exist: bool) -> Iterator[Engine]:
         if error.name == "psycopg":
             raise
         raise ConfigurationError(f"the driver of {parsed.drivername} is not installed: {error.name}") from None
-    name = parsed.render_as_string(hide_password=True)
     file = parsed.database if parsed.get_backend_name() == "sqlite" else None
-    if must_exist and file and not file.startswith((":memory:", "file:")) and not Path(file).exists():
+    if must_exist and file and not file.startswith("file:") and not Path(file).exists():
         raise ConfigurationError(f"there is no database file {file}; run: dualwrite db upgrade --db {name}")
     try:
         yield engine
@@ -51,6 +56,13 @@ def database_place(url: URL) -> str:
         return f"sqlite:{name if name.startswith('file:') else Path(name).resolve()}"
     host, port = (given or url.query.get(key, "") for key, given in (("host", url.host), ("port", url.port)))
     return f"{backend}:{host}:{port}:{name}"
+
+
+def _in_memory(url: URL) -> bool:
+    if url.get_backend_name() != "sqlite":
+        return False
+    nameless = url.database in (None, "", ":memory:", "file:", "file::memory:")
+    return nameless or url.query.get("mode") == "memory" or url.query.get("vfs") == "memdb"
 
 
 def _first_line(error: SQLAlchemyError) -> str:

@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import make_url, text
 
 from dualwrite.cli.database import database, database_place
+from dualwrite.cli.db import upgrade
 from dualwrite.errors import ConfigurationError
 
 
@@ -30,9 +31,26 @@ def test_a_missing_sqlite_file_is_not_created(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", f"sqlite:///file:{os.devnull}?uri=true"])
-def test_what_is_no_file_need_not_exist(url: str) -> None:
-    use(url, must_exist=True)
+def test_what_is_no_plain_file_name_need_not_exist() -> None:
+    use(f"sqlite:///file:{os.devnull}?uri=true", must_exist=True)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite://",
+        "sqlite:///:memory:",
+        "sqlite:///file::memory:?cache=shared&uri=true",
+        "sqlite:///file:x?mode=memory&cache=shared&uri=true",
+        "sqlite:///file:/x?vfs=memdb&uri=true",
+    ],
+)
+def test_a_sqlite_database_in_memory_is_refused(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError, match="is a SQLite database in memory") as refused:
+        upgrade(url)
+    assert "\n" not in str(refused.value)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
