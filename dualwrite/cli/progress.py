@@ -1,4 +1,4 @@
-"""How far a long command is: a bar on a terminal, a line for each tenth elsewhere."""
+"""How far a long command is: a bar on a terminal; elsewhere a line for each tenth, once there are new rows."""
 
 import time
 from collections.abc import Callable
@@ -33,7 +33,7 @@ class ProgressReport:
                 self._drawn_at = self._clock()
                 self._stream.write(f"\r\x1b[K{self._bar(progress)}")
                 self._stream.flush()
-        elif int(progress.fraction * 10) > self._tenths:
+        elif progress.rows > progress.earlier_rows and int(progress.fraction * 10) > self._tenths:
             self._tenths = int(progress.fraction * 10)
             print(f"{self._label}: {progress.rows:,} rows, {self._tenths * 10} %", file=self._stream, flush=True)
 

@@ -43,6 +43,16 @@ def test_without_a_terminal_there_is_a_line_for_each_tenth(clock: Clock) -> None
     ]
 
 
+def test_without_a_terminal_nothing_is_told_before_there_are_new_rows(clock: Clock) -> None:
+    stream = io.StringIO()
+    report = ProgressReport("f.csv", stream, clock)
+    report(Progress(0, 0, 0.4))
+    report(Progress(500, 500, 1.0))
+    assert stream.getvalue() == ""
+    report(Progress(501, 500, 1.0))
+    assert stream.getvalue() == "f.csv: 501 rows, 100 %\n"
+
+
 def test_on_a_terminal_a_bar_is_drawn_in_place(clock: Clock) -> None:
     stream = Terminal()
     report = ProgressReport("f.csv", stream, clock)
