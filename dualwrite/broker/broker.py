@@ -113,6 +113,8 @@ async def _serve(options: BrokerOptions) -> None:
     await asyncio.gather(house_keeping, return_exceptions=True)
     await server.close()
     await flusher.close()
+    for room in (context.cluster, context.coordinator, context.offsets):
+        room.checkpoint()
 
 
 def _raise_limit_of_open_files() -> int:

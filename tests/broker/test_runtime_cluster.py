@@ -77,6 +77,22 @@ def test_a_new_topic_does_not_show_what_a_crash_left_of_one_that_nobody_was_told
     run(main())
 
 
+def test_a_topic_is_not_made_over_a_log_that_has_seen_a_clean_stop() -> None:
+    async def main() -> None:
+        files = MemoryFiles()
+        stray = PartitionLog.open(files, DATA_DIR / "t-1", 1024, lambda header, body: None)
+        stray.append(bytearray(build_batch([Record(None, b"acknowledged long ago")])))
+        stray.checkpoint()
+        rooms = await opened(files)
+        decision = rooms.cluster.create_topic(CreateTopic("t", 2))
+        assert decision.error is ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert "t-1 holds a log that no topic accounts for" in (decision.message or "")
+        assert rooms.cluster.create_topic(CreateTopic("t", 1)).fact is not None
+        assert PartitionLog.open(files, DATA_DIR / "t-1", 1024, lambda header, body: None).end_offset == 1
+
+    run(main())
+
+
 def test_what_does_not_exist_is_none() -> None:
     async def main() -> None:
         cluster = (await opened(MemoryFiles())).cluster

@@ -4,6 +4,9 @@ Threads: one thread owns a log and makes every call; only :meth:`PartitionLog.sy
 same time, one at a time. No lock is needed, because the two share three things, each written by one of them: the list
 of segments and the end offset (the owner), and the synced offset (whoever syncs).
 
+The recovery point: a clean stop notes how far the log reaches. Damage below it is no crash's, and must not be cut away
+as one (Kafka's recovery-point-offset-checkpoint).
+
 What can be torn: a segment is synced before the next one is begun, so that a power cut can damage the last segment
 only, whether or not anybody calls ``sync``. Damage anywhere else was not caused by losing power.
 """
@@ -19,8 +22,20 @@ from dualwrite.ports import Files
 from dualwrite.records.header import peek_header
 
 _SUFFIX = ".log"
+_RECOVERY_POINT = "recovery-point"
 _SEGMENT_NAME = re.compile(r"\d{20}\.log")
 _by_base_offset = attrgetter("base_offset")
+
+
+def read_recovery_point(files: Files, directory: Path) -> int:
+    """The offset up to which the log in ``directory`` was whole at its last clean stop; 0 if it had none."""
+    if _RECOVERY_POINT not in files.list(directory):
+        return 0
+    note = files.open(directory / _RECOVERY_POINT)
+    text = note.read(0, note.size())
+    note.close()
+    # A note that a crash left unfinished promises nothing.
+    return int(text) if text.endswith(b"\n") and text.strip().isdigit() else 0
 
 
 def is_segment(name: str) -> bool:
@@ -53,14 +68,16 @@ class PartitionLog:
         only the headers are read. On return everything that was reported is durable.
 
         :param segment_bytes: size at which a segment is full (Kafka's segment.bytes).
-        :raises CorruptLogError: if an earlier segment is damaged or missing, or a file has no segment's name.
+        :raises CorruptLogError: if an earlier segment is damaged or missing, a file has no segment's name, or what was
+            there at the last clean stop is not; nothing was cut then.
         """
         files.make_directory(directory)
         log = cls(files, directory, segment_bytes)
+        recovery_point = read_recovery_point(files, directory)
         bases = log._base_offsets()
         for base_offset in bases[:-1]:
             log._recover_earlier(base_offset, on_batch)
-        log._recover_last(bases[-1] if bases else 0, on_batch)
+        log._recover_last(bases[-1] if bases else 0, on_batch, recovery_point)
         return log
 
     @property
@@ -135,6 +152,19 @@ class PartitionLog:
         self._segments[-1].sync()
         self._synced_offset = end
 
+    def checkpoint(self) -> None:
+        """Sync, and note the end as the recovery point; for a clean stop.
+
+        :raises OSError: as :meth:`sync`.
+        """
+        self.sync()
+        note = self._files.open(self.directory / _RECOVERY_POINT)
+        note.truncate(0)
+        note.append(b"%d\n" % self._end_offset)
+        note.sync()
+        note.close()
+        self._files.sync_directory(self.directory)
+
     def close(self) -> None:
         """Release the files. Does not sync; no other thread may be in :meth:`sync`."""
         for segment in self._segments:
@@ -155,12 +185,19 @@ class PartitionLog:
             raise CorruptLogError(f"{self._path(base_offset)}: {error}; later segments follow it") from None
         self._end_offset = segment.next_offset
 
-    def _recover_last(self, base_offset: int, on_batch: OnBatch) -> None:
+    def _recover_last(self, base_offset: int, on_batch: OnBatch, recovery_point: int) -> None:
         segment = self._open_segment(base_offset)
+        damage: DamagedSegmentError | str = "the file ends there"
         try:
             segment.recover(on_batch, verify=True)
-        except DamagedSegmentError:
-            self.cut_bytes = segment.cut_tail()
+        except DamagedSegmentError as error:
+            damage = error
+        if segment.next_offset < recovery_point:
+            raise CorruptLogError(
+                f"{self._path(base_offset)}: {damage}; it was whole up to offset {recovery_point} at the last clean"
+                f" stop. Restore it from a copy, or remove {self.directory / _RECOVERY_POINT} to lose what follows"
+            )
+        self.cut_bytes = segment.cut_tail()
         # A killed process may have left bytes and a name that are still in the page cache only.
         segment.sync()
         self._files.sync_directory(self.directory)

@@ -16,13 +16,14 @@ from dualwrite.broker.facts.cluster import (
     decode_fact,
     encode_fact,
 )
-from dualwrite.broker.log.partition_log import PartitionLog, is_segment
+from dualwrite.broker.log.partition_log import PartitionLog, is_segment, read_recovery_point
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.broker.runtime.journaling import FlushedJournal
 from dualwrite.broker.runtime.partition import Partition, replay_into
 from dualwrite.ids import TopicPartition
 from dualwrite.ports import Clock, Entropy, Files
 from dualwrite.records.batch import Record
+from dualwrite.wire.error_codes import ErrorCode
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +92,11 @@ class Cluster:
         """Create a topic as ``command`` wants it. Wait at the flusher's barrier before telling anybody."""
         room = self._settings.most_partitions - sum(map(len, self._partitions.values()))
         decision = self.state.decide_topic(command, self._new_id(), self._settings.num_partitions, room)
+        if decision.fact is not None:
+            stray = self._stray(decision.fact)
+            if stray is not None:
+                message = f"{stray} holds a log that no topic accounts for: move it away"
+                return TopicDecision(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
         if decision.fact is not None and not validate_only:
             self._record(decision.fact)
             with self._flusher.critical():
@@ -98,14 +104,21 @@ class Cluster:
                 self._open_partitions(decision.fact)
         return decision
 
+    def _stray(self, topic: TopicCreated) -> Path | None:
+        """A directory of a new topic that has seen a clean stop: it is of some topic that was forgotten."""
+        directories = self._directories(topic)
+        return next((each for each in directories if read_recovery_point(self._files, each)), None)
+
     def _discard_leftovers(self, topic: TopicCreated) -> None:
         """Empty the directories of a new topic. A power cut can leave them behind though it lost the topic's creation,
         which nobody was told of; nor was anybody told of what they hold."""
-        for index in range(topic.partitions):
-            directory = self._data_dir / str(TopicPartition(topic.name, index))
+        for directory in self._directories(topic):
             for name in filter(is_segment, self._files.list(directory)):
                 logger.warning("removing %s, which a crash left without its topic", directory / name)
                 self._files.remove(directory / name)
+
+    def _directories(self, topic: TopicCreated) -> list[Path]:
+        return [self._data_dir / str(TopicPartition(topic.name, index)) for index in range(topic.partitions)]
 
     def topic(self, name: str) -> TopicCreated | None:
         """The topic called ``name``."""
@@ -127,6 +140,13 @@ class Cluster:
     def max_message_bytes(self, topic: str) -> int:
         """max.message.bytes of ``topic``: the largest batch that it takes."""
         return int(self.state.topics[topic].configs.get("max.message.bytes", self._settings.max_message_bytes))
+
+    def checkpoint(self) -> None:
+        """Note the ends of every log as recovery points, for a clean stop."""
+        self._journal.checkpoint()
+        for partitions in self._partitions.values():
+            for partition in partitions:
+                partition.log.checkpoint()
 
     # --- producer ids
 

@@ -74,6 +74,10 @@ class TransactionCoordinator:
         assert decision.reply is not None
         return decision.reply
 
+    def checkpoint(self) -> None:
+        """Note the journal's end as its recovery point, for a clean stop."""
+        self._journal.checkpoint()
+
     async def end_overdue(self) -> None:
         """Abort transactions past their timeout, and forget transactional ids that are long idle."""
         now_ms = self._clock.wall_ms()

@@ -1,5 +1,6 @@
 """A journal whose appends are flushed with everything else."""
 
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -8,6 +9,8 @@ from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.errors import CorruptLogError
 from dualwrite.ports import Files
 from dualwrite.records.batch import Record
+
+logger = logging.getLogger(__name__)
 
 
 class FlushedJournal:
@@ -32,7 +35,10 @@ class FlushedJournal:
             except (ValueError, AssertionError) as error:
                 raise CorruptLogError(f"{directory}: record at offset {record.offset}: {error}") from error
 
-        return cls(Journal.open(files, directory, replay), flusher)
+        journal = Journal.open(files, directory, replay)
+        if journal.log.cut_bytes:
+            logger.warning("%s: cut %d bytes that a crash left unfinished", directory, journal.log.cut_bytes)
+        return cls(journal, flusher)
 
     def append(self, records: Sequence[Record]) -> None:
         """Append ``records`` as one batch: after a crash all of them are there or none."""
@@ -47,6 +53,10 @@ class FlushedJournal:
     def sync(self) -> None:
         """Make the journal durable."""
         self._journal.log.sync()
+
+    def checkpoint(self) -> None:
+        """Note the end as the recovery point, for a clean stop."""
+        self._journal.log.checkpoint()
 
     def flushed(self, end_offset: int) -> None:
         """Nobody reads a journal while it is written."""

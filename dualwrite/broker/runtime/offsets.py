@@ -36,6 +36,10 @@ class GroupOffsets:
         assert record.value is not None, "an offset has a value"
         self.table.apply(decode_fact(record.key, record.value))
 
+    def checkpoint(self) -> None:
+        """Note the journal's end as its recovery point, for a clean stop."""
+        self._journal.checkpoint()
+
     async def commit(self, command: CommitOffsets) -> Mapping[TopicPartition, ErrorCode]:
         """Remember the positions of ``command``; the answer for each, which may be told when this returns."""
         known = {partition for partition in command.positions if self._cluster.partition(partition) is not None}
