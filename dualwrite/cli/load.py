@@ -8,11 +8,13 @@ import time
 from pathlib import Path
 
 from sqlalchemy import URL
+from sqlalchemy.exc import SQLAlchemyError
 
 from dualwrite.cli.database import database, database_place
 from dualwrite.cli.progress import ProgressReport
 from dualwrite.client.control import ControlPlane
 from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.errors import ConfigurationError, DualWriteError, InputError
 from dualwrite.loader.job import LoadJob
 from dualwrite.loader.load import load
 
@@ -58,19 +60,24 @@ def run(arguments: argparse.Namespace) -> int:
     csv.field_size_limit(_LONGEST_FIELD)
     began = time.monotonic()
     report = ProgressReport(job.path.name, sys.stderr)
-    with (
-        database(arguments.db, must_exist=True) as engine,
-        DualWrite(
-            engine,
-            {"bootstrap.servers": arguments.bootstrap},
-            application=arguments.application or _application(job, engine.url),
-        ) as dual_write,
-    ):
-        _require_cluster(arguments.bootstrap)
-        try:
-            done = load(job, engine, dual_write, report)
-        finally:
-            report.close()
+    try:
+        with (
+            database(arguments.db, must_exist=True) as engine,
+            DualWrite(
+                engine,
+                {"bootstrap.servers": arguments.bootstrap},
+                application=arguments.application or _application(job, engine.url),
+            ) as dual_write,
+        ):
+            _require_cluster(arguments.bootstrap)
+            try:
+                done = load(job, engine, dual_write, report)
+            finally:
+                report.close()
+    except DualWriteError as error:
+        if report.rows and _is_passing(error):
+            raise DualWriteError(f"{error}; {report.rows:,} rows are loaded: run it again to go on") from error
+        raise
     loaded = done.rows - done.earlier_rows
     if not loaded:
         print(f"nothing to do: the {done.rows:,} rows of {job.path} are in table {job.table} and topic {job.topic}")
@@ -81,6 +88,11 @@ def run(arguments: argparse.Namespace) -> int:
         f"in {time.monotonic() - began:.1f} s{resumed}"
     )
     return 0
+
+
+def _is_passing(error: DualWriteError) -> bool:
+    """True unless something must be corrected. What a database says in the middle of a load is nobody's setting."""
+    return not isinstance(error, InputError | ConfigurationError) or isinstance(error.__cause__, SQLAlchemyError)
 
 
 def _require_cluster(bootstrap_servers: str) -> None:

@@ -13,11 +13,14 @@ _REDRAW_SECONDS = 0.1
 class ProgressReport:
     """Shows a load's progress on ``stream``; call it with each :class:`Progress`, and :meth:`close` it at the end.
 
+    ``rows`` is the number of rows of the last one.
+
     :param label: what is loaded.
     :param clock: seconds that never go back; for the rate, and to draw a bar at most ten times a second.
     """
 
     def __init__(self, label: str, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self.rows = 0
         self._label = label
         self._stream = stream
         self._clock = clock
@@ -28,6 +31,7 @@ class ProgressReport:
 
     def __call__(self, progress: Progress) -> None:
         """Show ``progress``."""
+        self.rows = progress.rows
         if self._on_terminal:
             if self._clock() - self._drawn_at >= _REDRAW_SECONDS or progress.fraction >= 1:
                 self._drawn_at = self._clock()

@@ -176,3 +176,34 @@ def test_a_database_that_somebody_locks_is_one_line(place: Place) -> None:
     assert done.returncode == 2
     assert "database is locked" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "errors.KafkaUnavailableError('no')",
+        "errors.FencedError('no')",
+        "errors.DatabaseBusyError('no')",
+        "OperationalError('', {}, Exception('no'))",
+    ],
+)
+def test_a_load_that_fails_halfway_says_how_far_it_came(place: Place, error: str) -> None:
+    fails = (
+        "import sys\n"
+        "from sqlalchemy.exc import OperationalError\n"
+        "from dualwrite import errors\n"
+        "from dualwrite.cli.main import main\n"
+        "from dualwrite.loader.batches import Batch\n"
+        "write = Batch.write\n"
+        "def fail(self, dual_write, begin):\n"
+        f"    if begin.rows == 12: raise {error}\n"
+        "    write(self, dual_write, begin)\n"
+        "Batch.write = fail\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    program = [sys.executable, "-c", fails, *place.command()[3:]]
+    done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].endswith("no; 12 rows are loaded: run it again to go on")
+    assert place.load().returncode == 0
+    assert table_rows(place.engine) == pairs(place.committed()) == ROWS
