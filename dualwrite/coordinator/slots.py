@@ -11,6 +11,7 @@ from dualwrite.coordinator.recovery import ParticipantFactory, recover
 from dualwrite.errors import FencedError, InvalidTransactionStateError, KafkaUnavailableError
 
 _LOG = logging.getLogger("dualwrite")
+_LOG.addHandler(logging.NullHandler())  # without logging set up, silence: not logging's last resort, stderr
 
 
 @dataclass
