@@ -57,8 +57,8 @@ class Connection:
                     self._writer.write(with_size(response))
                     await self._writer.drain()
                 self._is_answering = False
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass  # the client is gone, between two requests or in the middle of one: nothing to tell anybody
+        except (asyncio.IncompleteReadError, ConnectionError) as error:
+            logger.debug("%s is gone, between two requests or in the middle of one: %s", self._peer, error)
         except (MalformedMessageError, FrameTooLargeError, UnanswerableError) as error:
             logger.warning("closing the connection of %s: %s", self._peer, error)
         finally:
