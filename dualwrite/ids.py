@@ -16,8 +16,12 @@ from dualwrite.errors import ConfigurationError
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 MAX_PRODUCER_EPOCH = 32767
+TWO_PHASE_TIMEOUT_MS = 2147483647
+"""The transaction.timeout.ms of a transaction that never expires: how Apache Kafka stores one of two-phase commit,
+and how a client that cannot say Enable2Pc asks for it."""
 
 _LONGEST_TOPIC_IN_ANCHOR = 198
+_LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _LEGAL_TRANSACTIONAL_ID = re.compile(r"[^\x00-\x1f\x7f]{1,255}")
 
 
@@ -47,6 +51,11 @@ class ProducerIdentity:
 
 
 NO_PRODUCER = ProducerIdentity()
+
+
+def is_legal_topic(name: str) -> bool:
+    """True if a topic can be called ``name`` (Kafka: Topic.validate)."""
+    return _LEGAL_TOPIC.fullmatch(name) is not None and name not in (".", "..")
 
 
 def validated_transactional_id(value: str) -> str:

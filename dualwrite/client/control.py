@@ -12,12 +12,9 @@ from typing import Any, NoReturn
 from dualwrite.client.metadata import DEFAULT_TIMEOUT, Call, Cluster, raise_if_transient
 from dualwrite.client.settings import ClientSettings, Endpoint
 from dualwrite.errors import FencedError, KafkaRefusedError, KafkaUnavailableError, TwoPhaseCommitUnavailableError
-from dualwrite.ids import NO_PRODUCER, ProducerIdentity, TopicPartition
+from dualwrite.ids import NO_PRODUCER, TWO_PHASE_TIMEOUT_MS, ProducerIdentity, TopicPartition
 from dualwrite.wire.apis import APIS, ApiKey, Message
 from dualwrite.wire.error_codes import ErrorCode, error_name
-
-TWO_PHASE_TIMEOUT_MS = 2**31 - 1
-"""The timeout of a transaction that never expires, as Kafka stores and describes it."""
 
 ONGOING = "Ongoing"
 """The state of an open transaction (Kafka's TransactionState)."""

@@ -5,11 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dualwrite.errors import ConfigurationError
-from dualwrite.ids import validated_transactional_id
+from dualwrite.ids import TWO_PHASE_TIMEOUT_MS, validated_transactional_id
 
 TWO_PHASE_KEY = "transaction.two.phase.commit.enable"
-TWO_PHASE_TIMEOUT_MS = 2**31 - 1
-"""The transaction.timeout.ms by which a client that cannot say Enable2Pc asks for two-phase commit."""
 
 DEFAULT_DELIVERY_TIMEOUT_MS = 30_000
 """How long a record may stay unacknowledged: as long as a unit of work may hold its database locks for Kafka's sake."""

@@ -1,6 +1,5 @@
 """Loads a file: checks everything first, goes to where an earlier run ended, then runs one unit of work per batch."""
 
-import re
 from collections.abc import Callable
 
 from sqlalchemy import JSON, Engine, MetaData, Table, inspect
@@ -8,13 +7,12 @@ from sqlalchemy.exc import NoSuchTableError
 
 from dualwrite.coordinator.tables import kafka_transaction_state, load_position
 from dualwrite.errors import ConfigurationError, DatabaseNotReadyError, InputError
+from dualwrite.ids import is_legal_topic
 from dualwrite.loader.batches import Batches
 from dualwrite.loader.input import InputFile
 from dualwrite.loader.job import LoadJob, Progress, UnitsOfWork
 from dualwrite.loader.position import read_position
 from dualwrite.loader.rows import RowTyper
-
-_LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 def load(
@@ -56,7 +54,7 @@ def _checked(job: LoadJob, engine: Engine, source: InputFile) -> Batches:
     """The batches, once nothing is left that could be found wrong before reading them."""
     if job.batch_size < 1:
         raise ConfigurationError(f"batch size {job.batch_size}: use 1 or more")
-    if not _LEGAL_TOPIC.fullmatch(job.topic) or job.topic in (".", ".."):
+    if not is_legal_topic(job.topic):
         raise ConfigurationError(f"topic {job.topic!r}: use 1 to 249 letters, digits, dots, underscores and hyphens")
     table = _reflected(job.table, engine)
     for needed in (kafka_transaction_state, load_position):

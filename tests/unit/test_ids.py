@@ -12,6 +12,7 @@ from dualwrite.ids import (
     PreparedTxnState,
     ProducerIdentity,
     TopicPartition,
+    is_legal_topic,
     validated_transactional_id,
 )
 from tests.strategies import attempt, producers
@@ -153,3 +154,13 @@ def test_a_producer_identity_is_true_only_if_there_is_one() -> None:
     assert ProducerIdentity(0, 0)
     assert str(OURS) == "4000:7"
     assert str(ORDERS) == "orders-3"
+
+
+@pytest.mark.parametrize("name", ["orders", "a", "A.b_c-9", "...", "x" * 249])
+def test_a_legal_topic(name: str) -> None:
+    assert is_legal_topic(name)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "x" * 250, "a b", "a:b", "a~b", "é", "a\n"])
+def test_an_illegal_topic(name: str) -> None:
+    assert not is_legal_topic(name)

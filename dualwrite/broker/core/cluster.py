@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dualwrite.broker.facts.cluster import ClusterCreated, ClusterFact, ProducerIdsReserved, TopicCreated
+from dualwrite.ids import is_legal_topic
 from dualwrite.wire.error_codes import ErrorCode
 
 PRODUCER_ID_BLOCK = 1000
@@ -16,7 +17,6 @@ RESERVED_TOPICS = frozenset({"__cluster_metadata", "__consumer_offsets", "__tran
 """Names under which the broker keeps journals of its own, now or later."""
 SMALLEST_SEGMENT_BYTES = 1024 * 1024
 """The least segment.bytes of a topic (KIP-1030): every segment is an open file."""
-_LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 TOPIC_CONFIGS: Mapping[str, frozenset[str] | None] = {
     "cleanup.policy": frozenset({"delete"}),
@@ -83,7 +83,7 @@ class ClusterState:
 
         :param room: how many partitions the broker can still open.
         """
-        if not _LEGAL_TOPIC.fullmatch(command.name) or command.name in (".", ".."):
+        if not is_legal_topic(command.name):
             return TopicDecision(
                 ErrorCode.INVALID_TOPIC_EXCEPTION, "a topic's name has 1 to 249 of the characters a-z A-Z 0-9 . _ -"
             )

@@ -6,10 +6,10 @@ A fact replaces the one before it, so that a journal can be compacted by key and
 from dataclasses import dataclass
 from enum import IntEnum
 
-from dualwrite.ids import NO_PRODUCER, ProducerIdentity, TopicPartition
+from dualwrite.ids import NO_PRODUCER, TWO_PHASE_TIMEOUT_MS, ProducerIdentity, TopicPartition
 
-NO_TIMEOUT = 2147483647
-"""The timeout of a two-phase commit transaction, which never expires (as Apache Kafka stores it)."""
+NO_TIMEOUT = TWO_PHASE_TIMEOUT_MS
+"""The timeout of a two-phase commit transaction, which never expires."""
 
 
 LONGEST_TRANSACTIONAL_ID = 32767
