@@ -40,6 +40,15 @@ def drawn_response(data: st.DataObject) -> tuple[ApiKey, int, Any]:
     return key, version, data.draw(messages(APIS[key].response, version), label="message")
 
 
+def test_authorized_operations_of_the_lowest_number_are_none() -> None:
+    """-2147483648 is Kafka's word for "not asked": bit 31 alone and null are the same on the wire."""
+    api = ApiKey.METADATA
+    given = [APIS[api].response(topics=[], authorized_operations=value) for value in ({31}, None)]
+    frames = [write_response(api, 10, 1, response) for response in given]
+    assert frames[0] == frames[1]
+    assert read_response(api, 10, frames[0]).authorized_operations is None
+
+
 @given(st.data(), st.integers(-(2**31), 2**31 - 1), st.text(max_size=20))
 def test_a_request_survives_the_wire(data: st.DataObject, correlation: int, client: str) -> None:
     key, version, request = drawn_request(data)
