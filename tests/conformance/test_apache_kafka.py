@@ -1,0 +1,54 @@
+"""The Apache Kafka that others are compared with is there, and its tools run."""
+
+from pathlib import Path
+
+import pytest
+
+from dualwrite.wire.apis import ApiKey, ApiVersionsRequest
+from tests.broker.calls import metadata, new_topic
+from tests.broker.raw import RawClient
+from tests.conformance.apache_kafka import ApacheKafka, java_tool
+from tests.conformance.kafka_jars import require_java
+
+
+@pytest.mark.slow
+@pytest.mark.jvm
+def test_it_serves_transactions_of_the_second_version_and_the_unstable_initproducerid(
+    apache_kafka: ApacheKafka,
+) -> None:
+    with RawClient(apache_kafka.bootstrap_servers) as client:
+        answer = client.ask(ApiVersionsRequest(client_software_name="tests", client_software_version="1"), 3)
+        assert ("transaction.version", 2) in {
+            (entry.name, entry.max_version_level) for entry in answer.finalized_features
+        }
+        assert (ApiKey.INIT_PRODUCER_ID, 6) in {(entry.api_key, entry.max_version) for entry in answer.api_keys}
+
+
+@pytest.mark.slow
+@pytest.mark.jvm
+def test_its_tools_see_what_a_client_made(apache_kafka: ApacheKafka) -> None:
+    with RawClient(apache_kafka.bootstrap_servers) as client:
+        topic = new_topic(client)
+        assert metadata(client, topic).topics[0].error_code == 0
+    listed = java_tool(
+        "org.apache.kafka.tools.TopicCommand", "--bootstrap-server", apache_kafka.bootstrap_servers, "--list"
+    )
+    assert listed.returncode == 0, listed.stderr
+    assert topic in listed.stdout.splitlines()
+
+
+@pytest.mark.slow
+@pytest.mark.jvm
+def test_a_setting_that_it_refuses_is_told_with_its_log(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=r"num\.partitions"):
+        ApacheKafka(tmp_path, {"num.partitions": "none"}).start()
+
+
+@pytest.mark.parametrize(("required", "outcome"), [("", pytest.skip.Exception), ("kafka", pytest.fail.Exception)])
+def test_without_a_jvm_the_suite_is_skipped_unless_it_is_required(
+    monkeypatch: pytest.MonkeyPatch, required: str, outcome: type[BaseException]
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("DUALWRITE_REQUIRE", required)
+    with pytest.raises(outcome, match="no java and no mvn"):
+        require_java()
