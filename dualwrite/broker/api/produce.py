@@ -3,12 +3,15 @@
 One record batch v2 per partition; the header and the CRC-32C are checked, the records are not unpacked. acks 0 is not
 answered, and an error then closes the connection; acks 1 and -1 are answered once the batch is on disk. A
 transactional batch must belong to the ongoing transaction of its transactional id: from v12 on (KIP-890, TV2) its
-partition joins implicitly, before that it must have been added (no hanging transaction can begin). v13 names topics
-by id. ACL: none yet.
+partition joins implicitly, before that it must have been added (no hanging transaction can begin); all partitions of a
+request join at once, with one fsync. v13 names topics by id. ACL: none yet.
 """
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 from dualwrite.broker.api.context import BrokerContext, UnanswerableError
-from dualwrite.broker.core.commands import AddPartitions, VerifyPartitions
+from dualwrite.broker.api.joining import PRODUCE, join_transaction
 from dualwrite.broker.runtime.partition import Partition
 from dualwrite.ids import TopicPartition
 from dualwrite.records.header import HEADER_SIZE, BatchHeader, MalformedBatchError, checksum_matches, peek_header
@@ -19,8 +22,6 @@ KEY = ApiKey.PRODUCE
 VERSIONS = range(3, 14)
 
 _FIRST_WITH_ZSTD = 7
-_FIRST_WITH_ABORTABLE = 11
-_FIRST_OF_TV2 = 12
 _FIRST_WITH_TOPIC_IDS = 13
 _ZSTD = 4
 _LAST_CODEC = 4
@@ -34,33 +35,96 @@ class _RefusedError(Exception):
         self.message = message
 
 
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """A batch that is fit to be appended, if its transaction allows it."""
+
+    name: TopicPartition
+    header: BatchHeader
+    records: bytes
+
+
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message | None:
     """Append what may be appended; None for acks 0, which is not answered."""
-    responses = []
-    for topic in request.topic_data:
-        name = broker.cluster.topic_name(topic.topic_id) if version >= _FIRST_WITH_TOPIC_IDS else topic.name
-        responses.append(
-            ProduceResponse.TopicProduceResponse(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partition_responses=[
-                    await _produce(request, version, name, entry, broker) for entry in topic.partition_data
-                ],
-            )
+    found = [_examine_topic(topic, request, version, broker) for topic in request.topic_data]
+    joining = [entry for results in found for entry in results if isinstance(entry, _Batch)]
+    refused = await _join_transaction(request.transactional_id, version, joining, broker)
+    responses = [  # nothing may come between the answer above and this
+        ProduceResponse.TopicProduceResponse(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partition_responses=[
+                _answer(data, entry, refused, broker) for data, entry in zip(topic.partition_data, results, strict=True)
+            ],
         )
+        for topic, results in zip(request.topic_data, found, strict=True)
+    ]
     if request.acks == 0:
         errors = {entry.error_code for response in responses for entry in response.partition_responses}
-        if errors != {ErrorCode.NONE}:
+        if errors - {ErrorCode.NONE}:
             raise UnanswerableError(f"Produce with acks=0: {', '.join(map(error_name, sorted(errors)))}")
         return None
     await broker.flusher.barrier()
     return ProduceResponse(responses=responses, throttle_time_ms=0)
 
 
-async def _produce(request: Message, version: int, topic: str | None, data: Message, broker: BrokerContext) -> Message:
+def _examine_topic(
+    topic: Message, request: Message, version: int, broker: BrokerContext
+) -> list["_Batch | _RefusedError"]:
+    name = broker.cluster.topic_name(topic.topic_id) if version >= _FIRST_WITH_TOPIC_IDS else topic.name
+    results: list[_Batch | _RefusedError] = []
+    for data in topic.partition_data:
+        try:
+            results.append(_examine(data, name, request.acks, version, broker))
+        except _RefusedError as refused:
+            results.append(refused)
+    return results
+
+
+def _examine(data: Message, topic: str | None, acks: int, version: int, broker: BrokerContext) -> _Batch:
+    if topic is None:
+        raise _RefusedError(ErrorCode.UNKNOWN_TOPIC_ID)
+    if acks not in (-1, 0, 1):
+        raise _RefusedError(ErrorCode.INVALID_REQUIRED_ACKS)
+    name = TopicPartition(topic, data.index)
+    if broker.cluster.partition(name) is None:
+        raise _RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return _Batch(name, _checked_header(data.records, version, broker.cluster.max_message_bytes(topic)), data.records)
+
+
+async def _join_transaction(
+    transactional_id: str | None, version: int, batches: Iterable[_Batch], broker: BrokerContext
+) -> _RefusedError | None:
+    """See to it that all transactional batches belong to the ongoing transaction of their producer, and to nobody
+    else's: what forbids it, or None."""
+    headers = {batch.name: batch.header for batch in batches if batch.header.is_transactional}
+    if not headers:
+        return None
+    if transactional_id is None:
+        message = "a transactional batch in a request without transactional id"
+        return _RefusedError(ErrorCode.INVALID_TXN_STATE, message)
+    producer, *others = {header.producer for header in headers.values()}
+    if others:
+        return _RefusedError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "transactional batches of several producers")
+    implicit = version >= PRODUCE.implicit
+    error = await join_transaction(broker, transactional_id, producer, frozenset(headers), implicit)
+    if error is ErrorCode.NONE:
+        return None
+    if error is ErrorCode.CONCURRENT_TRANSACTIONS and not implicit:
+        error = ErrorCode.NOT_ENOUGH_REPLICAS  # retriable for every client
+    return _RefusedError(PRODUCE.error(error, version))
+
+
+def _answer(
+    data: Message, entry: "_Batch | _RefusedError", not_joined: _RefusedError | None, broker: BrokerContext
+) -> Message:
     response = ProduceResponse.TopicProduceResponse.PartitionProduceResponse
     try:
-        base_offset, partition = await _append(request, version, topic, data, broker)
+        if isinstance(entry, _RefusedError):
+            raise entry
+        if not_joined is not None and entry.header.is_transactional:
+            raise not_joined
+        base_offset, partition = _append(entry, broker)
     except _RefusedError as refused:
         return response(
             index=data.index,
@@ -81,21 +145,11 @@ async def _produce(request: Message, version: int, topic: str | None, data: Mess
     )
 
 
-async def _append(
-    request: Message, version: int, topic: str | None, data: Message, broker: BrokerContext
-) -> tuple[int, Partition]:
-    if topic is None:
-        raise _RefusedError(ErrorCode.UNKNOWN_TOPIC_ID)
-    if request.acks not in (-1, 0, 1):
-        raise _RefusedError(ErrorCode.INVALID_REQUIRED_ACKS)
-    name = TopicPartition(topic, data.index)
-    partition = broker.cluster.partition(name)
+def _append(batch: _Batch, broker: BrokerContext) -> tuple[int, Partition]:
+    partition = broker.cluster.partition(batch.name)  # again: it may have gone while the transaction was joined
     if partition is None:
         raise _RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    header = _checked_header(data.records, version, broker.cluster.max_message_bytes(topic))
-    if header.is_transactional:
-        await _join_transaction(request.transactional_id, version, name, header, broker)
-    result = partition.append(data.records, header)  # nothing may come between the check above and this
+    result = partition.append(batch.records, batch.header)
     if result.verdict.error is not ErrorCode.NONE:
         raise _RefusedError(result.verdict.error)
     return result.base_offset, partition
@@ -128,34 +182,3 @@ def _checked_header(records: bytes | None, version: int, max_bytes: int) -> Batc
     if header.compression > _LAST_CODEC or (header.compression == _ZSTD and version < _FIRST_WITH_ZSTD):
         raise _RefusedError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
     return header
-
-
-async def _join_transaction(
-    transactional_id: str | None, version: int, name: TopicPartition, header: BatchHeader, broker: BrokerContext
-) -> None:
-    """See to it that the batch belongs to the ongoing transaction of its producer, and to nobody else's.
-
-    The last look is without a wait before the append: while the partition was being added, another client may have
-    ended or fenced the transaction, and a batch appended behind its markers would hang for ever.
-    """
-    if transactional_id is None:
-        raise _RefusedError(ErrorCode.INVALID_TXN_STATE, "a transactional batch in a request without transactional id")
-    partitions = frozenset({name})
-    if version >= _FIRST_OF_TV2:
-        reply = await broker.coordinator.execute(AddPartitions(transactional_id, header.producer, partitions))
-        if reply.error is not ErrorCode.NONE:
-            raise _RefusedError(_as_produce_error(reply.error, version))
-    reply = broker.coordinator.check(VerifyPartitions(transactional_id, header.producer, partitions))
-    if reply.error is not ErrorCode.NONE:
-        raise _RefusedError(_as_produce_error(reply.error, version))
-
-
-def _as_produce_error(error: ErrorCode, version: int) -> ErrorCode:
-    """The coordinator's errors as a producer of ``version`` knows them (Kafka: AddPartitionsToTxnManager)."""
-    if error is ErrorCode.PRODUCER_FENCED:
-        return ErrorCode.INVALID_PRODUCER_EPOCH
-    if error is ErrorCode.CONCURRENT_TRANSACTIONS and version < _FIRST_OF_TV2:
-        return ErrorCode.NOT_ENOUGH_REPLICAS  # retriable for every client
-    if error is ErrorCode.TRANSACTION_ABORTABLE and version < _FIRST_WITH_ABORTABLE:
-        return ErrorCode.INVALID_TXN_STATE
-    return error

@@ -1,0 +1,58 @@
+"""How records and offsets join a transaction: Produce and TxnOffsetCommit do it alike (KIP-890).
+
+A client of TV2 adds partitions by writing to them. One of TV1 must have added them before, and is verified; so no
+transaction can begin, or go on, behind its markers and hang for ever.
+"""
+
+from dataclasses import dataclass
+
+from dualwrite.broker.api.context import BrokerContext
+from dualwrite.broker.core.commands import AddPartitions, VerifyPartitions
+from dualwrite.ids import ProducerIdentity, TopicPartition
+from dualwrite.wire.error_codes import ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class JoiningVersions:
+    """What the versions of one API know (Kafka: TransactionSupportedOperation).
+
+    :param abortable: the first that knows TRANSACTION_ABORTABLE.
+    :param implicit: the first of TV2, in which partitions join by being written to.
+    """
+
+    abortable: int
+    implicit: int
+
+    def error(self, error: ErrorCode, version: int) -> ErrorCode:
+        """The coordinator's ``error`` as a client of ``version`` knows it (Kafka: AddPartitionsToTxnManager)."""
+        if error is ErrorCode.PRODUCER_FENCED:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        if error is ErrorCode.TRANSACTION_ABORTABLE and version < self.abortable:
+            return ErrorCode.INVALID_TXN_STATE
+        return error
+
+
+PRODUCE = JoiningVersions(abortable=11, implicit=12)
+TXN_OFFSET_COMMIT = JoiningVersions(abortable=4, implicit=5)
+
+
+async def join_transaction(
+    broker: BrokerContext,
+    transactional_id: str,
+    producer: ProducerIdentity,
+    partitions: frozenset[TopicPartition],
+    implicit: bool,
+) -> ErrorCode:
+    """NONE if ``producer`` may now write to all of ``partitions`` in the ongoing transaction of ``transactional_id``;
+    else the coordinator's own error, for :meth:`JoiningVersions.error`.
+
+    Append directly after it, with no ``await`` between: the last look is without a wait before the return, because
+    while the partitions were being added somebody else may have ended or fenced the transaction.
+
+    :param implicit: add the partitions first, all at once: one fact, one fsync (TV2).
+    """
+    if implicit:
+        reply = await broker.coordinator.execute(AddPartitions(transactional_id, producer, partitions))
+        if reply.error is not ErrorCode.NONE:
+            return reply.error
+    return broker.coordinator.check(VerifyPartitions(transactional_id, producer, partitions)).error
