@@ -4,11 +4,22 @@ from collections.abc import Iterator
 
 import pytest
 
+from dualwrite.broker.embedded import EmbeddedBroker
 from tests.conformance.apache_kafka import ApacheKafka
+from tests.conformance.recordings import SETTINGS
+from tests.conformance.subject import warm_up
 
 
 @pytest.fixture(scope="session")
 def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
     """A running Apache Kafka 4.4.0; tests use topics, groups and transactional ids of their own."""
-    with ApacheKafka(tmp_path_factory.mktemp("kafka"), unstable_api_versions=True) as running:
+    with ApacheKafka(tmp_path_factory.mktemp("kafka"), SETTINGS, unstable_api_versions=True) as running:
+        warm_up(running.bootstrap_servers)
+        yield running
+
+
+@pytest.fixture(scope="session")
+def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    """One bundled broker for every case."""
+    with EmbeddedBroker(tmp_path_factory.mktemp("broker")) as running:
         yield running

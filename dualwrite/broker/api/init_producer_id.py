@@ -21,11 +21,11 @@ _FIRST_WITH_FENCED = 4
 
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
     """Give the client its identity."""
-    if request.transactional_id is None:
+    if (request.producer_id < 0) != (request.producer_epoch < 0):
+        reply = Reply(ErrorCode.INVALID_REQUEST)  # one half of an identity
+    elif request.transactional_id is None:
         reply = Reply(producer=ProducerIdentity(broker.cluster.take_producer_id(), 0))
         await broker.flusher.barrier()
-    elif (request.producer_id < 0) != (request.producer_epoch < 0):
-        reply = Reply(ErrorCode.INVALID_REQUEST)  # one half of an identity
     else:
         reply = await broker.coordinator.execute(
             InitProducerId(
