@@ -139,7 +139,7 @@ class Word(str):
 
 
 def warm_up(bootstrap_servers: str) -> None:
-    """See to it that a fresh cluster has coordinators and producer ids: Apache Kafka makes them when they are asked for."""
+    """Let a fresh cluster make coordinators and producer ids, as Apache Kafka does when it is first asked for them."""
     with Subject(bootstrap_servers) as subject:
         for kind in (_GROUP, _TRANSACTION):
             request = FindCoordinatorRequest(key="warm-up", key_type=kind)
