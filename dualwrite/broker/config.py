@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dualwrite.broker.core.cluster import MAX_PARTITIONS
+from dualwrite.broker.core.topic_configs import broker_defaults
+from dualwrite.broker.core.topic_settings import TOPIC_SETTINGS, BrokerDefault, TopicConfigError, TopicSetting
 from dualwrite.broker.core.transaction_rules import TransactionSettings
 from dualwrite.broker.runtime.cluster import TopicSettings
 from dualwrite.errors import ConfigurationError
@@ -46,13 +48,32 @@ def _advertised(text: str) -> tuple[str, int] | None:
     return host, int(port)
 
 
+def _topic_default(name: str, setting: TopicSetting, source: BrokerDefault) -> Setting:
+    """The broker's setting ``source``, which gives the topics' setting ``name`` its default. Of several with the same
+    meaning the last has the default, and the others are empty unless they are set."""
+
+    def parse(text: str) -> str:
+        if text:
+            setting.read(name, source.as_topics(text))
+        return text
+
+    default = ""
+    if source == setting.broker[-1]:
+        default = setting.default if source.factor == 1 else str(int(setting.default) // source.factor)
+    return Setting(default, parse, f"what {name} of a topic may be")
+
+
 _SWITCH = "true or false"
 
 SETTINGS: Mapping[str, Setting] = {
+    **{
+        source.name: _topic_default(name, setting, source)
+        for name, setting in TOPIC_SETTINGS.items()
+        for source in setting.broker
+    },
     "advertised.listeners": Setting("", _advertised, "PLAINTEXT://HOST:PORT"),
     "auto.create.topics.enable": Setting("true", _boolean, _SWITCH),
     "log.segment.bytes": Setting("1073741824", _at_least(1024), "a size of at least 1024 bytes"),
-    "message.max.bytes": Setting("1048588", _at_least(1), "a size in bytes"),
     "num.partitions": Setting("1", _at_least(1, MAX_PARTITIONS), f"a number from 1 to {MAX_PARTITIONS}"),
     "socket.request.max.bytes": Setting("104857600", _at_least(1024), "a size of at least 1024 bytes"),
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": Setting("10000", _at_least(1), "milliseconds"),
@@ -129,8 +150,7 @@ class BrokerOptions:
         """What topics have unless they say otherwise."""
         return TopicSettings(
             num_partitions=self.number("num.partitions"),
-            segment_bytes=self.number("log.segment.bytes"),
-            max_message_bytes=self.number("message.max.bytes"),
+            defaults=broker_defaults(self.config),
         )
 
     def _value(self, key: str) -> object:
@@ -138,6 +158,8 @@ class BrokerOptions:
         text = self.config.get(key, setting.default)
         try:
             return setting.parse(text)
+        except TopicConfigError as error:
+            raise ConfigurationError(f"broker setting {key}={text[:80]}: {error}") from None
         except (ValueError, KeyError):
             raise ConfigurationError(f"broker setting {key}={text}: expected {setting.expects}") from None
 

@@ -49,7 +49,7 @@ def test_a_topic_survives_with_its_id_its_settings_and_its_records() -> None:
             assert cluster.topic("t") == decision.fact
             assert decision.fact is not None
             assert cluster.topic_name(decision.fact.topic_id) == "t"
-            assert cluster.max_message_bytes("t") == 99
+            assert cluster.config("t").max_message_bytes == 99
             partition = cluster.partition(TopicPartition("t", 1))
             assert partition is not None
             assert [entry.value for entry in read_log(partition)] == [b"v"]

@@ -162,12 +162,10 @@ def test_a_topic_is_refused_with_a_reason(client: RawClient, topic: object, erro
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("cleanup.policy", "compact"),
-        ("retention.ms", "1000"),
-        ("message.timestamp.type", "LogAppendTime"),
+        ("cleanup.policy", "squeeze"),
         ("compression.type", "zstd"),
         ("min.insync.replicas", "2"),
-        ("max.message.bytes", "0"),
+        ("max.message.bytes", "-1"),
         ("max.message.bytes", "many"),
         ("max.message.bytes", "99999999999"),
         ("max.message.bytes", "9" * 5000),

@@ -89,7 +89,8 @@ def _examine(data: Message, topic: str | None, acks: int, version: int, broker: 
     name = TopicPartition(topic, data.index)
     if broker.cluster.partition(name) is None:
         raise _RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    return _Batch(name, _checked_header(data.records, version, broker.cluster.max_message_bytes(topic)), data.records)
+    max_bytes = broker.cluster.config(topic).max_message_bytes
+    return _Batch(name, _checked_header(data.records, version, max_bytes), data.records)
 
 
 async def _join_transaction(

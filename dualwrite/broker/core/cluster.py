@@ -1,10 +1,11 @@
 """The cluster's own state: its id, its topics, and which producer ids are still free."""
 
-import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dualwrite.broker.core.topic_configs import check_topic_config
+from dualwrite.broker.core.topic_settings import TopicConfigError
 from dualwrite.broker.facts.cluster import ClusterCreated, ClusterFact, ProducerIdsReserved, TopicCreated
 from dualwrite.ids import is_legal_topic
 from dualwrite.wire.error_codes import ErrorCode
@@ -15,23 +16,6 @@ PRODUCER_ID_BLOCK = 1000
 MAX_PARTITIONS = 10_000
 RESERVED_TOPICS = frozenset({"__cluster_metadata", "__consumer_offsets", "__transaction_state"})
 """Names under which the broker keeps journals of its own, now or later."""
-SMALLEST_SEGMENT_BYTES = 1024 * 1024
-"""The least segment.bytes of a topic (KIP-1030): every segment is an open file."""
-
-TOPIC_CONFIGS: Mapping[str, frozenset[str] | None] = {
-    "cleanup.policy": frozenset({"delete"}),
-    "retention.ms": frozenset({"-1"}),
-    "retention.bytes": frozenset({"-1"}),
-    "message.timestamp.type": frozenset({"CreateTime"}),
-    "compression.type": frozenset({"producer"}),
-    "min.insync.replicas": frozenset({"1"}),
-    "max.message.bytes": None,
-    "segment.bytes": None,
-}
-"""The topic settings that are understood, and the values that this broker honours (None: a number)."""
-
-_LEAST = {"max.message.bytes": 1, "segment.bytes": SMALLEST_SEGMENT_BYTES}
-_GREATEST = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +27,14 @@ class CreateTopic:
     replication_factor: int = -1
     has_assignments: bool = False
     configs: Mapping[str, str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDefaults:
+    """What a topic gets that does not say: the broker's num.partitions, and ``configs`` by the topics' own names."""
+
+    partitions: int = 1
+    configs: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +69,7 @@ class ClusterState:
             self.topic_names[fact.topic_id] = fact.name
 
     def decide_topic(
-        self, command: CreateTopic, topic_id: uuid.UUID, default_partitions: int, room: int = MAX_PARTITIONS
+        self, command: CreateTopic, topic_id: uuid.UUID, defaults: TopicDefaults, room: int = MAX_PARTITIONS
     ) -> TopicDecision:
         """Whether a topic can be made as ``command`` wants it; the error codes are CreateTopics' own.
 
@@ -93,7 +85,7 @@ class ClusterState:
             return TopicDecision(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{command.name}' already exists.")
         if command.has_assignments:
             return TopicDecision(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "a single node assigns its replicas by itself")
-        partitions = default_partitions if command.partitions == -1 else command.partitions
+        partitions = defaults.partitions if command.partitions == -1 else command.partitions
         if not 1 <= partitions <= MAX_PARTITIONS:
             return TopicDecision(ErrorCode.INVALID_PARTITIONS, f"use 1 to {MAX_PARTITIONS} partitions")
         if partitions > room:
@@ -103,17 +95,8 @@ class ClusterState:
             )
         if command.replication_factor not in (-1, 1):
             return TopicDecision(ErrorCode.INVALID_REPLICATION_FACTOR, "a single node has replication factor 1")
-        wrong = next((item for item in command.configs.items() if not _is_honoured(*item)), None)
-        if wrong is not None:
-            return TopicDecision(ErrorCode.INVALID_CONFIG, f"{wrong[0]}={wrong[1]} is not supported")
-        configs = {key: str(value) for key, value in command.configs.items()}
+        try:
+            configs = check_topic_config(command.configs, defaults.configs)
+        except TopicConfigError as error:
+            return TopicDecision(ErrorCode.INVALID_CONFIG, str(error))
         return TopicDecision(fact=TopicCreated(command.name, topic_id, partitions, configs))
-
-
-def _is_honoured(key: str, value: str | None) -> bool:
-    if key not in TOPIC_CONFIGS or value is None:
-        return False
-    allowed = TOPIC_CONFIGS[key]
-    if allowed is not None:
-        return value in allowed
-    return re.fullmatch("[0-9]{1,10}", value) is not None and _LEAST[key] <= int(value) <= _GREATEST

@@ -3,11 +3,19 @@
 import logging
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from dualwrite.broker.core.cluster import MAX_PARTITIONS, PRODUCER_ID_BLOCK, ClusterState, CreateTopic, TopicDecision
+from dualwrite.broker.core.cluster import (
+    MAX_PARTITIONS,
+    PRODUCER_ID_BLOCK,
+    ClusterState,
+    CreateTopic,
+    TopicDecision,
+    TopicDefaults,
+)
 from dualwrite.broker.core.partitions import PartitionState
+from dualwrite.broker.core.topic_configs import TopicConfig, topic_config
 from dualwrite.broker.facts.cluster import (
     ClusterCreated,
     ClusterFact,
@@ -32,12 +40,11 @@ JOURNAL_DIRECTORY = "__cluster_metadata-0"
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """The broker's defaults for topics: num.partitions, log.segment.bytes and message.max.bytes; and how many
-    partitions it may open in all, as each is at least one open file."""
+    """The broker's num.partitions, the defaults that its settings give to those of topics (by the topics' names), and
+    how many partitions it may open in all, as each is at least one open file."""
 
     num_partitions: int = 1
-    segment_bytes: int = 1_073_741_824
-    max_message_bytes: int = 1_048_588
+    defaults: Mapping[str, str] = field(default_factory=dict)
     most_partitions: int = MAX_PARTITIONS
 
 
@@ -55,6 +62,7 @@ class Cluster:
         self._entropy = entropy
         self._settings = settings
         self._partitions: dict[str, list[Partition]] = {}
+        self._configs: dict[str, TopicConfig] = {}
         directory = data_dir / JOURNAL_DIRECTORY
         self._journal = FlushedJournal.open(files, directory, flusher, self._replay)
         self.next_producer_id = self.state.reserved_before
@@ -79,7 +87,7 @@ class Cluster:
     def _open_partition(self, topic: TopicCreated, index: int) -> Partition:
         name = TopicPartition(topic.name, index)
         state = PartitionState()
-        segment_bytes = int(topic.configs.get("segment.bytes", self._settings.segment_bytes))
+        segment_bytes = self.config(topic.name).segment_bytes
         log = PartitionLog.open(self._files, self._data_dir / str(name), segment_bytes, replay_into(state))
         if log.cut_bytes:
             logger.warning("%s: cut %d bytes that a crash left unfinished", name, log.cut_bytes)
@@ -91,7 +99,8 @@ class Cluster:
     def create_topic(self, command: CreateTopic, validate_only: bool = False) -> TopicDecision:
         """Create a topic as ``command`` wants it. Wait at the flusher's barrier before telling anybody."""
         room = self._settings.most_partitions - sum(map(len, self._partitions.values()))
-        decision = self.state.decide_topic(command, self._new_id(), self._settings.num_partitions, room)
+        defaults = TopicDefaults(self._settings.num_partitions, self._settings.defaults)
+        decision = self.state.decide_topic(command, self._new_id(), defaults, room)
         if decision.fact is not None:
             stray = self._stray(decision.fact)
             if stray is not None:
@@ -137,9 +146,13 @@ class Cluster:
         partitions = self._partitions.get(name.topic, ())
         return partitions[name.partition] if 0 <= name.partition < len(partitions) else None
 
-    def max_message_bytes(self, topic: str) -> int:
-        """max.message.bytes of ``topic``: the largest batch that it takes."""
-        return int(self.state.topics[topic].configs.get("max.message.bytes", self._settings.max_message_bytes))
+    def config(self, topic: str) -> TopicConfig:
+        """What the settings of ``topic`` come to, now."""
+        found = self._configs.get(topic)
+        if found is None:
+            found = topic_config(self._settings.defaults, self.state.topics[topic].configs)
+            self._configs[topic] = found
+        return found
 
     def checkpoint(self) -> None:
         """Note the ends of every log as recovery points, for a clean stop."""

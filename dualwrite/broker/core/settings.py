@@ -1,0 +1,105 @@
+"""What a setting of a topic or of the broker may be: its type, how its text is read, which values are taken.
+
+Kafka: ConfigDef, whose readings of text these are. A setting's text is what is stored and described; its value is read
+from the text where it is needed.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+
+class ConfigType(IntEnum):
+    """The types of settings, numbered as DescribeConfigs tells them (Kafka: DescribeConfigsResponse.ConfigType)."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """Which values a setting takes, with the sentence that says so."""
+
+    says: str
+    holds: Callable[[Any], bool]
+
+
+ANYTHING = Allowed("any value", lambda value: True)
+
+
+def at_least(least: float) -> Allowed:
+    """Numbers from ``least`` on."""
+    return Allowed(f"Value must be at least {least}", lambda value: value >= least)
+
+
+def between(least: float, most: float) -> Allowed:
+    """Numbers from ``least`` to ``most``."""
+    return Allowed(f"Value must be between {least} and {most}", lambda value: least <= value <= most)
+
+
+def one_of(*values: str) -> Allowed:
+    """One of ``values``."""
+    return Allowed(f"String must be one of: {', '.join(values)}", lambda value: value in values)
+
+
+def some_of(*values: str) -> Allowed:
+    """A list of ``values``, each of them once at most."""
+    return Allowed(
+        f"Values must be distinct and of: {', '.join(values)}",
+        lambda found: set(found) <= set(values) and len(set(found)) == len(found),
+    )
+
+
+def only(value: object, reason: str) -> Allowed:
+    """Just ``value``, because of what this broker is."""
+    return Allowed(reason, lambda found: bool(found == value))
+
+
+_RANGES = {
+    ConfigType.INT: (-(2**31), 2**31 - 1),
+    ConfigType.SHORT: (-(2**15), 2**15 - 1),
+    ConfigType.LONG: (-(2**63), 2**63 - 1),
+}
+_LONGEST_NUMBER = 40  # characters; Python reads very long ones slowly, or not at all
+
+
+def read_value(kind: ConfigType, text: str) -> Any:
+    """The value that ``text`` stands for.
+
+    :raises ValueError: if it stands for none of that type; the message says what was expected.
+    """
+    text = text.strip()
+    if kind is ConfigType.BOOLEAN:
+        if text.lower() not in ("true", "false"):
+            raise ValueError("Expected value to be either true or false")
+        return text.lower() == "true"
+    if kind is ConfigType.STRING:
+        return text
+    if kind is ConfigType.LIST:
+        return [part.strip() for part in text.split(",")] if text else []
+    return _read_number(kind, text)
+
+
+def _read_number(kind: ConfigType, text: str) -> float:
+    error = ValueError(f"Not a number of type {kind.name}")
+    if len(text) > _LONGEST_NUMBER or not text.isascii() or "_" in text:
+        raise error
+    try:
+        number = float(text) if kind is ConfigType.DOUBLE else int(text)
+    except ValueError:
+        raise error from None
+    least, most = _RANGES.get(kind, (float("-inf"), float("inf")))
+    if not least <= number <= most:  # which a NaN isn't either
+        raise error
+    return number
+
+
+def first_refusal(value: object, rules: Collection[Allowed]) -> str | None:
+    """What the first of ``rules`` that ``value`` breaks says; None if it keeps all of them."""
+    return next((rule.says for rule in rules if not rule.holds(value)), None)

@@ -1,0 +1,103 @@
+"""What the settings of a topic come to: its own over the broker's over Kafka's defaults.
+
+Sources: Kafka's LogConfig and ServerTopicConfigSynonyms.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from dualwrite.broker.core.settings import read_value
+from dualwrite.broker.core.topic_settings import COMPACT, DELETE, TOPIC_SETTINGS, TopicConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """What a topic's settings come to, those that have an effect; the names are Kafka's with underscores.
+
+    Times are in milliseconds, sizes in bytes.
+    """
+
+    cleanup_policy: frozenset[str]
+    compression_type: str
+    delete_retention_ms: int
+    file_delete_delay_ms: int
+    index_interval_bytes: int
+    max_compaction_lag_ms: int
+    max_message_bytes: int
+    message_timestamp_after_max_ms: int
+    message_timestamp_before_max_ms: int
+    message_timestamp_type: str
+    min_cleanable_dirty_ratio: float
+    min_compaction_lag_ms: int
+    min_insync_replicas: int
+    retention_bytes: int
+    retention_ms: int
+    segment_bytes: int
+    segment_index_bytes: int
+    segment_ms: int
+
+    @property
+    def compacts(self) -> bool:
+        """True if the log is compacted by key."""
+        return COMPACT in self.cleanup_policy
+
+    @property
+    def deletes(self) -> bool:
+        """True if old segments are removed by time and size."""
+        return DELETE in self.cleanup_policy
+
+    @property
+    def roll_ms(self) -> int:
+        """The age at which a segment is rolled (Kafka: LogConfig.maxSegmentMs)."""
+        return min(self.segment_ms, self.max_compaction_lag_ms) if self.compacts else self.segment_ms
+
+
+def topic_config(*layers: Mapping[str, str]) -> TopicConfig:
+    """What the defaults come to under ``layers``, of which a later one covers an earlier one. They were checked."""
+    texts = {name: setting.default for name, setting in TOPIC_SETTINGS.items()}
+    for layer in layers:
+        texts.update(layer)
+    values: dict[str, Any] = {}
+    for field in fields(TopicConfig):
+        name = field.name.replace("_", ".")
+        values[field.name] = read_value(TOPIC_SETTINGS[name].type, texts[name])
+    values["cleanup_policy"] = frozenset(values["cleanup_policy"])
+    return TopicConfig(**values)
+
+
+def check_topic_config(configs: Mapping[str, str | None], defaults: Mapping[str, str]) -> Mapping[str, str]:
+    """The settings of a topic, if it may have all of them.
+
+    :param defaults: what the broker's settings give.
+    :raises TopicConfigError: for the first that it may not.
+    """
+    checked: dict[str, str] = {}
+    for name, text in configs.items():
+        if text is None:
+            raise TopicConfigError(f"Null value not supported for topic configs: {name}")
+        if name not in TOPIC_SETTINGS:
+            raise TopicConfigError(f"Unknown topic config name: {name}")
+        TOPIC_SETTINGS[name].read(name, text)
+        checked[name] = text
+    config = topic_config(defaults, checked)
+    least, most = config.min_compaction_lag_ms, config.max_compaction_lag_ms
+    if least > most:
+        raise TopicConfigError(
+            f"conflict topic config setting min.compaction.lag.ms ({least}) > max.compaction.lag.ms ({most})"
+        )
+    return checked
+
+
+def broker_defaults(given: Mapping[str, str]) -> dict[str, str]:
+    """The topics' defaults that settings of the broker give.
+
+    :param given: the settings that the broker was given, by name and checked; of those that mean the same, as
+        log.retention.ms and log.retention.hours, the finest unit wins.
+    """
+    defaults = {}
+    for name, setting in TOPIC_SETTINGS.items():
+        source = next((source for source in setting.broker if given.get(source.name)), None)
+        if source is not None:
+            defaults[name] = source.as_topics(given[source.name])
+    return defaults

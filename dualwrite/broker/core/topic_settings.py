@@ -1,0 +1,205 @@
+"""Every setting of a topic that Kafka 4.4 knows, and which values this broker takes.
+
+A setting that means something here has its effect. One that means nothing on a single node, or nothing yet, is taken
+at the values that are true here and refused at others: nobody is told that something holds which does not. Sources:
+Kafka's TopicConfig, LogConfig (types, defaults, ranges) and ServerTopicConfigSynonyms (the broker's settings).
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dualwrite.broker.core.settings import (
+    ANYTHING,
+    Allowed,
+    ConfigType,
+    at_least,
+    between,
+    first_refusal,
+    one_of,
+    only,
+    read_value,
+    some_of,
+)
+
+BOOLEAN, STRING, INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
+LONG, DOUBLE, LIST = ConfigType.LONG, ConfigType.DOUBLE, ConfigType.LIST
+
+COMPACT, DELETE = "compact", "delete"
+SMALLEST_SEGMENT_BYTES = 1024 * 1024
+"""The least segment.bytes of a topic (KIP-1030)."""
+
+_MOST = str(2**63 - 1)
+_WEEK_MS = "604800000"
+_MINUTE_MS, _HOUR_MS = 60_000, 3_600_000
+_NO_TIERS = (
+    "Tiered Storage functionality is disabled in the broker. Topic cannot be configured with remote log storage."
+)
+_THROTTLED = re.compile(r"\*|(\d+:\d+(,\d+:\d+)*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerDefault:
+    """A setting of the broker that gives a topic's setting its default; ``factor`` turns its unit into the topic's."""
+
+    name: str
+    factor: int = 1
+
+    def as_topics(self, text: str) -> str:
+        """``text`` of the broker's setting as the topic's setting has it; a negative time is no limit in any unit.
+
+        :raises ValueError: if it is no number though the unit differs.
+        """
+        if self.factor == 1:
+            return text
+        number = int(text)
+        return str(number * self.factor if number >= 0 else -1)
+
+
+class TopicConfigError(ValueError):
+    """A setting that a topic cannot have: answer INVALID_CONFIG with the message."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSetting:
+    """One setting: ``rules`` hold for its value, ``broker`` gives its default (the first that is set wins)."""
+
+    type: ConfigType
+    default: str
+    rules: tuple[Allowed, ...]
+    documentation: str
+    broker: tuple[BrokerDefault, ...] = ()
+
+    def read(self, name: str, text: str) -> Any:
+        """The value of ``text`` for this setting, called ``name``.
+
+        :raises TopicConfigError: if it is none that the setting may have here.
+        """
+        try:
+            value = read_value(self.type, text)
+        except ValueError as error:
+            raise TopicConfigError(_wrong(name, text, str(error))) from None
+        refusal = first_refusal(value, self.rules)
+        if refusal is not None:
+            raise TopicConfigError(_wrong(name, text, refusal))
+        return value
+
+
+def _wrong(name: str, text: str, why: str) -> str:
+    return f"Invalid value {text[:80]} for configuration {name}: {why}"
+
+
+def _setting(
+    kind: ConfigType, default: str, rules: Allowed | tuple[Allowed, ...], documentation: str, *broker: str
+) -> TopicSetting:
+    known = tuple(BrokerDefault(name, _FACTORS.get(name, 1)) for name in broker)
+    return TopicSetting(kind, default, rules if isinstance(rules, tuple) else (rules,), documentation, known)
+
+
+_FACTORS = {
+    "log.roll.hours": _HOUR_MS,
+    "log.roll.jitter.hours": _HOUR_MS,
+    "log.retention.minutes": _MINUTE_MS,
+    "log.retention.hours": _HOUR_MS,
+}
+_throttled = Allowed("a list of partition:broker, or *", lambda found: bool(_THROTTLED.fullmatch(",".join(found))))
+_kept_as_sent = (
+    one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+    only("producer", "this broker keeps every batch as its producer compressed it"),
+)
+_flushed = "when writes reach the disk is the broker's durability, not a topic's setting"
+_one_node = only(1, "a single node is the one replica in sync")
+
+TOPIC_SETTINGS: Mapping[str, TopicSetting] = {
+    "cleanup.policy": _setting(
+        LIST, DELETE, some_of(COMPACT, DELETE), "Remove old segments, compact by key, both, or neither.",
+        "log.cleanup.policy"),
+    "compression.gzip.level": _setting(
+        INT, "-1", Allowed("[1,...,9] or -1", lambda n: n == -1 or 1 <= n <= 9), "No effect without compression.type.",
+        "compression.gzip.level"),
+    "compression.lz4.level": _setting(
+        INT, "9", between(1, 17), "No effect without compression.type.", "compression.lz4.level"),
+    "compression.type": _setting(
+        STRING, "producer", _kept_as_sent, "Batches stay as their producer compressed them.", "compression.type"),
+    "compression.zstd.level": _setting(
+        INT, "3", between(-131072, 22), "No effect without compression.type.", "compression.zstd.level"),
+    "delete.retention.ms": _setting(
+        LONG, "86400000", at_least(0), "How long compaction keeps a deletion marker (a null value), in milliseconds.",
+        "log.cleaner.delete.retention.ms"),
+    "errors.deadletterqueue.group.enable": _setting(
+        BOOLEAN, "false", only(False, "this broker has no share groups"), "Dead-letter queue of share groups."),
+    "file.delete.delay.ms": _setting(
+        LONG, "60000", at_least(0), "The longest that a removed segment's file stays, in milliseconds.",
+        "log.segment.delete.delay.ms"),
+    "flush.messages": _setting(
+        LONG, _MOST, (at_least(1), only(2**63 - 1, _flushed)), "Records between two fsyncs.",
+        "log.flush.interval.messages"),
+    "flush.ms": _setting(
+        LONG, _MOST, (at_least(0), only(2**63 - 1, _flushed)), "Milliseconds between two fsyncs.",
+        "log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
+    "follower.replication.throttled.replicas": _setting(
+        LIST, "", _throttled, "No effect: a single node does not replicate."),
+    "index.interval.bytes": _setting(
+        INT, "4096", at_least(0), "Bytes of records between two entries of an index.", "log.index.interval.bytes"),
+    "leader.replication.throttled.replicas": _setting(
+        LIST, "", _throttled, "No effect: a single node does not replicate."),
+    "local.retention.bytes": _setting(
+        LONG, "-2", at_least(-2), "No effect without tiered storage.", "log.local.retention.bytes"),
+    "local.retention.ms": _setting(
+        LONG, "-2", at_least(-2), "No effect without tiered storage.", "log.local.retention.ms"),
+    "max.compaction.lag.ms": _setting(
+        LONG, _MOST, at_least(1), "The longest that a record may stay uncompacted, in milliseconds.",
+        "log.cleaner.max.compaction.lag.ms"),
+    "max.decompressed.message.bytes": _setting(
+        INT, "2147483639", (between(1, 2147483639), only(2147483639, "this broker does not open what it stores")),
+        "The largest record after decompression."),
+    "max.message.bytes": _setting(
+        INT, "1048588", at_least(0), "The largest record batch, in bytes.", "message.max.bytes"),
+    "message.timestamp.after.max.ms": _setting(
+        LONG, "3600000", at_least(0), "How far ahead of the broker's clock a record's timestamp may be.",
+        "log.message.timestamp.after.max.ms"),
+    "message.timestamp.before.max.ms": _setting(
+        LONG, _MOST, at_least(0), "How far behind the broker's clock a record's timestamp may be.",
+        "log.message.timestamp.before.max.ms"),
+    "message.timestamp.type": _setting(
+        STRING, "CreateTime", one_of("CreateTime", "LogAppendTime"), "Whose clock stamps records.",
+        "log.message.timestamp.type"),
+    "min.cleanable.dirty.ratio": _setting(
+        DOUBLE, "0.5", between(0, 1), "The part of a log that is uncompacted before it is compacted.",
+        "log.cleaner.min.cleanable.ratio"),
+    "min.compaction.lag.ms": _setting(
+        LONG, "0", at_least(0), "The least time that a record stays uncompacted, in milliseconds.",
+        "log.cleaner.min.compaction.lag.ms"),
+    "min.insync.replicas": _setting(
+        INT, "1", (at_least(1), _one_node), "Replicas that acks=all waits for.", "min.insync.replicas"),
+    "preallocate": _setting(
+        BOOLEAN, "false", only(False, "this broker does not preallocate files"), "Preallocate segments.",
+        "log.preallocate"),
+    "remote.copy.lag.bytes": _setting(LONG, "-1", at_least(-1), "No effect without tiered storage."),
+    "remote.copy.lag.ms": _setting(LONG, "0", at_least(-1), "No effect without tiered storage."),
+    "remote.log.copy.disable": _setting(BOOLEAN, "false", ANYTHING, "No effect without tiered storage."),
+    "remote.log.delete.on.disable": _setting(BOOLEAN, "false", ANYTHING, "No effect without tiered storage."),
+    "remote.storage.enable": _setting(BOOLEAN, "false", only(False, _NO_TIERS), "Tiered storage."),
+    "retention.bytes": _setting(
+        LONG, "-1", ANYTHING, "The size of a partition beyond which its oldest segments go; negative: no limit.",
+        "log.retention.bytes"),
+    "retention.ms": _setting(
+        LONG, _WEEK_MS, at_least(-1), "The age at which segments go, in milliseconds; -1: no limit.",
+        "log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+    "segment.bytes": _setting(
+        INT, "1073741824", at_least(SMALLEST_SEGMENT_BYTES), "The size at which a segment is full.",
+        "log.segment.bytes"),
+    "segment.index.bytes": _setting(
+        INT, "10485760", at_least(4), "The size at which a segment's index is full.", "log.index.size.max.bytes"),
+    "segment.jitter.ms": _setting(
+        LONG, "0", at_least(0), "The most by which a segment may be rolled early; here it never is.",
+        "log.roll.jitter.ms", "log.roll.jitter.hours"),
+    "segment.ms": _setting(
+        LONG, _WEEK_MS, at_least(1), "The age at which a segment is rolled though it is not full, in milliseconds.",
+        "log.roll.ms", "log.roll.hours"),
+    "unclean.leader.election.enable": _setting(
+        BOOLEAN, "false", ANYTHING, "No effect: a single node's leader is always in sync.",
+        "unclean.leader.election.enable"),
+}  # fmt: skip
+"""By name, as LogConfig has them; the rules of Kafka come before those of this broker."""
