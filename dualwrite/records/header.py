@@ -22,13 +22,17 @@ _EXTENT = struct.Struct(">qi11xi")
 _PLACE = struct.Struct(">qiibI")
 _OFFSET_AND_LENGTH = struct.Struct(">qi")
 _PREFIX_SIZE = _OFFSET_AND_LENGTH.size
+_CRC_AT = 17
 _CHECKED_FROM = 21
+_MAX_TIMESTAMP_AT = 35
 MAX_SEQUENCE = 2**31 - 1
 
 _COMPRESSION_MASK = 0x07
 _APPEND_TIME_BIT = 0x08
 _TRANSACTIONAL_BIT = 0x10
 _CONTROL_BIT = 0x20
+_DELETE_HORIZON_BIT = 0x40
+NO_TIMESTAMP = -1
 
 
 class MalformedBatchError(ValueError):
@@ -95,6 +99,12 @@ class BatchHeader(NamedTuple):
         return bool(self.attributes & _APPEND_TIME_BIT)
 
     @property
+    def delete_horizon_ms(self) -> int | None:
+        """When the batch's tombstones or marker may go, noted by the cleaner that found them first; None if none has.
+        The base timestamp holds it then (KIP-534)."""
+        return self.base_timestamp if self.attributes & _DELETE_HORIZON_BIT else None
+
+    @property
     def compression(self) -> int:
         """0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."""
         return self.attributes & _COMPRESSION_MASK
@@ -150,6 +160,45 @@ def place_batch(batch: bytearray | memoryview, base_offset: int, leader_epoch: i
     """Write ``base_offset`` and ``leader_epoch`` into ``batch``; neither is covered by the checksum."""
     struct.pack_into(">q", batch, 0, base_offset)
     struct.pack_into(">i", batch, 12, leader_epoch)
+
+
+def stamp_append_time(batch: bytearray, timestamp: int) -> None:
+    """Make ``timestamp`` that of every record of ``batch`` (LogAppendTime), as its broker may: the records keep their
+    own, which nobody looks at any more.
+
+    :param timestamp: milliseconds since the epoch.
+    """
+    (attributes,) = struct.unpack_from(">h", batch, _CHECKED_FROM)
+    struct.pack_into(">h", batch, _CHECKED_FROM, attributes | _APPEND_TIME_BIT)
+    struct.pack_into(">q", batch, _MAX_TIMESTAMP_AT, timestamp)
+    seal_again(batch)
+
+
+def seal_again(batch: bytearray) -> None:
+    """Write the checksum that the changed ``batch`` has now."""
+    struct.pack_into(">I", batch, _CRC_AT, crc32c.crc32c(memoryview(batch)[_CHECKED_FROM:]))
+
+
+def rebuild_batch(header: BatchHeader, body: bytes) -> bytes:
+    """A whole batch with the fields of ``header``, but for its length and checksum, around ``body`` as it is to be on
+    disk."""
+    length = HEADER_SIZE - _PREFIX_SIZE + len(body)
+    batch = bytearray(_LAYOUT.pack(*header._replace(batch_length=length, crc=0)))
+    batch += body
+    seal_again(batch)
+    return bytes(batch)
+
+
+def with_delete_horizon(header: BatchHeader, horizon_ms: int) -> BatchHeader:
+    """``header`` with ``horizon_ms`` noted; the records' timestamps must be written relative to it."""
+    return header._replace(attributes=header.attributes | _DELETE_HORIZON_BIT, base_timestamp=horizon_ms)
+
+
+def emptied(header: BatchHeader) -> BatchHeader:
+    """The header of a batch whose records are all gone, kept for its producer's sequence or the log's last offset
+    (Kafka: DefaultRecordBatch.writeEmptyHeader)."""
+    kept = header.attributes & (_APPEND_TIME_BIT | _TRANSACTIONAL_BIT | _CONTROL_BIT)
+    return header._replace(attributes=kept, base_timestamp=NO_TIMESTAMP, record_count=0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from dualwrite.broker.embedded import EmbeddedBroker
-from tests.broker.calls import TWO_PHASE_TIMEOUT, describe, identity, init, ongoing, unique
+from dualwrite.records.compression import Codec
+from dualwrite.records.header import iterate_batches
+from tests.broker.calls import TWO_PHASE_TIMEOUT, describe, fetch, identity, init, list_offset, ongoing, unique
 from tests.broker.consumers import CONSUMER, consume
 from tests.broker.raw import PATIENCE_SECONDS, RawClient
 
@@ -247,3 +249,19 @@ def test_an_open_transaction_is_committed_by_its_producer_after_a_kill(mortal: E
         producer.produce(name, b"after %d" % number)
         producer.commit_transaction(PATIENCE_SECONDS)
     assert consume(servers, name)[0] == [b"%s %d" % (word, n) for n in range(3) for word in (b"before", b"after")]
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_a_moment_is_found_to_the_record_in_batches_of_every_codec(servers: str, client: RawClient, codec: str) -> None:
+    topic = created(servers)
+    producer = Producer({"bootstrap.servers": servers, "compression.type": codec, "linger.ms": 1000})
+    moments = [1000, 1010, 1030, 1020, 1040] * 20
+    for moment in moments:
+        producer.produce(topic, b"the same again and again " * 10, partition=0, timestamp=moment)
+    assert producer.flush(PATIENCE_SECONDS) == 0
+    batches = [header for header, _ in iterate_batches(fetch(client, topic).records)]
+    assert [(header.record_count, header.compression) for header in batches] == [(100, Codec[codec.upper()])]
+    for wanted, offset in ((0, 0), (1005, 1), (1011, 2), (1031, 4), (-3, 4)):
+        answer = list_offset(client, topic, wanted)
+        assert (answer.timestamp, answer.offset) == (moments[offset], offset)
+    assert list_offset(client, topic, 1041).offset == -1

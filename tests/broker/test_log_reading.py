@@ -192,7 +192,7 @@ def test_timestamps_are_found_across_index_entries() -> None:
         assert log.max_timestamp(before) == expected
 
 
-def test_a_compressed_batch_answers_with_its_base_offset() -> None:
+def test_a_compressed_batch_is_opened_for_its_records_timestamps() -> None:
     log = opened(MemoryFiles())
     add_each(log, [5])
     builder = MemoryRecordsBuilder(magic=2, compression_type=GZIP, batch_size=1 << 16)
@@ -201,9 +201,9 @@ def test_a_compressed_batch_answers_with_its_base_offset() -> None:
     builder.close()
     add_placed(log, builder.buffer())
     assert peek_header(log.read(1, 1000, 4)).compression == GZIP
-    assert log.offset_for_timestamp(7, 4) == (10, 1), "the first record's timestamp stands in the header"
-    assert log.offset_for_timestamp(15, 4) == (30, 1)
-    assert log.max_timestamp(4) == (30, 1)
+    assert log.offset_for_timestamp(7, 4) == (10, 1)
+    assert log.offset_for_timestamp(15, 4) == (20, 2)
+    assert log.max_timestamp(4) == (30, 3)
     assert log.offset_for_timestamp(31, 4) is None
 
 

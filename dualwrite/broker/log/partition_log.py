@@ -124,8 +124,7 @@ class PartitionLog:
     def offset_for_timestamp(self, timestamp: int, before: int) -> tuple[int, int] | None:
         """(timestamp, offset) of the first record at or after ``timestamp``, if its offset is below ``before``.
 
-        Exact to the record for uncompressed batches. A compressed batch is not opened: the answer is then its base
-        offset, with the batch's highest timestamp if its first record is older than ``timestamp``.
+        Exact to the record: the batch is opened, if it can be.
 
         :param timestamp: milliseconds since the epoch.
         """

@@ -9,7 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 
 from dualwrite.ports import File
-from dualwrite.records.batch import iterate_records
+from dualwrite.records.compression import batch_body
 from dualwrite.records.header import (
     HEADER_SIZE,
     BatchHeader,
@@ -18,6 +18,7 @@ from dualwrite.records.header import (
     peek_extent,
     peek_header,
 )
+from dualwrite.records.rewriting import iterate_spans
 
 OnBatch = Callable[[BatchHeader, bytes | None], None]
 """Called with each batch of a log that is opened: its header and, if it is a control batch, all of its bytes."""
@@ -176,13 +177,11 @@ class Segment:
 
     def _first_record(self, position: int, header: BatchHeader, timestamp: int) -> tuple[int, int]:
         """Timestamp and offset of the batch's first record at or after ``timestamp``. A batch whose records cannot be
-        read here (compressed, or nonsense that a client wrote) answers with its base offset."""
-        if header.has_append_time or header.base_timestamp >= timestamp:
-            first = header.max_timestamp if header.has_append_time else header.base_timestamp
-            return first, header.base_offset
+        opened (nonsense that a client wrote) answers with its base offset."""
         inexact = header.max_timestamp, header.base_offset
         try:
-            records = iterate_records(self._file.read(position, header.size))
+            body = batch_body(header, self._file.read(position, header.size))
+            records = iterate_spans(header, body)
             return next(
                 ((record.timestamp, record.offset) for record in records if record.timestamp >= timestamp), inexact
             )

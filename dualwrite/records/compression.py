@@ -1,0 +1,171 @@
+"""The codecs of record batches: gzip, snappy, lz4 and zstd, as Kafka's CompressionType names and writes them.
+
+Batches stay as they came in the log and on the way to consumers. They are opened for what cannot be told from outside:
+an exact look-up by timestamp, the clean-up of a compacted topic, a topic with a codec of its own.
+"""
+
+import struct
+import zlib
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any
+
+import cramjam
+
+from dualwrite.records.header import HEADER_SIZE, BatchHeader, MalformedBatchError
+
+LARGEST_BODY = 64 * 1024 * 1024
+"""Bytes that the records of one batch may take when opened. Kafka has no limit, but its streams need no room for all of
+them; here a few bytes that stand for gigabytes would take the broker's memory."""
+
+_XERIAL = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
+_XERIAL_MAGIC = _XERIAL[:8]
+_XERIAL_BLOCK = 32 * 1024
+_INT = struct.Struct(">i")
+# Magic, descriptor and its checksum of an lz4 frame as Java reads it (Lz4BlockInputStream): independent 64 KiB blocks.
+_LZ4_HEADER = b"\x04\x22\x4d\x18\x60\x40\x82"
+_LZ4_BLOCK = 64 * 1024
+_LZ4_SIZE = struct.Struct("<I")
+_LZ4_STORED = 0x8000_0000
+_ZSTD_LEVEL = 3
+_FIRST_ROOM = 64 * 1024
+
+
+class Codec(IntEnum):
+    """How the records of a batch are compressed; the values are those of the header's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+def batch_body(header: BatchHeader, batch: bytes | memoryview, limit: int = LARGEST_BODY) -> bytes | memoryview:
+    """The records of ``batch``, opened if they are compressed.
+
+    :param limit: the most bytes that they may take.
+    :raises MalformedBatchError: if they are no data of the codec that the header names, or larger than ``limit``.
+    """
+    body = memoryview(batch)[HEADER_SIZE : header.size]
+    return decompress(header.compression, body, limit) if header.compression else body
+
+
+def decompress(codec: int, data: bytes | memoryview, limit: int = LARGEST_BODY) -> bytes:
+    """What ``data`` stands for.
+
+    :param codec: a :class:`Codec` that is not NONE.
+    :param limit: the most bytes that it may be.
+    :raises MalformedBatchError: if the codec is unknown, or ``data`` is not its output or stands for more than that.
+    """
+    opener = _OPENERS.get(codec)
+    if opener is None:
+        raise MalformedBatchError(f"records compressed by unknown codec {codec}")
+    try:
+        return opener(bytes(data), limit)
+    except (zlib.error, cramjam.DecompressionError, struct.error, OSError, OverflowError) as error:
+        raise MalformedBatchError(f"{Codec(codec).name.lower()} records that cannot be opened: {error}") from None
+
+
+def compress(codec: int, data: bytes) -> bytes:
+    """``data`` as a Kafka client of any kind reads it.
+
+    :param codec: a :class:`Codec` that is not NONE.
+    """
+    return _CLOSERS[codec](data)
+
+
+def _too_large(limit: int) -> MalformedBatchError:
+    return MalformedBatchError(f"compressed records that stand for more than {limit} bytes")
+
+
+def _gunzip(data: bytes, limit: int) -> bytes:
+    out = bytearray()
+    while data:  # a file of gzip may have several members
+        member = zlib.decompressobj(wbits=31)
+        out += member.decompress(data, limit - len(out) + 1)
+        if len(out) > limit:
+            raise _too_large(limit)
+        if not member.eof:
+            raise MalformedBatchError("gzip records that end too early")
+        data = member.unused_data
+    return bytes(out)
+
+
+def _gzip(data: bytes) -> bytes:
+    member = zlib.compressobj(wbits=31)
+    return member.compress(data) + member.flush()
+
+
+def _unsnap(data: bytes, limit: int) -> bytes:
+    """Both forms that Java's SnappyInputStream reads: its own frames, and one raw block as librdkafka writes."""
+    if not data.startswith(_XERIAL_MAGIC):
+        return _unsnap_block(data, limit)
+    out = bytearray()
+    position = len(_XERIAL)
+    while position < len(data):
+        (size,) = _INT.unpack_from(data, position)
+        position += _INT.size
+        if not 0 <= size <= len(data) - position:
+            raise MalformedBatchError("snappy records with a block that runs past the end")
+        out += _unsnap_block(data[position : position + size], limit - len(out))
+        position += size
+    return bytes(out)
+
+
+def _unsnap_block(block: bytes, limit: int) -> bytes:
+    if cramjam.snappy.decompress_raw_len(block) > limit:
+        raise _too_large(limit)
+    return bytes(cramjam.snappy.decompress_raw(block))
+
+
+def _snap(data: bytes) -> bytes:
+    out = [_XERIAL]
+    for start in range(0, len(data), _XERIAL_BLOCK):
+        block = bytes(cramjam.snappy.compress_raw(data[start : start + _XERIAL_BLOCK]))
+        out += [_INT.pack(len(block)), block]
+    return b"".join(out)
+
+
+def _lz4(data: bytes) -> bytes:
+    out = [_LZ4_HEADER]
+    for start in range(0, len(data), _LZ4_BLOCK):
+        plain = data[start : start + _LZ4_BLOCK]
+        block = bytes(cramjam.lz4.compress_block(plain, store_size=False))
+        stored = len(block) >= len(plain)
+        out += [_LZ4_SIZE.pack(len(plain) | _LZ4_STORED if stored else len(block)), plain if stored else block]
+    return b"".join([*out, _LZ4_SIZE.pack(0)])
+
+
+def _zstd(data: bytes) -> bytes:
+    return bytes(cramjam.zstd.compress(data, level=_ZSTD_LEVEL))
+
+
+def _opener(codec: Any) -> Callable[[bytes, int], bytes]:
+    def decompress_within(data: bytes, limit: int) -> bytes:
+        """The library tells neither a frame's size nor whether it failed for want of room: so try, with ever more."""
+        room = min(limit, max(_FIRST_ROOM, 4 * len(data)))
+        while True:
+            out = bytearray(room)
+            try:
+                return bytes(memoryview(out)[: codec.decompress_into(data, out)])
+            except cramjam.DecompressionError as error:
+                if room == limit:
+                    raise MalformedBatchError(f"records that cannot be opened in {limit} bytes: {error}") from None
+            room = min(limit, 4 * room)
+
+    return decompress_within
+
+
+_OPENERS: dict[int, Callable[[bytes, int], bytes]] = {
+    Codec.GZIP: _gunzip,
+    Codec.SNAPPY: _unsnap,
+    Codec.LZ4: _opener(cramjam.lz4),
+    Codec.ZSTD: _opener(cramjam.zstd),
+}
+_CLOSERS: dict[int, Callable[[bytes], bytes]] = {
+    Codec.GZIP: _gzip,
+    Codec.SNAPPY: _snap,
+    Codec.LZ4: _lz4,
+    Codec.ZSTD: _zstd,
+}

@@ -1,0 +1,111 @@
+"""Records of any batch one by one, as they lie in it, and batches with fewer of them: what a cleaner needs.
+
+A record keeps its bytes: its offset is relative to the batch's base offset, which stays, and headers are never looked
+into. Only its timestamp is written anew, where the base timestamp makes way for a delete horizon (KIP-534).
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from dualwrite.records.compression import Codec, compress
+from dualwrite.records.header import (
+    BatchHeader,
+    MalformedBatchError,
+    emptied,
+    rebuild_batch,
+    with_delete_horizon,
+)
+from dualwrite.records.varint import decode_varint, encode_varint
+
+_HALF = 2**63
+
+
+class Span(NamedTuple):
+    """One record and where it is: ``body[start:end]``, its size in front included."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    is_tombstone: bool
+    start: int
+    end: int
+
+
+def iterate_spans(header: BatchHeader, body: bytes | memoryview) -> Iterator[Span]:
+    """The records of a batch, of which ``body`` are the opened records.
+
+    :raises MalformedBatchError: if they do not fill it exactly.
+    """
+    position, base_offset, base_timestamp = 0, header.base_offset, header.base_timestamp
+    append_time = header.max_timestamp if header.has_append_time else None
+    try:
+        for _ in range(header.record_count):
+            start = position
+            size, position = decode_varint(body, position)
+            end = position + size
+            if size < 0 or end > len(body):
+                raise ValueError("impossible size")
+            delta, position = decode_varint(body, position + 1)
+            offset_delta, position = decode_varint(body, position)
+            key_size, position = decode_varint(body, position)
+            key = None
+            if key_size >= 0:
+                key = bytes(body[position : position + key_size])
+                position += key_size
+            value_size, position = decode_varint(body, position)
+            if position + max(value_size, 0) > end:
+                raise ValueError("key and value run past the record's end")
+            timestamp = base_timestamp + delta if append_time is None else append_time
+            yield Span(base_offset + offset_delta, _wrapped(timestamp), key, value_size < 0, start, end)
+            position = end
+    except (ValueError, IndexError) as error:
+        raise MalformedBatchError(f"record at byte {position} of the opened batch: {error}") from None
+    if position != len(body):
+        raise MalformedBatchError(f"records end at byte {position} of {len(body)}")
+
+
+def with_records(
+    header: BatchHeader, body: bytes | memoryview, kept: Iterable[Span], horizon_ms: int | None = None
+) -> bytes:
+    """The batch with the records ``kept`` alone; if there are none an empty one, which keeps the producer's sequence.
+
+    :param body: the opened records.
+    :param horizon_ms: the delete horizon to note in a batch that has none.
+    """
+    spans = list(kept)
+    if not spans:
+        return empty_batch(header)
+    if horizon_ms is None:
+        parts = [bytes(body[span.start : span.end]) for span in spans]
+    else:
+        parts = [_moved(body, span, header, horizon_ms) for span in spans]
+    if not header.has_append_time:
+        header = header._replace(max_timestamp=max(span.timestamp for span in spans))
+    if horizon_ms is not None:
+        header = with_delete_horizon(header, horizon_ms)
+    records = b"".join(parts)
+    if header.compression != Codec.NONE:
+        records = compress(header.compression, records)
+    return rebuild_batch(header._replace(record_count=len(spans)), records)
+
+
+def empty_batch(header: BatchHeader) -> bytes:
+    """The batch without records: 61 bytes that keep its offsets and its producer's last sequence."""
+    return rebuild_batch(emptied(header), b"")
+
+
+def _moved(body: bytes | memoryview, span: Span, header: BatchHeader, base_timestamp: int) -> bytes:
+    """The bytes of one record, its timestamp now relative to ``base_timestamp``."""
+    _, at = decode_varint(body, span.start)
+    delta, rest = decode_varint(body, at + 1)
+    content = (
+        bytes(body[at : at + 1])
+        + encode_varint(_wrapped(header.base_timestamp + delta - base_timestamp))
+        + bytes(body[rest : span.end])
+    )
+    return encode_varint(len(content)) + content
+
+
+def _wrapped(timestamp: int) -> int:
+    """As a sum of Java's longs: what nonsense a client wrote must not stop a cleaner."""
+    return timestamp if -_HALF <= timestamp < _HALF else (timestamp + _HALF) % (2 * _HALF) - _HALF
