@@ -1,0 +1,251 @@
+"""The workloads, each run by client processes of its own, so that no client shares an interpreter with another or with
+what measures it. All go through librdkafka.
+
+    python -m benchmarks.clients WORKLOAD '{"bootstrap": "HOST:PORT", "topic": "t", ...}'
+
+A process says ``ready`` once it is connected and warm, waits for a line, does its work, and prints one line of JSON.
+:func:`run` starts as many as wanted, lets them go at the same moment, and gathers what they say.
+"""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, Producer, TopicPartition
+
+Result = dict[str, Any]
+Work = Callable[[], Result]
+"""A workload that is connected and warm, and starts when it is called."""
+
+_QUIET = {"log_level": 4}  # warnings
+_BATCH = 5000
+_FLUSH_SECONDS = 120.0
+_PATIENCE_SECONDS = 30.0
+
+
+def transactions(bootstrap: str, topic: str, producers: int, seconds: float, size: int = 200) -> Work:
+    """Transactions of one record, one after another on each of ``producers`` threads: how long each took, in ms."""
+    connected = [_transactional_producer(bootstrap, f"{topic}-{index}") for index in range(producers)]
+    value = b"v" * size
+    for producer in connected:
+        _transaction(producer, topic, value)
+
+    def work() -> Result:
+        took: list[list[float]] = [[] for _ in connected]
+        deadline = time.monotonic() + seconds
+
+        def loop(producer: Producer, mine: list[float]) -> None:
+            while (began := time.monotonic()) < deadline:
+                _transaction(producer, topic, value)
+                mine.append((time.monotonic() - began) * 1000)
+
+        threads = [threading.Thread(target=loop, args=pair) for pair in zip(connected, took, strict=True)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return {"milliseconds": [each for mine in took for each in mine]}
+
+    return work
+
+
+def produce(bootstrap: str, topic: str, total: int, size: int) -> Work:
+    """``total`` bytes in records of ``size``, all of them acknowledged at the end."""
+    failures: list[str] = []
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "linger.ms": 5,
+            "batch.size": 1_000_000,
+            "queue.buffering.max.messages": 1_000_000,
+            "queue.buffering.max.kbytes": 256 * 1024,
+            "delivery.report.only.error": True,
+        }
+    )
+
+    def report(error: object, _: object) -> None:
+        failures.append(str(error))
+
+    produce_one(producer, topic)
+
+    def work() -> Result:
+        left = total // size
+        while left:
+            wanted = min(left, _BATCH)
+            messages = [{"value": b"v" * size} for _ in range(wanted)]
+            left -= producer.produce_batch(topic, messages, on_delivery=report)
+            producer.poll(0.01 if "_error" in messages[-1] else 0)  # the queue is full: let it drain
+        if producer.flush(_FLUSH_SECONDS) or failures:
+            raise RuntimeError(f"records were not delivered: {failures[:1] or 'no answer in time'}")
+        return {"bytes": total // size * size}
+
+    return work
+
+
+def consume(bootstrap: str, topic: str, total: int, size: int) -> Work:
+    """``total`` bytes in records of ``size``, read from the beginning of partition 0."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "benchmark",
+            "enable.auto.commit": False,
+            "queued.max.messages.kbytes": 128 * 1024,
+        }
+    )
+    consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=_PATIENCE_SECONDS)
+
+    def work() -> Result:
+        consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+        wanted, seen = total // size, 0
+        while seen < wanted:
+            messages = consumer.consume(min(wanted - seen, 10_000), timeout=_PATIENCE_SECONDS)
+            if not messages:
+                raise RuntimeError(f"{seen} of {wanted} records came")
+            seen += len(messages)
+        return {"bytes": seen * size}
+
+    return work
+
+
+def end_to_end(bootstrap: str, topic: str, seconds: float, rate: float, transactional: bool) -> Work:
+    """Records at a steady rate, each produced by one thread and consumed by another: how long each was under way."""
+    if transactional:
+        producer = _transactional_producer(bootstrap, topic)
+        _transaction(producer, topic, b"0")
+    else:
+        producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "enable.idempotence": True})
+        produce_one(producer, topic)
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "benchmark", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, 0, OFFSET_END)])
+    while True:  # the position is at the end once something of ours comes back
+        _send(producer, topic, transactional, b"0")
+        if consumer.poll(0.2) is not None:
+            break
+    while consumer.poll(0.3) is not None:
+        pass
+
+    def work() -> Result:
+        count = int(seconds * rate)
+
+        def send() -> None:
+            began = time.monotonic()
+            for index in range(count):
+                time.sleep(max(0.0, began + index / rate - time.monotonic()))
+                _send(producer, topic, transactional, str(time.monotonic_ns()).encode())
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        took = []
+        while len(took) < count:
+            message = consumer.poll(_PATIENCE_SECONDS)
+            if message is None or message.error():
+                raise RuntimeError(f"{len(took)} of {count} records came")
+            took.append((time.monotonic_ns() - int(message.value() or b"0")) / 1e6)
+        sender.join()
+        producer.flush(_PATIENCE_SECONDS)
+        return {"milliseconds": took}
+
+    return work
+
+
+def _transactional_producer(bootstrap: str, transactional_id: str) -> Producer:
+    producer = Producer(
+        {**_QUIET, "bootstrap.servers": bootstrap, "transactional.id": transactional_id, "linger.ms": 0}
+    )
+    producer.init_transactions(_PATIENCE_SECONDS)
+    return producer
+
+
+def _transaction(producer: Producer, topic: str, value: bytes) -> None:
+    producer.begin_transaction()
+    producer.produce(topic, value, partition=0)
+    producer.commit_transaction(_PATIENCE_SECONDS)
+
+
+def produce_one(producer: Producer, topic: str) -> None:
+    """One record, acknowledged.
+
+    :raises RuntimeError: if it is not.
+    """
+    producer.produce(topic, b"0", partition=0)
+    if producer.flush(_PATIENCE_SECONDS):
+        raise RuntimeError("the first record was not acknowledged")
+
+
+def _send(producer: Producer, topic: str, transactional: bool, value: bytes) -> None:
+    if transactional:
+        _transaction(producer, topic, value)
+    else:
+        producer.produce(topic, value, partition=0)
+        producer.poll(0)
+
+
+WORKLOADS: Mapping[str, Callable[..., Work]] = {
+    "transactions": transactions,
+    "produce": produce,
+    "consume": consume,
+    "end_to_end": end_to_end,
+}
+
+
+def run(workload: str, settings: Sequence[Mapping[str, object]], on_go: Callable[[], None]) -> list[Result]:
+    """The results of one process for each of ``settings``, with ``began`` and ``ended`` on the monotonic clock and the
+    processor time ``cpu`` that each took, in seconds.
+
+    :param on_go: called when all are ready, before they are let go.
+    :raises RuntimeError: if one fails; it has said why on stderr.
+    """
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.clients", workload, json.dumps(each)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for each in settings
+    ]
+    try:
+        for process in processes:
+            if _line(process) != "ready\n":
+                raise RuntimeError(f"a client of {workload} did not get ready")
+        on_go()
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        return [_result(workload, process) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def _line(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+def _result(workload: str, process: "subprocess.Popen[str]") -> Result:
+    line = _line(process)
+    if not line:
+        raise RuntimeError(f"a client of {workload} failed")
+    result: Result = json.loads(line)
+    return result
+
+
+def main() -> None:
+    """One client process."""
+    work = WORKLOADS[sys.argv[1]](**json.loads(sys.argv[2]))
+    print("ready", flush=True)
+    sys.stdin.readline()
+    began, cpu_before = time.monotonic(), time.process_time()
+    result = work()
+    print(json.dumps({**result, "began": began, "ended": time.monotonic(), "cpu": time.process_time() - cpu_before}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""Samples of alternating rounds as medians, ratios, a table and JSON."""
+
+import os
+import platform
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import confluent_kafka
+
+from benchmarks.contenders import KAFKA, OURS
+from benchmarks.figures import LOADS, Sample, unit_of
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One figure at one durability: the samples of every contender, in the order of the rounds."""
+
+    figure: str
+    durability: str
+    samples: Mapping[str, Sequence[Sample]] = field(default_factory=dict)
+
+    def values(self, contender: str, line: str) -> list[float]:
+        """What ``contender`` reached in ``line``, by round."""
+        return [sample[line] for sample in self.samples.get(contender, ())]
+
+    def ratio(self, line: str) -> float | None:
+        """The median of ours divided by that of Apache Kafka; None without both, or for a load."""
+        ours, kafka = self.values(OURS, line), self.values(KAFKA, line)
+        if not ours or not kafka or unit_of(line).is_load or not statistics.median(kafka):
+            return None
+        return statistics.median(ours) / statistics.median(kafka)
+
+
+def is_ahead(line: str, ratio: float) -> bool:
+    """True if a ratio of ours to Kafka's says that ours is better."""
+    return ratio > 1 if unit_of(line).more_is_better else ratio < 1
+
+
+def markdown(comparison: Comparison) -> Iterator[str]:
+    """A table of one comparison: medians, with the lowest and the highest round."""
+    yield f"### {comparison.figure}, durability={comparison.durability}"
+    yield ""
+    yield "| | dualwrite | Apache Kafka | ours / Kafka | | processors busy: broker + clients |"
+    yield "|---|--:|--:|--:|---|---|"
+    for line in comparison.samples[OURS][0]:
+        if unit_of(line).is_load:
+            continue
+        cells = [_cell(comparison.values(name, line)) for name in (OURS, KAFKA)]
+        ratio = comparison.ratio(line)
+        verdict = "" if ratio is None else "ahead" if is_ahead(line, ratio) else "behind"
+        shown = "" if ratio is None else f"{ratio:.2f}"
+        name = f"{line} ({unit_of(line).name})" if not line.endswith(f", {unit_of(line).name}") else line
+        yield f"| {name} | {cells[0]} | {cells[1]} | {shown} | {verdict} | {_loads(comparison, line)} |"
+    yield ""
+
+
+def _loads(comparison: Comparison, line: str) -> str:
+    """How many processors were busy, with ours; with Kafka. Once for each measurement, beside its first line."""
+    lines = list(comparison.samples[OURS][0])
+    measured = line.rpartition(", ")[0]
+    loads = [f"{measured}, {who}" for who in LOADS]
+    if loads[0] not in lines or line != next(each for each in lines if each.startswith(f"{measured}, ")):
+        return ""
+    return "; ".join(
+        " + ".join(f"{statistics.median(comparison.values(contender, each)):.2f}" for each in loads)
+        for contender in comparison.samples
+    )
+
+
+def as_json(comparisons: Sequence[Comparison], rounds: int) -> dict[str, object]:
+    """Everything that was measured, and where."""
+    return {
+        "machine": machine(),
+        "rounds": rounds,
+        "figures": [
+            {
+                "figure": comparison.figure,
+                "durability": comparison.durability,
+                "samples": comparison.samples,
+                "ratios": {line: comparison.ratio(line) for line in comparison.samples[OURS][0]},
+            }
+            for comparison in comparisons
+        ],
+    }
+
+
+def machine() -> dict[str, object]:
+    """What the numbers depend on."""
+    return {
+        "processors": os.cpu_count(),
+        "architecture": platform.machine(),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "librdkafka": confluent_kafka.libversion()[0],
+    }
+
+
+def _cell(values: Sequence[float]) -> str:
+    if not values:
+        return ""
+    median = statistics.median(values)
+    spread = f" ({_number(min(values))} to {_number(max(values))})" if len(values) > 1 else ""
+    return _number(median) + spread
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

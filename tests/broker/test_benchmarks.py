@@ -1,0 +1,84 @@
+"""The benchmarks run, and their report says what was measured: who is ahead is not for a test to say."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.contenders import KAFKA, OURS
+from benchmarks.figures import FIGURES
+from benchmarks.report import Comparison, is_ahead, markdown
+
+HOME = Path(__file__).parents[2]
+TINY = ["--rounds=1", "--warm-up=0", "--seconds=0.05", "--megabytes=1", "--restart-mebibytes=1", "--loaded-megabytes=1"]
+
+
+def measured(directory: Path, *arguments: str) -> dict[str, list[str]]:
+    """The lines of every figure that a run of the bundled broker alone measured."""
+    report = directory / "report.json"
+    command = [sys.executable, "-m", "benchmarks.broker", "--no-kafka", *TINY, f"--json={report}", *arguments]
+    done = subprocess.run(command, cwd=HOME, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "without Apache Kafka beside it" in done.stderr
+    figures = json.loads(report.read_text())["figures"]
+    for figure in figures:
+        (sample,) = figure["samples"][OURS]
+        assert all(value >= 0 for value in sample.values())
+        assert f"### {figure['figure']}, durability={figure['durability']}\n" in done.stdout
+    return {f"{figure['figure']} {figure['durability']}": list(figure["samples"][OURS][0]) for figure in figures}
+
+
+def test_transactions_are_measured_by_number_of_producers(tmp_path: Path) -> None:
+    lines = measured(tmp_path, "--figures", "transactions", "--durabilities", "fsync", "--producers", "1", "2")
+    assert list(lines) == ["transactions fsync"]
+    assert [line for line in lines["transactions fsync"] if "per second" in line or "p99" in line] == [
+        "1 producer, per second",
+        "1 producer, p99",
+        "2 producers, per second",
+        "2 producers, p99",
+    ]
+
+
+@pytest.mark.slow
+def test_every_figure_is_measured(tmp_path: Path) -> None:
+    lines = measured(tmp_path)
+    assert {name.split()[0] for name in lines} == set(FIGURES)
+    assert "consume 100 B, MB/s" in lines["throughput os"]
+    assert "each in a transaction, p99" in lines["latency fsync"]
+    assert lines["restart os"] == ["restart after a clean stop, s", "restart after kill -9, s"]
+
+
+def comparison(ours: dict[str, list[float]], kafka: dict[str, list[float]]) -> Comparison:
+    def rounds(values: dict[str, list[float]]) -> list[dict[str, float]]:
+        return [dict(zip(values, each, strict=True)) for each in zip(*values.values(), strict=True)]
+
+    return Comparison("figure", "os", {OURS: rounds(ours), KAFKA: rounds(kafka)})
+
+
+def test_a_ratio_is_of_medians_and_lower_is_ahead_for_times_alone() -> None:
+    both = comparison(
+        {"bulk, MB/s": [200.0, 100.0, 900.0], "single, p50": [1.0, 3.0, 2.0]},
+        {"bulk, MB/s": [100.0, 90.0, 110.0], "single, p50": [4.0, 4.0, 4.0]},
+    )
+    assert both.ratio("bulk, MB/s") == 2.0
+    assert both.ratio("single, p50") == 0.5
+    assert [is_ahead("bulk, MB/s", ratio) for ratio in (2.0, 0.5)] == [True, False]
+    assert [is_ahead("single, p50", ratio) for ratio in (2.0, 0.5)] == [False, True]
+
+
+def test_a_table_has_the_load_beside_the_first_line_of_a_measurement() -> None:
+    values = {"a, per second": [10.0], "a, p50": [2.0], "a, broker": [0.5], "a, clients": [0.25]}
+    table = list(markdown(comparison(values, {**values, "a, per second": [20.0]})))
+    assert table[-3:] == [
+        "| a, per second (transactions) | 10 | 20 | 0.50 | behind | 0.50 + 0.25; 0.50 + 0.25 |",
+        "| a, p50 (ms) | 2 | 2 | 1.00 | behind |  |",
+        "",
+    ]
+
+
+def test_without_kafka_there_is_no_ratio() -> None:
+    alone = Comparison("figure", "os", {OURS: [{"single, p50": 1.0}]})
+    assert alone.ratio("single, p50") is None
+    assert "| single, p50 (ms) | 1 |  |  |  |  |" in list(markdown(alone))
