@@ -100,7 +100,7 @@ async def _serve(options: BrokerOptions) -> None:
     await server.start(listener)
     logger.info(
         "listening on %s:%d, %d topics, %d transactions finished, recovered in %.3f s",
-        options.host, port, len(context.cluster.topics()), finished, time.monotonic() - began,
+        options.host, port, len(context.cluster.state.topics), finished, time.monotonic() - began,
     )  # fmt: skip
     if options.ready_file is not None:
         host = f"[{options.host}]" if ":" in options.host else options.host
@@ -113,8 +113,7 @@ async def _serve(options: BrokerOptions) -> None:
     await asyncio.gather(house_keeping, return_exceptions=True)
     await server.close()
     await flusher.close()
-    for room in (context.cluster, context.coordinator, context.offsets):
-        room.checkpoint()
+    context.cluster.checkpoint()
 
 
 def _raise_limit_of_open_files() -> int:

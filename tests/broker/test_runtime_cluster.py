@@ -45,7 +45,7 @@ def test_a_topic_survives_with_its_id_its_settings_and_its_records() -> None:
         await rooms.flusher.barrier()
         for seed in range(8):
             cluster = (await opened(files.power_cut(random.Random(seed)))).cluster
-            assert cluster.topics() == {"t": decision.fact}
+            assert cluster.state.topics == {"t": decision.fact}
             assert cluster.topic("t") == decision.fact
             assert decision.fact is not None
             assert cluster.topic_name(decision.fact.topic_id) == "t"
@@ -112,7 +112,7 @@ def test_a_topic_that_is_refused_or_only_validated_is_not_made() -> None:
         cluster = (await opened(files)).cluster
         assert cluster.create_topic(CreateTopic("t"), validate_only=True).error is ErrorCode.NONE
         assert cluster.create_topic(CreateTopic("u", 0)).error is ErrorCode.INVALID_PARTITIONS
-        assert not cluster.topics()
+        assert not cluster.state.topics
         assert files.list(DATA_DIR) == [JOURNAL_DIRECTORY, "__transaction_state-0"]
 
     run(main())

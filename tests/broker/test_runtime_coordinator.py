@@ -23,7 +23,6 @@ from dualwrite.broker.facts.transaction_log import encode_fact
 from dualwrite.broker.facts.transactions import TransactionRecorded, TransactionStatus, TransactionVersion
 from dualwrite.broker.log.journal import Journal
 from dualwrite.broker.runtime import coordinator as coordinator_module
-from dualwrite.broker.runtime.coordinator import JOURNAL_DIRECTORY
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.errors import CorruptLogError
 from dualwrite.ids import ProducerIdentity, TopicPartition
@@ -251,7 +250,7 @@ def test_with_durability_os_a_killed_process_loses_nothing() -> None:
 
 
 def journal_of(files: MemoryFiles) -> Journal:
-    return Journal.open(files, DATA_DIR / JOURNAL_DIRECTORY, lambda record: None)
+    return Journal.open(files, DATA_DIR / "__transaction_state-0", lambda record: None)
 
 
 def test_a_producer_id_whose_reservation_was_lost_is_not_given_out_again() -> None:

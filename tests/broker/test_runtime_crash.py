@@ -14,7 +14,10 @@ from dualwrite.broker.runtime import cluster
 from dualwrite.broker.runtime.cluster import Cluster
 from dualwrite.broker.runtime.coordinator import TransactionCoordinator
 from dualwrite.broker.runtime.flusher import Flusher
+from dualwrite.broker.runtime.internal_topics import InternalTopic
 from dualwrite.broker.runtime.journaling import FlushedJournal
+from dualwrite.records.batch import build_batch
+from dualwrite.records.header import peek_header, place_batch
 from tests.broker.crash_simulation import simulate
 
 SEEDS = 120
@@ -115,6 +118,15 @@ def append_without_flushing(self: Any, records: Any) -> None:
     self._journal.append(records)
 
 
+def append_own_without_flushing(self: Any, records: Any) -> int:
+    with self.partition._flusher.critical():
+        batch, state = bytearray(build_batch(records)), self.partition.state
+        place_batch(batch, state.end_offset, 0)
+        self.partition.log.append(batch)
+        state.apply(peek_header(batch), None)
+    return -1
+
+
 ANOMALY = "lost write|lost transaction|torn transaction|hanging transaction|was answered, and|was told epoch|was ended"
 BROKEN: list[tuple[type, str, Callable[..., Any], str]] = [
     (Flusher, "barrier", no_barrier, ANOMALY),
@@ -125,6 +137,7 @@ BROKEN: list[tuple[type, str, Callable[..., Any], str]] = [
     (TransactionCoordinator, "finish_decided", finish_nothing, "a decided transaction was left unfinished"),
     (Cluster, "skip_producer_ids", skip_nothing, "a producer id would be given out twice"),
     (FlushedJournal, "append", append_without_flushing, f"{ANOMALY}|given out twice"),
+    (InternalTopic, "append", append_own_without_flushing, f"{ANOMALY}|given out twice"),
 ]
 
 

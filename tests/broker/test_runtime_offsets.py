@@ -9,7 +9,7 @@ import pytest
 from dualwrite.broker.core.offsets import LONGEST_METADATA, CommitOffsets, Position
 from dualwrite.broker.facts.offsets import LONGEST_GROUP_ID, OffsetCommitted
 from dualwrite.broker.log.journal import Journal
-from dualwrite.broker.runtime.offsets import JOURNAL_DIRECTORY, LARGEST_COMMIT_BYTES, GroupOffsets
+from dualwrite.broker.runtime.offsets import LARGEST_COMMIT_BYTES, GroupOffsets
 from dualwrite.errors import CorruptLogError
 from dualwrite.ids import TopicPartition
 from dualwrite.records.batch import Record
@@ -18,7 +18,7 @@ from dualwrite.wire.error_codes import ErrorCode
 from tests.broker.simulated import DATA_DIR, TOPIC, Rooms, run
 
 SEEDS = range(8)
-JOURNAL = Path(DATA_DIR, JOURNAL_DIRECTORY)
+JOURNAL = Path(DATA_DIR, "__consumer_offsets-0")
 
 
 def at(offset: int, *indexes: int, group: str = "g", metadata: str = "") -> CommitOffsets:
@@ -134,7 +134,7 @@ def test_a_journal_that_holds_something_else_is_not_started_from(record: Record,
     async def main() -> None:
         files = MemoryFiles()
         Journal.open(files, JOURNAL, lambda record: None).append([record])
-        with pytest.raises(CorruptLogError, match=f"{JOURNAL_DIRECTORY}: record at offset 0: .*{message}"):
+        with pytest.raises(CorruptLogError, match=f"{JOURNAL.name}: record at offset 0: .*{message}"):
             await opened(files)
 
     run(main())

@@ -91,7 +91,7 @@ def test_old_clients_have_no_choice_about_creation(client: RawClient, version: i
     assert made.error_code == ErrorCode.NONE
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "with space", "ü", "x" * 250, "__transaction_state"])
+@pytest.mark.parametrize("name", ["", ".", "..", "with space", "ü", "x" * 250, "__cluster_metadata"])
 def test_a_topic_with_an_illegal_name_is_not_made_on_demand(client: RawClient, name: str) -> None:
     (refused,) = metadata(client, name, create=True).topics
     assert refused.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION

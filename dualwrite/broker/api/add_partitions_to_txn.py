@@ -1,14 +1,16 @@
 """AddPartitionsToTxn (24), v0-v5.
 
 Partitions join a transaction and begin it. All of a transaction's partitions are added or none: if one is unknown, it
-is told so and the others OPERATION_NOT_ATTEMPTED. v4 and v5 carry several transactions and may only verify (KIP-890);
-v5 knows TRANSACTION_ABORTABLE. Before v2 a fenced client is told INVALID_PRODUCER_EPOCH. ACL: none yet.
+is told so and the others OPERATION_NOT_ATTEMPTED; the broker's own topics are not to be written to
+(TOPIC_AUTHORIZATION_FAILED). v4 and v5 carry several transactions and may only verify (KIP-890); v5 knows
+TRANSACTION_ABORTABLE. Before v2 a fenced client is told INVALID_PRODUCER_EPOCH. ACL: none yet.
 """
 
 from collections.abc import Iterable, Mapping
 
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.api.init_producer_id import fenced_as
+from dualwrite.broker.core.cluster import INTERNAL_TOPICS
 from dualwrite.broker.core.commands import AddPartitions, VerifyPartitions
 from dualwrite.ids import ProducerIdentity, TopicPartition
 from dualwrite.wire.apis import AddPartitionsToTxnResponse, ApiKey, Message
@@ -52,16 +54,21 @@ async def _add(
     version: int,
     broker: BrokerContext,
 ) -> Mapping[TopicPartition, ErrorCode]:
-    unknown = {name for name in partitions if broker.cluster.partition(name) is None}
-    if unknown:
-        missing, others = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED
-        return {name: missing if name in unknown else others for name in partitions}
+    refused = {name: error for name in partitions if (error := _refusal(name, broker)) is not ErrorCode.NONE}
+    if refused:
+        return {name: refused.get(name, ErrorCode.OPERATION_NOT_ATTEMPTED) for name in partitions}
     command = VerifyPartitions if verify_only else AddPartitions
     reply = await broker.coordinator.execute(command(transactional_id, producer, partitions))
     error = fenced_as(reply.error, version >= _FIRST_WITH_FENCED)
     if error is ErrorCode.TRANSACTION_ABORTABLE and version < _FIRST_WITH_ABORTABLE:
         error = ErrorCode.INVALID_TXN_STATE
     return dict.fromkeys(partitions, error)
+
+
+def _refusal(name: TopicPartition, broker: BrokerContext) -> ErrorCode:
+    if name.topic in INTERNAL_TOPICS:
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return ErrorCode.NONE if broker.cluster.partition(name) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def _partitions(topics: Iterable[Message]) -> frozenset[TopicPartition]:

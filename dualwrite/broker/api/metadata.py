@@ -2,11 +2,12 @@
 
 Topics by name, from v10 on also by id (KIP-516); no list means all of them (in v0 an empty list does). A topic that is
 missing is created if the request allows it (always before v4) and auto.create.topics.enable is true, with
-num.partitions partitions. Every partition is led by the one node, in leader epoch 0. ACL: none yet.
+num.partitions partitions. The broker's own topics are there too, marked as internal. Every partition is led by the one
+node, in leader epoch 0. ACL: none yet.
 """
 
 from dualwrite.broker.api.context import NODE_ID, BrokerContext
-from dualwrite.broker.core.cluster import CreateTopic
+from dualwrite.broker.core.cluster import INTERNAL_TOPICS, CreateTopic
 from dualwrite.broker.facts.cluster import TopicCreated
 from dualwrite.broker.runtime.partition import LEADER_EPOCH
 from dualwrite.wire.apis import ApiKey, Message, MetadataResponse
@@ -72,7 +73,7 @@ def _describe(topic: TopicCreated) -> Message:
         error_code=ErrorCode.NONE,
         name=topic.name,
         topic_id=topic.topic_id,
-        is_internal=False,
+        is_internal=topic.name in INTERNAL_TOPICS,
         partitions=[
             entry.MetadataResponsePartition(
                 error_code=ErrorCode.NONE,

@@ -4,7 +4,8 @@ One record batch v2 per partition; the header and the CRC-32C are checked, the r
 answered, and an error then closes the connection; acks 1 and -1 are answered once the batch is on disk. A
 transactional batch must belong to the ongoing transaction of its transactional id: from v12 on (KIP-890, TV2) its
 partition joins implicitly, before that it must have been added (no hanging transaction can begin); all partitions of a
-request join at once, with one fsync. v13 names topics by id. ACL: none yet.
+request join at once, with one fsync. v13 names topics by id. The broker's own topics take nothing from clients. ACL:
+none yet.
 """
 
 from collections.abc import Iterable
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 
 from dualwrite.broker.api.context import BrokerContext, UnanswerableError
 from dualwrite.broker.api.joining import PRODUCE, join_transaction
+from dualwrite.broker.core.cluster import INTERNAL_TOPICS
 from dualwrite.broker.runtime.partition import Partition
 from dualwrite.ids import TopicPartition
 from dualwrite.records.header import HEADER_SIZE, BatchHeader, MalformedBatchError, checksum_matches, peek_header
@@ -86,6 +88,8 @@ def _examine(data: Message, topic: str | None, acks: int, version: int, broker: 
         raise _RefusedError(ErrorCode.UNKNOWN_TOPIC_ID)
     if acks not in (-1, 0, 1):
         raise _RefusedError(ErrorCode.INVALID_REQUIRED_ACKS)
+    if topic in INTERNAL_TOPICS:
+        raise _RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is written by the broker alone")
     name = TopicPartition(topic, data.index)
     if broker.cluster.partition(name) is None:
         raise _RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

@@ -14,8 +14,12 @@ PRODUCER_ID_BLOCK = 1000
 """Producer ids are reserved on disk by the block, and given out from memory (Kafka: ProducerIdsBlock)."""
 
 MAX_PARTITIONS = 10_000
-RESERVED_TOPICS = frozenset({"__cluster_metadata", "__consumer_offsets", "__transaction_state"})
-"""Names under which the broker keeps journals of its own, now or later."""
+CONSUMER_OFFSETS = "__consumer_offsets"
+TRANSACTION_STATE = "__transaction_state"
+INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE})
+"""The broker's own topics: clients may read them, and do nothing else with them (Kafka: Topic.isInternal)."""
+RESERVED_TOPICS = INTERNAL_TOPICS | {"__cluster_metadata"}
+"""Names under which the broker keeps journals."""
 
 
 @dataclass(frozen=True, slots=True)

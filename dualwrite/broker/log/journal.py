@@ -3,14 +3,20 @@
 A journal is read from its beginning at every start; memory is always the replay of it. Batches are uncompressed.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from dualwrite.broker.log.partition_log import PartitionLog
 from dualwrite.errors import CorruptLogError
 from dualwrite.ports import Files
 from dualwrite.records.batch import Record, build_batch, iterate_records
-from dualwrite.records.header import MalformedBatchError, checksum_matches, iterate_batches, place_batch
+from dualwrite.records.header import (
+    BatchHeader,
+    MalformedBatchError,
+    checksum_matches,
+    iterate_batches,
+    place_batch,
+)
 
 _SEGMENT_BYTES = 64 * 1024 * 1024
 _READ_BYTES = 1024 * 1024
@@ -32,17 +38,9 @@ class Journal:
         :raises CorruptLogError: if anything else in it is damaged.
         """
         log = PartitionLog.open(files, directory, _SEGMENT_BYTES, lambda header, body: None)
-        offset = log.start_offset
-        while offset < log.end_offset:
-            for header, batch in iterate_batches(log.read(offset, _READ_BYTES, log.end_offset)):
-                if not checksum_matches(header, batch):
-                    raise CorruptLogError(f"{directory}: wrong checksum of the batch at offset {header.base_offset}")
-                try:
-                    for record in iterate_records(batch):
-                        on_record(record)
-                except MalformedBatchError as error:
-                    raise CorruptLogError(f"{directory}: batch at offset {header.base_offset}: {error}") from None
-                offset = header.next_offset
+        for header, batch in replay(log):
+            for record in records_of(log, header, batch):
+                on_record(record)
         return cls(log)
 
     def append(self, records: Sequence[Record]) -> None:
@@ -53,3 +51,28 @@ class Journal:
         batch = bytearray(build_batch(records))
         place_batch(batch, self.log.end_offset, leader_epoch=0)
         self.log.append(batch)
+
+
+def replay(log: PartitionLog) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Every batch of ``log`` in order, its checksum verified: what a journal holds was written here, by nobody else.
+
+    :raises CorruptLogError: if a batch is damaged.
+    """
+    offset = log.start_offset
+    while offset < log.end_offset:
+        for header, batch in iterate_batches(log.read(offset, _READ_BYTES, log.end_offset)):
+            if not checksum_matches(header, batch):
+                raise CorruptLogError(f"{log.directory}: wrong checksum of the batch at offset {header.base_offset}")
+            yield header, batch
+            offset = header.next_offset
+
+
+def records_of(log: PartitionLog, header: BatchHeader, batch: memoryview) -> Iterator[Record]:
+    """The records of one batch that :func:`replay` found.
+
+    :raises CorruptLogError: if they cannot be read.
+    """
+    try:
+        yield from iterate_records(batch)
+    except MalformedBatchError as error:
+        raise CorruptLogError(f"{log.directory}: batch at offset {header.base_offset}: {error}") from None

@@ -63,6 +63,7 @@ class Cluster:
         self._settings = settings
         self._partitions: dict[str, list[Partition]] = {}
         self._configs: dict[str, TopicConfig] = {}
+        self._internal: dict[str, TopicCreated] = {}
         directory = data_dir / JOURNAL_DIRECTORY
         self._journal = FlushedJournal.open(files, directory, flusher, self._replay)
         self.next_producer_id = self.state.reserved_before
@@ -129,17 +130,25 @@ class Cluster:
     def _directories(self, topic: TopicCreated) -> list[Path]:
         return [self._data_dir / str(TopicPartition(topic.name, index)) for index in range(topic.partitions)]
 
+    def add_internal(self, topic: TopicCreated, partition: Partition) -> None:
+        """Make one of the broker's own topics, which has one partition, known under its name and id."""
+        self._internal[topic.name] = topic
+        self._partitions[topic.name] = [partition]
+
     def topic(self, name: str) -> TopicCreated | None:
-        """The topic called ``name``."""
-        return self.state.topics.get(name)
+        """The topic called ``name``, which may be one of the broker's own."""
+        return self.state.topics.get(name) or self._internal.get(name)
 
     def topic_name(self, topic_id: uuid.UUID | None) -> str | None:
         """The name of the topic with ``topic_id``."""
-        return self.state.topic_names.get(topic_id) if topic_id is not None else None
+        if topic_id is None:
+            return None
+        own = (name for name, topic in self._internal.items() if topic.topic_id == topic_id)
+        return self.state.topic_names.get(topic_id) or next(own, None)
 
     def topics(self) -> Mapping[str, TopicCreated]:
-        """Every topic, by name."""
-        return self.state.topics
+        """Every topic by name, the broker's own (``core.cluster.INTERNAL_TOPICS``) among them."""
+        return {**self.state.topics, **self._internal}
 
     def partition(self, name: TopicPartition) -> Partition | None:
         """The partition ``name``, if it exists."""
@@ -150,7 +159,8 @@ class Cluster:
         """What the settings of ``topic`` come to, now."""
         found = self._configs.get(topic)
         if found is None:
-            found = topic_config(self._settings.defaults, self.state.topics[topic].configs)
+            known = self._internal.get(topic) or self.state.topics[topic]
+            found = topic_config(self._settings.defaults, known.configs)
             self._configs[topic] = found
         return found
 

@@ -8,20 +8,19 @@ between leaves a decision in the log that a restart drives to its end.
 import logging
 from pathlib import Path
 
+from dualwrite.broker.core.cluster import TRANSACTION_STATE
 from dualwrite.broker.core.commands import Command, Decision, Expire, MarkersWritten, Reply, TimeOut, WriteMarkers
 from dualwrite.broker.core.transaction_rules import Moment, TransactionSettings, decide, markers_of
 from dualwrite.broker.core.transactions import TransactionTable
 from dualwrite.broker.facts.transaction_log import decode_fact, encode_fact
 from dualwrite.broker.runtime.cluster import Cluster
 from dualwrite.broker.runtime.flusher import Flusher
-from dualwrite.broker.runtime.journaling import FlushedJournal
+from dualwrite.broker.runtime.internal_topics import InternalTopic
 from dualwrite.ports import Clock, Files
 from dualwrite.records.batch import Record
+from dualwrite.records.header import BatchHeader
 
 logger = logging.getLogger(__name__)
-
-JOURNAL_DIRECTORY = "__transaction_state-0"
-"""One partition where Kafka has fifty: on one node more of them would only mean more fsyncs."""
 
 
 class TransactionCoordinator:
@@ -41,11 +40,11 @@ class TransactionCoordinator:
         self._flusher = flusher
         self._clock = clock
         self._settings = settings
-        self._journal = FlushedJournal.open(files, data_dir / JOURNAL_DIRECTORY, flusher, self._replay)
+        self._journal = InternalTopic.open(TRANSACTION_STATE, files, data_dir, cluster, flusher, self._replay)
         # A power cut may leave a fact here and not the reservation of its producer id, appended at the same time.
         cluster.skip_producer_ids(self.table.highest_producer_id + 1)
 
-    def _replay(self, record: Record) -> None:
+    def _replay(self, record: Record, _: BatchHeader) -> None:
         assert record.key is not None, "a transaction fact has a key"
         self.table.apply(decode_fact(record.key, record.value))
 
@@ -73,10 +72,6 @@ class TransactionCoordinator:
         assert not decision.facts, f"{command} changes state"
         assert decision.reply is not None
         return decision.reply
-
-    def checkpoint(self) -> None:
-        """Note the journal's end as its recovery point, for a clean stop."""
-        self._journal.checkpoint()
 
     async def end_overdue(self) -> None:
         """Abort transactions past their timeout, and forget transactional ids that are long idle."""

@@ -4,18 +4,17 @@ durable."""
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from dualwrite.broker.core.cluster import CONSUMER_OFFSETS
 from dualwrite.broker.core.offsets import CommitOffsets, OffsetTable, decide_commit
 from dualwrite.broker.facts.offsets import OffsetCommitted, decode_fact, encode_fact
 from dualwrite.broker.runtime.cluster import Cluster
 from dualwrite.broker.runtime.flusher import Flusher
-from dualwrite.broker.runtime.journaling import FlushedJournal
+from dualwrite.broker.runtime.internal_topics import InternalTopic
 from dualwrite.ids import TopicPartition
 from dualwrite.ports import Clock, Files
 from dualwrite.records.batch import Record
+from dualwrite.records.header import BatchHeader
 from dualwrite.wire.error_codes import ErrorCode
-
-JOURNAL_DIRECTORY = "__consumer_offsets-0"
-"""One partition where Kafka has fifty: on one node more of them would only mean more fsyncs."""
 
 LARGEST_COMMIT_BYTES = 16 * 1024 * 1024
 """What one commit may add to the journal, where it is one batch. Kafka's limit is the offsets topic's 1 MiB."""
@@ -29,16 +28,12 @@ class GroupOffsets:
         self._cluster = cluster
         self._flusher = flusher
         self._clock = clock
-        self._journal = FlushedJournal.open(files, data_dir / JOURNAL_DIRECTORY, flusher, self._replay)
+        self._journal = InternalTopic.open(CONSUMER_OFFSETS, files, data_dir, cluster, flusher, self._replay)
 
-    def _replay(self, record: Record) -> None:
+    def _replay(self, record: Record, _: BatchHeader) -> None:
         assert record.key is not None, "an offset has a key"
         assert record.value is not None, "an offset has a value"
         self.table.apply(decode_fact(record.key, record.value))
-
-    def checkpoint(self) -> None:
-        """Note the journal's end as its recovery point, for a clean stop."""
-        self._journal.checkpoint()
 
     async def commit(self, command: CommitOffsets) -> Mapping[TopicPartition, ErrorCode]:
         """Remember the positions of ``command``; the answer for each, which may be told when this returns."""

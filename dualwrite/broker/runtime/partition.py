@@ -25,11 +25,19 @@ class AppendResult(NamedTuple):
 class Partition:
     """A :class:`~dualwrite.broker.runtime.flusher.Flushable` log with its state. Belongs to the event loop's thread."""
 
-    def __init__(self, name: TopicPartition, log: PartitionLog, state: PartitionState, flusher: Flusher) -> None:
+    def __init__(
+        self,
+        name: TopicPartition,
+        log: PartitionLog,
+        state: PartitionState,
+        flusher: Flusher,
+        on_marker: Callable[[BatchHeader, Marker], None] | None = None,
+    ) -> None:
         self.name = name
         self.log = log
         self.state = state
         self._flusher = flusher
+        self._on_marker = on_marker
         self._readers: set[asyncio.Event] = set()
 
     def append(self, batch: bytes, header: BatchHeader) -> AppendResult:
@@ -38,6 +46,10 @@ class Partition:
         if not verdict.appends:
             return AppendResult(verdict, verdict.duplicate_of)
         return AppendResult(verdict, self._append(bytearray(batch), header, None))
+
+    def append_own(self, batch: bytearray, header: BatchHeader) -> int:
+        """Append a batch of the broker's own, about which nobody is asked, and return its base offset."""
+        return self._append(batch, header, None)
 
     def append_marker(self, marker: Marker, producer: ProducerIdentity, timestamp_ms: int) -> None:
         """Append the control batch that ends ``producer``'s transaction here."""
@@ -49,7 +61,10 @@ class Partition:
         with self._flusher.critical():
             place_batch(batch, base_offset, LEADER_EPOCH)
             self.log.append(batch)
-            self.state.apply(header._replace(base_offset=base_offset), marker)
+            placed = header._replace(base_offset=base_offset)
+            self.state.apply(placed, marker)
+            if marker is not None and self._on_marker is not None:
+                self._on_marker(placed, marker)
             self._flusher.touch(self)
         return base_offset
 

@@ -1,0 +1,97 @@
+"""The broker's own topics: journals that clients may read as any other topic, and nobody else may write to.
+
+``__transaction_state`` and ``__consumer_offsets`` have one partition each where Kafka has fifty: on one node more of
+them would only mean more fsyncs. What a coordinator knows is the replay of its topic.
+"""
+
+import logging
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from dualwrite.broker.core.cluster import CONSUMER_OFFSETS, TRANSACTION_STATE
+from dualwrite.broker.core.partitions import PartitionState
+from dualwrite.broker.facts.cluster import TopicCreated
+from dualwrite.broker.log.journal import records_of, replay
+from dualwrite.broker.log.partition_log import PartitionLog
+from dualwrite.broker.runtime.cluster import Cluster
+from dualwrite.broker.runtime.flusher import Flusher
+from dualwrite.broker.runtime.partition import Partition, replay_into
+from dualwrite.errors import CorruptLogError
+from dualwrite.ids import TopicPartition
+from dualwrite.ports import Files
+from dualwrite.records.batch import Record, build_batch
+from dualwrite.records.control import Marker, read_marker
+from dualwrite.records.header import BatchFields, BatchHeader, peek_header
+
+logger = logging.getLogger(__name__)
+
+OnRecord = Callable[[Record, BatchHeader], None]
+OnMarker = Callable[[BatchHeader, Marker], None]
+
+SETTINGS: Mapping[str, Mapping[str, str]] = {
+    CONSUMER_OFFSETS: {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "104857600"},
+    TRANSACTION_STATE: {"cleanup.policy": "compact", "compression.type": "uncompressed", "segment.bytes": "104857600"},
+}
+"""The topics' settings: Kafka's defaults for them."""
+
+
+class InternalTopic:
+    """One of the broker's own topics. Belongs to the event loop's thread."""
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        """Its only partition, which the cluster also knows."""
+
+    @classmethod
+    def open(
+        cls,
+        name: str,
+        files: Files,
+        data_dir: Path,
+        cluster: Cluster,
+        flusher: Flusher,
+        on_record: OnRecord,
+        on_marker: OnMarker | None = None,
+    ) -> "InternalTopic":
+        """The topic ``name``, replayed and made known to ``cluster``.
+
+        :param on_record: called with every record in order, and the header of its batch.
+        :param on_marker: called with every transaction marker, at its place among the records: now with those that are
+            on disk, and later with each that is appended.
+        :raises CorruptLogError: if it is damaged, or ``on_record`` cannot take a record (ValueError, AssertionError).
+        """
+        directory, state = data_dir / f"{name}-0", PartitionState()
+        settings = SETTINGS[name]
+        log = PartitionLog.open(files, directory, int(settings["segment.bytes"]), replay_into(state))
+        if log.cut_bytes:
+            logger.warning("%s: cut %d bytes that a crash left unfinished", directory, log.cut_bytes)
+        state.advance(state.end_offset)  # what was found on disk is durable: opening the log has synced it
+        _replay(log, on_record, on_marker)
+        partition = Partition(TopicPartition(name, 0), log, state, flusher, on_marker)
+        # The id is derived, not stored: the same at every start, and no other cluster's.
+        topic_id = uuid.uuid5(uuid.UUID(cluster.state.cluster_id), name)
+        cluster.add_internal(TopicCreated(name, topic_id, 1, settings), partition)
+        return cls(partition)
+
+    def append(self, records: Sequence[Record], fields: BatchFields | None = None) -> int:
+        """Append ``records`` as one batch, and return the first one's offset. After a crash all of them are there, or
+        none.
+
+        :param fields: whose transaction they belong to, if to any.
+        """
+        batch = build_batch(records, fields)
+        return self.partition.append_own(bytearray(batch), peek_header(batch))
+
+
+def _replay(log: PartitionLog, on_record: OnRecord, on_marker: OnMarker | None) -> None:
+    for header, batch in replay(log):
+        if header.is_control:
+            if on_marker is not None:
+                on_marker(header, read_marker(batch))
+            continue
+        for record in records_of(log, header, batch):
+            try:
+                on_record(record, header)
+            except (ValueError, AssertionError) as error:
+                raise CorruptLogError(f"{log.directory}: record at offset {record.offset}: {error}") from error
