@@ -24,13 +24,18 @@ KIPS = [
     ("511", "ApiVersions names the client, and is answered in v0 if its version is unknown", "all"),
     ("516", "topic ids", "all"),
     ("588", "PRODUCER_FENCED", "all"),
-    ("664", "DescribeTransactions, ListTransactions, DescribeProducers", "all but WriteTxnMarkers from an operator"),
+    (
+        "664",
+        "DescribeTransactions, ListTransactions, DescribeProducers",
+        "all, WriteTxnMarkers from an operator included",
+    ),
     ("709", "OffsetFetch of several groups", "all"),
     ("734", "offset of the highest timestamp", "all"),
     ("848", "the next consumer protocol", "topic ids in OffsetCommit and OffsetFetch; no group membership yet"),
     ("890", "part 1: no hanging transactions; part 2: an epoch for each transaction", "all but TxnOffsetCommit"),
     ("939", "two-phase commit", "all but the ACL operation TWO_PHASE_COMMIT and the metric: no ACLs, no metrics yet"),
     ("994", "ListTransactions by duration", "all"),
+    ("1228", "WriteTxnMarkers says the transaction's version", "all"),
     ("1152", "ListTransactions by pattern", "Python's regular expressions, not RE2's"),
 ]
 

@@ -8,7 +8,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +25,8 @@ from dualwrite.broker.server import Server, listen
 from dualwrite.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
+
+Chore = Callable[[], Awaitable[None]]
 
 _LOCK_NAME = ".lock"
 _LOCK_POLL_SECONDS = 0.02
@@ -105,12 +107,12 @@ async def _serve(options: BrokerOptions) -> None:
     if options.ready_file is not None:
         host = f"[{options.host}]" if ":" in options.host else options.host
         _write_ready_file(options.ready_file, f"{host}:{port}")
-    interval = options.number("transaction.abort.timed.out.transaction.cleanup.interval.ms") / 1000
-    house_keeping = loop.create_task(_keep_house(context.coordinator, interval))
+    chores = [loop.create_task(_repeat(chore, every_ms / 1000)) for chore, every_ms in _chores(options, context)]
     await stopped.wait()
     logger.info("stopping")
-    house_keeping.cancel()
-    await asyncio.gather(house_keeping, return_exceptions=True)
+    for chore in chores:
+        chore.cancel()
+    await asyncio.gather(*chores, return_exceptions=True)
     await server.close()
     await flusher.close()
     context.cluster.checkpoint()
@@ -137,11 +139,23 @@ def _open_rooms(options: BrokerOptions, flusher: Flusher, port: int, most_partit
     return BrokerContext(cluster, coordinator, offsets, flusher, clock, host, port, creates_topics)
 
 
-async def _keep_house(coordinator: TransactionCoordinator, interval_seconds: float) -> None:
+def _chores(options: BrokerOptions, context: BrokerContext) -> Iterator[tuple[Chore, int]]:
+    """What is done again and again, and after how many milliseconds each."""
+
+    async def expire_producers() -> None:
+        context.cluster.expire_producers(options.number("producer.id.expiration.ms"))
+
+    coordinator = context.coordinator
+    yield coordinator.end_overdue, options.number("transaction.abort.timed.out.transaction.cleanup.interval.ms")
+    yield coordinator.forget_idle, options.number("transaction.remove.expired.transaction.cleanup.interval.ms")
+    yield expire_producers, options.number("producer.id.expiration.check.interval.ms")
+
+
+async def _repeat(chore: Chore, interval_seconds: float) -> None:
     while True:
         await asyncio.sleep(interval_seconds)
         try:
-            await coordinator.end_overdue()
+            await chore()
         except Exception as error:  # noqa: BLE001  a bug there must not go unnoticed while transactions pile up
             stop_process(error)
 

@@ -64,6 +64,8 @@ def _topic_default(name: str, setting: TopicSetting, source: BrokerDefault) -> S
 
 
 _SWITCH = "true or false"
+_ONE_NODE = "1, as there is one node"
+_ONE_PARTITION = "1: on one node more partitions would only mean more fsyncs"
 
 SETTINGS: Mapping[str, Setting] = {
     **{
@@ -74,14 +76,21 @@ SETTINGS: Mapping[str, Setting] = {
     "advertised.listeners": Setting("", _advertised, "PLAINTEXT://HOST:PORT"),
     "auto.create.topics.enable": Setting("true", _boolean, _SWITCH),
     "log.segment.bytes": Setting("1073741824", _at_least(1024), "a size of at least 1024 bytes"),
+    "producer.id.expiration.check.interval.ms": Setting("600000", _at_least(1), "milliseconds"),
+    "producer.id.expiration.ms": Setting("86400000", _at_least(1), "milliseconds"),
     "num.partitions": Setting("1", _at_least(1, MAX_PARTITIONS), f"a number from 1 to {MAX_PARTITIONS}"),
     "socket.request.max.bytes": Setting("104857600", _at_least(1024), "a size of at least 1024 bytes"),
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": Setting("10000", _at_least(1), "milliseconds"),
     "transaction.max.timeout.ms": Setting("900000", _at_least(1), "milliseconds"),
+    "transaction.partition.verification.enable": Setting("true", _boolean, _SWITCH),
+    "transaction.remove.expired.transaction.cleanup.interval.ms": Setting("3600000", _at_least(1), "milliseconds"),
+    "transaction.state.log.min.isr": Setting("1", _at_least(1, 1), _ONE_NODE),
+    "transaction.state.log.num.partitions": Setting("1", _at_least(1, 1), _ONE_PARTITION),
+    "transaction.state.log.replication.factor": Setting("1", _at_least(1, 1), _ONE_NODE),
     "transaction.two.phase.commit.enable": Setting("true", _boolean, _SWITCH),
     "transactional.id.expiration.ms": Setting("604800000", _at_least(1), "milliseconds"),
 }
-"""Defaults are Kafka's, but for transaction.two.phase.commit.enable (docs/decisions/0004)."""
+"""Defaults are Kafka's, but for transaction.two.phase.commit.enable (docs/decisions/0004) and what is 1 on one node."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +152,7 @@ class BrokerOptions:
             two_phase_commit_enable=self.is_on("transaction.two.phase.commit.enable"),
             max_timeout_ms=self.number("transaction.max.timeout.ms"),
             id_expiration_ms=self.number("transactional.id.expiration.ms"),
+            partition_verification_enable=self.is_on("transaction.partition.verification.enable"),
         )
 
     @property

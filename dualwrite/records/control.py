@@ -29,11 +29,27 @@ def read_marker(batch: bytes | memoryview) -> Marker:
 
     :raises MalformedBatchError: if it holds none, or an unknown one.
     """
-    record = next(iterate_records(batch), None)
-    if record is None or record.key is None or len(record.key) < _KEY.size:
-        raise MalformedBatchError("control batch without a control record")
-    kind = _KEY.unpack_from(record.key)[1]
+    record = _control_record(batch)
+    kind = _KEY.unpack_from(record.key or b"")[1]
     try:
         return Marker(kind)
     except ValueError:
         raise MalformedBatchError(f"control record of unknown type {kind}") from None
+
+
+def read_coordinator_epoch(batch: bytes | memoryview) -> int:
+    """The epoch of the coordinator that wrote the marker in a control batch.
+
+    :raises MalformedBatchError: if it holds none.
+    """
+    record = _control_record(batch)
+    if record.value is None or len(record.value) < _VALUE.size:
+        raise MalformedBatchError("control record without a coordinator epoch")
+    return int(_VALUE.unpack_from(record.value)[1])
+
+
+def _control_record(batch: bytes | memoryview) -> Record:
+    record = next(iterate_records(batch), None)
+    if record is None or record.key is None or len(record.key) < _KEY.size:
+        raise MalformedBatchError("control batch without a control record")
+    return record

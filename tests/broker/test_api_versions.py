@@ -26,6 +26,7 @@ EXPECTED = {
     ApiKey.DESCRIBE_PRODUCERS: (0, 0),
     ApiKey.DESCRIBE_TRANSACTIONS: (0, 0),
     ApiKey.LIST_TRANSACTIONS: (0, 2),
+    ApiKey.WRITE_TXN_MARKERS: (1, 2),
 }
 
 

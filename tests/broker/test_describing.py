@@ -206,7 +206,7 @@ def test_an_idle_transactional_id_is_forgotten_and_an_open_one_is_not(tmp_path: 
         new_producer(client, idle)
         open_one, producer = began(client, topic, two_phase=True)
     settings = {
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "20",
+        "transaction.remove.expired.transaction.cleanup.interval.ms": "20",
         "transactional.id.expiration.ms": "1",
     }
     with EmbeddedBroker(tmp_path, config=settings) as broker, RawClient(broker.bootstrap_servers) as client:

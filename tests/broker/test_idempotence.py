@@ -1,12 +1,28 @@
 """Idempotent producers (KIP-98): duplicates are known, gaps and old epochs refused, also after a kill."""
 
+from pathlib import Path
+
+import pytest
+
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.ids import ProducerIdentity
 from dualwrite.records.header import MAX_SEQUENCE
 from dualwrite.wire.apis import ApiKey
 from dualwrite.wire.error_codes import ErrorCode
-from tests.broker.calls import batch, new_producer, new_topic, produce, produce_request, producers, read_all
-from tests.broker.raw import RawClient
+from tests.broker.calls import (
+    add,
+    batch,
+    new_producer,
+    new_topic,
+    open_transaction,
+    produce,
+    produce_request,
+    producers,
+    read_all,
+    tx_batch,
+    unique,
+)
+from tests.broker.raw import RawClient, eventually
 
 IN_FLIGHT = 5
 
@@ -131,3 +147,37 @@ def test_duplicates_gaps_and_epochs_are_known_after_a_kill(broker: EmbeddedBroke
         assert write(client, topic, producer, 7) == (ErrorCode.NONE, 8)
         assert new_producer(client).producer_id > old.producer_id
         assert len(read_all(client, topic)) == 9
+
+
+def test_a_duplicate_is_answered_with_its_timestamp(client: RawClient) -> None:
+    """As Apache Kafka tells it: LogAppendTimeMs of a duplicate is its batch's MaxTimestamp."""
+    topic, producer = new_topic(client), new_producer(client)
+    content = batch([b"v"], producer, 0, timestamp=123_456)
+    times = [produce(client, topic, content).log_append_time_ms for _ in range(2)]
+    assert times == [-1, 123_456]
+
+
+@pytest.mark.parametrize("version", [11, 12])
+def test_an_unknown_producer_begins_anywhere_unless_it_is_of_the_newer_protocol(
+    client: RawClient, version: int
+) -> None:
+    """Kafka's UNKNOWN_PRODUCER_ID is gone since 2.4; TV2 refuses what cannot be a transaction's first batch."""
+    topic, transactional_id = new_topic(client), unique("tx")
+    producer = new_producer(client, transactional_id)
+    add(client, transactional_id, producer, (topic, 0))
+    answer = produce(client, topic, tx_batch([b"v"], producer, 7), transactional_id, version=version)
+    assert answer.error_code == (ErrorCode.NONE if version < 12 else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    assert write(client, topic, new_producer(client), 7)[0] == ErrorCode.NONE, "without a transaction in any version"
+
+
+def test_an_idle_producer_id_expires_and_one_with_an_open_transaction_does_not(tmp_path: Path) -> None:
+    """The batches of these tests have timestamps of long ago."""
+    config = {"producer.id.expiration.check.interval.ms": "20"}
+    with EmbeddedBroker(tmp_path, config=config) as broker, RawClient(broker.bootstrap_servers) as client:
+        topic, idle, transactional_id = new_topic(client), new_producer(client), unique("tx")
+        open_one = new_producer(client, transactional_id)
+        open_transaction(client, transactional_id, open_one, {(topic, 0): [b"v"]})
+        assert write(client, topic, idle, 0) == (ErrorCode.NONE, 1)
+        known = eventually(lambda: producers(client, topic), lambda seen: idle.producer_id not in seen)
+        assert list(known) == [open_one.producer_id]
+        assert write(client, topic, idle, 9) == (ErrorCode.NONE, 2), "it begins anew"

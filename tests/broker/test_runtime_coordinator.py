@@ -209,7 +209,7 @@ def test_house_keeping_aborts_what_is_overdue_and_forgets_what_is_idle() -> None
         await rooms.coordinator.end_overdue()
         assert status_of(rooms) is ABORTED
         clock.now_ms += 40_000
-        await rooms.coordinator.end_overdue()
+        await rooms.coordinator.forget_idle()
         assert set(rooms.coordinator.table.entries) == {TXN_ID}
         recovered = await after_power_cut(files, 1)
         assert set(recovered.coordinator.table.entries) == {TXN_ID}

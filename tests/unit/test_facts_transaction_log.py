@@ -58,6 +58,7 @@ facts = st.builds(
     st.just(NO_PRODUCER) | producers,
     st.just(NO_PRODUCER) | producers,
     st.sampled_from(TransactionVersion),
+    st.integers(-1, NO_TIMEOUT),
 )
 
 

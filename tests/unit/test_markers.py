@@ -7,7 +7,7 @@ from kafka.record.default_records import DefaultRecordBatch
 
 from dualwrite.ids import ProducerIdentity
 from dualwrite.records.batch import Record
-from dualwrite.records.control import Marker, build_marker, read_marker
+from dualwrite.records.control import Marker, build_marker, read_coordinator_epoch, read_marker
 from dualwrite.records.header import BatchFields, MalformedBatchError, peek_header
 from tests.strategies import placed, producers, timestamps
 
@@ -20,6 +20,7 @@ def test_a_marker_survives_its_bytes(marker: Marker, producer: ProducerIdentity,
     batch = build_marker(marker, producer, epoch, timestamp)
     header = peek_header(batch)
     assert read_marker(batch) is marker
+    assert read_coordinator_epoch(batch) == epoch
     assert (header.is_control, header.is_transactional, header.producer) == (True, True, producer)
     assert (header.base_sequence, header.record_count, header.max_timestamp) == (-1, 1, timestamp)
 
@@ -44,3 +45,8 @@ def test_kafka_python_sees_the_same_marker(marker: Marker) -> None:
 def test_a_control_batch_without_a_known_marker_is_refused(record: Record, message: str) -> None:
     with pytest.raises(MalformedBatchError, match=message):
         read_marker(bytes(placed([record], fields=CONTROL)))
+
+
+def test_a_marker_without_a_coordinator_epoch_is_refused() -> None:
+    with pytest.raises(MalformedBatchError, match="without a coordinator epoch"):
+        read_coordinator_epoch(bytes(placed([Record(b"\x00\x00\x00\x01", b"\x00")], fields=CONTROL)))

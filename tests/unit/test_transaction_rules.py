@@ -161,6 +161,32 @@ def test_the_timeout_of_a_kept_transaction_never_shrinks(stored_ms: int, asked_m
     assert world.entry.timeout_ms == kept_ms
 
 
+@pytest.mark.parametrize(
+    ("stored_ms", "asked_ms", "later_ms"),
+    [(NO_TIMEOUT, 60_000, 60_000), (90_000, 60_000, 60_000), (60_000, NO_TIMEOUT, NO_TIMEOUT), (50, 50, 50)],
+)
+@pytest.mark.parametrize("version", [TV1, TV2])
+def test_the_transactions_after_a_kept_one_have_the_timeout_that_its_client_asked_for(
+    version: TransactionVersion, stored_ms: int, asked_ms: int, later_ms: int
+) -> None:
+    """KIP-939: that the transaction never expires belongs to the transaction; its heir may be no participant."""
+    world = World(100).begin_at(ongoing(timeout_ms=stored_ms))
+    client = world.execute(init(keep=True, timeout_ms=asked_ms)).producer
+    client = world.execute(end(client, COMMIT, version)).producer
+    assert (world.entry.timeout_ms, world.entry.next_timeout_ms) == (later_ms, -1)
+    world.execute(add(client))
+    assert world.entry.timeout_ms == later_ms
+
+
+def test_the_last_recovery_says_what_the_timeout_will_be() -> None:
+    world = World(100).begin_at(ongoing(timeout_ms=NO_TIMEOUT))
+    world.execute(init(keep=True, timeout_ms=60_000))
+    client = world.execute(init(keep=True, two_phase=True)).producer
+    assert world.entry.next_timeout_ms == -1
+    world.execute(end(client))
+    assert world.entry.timeout_ms == NO_TIMEOUT
+
+
 def test_each_recovery_fences_the_one_before_and_keeps_the_transaction() -> None:
     """KIP-939, "Skip Epoch Bump When KeepPreparedTxn=true": with one identity for both, both would commit."""
     world = SITUATIONS["ongoing"]()

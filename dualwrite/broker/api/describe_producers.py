@@ -5,7 +5,6 @@ there, or -1. That offset is what an anchor is compared with. ACL: none yet.
 """
 
 from dualwrite.broker.api.context import BrokerContext
-from dualwrite.broker.runtime.partition import LEADER_EPOCH
 from dualwrite.ids import TopicPartition
 from dualwrite.wire.apis import ApiKey, DescribeProducersResponse, Message
 from dualwrite.wire.error_codes import ErrorCode
@@ -48,7 +47,7 @@ def _describe(name: TopicPartition, broker: BrokerContext) -> Message:
                 producer_epoch=entry.epoch,
                 last_sequence=entry.last_sequence,
                 last_timestamp=entry.last_timestamp,
-                coordinator_epoch=LEADER_EPOCH,
+                coordinator_epoch=entry.coordinator_epoch,
                 current_txn_start_offset=entry.transaction_start,
             )
             for entry in partition.state.producers.values()

@@ -20,6 +20,7 @@ from dualwrite.broker.api import (
     offset_commit,
     offset_fetch,
     produce,
+    write_txn_markers,
 )
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.wire.apis import ApiKey, Message
@@ -49,6 +50,7 @@ _MODULES: tuple[ModuleType, ...] = (
     describe_producers,
     describe_transactions,
     list_transactions,
+    write_txn_markers,
 )
 
 

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from dualwrite.ids import NO_PRODUCER_EPOCH
+from dualwrite.ids import NO_PRODUCER_EPOCH, ProducerIdentity
 from dualwrite.records.control import Marker
 from dualwrite.records.header import MAX_SEQUENCE, BatchHeader
 from dualwrite.wire.error_codes import ErrorCode
@@ -18,6 +18,7 @@ RETAINED_BATCHES = 5
 """How many of a producer's last batches are remembered to answer duplicates: a client has at most five in flight."""
 
 NO_SEQUENCE = -1
+NO_COORDINATOR_EPOCH = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,8 @@ class RetainedBatch:
     first_sequence: int
     last_sequence: int
     first_offset: int
+    timestamp: int = -1
+    """MaxTimestamp: told with the offset when the batch comes again."""
 
 
 @dataclass(slots=True)
@@ -39,6 +42,8 @@ class ProducerEntry:
     last_timestamp: int = -1
     transaction_start: int = -1
     """CurrentTxnStartOffset: the offset of the open transaction's first record here, or -1."""
+    coordinator_epoch: int = NO_COORDINATOR_EPOCH
+    """That of the last marker, -1 if there was none."""
 
     @property
     def last_sequence(self) -> int:
@@ -57,10 +62,12 @@ class EndedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a batch is to be appended: ``error`` refuses it; ``duplicate_of`` is the offset that it already has."""
+    """Whether a batch is to be appended: ``error`` refuses it; ``duplicate_of`` is the offset that it already has, and
+    ``duplicate_timestamp`` its MaxTimestamp."""
 
     error: ErrorCode = ErrorCode.NONE
     duplicate_of: int = -1
+    duplicate_timestamp: int = -1
 
     @property
     def appends(self) -> bool:
@@ -96,26 +103,68 @@ class PartitionState:
             bound = min(bound, min(ended.first_offset for ended in self._ending))
         return bound
 
-    def decide(self, header: BatchHeader) -> Verdict:
-        """Whether a client's batch may be appended next."""
+    def decide(self, header: BatchHeader, begins_at_zero: bool = False) -> Verdict:
+        """Whether a client's batch may be appended next.
+
+        :param begins_at_zero: refuse any other first sequence of an unknown producer: one of TV2 begins every
+            transaction with a new epoch, so that batch is not its first.
+        """
         if header.producer_id < 0:
             return APPEND
         entry = self.producers.get(header.producer_id)
-        if entry is None:
-            return APPEND  # nothing known, as after the expiry of the producer id: any sequence begins anew
+        if entry is None:  # nothing known, as after the expiry of the producer id: any sequence begins anew
+            out_of_order = begins_at_zero and header.base_sequence != 0
+            return Verdict(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER) if out_of_order else APPEND
         if header.producer_epoch < entry.epoch:
             return Verdict(ErrorCode.INVALID_PRODUCER_EPOCH)
         duplicate = _find_duplicate(entry, header)
         if duplicate is not None:
-            return Verdict(duplicate_of=duplicate.first_offset)
+            return Verdict(duplicate_of=duplicate.first_offset, duplicate_timestamp=duplicate.timestamp)
         if not _is_next(entry, header):
             return Verdict(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
         if entry.transaction_start >= 0 and not header.is_transactional:
             return Verdict(ErrorCode.INVALID_TXN_STATE)
         return APPEND
 
-    def apply(self, header: BatchHeader, marker: Marker | None) -> None:
-        """Take in a batch that is now the log's last; ``marker`` is what a control batch holds."""
+    def decide_marker(self, producer: ProducerIdentity, coordinator_epoch: int, is_tv2: bool) -> ErrorCode:
+        """NONE if a marker of ``producer`` may be appended next (Kafka: ProducerAppendInfo.appendEndTxnMarker).
+
+        :param is_tv2: its epoch must be above that of the records, as every TV2 marker's is (KIP-1228); a marker that
+            comes again after the end is taken.
+        """
+        entry = self.producers.get(producer.producer_id)
+        if entry is None:
+            return ErrorCode.NONE
+        if producer.epoch < entry.epoch:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        if is_tv2 and producer.epoch == entry.epoch and entry.transaction_start >= 0:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        if coordinator_epoch < entry.coordinator_epoch:
+            return ErrorCode.TRANSACTION_COORDINATOR_FENCED
+        return ErrorCode.NONE
+
+    def has_fenced(self, producer: ProducerIdentity) -> bool:
+        """True if a later epoch of ``producer``'s id has written here, so that nothing of its own is open."""
+        entry = self.producers.get(producer.producer_id)
+        return entry is not None and producer.epoch < entry.epoch
+
+    def expire_producers(self, before_ms: int) -> int:
+        """Forget producers that wrote nothing with a timestamp after ``before_ms``; the number of them.
+
+        Never one with an open transaction. They stay when their records are deleted (Kafka: isProducerExpired).
+        """
+        expired = [
+            entry.producer_id
+            for entry in self.producers.values()
+            if entry.transaction_start < 0 and entry.last_timestamp <= before_ms
+        ]
+        for producer_id in expired:
+            del self.producers[producer_id]
+        return len(expired)
+
+    def apply(self, header: BatchHeader, marker: Marker | None, coordinator_epoch: int = 0) -> None:
+        """Take in a batch that is now the log's last; ``marker`` and ``coordinator_epoch`` are what a control batch
+        holds."""
         assert header.base_offset >= self.end_offset, f"batch at {header.base_offset} after {self.end_offset}"
         self.end_offset = header.next_offset
         if header.producer_id < 0:
@@ -126,9 +175,11 @@ class PartitionState:
             entry.batches.clear()
         entry.last_timestamp = header.max_timestamp
         if marker is not None:
+            entry.coordinator_epoch = coordinator_epoch
             self._end_transaction(entry, header.last_offset, marker)
             return
-        entry.batches.append(RetainedBatch(header.base_sequence, header.last_sequence, header.base_offset))
+        batch = RetainedBatch(header.base_sequence, header.last_sequence, header.base_offset, header.max_timestamp)
+        entry.batches.append(batch)
         if header.is_transactional and entry.transaction_start < 0:
             entry.transaction_start = header.base_offset
             self.open_transactions[header.producer_id] = header.base_offset

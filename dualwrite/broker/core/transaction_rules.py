@@ -48,6 +48,8 @@ class TransactionSettings:
     """transaction.max.timeout.ms"""
     id_expiration_ms: int = 604_800_000
     """transactional.id.expiration.ms"""
+    partition_verification_enable: bool = True
+    """transaction.partition.verification.enable; off, a client of TV1 can begin a transaction that hangs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +138,19 @@ def _keep_prepared(entry: TransactionRecorded, timeout_ms: int, at: Moment) -> D
     """KIP-939: the ongoing transaction keeps its identity for its markers; the client gets a new one.
 
     A fresh producer id is needed if the ongoing epoch has no room for both (it is 32766: the markers take 32767), or if
-    the client's own epoch is used up. The timeout only grows: a prepared transaction never loses its two-phase commit.
+    the client's own epoch is used up. The timeout only grows: a prepared transaction never loses its two-phase commit;
+    but those after it have the one that the client asks for now.
     """
     latest = entry.client
     used_up = latest.epoch >= (MAX_PRODUCER_EPOCH if entry.next_producer else MAX_PRODUCER_EPOCH - 1)
     following = ProducerIdentity(at.fresh_producer_id, 0) if used_up else _successor(latest)
-    fact = replace(entry, next_producer=following, timeout_ms=max(entry.timeout_ms, timeout_ms), updated_ms=at.now_ms)
+    fact = replace(
+        entry,
+        next_producer=following,
+        timeout_ms=max(entry.timeout_ms, timeout_ms),
+        next_timeout_ms=timeout_ms if timeout_ms < entry.timeout_ms else -1,
+        updated_ms=at.now_ms,
+    )
     return Decision(Reply(producer=following, ongoing=entry.producer), (fact,))
 
 
@@ -284,6 +293,8 @@ def _complete(entry: TransactionRecorded, at: Moment) -> Decision:
         producer=entry.client,
         next_producer=NO_PRODUCER,
         partitions=frozenset(),
+        timeout_ms=entry.timeout_ms if entry.next_timeout_ms < 0 else entry.next_timeout_ms,
+        next_timeout_ms=-1,
         updated_ms=at.now_ms,
     )
     return Decision(Reply(producer=fact.producer), (fact,))

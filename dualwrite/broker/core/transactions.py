@@ -110,10 +110,11 @@ def _check_alone(fact: TransactionRecorded) -> None:
     _check(not fact.next_producer or 0 <= fact.next_producer.epoch <= MAX_PRODUCER_EPOCH, None, fact)
     if fact.status is TransactionStatus.EMPTY:
         _check(not has_partitions and not started and not fact.next_producer, None, fact)
+        _check(fact.next_timeout_ms < 0, None, fact)
     elif fact.status is TransactionStatus.ONGOING:
         _check(has_partitions and started, None, fact)
     elif not fact.is_ended:
-        _check(not has_partitions and not fact.next_producer, None, fact)
+        _check(not has_partitions and not fact.next_producer and fact.next_timeout_ms < 0, None, fact)
 
 
 def _check_step(before: TransactionRecorded, fact: TransactionRecorded) -> None:

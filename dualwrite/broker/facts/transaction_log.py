@@ -1,7 +1,8 @@
 """Transaction facts as Kafka stores them: TransactionLogKey v0 and TransactionLogValue v1, so that its tools read them.
 
 Tagged fields: 0 PrevProducerId, 1 NextProducerId, 2 ClientTransactionVersion, 3 NextProducerEpoch (the numbers of
-Apache Kafka 4.4, which gave 2 away before KIP-939 came), and of our own 100 PrevProducerEpoch.
+Apache Kafka 4.4, which gave 2 away before KIP-939 came), and of our own 100 PrevProducerEpoch and 101
+NextTimeoutMs.
 """
 
 import struct
@@ -26,7 +27,7 @@ _LONG = struct.Struct(">q")
 _FIXED = struct.Struct(">hqhib")
 _TIMES = struct.Struct(">qq")
 
-_PREVIOUS_ID, _NEXT_ID, _CLIENT_VERSION, _NEXT_EPOCH, _PREVIOUS_EPOCH = 0, 1, 2, 3, 100
+_PREVIOUS_ID, _NEXT_ID, _CLIENT_VERSION, _NEXT_EPOCH, _PREVIOUS_EPOCH, _NEXT_TIMEOUT = 0, 1, 2, 3, 100, 101
 
 
 def encode_fact(fact: TransactionFact) -> tuple[bytes, bytes | None]:
@@ -62,6 +63,7 @@ def _encode_value(fact: TransactionRecorded) -> bytes:
         _CLIENT_VERSION: (_SHORT, fact.version, 0),
         _NEXT_EPOCH: (_SHORT, fact.next_producer.epoch, NO_PRODUCER_EPOCH),
         _PREVIOUS_EPOCH: (_SHORT, fact.previous.epoch, NO_PRODUCER_EPOCH),
+        _NEXT_TIMEOUT: (_INT, fact.next_timeout_ms, -1),
     }
     present = [(tag, form.pack(value)) for tag, (form, value, default) in tags.items() if value != default]
     producer = fact.producer
@@ -98,6 +100,7 @@ def _decode_value(transactional_id: str, value: bytes) -> TransactionRecorded:
         ProducerIdentity(tag(_PREVIOUS_ID, _LONG, NO_PRODUCER_ID), tag(_PREVIOUS_EPOCH, _SHORT, NO_PRODUCER_EPOCH)),
         ProducerIdentity(tag(_NEXT_ID, _LONG, NO_PRODUCER_ID), tag(_NEXT_EPOCH, _SHORT, NO_PRODUCER_EPOCH)),
         TransactionVersion(max(TransactionVersion.TV1, tag(_CLIENT_VERSION, _SHORT, 0))),
+        tag(_NEXT_TIMEOUT, _INT, -1),
     )
 
 

@@ -52,6 +52,8 @@ class TransactionRecorded:
         PrevProducerId; the epoch is in a tagged field of our own, which Kafka's readers pass over.
     :param timeout_ms: ``NO_TIMEOUT`` for two-phase commit.
     :param started_ms: when the first partition was added, -1 if none was.
+    :param next_timeout_ms: while a kept transaction has a timeout that is not its client's, the client's: that of the
+        transactions after it; -1 if they are the same. In a tagged field of our own.
     """
 
     transactional_id: str
@@ -64,6 +66,7 @@ class TransactionRecorded:
     previous: ProducerIdentity = NO_PRODUCER
     next_producer: ProducerIdentity = NO_PRODUCER
     version: TransactionVersion = TransactionVersion.TV1
+    next_timeout_ms: int = -1
 
     @property
     def client(self) -> ProducerIdentity:

@@ -2,8 +2,9 @@
 
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from dualwrite.broker.core.cluster import (
@@ -154,6 +155,19 @@ class Cluster:
         """The partition ``name``, if it exists."""
         partitions = self._partitions.get(name.topic, ())
         return partitions[name.partition] if 0 <= name.partition < len(partitions) else None
+
+    def partitions(self) -> Iterator[Partition]:
+        """Every partition of every topic."""
+        return chain.from_iterable(self._partitions.values())
+
+    def expire_producers(self, idle_ms: int) -> None:
+        """Let every partition forget the producers that wrote nothing for ``idle_ms``; never one with an open
+        transaction (producer.id.expiration.ms)."""
+        before_ms = self._clock.wall_ms() - idle_ms
+        for partition in self.partitions():
+            expired = partition.state.expire_producers(before_ms)
+            if expired:
+                logger.debug("%s: %d producer ids have expired", partition.name, expired)
 
     def config(self, topic: str) -> TopicConfig:
         """What the settings of ``topic`` come to, now."""

@@ -39,7 +39,7 @@ class TransactionCoordinator:
         self._cluster = cluster
         self._flusher = flusher
         self._clock = clock
-        self._settings = settings
+        self.settings = settings
         self._journal = InternalTopic.open(TRANSACTION_STATE, files, data_dir, cluster, flusher, self._replay)
         # A power cut may leave a fact here and not the reservation of its producer id, appended at the same time.
         cluster.skip_producer_ids(self.table.highest_producer_id + 1)
@@ -74,18 +74,20 @@ class TransactionCoordinator:
         return decision.reply
 
     async def end_overdue(self) -> None:
-        """Abort transactions past their timeout, and forget transactional ids that are long idle."""
-        now_ms = self._clock.wall_ms()
-        for transactional_id in list(self.table.timed_out(now_ms)):
+        """Abort transactions past their timeout."""
+        for transactional_id in list(self.table.timed_out(self._clock.wall_ms())):
             logger.info("aborting the transaction of %s: it has outlived its timeout", transactional_id)
             await self.execute(TimeOut(transactional_id))
-        for transactional_id in list(self.table.idle_since(now_ms - self._settings.id_expiration_ms)):
+
+    async def forget_idle(self) -> None:
+        """Forget transactional ids that were not used for transactional.id.expiration.ms."""
+        for transactional_id in list(self.table.idle_since(self._clock.wall_ms() - self.settings.id_expiration_ms)):
             await self.execute(Expire(transactional_id))
 
     def _decide(self, command: Command) -> Decision:
         self._cluster.reserve_producer_ids()
         moment = Moment(self._clock.wall_ms(), self._cluster.next_producer_id)
-        decision = decide(self.table, command, moment, self._settings)
+        decision = decide(self.table, command, moment, self.settings)
         if decision.facts:
             with self._flusher.critical():
                 for fact in decision.facts:
@@ -104,7 +106,8 @@ class TransactionCoordinator:
         with self._flusher.critical():
             for name in effect.partitions:
                 partition = self._cluster.partition(name)
-                if partition is not None:
+                fenced = partition is not None and partition.state.has_fenced(effect.producer)
+                if partition is not None and not fenced:  # else an operator has ended it there already
                     partition.append_marker(effect.marker, effect.producer, self._clock.wall_ms())
         await self._flusher.barrier()
         self._decide(MarkersWritten(effect.transactional_id))

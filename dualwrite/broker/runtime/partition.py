@@ -8,7 +8,7 @@ from dualwrite.broker.core.partitions import PartitionState, Verdict
 from dualwrite.broker.log.partition_log import PartitionLog
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.ids import ProducerIdentity, TopicPartition
-from dualwrite.records.control import Marker, build_marker, read_marker
+from dualwrite.records.control import Marker, build_marker, read_coordinator_epoch, read_marker
 from dualwrite.records.header import BatchHeader, peek_header, place_batch
 
 LEADER_EPOCH = 0
@@ -40,9 +40,12 @@ class Partition:
         self._on_marker = on_marker
         self._readers: set[asyncio.Event] = set()
 
-    def append(self, batch: bytes, header: BatchHeader) -> AppendResult:
-        """Append a client's batch, whose ``header`` was checked, unless the partition's state forbids it."""
-        verdict = self.state.decide(header)
+    def append(self, batch: bytes, header: BatchHeader, begins_at_zero: bool = False) -> AppendResult:
+        """Append a client's batch, whose ``header`` was checked, unless the partition's state forbids it.
+
+        :param begins_at_zero: see :meth:`PartitionState.decide`.
+        """
+        verdict = self.state.decide(header, begins_at_zero)
         if not verdict.appends:
             return AppendResult(verdict, verdict.duplicate_of)
         return AppendResult(verdict, self._append(bytearray(batch), header, None))
@@ -51,18 +54,22 @@ class Partition:
         """Append a batch of the broker's own, about which nobody is asked, and return its base offset."""
         return self._append(batch, header, None)
 
-    def append_marker(self, marker: Marker, producer: ProducerIdentity, timestamp_ms: int) -> None:
+    def append_marker(
+        self, marker: Marker, producer: ProducerIdentity, timestamp_ms: int, coordinator_epoch: int = LEADER_EPOCH
+    ) -> None:
         """Append the control batch that ends ``producer``'s transaction here."""
-        batch = bytearray(build_marker(marker, producer, coordinator_epoch=LEADER_EPOCH, timestamp=timestamp_ms))
-        self._append(batch, peek_header(batch), marker)
+        batch = bytearray(build_marker(marker, producer, coordinator_epoch, timestamp_ms))
+        self._append(batch, peek_header(batch), marker, coordinator_epoch)
 
-    def _append(self, batch: bytearray, header: BatchHeader, marker: Marker | None) -> int:
+    def _append(
+        self, batch: bytearray, header: BatchHeader, marker: Marker | None, coordinator_epoch: int = LEADER_EPOCH
+    ) -> int:
         base_offset = self.state.end_offset
         with self._flusher.critical():
             place_batch(batch, base_offset, LEADER_EPOCH)
             self.log.append(batch)
             placed = header._replace(base_offset=base_offset)
-            self.state.apply(placed, marker)
+            self.state.apply(placed, marker, coordinator_epoch)
             if marker is not None and self._on_marker is not None:
                 self._on_marker(placed, marker)
             self._flusher.touch(self)
@@ -100,6 +107,9 @@ def replay_into(state: PartitionState) -> Callable[[BatchHeader, bytes | None], 
     """A callback for :meth:`PartitionLog.open` that rebuilds ``state``; it is given the bytes of control batches."""
 
     def apply(header: BatchHeader, control_batch: bytes | None) -> None:
-        state.apply(header, None if control_batch is None else read_marker(control_batch))
+        if control_batch is None:
+            state.apply(header, None)
+        else:
+            state.apply(header, read_marker(control_batch), read_coordinator_epoch(control_batch))
 
     return apply

@@ -1,0 +1,62 @@
+"""WriteTxnMarkers (27), v1-v2.
+
+An operator ends a hanging transaction in a partition by hand (kafka-transactions --abort), or would: none can begin
+here, but a log may have been brought from elsewhere. The coordinator is not asked and learns nothing. The marker's
+producer epoch must not be below that of the records (INVALID_PRODUCER_EPOCH), nor its coordinator epoch below that of
+the producer's last marker (TRANSACTION_COORDINATOR_FENCED). v2 says the transaction's version: a marker of TV2 has an
+epoch of its own (KIP-1228). ACL: none yet.
+"""
+
+from dualwrite.broker.api.context import BrokerContext
+from dualwrite.ids import ProducerIdentity, TopicPartition
+from dualwrite.records.control import Marker
+from dualwrite.wire.apis import ApiKey, Message, WriteTxnMarkersResponse
+from dualwrite.wire.error_codes import ErrorCode
+
+KEY = ApiKey.WRITE_TXN_MARKERS
+VERSIONS = range(1, 3)
+
+_TV2 = 2
+
+
+async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
+    """Write every marker of the request."""
+    errors: dict[int, dict[TopicPartition, ErrorCode]] = {}
+    for marker in request.markers:
+        by_partition = errors.setdefault(marker.producer_id, {})
+        for topic in marker.topics:
+            for index in topic.partition_indexes:
+                name = TopicPartition(topic.name, index)
+                by_partition[name] = _write(marker, name, broker)
+    await broker.flusher.barrier()
+    result = WriteTxnMarkersResponse.WritableTxnMarkerResult
+    return WriteTxnMarkersResponse(
+        markers=[
+            result(producer_id=producer_id, topics=_by_topic(by_partition))
+            for producer_id, by_partition in errors.items()
+        ]
+    )
+
+
+def _write(marker: Message, name: TopicPartition, broker: BrokerContext) -> ErrorCode:
+    partition = broker.cluster.partition(name)
+    if partition is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    producer = ProducerIdentity(marker.producer_id, marker.producer_epoch)
+    if not producer or producer.epoch < 0 or marker.coordinator_epoch < 0:
+        return ErrorCode.INVALID_REQUEST
+    is_tv2 = marker.transaction_version >= _TV2
+    error = partition.state.decide_marker(producer, marker.coordinator_epoch, is_tv2)
+    if error is ErrorCode.NONE:
+        kind = Marker.COMMIT if marker.transaction_result else Marker.ABORT
+        partition.append_marker(kind, producer, broker.clock.wall_ms(), marker.coordinator_epoch)
+    return error
+
+
+def _by_topic(errors: dict[TopicPartition, ErrorCode]) -> list[Message]:
+    topic_result = WriteTxnMarkersResponse.WritableTxnMarkerResult.WritableTxnMarkerTopicResult
+    partition_result = topic_result.WritableTxnMarkerPartitionResult
+    by_topic: dict[str, list[Message]] = {}
+    for name, error in errors.items():
+        by_topic.setdefault(name.topic, []).append(partition_result(partition_index=name.partition, error_code=error))
+    return [topic_result(name=topic, partitions=results) for topic, results in by_topic.items()]
