@@ -162,20 +162,21 @@ def place_batch(batch: bytearray | memoryview, base_offset: int, leader_epoch: i
     struct.pack_into(">i", batch, 12, leader_epoch)
 
 
-def stamp_append_time(batch: bytearray, timestamp: int) -> None:
-    """Make ``timestamp`` that of every record of ``batch`` (LogAppendTime), as its broker may: the records keep their
+def stamp_append_time(batch: bytes | memoryview, timestamp: int) -> bytes:
+    """``batch`` with ``timestamp`` as that of every record (LogAppendTime), as its broker may: the records keep their
     own, which nobody looks at any more.
 
     :param timestamp: milliseconds since the epoch.
     """
-    (attributes,) = struct.unpack_from(">h", batch, _CHECKED_FROM)
-    struct.pack_into(">h", batch, _CHECKED_FROM, attributes | _APPEND_TIME_BIT)
-    struct.pack_into(">q", batch, _MAX_TIMESTAMP_AT, timestamp)
-    seal_again(batch)
+    stamped = bytearray(batch)
+    (attributes,) = struct.unpack_from(">h", stamped, _CHECKED_FROM)
+    struct.pack_into(">h", stamped, _CHECKED_FROM, attributes | _APPEND_TIME_BIT)
+    struct.pack_into(">q", stamped, _MAX_TIMESTAMP_AT, timestamp)
+    _seal_again(stamped)
+    return bytes(stamped)
 
 
-def seal_again(batch: bytearray) -> None:
-    """Write the checksum that the changed ``batch`` has now."""
+def _seal_again(batch: bytearray) -> None:
     struct.pack_into(">I", batch, _CRC_AT, crc32c.crc32c(memoryview(batch)[_CHECKED_FROM:]))
 
 
@@ -185,7 +186,7 @@ def rebuild_batch(header: BatchHeader, body: bytes) -> bytes:
     length = HEADER_SIZE - _PREFIX_SIZE + len(body)
     batch = bytearray(_LAYOUT.pack(*header._replace(batch_length=length, crc=0)))
     batch += body
-    seal_again(batch)
+    _seal_again(batch)
     return bytes(batch)
 
 

@@ -99,8 +99,7 @@ def test_a_horizon_once_noted_stays() -> None:
 
 
 def test_append_time_is_the_time_of_every_record_and_stays() -> None:
-    batch = placed([Record(b"a", b"1", 10), Record(b"b", b"2", 90)])
-    stamp_append_time(batch, 77)
+    batch = stamp_append_time(bytes(placed([Record(b"a", b"1", 10), Record(b"b", b"2", 90)])), 77)
     header = peek_header(batch)
     assert header.has_append_time
     assert checksum_matches(header, batch)

@@ -1,7 +1,8 @@
 """Produce (0), v3-v13.
 
-One record batch v2 per partition; the header and the CRC-32C are checked, the records are not unpacked. acks 0 is not
-answered, and an error then closes the connection; acks 1 and -1 are answered once the batch is on disk. A
+One record batch v2 per partition; the header and the CRC-32C are checked, the records are unpacked only where a topic
+asks for keys or bounds timestamps. A topic with LogAppendTime has its batches stamped by the broker's clock. acks 0
+is not answered, and an error then closes the connection; acks 1 and -1 are answered once the batch is on disk. A
 transactional batch must belong to the ongoing transaction of its transactional id: from v12 on (KIP-890, TV2) its
 partition joins implicitly, before that it must have been added (no hanging transaction can begin); all partitions of a
 request join at once, with one fsync. v13 names topics by id. The broker's own topics take nothing from clients. ACL:
@@ -14,9 +15,10 @@ from dataclasses import dataclass
 from dualwrite.broker.api.context import BrokerContext, UnanswerableError
 from dualwrite.broker.api.joining import PRODUCE, join_transaction
 from dualwrite.broker.core.cluster import INTERNAL_TOPICS
-from dualwrite.broker.runtime.partition import AppendResult, Partition
+from dualwrite.broker.core.record_rules import APPEND_TIME, RefusedBatchError, checked_header
+from dualwrite.broker.runtime.partition import Partition
 from dualwrite.ids import TopicPartition
-from dualwrite.records.header import HEADER_SIZE, BatchHeader, MalformedBatchError, checksum_matches, peek_header
+from dualwrite.records.header import NO_TIMESTAMP, BatchHeader, peek_header, stamp_append_time
 from dualwrite.wire.apis import ApiKey, Message, ProduceResponse
 from dualwrite.wire.error_codes import ErrorCode, error_name
 
@@ -25,16 +27,6 @@ VERSIONS = range(3, 14)
 
 _FIRST_WITH_ZSTD = 7
 _FIRST_WITH_TOPIC_IDS = 13
-_ZSTD = 4
-_LAST_CODEC = 4
-_LEAST_RECORD_SIZE = 7  # size, attributes, two deltas, key, value and headers: a byte each
-
-
-class _RefusedError(Exception):
-    def __init__(self, error: ErrorCode, message: str | None = None) -> None:
-        super().__init__(error, message)
-        self.error = error
-        self.message = message
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,34 +65,34 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
 
 def _examine_topic(
     topic: Message, request: Message, version: int, broker: BrokerContext
-) -> list["_Batch | _RefusedError"]:
+) -> list[_Batch | RefusedBatchError]:
     name = broker.cluster.topic_name(topic.topic_id) if version >= _FIRST_WITH_TOPIC_IDS else topic.name
-    results: list[_Batch | _RefusedError] = []
+    results: list[_Batch | RefusedBatchError] = []
     for data in topic.partition_data:
         try:
             results.append(_examine(data, name, request.acks, version, broker))
-        except _RefusedError as refused:
+        except RefusedBatchError as refused:
             results.append(refused)
     return results
 
 
 def _examine(data: Message, topic: str | None, acks: int, version: int, broker: BrokerContext) -> _Batch:
     if topic is None:
-        raise _RefusedError(ErrorCode.UNKNOWN_TOPIC_ID)
+        raise RefusedBatchError(ErrorCode.UNKNOWN_TOPIC_ID)
     if acks not in (-1, 0, 1):
-        raise _RefusedError(ErrorCode.INVALID_REQUIRED_ACKS)
+        raise RefusedBatchError(ErrorCode.INVALID_REQUIRED_ACKS)
     if topic in INTERNAL_TOPICS:
-        raise _RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is written by the broker alone")
+        raise RefusedBatchError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is written by the broker alone")
     name = TopicPartition(topic, data.index)
     if broker.cluster.partition(name) is None:
-        raise _RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    max_bytes = broker.cluster.config(topic).max_message_bytes
-    return _Batch(name, _checked_header(data.records, version, max_bytes), data.records)
+        raise RefusedBatchError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    config, now_ms = broker.cluster.config(topic), broker.clock.wall_ms()
+    return _Batch(name, checked_header(data.records, config, now_ms, version >= _FIRST_WITH_ZSTD), data.records)
 
 
 async def _join_transaction(
     transactional_id: str | None, version: int, batches: Iterable[_Batch], broker: BrokerContext
-) -> _RefusedError | None:
+) -> RefusedBatchError | None:
     """See to it that all transactional batches belong to the ongoing transaction of their producer, and to nobody
     else's: what forbids it, or None."""
     headers = {batch.name: batch.header for batch in batches if batch.header.is_transactional}
@@ -108,88 +100,69 @@ async def _join_transaction(
         return None
     if transactional_id is None:
         message = "a transactional batch in a request without transactional id"
-        return _RefusedError(ErrorCode.INVALID_TXN_STATE, message)
+        return RefusedBatchError(ErrorCode.INVALID_TXN_STATE, message)
     producer, *others = {header.producer for header in headers.values()}
     if others:
-        return _RefusedError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "transactional batches of several producers")
+        return RefusedBatchError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "transactional batches of several producers")
     implicit = version >= PRODUCE.implicit
     error = await join_transaction(broker, transactional_id, producer, frozenset(headers), implicit)
     if error is ErrorCode.NONE:
         return None
     if error is ErrorCode.CONCURRENT_TRANSACTIONS and not implicit:
         error = ErrorCode.NOT_ENOUGH_REPLICAS  # retriable for every client
-    return _RefusedError(PRODUCE.error(error, version))
+    return RefusedBatchError(PRODUCE.error(error, version))
 
 
 def _answer(
     data: Message,
-    entry: "_Batch | _RefusedError",
-    not_joined: _RefusedError | None,
+    entry: _Batch | RefusedBatchError,
+    not_joined: RefusedBatchError | None,
     version: int,
     broker: BrokerContext,
 ) -> Message:
     response = ProduceResponse.TopicProduceResponse.PartitionProduceResponse
     try:
-        if isinstance(entry, _RefusedError):
+        if isinstance(entry, RefusedBatchError):
             raise entry
         if not_joined is not None and entry.header.is_transactional:
             raise not_joined
-        result, partition = _append(entry, version, broker)
-    except _RefusedError as refused:
+        base_offset, append_time_ms, partition = _append(entry, version, broker)
+    except RefusedBatchError as refused:
         return response(
             index=data.index,
             error_code=refused.error,
             base_offset=-1,
             log_append_time_ms=-1,
             log_start_offset=-1,
-            record_errors=[],
+            record_errors=[
+                response.BatchIndexAndErrorMessage(batch_index=position, batch_index_error_message=message)
+                for position, message in refused.record_errors
+            ],
             error_message=refused.message,
         )
     return response(
         index=data.index,
         error_code=ErrorCode.NONE,
-        base_offset=result.base_offset,
-        log_append_time_ms=result.verdict.duplicate_timestamp,  # as Kafka tells it, whoever set it
+        base_offset=base_offset,
+        log_append_time_ms=append_time_ms,
         log_start_offset=partition.log.start_offset,
         record_errors=[],
     )
 
 
-def _append(batch: _Batch, version: int, broker: BrokerContext) -> tuple[AppendResult, Partition]:
+def _append(batch: _Batch, version: int, broker: BrokerContext) -> tuple[int, int, Partition]:
     partition = broker.cluster.partition(batch.name)  # again: it may have gone while the transaction was joined
     if partition is None:
-        raise _RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    is_tv2 = batch.header.is_transactional and version >= PRODUCE.implicit
-    result = partition.append(batch.records, batch.header, begins_at_zero=is_tv2)
-    if result.verdict.error is not ErrorCode.NONE:
-        raise _RefusedError(result.verdict.error)
-    return result, partition
-
-
-def _checked_header(records: bytes | None, version: int, max_bytes: int) -> BatchHeader:
-    """The header of a batch that is fit to be appended as it is."""
-    if not records:
-        raise _RefusedError(ErrorCode.INVALID_RECORD, "no record batch for the partition")
-    try:
+        raise RefusedBatchError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    records, header, append_time_ms = batch.records, batch.header, NO_TIMESTAMP
+    if broker.cluster.config(batch.name.topic).message_timestamp_type == APPEND_TIME:
+        append_time_ms = broker.clock.wall_ms()
+        records = stamp_append_time(records, append_time_ms)
         header = peek_header(records)
-    except MalformedBatchError as error:
-        raise _RefusedError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
-    if header.size > max_bytes:
-        raise _RefusedError(ErrorCode.MESSAGE_TOO_LARGE, f"batch of {header.size} bytes; max.message.bytes={max_bytes}")
-    if header.size != len(records):
-        raise _RefusedError(ErrorCode.INVALID_RECORD, "expected exactly one record batch for the partition")
-    if not checksum_matches(header, records):
-        raise _RefusedError(ErrorCode.CORRUPT_MESSAGE, "the batch's CRC-32C does not match")
-    if header.is_control or header.has_append_time:
-        raise _RefusedError(ErrorCode.INVALID_RECORD, "a client writes neither control batches nor append times")
-    if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
-        raise _RefusedError(ErrorCode.INVALID_RECORD, "record count and offsets of the batch disagree")
-    if not header.compression and header.record_count * _LEAST_RECORD_SIZE > header.size - HEADER_SIZE:
-        raise _RefusedError(ErrorCode.INVALID_RECORD, "the batch is too short for its record count")
-    if header.producer and (header.base_sequence < 0 or header.producer_epoch < 0):
-        raise _RefusedError(ErrorCode.INVALID_RECORD, "an idempotent batch without a sequence or an epoch")
-    if header.is_transactional and not header.producer:
-        raise _RefusedError(ErrorCode.INVALID_RECORD, "a transactional batch without a producer id")
-    if header.compression > _LAST_CODEC or (header.compression == _ZSTD and version < _FIRST_WITH_ZSTD):
-        raise _RefusedError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
-    return header
+    is_tv2 = header.is_transactional and version >= PRODUCE.implicit
+    result = partition.append(records, header, begins_at_zero=is_tv2)
+    if result.verdict.error is not ErrorCode.NONE:
+        raise RefusedBatchError(result.verdict.error)
+    if not result.verdict.appends:  # Kafka tells a duplicate's MaxTimestamp, whoever set it
+        append_time_ms = result.verdict.duplicate_timestamp
+    return result.base_offset, append_time_ms, partition

@@ -1,0 +1,113 @@
+"""Which batches of a client are fit for a topic, before the partition's state is asked (Kafka's LogValidator).
+
+Only what a topic's settings ask about is looked up inside a batch: keys where it is compacted, old timestamps where
+there is a bound for them. That no record is from too far in the future is read off the header.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from dualwrite.broker.core.topic_configs import TopicConfig
+from dualwrite.records.compression import Codec, batch_body
+from dualwrite.records.header import (
+    HEADER_SIZE,
+    NO_TIMESTAMP,
+    BatchHeader,
+    MalformedBatchError,
+    checksum_matches,
+    peek_header,
+)
+from dualwrite.records.rewriting import Span, iterate_spans
+from dualwrite.wire.error_codes import ErrorCode
+
+CREATE_TIME, APPEND_TIME = "CreateTime", "LogAppendTime"
+
+_UNBOUNDED = 2**63 - 1
+_LEAST_RECORD_SIZE = 7  # size, attributes, two deltas, key, value and headers: a byte each
+
+
+class RefusedBatchError(Exception):
+    """The batch is not appended: answer ``error``, with ``message`` and the positions of the records that are wrong."""
+
+    def __init__(
+        self, error: ErrorCode, message: str | None = None, record_errors: Sequence[tuple[int, str]] = ()
+    ) -> None:
+        super().__init__(error, message)
+        self.error = error
+        self.message = message
+        self.record_errors = record_errors
+        """Position in the batch, and what is wrong with the record there."""
+
+
+def checked_header(records: bytes | None, config: TopicConfig, now_ms: int, zstd: bool) -> BatchHeader:
+    """The header of ``records`` if they are one batch that may be appended to a topic with ``config``.
+
+    :param now_ms: the broker's clock, in milliseconds since the epoch.
+    :param zstd: whether the client's version of Produce knows that codec.
+    :raises RefusedBatchError: if they are not.
+    """
+    if not records:
+        raise RefusedBatchError(ErrorCode.INVALID_RECORD, "no record batch for the partition")
+    try:
+        header = peek_header(records)
+    except MalformedBatchError as error:
+        raise RefusedBatchError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
+    if header.size > config.max_message_bytes:
+        message = f"batch of {header.size} bytes; max.message.bytes={config.max_message_bytes}"
+        raise RefusedBatchError(ErrorCode.MESSAGE_TOO_LARGE, message)
+    if header.size != len(records):
+        raise RefusedBatchError(ErrorCode.INVALID_RECORD, "expected exactly one record batch for the partition")
+    if not checksum_matches(header, records):
+        raise RefusedBatchError(ErrorCode.CORRUPT_MESSAGE, "the batch's CRC-32C does not match")
+    if header.compression > max(Codec) or (header.compression == Codec.ZSTD and not zstd):
+        raise RefusedBatchError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+    wrong = _contradiction(header)
+    if wrong is not None:
+        raise RefusedBatchError(ErrorCode.INVALID_RECORD, wrong)
+    if header.has_append_time:
+        raise RefusedBatchError(ErrorCode.INVALID_TIMESTAMP, "a client does not write append times")
+    _check_records(header, records, config, now_ms)
+    return header
+
+
+def _contradiction(header: BatchHeader) -> str | None:
+    if header.is_control or header.delete_horizon_ms is not None:
+        return "a client writes neither control batches nor delete horizons"
+    if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
+        return "record count and offsets of the batch disagree"
+    if not header.compression and header.record_count * _LEAST_RECORD_SIZE > header.size - HEADER_SIZE:
+        return "the batch is too short for its record count"
+    if header.producer and (header.base_sequence < 0 or header.producer_epoch < 0):
+        return "an idempotent batch without a sequence or an epoch"
+    if header.is_transactional and not header.producer:
+        return "a transactional batch without a producer id"
+    return None
+
+
+def _check_records(header: BatchHeader, records: bytes, config: TopicConfig, now_ms: int) -> None:
+    creates = config.message_timestamp_type == CREATE_TIME
+    earliest = now_ms - config.message_timestamp_before_max_ms
+    latest = now_ms + config.message_timestamp_after_max_ms
+    too_new = creates and header.max_timestamp > latest
+    if not (config.compacts or too_new or (creates and config.message_timestamp_before_max_ms < _UNBOUNDED)):
+        return
+    try:
+        spans = list(iterate_spans(header, batch_body(header, records)))
+    except MalformedBatchError as error:
+        raise RefusedBatchError(ErrorCode.INVALID_RECORD, str(error)) from None
+    keyless = _positions(spans, config.compacts, lambda span: span.key is None)
+    mistimed = _positions(
+        spans, creates, lambda span: span.timestamp != NO_TIMESTAMP and not earliest <= span.timestamp <= latest
+    )
+    if mistimed or (too_new and not keyless):
+        raise RefusedBatchError(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"a record's timestamp is not between {earliest} and {latest}",
+            [(index, f"timestamp {spans[index].timestamp} is out of range") for index in mistimed],
+        )
+    if keyless:
+        message = "a compacted topic takes no record without a key"
+        raise RefusedBatchError(ErrorCode.INVALID_RECORD, message, [(index, "no key") for index in keyless])
+
+
+def _positions(spans: Iterable[Span], applies: bool, is_wrong: Callable[[Span], bool]) -> list[int]:
+    return [index for index, span in enumerate(spans) if is_wrong(span)] if applies else []
