@@ -16,6 +16,8 @@ from dualwrite.ids import NO_PRODUCER, ProducerIdentity
 
 HEADER_SIZE = 61
 MAGIC = 2
+MAGIC_AT = 16
+"""Where a batch has its magic byte, in this version as in those before it."""
 
 _LAYOUT = struct.Struct(">qiibIhiqqqhii")
 _EXTENT = struct.Struct(">qi11xi")

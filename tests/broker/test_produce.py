@@ -98,7 +98,7 @@ def test_partitions_of_one_request_succeed_and_fail_by_themselves(client: RawCli
         (first, 0): ErrorCode.NONE,
         (first, 2): ErrorCode.NONE,
         (first, 3): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        (second, 0): ErrorCode.CORRUPT_MESSAGE,
+        (second, 0): ErrorCode.INVALID_RECORD,
         ("missing", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
     assert [read_all(client, first, index) for index in range(3)] == [[b"0"], [], [b"2"]]
@@ -114,12 +114,14 @@ GOOD = batch([b"value"])
 REFUSALS: dict[str, tuple[bytes | None, ErrorCode]] = {
     "nothing": (b"", ErrorCode.INVALID_RECORD),
     "null": (None, ErrorCode.INVALID_RECORD),
-    "rubbish": (b"rubbish", ErrorCode.CORRUPT_MESSAGE),
-    "half a header": (GOOD[:40], ErrorCode.CORRUPT_MESSAGE),
+    "rubbish": (b"rubbish", ErrorCode.INVALID_RECORD),
+    "half a header": (GOOD[:40], ErrorCode.INVALID_RECORD),
     "cut short": (GOOD[:-1], ErrorCode.INVALID_RECORD),
     "two batches": (GOOD + GOOD, ErrorCode.INVALID_RECORD),
     "trailing bytes": (GOOD + b"x", ErrorCode.INVALID_RECORD),
-    "old magic": (GOOD[:16] + b"\x01" + GOOD[17:], ErrorCode.CORRUPT_MESSAGE),
+    "old magic": (GOOD[:16] + b"\x01" + GOOD[17:], ErrorCode.INVALID_RECORD),
+    "new magic": (GOOD[:16] + b"\x03" + GOOD[17:], ErrorCode.CORRUPT_MESSAGE),
+    "a base offset": (changed(GOOD, 0, ">q", 5), ErrorCode.INVALID_RECORD),
     "a flipped bit": (GOOD[:-3] + bytes([GOOD[-3] ^ 1]) + GOOD[-2:], ErrorCode.CORRUPT_MESSAGE),
     "a wrong checksum": (GOOD[:17] + bytes(4) + GOOD[21:], ErrorCode.CORRUPT_MESSAGE),
     "a negative length": (changed(GOOD, 8, ">i", -5), ErrorCode.CORRUPT_MESSAGE),
@@ -138,7 +140,7 @@ REFUSALS: dict[str, tuple[bytes | None, ErrorCode]] = {
     "a producer without an epoch": (batch([b"v"], ProducerIdentity(1, -1), 0), ErrorCode.INVALID_RECORD),
     "a transaction without a producer": (with_attributes(GOOD, 0x10), ErrorCode.INVALID_RECORD),
     "an unknown codec": (with_attributes(GOOD, 5), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
-    "a transaction without an id": (tx_batch([b"v"], NOBODY), ErrorCode.INVALID_TXN_STATE),
+    "a transaction without an id": (tx_batch([b"v"], NOBODY), ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
 }
 
 

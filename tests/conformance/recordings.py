@@ -15,8 +15,8 @@ from tests.conformance.subject import Subject, warm_up
 
 Transcript = dict[str, str]
 
-SETTINGS = {"transaction.two.phase.commit.enable": "true"}
-"""What Apache Kafka has otherwise than the bundled broker."""
+SETTINGS = {"log.retention.ms": "-1", "transaction.two.phase.commit.enable": "true"}
+"""What Apache Kafka has otherwise than by default: two-phase commit, as the bundled broker has it, and old records."""
 
 _DIRECTORY = Path(__file__).parent / "recorded"
 

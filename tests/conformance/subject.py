@@ -28,7 +28,8 @@ PASSING = frozenset(
 
 _GROUP, _TRANSACTION = 0, 1
 _NO_ID = UUID(int=0)
-_TODAY_MS = 24 * 3600 * 1000
+_HOUR_MS = 3600 * 1000
+_LONG_MS = 1_000_000
 
 
 class Subject:
@@ -40,6 +41,7 @@ class Subject:
         self._lines: dict[str, str] = {}
         self._names: dict[object, str] = {}
         self._producers: dict[int, str] = {}
+        self.start_ms = int(time.time() * 1000) - _HOUR_MS
         self.client = self.connect()
 
     @property
@@ -98,8 +100,10 @@ class Subject:
         return str(value)
 
     def moment(self, milliseconds: int) -> object:
-        """A time as a transcript has it: "now", if it is one of today."""
-        return Word("now") if abs(milliseconds - time.time() * 1000) < _TODAY_MS else milliseconds
+        """A time as a transcript has it: after ``start_ms``, an hour ago, from where cases count their own times."""
+        if 0 <= milliseconds - self.start_ms < _LONG_MS:
+            return Word(f"start+{milliseconds - self.start_ms}")
+        return Word("now") if abs(milliseconds - time.time() * 1000) < _LONG_MS else milliseconds
 
     def settled(self, ask: Callable[[], Message]) -> Message:
         """The answer of ``ask`` once its error is none that passes."""

@@ -11,6 +11,15 @@ from tests.conformance.findings import FINDINGS
 from tests.conformance.recordings import recorded, run
 
 RECORDED = recorded()
+COMING: set[str] = set()
+"""Cases of what the bundled broker does not have yet: only Apache Kafka is asked."""
+
+
+def differences(seen: dict[str, str], wanted: dict[str, str]) -> dict[str, tuple[str, str]]:
+    """Where the two differ: step, and what each says."""
+    steps = [*wanted, *(step for step in seen if step not in wanted)]
+    pairs = {step: (seen.get(step, "no such step"), wanted.get(step, "no such step")) for step in steps}
+    return {step: pair for step, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def expected(name: str) -> dict[str, str]:
@@ -19,16 +28,16 @@ def expected(name: str) -> dict[str, str]:
     return {**RECORDED[name], **found}
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [name for name in CASES if name not in COMING])
 def test_the_bundled_broker_answers_as_apache_kafka_did(name: str, shared_broker: EmbeddedBroker) -> None:
-    assert run(name, shared_broker.bootstrap_servers) == expected(name)
+    assert differences(run(name, shared_broker.bootstrap_servers), expected(name)) == {}
 
 
 @pytest.mark.slow
 @pytest.mark.jvm
 @pytest.mark.parametrize("name", CASES)
 def test_apache_kafka_still_answers_as_it_was_recorded(name: str, apache_kafka: ApacheKafka) -> None:
-    assert run(name, apache_kafka.bootstrap_servers) == RECORDED[name]
+    assert differences(run(name, apache_kafka.bootstrap_servers), RECORDED[name]) == {}
 
 
 def test_every_recording_is_one_of_a_case() -> None:

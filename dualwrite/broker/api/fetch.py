@@ -23,6 +23,7 @@ VERSIONS = range(4, 19)
 _FIRST_WITH_TOPIC_IDS = 13
 _READ_COMMITTED = 1
 _NO_SESSION = 0
+_FULL_FETCHES = (-1, 0)  # session epochs: the end of a session, the beginning of one
 _MOST_BYTES = 55 * 1024 * 1024
 
 
@@ -57,7 +58,7 @@ class _Read:
 
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
     """Answer at once if there is enough or an error; otherwise when there is, or when the time is up."""
-    if request.session_id != _NO_SESSION:  # another broker's, from before the client came here
+    if request.session_epoch not in _FULL_FETCHES:  # the session is another broker's, from before the client came here
         return FetchResponse(throttle_time_ms=0, error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=[])
     entries = [[_resolve(topic, wanted, version, broker) for wanted in topic.partitions] for topic in request.topics]
     partitions = {id(entry.partition): entry.partition for topic in entries for entry in topic if entry.partition}

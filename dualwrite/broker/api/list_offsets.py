@@ -1,8 +1,11 @@
 """ListOffsets (2), v1-v8.
 
 Timestamp -1 is the latest visible offset (the last stable offset under read_committed, from v2 on), -2 and -4 the
-earliest, -3 that of the highest timestamp (v7, KIP-734); anything else is looked up. ACL: none yet.
+earliest (-4 from v8 on, KIP-405), -3 that of the highest timestamp (from v7 on, KIP-734); anything else is looked up.
+A partition that is named twice is refused. ACL: none yet.
 """
+
+from collections import Counter
 
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.runtime.partition import LEADER_EPOCH, Partition
@@ -14,6 +17,7 @@ KEY = ApiKey.LIST_OFFSETS
 VERSIONS = range(1, 9)
 
 _LATEST, _EARLIEST, _MAX_TIMESTAMP, _EARLIEST_LOCAL = -1, -2, -3, -4
+_FIRST_WITH_MAX_TIMESTAMP, _FIRST_WITH_LOCAL = 7, 8
 _READ_COMMITTED = 1
 _UNKNOWN = (-1, -1)
 
@@ -21,32 +25,44 @@ _UNKNOWN = (-1, -1)
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
     """Look every partition of the request up."""
     committed_only = version > VERSIONS[0] and request.isolation_level == _READ_COMMITTED
-    topics = [
-        ListOffsetsResponse.ListOffsetsTopicResponse(
-            name=topic.name,
-            partitions=[_look_up(topic.name, entry, committed_only, broker) for entry in topic.partitions],
-        )
-        for topic in request.topics
-    ]
+    earliest_special = _earliest_special(version)
+    topics = []
+    for topic in request.topics:
+        times = Counter(entry.partition_index for entry in topic.partitions)
+        once = [entry for entry in topic.partitions if times[entry.partition_index] == 1]
+        partitions = [_look_up(topic.name, entry, committed_only, earliest_special, broker) for entry in once]
+        partitions += [_refuse(index, ErrorCode.INVALID_REQUEST) for index, number in times.items() if number > 1]
+        topics.append(ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
     return ListOffsetsResponse(throttle_time_ms=0, topics=topics)
 
 
-def _look_up(topic: str, wanted: Message, committed_only: bool, broker: BrokerContext) -> Message:
+def _earliest_special(version: int) -> int:
+    """The lowest of the timestamps that mean something of their own in ``version``."""
+    if version >= _FIRST_WITH_LOCAL:
+        return _EARLIEST_LOCAL
+    return _MAX_TIMESTAMP if version >= _FIRST_WITH_MAX_TIMESTAMP else _EARLIEST
+
+
+def _refuse(index: int, error: ErrorCode) -> Message:
     response = ListOffsetsResponse.ListOffsetsTopicResponse.ListOffsetsPartitionResponse
+    return response(partition_index=index, error_code=error, timestamp=-1, offset=-1, leader_epoch=-1)
+
+
+def _look_up(
+    topic: str, wanted: Message, committed_only: bool, earliest_special: int, broker: BrokerContext
+) -> Message:
     partition = broker.cluster.partition(TopicPartition(topic, wanted.partition_index))
     error = ErrorCode.NONE
     if partition is None:
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     elif wanted.current_leader_epoch > LEADER_EPOCH:
         error = ErrorCode.UNKNOWN_LEADER_EPOCH
-    elif wanted.timestamp < _EARLIEST_LOCAL:
+    elif wanted.timestamp < earliest_special:
         error = ErrorCode.UNSUPPORTED_VERSION
     if partition is None or error is not ErrorCode.NONE:
-        return response(
-            partition_index=wanted.partition_index, error_code=error, timestamp=-1, offset=-1, leader_epoch=-1
-        )
+        return _refuse(wanted.partition_index, error)
     timestamp, offset = _find(partition, wanted.timestamp, committed_only)
-    return response(
+    return ListOffsetsResponse.ListOffsetsTopicResponse.ListOffsetsPartitionResponse(
         partition_index=wanted.partition_index,
         error_code=ErrorCode.NONE,
         timestamp=timestamp,

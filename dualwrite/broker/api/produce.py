@@ -100,7 +100,7 @@ async def _join_transaction(
         return None
     if transactional_id is None:
         message = "a transactional batch in a request without transactional id"
-        return RefusedBatchError(ErrorCode.INVALID_TXN_STATE, message)
+        return RefusedBatchError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, message)
     producer, *others = {header.producer for header in headers.values()}
     if others:
         return RefusedBatchError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "transactional batches of several producers")

@@ -10,6 +10,8 @@ from dualwrite.broker.core.topic_configs import TopicConfig
 from dualwrite.records.compression import Codec, batch_body
 from dualwrite.records.header import (
     HEADER_SIZE,
+    MAGIC,
+    MAGIC_AT,
     NO_TIMESTAMP,
     BatchHeader,
     MalformedBatchError,
@@ -47,6 +49,8 @@ def checked_header(records: bytes | None, config: TopicConfig, now_ms: int, zstd
     """
     if not records:
         raise RefusedBatchError(ErrorCode.INVALID_RECORD, "no record batch for the partition")
+    if len(records) < HEADER_SIZE or records[MAGIC_AT] < MAGIC:
+        raise RefusedBatchError(ErrorCode.INVALID_RECORD, "no record batch v2 (since Apache Kafka 0.11)")
     try:
         header = peek_header(records)
     except MalformedBatchError as error:
@@ -70,6 +74,8 @@ def checked_header(records: bytes | None, config: TopicConfig, now_ms: int, zstd
 
 
 def _contradiction(header: BatchHeader) -> str | None:
+    if header.base_offset != 0:
+        return "a client's offsets begin at 0"
     if header.is_control or header.delete_horizon_ms is not None:
         return "a client writes neither control batches nor delete horizons"
     if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
