@@ -4,8 +4,9 @@ import pytest
 
 from dualwrite.broker.core.partitions import RETAINED_BATCHES, PartitionState, Verdict
 from dualwrite.ids import ProducerIdentity
-from dualwrite.records.control import Marker
-from dualwrite.records.header import MAX_SEQUENCE
+from dualwrite.records.control import Marker, build_marker
+from dualwrite.records.header import MAX_SEQUENCE, peek_header
+from dualwrite.records.rewriting import empty_batch
 from dualwrite.wire.error_codes import ErrorCode
 from tests.unit.partitions import A_NEXT, A, B, batch, mark, offer, send
 
@@ -250,3 +251,12 @@ def test_a_marker_of_an_unknown_producer_may_be_written(state: PartitionState) -
 def test_a_later_epoch_has_fenced_the_earlier_one(state: PartitionState) -> None:
     send(state, A_NEXT, 0)
     assert [state.has_fenced(producer) for producer in (A, A_NEXT)] == [True, False]
+
+
+def test_a_marker_that_compaction_has_emptied_tells_the_epoch_and_opens_nothing() -> None:
+    state = PartitionState()
+    marker = build_marker(Marker.ABORT, ProducerIdentity(7, 3), coordinator_epoch=0, timestamp=1000)
+    state.apply(peek_header(empty_batch(peek_header(marker))), None)
+    assert state.end_offset == 1
+    assert not state.open_transactions
+    assert (state.producers[7].epoch, state.producers[7].last_sequence) == (3, -1)

@@ -164,7 +164,7 @@ class PartitionState:
 
     def apply(self, header: BatchHeader, marker: Marker | None, coordinator_epoch: int = 0) -> None:
         """Take in a batch that is now the log's last; ``marker`` and ``coordinator_epoch`` are what a control batch
-        holds."""
+        holds, if compaction has not emptied it."""
         assert header.base_offset >= self.end_offset, f"batch at {header.base_offset} after {self.end_offset}"
         self.end_offset = header.next_offset
         if header.producer_id < 0:
@@ -177,6 +177,8 @@ class PartitionState:
         if marker is not None:
             entry.coordinator_epoch = coordinator_epoch
             self._end_transaction(entry, header.last_offset, marker)
+            return
+        if header.is_control:  # compaction removed the marker, with whatever it ended, and kept the producer's epoch
             return
         batch = RetainedBatch(header.base_sequence, header.last_sequence, header.base_offset, header.max_timestamp)
         entry.batches.append(batch)

@@ -107,7 +107,7 @@ def replay_into(state: PartitionState) -> Callable[[BatchHeader, bytes | None], 
     """A callback for :meth:`PartitionLog.open` that rebuilds ``state``; it is given the bytes of control batches."""
 
     def apply(header: BatchHeader, control_batch: bytes | None) -> None:
-        if control_batch is None:
+        if control_batch is None or not header.record_count:
             state.apply(header, None)
         else:
             state.apply(header, read_marker(control_batch), read_coordinator_epoch(control_batch))

@@ -1,0 +1,186 @@
+"""What stays of a log when it is compacted by key: the rules, batch by batch. Reads and writes nothing.
+
+Of every key the record with the highest offset stays, at its offset. A record without a value (a tombstone) goes too,
+but not before delete.retention.ms have passed since a cleaning first found it, which notes that moment in its batch
+(KIP-534). Records of aborted transactions go. A transaction's marker goes once none of its records is left, after the
+same delay. The last batch of a producer that the partition still knows stays, without records if need be: its header
+holds the producer's last sequence. So does the last batch below the bound of a cleaning: it holds the log's offset.
+Sources: Kafka's Cleaner, CleanedTransactionMetadata and MemoryRecords.filterTo; KIP-98, KIP-534.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import NamedTuple
+
+from dualwrite.records.compression import batch_body
+from dualwrite.records.control import Marker, read_marker
+from dualwrite.records.header import BatchHeader
+from dualwrite.records.rewriting import Span, empty_batch, iterate_spans, with_records
+
+KEY_BYTES = 200
+"""What one key takes of log.cleaner.dedupe.buffer.size: an entry of a dictionary, a digest, an offset."""
+
+_DIGEST_BYTES = 20
+_first_offset = attrgetter("first_offset")
+
+
+class AbortedRange(NamedTuple):
+    """An aborted transaction: from its first record to its marker."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
+class ActiveProducer(NamedTuple):
+    """A producer that the partition knows: its epoch, and the offset of its last record, -1 if that is unknown."""
+
+    epoch: int
+    last_data_offset: int
+
+
+class KeyOffsets:
+    """The highest offset of each key, of at most ``capacity`` keys (Kafka: SkimpyOffsetMap)."""
+
+    def __init__(self, capacity: int) -> None:
+        self.covered_before = 0
+        """Every key of a record from the first dirty offset up to here is known."""
+        self._capacity = capacity
+        self._offsets: dict[bytes, int] = {}
+
+    def put(self, key: bytes, offset: int) -> bool:
+        """Note that ``key`` is at ``offset``; False if there is no room for another key."""
+        name = _name(key)
+        if len(self._offsets) >= self._capacity and name not in self._offsets:
+            return False
+        self._offsets[name] = offset
+        return True
+
+    def is_latest(self, key: bytes, offset: int) -> bool:
+        """True unless ``key`` is known at a higher offset."""
+        return offset >= self._offsets.get(_name(key), -1)
+
+
+def _name(key: bytes) -> bytes:
+    """A long key's digest, which is longer than any short key, so that no two keys share a name."""
+    return key if len(key) < _DIGEST_BYTES else hashlib.blake2b(key, digest_size=_DIGEST_BYTES).digest()
+
+
+class Transactions:
+    """Which transactions a reader of the log is in; tells which batches nobody needs."""
+
+    def __init__(self, aborted: Iterable[AbortedRange]) -> None:
+        self._coming = sorted(aborted, key=_first_offset, reverse=True)
+        self._aborting: dict[int, AbortedRange] = {}
+        self._met: set[AbortedRange] = set()
+        self._committing: set[int] = set()
+        self.forgotten: set[AbortedRange] = set()
+        """Aborted transactions of which nothing but the marker was met: readers must not be told of them any more, for
+        when the marker goes too they would skip the producer's next records."""
+
+    def is_needless(self, header: BatchHeader, batch: memoryview) -> bool:
+        """True for a batch of an aborted transaction, and for a marker of which no record was met before."""
+        while self._coming and self._coming[-1].first_offset <= header.last_offset:
+            coming = self._coming.pop()
+            self._aborting[coming.producer_id] = coming
+        if header.is_control:
+            return self._ends_nothing(header, batch)
+        if not header.is_transactional:
+            return False
+        aborting = self._aborting.get(header.producer_id)
+        if aborting is not None and header.base_offset <= aborting.last_offset:
+            self._met.add(aborting)
+            return True
+        self._committing.add(header.producer_id)
+        return False
+
+    def _ends_nothing(self, header: BatchHeader, batch: memoryview) -> bool:
+        if not header.record_count:
+            return True  # emptied by an earlier cleaning
+        if read_marker(batch) is Marker.COMMIT:
+            was_committing = header.producer_id in self._committing
+            self._committing.discard(header.producer_id)
+            return not was_committing
+        aborted = self._aborting.pop(header.producer_id, None)
+        if aborted is None or aborted in self._met:
+            return aborted is None
+        self.forgotten.add(aborted)
+        return True
+
+
+def note_keys(keys: KeyOffsets, transactions: Transactions, header: BatchHeader, batch: memoryview) -> bool:
+    """Note the keys of a batch; False if there was no room for all of them, and the batch is then not covered.
+
+    :raises MalformedBatchError: if its records cannot be read.
+    """
+    if not transactions.is_needless(header, batch) and not header.is_control:
+        for span in iterate_spans(header, batch_body(header, batch)):
+            if span.key is not None and not keys.put(span.key, span.offset):
+                return False
+    keys.covered_before = header.next_offset
+    return True
+
+
+@dataclass(slots=True)
+class Cleaning:
+    """One pass over a log, from its first batch on."""
+
+    keys: KeyOffsets
+    transactions: Transactions
+    producers: Mapping[int, ActiveProducer]
+    before: int
+    """The bound: nothing at or above it is cleaned."""
+    now_ms: int
+    delete_retention_ms: int
+    removed: int = field(default=0)
+    """Records removed so far."""
+
+    def cleaned(self, header: BatchHeader, batch: memoryview) -> bytes | memoryview | None:
+        """What stays of ``batch``; None if nothing does.
+
+        :raises MalformedBatchError: if its records cannot be read.
+        """
+        if header.next_offset > self.keys.covered_before:
+            return batch
+        needless = self.transactions.is_needless(header, batch)
+        marks_horizon = needless and header.is_control
+        if needless and not (header.is_control and not self._is_due(header)):
+            kept: list[Span] = []
+            self.removed += header.record_count
+        else:
+            body = batch_body(header, batch)
+            spans = list(iterate_spans(header, body))
+            kept = spans if header.is_control else [span for span in spans if self._stays(span, header)]
+            self.removed += len(spans) - len(kept)
+            marks_horizon = marks_horizon or any(span.is_tombstone for span in kept)
+        if not kept:
+            return self._emptied(header, batch)
+        if not marks_horizon or header.delete_horizon_ms is not None:
+            return batch if len(kept) == header.record_count else with_records(header, body, kept)
+        return with_records(header, body, kept, self.now_ms + self.delete_retention_ms)
+
+    def _emptied(self, header: BatchHeader, batch: memoryview) -> bytes | memoryview | None:
+        if not self._holds_sequence(header) and header.next_offset != self.before:
+            return None
+        return empty_batch(header) if header.record_count else batch
+
+    def _is_due(self, header: BatchHeader) -> bool:
+        return header.delete_horizon_ms is not None and header.delete_horizon_ms <= self.now_ms
+
+    def _stays(self, span: Span, header: BatchHeader) -> bool:
+        if span.key is None:
+            return False  # no client could write it while the topic was compacted
+        if not self.keys.is_latest(span.key, span.offset):
+            return False
+        return not span.is_tombstone or not self._is_due(header)
+
+    def _holds_sequence(self, header: BatchHeader) -> bool:
+        """True for the last batch of an active producer; for one without records, its markers of the same epoch."""
+        producer = self.producers.get(header.producer_id)
+        if producer is None:
+            return False
+        if producer.last_data_offset >= 0:
+            return header.last_offset == producer.last_data_offset
+        return header.is_control and header.producer_epoch == producer.epoch

@@ -1,0 +1,276 @@
+"""Compaction of sealed segments: whatever was written, readers see the last value of each key at its own offset."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dualwrite.broker.log.compaction import AbortedRange
+from dualwrite.records.batch import Record, build_batch
+from dualwrite.records.compression import Codec
+from dualwrite.records.header import BatchFields, MalformedBatchError, checksum_matches, peek_header, seal_batch
+from dualwrite.testing.files import MemoryFiles
+from tests.broker.compactions import (
+    DAY,
+    Disk,
+    History,
+    histories,
+    last_values,
+    on_disk,
+    read_committed,
+    replayed,
+    seen_in,
+)
+
+cuts = st.sets(st.integers(1, 24), max_size=5)
+rounds = st.lists(
+    st.tuples(st.sampled_from([1, DAY // 2, DAY * 2]), st.integers(1, 6), st.sampled_from([200, 10**6])),
+    min_size=1,
+    max_size=5,
+)
+"""Cleanings: the time since the one before, how many keys there is room for, and the size of a segment."""
+
+
+def below(batches: list[bytes], offset: int) -> list[bytes]:
+    return [batch for batch in batches if peek_header(batch).next_offset <= offset]
+
+
+@given(histories(), cuts, rounds)
+def test_a_reader_sees_the_same_last_values_at_the_same_offsets(
+    history: History, where: set[int], cleanings: list[tuple[int, int, int]]
+) -> None:
+    disk = on_disk(MemoryFiles(), history, where)
+    whole = disk.batches()
+    original = {record.offset: record for batch in whole for record in seen_in(batch)}
+    committed = last_values(read_committed(whole, history.aborted))
+    now = history.now
+    for waited, keys, segment_bytes in cleanings:
+        now += waited
+        before, count = disk.first_dirty, sum(map(records_in, disk.batches()))
+        done = disk.clean(now, keys, segment_bytes=segment_bytes)
+        batches = disk.batches()
+        assert before <= disk.first_dirty <= disk.before
+        assert done.removed_records == count - sum(map(records_in, batches))
+        assert last_values(read_committed(batches, disk.aborted)) == committed
+        assert all(original[record.offset] == record for batch in batches for record in seen_in(batch))
+        assert all(checksum_matches(peek_header(batch), batch) for batch in batches)
+        offsets = [peek_header(batch).base_offset for batch in batches]
+        assert offsets == sorted(set(offsets))
+
+
+def records_in(batch: bytes) -> int:
+    return peek_header(batch).record_count
+
+
+@given(histories(), cuts, rounds)
+def test_a_restart_finds_the_same_producers_and_no_transaction_that_hangs(
+    history: History, where: set[int], cleanings: list[tuple[int, int, int]]
+) -> None:
+    disk = on_disk(MemoryFiles(), history, where)
+    sealed = disk.sources[-1].next_offset if disk.sources else 0
+    rest = [batch for batch in history.batches if peek_header(batch).base_offset >= sealed]
+    now = history.now
+    for waited, keys, segment_bytes in cleanings:
+        now += waited
+        disk.clean(now, keys, segment_bytes=segment_bytes)
+    again = replayed([*disk.batches(), *rest])
+    assert again.end_offset == history.state.end_offset
+    assert again.last_stable_offset == history.state.last_stable_offset
+    assert list(again.open_transactions) == list(history.state.open_transactions)
+    found = {each.producer_id: (each.epoch, each.last_sequence) for each in again.producers.values()}
+    for producer in history.state.producers.values():
+        assert found[producer.producer_id] == (producer.epoch, producer.last_sequence)
+
+
+@given(histories(), cuts, rounds, st.integers(0, 100))
+def test_a_reader_gets_on_from_any_offset(
+    history: History, where: set[int], cleanings: list[tuple[int, int, int]], start: int
+) -> None:
+    disk = on_disk(MemoryFiles(), history, where)
+    whole = disk.batches()
+    for waited, keys, segment_bytes in cleanings:
+        history.now += waited
+        disk.clean(history.now, keys, segment_bytes=segment_bytes)
+    batches = disk.batches()
+    expected = {record.offset for record in last_values(read_committed(whole, history.aborted)).values()}
+    seen = [record.offset for record in read_committed(batches, disk.aborted, start)]
+    assert {offset for offset in expected if offset >= start} <= set(seen)
+    assert seen == sorted(seen)
+    if below(whole, disk.before):
+        *_, last = below(batches, disk.before)
+        assert peek_header(last).next_offset == disk.before, "the last offset is still told"
+
+
+def plain(*pairs: tuple[bytes, bytes | None]) -> Disk:
+    """Batches of one record each, in one segment."""
+    history = History()
+    for pair in pairs:
+        history.write([pair])
+    return on_disk(MemoryFiles(), history)
+
+
+def kept(disk: Disk) -> list[tuple[int, bytes | None, bool]]:
+    """Offset, key and whether it is a tombstone; a marker's key is None."""
+    return [
+        (each.offset, None if peek_header(batch).is_control else each.key, each.is_tombstone)
+        for batch in disk.batches()
+        for each in seen_in(batch)
+    ]
+
+
+def test_the_last_record_of_each_key_stays() -> None:
+    disk = plain((b"a", b"1"), (b"b", b"1"), (b"a", b"2"), (b"c", b"1"), (b"b", b"2"))
+    done = disk.clean(5000)
+    assert kept(disk) == [(2, b"a", False), (3, b"c", False), (4, b"b", False)]
+    assert (done.removed_records, done.clean_before) == (2, 5)
+    assert done.written_bytes < done.read_bytes
+
+
+def test_a_tombstone_stays_for_its_time_and_goes_then() -> None:
+    disk = plain((b"a", b"1"), (b"a", None), (b"z", b"last"))
+    disk.clean(5000)
+    assert kept(disk) == [(1, b"a", True), (2, b"z", False)]
+    assert peek_header(disk.batches()[0]).delete_horizon_ms == 5000 + DAY
+    disk.clean(5000 + DAY - 1)
+    assert kept(disk)[0] == (1, b"a", True)
+    assert peek_header(disk.batches()[0]).delete_horizon_ms == 5000 + DAY, "the first cleaning's moment counts"
+    disk.clean(5000 + DAY)
+    assert kept(disk) == [(2, b"z", False)]
+
+
+def test_a_tombstone_hides_nothing_that_came_later() -> None:
+    disk = plain((b"a", b"1"), (b"a", None), (b"a", b"2"))
+    disk.clean(5000)
+    assert kept(disk) == [(2, b"a", False)]
+
+
+def test_no_time_for_tombstones_removes_them_with_the_second_cleaning() -> None:
+    disk = plain((b"a", None), (b"z", b"last"))
+    disk.clean(5000, delete_retention_ms=0)
+    disk.clean(5000, delete_retention_ms=0)
+    assert kept(disk) == [(1, b"z", False)]
+
+
+def test_records_of_an_aborted_transaction_go_and_later_its_marker() -> None:
+    history = History()
+    history.write([(b"a", b"committed")])
+    history.write_as(7, [(b"a", b"aborted"), (b"b", b"aborted")], transactional=True)
+    history.end(7, commit=False)
+    history.write_as(7, [(b"c", b"committed")], transactional=True)
+    history.end(7, commit=True)
+    history.write([(b"z", b"last")])
+    disk = on_disk(MemoryFiles(), history)
+    disk.producers.clear()
+    disk.clean(5000)
+    assert [key for _, key, _ in kept(disk)] == [b"a", None, b"c", None, b"z"]
+    assert disk.aborted == [AbortedRange(7, 1, 3)]
+    disk.clean(6000)
+    assert disk.aborted == [], "readers need not know of it any more"
+    assert [key for _, key, _ in kept(disk)][1] is None, "the marker stays for the same time as a tombstone"
+    disk.clean(6000 + DAY)
+    assert [(offset, key) for offset, key, _ in kept(disk)] == [(0, b"a"), (4, b"c"), (5, None), (6, b"z")]
+    assert [each.key for each in read_committed(disk.batches(), disk.aborted)] == [b"a", b"c", b"z"]
+
+
+def test_the_marker_of_a_commit_stays_while_a_record_of_it_does() -> None:
+    history = History()
+    history.write_as(7, [(b"a", b"1")], transactional=True)
+    history.end(7, commit=True)
+    history.write([(b"z", b"1")])
+    disk = on_disk(MemoryFiles(), history)
+    disk.producers.clear()
+    for day in range(4):
+        disk.clean(5000 + day * DAY)
+    assert len(disk.batches()) == 3
+    history.write([(b"a", b"2")])
+    disk = on_disk(MemoryFiles(), history)
+    disk.producers.clear()
+    for day in range(4):
+        disk.clean(5000 + day * DAY)
+    assert [offset for offset, _, _ in kept(disk)] == [2, 3]
+
+
+def test_the_last_batch_of_a_known_producer_stays_empty() -> None:
+    history = History()
+    history.write_as(1, [(b"a", b"1"), (b"b", b"1")])
+    history.write_as(1, [(b"a", b"2"), (b"b", b"2")])
+    history.write([(b"a", b"3"), (b"b", b"3")])
+    disk = on_disk(MemoryFiles(), history)
+    disk.clean(5000)
+    first, _ = map(peek_header, disk.batches())
+    assert (first.record_count, first.base_offset, first.last_offset) == (0, 2, 3)
+    assert (first.base_sequence, first.last_sequence, first.producer.producer_id) == (2, 3, 1)
+    disk.clean(6000)
+    assert len(disk.batches()) == 2, "an empty batch is kept as long"
+    disk.producers.clear()
+    disk.clean(7000)
+    assert len(disk.batches()) == 1
+
+
+def test_an_open_transaction_is_not_touched() -> None:
+    history = History()
+    history.write([(b"a", b"1")])
+    history.write([(b"a", b"2")])
+    history.write_as(7, [(b"a", b"open")], transactional=True)
+    history.write([(b"a", b"3")])
+    disk = on_disk(MemoryFiles(), history)
+    disk.clean(5000)
+    assert [offset for offset, _, _ in kept(disk)] == [1, 2, 3]
+
+
+def test_too_many_keys_take_several_cleanings() -> None:
+    pairs = [(b"%d" % (index % 10), b"v") for index in range(40)]
+    disk = plain(*pairs)
+    ends = []
+    while disk.first_dirty < disk.before:
+        ends.append(disk.clean(5000, keys=4).clean_before)
+    assert ends == [4, 8, 12, 16, 20, 24, 28, 32, 36, 40]
+    assert [offset for offset, _, _ in kept(disk)] == list(range(30, 40))
+
+
+@pytest.mark.parametrize(
+    ("keys", "segments"), [(40, [(0, 12), (12, 24), (24, 36), (36, 40)]), (10, [(0, 40)]), (20, [(0, 32), (32, 40)])]
+)
+def test_segments_become_one_up_to_the_size_of_a_segment(keys: int, segments: list[tuple[int, int]]) -> None:
+    history = History()
+    for index in range(40):
+        history.write([(b"%02d" % (index % keys), b"v" * 50)])
+    disk = on_disk(MemoryFiles(), history, cuts=range(0, 40, 4))
+    assert len(disk.sources) == 10
+    disk.clean(5000, segment_bytes=3 * disk.sources[0].size)
+    assert [(source.base_offset, source.next_offset) for source in disk.sources] == segments
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_a_batch_keeps_its_codec(codec: Codec) -> None:
+    history = History()
+    history.write([(b"a", b"1"), (b"b", b"1")], codec)
+    history.write([(b"a", b"2")])
+    disk = on_disk(MemoryFiles(), history)
+    disk.clean(5000)
+    assert peek_header(disk.batches()[0]).compression == codec
+    assert kept(disk) == [(1, b"b", False), (2, b"a", False)]
+
+
+def test_long_batches_are_read_whole() -> None:
+    disk = plain((b"a", b"1" * 3_000_000), (b"b", b"2" * 1_500_000), (b"a", b"3"))
+    disk.clean(5000)
+    assert kept(disk) == [(1, b"b", False), (2, b"a", False)]
+
+
+def test_a_batch_that_cannot_be_opened_ends_the_cleaning() -> None:
+    history = History()
+    history.write([(b"a", b"1")])
+    history.batches[0] = seal_batch(b"\xff" * 20, BatchFields(), 1, 0, 0)
+    with pytest.raises(MalformedBatchError):
+        on_disk(MemoryFiles(), history).clean(5000)
+
+
+def test_a_record_without_a_key_goes() -> None:
+    history = History()
+    history.batches.append(build_batch([Record(None, b"from before the topic was compacted")]))
+    history.state.apply(peek_header(history.batches[0]), None)
+    history.state.advance(1)
+    history.write([(b"a", b"1")])
+    disk = on_disk(MemoryFiles(), history)
+    disk.clean(5000)
+    assert kept(disk) == [(1, b"a", False)]
