@@ -17,6 +17,9 @@ class Record(NamedTuple):
     offset: int = 0
 
 
+_NULL = encode_varint(-1)
+
+
 def build_batch(records: Sequence[Record], fields: BatchFields | None = None) -> bytes:
     """One batch of ``records`` with base offset 0; the offsets in ``records`` are ignored.
 
@@ -53,13 +56,18 @@ def iterate_records(batch: bytes | memoryview) -> Iterator[Record]:
 
 
 def _encode_record(record: Record, offset_delta: int, first_timestamp: int) -> bytes:
-    body = (
-        b"\x00"
-        + encode_varint(record.timestamp - first_timestamp)
-        + encode_varint(offset_delta)
-        + _encode_bytes(record.key)
-        + _encode_bytes(record.value)
-        + b"\x00"  # no headers
+    key, value = record.key, record.value
+    body = b"".join(
+        (
+            b"\x00",
+            encode_varint(record.timestamp - first_timestamp),
+            encode_varint(offset_delta),
+            _NULL if key is None else encode_varint(len(key)),
+            key or b"",
+            _NULL if value is None else encode_varint(len(value)),
+            value or b"",
+            b"\x00",  # no headers
+        )
     )
     return encode_varint(len(body)) + body
 
@@ -70,10 +78,6 @@ def _decode_record(batch: bytes | memoryview, position: int, header: BatchHeader
     key, position = _decode_bytes(batch, position)
     value, position = _decode_bytes(batch, position)
     return Record(key, value, header.base_timestamp + timestamp_delta, header.base_offset + offset_delta)
-
-
-def _encode_bytes(value: bytes | None) -> bytes:
-    return encode_varint(-1) if value is None else encode_varint(len(value)) + value
 
 
 def _decode_bytes(batch: bytes | memoryview, position: int) -> tuple[bytes | None, int]:

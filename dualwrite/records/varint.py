@@ -1,5 +1,7 @@
 """Variable-length integers: zigzag in records (ByteUtils.writeVarlong), unsigned in flexible messages (KIP-482)."""
 
+_SINGLE_BYTES = tuple(bytes([value]) for value in range(0x80))
+
 
 def encode_varint(value: int) -> bytes:
     """``value`` in zigzag form, seven bits a byte, lowest first."""
@@ -23,6 +25,8 @@ def decode_varint(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
 
 def encode_unsigned_varint(value: int) -> bytes:
     """``value`` (not negative) in seven bits a byte, lowest first: sizes and tags of flexible versions (KIP-482)."""
+    if value <= 0x7F:
+        return _SINGLE_BYTES[value]
     out = bytearray()
     while value > 0x7F:
         out.append((value & 0x7F) | 0x80)

@@ -12,6 +12,7 @@ from kafka.protocol.schemas.fields.codecs.types import UnsignedVarInt32
 
 from dualwrite.records.varint import decode_unsigned_varint
 from dualwrite.wire.apis import APIS, ApiKey, Message
+from dualwrite.wire.hot import encode_hot
 
 _HEAD = struct.Struct(">hhi")
 _LENGTH = struct.Struct(">h")
@@ -84,8 +85,15 @@ def read_response(api_key: ApiKey, version: int, frame: bytes) -> Message:
 
 def write_response(api_key: ApiKey, version: int, correlation_id: int, response: Message) -> bytes:
     """A response with its header, without the frame's size."""
-    tags = b"\x00" if _has_flexible_response_header(api_key, version) else b""
-    return b"".join((_CORRELATION.pack(correlation_id), tags, response.encode(version=version)))
+    return b"".join(write_response_parts(api_key, version, correlation_id, response))
+
+
+def write_response_parts(api_key: ApiKey, version: int, correlation_id: int, response: Message) -> list[bytes]:
+    """As :func:`write_response`, in parts that are to be written one after another: fetched records are not copied."""
+    head = _CORRELATION.pack(correlation_id)
+    if _has_flexible_response_header(api_key, version):
+        head += b"\x00"
+    return [head, *(encode_hot(api_key, version, response) or (response.encode(version=version),))]
 
 
 def read_body(message: Any, version: int, frame: bytes, position: int) -> Message:
@@ -164,6 +172,7 @@ def _emit_bounded_varint(ctx: Any, name: str, indent: str) -> None:
     ctx.emit(indent, f"{name}, pos = _read_varint(data, pos)")
 
 
+@cache
 def _has_flexible_response_header(api_key: ApiKey, version: int) -> bool:
     """ApiVersions is answered with the oldest header, so that a client can read it before it knows the broker."""
     return api_key is not ApiKey.API_VERSIONS and bool(APIS[api_key].response.flexible_version_q(version))

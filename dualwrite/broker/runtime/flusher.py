@@ -10,9 +10,9 @@ what the disk has. Thus there are no undo paths anywhere.
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from types import TracebackType
 from typing import NoReturn, Protocol
 
 logger = logging.getLogger(__name__)
@@ -42,6 +42,20 @@ def stop_process(error: BaseException) -> NoReturn:
     os._exit(STOP_EXIT_CODE)
 
 
+class _Critical:
+    """A context that ends the process if an exception leaves it; the same one every time, as it holds nothing."""
+
+    def __init__(self, on_failure: Callable[[BaseException], NoReturn]) -> None:
+        self._on_failure = on_failure
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if isinstance(error, Exception):  # whatever it is, the process must not go on
+            self._on_failure(error)
+
+
 class Flusher:
     """Groups fsyncs across connections. Lives on one event loop.
 
@@ -51,20 +65,16 @@ class Flusher:
 
     def __init__(self, durable: bool, on_failure: Callable[[BaseException], NoReturn] = stop_process) -> None:
         self._durable = durable
-        self._on_failure = on_failure
+        self._critical = _Critical(on_failure)
         self._dirty: dict[Flushable, None] = {}
         self._current: asyncio.Future[None] | None = None
         self._following: asyncio.Future[None] | None = None
         self._rounds: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="fsync")
 
-    @contextmanager
-    def critical(self) -> Iterator[None]:
+    def critical(self) -> "_Critical":
         """Appends and the changes of state that go with them: failing half way, memory no longer mirrors the log."""
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001  whatever it is, the process must not go on
-            self._on_failure(error)
+        return self._critical
 
     def touch(self, target: Flushable) -> None:
         """``target`` was appended to. Its ``flushed`` is called once that is durable."""
