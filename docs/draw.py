@@ -36,7 +36,7 @@ KIPS = [
     ("939", "two-phase commit", "all but the ACL operation TWO_PHASE_COMMIT and the metric: no ACLs, no metrics yet"),
     ("994", "ListTransactions by duration", "all"),
     ("1228", "WriteTxnMarkers says the transaction's version", "all"),
-    ("1152", "ListTransactions by pattern", "Python's regular expressions, not RE2's"),
+    ("1152", "ListTransactions by pattern", "all"),
 ]
 
 

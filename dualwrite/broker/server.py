@@ -46,9 +46,11 @@ class Server:
         self._server = await asyncio.start_server(self._accept, sock=listener, backlog=_BACKLOG)
 
     async def close(self) -> None:
-        """Accept no more, let the requests that are being handled be answered, and close every connection."""
+        """Accept no more, let the requests that are being handled be answered, now if they wait for something, and
+        close every connection."""
         assert self._server is not None
         self._server.close()
+        self._broker.stopping.begin()
         for connection in self._connections.values():
             connection.finish()
         if self._connections:

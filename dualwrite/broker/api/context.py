@@ -1,11 +1,12 @@
 """What a request handler has at hand."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dualwrite.broker.runtime.cluster import Cluster
 from dualwrite.broker.runtime.coordinator import TransactionCoordinator
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.broker.runtime.offsets import GroupOffsets
+from dualwrite.broker.runtime.stopping import Stopping
 from dualwrite.ports import Clock
 
 NODE_ID = 0
@@ -28,3 +29,4 @@ class BrokerContext:
     host: str
     port: int
     auto_create_topics: bool
+    stopping: Stopping = field(default_factory=Stopping)

@@ -2,9 +2,9 @@
 
 read_uncommitted sees what is durable (the high watermark); read_committed sees up to the last stable offset, with the
 aborted transactions that the client must skip. Whole batches are returned, at least one for the first partition that
-has any, however small max_bytes is (KIP-74). Waits up to max_wait_ms until min_bytes are there. Fetch sessions
-(KIP-227) are declined by session id 0, which clients answer with full fetches. From v13 on topics are named by id.
-An answer holds at most 55 MiB, Kafka's fetch.max.bytes. ACL: none yet.
+has any, however small max_bytes is (KIP-74). Waits up to max_wait_ms until min_bytes are there; not while
+the broker stops. Fetch sessions (KIP-227) are declined by session id 0, which clients answer with full fetches. From
+v13 on topics are named by id. An answer holds at most 55 MiB, Kafka's fetch.max.bytes. ACL: none yet.
 """
 
 import asyncio
@@ -64,17 +64,19 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
     partitions = {id(entry.partition): entry.partition for topic in entries for entry in topic if entry.partition}
     deadline = broker.clock.monotonic() + request.max_wait_ms / 1000
     reader = asyncio.Event()
+    broker.stopping.add_waiter(reader)
     for partition in partitions.values():
         partition.add_reader(reader)
     try:
         while True:
             reader.clear()
             read = _read_all(request, entries)
-            remaining = deadline - broker.clock.monotonic()
+            remaining = 0 if broker.stopping.has_begun else deadline - broker.clock.monotonic()
             if read.has_error or read.size >= request.min_bytes or remaining <= 0 or not partitions:
                 break
             await _wait(reader, remaining)
     finally:
+        broker.stopping.remove_waiter(reader)
         for partition in partitions.values():
             partition.remove_reader(reader)
     return FetchResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, session_id=_NO_SESSION, responses=read.topics)

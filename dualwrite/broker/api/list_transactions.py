@@ -1,10 +1,12 @@
 """ListTransactions (66), v0-v2 (KIP-664).
 
-Filters by state and producer id, from v1 on by duration (KIP-994), from v2 on by a regular expression that the whole
-transactional id must match (KIP-1152). State names that do not exist are answered, not refused. ACL: none yet.
+Filters by state and producer id, from v1 on by duration (KIP-994), from v2 on by a regular expression of RE2 that the
+whole transactional id must match (KIP-1152). It is matched in linear time, and one that would become a huge program is
+refused, so that no pattern can keep the broker busy. State names that do not exist are answered, not refused. ACL: none
+yet.
 """
 
-import re
+import re2
 
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.facts.transactions import TransactionRecorded, TransactionStatus
@@ -14,14 +16,20 @@ from dualwrite.wire.error_codes import ErrorCode
 KEY = ApiKey.LIST_TRANSACTIONS
 VERSIONS = range(3)
 
+_OPTIONS = re2.Options()
+_OPTIONS.log_errors = False
+_OPTIONS.max_mem = 256 * 1024  # bytes: a program of at most 4,096 instructions
+
 _STATE_NAMES = frozenset(status.kafka_name for status in TransactionStatus)
 
 
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
     """List the transactional ids that pass every filter."""
+    pattern = None
     try:
-        pattern = re.compile(request.transactional_id_pattern or ".*", re.DOTALL)
-    except (re.error, OverflowError, RecursionError):
+        if request.transactional_id_pattern:
+            pattern = re2.compile(request.transactional_id_pattern, _OPTIONS)
+    except re2.error:
         return ListTransactionsResponse(throttle_time_ms=0, error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
     now_ms = broker.clock.wall_ms()
     entries = list(broker.coordinator.table.entries.values())
@@ -38,7 +46,7 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
                 transaction_state=entry.status.kafka_name,
             )
             for entry in entries
-            if _passes(entry, request, now_ms) and pattern.fullmatch(entry.transactional_id)
+            if _passes(entry, request, now_ms) and (pattern is None or pattern.fullmatch(entry.transactional_id))
         ],
     )
 
