@@ -37,11 +37,11 @@ def test_several_keys_are_asked_for_at_once(
 
 def test_a_key_of_another_kind_has_no_coordinator(client: RawClient) -> None:
     answer = client.ask(FindCoordinatorRequest(key="a", key_type=SHARE), 3)
-    assert (answer.error_code, answer.node_id) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
+    assert (answer.error_code, answer.node_id) == (ErrorCode.INVALID_REQUEST, -1)
 
 
 @pytest.mark.parametrize("kind", [SHARE, 7])
 def test_several_keys_of_another_kind_have_no_coordinator(client: RawClient, kind: int) -> None:
     answer = client.ask(FindCoordinatorRequest(key_type=kind, coordinator_keys=["a"]), 6)
     (entry,) = answer.coordinators
-    assert (entry.key, entry.error_code, entry.port) == ("a", ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
+    assert (entry.key, entry.error_code, entry.port) == ("a", ErrorCode.INVALID_REQUEST, -1)

@@ -18,6 +18,12 @@ _TWO_PHASE_TIMEOUT = "2147483647 asks for two-phase commit in any version, for c
 
 _TODAY = "2026-11-21"
 _OPAQUE = "batches are opaque: their headers and checksums are checked, their records are not read (docs/design.md)"
+_KIP_939 = "Apache Kafka 4.4 has no KeepPreparedTxn yet (KIP-939)"
+_DURATION = "what has ended, or has not begun, runs for no time at all (KIP-994); Apache Kafka lists it too"
+_NEXT_NUMBER = "Apache Kafka has refused the one before, so that it counts one producer id less"
+_SESSION = "its own identity goes on with the epoch of the abort, as in Apache Kafka, without one more state"
+_OWN_IDENTITY = "transactions.an_open_transaction_and_the_identity_that_a_session_expects"
+_TWO_PHASES = "transactions.two_phase_commit_asked_for"
 _UNFIT = "produce.batches_that_are_not_fit"
 _TWICE_WRONG = "more than one thing is wrong with it, and the other one is told"
 
@@ -54,6 +60,49 @@ FINDINGS: dict[tuple[str, str], Finding] = {
     ),
     ("produce.codecs_and_versions", "zstd in v7"): Finding(_TODAY, "error=NONE", _OPAQUE),
     ("produce.a_first_timestamp_that_its_maximum_contradicts", "kept"): Finding(_TODAY, "maximum=0", _OPAQUE),
+    ("transactions.partitions_that_join", "after none"): Finding(
+        _TODAY,
+        "error=NONE state='Empty' timeout=60000 started=-1 producer=p1:0 partitions=[]",
+        "a transaction begins with its first partition; no client adds none",
+    ),
+    **{
+        (_OWN_IDENTITY, f"TV{number}: {step}"): Finding(
+            _TODAY,
+            f"error=NONE state='CompleteAbort' timeout=60000 started=now producer=p{number}:1 partitions=[]",
+            _SESSION,
+        )
+        for number in (1, 2)
+        for step in ("then", "at last")
+    },
+    ("transactions.what_no_transaction_may_mix", "another's batch"): Finding(
+        _TODAY,
+        "error=INVALID_PRODUCER_ID_MAPPING offset=-1",
+        "Apache Kafka verifies nothing where the producer has a transaction open; here every batch is verified",
+    ),
+    ("describing.transactions_listed", "at least no time"): Finding(
+        _TODAY, "error=NONE unknown=[] states=[[tx 1, 'Ongoing']]", _DURATION
+    ),
+    ("describing.transactions_listed", "at least an hour"): Finding(
+        _TODAY, "error=NONE unknown=[] states=[]", _DURATION
+    ),
+    **{
+        ("transactions.the_end_again_in_the_second_version", f"{word} again in v4"): Finding(
+            _TODAY, "error=NONE", "who repeats the end that was decided is told so, in whichever version"
+        )
+        for word in ("commit", "abort")
+    },
+    (_TWO_PHASES, "both"): Finding(_TODAY, "error=NONE producer=p1:0", _KIP_939),
+    (_TWO_PHASES, "both, then"): Finding(
+        _TODAY, "error=NONE state='Empty' timeout=2147483647 started=-1 producer=p1:0 partitions=[]", _KIP_939
+    ),
+    (_TWO_PHASES, "keep"): Finding(_TODAY, "error=NONE producer=p3:0", _KIP_939),
+    (_TWO_PHASES, "keep, then"): Finding(
+        _TODAY, "error=NONE state='Empty' timeout=60000 started=-1 producer=p3:0 partitions=[]", _KIP_939
+    ),
+    (_TWO_PHASES, "neither"): Finding(_TODAY, "error=NONE producer=p4:0", _NEXT_NUMBER),
+    (_TWO_PHASES, "neither, then"): Finding(
+        _TODAY, "error=NONE state='Empty' timeout=60000 started=-1 producer=p4:0 partitions=[]", _NEXT_NUMBER
+    ),
     ("reading.aborted_transactions_among_many", "only the first batch"): Finding(
         _TODAY,
         "high_watermark=12 stable=12 start=0 aborted=[['p1:0', 0]] batches=[0]",

@@ -6,7 +6,7 @@ Names, ids and present times differ from run to run, so that a transcript has wh
 
 import functools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import TracebackType
 from uuid import UUID
 
@@ -76,9 +76,9 @@ class Subject:
         return name
 
     def note(self, step: str, /, **seen: object) -> None:
-        """Write down what ``step`` led to. Keys named error (or ending in it) are error codes."""
+        """Write down what ``step`` led to; ``error`` is an error code."""
         assert step not in self._lines, f"two steps are called {step!r}"
-        shown = {key: self._error(value) if key.endswith("error") else self.show(value) for key, value in seen.items()}
+        shown = {key: self._error(value) if key == "error" else self.show(value) for key, value in seen.items()}
         self._lines[step] = " ".join(f"{key}={value}" for key, value in shown.items())
 
     def show(self, value: object) -> str:
@@ -91,7 +91,7 @@ class Subject:
             return repr(value.decode(errors="backslashreplace"))
         if isinstance(value, UUID):
             return "none" if value == _NO_ID else self._names.get(value, "some id")
-        if isinstance(value, str):
+        if isinstance(value, str) and not isinstance(value, Word):
             return self._names.get(value, repr(value))
         if isinstance(value, dict):
             return "{" + ", ".join(f"{self.show(key)}: {self.show(entry)}" for key, entry in value.items()) + "}"
@@ -127,10 +127,9 @@ class Subject:
             return "nobody"
         return self._producers.setdefault(producer_id, f"p{len(self._producers) + 1}")
 
-    def _error(self, value: object) -> str:
-        if isinstance(value, int):
-            return ErrorCode(value).name if value in set(ErrorCode) else f"error {value}"
-        return self.show([Word(self._error(entry)) for entry in value]) if isinstance(value, Iterable) else "?"
+    @staticmethod
+    def _error(code: object) -> str:
+        return ErrorCode(code).name if code in set(ErrorCode) else f"error {code}"
 
 
 class Word(str):

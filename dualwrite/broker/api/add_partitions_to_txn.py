@@ -2,8 +2,8 @@
 
 Partitions join a transaction and begin it. All of a transaction's partitions are added or none: if one is unknown, it
 is told so and the others OPERATION_NOT_ATTEMPTED; the broker's own topics are not to be written to
-(TOPIC_AUTHORIZATION_FAILED). v4 and v5 carry several transactions and may only verify (KIP-890); v5 knows
-TRANSACTION_ABORTABLE. Before v2 a fenced client is told INVALID_PRODUCER_EPOCH. ACL: none yet.
+(TOPIC_AUTHORIZATION_FAILED). v4 and v5 carry several transactions and may only verify (KIP-890): TRANSACTION_ABORTABLE.
+Before v2 a fenced client is told INVALID_PRODUCER_EPOCH. ACL: none yet.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,7 +21,6 @@ VERSIONS = range(6)
 
 _FIRST_WITH_FENCED = 2
 _FIRST_WITH_SEVERAL = 4
-_FIRST_WITH_ABORTABLE = 5
 
 
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
@@ -59,10 +58,7 @@ async def _add(
         return {name: refused.get(name, ErrorCode.OPERATION_NOT_ATTEMPTED) for name in partitions}
     command = VerifyPartitions if verify_only else AddPartitions
     reply = await broker.coordinator.execute(command(transactional_id, producer, partitions))
-    error = fenced_as(reply.error, version >= _FIRST_WITH_FENCED)
-    if error is ErrorCode.TRANSACTION_ABORTABLE and version < _FIRST_WITH_ABORTABLE:
-        error = ErrorCode.INVALID_TXN_STATE
-    return dict.fromkeys(partitions, error)
+    return dict.fromkeys(partitions, fenced_as(reply.error, version >= _FIRST_WITH_FENCED))
 
 
 def _refusal(name: TopicPartition, broker: BrokerContext) -> ErrorCode:

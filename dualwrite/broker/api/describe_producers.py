@@ -5,7 +5,7 @@ there, or -1. That offset is what an anchor is compared with. ACL: none yet.
 """
 
 from dualwrite.broker.api.context import BrokerContext
-from dualwrite.ids import TopicPartition
+from dualwrite.ids import TopicPartition, is_legal_topic
 from dualwrite.wire.apis import ApiKey, DescribeProducersResponse, Message
 from dualwrite.wire.error_codes import ErrorCode
 
@@ -31,9 +31,10 @@ def _describe(name: TopicPartition, broker: BrokerContext) -> Message:
     response = DescribeProducersResponse.TopicResponse.PartitionResponse
     partition = broker.cluster.partition(name)
     if partition is None:
+        legal = is_legal_topic(name.topic)
         return response(
             partition_index=name.partition,
-            error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if legal else ErrorCode.INVALID_TOPIC_EXCEPTION,
             error_message=f"there is no partition {name}",
             active_producers=[],
         )

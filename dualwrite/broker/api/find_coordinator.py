@@ -1,9 +1,8 @@
 """FindCoordinator (10), v0-v6.
 
 The one node coordinates every transactional id (key type 1, from v1 on) and every group (key type 0), of which it keeps
-the offsets. Share groups have no coordinator here: COORDINATOR_NOT_AVAILABLE. From v4 on several keys can be asked for
-at once (KIP-699).
-ACL: none yet.
+the offsets. Any other key type, share groups among them, is an INVALID_REQUEST. From v4 on several keys can be asked
+for at once (KIP-699). ACL: none yet.
 """
 
 from dualwrite.broker.api.context import NODE_ID, BrokerContext
@@ -32,4 +31,4 @@ def _coordinator(request: Message, broker: BrokerContext) -> dict[str, object]:
         node = {"node_id": NODE_ID, "host": broker.host, "port": broker.port}
         return {"error_code": ErrorCode.NONE, "error_message": None, **node}
     message = "this broker coordinates transactions and groups, nothing else"
-    return {"error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE, "error_message": message, **_NOWHERE}
+    return {"error_code": ErrorCode.INVALID_REQUEST, "error_message": message, **_NOWHERE}
