@@ -89,8 +89,8 @@ def page(measured: list[Measured]) -> str:
         "",
         "What a batch takes beyond keys and values, in bytes, for messages of 1 KiB with keys of 100 bytes: the table",
         "of KIP-98, section *Space Comparison*. *On disk* is measured: the size of the partition's `.log` file after",
-        "librdkafka sent one batch to the bundled broker, less keys and values. *Counted* is that less the fields which",
-        "the KIP's figures leave out (below), and equals the final KIP's figure in every row.",
+        "librdkafka sent one batch to the bundled broker, less keys and values. *Counted* is that less the fields",
+        "which the KIP's figures leave out (below), and equals the final KIP's figure in every row.",
         "",
         "| messages | on disk | counted | KIP-98, final | KIP-98, draft | old format (v1), measured | old, KIP |",
         "|---|---|---|---|---|---|---|",
@@ -113,9 +113,9 @@ counts 2 and 1, and zigzag makes it 1 and 2 for close timestamps and a key of 10
 out the value's length (2) and the number of headers (1), and that an offset delta takes two bytes from the 65th message
 on (36 bytes in a batch of 100).
 
-The draft counted {DRAFT_BATCH} and {DRAFT_MESSAGE}: no first timestamp in the batch (8 bytes less), but in every message a
-timestamp of 8 bytes and a checksum of 4. By these figures the final format is the smaller one at every size. The old
-format pays {OLD_MESSAGE} bytes for every message.""".splitlines()
+The draft counted {DRAFT_BATCH} and {DRAFT_MESSAGE}: no first timestamp in the batch (8 bytes less), but in every
+message a timestamp of 8 bytes and a checksum of 4. By these figures the final format is the smaller one at every size.
+The old format pays {OLD_MESSAGE} bytes for every message.""".splitlines()
 
 
 def main() -> None:
