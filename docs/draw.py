@@ -1,4 +1,4 @@
-"""Writes docs/reference/states.md and docs/reference/protocol.md from the code's own tables: ``python docs/draw.py``.
+"""Writes states.md, protocol.md and metrics.md of docs/reference from the code's own tables: ``python docs/draw.py``.
 
 A test compares the pages with what this would write.
 """
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dualwrite.broker.api.routes import advertised
 from dualwrite.broker.core.transactions import TRANSITIONS as TRANSACTION_TRANSITIONS
+from dualwrite.broker.metrics import METRICS, PREFIX
 from dualwrite.coordinator.machine import STEPS, TRANSITIONS
 from dualwrite.wire.apis import ApiKey
 
@@ -83,6 +84,20 @@ def _transactions() -> Iterator[str]:
     yield "```"
 
 
+def metrics_page() -> str:
+    """What ``dualwrite broker --metrics`` tells."""
+    rows = (
+        f"| `{PREFIX}{metric.name}` | {metric.kind} | {', '.join(metric.labels)} | {metric.meaning} |"
+        for metric in METRICS
+    )
+    return "\n".join(["# Metrics of the bundled broker", "", _GENERATED, "", _METRICS, "", *_TABLE, *rows, ""])
+
+
+_METRICS = """`dualwrite broker --metrics HOST:PORT` answers Prometheus at `http://HOST:PORT/metrics`, without a
+password: keep it to a network that you trust. The values are read when they are asked for."""
+_TABLE = ("| metric | kind | labels | meaning |", "|---|---|---|---|")
+
+
 def _apis() -> Iterator[str]:
     yield "| API | key | versions |"
     yield "|---|---|---|"
@@ -105,6 +120,7 @@ def main() -> None:
     """Write the pages."""
     (REFERENCE / "states.md").write_text(states_page())
     (REFERENCE / "protocol.md").write_text(protocol_page())
+    (REFERENCE / "metrics.md").write_text(metrics_page())
 
 
 if __name__ == "__main__":

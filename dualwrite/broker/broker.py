@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.config import BrokerOptions
@@ -20,9 +20,13 @@ from dualwrite.broker.runtime.cluster import Cluster
 from dualwrite.broker.runtime.coordinator import TransactionCoordinator
 from dualwrite.broker.runtime.disk import DiskFiles
 from dualwrite.broker.runtime.flusher import Flusher, stop_process
+from dualwrite.broker.runtime.meters import Meters
 from dualwrite.broker.runtime.offsets import GroupOffsets
 from dualwrite.broker.server import Server, listen
 from dualwrite.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from dualwrite.broker.metrics_server import MetricsServer
 
 logger = logging.getLogger(__name__)
 
@@ -91,15 +95,17 @@ async def _serve(options: BrokerOptions) -> None:
     listener = listen(options.host, options.port)
     port = listener.getsockname()[1]
     began = time.monotonic()
-    flusher = Flusher(durable=options.durability == "fsync")
+    meters = Meters()
+    flusher = Flusher(durable=options.durability == "fsync", on_round=meters.fsyncs.observe)
     open_files = _raise_limit_of_open_files()
     try:
-        context = _open_rooms(options, flusher, port, open_files // 2)
+        context = _open_rooms(options, flusher, meters, port, open_files // 2)
     except OSError as error:
         raise ConfigurationError(f"cannot open {error.filename or options.data_dir}: {error.strerror}") from None
     finished = await context.coordinator.finish_decided()
     server = Server(context, options.number("socket.request.max.bytes"), max_connections=open_files // 4)
     await server.start(listener)
+    metrics = _serve_metrics(options.metrics, context) if options.metrics is not None else None
     logger.info(
         "listening on %s:%d, %d topics, %d transactions finished, recovered in %.3f s",
         options.host, port, len(context.cluster.state.topics), finished, time.monotonic() - began,
@@ -114,6 +120,8 @@ async def _serve(options: BrokerOptions) -> None:
         chore.cancel()
     await asyncio.gather(*chores, return_exceptions=True)
     await server.close()
+    if metrics is not None:
+        await metrics.close()
     await flusher.close()
     context.cluster.checkpoint()
 
@@ -128,7 +136,17 @@ def _raise_limit_of_open_files() -> int:
     return wanted
 
 
-def _open_rooms(options: BrokerOptions, flusher: Flusher, port: int, most_partitions: int) -> BrokerContext:
+def _serve_metrics(address: tuple[str, int], context: BrokerContext) -> "MetricsServer":
+    from dualwrite.broker.metrics_server import MetricsServer  # a library that nobody else needs
+
+    metrics = MetricsServer(*address, context)
+    logger.info("metrics at http://%s:%d/metrics", address[0], metrics.port)
+    return metrics
+
+
+def _open_rooms(
+    options: BrokerOptions, flusher: Flusher, meters: Meters, port: int, most_partitions: int
+) -> BrokerContext:
     files, clock = DiskFiles(), SystemClock()
     topics = replace(options.topics, most_partitions=most_partitions)
     cluster = Cluster(files, options.data_dir, flusher, clock, SystemEntropy(), topics)
@@ -136,7 +154,7 @@ def _open_rooms(options: BrokerOptions, flusher: Flusher, port: int, most_partit
     offsets = GroupOffsets(files, options.data_dir, cluster, flusher, clock)
     host, port = options.advertised or (options.host, port)
     creates_topics = options.is_on("auto.create.topics.enable")
-    return BrokerContext(cluster, coordinator, offsets, flusher, clock, host, port, creates_topics)
+    return BrokerContext(cluster, coordinator, offsets, flusher, clock, host, port, creates_topics, meters)
 
 
 def _chores(options: BrokerOptions, context: BrokerContext) -> Iterator[tuple[Chore, int]]:

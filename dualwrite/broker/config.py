@@ -103,6 +103,7 @@ class BrokerOptions:
     :param durability: ``fsync``: nothing is acknowledged before it is on disk. ``os``: before the system has taken it.
     :param config: settings by Kafka's names, as text; what is missing has its default.
     :param ready_file: written once connections are accepted; its first line is HOST:PORT.
+    :param metrics: where to answer Prometheus, if at all; port 0 picks a free one, which the log tells.
     :param embedded: it serves one process, which holds the other end of its stdin: it stops when that process is gone,
         and waits a moment for the broker of a predecessor that is just gone.
     :raises ConfigurationError: if a setting is unknown or its value makes no sense.
@@ -114,6 +115,7 @@ class BrokerOptions:
     durability: str = "fsync"
     config: Mapping[str, str] = field(default_factory=dict)
     ready_file: Path | None = None
+    metrics: tuple[str, int] | None = None
     embedded: bool = False
 
     def __post_init__(self) -> None:

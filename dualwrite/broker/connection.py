@@ -19,6 +19,7 @@ from dualwrite.wire.codec import (
     refuse_nulls,
     write_response,
 )
+from dualwrite.wire.errors import error_codes
 from dualwrite.wire.frames import SIZE_PREFIX, FrameTooLargeError, frame_size, with_size
 
 logger = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ class Connection:
         self._reader = reader
         self._writer = writer
         self._broker = broker
+        self._meters = broker.meters
         self._max_request_bytes = max_request_bytes
         self._peer = writer.get_extra_info("peername")
         self._is_answering = False
@@ -52,8 +54,10 @@ class Connection:
             while not self._is_finishing:
                 frame = await self._read_frame()
                 self._is_answering = True
+                self._meters.bytes_received += SIZE_PREFIX + len(frame)
                 response = await self._answer(frame)
                 if response is not None:
+                    self._meters.bytes_sent += SIZE_PREFIX + len(response)
                     self._writer.write(with_size(response))
                     await self._writer.drain()
                 self._is_answering = False
@@ -88,8 +92,11 @@ class Connection:
         request = read_body(APIS[key].request, head.version, frame, body_position)
         refuse_nulls(request, head.version)
         response = await route.handle(request, head.version, self._broker)
+        self._meters.requests[key] += 1
         if response is None:
             return None
+        for code in error_codes(response):
+            self._meters.errors[key, code] += 1
         return write_response(key, head.version, head.correlation_id, response)
 
     @staticmethod

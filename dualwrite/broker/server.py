@@ -70,12 +70,14 @@ class Server:
         connection = Connection(reader, writer, self._broker, self._max_request_bytes)
         task = asyncio.get_running_loop().create_task(connection.serve())
         self._connections[task] = connection
+        self._broker.meters.connections += 1
         task.add_done_callback(self._forget)
 
     def _forget(self, task: asyncio.Task[None]) -> None:
         """A connection copes with every way in which a client can fail, and what must not fail half way stops the
         process by itself; so this is a bug that harms one client, whose connection is closed."""
         del self._connections[task]
+        self._broker.meters.connections -= 1
         error = None if task.cancelled() else task.exception()
         if error is not None:
             logger.error("closing a connection: %s", error, exc_info=error)

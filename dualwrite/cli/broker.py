@@ -21,6 +21,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--config", action="append", nargs="+", default=[], metavar="KEY=VALUE", help="a setting by Kafka's name"
     )
     parser.add_argument("--ready-file", type=Path, metavar="PATH", help="gets HOST:PORT once connections are accepted")
+    parser.add_argument(
+        "--metrics", metavar="HOST:PORT", help="answer Prometheus at http://HOST:PORT/metrics (default: not at all)"
+    )
     parser.add_argument("--embedded", action="store_true", help=argparse.SUPPRESS)  # what EmbeddedBroker says
 
 
@@ -38,6 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         durability=arguments.durability,
         config=config,
         ready_file=arguments.ready_file,
+        metrics=parse_listen(arguments.metrics) if arguments.metrics is not None else None,
         embedded=arguments.embedded,
     )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from dualwrite.broker.runtime.cluster import Cluster
 from dualwrite.broker.runtime.coordinator import TransactionCoordinator
 from dualwrite.broker.runtime.flusher import Flusher
+from dualwrite.broker.runtime.meters import Meters
 from dualwrite.broker.runtime.offsets import GroupOffsets
 from dualwrite.broker.runtime.stopping import Stopping
 from dualwrite.ports import Clock
@@ -29,4 +30,5 @@ class BrokerContext:
     host: str
     port: int
     auto_create_topics: bool
+    meters: Meters = field(default_factory=Meters)
     stopping: Stopping = field(default_factory=Stopping)

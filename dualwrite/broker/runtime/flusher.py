@@ -61,11 +61,18 @@ class Flusher:
 
     :param durable: True for ``durability=fsync``.
     :param on_failure: what to do when storage fails; must not return.
+    :param on_round: told how many seconds each round of fsyncs took.
     """
 
-    def __init__(self, durable: bool, on_failure: Callable[[BaseException], NoReturn] = stop_process) -> None:
+    def __init__(
+        self,
+        durable: bool,
+        on_failure: Callable[[BaseException], NoReturn] = stop_process,
+        on_round: Callable[[float], None] | None = None,
+    ) -> None:
         self._durable = durable
         self._critical = _Critical(on_failure)
+        self._on_round = on_round
         self._dirty: dict[Flushable, None] = {}
         self._current: asyncio.Future[None] | None = None
         self._following: asyncio.Future[None] | None = None
@@ -107,8 +114,11 @@ class Flusher:
             self._current, self._following = self._following, None
             positions = {target: target.end_offset for target in self._dirty}
             self._dirty.clear()
+            began = loop.time()
             with self.critical():
                 await loop.run_in_executor(self._thread, _sync_all, list(positions))
+                if self._on_round is not None:
+                    self._on_round(loop.time() - began)
                 for target, end_offset in positions.items():
                     target.flushed(end_offset)
             assert self._current is not None

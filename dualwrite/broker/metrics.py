@@ -1,0 +1,150 @@
+"""The broker's metrics: what they are called, what they mean, and where each is looked up.
+
+All of them are read from the broker's state when somebody asks, on the event loop's thread, so that the way of a
+request pays for a few additions only. A function below is a metric: its name, its docstring and its labels are what
+docs/reference/metrics.md is drawn from.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from dualwrite.broker.api.context import BrokerContext
+from dualwrite.broker.facts.transactions import NO_TIMEOUT, TransactionRecorded, TransactionStatus
+from dualwrite.broker.runtime.meters import Histogram
+from dualwrite.wire.apis import ApiKey
+from dualwrite.wire.error_codes import error_name
+
+PREFIX = "dualwrite_broker_"
+
+Labelled = Iterable[tuple[tuple[str, ...], float]]
+Value = float | Labelled | Histogram
+Read = Callable[[BrokerContext], Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric.
+
+    :param name: without the prefix.
+    :param kind: gauge, counter or histogram, as Prometheus means them.
+    :param read: its value now: a number, numbers with the values of ``labels``, or a histogram.
+    """
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    meaning: str
+    read: Read
+
+
+METRICS: list[Metric] = []
+"""Every metric, in the order in which they are told."""
+
+
+def _metric(kind: str, *labels: str) -> Callable[[Read], Read]:
+    def register(read: Read) -> Read:
+        assert read.__doc__ is not None, "a metric says what it means"
+        METRICS.append(Metric(read.__name__, kind, labels, " ".join(read.__doc__.split()), read))
+        return read
+
+    return register
+
+
+# --- transactions
+
+
+def _ongoing(broker: BrokerContext) -> Iterator[TransactionRecorded]:
+    entries = broker.coordinator.table.entries.values()
+    return (entry for entry in entries if entry.status is TransactionStatus.ONGOING)
+
+
+@_metric("gauge")
+def producer_ids(broker: BrokerContext) -> Value:
+    """Live producer ids, counted in each partition that remembers them (KIP-98; Kafka's ProducerIdCount)."""
+    return sum(len(partition.state.producers) for partition in broker.cluster.partitions())
+
+
+@_metric("gauge", "topic", "partition")
+def last_stable_offset_lag(broker: BrokerContext) -> Value:
+    """High watermark minus last stable offset: what open transactions hide from read_committed readers (KIP-98; Kafka's
+    LastStableOffsetLag)."""
+    return [
+        ((each.name.topic, str(each.name.partition)), each.state.high_watermark - each.state.last_stable_offset)
+        for each in broker.cluster.partitions()
+    ]
+
+
+@_metric("gauge")
+def transactional_ids(broker: BrokerContext) -> Value:
+    """Transactional ids that are known (KIP-98)."""
+    return len(broker.coordinator.table.entries)
+
+
+@_metric("gauge", "state")
+def transactions(broker: BrokerContext) -> Value:
+    """Transactional ids by the state of their transaction, as DescribeTransactions names it."""
+    counts = Counter(entry.status for entry in broker.coordinator.table.entries.values())
+    return [((status.kafka_name,), counts[status]) for status in TransactionStatus if status < TransactionStatus.DEAD]
+
+
+@_metric("gauge")
+def active_transaction_open_time_max_ms(broker: BrokerContext) -> Value:
+    """Milliseconds that the oldest open transaction has been open, 0 if none is (KIP-939's
+    ActiveTransactionOpenTimeMaxMs)."""
+    now_ms = broker.clock.wall_ms()
+    return max((now_ms - entry.started_ms for entry in _ongoing(broker)), default=0)
+
+
+@_metric("gauge")
+def in_doubt_transactions(broker: BrokerContext) -> Value:
+    """Open transactions of two-phase commit: they wait for a decision, and no timeout ends them (KIP-939)."""
+    return sum(entry.timeout_ms == NO_TIMEOUT for entry in _ongoing(broker))
+
+
+# --- requests
+
+
+@_metric("counter", "api")
+def requests_total(broker: BrokerContext) -> Value:
+    """Requests that were handled."""
+    return [((ApiKey(key).name,), count) for key, count in broker.meters.requests.items()]
+
+
+@_metric("counter", "api", "error")
+def request_errors_total(broker: BrokerContext) -> Value:
+    """Error codes in answers; one answer may have many, as one for each partition."""
+    return [((ApiKey(key).name, error_name(code)), count) for (key, code), count in broker.meters.errors.items()]
+
+
+@_metric("counter")
+def bytes_received_total(broker: BrokerContext) -> Value:
+    """Bytes of requests."""
+    return broker.meters.bytes_received
+
+
+@_metric("counter")
+def bytes_sent_total(broker: BrokerContext) -> Value:
+    """Bytes of answers."""
+    return broker.meters.bytes_sent
+
+
+@_metric("gauge")
+def connections(broker: BrokerContext) -> Value:
+    """Connections that are open."""
+    return broker.meters.connections
+
+
+# --- logs
+
+
+@_metric("gauge")
+def partitions(broker: BrokerContext) -> Value:
+    """Partitions of all topics, the broker's own among them."""
+    return sum(1 for _ in broker.cluster.partitions())
+
+
+@_metric("histogram")
+def fsync_round_seconds(broker: BrokerContext) -> Value:
+    """How long each round of fsyncs took, its wait for the disk's thread included; none with durability=os."""
+    return broker.meters.fsyncs

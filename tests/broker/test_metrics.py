@@ -1,0 +1,153 @@
+"""The metrics are Prometheus', say what the broker's state is now, and are all of those that the reference lists."""
+
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from dualwrite.broker.metrics import METRICS, PREFIX
+from dualwrite.broker.runtime.meters import Histogram
+from dualwrite.wire.error_codes import ErrorCode
+from tests.broker.calls import batch, end, metadata, new_producer, new_topic, open_transaction, produce, unique
+from tests.broker.raw import PATIENCE_SECONDS, RawClient, eventually
+
+Values = dict[tuple[str, ...], float]
+
+
+@dataclass
+class Measured:
+    """A broker that answers Prometheus."""
+
+    process: "subprocess.Popen[bytes]"
+    address: str
+    log: Path
+
+    @property
+    def url(self) -> str:
+        text = eventually(self.log.read_text, lambda text: "metrics at " in text)
+        return text.partition("metrics at ")[2].split()[0]
+
+    def scrape(self) -> dict[str, Values]:
+        """name -> {values of the labels, which come in alphabetical order: value}, without the prefix."""
+        with urllib.request.urlopen(self.url, timeout=PATIENCE_SECONDS) as answer:
+            text = answer.read().decode()
+        found: dict[str, Values] = {}
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                found.setdefault(sample.name.removeprefix(PREFIX), {})[tuple(sample.labels.values())] = sample.value
+        return found
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
+    scratch = tmp_path_factory.mktemp("measured")
+    ready, log = scratch / "ready", scratch / "log"
+    command = [sys.executable, "-m", "dualwrite", "broker", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]
+    with log.open("wb") as stderr:
+        process = subprocess.Popen(
+            [*command, "--data-dir", str(scratch / "data"), "--ready-file", str(ready)], stderr=stderr
+        )
+    eventually(ready.exists, bool)
+    yield Measured(process, ready.read_text().splitlines()[0], log)
+    process.terminate()
+    assert process.wait(PATIENCE_SECONDS) == 0
+    assert "Traceback" not in log.read_text()
+
+
+@pytest.fixture
+def client(measured: Measured) -> Iterator[RawClient]:
+    with RawClient(measured.address) as connected:
+        yield connected
+
+
+def test_every_metric_is_told_under_its_name(measured: Measured) -> None:
+    told = measured.scrape()
+    for metric in METRICS:
+        name = f"{metric.name}_count" if metric.kind == "histogram" else metric.name
+        has_values = name not in ("requests_total", "request_errors_total", "last_stable_offset_lag")
+        assert name in told or not has_values
+
+
+def test_open_transactions_are_told(measured: Measured, client: RawClient) -> None:
+    topic, plain, two_phase = new_topic(client), unique("tx"), unique("tx")
+    before = measured.scrape()
+    first, second = new_producer(client, plain), new_producer(client, two_phase, two_phase=True)
+    open_transaction(client, plain, first, {(topic, 0): [b"a"]})
+    open_transaction(client, two_phase, second, {(topic, 0): [b"a", b"b"]})
+
+    during = measured.scrape()
+
+    assert during["last_stable_offset_lag"]["0", topic] == 3
+    assert during["transactions"][("Ongoing",)] == before["transactions"][("Ongoing",)] + 2
+    assert during["in_doubt_transactions"][()] == before["in_doubt_transactions"][()] + 1
+    assert during["transactional_ids"][()] == before["transactional_ids"][()] + 2
+    assert during["producer_ids"][()] == before["producer_ids"][()] + 2
+    assert during["partitions"][()] >= 1
+    assert eventually(lambda: measured.scrape()["active_transaction_open_time_max_ms"][()], lambda open_ms: open_ms > 0)
+
+    end(client, plain, first)
+    end(client, two_phase, second, commit=False)
+    after = measured.scrape()
+    assert after["last_stable_offset_lag"]["0", topic] == 0
+    assert after["transactions"][("CompleteAbort",)] == before["transactions"][("CompleteAbort",)] + 1
+    assert after["in_doubt_transactions"] == before["in_doubt_transactions"]
+    assert after["active_transaction_open_time_max_ms"] == before["active_transaction_open_time_max_ms"] == {(): 0}
+
+
+def test_requests_errors_and_bytes_are_counted(measured: Measured, client: RawClient) -> None:
+    topic = new_topic(client)
+    metadata(client, topic)  # so that every counter below is there
+    produce(client, "missing", batch([b"v"]))
+    before = measured.scrape()
+    for _ in range(3):
+        produce(client, "missing", batch([b"v"]))
+    produce(client, topic, batch([b"x" * 1000]))
+    after = measured.scrape()
+    error = ("PRODUCE", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.name)
+    assert after["requests_total"][("PRODUCE",)] == before["requests_total"][("PRODUCE",)] + 4
+    assert after["requests_total"][("METADATA",)] == before["requests_total"][("METADATA",)]
+    assert after["request_errors_total"][error] == before["request_errors_total"][error] + 3
+    assert 1000 < after["bytes_received_total"][()] - before["bytes_received_total"][()] < 2000
+    assert after["bytes_sent_total"][()] > before["bytes_sent_total"][()]
+
+
+def test_connections_are_counted_while_they_are_open(measured: Measured, client: RawClient) -> None:
+    metadata(client)
+    before = measured.scrape()["connections"][()]
+    with RawClient(measured.address) as other:
+        metadata(other)
+        assert measured.scrape()["connections"][()] == before + 1
+    assert eventually(lambda: measured.scrape()["connections"][()], lambda count: count == before) == before
+
+
+def test_rounds_of_fsyncs_are_counted(measured: Measured, client: RawClient) -> None:
+    topic = new_topic(client)
+    before = measured.scrape()
+    produce(client, topic, batch([b"v"]))
+    after = measured.scrape()
+    assert after["fsync_round_seconds_count"][()] >= before["fsync_round_seconds_count"][()] + 1
+    assert after["fsync_round_seconds_sum"][()] > before["fsync_round_seconds_sum"][()]
+    assert after["fsync_round_seconds_bucket"][("+Inf",)] == after["fsync_round_seconds_count"][()]
+
+
+def test_a_metrics_address_that_is_taken_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        command = [sys.executable, "-m", "dualwrite", "broker", "--data-dir", str(tmp_path), "--listen", "127.0.0.1:0"]
+        run = subprocess.run([*command, "--metrics", address], capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+    assert run.returncode != 0
+    assert f"cannot serve metrics on {address}" in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_a_histogram_counts_a_value_in_the_first_bucket_that_holds_it() -> None:
+    histogram = Histogram(bounds=(1.0, 2.0))
+    for value in (0.5, 1.0, 1.5, 2.0, 7.0):
+        histogram.observe(value)
+    assert (histogram.counts, histogram.total) == ([2, 2, 1], 12.0)
