@@ -4,12 +4,12 @@ Requests of one connection are handled one after another, as Kafka does; what is
 client's back-pressure. A request that cannot be read, or is of an unknown API or version, ends the connection.
 """
 
-import asyncio
 import logging
 
 from dualwrite.broker.api import api_versions
 from dualwrite.broker.api.context import BrokerContext, UnanswerableError
 from dualwrite.broker.api.routes import ROUTES
+from dualwrite.broker.frame_stream import FrameStream, StreamEndedError
 from dualwrite.wire.apis import APIS, ApiKey
 from dualwrite.wire.codec import (
     MalformedMessageError,
@@ -17,10 +17,10 @@ from dualwrite.wire.codec import (
     read_body,
     read_request_head,
     refuse_nulls,
-    write_response,
+    write_response_parts,
 )
 from dualwrite.wire.errors import error_codes
-from dualwrite.wire.frames import SIZE_PREFIX, FrameTooLargeError, frame_size, with_size
+from dualwrite.wire.frames import SIZE_PREFIX, FrameTooLargeError
 
 logger = logging.getLogger(__name__)
 
@@ -32,19 +32,11 @@ minutes while they are unpacked. This is room for ten thousand partitions."""
 class Connection:
     """Serves one client until it goes away or breaks the protocol."""
 
-    def __init__(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        broker: BrokerContext,
-        max_request_bytes: int,
-    ) -> None:
-        self._reader = reader
-        self._writer = writer
+    def __init__(self, stream: FrameStream, broker: BrokerContext) -> None:
+        self._stream = stream
         self._broker = broker
         self._meters = broker.meters
-        self._max_request_bytes = max_request_bytes
-        self._peer = writer.get_extra_info("peername")
+        self._peer = stream.transport.get_extra_info("peername")
         self._is_answering = False
         self._is_finishing = False
 
@@ -52,33 +44,28 @@ class Connection:
         """Answer requests until the client closes the connection; then close it here."""
         try:
             while not self._is_finishing:
-                frame = await self._read_frame()
+                frame = await self._stream.read()
                 self._is_answering = True
                 self._meters.bytes_received += SIZE_PREFIX + len(frame)
                 response = await self._answer(frame)
                 if response is not None:
-                    self._meters.bytes_sent += SIZE_PREFIX + len(response)
-                    self._writer.write(with_size(response))
-                    await self._writer.drain()
+                    self._meters.bytes_sent += SIZE_PREFIX + sum(map(len, response))
+                    await self._stream.write(response)
                 self._is_answering = False
-        except (asyncio.IncompleteReadError, ConnectionError) as error:
+        except StreamEndedError as error:
             logger.debug("%s is gone, between two requests or in the middle of one: %s", self._peer, error)
         except (MalformedMessageError, FrameTooLargeError, UnanswerableError) as error:
             logger.warning("closing the connection of %s: %s", self._peer, error)
         finally:
-            self._writer.close()
+            self._stream.close()
 
     def finish(self) -> None:
         """Close the connection after the request that is being handled, or now if there is none."""
         self._is_finishing = True
         if not self._is_answering:
-            self._writer.close()
+            self._stream.close()
 
-    async def _read_frame(self) -> bytes:
-        prefix = await self._reader.readexactly(SIZE_PREFIX)
-        return await self._reader.readexactly(frame_size(prefix, self._max_request_bytes))
-
-    async def _answer(self, frame: bytes) -> bytes | None:
+    async def _answer(self, frame: bytes | bytearray) -> list[bytes] | None:
         head, body_position = read_request_head(frame)
         try:
             key = ApiKey(head.api_key)
@@ -97,10 +84,10 @@ class Connection:
             return None
         for code in error_codes(response):
             self._meters.errors[key, code] += 1
-        return write_response(key, head.version, head.correlation_id, response)
+        return write_response_parts(key, head.version, head.correlation_id, response)
 
     @staticmethod
-    def _refuse_version(key: ApiKey, head: RequestHead) -> bytes:
+    def _refuse_version(key: ApiKey, head: RequestHead) -> list[bytes]:
         if key is ApiKey.API_VERSIONS:
-            return write_response(key, 0, head.correlation_id, api_versions.refuse())
+            return write_response_parts(key, 0, head.correlation_id, api_versions.refuse())
         raise MalformedMessageError(f"{key.name} v{head.version} is not supported")

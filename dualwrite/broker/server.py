@@ -6,6 +6,7 @@ import socket
 
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.connection import Connection
+from dualwrite.broker.frame_stream import FrameStream
 from dualwrite.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
@@ -43,7 +44,10 @@ class Server:
 
     async def start(self, listener: socket.socket) -> None:
         """Accept connections from now on."""
-        self._server = await asyncio.start_server(self._accept, sock=listener, backlog=_BACKLOG)
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: FrameStream(self._max_request_bytes, self._accept), sock=listener, backlog=_BACKLOG
+        )
 
     async def close(self) -> None:
         """Accept no more, let the requests that are being handled be answered, now if they wait for something, and
@@ -60,14 +64,14 @@ class Server:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
 
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept(self, stream: FrameStream) -> None:
         if len(self._connections) >= self._max_connections:
             logger.warning("refusing a connection: there are %d, the most that are taken", self._max_connections)
-            writer.close()
+            stream.close()
             return
-        sock: socket.socket = writer.get_extra_info("socket")
+        sock: socket.socket = stream.transport.get_extra_info("socket")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection = Connection(reader, writer, self._broker, self._max_request_bytes)
+        connection = Connection(stream, self._broker)
         task = asyncio.get_running_loop().create_task(connection.serve())
         self._connections[task] = connection
         self._broker.meters.connections += 1

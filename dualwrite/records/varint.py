@@ -35,7 +35,7 @@ def encode_unsigned_varint(value: int) -> bytes:
     return bytes(out)
 
 
-def decode_unsigned_varint(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
+def decode_unsigned_varint(buffer: bytes | bytearray | memoryview, position: int) -> tuple[int, int]:
     """The unsigned value at ``position`` and the position after it.
 
     :raises ValueError: if the buffer ends first or the number has more than 32 bits.

@@ -32,7 +32,7 @@ class RequestHead(NamedTuple):
     client_id: str | None
 
 
-def read_request_head(frame: bytes) -> tuple[RequestHead, int]:
+def read_request_head(frame: bytes | bytearray) -> tuple[RequestHead, int]:
     """The header of a request frame, and the position of the body.
 
     The header of an unknown API is read as non-flexible: nobody can read such a request's body anyhow.
@@ -96,7 +96,7 @@ def write_response_parts(api_key: ApiKey, version: int, correlation_id: int, res
     return [head, *(encode_hot(api_key, version, response) or (response.encode(version=version),))]
 
 
-def read_body(message: Any, version: int, frame: bytes, position: int) -> Message:
+def read_body(message: Any, version: int, frame: bytes | bytearray, position: int) -> Message:
     """The message of class ``message`` in ``version`` that fills ``frame`` from ``position`` on.
 
     :raises MalformedMessageError: if the message runs past the end of the frame or is otherwise malformed.
@@ -178,7 +178,7 @@ def _has_flexible_response_header(api_key: ApiKey, version: int) -> bool:
     return api_key is not ApiKey.API_VERSIONS and bool(APIS[api_key].response.flexible_version_q(version))
 
 
-def _nullable_string(buffer: bytes, position: int) -> tuple[str | None, int]:
+def _nullable_string(buffer: bytes | bytearray, position: int) -> tuple[str | None, int]:
     length = _LENGTH.unpack_from(buffer, position)[0]
     position += _LENGTH.size
     if length < 0:
@@ -188,7 +188,7 @@ def _nullable_string(buffer: bytes, position: int) -> tuple[str | None, int]:
     return buffer[position : position + length].decode(), position + length
 
 
-def _after_tags(buffer: bytes, position: int) -> int:
+def _after_tags(buffer: bytes | bytearray, position: int) -> int:
     count, position = decode_unsigned_varint(buffer, position)
     for _ in range(count):
         _, position = decode_unsigned_varint(buffer, position)

@@ -10,7 +10,7 @@ class FrameTooLargeError(ValueError):
     """The peer announced a frame that is negative in size or over the limit. Close the connection."""
 
 
-def frame_size(prefix: bytes, limit: int) -> int:
+def frame_size(prefix: bytes | memoryview, limit: int) -> int:
     """The size of the frame that ``prefix`` (4 bytes) announces.
 
     :raises FrameTooLargeError: if it is negative or over ``limit`` bytes.
@@ -21,6 +21,11 @@ def frame_size(prefix: bytes, limit: int) -> int:
     return size
 
 
+def size_prefix(size: int) -> bytes:
+    """What goes before the ``size`` bytes of a frame."""
+    return _SIZE.pack(size)
+
+
 def with_size(payload: bytes | bytearray) -> bytes:
     """``payload`` as a frame."""
-    return _SIZE.pack(len(payload)) + payload
+    return size_prefix(len(payload)) + payload

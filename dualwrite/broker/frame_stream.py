@@ -1,0 +1,178 @@
+"""The frames of one connection: what arrives is cut into frames in place, what is answered is written without joining.
+
+A small frame is cut out of a buffer that several of them share. A large one, which is a Produce with its records, is
+received into the memory in which it stays, so that its bytes are copied once on the way from the socket to the log.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from dualwrite.wire.frames import SIZE_PREFIX, FrameTooLargeError, frame_size, size_prefix
+
+_SHARED_BYTES = 32 * 1024
+_MOST_WAITING_BYTES = 256 * 1024
+"""Once as much has arrived and nobody has taken it, no more is read: the client has to wait (Kafka mutes channels)."""
+_JOINED_BYTES = 32 * 1024
+"""Parts that are smaller in all are joined: one copy costs less than a system call for many buffers."""
+
+
+class StreamEndedError(ConnectionError):
+    """The client has gone, or has said that it sends nothing more. There is nobody to tell."""
+
+
+class FrameStream(asyncio.BufferedProtocol):
+    """One connection as frames. Belongs to the event loop's thread; one task reads, and the same one writes.
+
+    :param max_frame_bytes: socket.request.max.bytes.
+    :param on_connected: called with the stream once its connection stands.
+    """
+
+    def __init__(self, max_frame_bytes: int, on_connected: "Callable[[FrameStream], None]") -> None:
+        self._max_frame_bytes = max_frame_bytes
+        self._on_connected = on_connected
+        self._shared = memoryview(bytearray(_SHARED_BYTES))
+        self._filled = 0
+        self._large: memoryview | None = None
+        self._large_filled = 0
+        self._frames: deque[bytes | bytearray] = deque()
+        self._waiting_bytes = 0
+        self._is_paused = False
+        self._end: Exception | None = None
+        self._reader: asyncio.Future[None] | None = None
+        self._writer: asyncio.Future[None] | None = None
+        self._transport: asyncio.Transport | None = None
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        """The transport, once the connection is made."""
+        assert self._transport is not None, "no connection is made"
+        return self._transport
+
+    async def read(self) -> bytes | bytearray:
+        """The next frame, without its size.
+
+        :raises StreamEndedError: if there will be none.
+        :raises FrameTooLargeError: if the client announced one that is too large, or of a negative size.
+        """
+        while not self._frames:
+            if self._end is not None:
+                raise self._end
+            self._reader = asyncio.get_running_loop().create_future()
+            await self._reader
+        frame = self._frames.popleft()
+        self._waiting_bytes -= len(frame)
+        if self._is_paused and self._waiting_bytes < _MOST_WAITING_BYTES:
+            self._is_paused = False
+            if not self.transport.is_closing():
+                self.transport.resume_reading()
+        return frame
+
+    async def write(self, parts: Sequence[bytes]) -> None:
+        """Send ``parts`` as one frame, and wait while the client is slow in taking it.
+
+        :raises StreamEndedError: if the client is gone.
+        """
+        if self.transport.is_closing():
+            raise StreamEndedError("the connection was closed while the request was handled")
+        size = sum(map(len, parts))
+        if size < _JOINED_BYTES:
+            self.transport.write(b"".join((size_prefix(size), *parts)))
+        else:
+            self.transport.writelines((size_prefix(size), *parts))
+        if self._writer is not None:
+            await self._writer
+
+    def close(self) -> None:
+        """Close the connection, once what was written is sent."""
+        self.transport.close()
+
+    # --- what the transport calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection stands."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._on_connected(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes go."""
+        return self._shared[self._filled :] if self._large is None else self._large[self._large_filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """``nbytes`` have arrived there."""
+        if self._large is None:
+            self._filled += nbytes
+            self._cut()
+        else:
+            self._large_filled += nbytes
+            if self._large_filled == len(self._large):
+                whole = self._large.obj
+                assert isinstance(whole, bytearray)
+                self._large = None
+                self._add(whole)
+        if self._frames or self._end is not None:
+            self._wake(self._reader)
+        if not self._is_paused and self._waiting_bytes >= _MOST_WAITING_BYTES:
+            self._is_paused = True
+            self.transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        """The client sends nothing more; it may still wait for answers, so the connection stays."""
+        self._finish(StreamEndedError("the client has sent all that it wants to"))
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        self._finish(StreamEndedError(str(exc or "closed")))
+        if self._writer is not None and not self._writer.done():
+            self._writer.set_exception(StreamEndedError(str(exc or "closed")))
+
+    def pause_writing(self) -> None:
+        """The client is slow in taking what is sent."""
+        self._writer = asyncio.get_running_loop().create_future()
+
+    def resume_writing(self) -> None:
+        """It has taken most of it."""
+        self._wake(self._writer)
+        self._writer = None
+
+    def _finish(self, end: Exception) -> None:
+        self._end = self._end or end
+        self._wake(self._reader)
+
+    @staticmethod
+    def _wake(waiting: "asyncio.Future[None] | None") -> None:
+        if waiting is not None and not waiting.done():
+            waiting.set_result(None)
+
+    def _add(self, frame: bytes | bytearray) -> None:
+        self._frames.append(frame)
+        self._waiting_bytes += len(frame)
+
+    def _cut(self) -> None:
+        """Take the whole frames out of the shared buffer, and begin a large one of its own if one has begun."""
+        start = 0
+        while self._filled - start >= SIZE_PREFIX:
+            body = start + SIZE_PREFIX
+            try:
+                size = frame_size(self._shared[start:body], self._max_frame_bytes)
+            except FrameTooLargeError as error:
+                self._end, self._filled = error, 0
+                self.transport.pause_reading()
+                return
+            if body + size <= self._filled:
+                self._add(bytes(self._shared[body : body + size]))
+                start = body + size
+            elif SIZE_PREFIX + size > _SHARED_BYTES:
+                self._large = memoryview(bytearray(size))
+                self._large_filled = self._filled - body
+                self._large[: self._large_filled] = self._shared[body : self._filled]
+                self._filled = 0
+                return
+            else:
+                break
+        rest = self._filled - start
+        if start and rest:
+            self._shared[:rest] = bytes(self._shared[start : self._filled])
+        self._filled = rest
