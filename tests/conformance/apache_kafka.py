@@ -184,8 +184,8 @@ def free_ports(number: int) -> list[int]:
 def _settings(data: Path, port: int, controller: int) -> dict[str, str]:
     return {
         "process.roles": "broker,controller",
-        "node.id": "1",
-        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+        "node.id": "0",
+        "controller.quorum.voters": f"0@127.0.0.1:{controller}",
         "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
         "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
         "controller.listener.names": "CONTROLLER",
