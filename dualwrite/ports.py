@@ -64,7 +64,13 @@ class Files(Protocol):
         """Create ``path`` and what is missing above it, durably."""
 
     def remove(self, path: Path) -> None:
-        """Remove the file at ``path``."""
+        """Remove the file at ``path``; whoever has it open goes on with it."""
+
+    def remove_directory(self, path: Path) -> None:
+        """Remove the empty directory at ``path``."""
 
     def sync_directory(self, path: Path) -> None:
         """Return once the names in ``path`` are on disk."""
+
+    def space(self, path: Path) -> tuple[int, int]:
+        """The size of the volume that ``path`` is on and how much of it is left to this process, in bytes."""

@@ -154,7 +154,7 @@ def _open_rooms(
     offsets = GroupOffsets(files, options.data_dir, cluster, flusher, clock)
     host, port = options.advertised or (options.host, port)
     creates_topics = options.is_on("auto.create.topics.enable")
-    return BrokerContext(cluster, coordinator, offsets, flusher, clock, host, port, creates_topics, meters)
+    return BrokerContext(cluster, coordinator, offsets, flusher, clock, host, port, creates_topics, options, meters)
 
 
 def _chores(options: BrokerOptions, context: BrokerContext) -> Iterator[tuple[Chore, int]]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dualwrite.broker.core.cluster import MAX_PARTITIONS
-from dualwrite.broker.core.topic_configs import broker_defaults
+from dualwrite.broker.core.settings import ConfigType
 from dualwrite.broker.core.topic_settings import TOPIC_SETTINGS, BrokerDefault, TopicConfigError, TopicSetting
 from dualwrite.broker.core.transaction_rules import TransactionSettings
 from dualwrite.broker.runtime.cluster import TopicSettings
@@ -22,6 +22,14 @@ class Setting:
     default: str
     parse: Callable[[str], object]
     expects: str
+
+    @property
+    def kind(self) -> ConfigType:
+        """Its type, as clients are told it."""
+        value = self.parse(self.default)
+        if isinstance(value, bool):
+            return ConfigType.BOOLEAN
+        return ConfigType.LONG if isinstance(value, int) else ConfigType.STRING
 
 
 def _boolean(text: str) -> bool:
@@ -52,10 +60,8 @@ def _topic_default(name: str, setting: TopicSetting, source: BrokerDefault) -> S
     """The broker's setting ``source``, which gives the topics' setting ``name`` its default. Of several with the same
     meaning the last has the default, and the others are empty unless they are set."""
 
-    def parse(text: str) -> str:
-        if text:
-            setting.read(name, source.as_topics(text))
-        return text
+    def parse(text: str) -> object:
+        return setting.read(name, source.as_topics(text)) if text else None
 
     default = ""
     if source == setting.broker[-1]:
@@ -162,7 +168,7 @@ class BrokerOptions:
         """What topics have unless they say otherwise."""
         return TopicSettings(
             num_partitions=self.number("num.partitions"),
-            defaults=broker_defaults(self.config),
+            given=self.config,
         )
 
     def _value(self, key: str) -> object:

@@ -8,6 +8,7 @@ from pathlib import Path
 from dualwrite.ports import File
 
 _SECTOR = 512
+_VOLUME = 1 << 40
 
 
 @dataclass(slots=True)
@@ -146,6 +147,16 @@ class MemoryFiles:
         if path not in self._names:
             raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
         del self._names[path]
+
+    def remove_directory(self, path: Path) -> None:
+        """Remove the empty directory at ``path``. That a power cut may bring it back, empty, is not imitated."""
+        if self.list(path):
+            raise OSError(errno.ENOTEMPTY, "directory not empty", str(path))
+        self._directories.remove(path)
+
+    def space(self, path: Path) -> tuple[int, int]:
+        """A volume that is never full."""
+        return _VOLUME, _VOLUME
 
     def sync_directory(self, path: Path) -> None:
         """Make durable which names ``path`` holds, not what is in the files."""

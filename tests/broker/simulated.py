@@ -75,6 +75,13 @@ class StoppableFiles:
         self.use()
         self.beneath.remove(path)
 
+    def remove_directory(self, path: Path) -> None:
+        self.use()
+        self.beneath.remove_directory(path)
+
+    def space(self, path: Path) -> tuple[int, int]:
+        return self.beneath.space(path)
+
     def sync_directory(self, path: Path) -> None:
         self.use()
         self.beneath.sync_directory(path)

@@ -152,7 +152,7 @@ def test_most_producer_ids_cost_no_write() -> None:
     ("record", "reason"),
     [
         (Record(b"quota:x", b"{}"), "unknown kind 'quota'"),
-        (Record(b"cluster", None), "a cluster fact has a value"),
+        (Record(b"cluster", None), "has no value"),
         (Record(b"cluster", b'{"cluster_id": "b"}'), "a cluster is created once"),
     ],
 )

@@ -129,9 +129,9 @@ REFUSALS = {
     "a slash": (wanted_topic("a/b"), ErrorCode.INVALID_TOPIC_EXCEPTION, "1 to 249"),
     "250 characters": (wanted_topic("x" * 250), ErrorCode.INVALID_TOPIC_EXCEPTION, "1 to 249"),
     "a trailing newline": (wanted_topic("topic\n"), ErrorCode.INVALID_TOPIC_EXCEPTION, "1 to 249"),
-    "the journal's": (wanted_topic("__cluster_metadata"), ErrorCode.INVALID_TOPIC_EXCEPTION, "broker itself"),
-    "Kafka's": (wanted_topic("__transaction_state"), ErrorCode.INVALID_TOPIC_EXCEPTION, "broker itself"),
-    "the offsets'": (wanted_topic("__consumer_offsets"), ErrorCode.INVALID_TOPIC_EXCEPTION, "broker itself"),
+    "the journal's": (wanted_topic("__cluster_metadata"), ErrorCode.INVALID_REQUEST, "prohibited"),
+    "Kafka's": (wanted_topic("__transaction_state"), ErrorCode.TOPIC_ALREADY_EXISTS, "exists"),
+    "the offsets'": (wanted_topic("__consumer_offsets"), ErrorCode.TOPIC_ALREADY_EXISTS, "exists"),
     "no partitions": (wanted_topic("r", 0), ErrorCode.INVALID_PARTITIONS, "1 to 10000"),
     "negative partitions": (wanted_topic("r", -2), ErrorCode.INVALID_PARTITIONS, "1 to 10000"),
     "too many partitions": (wanted_topic("r", 10001), ErrorCode.INVALID_PARTITIONS, "1 to 10000"),
@@ -143,11 +143,11 @@ REFUSALS = {
             -1,
             -1,
             assignments=[
-                CreateTopicsRequest.CreatableTopic.CreatableReplicaAssignment(partition_index=0, broker_ids=[0])
+                CreateTopicsRequest.CreatableTopic.CreatableReplicaAssignment(partition_index=0, broker_ids=[1])
             ],
         ),
         ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-        "by itself",
+        "the one node",
     ),
 }
 
@@ -181,10 +181,20 @@ def test_a_setting_that_would_not_be_honoured_is_refused(client: RawClient, key:
     assert metadata(client, name).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_the_settings_of_a_topic_are_answered(client: RawClient) -> None:
+@pytest.mark.parametrize("version", [5, 7])
+def test_what_the_settings_of_a_topic_come_to_is_answered(client: RawClient, version: int) -> None:
     wanted = {"max.message.bytes": "5000", "cleanup.policy": "delete", "segment.bytes": "1048576"}
-    (result,) = ask_for_topics(client, wanted_topic(unique("set"), configs=configs(dict(wanted))))
-    assert {entry.name: entry.value for entry in result.configs} == wanted
+    (result,) = ask_for_topics(client, wanted_topic(unique("set"), configs=configs(dict(wanted))), version=version)
+    answered = {entry.name: entry for entry in result.configs}
+    assert {name: entry.value for name, entry in answered.items() if entry.config_source == 1} == wanted
+    assert (answered["retention.ms"].value, answered["retention.ms"].config_source) == ("604800000", 5)
+
+
+def test_a_topic_can_be_assigned_to_the_one_node(client: RawClient) -> None:
+    assignment = CreateTopicsRequest.CreatableTopic.CreatableReplicaAssignment
+    assignments = [assignment(partition_index=index, broker_ids=[NODE_ID]) for index in (1, 0)]
+    (result,) = ask_for_topics(client, wanted_topic(unique("assigned"), -1, -1, assignments=assignments))
+    assert (result.error_code, result.num_partitions) == (ErrorCode.NONE, 2)
 
 
 def test_a_topic_is_not_made_twice(client: RawClient) -> None:

@@ -8,10 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dualwrite.broker.facts.cluster import (
+    BrokerConfigured,
     ClusterCreated,
     ClusterFact,
     ProducerIdsReserved,
     TopicCreated,
+    TopicDeleted,
     decode_fact,
     encode_fact,
 )
@@ -23,7 +25,17 @@ topics = st.builds(
     st.integers(1, 10_000),
     st.dictionaries(st.sampled_from(["cleanup.policy", "segment.bytes"]), st.text(max_size=20)),
 )
-facts = st.builds(ClusterCreated, st.text(max_size=32)) | st.builds(ProducerIdsReserved, st.integers(0)) | topics
+configured = st.builds(
+    BrokerConfigured, st.sampled_from(["", "0"]), st.dictionaries(st.text(max_size=9), st.text(max_size=9))
+)
+deleted = topics.map(lambda topic: TopicDeleted(topic.name))
+facts = (
+    st.builds(ClusterCreated, st.text(max_size=32))
+    | st.builds(ProducerIdsReserved, st.integers(0))
+    | topics
+    | deleted
+    | configured
+)
 
 
 @given(facts)
@@ -42,6 +54,11 @@ def test_the_form_on_disk_is_fixed() -> None:
         b"topic:orders",
         b'{"configs":{"segment.bytes":"1048576"},"partitions":3,"topic_id":"00000000-0000-0000-0000-000000000007"}',
     )
+    assert encode_fact(TopicDeleted("orders")) == (b"topic:orders", None)
+    assert encode_fact(BrokerConfigured("0", {"log.retention.ms": "5"})) == (
+        b"broker:0",
+        b'{"configs":{"log.retention.ms":"5"}}',
+    )
     assert encode_fact(ClusterCreated("abc")) == (b"cluster", b'{"cluster_id":"abc"}')
     assert encode_fact(ProducerIdsReserved(1000)) == (b"producer-ids", b'{"before":1000}')
 
@@ -59,6 +76,12 @@ def test_the_form_on_disk_is_fixed() -> None:
 def test_a_fact_that_this_release_does_not_know_is_refused(key: bytes, body: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         decode_fact(key, json.dumps(body).encode())
+
+
+@pytest.mark.parametrize("key", [b"cluster", b"producer-ids", b"quota:x"])
+def test_only_a_topic_can_be_deleted(key: bytes) -> None:
+    with pytest.raises(ValueError, match="has no value"):
+        decode_fact(key, None)
 
 
 @pytest.mark.parametrize("value", [b"", b"{", b"\xff"])

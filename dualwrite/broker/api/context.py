@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from dualwrite.broker.config import BrokerOptions
 from dualwrite.broker.runtime.cluster import Cluster
 from dualwrite.broker.runtime.coordinator import TransactionCoordinator
 from dualwrite.broker.runtime.flusher import Flusher
@@ -30,5 +31,7 @@ class BrokerContext:
     host: str
     port: int
     auto_create_topics: bool
+    options: BrokerOptions
+    """What the broker was started with."""
     meters: Meters = field(default_factory=Meters)
     stopping: Stopping = field(default_factory=Stopping)

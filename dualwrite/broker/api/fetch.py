@@ -34,10 +34,11 @@ class _Entry:
     wanted: Message
     partition: Partition | None
     error: ErrorCode
+    """What to answer if there is no such partition, or no more."""
 
     def position_error(self) -> ErrorCode:
         """What is wrong with the position that the client asks from, now."""
-        if self.partition is None:
+        if self.partition is None or self.partition.is_gone:
             return self.error
         if self.wanted.current_leader_epoch > LEADER_EPOCH:
             return ErrorCode.UNKNOWN_LEADER_EPOCH
@@ -95,7 +96,8 @@ def _resolve(topic: Message, wanted: Message, version: int, broker: BrokerContex
     if name is None:
         return _Entry(wanted, None, ErrorCode.UNKNOWN_TOPIC_ID)
     partition = broker.cluster.partition(TopicPartition(name, wanted.partition))
-    return _Entry(wanted, partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    gone = ErrorCode.UNKNOWN_TOPIC_ID if by_id and partition else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return _Entry(wanted, partition, gone)
 
 
 def _read_all(request: Message, entries: list[list[_Entry]]) -> _Read:

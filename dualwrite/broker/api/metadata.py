@@ -3,10 +3,11 @@
 Topics by name, from v10 on also by id (KIP-516); no list means all of them (in v0 an empty list does). A topic that is
 missing is created if the request allows it (always before v4) and auto.create.topics.enable is true, with
 num.partitions partitions. The broker's own topics are there too, marked as internal. Every partition is led by the one
-node, in leader epoch 0. ACL: none yet.
+node, in leader epoch 0. From v8 on it tells, if asked, that everything is allowed (KIP-430). ACL: none yet.
 """
 
 from dualwrite.broker.api.context import NODE_ID, BrokerContext
+from dualwrite.broker.api.operations import ON_CLUSTER, ON_TOPIC
 from dualwrite.broker.core.cluster import INTERNAL_TOPICS, CreateTopic
 from dualwrite.broker.facts.cluster import TopicCreated
 from dualwrite.broker.runtime.partition import LEADER_EPOCH
@@ -17,6 +18,10 @@ KEY = ApiKey.METADATA
 VERSIONS = range(14)
 
 _FIRST_WITH_CHOICE_OF_CREATION = 4
+_AS_METADATA = {
+    ErrorCode.INVALID_REQUEST: ErrorCode.INVALID_TOPIC_EXCEPTION,  # a name that only the broker may use
+    ErrorCode.TOPIC_ALREADY_EXISTS: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # it is being deleted: ask again
+}
 
 
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
@@ -29,6 +34,9 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
             version < _FIRST_WITH_CHOICE_OF_CREATION or request.allow_auto_topic_creation
         )
         topics = [_find(entry, may_create, broker) for entry in wanted]
+    if request.include_topic_authorized_operations:
+        for topic in topics:
+            topic.authorized_operations = ON_TOPIC
     await broker.flusher.barrier()
     return MetadataResponse(
         throttle_time_ms=0,
@@ -38,6 +46,7 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
         cluster_id=broker.cluster.state.cluster_id,
         controller_id=NODE_ID,
         topics=topics,
+        authorized_operations=ON_CLUSTER if request.include_cluster_authorized_operations else None,
         error_code=ErrorCode.NONE,
     )
 
@@ -54,7 +63,9 @@ def _find(wanted: Message, may_create: bool, broker: BrokerContext) -> Message:
     if not may_create:
         return _missing(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name, None)
     decision = broker.cluster.create_topic(CreateTopic(name))
-    return _describe(decision.fact) if decision.fact else _missing(decision.error, name, None)
+    if decision.fact is not None:
+        return _describe(decision.fact)
+    return _missing(_AS_METADATA.get(decision.error, decision.error), name, None)
 
 
 def _missing(error: ErrorCode, name: str | None, topic_id: object) -> Message:

@@ -1,12 +1,19 @@
 """The cluster's own state: its id, its topics, and which producer ids are still free."""
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dualwrite.broker.core.topic_configs import check_topic_config
 from dualwrite.broker.core.topic_settings import TopicConfigError
-from dualwrite.broker.facts.cluster import ClusterCreated, ClusterFact, ProducerIdsReserved, TopicCreated
+from dualwrite.broker.facts.cluster import (
+    BrokerConfigured,
+    ClusterCreated,
+    ClusterFact,
+    ProducerIdsReserved,
+    TopicCreated,
+    TopicDeleted,
+)
 from dualwrite.ids import is_legal_topic
 from dualwrite.wire.error_codes import ErrorCode
 
@@ -22,6 +29,18 @@ RESERVED_TOPICS = INTERNAL_TOPICS | {"__cluster_metadata"}
 """Names under which the broker keeps journals."""
 
 
+ONLY_REPLICAS = (0,)
+"""The nodes that have each partition: the one node."""
+
+
+class RefusedError(ValueError):
+    """A change that is not made: answer ``error`` with the message."""
+
+    def __init__(self, error: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.error = error
+
+
 @dataclass(frozen=True, slots=True)
 class CreateTopic:
     """A request for a topic; ``partitions`` of -1 stands for the broker's num.partitions."""
@@ -29,7 +48,8 @@ class CreateTopic:
     name: str
     partitions: int = -1
     replication_factor: int = -1
-    has_assignments: bool = False
+    assignments: Sequence[tuple[int, Sequence[int]]] = ()
+    """Partitions with the nodes that are to have them, if the client assigns them by itself."""
     configs: Mapping[str, str | None] = field(default_factory=dict)
 
 
@@ -43,7 +63,7 @@ class TopicDefaults:
 
 @dataclass(frozen=True, slots=True)
 class TopicDecision:
-    """Either an error with what to do about it, or the fact that creates the topic."""
+    """Either an error with what to do about it, or the fact that creates or changes the topic."""
 
     error: ErrorCode = ErrorCode.NONE
     message: str | None = None
@@ -58,6 +78,11 @@ class ClusterState:
     topics: dict[str, TopicCreated] = field(default_factory=dict)
     topic_names: dict[uuid.UUID, str] = field(default_factory=dict)
     reserved_before: int = 0
+    broker_configs: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    """Settings that were given to the running broker, by the node's id, or empty for every node."""
+    deleted: dict[str, int] = field(default_factory=dict)
+    """Topics that are gone and were not made anew, with the number of partitions whose files a crash may have left."""
+    _by_metric_name: dict[str, set[str]] = field(default_factory=dict, repr=False, compare=False)
 
     def apply(self, fact: ClusterFact) -> None:
         """Take ``fact`` in."""
@@ -67,10 +92,28 @@ class ClusterState:
         elif isinstance(fact, ProducerIdsReserved):
             assert fact.before > self.reserved_before, f"producer ids below {fact.before} were reserved before"
             self.reserved_before = fact.before
+        elif isinstance(fact, BrokerConfigured):
+            self.broker_configs[fact.node] = fact.configs
+        elif isinstance(fact, TopicDeleted):
+            assert fact.name in self.topics, f"there is no topic {fact.name} to delete"
+            topic = self.topics.pop(fact.name)
+            del self.topic_names[topic.topic_id]
+            self._by_metric_name[_metric_name(fact.name)].discard(fact.name)
+            self.deleted[fact.name] = topic.partitions
         else:
-            assert fact.name not in self.topics, f"topic {fact.name} exists"
-            self.topics[fact.name] = fact
-            self.topic_names[fact.topic_id] = fact.name
+            self._apply_topic(fact)
+
+    def _apply_topic(self, fact: TopicCreated) -> None:
+        known = self.topics.get(fact.name)
+        if known is None:
+            assert fact.topic_id not in self.topic_names, f"topic id {fact.topic_id} is another topic's"
+        else:
+            assert fact.topic_id == known.topic_id, f"topic {fact.name} exists"
+            assert fact.partitions >= known.partitions, f"topic {fact.name} has {known.partitions} partitions"
+        self.topics[fact.name] = fact
+        self.topic_names[fact.topic_id] = fact.name
+        self._by_metric_name.setdefault(_metric_name(fact.name), set()).add(fact.name)
+        self.deleted.pop(fact.name, None)
 
     def decide_topic(
         self, command: CreateTopic, topic_id: uuid.UUID, defaults: TopicDefaults, room: int = MAX_PARTITIONS
@@ -79,28 +122,70 @@ class ClusterState:
 
         :param room: how many partitions the broker can still open.
         """
-        if not is_legal_topic(command.name):
-            return TopicDecision(
-                ErrorCode.INVALID_TOPIC_EXCEPTION, "a topic's name has 1 to 249 of the characters a-z A-Z 0-9 . _ -"
-            )
-        if command.name in RESERVED_TOPICS:
-            return TopicDecision(ErrorCode.INVALID_TOPIC_EXCEPTION, f"the broker itself uses '{command.name}'")
-        if command.name in self.topics:
-            return TopicDecision(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{command.name}' already exists.")
-        if command.has_assignments:
-            return TopicDecision(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "a single node assigns its replicas by itself")
-        partitions = defaults.partitions if command.partitions == -1 else command.partitions
-        if not 1 <= partitions <= MAX_PARTITIONS:
-            return TopicDecision(ErrorCode.INVALID_PARTITIONS, f"use 1 to {MAX_PARTITIONS} partitions")
-        if partitions > room:
-            return TopicDecision(
-                ErrorCode.INVALID_PARTITIONS,
-                f"{partitions} partitions, but the broker may open {room} more; raise its limit of open files",
-            )
-        if command.replication_factor not in (-1, 1):
-            return TopicDecision(ErrorCode.INVALID_REPLICATION_FACTOR, "a single node has replication factor 1")
         try:
+            self._check_name(command.name)
             configs = check_topic_config(command.configs, defaults.configs)
+            if command.assignments:
+                partitions = _check_assignments(command)
+            else:
+                partitions = _check_partitions(command, defaults.partitions)
+            if not 1 <= partitions <= MAX_PARTITIONS:
+                raise RefusedError(ErrorCode.INVALID_PARTITIONS, f"use 1 to {MAX_PARTITIONS} partitions")
+            if partitions > room:
+                raise RefusedError(
+                    ErrorCode.INVALID_PARTITIONS,
+                    f"{partitions} partitions, but the broker may open {room} more; raise its limit of open files",
+                )
         except TopicConfigError as error:
             return TopicDecision(ErrorCode.INVALID_CONFIG, str(error))
+        except RefusedError as error:
+            return TopicDecision(error.error, str(error))
         return TopicDecision(fact=TopicCreated(command.name, topic_id, partitions, configs))
+
+    def _check_name(self, name: str) -> None:
+        if not is_legal_topic(name):
+            raise RefusedError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, "a topic's name has 1 to 249 of the characters a-z A-Z 0-9 . _ -"
+            )
+        if name in RESERVED_TOPICS:
+            if name in INTERNAL_TOPICS:
+                raise RefusedError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+            raise RefusedError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {name} is prohibited.")
+        if name in self.topics:
+            raise RefusedError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        alike = self._by_metric_name.get(_metric_name(name))
+        if alike:
+            raise RefusedError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {min(alike)}"
+            )
+
+
+def _metric_name(topic: str) -> str:
+    """Topics that differ in nothing but this are refused: metrics could not tell them apart (Topic.hasCollision)."""
+    return topic.replace(".", "_")
+
+
+def _check_partitions(command: CreateTopic, default: int) -> int:
+    if command.replication_factor not in (-1, 1):
+        raise RefusedError(ErrorCode.INVALID_REPLICATION_FACTOR, "a single node has replication factor 1")
+    return default if command.partitions == -1 else command.partitions
+
+
+def _check_assignments(command: CreateTopic) -> int:
+    """The number of partitions that are assigned to the one node; nothing else is possible."""
+    if command.replication_factor != -1 or command.partitions != -1:
+        raise RefusedError(
+            ErrorCode.INVALID_REQUEST,
+            "A manual partition assignment was specified, but numPartitions and replication factor were not set to -1.",
+        )
+    indexes = sorted(index for index, _ in command.assignments)
+    if indexes != list(range(len(indexes))):
+        raise RefusedError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence"
+        )
+    if any(tuple(replicas) != ONLY_REPLICAS for _, replicas in command.assignments):
+        raise RefusedError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"the replicas of each partition can only be {list(ONLY_REPLICAS)}, the one node",
+        )
+    return len(indexes)

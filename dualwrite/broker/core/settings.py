@@ -100,6 +100,14 @@ def _read_number(kind: ConfigType, text: str) -> float:
     return number
 
 
+def write_value(kind: ConfigType, text: str) -> str:
+    """``text``, which stands for a value of that type, as Kafka writes that value."""
+    value = read_value(kind, text)
+    if kind is ConfigType.BOOLEAN:
+        return "true" if value else "false"
+    return ",".join(value) if kind is ConfigType.LIST else str(value)
+
+
 def first_refusal(value: object, rules: Collection[Allowed]) -> str | None:
     """What the first of ``rules`` that ``value`` breaks says; None if it keeps all of them."""
     return next((rule.says for rule in rules if not rule.holds(value)), None)

@@ -203,3 +203,9 @@ TOPIC_SETTINGS: Mapping[str, TopicSetting] = {
         "unclean.leader.election.enable"),
 }  # fmt: skip
 """By name, as LogConfig has them; the rules of Kafka come before those of this broker."""
+
+DYNAMIC_DEFAULTS: Mapping[str, str] = {
+    setting.broker[0].name: name for name, setting in TOPIC_SETTINGS.items() if setting.broker
+}
+"""The settings of the broker that can be changed while it runs, each with the topics' setting whose default it is; of
+those that mean the same the one with the finest unit, as in Kafka (DynamicLogConfig)."""

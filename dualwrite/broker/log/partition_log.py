@@ -53,8 +53,9 @@ class PartitionLog:
         self.directory = directory
         self.cut_bytes = 0
         """How many bytes of a torn tail :meth:`open` cut off; worth a line in the broker's log if not 0."""
+        self.segment_bytes = segment_bytes
+        """Size at which a segment is full (Kafka's segment.bytes). May be changed; the next append goes by it."""
         self._files = files
-        self._segment_bytes = segment_bytes
         self._segments: list[Segment] = []
         self._end_offset = 0
         self._synced_offset = 0
@@ -91,6 +92,11 @@ class PartitionLog:
         return self._end_offset
 
     @property
+    def size_bytes(self) -> int:
+        """The size of all records on disk."""
+        return sum(segment.size for segment in self._segments)
+
+    @property
     def unsynced(self) -> bool:
         """True if something was appended that no :meth:`sync` has covered yet."""
         return self._synced_offset < self._end_offset
@@ -104,7 +110,7 @@ class PartitionLog:
         assert header.base_offset == self._end_offset, f"batch at {header.base_offset}, log ends at {self._end_offset}"
         assert header.size == len(batch), f"batch of {header.size} bytes in a buffer of {len(batch)}"
         segment = self._segments[-1]
-        if segment.size and segment.size + len(batch) > self._segment_bytes:
+        if segment.size and segment.size + len(batch) > self.segment_bytes:
             segment = self._roll()
         segment.append(header, batch)
         self._end_offset = header.next_offset

@@ -1,8 +1,9 @@
 """Topics, their partitions, and producer ids at run time."""
 
+import asyncio
 import logging
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -16,19 +17,23 @@ from dualwrite.broker.core.cluster import (
     TopicDefaults,
 )
 from dualwrite.broker.core.partitions import PartitionState
-from dualwrite.broker.core.topic_configs import TopicConfig, topic_config
+from dualwrite.broker.core.topic_changes import decide_configs, decide_partitions
+from dualwrite.broker.core.topic_configs import TopicConfig, broker_defaults, topic_config
 from dualwrite.broker.facts.cluster import (
+    BrokerConfigured,
     ClusterCreated,
     ClusterFact,
     ProducerIdsReserved,
     TopicCreated,
+    TopicDeleted,
     decode_fact,
     encode_fact,
 )
-from dualwrite.broker.log.partition_log import PartitionLog, is_segment, read_recovery_point
+from dualwrite.broker.log.partition_log import PartitionLog
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.broker.runtime.journaling import FlushedJournal
 from dualwrite.broker.runtime.partition import Partition, replay_into
+from dualwrite.broker.runtime.topic_directories import TopicDirectories
 from dualwrite.ids import TopicPartition
 from dualwrite.ports import Clock, Entropy, Files
 from dualwrite.records.batch import Record
@@ -37,15 +42,17 @@ from dualwrite.wire.error_codes import ErrorCode
 logger = logging.getLogger(__name__)
 
 JOURNAL_DIRECTORY = "__cluster_metadata-0"
+NODE, EVERY_NODE = "0", ""
+"""Whom settings of the running broker are given to: the one node by its id, or every node."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """The broker's num.partitions, the defaults that its settings give to those of topics (by the topics' names), and
-    how many partitions it may open in all, as each is at least one open file."""
+    """The broker's num.partitions, the settings that it was given, as text, and how many partitions it may open in all:
+    each is at least one open file."""
 
     num_partitions: int = 1
-    defaults: Mapping[str, str] = field(default_factory=dict)
+    given: Mapping[str, str] = field(default_factory=dict)
     most_partitions: int = MAX_PARTITIONS
 
 
@@ -56,8 +63,8 @@ class Cluster:
         self, files: Files, data_dir: Path, flusher: Flusher, clock: Clock, entropy: Entropy, settings: TopicSettings
     ) -> None:
         self.state = ClusterState()
+        self.data_dir = data_dir
         self._files = files
-        self._data_dir = data_dir
         self._flusher = flusher
         self._clock = clock
         self._entropy = entropy
@@ -65,9 +72,15 @@ class Cluster:
         self._partitions: dict[str, list[Partition]] = {}
         self._configs: dict[str, TopicConfig] = {}
         self._internal: dict[str, TopicCreated] = {}
+        self._directories = TopicDirectories(files, data_dir)
+        self._leaving: set[str] = set()
+        self.deletion_listeners: list[Callable[[TopicCreated], None]] = []
+        """Called with every topic that is deleted, in the same step."""
         directory = data_dir / JOURNAL_DIRECTORY
         self._journal = FlushedJournal.open(files, directory, flusher, self._replay)
         self.next_producer_id = self.state.reserved_before
+        for name, partitions in self.state.deleted.items():
+            self._directories.remove(self._directories.paths(name, range(partitions)))
         for topic in self.state.topics.values():
             self._open_partitions(topic)
         if not self.state.cluster_id:
@@ -75,7 +88,6 @@ class Cluster:
 
     def _replay(self, record: Record) -> None:
         assert record.key is not None, "a cluster fact has a key"
-        assert record.value is not None, "a cluster fact has a value"
         self.state.apply(decode_fact(record.key, record.value))
 
     def _record(self, fact: ClusterFact) -> None:
@@ -83,14 +95,15 @@ class Cluster:
             self.state.apply(fact)  # first: it checks, and an illegal fact on disk would forbid every restart
             self._journal.append([Record(*encode_fact(fact), self._clock.wall_ms())])
 
-    def _open_partitions(self, topic: TopicCreated) -> None:
-        self._partitions[topic.name] = [self._open_partition(topic, index) for index in range(topic.partitions)]
+    def _open_partitions(self, topic: TopicCreated, first: int = 0) -> None:
+        partitions = self._partitions.setdefault(topic.name, [])
+        partitions += [self._open_partition(topic, index) for index in range(first, topic.partitions)]
 
     def _open_partition(self, topic: TopicCreated, index: int) -> Partition:
         name = TopicPartition(topic.name, index)
         state = PartitionState()
         segment_bytes = self.config(topic.name).segment_bytes
-        log = PartitionLog.open(self._files, self._data_dir / str(name), segment_bytes, replay_into(state))
+        log = PartitionLog.open(self._files, self._directories.path(name), segment_bytes, replay_into(state))
         if log.cut_bytes:
             logger.warning("%s: cut %d bytes that a crash left unfinished", name, log.cut_bytes)
         state.advance(state.end_offset)  # what was found on disk is durable: opening the log has synced it
@@ -100,36 +113,97 @@ class Cluster:
 
     def create_topic(self, command: CreateTopic, validate_only: bool = False) -> TopicDecision:
         """Create a topic as ``command`` wants it. Wait at the flusher's barrier before telling anybody."""
-        room = self._settings.most_partitions - sum(map(len, self._partitions.values()))
-        defaults = TopicDefaults(self._settings.num_partitions, self._settings.defaults)
-        decision = self.state.decide_topic(command, self._new_id(), defaults, room)
-        if decision.fact is not None:
-            stray = self._stray(decision.fact)
-            if stray is not None:
-                message = f"{stray} holds a log that no topic accounts for: move it away"
-                return TopicDecision(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
-        if decision.fact is not None and not validate_only:
-            self._record(decision.fact)
+        if command.name in self._leaving:
+            return TopicDecision(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{command.name}' is marked for deletion.")
+        defaults = TopicDefaults(self._settings.num_partitions, self.defaults)
+        decision = self.state.decide_topic(command, self._new_id(), defaults, self._room())
+        return self._carry_out(decision, 0, validate_only)
+
+    def add_partitions(self, name: str, count: int, assignments: int | None, validate_only: bool) -> TopicDecision:
+        """Give the topic ``name`` ``count`` partitions. Wait at the flusher's barrier before telling anybody.
+
+        :param assignments: for how many new partitions the client names replicas; None if it leaves that to the broker.
+        """
+        topic = self.state.topics[name]
+        decision = decide_partitions(topic, count, assignments, self._room())
+        return self._carry_out(decision, topic.partitions, validate_only)
+
+    def configure_topic(self, name: str, configs: Mapping[str, str], validate_only: bool) -> TopicDecision:
+        """Let ``configs`` be the settings of the topic ``name``. Wait at the barrier before telling anybody."""
+        topic = self.state.topics[name]
+        decision = decide_configs(topic, configs, self.defaults)
+        return self._carry_out(decision, topic.partitions, validate_only)
+
+    def _carry_out(self, decision: TopicDecision, present: int, validate_only: bool) -> TopicDecision:
+        """Make the topic what ``decision`` says, if it says anything; ``present`` partitions are there already."""
+        topic = decision.fact
+        if topic is None:
+            return decision
+        paths = self._directories.paths(topic.name, range(present, topic.partitions))
+        stray = self._directories.stray(paths)
+        if stray is not None:
+            message = f"{stray} holds a log that no topic accounts for: move it away"
+            return TopicDecision(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
+        if not validate_only:
             with self._flusher.critical():
-                self._discard_leftovers(decision.fact)
-                self._open_partitions(decision.fact)
+                self._directories.clear(paths)
+            self._record(topic)
+            with self._flusher.critical():
+                self._open_partitions(topic, present)
+            self._apply_config(topic.name)
         return decision
 
-    def _stray(self, topic: TopicCreated) -> Path | None:
-        """A directory of a new topic that has seen a clean stop: it is of some topic that was forgotten."""
-        directories = self._directories(topic)
-        return next((each for each in directories if read_recovery_point(self._files, each)), None)
+    async def delete_topic(self, name: str) -> None:
+        """Delete the topic ``name``, which exists: it is gone at once, and for good when this returns.
 
-    def _discard_leftovers(self, topic: TopicCreated) -> None:
-        """Empty the directories of a new topic. A power cut can leave them behind though it lost the topic's creation,
-        which nobody was told of; nor was anybody told of what they hold."""
-        for directory in self._directories(topic):
-            for name in filter(is_segment, self._files.list(directory)):
-                logger.warning("removing %s, which a crash left without its topic", directory / name)
-                self._files.remove(directory / name)
+        Its files go when its deletion is durable; until then nobody can make a topic of that name.
+        """
+        topic = self.state.topics[name]
+        self._leaving.add(name)
+        self._record(TopicDeleted(name))
+        self._configs.pop(name, None)
+        for partition in self._partitions.pop(name):
+            partition.retire()
+        for listener in self.deletion_listeners:
+            listener(topic)
+        await self._flusher.barrier()
+        paths = self._directories.paths(name, range(topic.partitions))
+        with self._flusher.critical():
+            await asyncio.get_running_loop().run_in_executor(None, self._directories.remove, paths)
+        self._leaving.discard(name)
 
-    def _directories(self, topic: TopicCreated) -> list[Path]:
-        return [self._data_dir / str(TopicPartition(topic.name, index)) for index in range(topic.partitions)]
+    def configure_broker(self, node: str, configs: Mapping[str, str]) -> None:
+        """Let ``configs``, which were checked, be what the running broker was given. Wait at the flusher's barrier.
+
+        :param node: whom they were given to: the node's id, or empty for every node.
+        """
+        self._record(BrokerConfigured(node, configs))
+        self._configs.clear()
+        for name in self._partitions:
+            self._apply_config(name)
+
+    @property
+    def defaults(self) -> Mapping[str, str]:
+        """What the broker's settings give the topics that have no setting of their own, by the topics' names."""
+        return broker_defaults(self.broker_configs())
+
+    def broker_configs(self) -> dict[str, str]:
+        """The settings that the broker was given, at its start or since: the node's own cover those of every node."""
+        return {**self._settings.given, **self.dynamic_configs(EVERY_NODE), **self.dynamic_configs(NODE)}
+
+    def dynamic_configs(self, node: str) -> Mapping[str, str]:
+        """The settings that ``node``, or every node if it is empty, was given since the start."""
+        return self.state.broker_configs.get(node, {})
+
+    def _room(self) -> int:
+        """How many partitions the broker can still open."""
+        return self._settings.most_partitions - sum(map(len, self._partitions.values()))
+
+    def _apply_config(self, topic: str) -> None:
+        self._configs.pop(topic, None)
+        config = self.config(topic)
+        for partition in self._partitions[topic]:
+            partition.log.segment_bytes = config.segment_bytes
 
     def add_internal(self, topic: TopicCreated, partition: Partition) -> None:
         """Make one of the broker's own topics, which has one partition, known under its name and id."""
@@ -174,9 +248,13 @@ class Cluster:
         found = self._configs.get(topic)
         if found is None:
             known = self._internal.get(topic) or self.state.topics[topic]
-            found = topic_config(self._settings.defaults, known.configs)
+            found = topic_config(self.defaults, known.configs)
             self._configs[topic] = found
         return found
+
+    def volume(self) -> tuple[int, int]:
+        """The size of the volume with the data directory and how much of it is left, in bytes."""
+        return self._files.space(self.data_dir)
 
     def checkpoint(self) -> None:
         """Note the ends of every log as recovery points, for a clean stop."""

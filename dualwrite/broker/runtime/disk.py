@@ -23,6 +23,7 @@ class DiskFile:
     """A :class:`~dualwrite.ports.File` on a file system. One thread appends; any thread may read and sync."""
 
     def __init__(self, path: Path) -> None:
+        self._descriptor = -1  # until there is one to close
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
     def append(self, *parts: bytes | memoryview) -> None:
@@ -71,6 +72,10 @@ class DiskFile:
         if descriptor >= 0:
             os.close(descriptor)
 
+    def __del__(self) -> None:
+        """Release the descriptor of a log that was deleted when its last reader lets go of it, and not before."""
+        self.close()
+
 
 class DiskFiles:
     """:class:`~dualwrite.ports.Files` on the file systems of this machine."""
@@ -102,6 +107,15 @@ class DiskFiles:
     def remove(self, path: Path) -> None:
         """Remove the file at ``path``."""
         os.unlink(path)
+
+    def remove_directory(self, path: Path) -> None:
+        """Remove the empty directory at ``path``."""
+        os.rmdir(path)
+
+    def space(self, path: Path) -> tuple[int, int]:
+        """The size of the volume that ``path`` is on and how much of it is left to this process, in bytes."""
+        volume = os.statvfs(path)
+        return volume.f_blocks * volume.f_frsize, volume.f_bavail * volume.f_frsize
 
     def sync_directory(self, path: Path) -> None:
         """Return once the names in ``path`` are on disk."""

@@ -38,6 +38,8 @@ class Partition:
         self.state = state
         self._flusher = flusher
         self._on_marker = on_marker
+        self.is_gone = False
+        """True once the topic is deleted: whoever still holds the partition must not use its log any more."""
         self._readers: set[asyncio.Event] = set()
 
     def append(self, batch: bytes, header: BatchHeader, begins_at_zero: bool = False) -> AppendResult:
@@ -93,6 +95,12 @@ class Partition:
     def visible_before(self, committed_only: bool) -> int:
         """The offset below which a reader sees records: the LSO for read_committed, else the high watermark."""
         return self.state.last_stable_offset if committed_only else self.state.high_watermark
+
+    def retire(self) -> None:
+        """The topic is deleted: let readers notice."""
+        self.is_gone = True
+        for reader in self._readers:
+            reader.set()
 
     def add_reader(self, reader: asyncio.Event) -> None:
         """Set ``reader`` whenever more becomes visible."""

@@ -1,0 +1,41 @@
+"""AlterConfigs (33), v0-v2.
+
+The settings of a topic or of the broker (named by the node's id, or empty for every node) become those of the request,
+and no others: superseded by IncrementalAlterConfigs, which leaves alone what it does not name. The rest is as there.
+ACL: none yet.
+"""
+
+from collections.abc import Mapping
+
+from dualwrite.broker.api.altering import Compute, alter, refuse_nulls
+from dualwrite.broker.api.context import BrokerContext
+from dualwrite.wire.apis import AlterConfigsResponse, ApiKey, Message
+
+KEY = ApiKey.ALTER_CONFIGS
+VERSIONS = range(3)
+
+
+async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
+    """Replace the settings of every resource of the request."""
+    response = AlterConfigsResponse.AlterConfigsResourceResponse
+    return AlterConfigsResponse(
+        throttle_time_ms=0,
+        responses=[
+            response(
+                error_code=outcome.error,
+                error_message=outcome.message,
+                resource_type=outcome.resource_type,
+                resource_name=outcome.resource_name,
+            )
+            for outcome in await alter(request, _replace, broker)
+        ],
+    )
+
+
+def _replace(resource: Message) -> Compute:
+    refuse_nulls([config.name for config in resource.configs if config.value is None])
+
+    def compute(current: Mapping[str, str], lists: Mapping[str, str]) -> dict[str, str]:
+        return {config.name: config.value for config in resource.configs}
+
+    return compute

@@ -1,0 +1,105 @@
+"""What AlterConfigs and IncrementalAlterConfigs share: the resources that have settings, and how a change is judged.
+
+Source: Kafka's ConfigAdminManager (the order of the checks), ConfigurationControlManager.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from dualwrite.broker.api.context import NODE_ID, BrokerContext
+from dualwrite.broker.core.broker_configs import broker_lists, check_broker_config
+from dualwrite.broker.core.cluster import RESERVED_TOPICS, RefusedError
+from dualwrite.broker.core.topic_changes import topic_lists
+from dualwrite.broker.core.topic_configs import check_topic_config
+from dualwrite.broker.core.topic_settings import TopicConfigError
+from dualwrite.ids import is_legal_topic
+from dualwrite.wire.apis import Message
+from dualwrite.wire.error_codes import ErrorCode
+
+TOPIC, BROKER = 2, 4
+"""ConfigResource.Type of what has settings here. Loggers (8), client metrics (16) and groups (32) have none."""
+
+Compute = Callable[[Mapping[str, str], Mapping[str, str]], dict[str, str]]
+"""What the settings of a resource are to be: from those that it has, and the lists among what it can have."""
+
+
+class Outcome(NamedTuple):
+    """What became of the change of one resource."""
+
+    resource_type: int
+    resource_name: str
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+async def alter(request: Message, compute: Callable[[Message], Compute], broker: BrokerContext) -> list[Outcome]:
+    """Change the settings of every resource of ``request``, each by itself; durable when this returns."""
+    times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
+    outcomes = []
+    for resource in request.resources:
+        key = (resource.resource_type, resource.resource_name)
+        try:
+            if times[key] > 1:
+                raise _invalid("Each resource must appear at most once.")
+            if len({config.name for config in resource.configs}) < len(resource.configs):
+                raise _invalid("Error due to duplicate config keys")
+            change = _change_topic if key[0] == TOPIC else _change_broker
+            if key[0] not in (TOPIC, BROKER):
+                raise _invalid(f"resources of type {key[0]} have no settings here")
+            change(key[1], compute(resource), request.validate_only, broker)
+            outcomes.append(Outcome(*key))
+        except RefusedError as error:
+            outcomes.append(Outcome(*key, error.error, str(error)))
+    await broker.flusher.barrier()
+    return outcomes
+
+
+def refuse_nulls(names: list[str]) -> None:
+    """Refuse a request in which the settings ``names`` have no value, if there are any."""
+    if names:
+        raise _invalid(f"Null value not supported for : {', '.join(names)}")
+
+
+def _invalid(message: str) -> RefusedError:
+    return RefusedError(ErrorCode.INVALID_REQUEST, message)
+
+
+def _change_topic(name: str, compute: Compute, validate_only: bool, broker: BrokerContext) -> None:
+    if not name:
+        raise _invalid("Default topic resources are not allowed.")
+    if not is_legal_topic(name):
+        raise RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"'{name}' is no name of a topic")
+    if name in RESERVED_TOPICS:
+        raise RefusedError(ErrorCode.INVALID_CONFIG, f"the broker itself decides the settings of '{name}'")
+    topic = broker.cluster.topic(name)
+    configs = compute(topic.configs if topic is not None else {}, topic_lists(broker.cluster.defaults))
+    if topic is None:
+        try:
+            check_topic_config(configs, broker.cluster.defaults)
+        except TopicConfigError as error:
+            raise RefusedError(ErrorCode.INVALID_CONFIG, str(error)) from None
+        raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic '{name}'")
+    decision = broker.cluster.configure_topic(name, configs, validate_only)
+    if decision.fact is None:
+        raise RefusedError(decision.error, decision.message or "")
+
+
+def _change_broker(name: str, compute: Compute, validate_only: bool, broker: BrokerContext) -> None:
+    check_node(name)
+    cluster = broker.cluster
+    given = cluster.broker_configs()
+    configs = compute(cluster.dynamic_configs(name), broker_lists(given))
+    check_broker_config(configs, given)
+    if not validate_only:
+        cluster.configure_broker(name, configs)
+
+
+def check_node(name: str) -> None:
+    """Refuse a broker's ``name`` that is neither the one node's id nor empty, for every node."""
+    if not name:
+        return
+    if not name.isdecimal() or not name.isascii():
+        raise _invalid(f"Node id must be an integer, but it is: {name}")
+    if name != str(NODE_ID):
+        raise _invalid(f"Unexpected broker id, expected {NODE_ID}, but received {name}")

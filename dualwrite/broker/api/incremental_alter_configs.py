@@ -1,0 +1,60 @@
+"""IncrementalAlterConfigs (44), v0-v1 (KIP-339).
+
+Sets, deletes, appends to or subtracts from settings of a topic or of the broker (named by the node's id, or empty for
+every node); validate_only changes none. What a topic is given is in effect at once, on its log too, and durable when it
+is answered. Of the broker's settings those can be changed that give the topics' their defaults; the others need a
+restart: INVALID_REQUEST, as for loggers, groups and client metrics. Those of internal topics stay. ACL: none yet.
+"""
+
+from collections.abc import Mapping
+
+from dualwrite.broker.api.altering import Compute, alter, refuse_nulls
+from dualwrite.broker.api.context import BrokerContext
+from dualwrite.broker.core.cluster import RefusedError
+from dualwrite.broker.core.topic_changes import ConfigChange, Operation, changed
+from dualwrite.wire.apis import ApiKey, IncrementalAlterConfigsResponse, Message
+from dualwrite.wire.error_codes import ErrorCode
+
+KEY = ApiKey.INCREMENTAL_ALTER_CONFIGS
+VERSIONS = range(2)
+
+
+async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
+    """Change the settings of every resource of the request."""
+    response = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
+    return IncrementalAlterConfigsResponse(
+        throttle_time_ms=0,
+        responses=[
+            response(
+                error_code=outcome.error,
+                error_message=outcome.message,
+                resource_type=outcome.resource_type,
+                resource_name=outcome.resource_name,
+            )
+            for outcome in await alter(request, _change, broker)
+        ],
+    )
+
+
+def _change(resource: Message) -> Compute:
+    refuse_nulls(
+        [
+            config.name
+            for config in resource.configs
+            if config.value is None and config.config_operation != Operation.DELETE
+        ]
+    )
+    changes = [ConfigChange(config.name, _operation(config), config.value) for config in resource.configs]
+
+    def compute(current: Mapping[str, str], lists: Mapping[str, str]) -> dict[str, str]:
+        return changed(current, changes, lists)
+
+    return compute
+
+
+def _operation(config: Message) -> Operation:
+    try:
+        return Operation(config.config_operation)
+    except ValueError:
+        message = f"Unknown operations type {config.config_operation}"
+        raise RefusedError(ErrorCode.INVALID_REQUEST, message) from None

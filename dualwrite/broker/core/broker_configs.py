@@ -1,0 +1,39 @@
+"""Settings that are given to the running broker: which may be, and what they come to.
+
+Those that give the topics' settings their defaults can be changed, as in Kafka (DynamicLogConfig); every other needs a
+restart. Sources: KIP-226; Kafka's DynamicBrokerConfig and ConfigAdminManager.
+"""
+
+from collections.abc import Mapping
+
+from dualwrite.broker.core.cluster import RefusedError
+from dualwrite.broker.core.settings import ConfigType
+from dualwrite.broker.core.topic_configs import broker_defaults, check_topic_config
+from dualwrite.broker.core.topic_settings import DYNAMIC_DEFAULTS, TOPIC_SETTINGS, TopicConfigError
+from dualwrite.wire.error_codes import ErrorCode
+
+
+def check_broker_config(configs: Mapping[str, str], beneath: Mapping[str, str]) -> None:
+    """See to it that the running broker may be given ``configs``.
+
+    :param beneath: the settings that they cover.
+    :raises RefusedError: if it may not; the error code is Kafka's (INVALID_REQUEST, not INVALID_CONFIG).
+    """
+    fixed = [name for name in configs if name not in DYNAMIC_DEFAULTS]
+    if fixed:
+        raise RefusedError(ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: {', '.join(fixed)}")
+    try:
+        for name, text in configs.items():
+            TOPIC_SETTINGS[DYNAMIC_DEFAULTS[name]].read(name, text)
+        check_topic_config({}, broker_defaults({**beneath, **configs}))
+    except TopicConfigError as error:
+        raise RefusedError(ErrorCode.INVALID_REQUEST, str(error)) from None
+
+
+def broker_lists(given: Mapping[str, str]) -> dict[str, str]:
+    """The broker's settings that are lists and can be changed, with what they are."""
+    return {
+        name: given.get(name, TOPIC_SETTINGS[topic].default)
+        for name, topic in DYNAMIC_DEFAULTS.items()
+        if TOPIC_SETTINGS[topic].type is ConfigType.LIST
+    }

@@ -1,0 +1,112 @@
+"""What may change about a topic that exists: more partitions, other settings.
+
+Sources: Kafka's ReplicationControlManager (CreatePartitions), ConfigurationControlManager and ConfigAdminManager.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+from dualwrite.broker.core.cluster import MAX_PARTITIONS, RefusedError, TopicDecision
+from dualwrite.broker.core.settings import ConfigType
+from dualwrite.broker.core.topic_configs import check_topic_config
+from dualwrite.broker.core.topic_settings import TOPIC_SETTINGS, TopicConfigError
+from dualwrite.broker.facts.cluster import TopicCreated
+from dualwrite.wire.error_codes import ErrorCode
+
+
+class Operation(IntEnum):
+    """What IncrementalAlterConfigs does to a setting (KIP-339; Kafka: AlterConfigOp.OpType)."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChange:
+    """One setting of a request; ``value`` is null only where the operation is DELETE."""
+
+    name: str
+    operation: Operation
+    value: str | None
+
+
+def decide_partitions(topic: TopicCreated, count: int, assignments: int | None, room: int) -> TopicDecision:
+    """Whether ``topic`` may have ``count`` partitions from now on.
+
+    :param assignments: for how many new partitions the request names replicas; None if it leaves that to the broker.
+    :param room: how many partitions the broker can still open.
+    """
+    more = count - topic.partitions
+    if more == 0:
+        return TopicDecision(ErrorCode.INVALID_PARTITIONS, f"Topic already has {count} partition(s).")
+    if more < 0:
+        return TopicDecision(
+            ErrorCode.INVALID_PARTITIONS,
+            f"The topic {topic.name} currently has {topic.partitions} partition(s); {count} would not be an increase.",
+        )
+    if count > MAX_PARTITIONS:
+        return TopicDecision(ErrorCode.INVALID_PARTITIONS, f"use 1 to {MAX_PARTITIONS} partitions")
+    if assignments is not None and assignments != more:
+        return TopicDecision(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"{more} additional partition(s), but {assignments} assignment(s) were specified",
+        )
+    if more > room:
+        return TopicDecision(
+            ErrorCode.INVALID_PARTITIONS,
+            f"{more} partitions more, but the broker may open {room}; raise its limit of open files",
+        )
+    return TopicDecision(fact=replace(topic, partitions=count))
+
+
+def decide_configs(topic: TopicCreated, configs: Mapping[str, str], defaults: Mapping[str, str]) -> TopicDecision:
+    """Whether ``configs`` may be the settings of ``topic`` from now on, all of them.
+
+    :param defaults: what the broker's settings give.
+    """
+    try:
+        return TopicDecision(fact=replace(topic, configs=check_topic_config(configs, defaults)))
+    except TopicConfigError as error:
+        return TopicDecision(ErrorCode.INVALID_CONFIG, str(error))
+
+
+def changed(current: Mapping[str, str], changes: Sequence[ConfigChange], lists: Mapping[str, str]) -> dict[str, str]:
+    """``current`` after ``changes``, in their order.
+
+    :param lists: the settings that are lists, by name, with what they are where ``current`` has none.
+    :raises RefusedError: for a change that is none.
+    """
+    configs = dict(current)
+    for change in changes:
+        if change.operation is Operation.DELETE:
+            configs.pop(change.name, None)
+            continue
+        assert change.value is not None, "only a deletion has no value"
+        if change.operation is Operation.SET:
+            configs[change.name] = change.value
+            continue
+        if change.name not in lists:
+            raise RefusedError(
+                ErrorCode.INVALID_CONFIG,
+                f"Can't {change.operation.name} to key {change.name} because its type is not LIST.",
+            )
+        parts = [part for part in configs.get(change.name, lists[change.name]).split(",") if part]
+        given = change.value.split(",")
+        if change.operation is Operation.APPEND:
+            parts += [part for part in dict.fromkeys(given) if part not in parts]
+        else:
+            parts = [part for part in parts if part not in given]
+        configs[change.name] = ",".join(parts)
+    return configs
+
+
+def topic_lists(defaults: Mapping[str, str]) -> dict[str, str]:
+    """The topics' settings that are lists, with what they are by default."""
+    return {
+        name: defaults.get(name, setting.default)
+        for name, setting in TOPIC_SETTINGS.items()
+        if setting.type is ConfigType.LIST
+    }

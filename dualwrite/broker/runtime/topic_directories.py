@@ -1,0 +1,62 @@
+"""The directories of topics: one for each partition, called topic-partition, as Kafka has them.
+
+A directory may hold what no topic accounts for: a power cut can leave it behind though it lost the topic's creation, or
+a crash can come between the deletion of a topic and that of its files. Nobody was told of what is in there, or it was
+given up; a new topic never sees it.
+"""
+
+import logging
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from dualwrite.broker.log.partition_log import read_recovery_point
+from dualwrite.ids import TopicPartition
+from dualwrite.ports import Files
+
+_OF_A_LOG = re.compile(r"\d{20}\..*|.*\.log")
+
+logger = logging.getLogger(__name__)
+
+
+class TopicDirectories:
+    """The directories of topics in ``data_dir``."""
+
+    def __init__(self, files: Files, data_dir: Path) -> None:
+        self._files = files
+        self._data_dir = data_dir
+
+    def path(self, partition: TopicPartition) -> Path:
+        """The directory of ``partition``."""
+        return self._data_dir / str(partition)
+
+    def paths(self, topic: str, partitions: Iterable[int]) -> list[Path]:
+        """The directories of some partitions of ``topic``."""
+        return [self.path(TopicPartition(topic, index)) for index in partitions]
+
+    def stray(self, paths: Sequence[Path]) -> Path | None:
+        """One of ``paths``, which are wanted for new partitions, that has seen a clean stop: it is of some topic that
+        was forgotten."""
+        return next((path for path in paths if read_recovery_point(self._files, path)), None)
+
+    def clear(self, paths: Sequence[Path]) -> None:
+        """Remove what would pass for the log of new partitions in ``paths``, durably."""
+        for path in paths:
+            names = [name for name in self._files.list(path) if _OF_A_LOG.fullmatch(name)]
+            for name in names:
+                logger.warning("removing %s, which a crash left without its topic", path / name)
+                self._files.remove(path / name)
+            if names:
+                self._files.sync_directory(path)
+
+    def remove(self, paths: Sequence[Path]) -> None:
+        """Remove ``paths`` and every file in them, durably. May be called from another thread."""
+        present = set(self._files.list(self._data_dir))
+        found = [path for path in paths if path.name in present]
+        for path in found:
+            for name in self._files.list(path):
+                self._files.remove(path / name)
+            self._files.sync_directory(path)
+            self._files.remove_directory(path)
+        if found:
+            self._files.sync_directory(self._data_dir)
