@@ -6,7 +6,7 @@ import ssl
 import time
 from collections.abc import Callable
 
-from dualwrite.client.protocol import ClientProtocol, NoCommonVersionError
+from dualwrite.client.protocol import OPENING_VERSION, ClientProtocol, NoCommonVersionError
 from dualwrite.client.sasl import make_mechanism
 from dualwrite.client.settings import ClientSettings, Endpoint
 from dualwrite.client.tls import ssl_context
@@ -118,7 +118,7 @@ class BrokerConnection:
     def _negotiate(self) -> None:
         request = APIS[ApiKey.API_VERSIONS].request
         message = request(client_software_name="dualwrite", client_software_version=__version__)
-        version: int | None = request.max_version
+        version: int | None = OPENING_VERSION
         for _ in range(2):
             if version is None:
                 return

@@ -15,6 +15,10 @@ from dualwrite.wire.frames import SIZE_PREFIX, frame_size, with_size
 RESPONSE_LIMIT = 100 * 1024 * 1024
 """Bytes of the longest response that is believed (Java: the receive buffer grows without limit; a client need not)."""
 
+OPENING_VERSION = 4
+"""The version of ApiVersions that a connection is opened with. v5 tells the cluster's id, which this client does not
+know yet, and would cost a round trip more with every broker before Apache Kafka 4.4."""
+
 _CORRELATION_MASK = 0x7FFFFFFF
 _ERROR_CODE_AT = 4
 
@@ -108,7 +112,7 @@ class ClientProtocol:
         offered = {entry.api_key: VersionRange(entry.min_version, entry.max_version) for entry in response.api_keys}
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
             theirs = offered.get(ApiKey.API_VERSIONS, VersionRange(0, 0))
-            return min(int(APIS[ApiKey.API_VERSIONS].request.max_version) - 1, theirs.highest)
+            return min(OPENING_VERSION - 1, theirs.highest)
         self._versions = offered
         return None
 

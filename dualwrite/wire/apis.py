@@ -1,7 +1,8 @@
 """The table of Kafka APIs that this project speaks, as broker or as client: key, request message, response message.
 
-The message classes are kafka-python's, generated from Apache Kafka's own schema files; one class serves every version,
-and a field that a version lacks reads as the schema's default. Everything else imports them from here.
+The message classes are kafka-python's, generated from Apache Kafka's own schema files, but for those in ``newer``; one
+class serves every version, and a field that a version lacks reads as the schema's default. Everything else imports them
+from here.
 """
 
 from enum import IntEnum
@@ -66,8 +67,6 @@ from kafka.protocol.consumer import (
     SyncGroupResponse,
 )
 from kafka.protocol.metadata import (
-    ApiVersionsRequest,
-    ApiVersionsResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     MetadataRequest,
@@ -95,6 +94,8 @@ from kafka.protocol.sasl import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
+
+from dualwrite.wire.newer import ApiVersionsRequest, ApiVersionsResponse
 
 __all__ = [
     "APIS",

@@ -4,10 +4,12 @@ import struct
 
 import pytest
 
+from dualwrite.broker.api.context import NODE_ID
 from dualwrite.wire.apis import ApiKey, ApiVersionsRequest, ApiVersionsResponse, Message
 from dualwrite.wire.codec import read_body
 from dualwrite.wire.error_codes import ErrorCode
 from dualwrite.wire.frames import with_size
+from tests.broker.calls import metadata
 from tests.broker.raw import RawClient
 
 EXPECTED = {
@@ -18,7 +20,7 @@ EXPECTED = {
     ApiKey.OFFSET_COMMIT: (2, 10),
     ApiKey.OFFSET_FETCH: (1, 10),
     ApiKey.FIND_COORDINATOR: (0, 6),
-    ApiKey.API_VERSIONS: (0, 4),
+    ApiKey.API_VERSIONS: (0, 5),
     ApiKey.CREATE_TOPICS: (2, 7),
     ApiKey.INIT_PRODUCER_ID: (0, 6),
     ApiKey.ADD_PARTITIONS_TO_TXN: (0, 5),
@@ -50,23 +52,24 @@ def future_request(version: int, correlation: int) -> bytes:
     return with_size(head + b"\x05java\x06" + bytes(30))
 
 
-@pytest.mark.parametrize("version", range(5))
+@pytest.mark.parametrize("version", range(6))
 def test_every_version_lists_every_api(client: RawClient, version: int) -> None:
     answer = client.ask(request(), version)
     assert answer.error_code == ErrorCode.NONE
     assert {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys} == EXPECTED
 
 
-@pytest.mark.parametrize("version", [3, 4])
+@pytest.mark.parametrize("version", [3, 4, 5])
 def test_transactions_of_the_second_kind_are_finalized(client: RawClient, version: int) -> None:
     answer = client.ask(request(), version)
     assert answer.finalized_features_epoch >= 0
-    (supported,), (finalized,) = answer.supported_features, answer.finalized_features
-    assert (supported.name, supported.min_version, supported.max_version) == ("transaction.version", 0, 2)
+    (finalized,) = answer.finalized_features
+    supported = [(each.name, each.min_version, each.max_version) for each in answer.supported_features]
+    assert supported == ([("transaction.version", 0, 2)] if version >= 4 else [])
     assert (finalized.name, finalized.max_version_level) == ("transaction.version", 2)
 
 
-@pytest.mark.parametrize("version", [5, 99, 32767])
+@pytest.mark.parametrize("version", [6, 99, 32767])
 def test_a_version_from_the_future_is_answered_in_the_oldest_form(client: RawClient, version: int) -> None:
     client.send_bytes(future_request(version, 77))
     frame = client.receive_frame()
@@ -74,11 +77,11 @@ def test_a_version_from_the_future_is_answered_in_the_oldest_form(client: RawCli
     assert frame[:4] == struct.pack(">i", 77)
     assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
     (entry,) = answer.api_keys
-    assert (entry.api_key, entry.min_version, entry.max_version) == (ApiKey.API_VERSIONS, 0, 4)
+    assert (entry.api_key, entry.min_version, entry.max_version) == (ApiKey.API_VERSIONS, 0, 5)
 
 
 def test_the_connection_goes_on_after_a_version_from_the_future(client: RawClient) -> None:
-    client.send_bytes(future_request(5, 1))
+    client.send_bytes(future_request(6, 1))
     client.receive_frame()
     assert client.ask(request(), 4).error_code == ErrorCode.NONE
 
@@ -102,3 +105,34 @@ def test_one_version_too_high_ends_the_connection(client: RawClient, key: ApiKey
 def test_a_version_too_old_ends_the_connection(client: RawClient, key: ApiKey, version: int) -> None:
     client.send_bytes(with_size(struct.pack(">hhih", key, version, 1, -1) + bytes(40)))
     assert client.read_to_end() == b""
+
+
+@pytest.mark.parametrize(
+    ("knows_cluster", "node", "error"),
+    [
+        (True, NODE_ID, ErrorCode.NONE),
+        (True, 7, ErrorCode.REBOOTSTRAP_REQUIRED),
+        (False, NODE_ID, ErrorCode.REBOOTSTRAP_REQUIRED),
+        (None, -1, ErrorCode.NONE),
+        (None, NODE_ID, ErrorCode.INVALID_REQUEST),
+        (True, -1, ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_a_client_that_means_another_cluster_or_node_is_told_so(
+    client: RawClient, knows_cluster: bool | None, node: int, error: ErrorCode
+) -> None:
+    cluster = {True: metadata(client).cluster_id, False: "another", None: None}[knows_cluster]
+    asked = ApiVersionsRequest(
+        client_software_name="test", client_software_version="1", cluster_id=cluster, node_id=node
+    )
+    answer = client.ask(asked, 5)
+    assert (answer.error_code, bool(answer.api_keys)) == (error, error is ErrorCode.NONE)
+    assert client.ask(asked, 4).error_code == ErrorCode.NONE
+
+
+@pytest.mark.parametrize(("name", "number"), [("", "1"), ("test", ""), ("-test", "1"), ("te st", "1"), ("test", "1.")])
+def test_a_client_software_that_has_no_proper_name_is_refused(client: RawClient, name: str, number: str) -> None:
+    asked = ApiVersionsRequest(client_software_name=name, client_software_version=number)
+    for version in (3, 5):
+        assert client.ask(asked, version).error_code == ErrorCode.INVALID_REQUEST
+    assert client.ask(asked, 0).error_code == ErrorCode.NONE

@@ -1,33 +1,45 @@
-"""ApiVersions (18), v0-v4.
+"""ApiVersions (18), v0-v5.
 
 The answer is the routing table itself, so that exactly what works is advertised, and the finalized feature
-``transaction.version=2`` with everything that it stands for (KIP-890): Produce 12, AddPartitionsToTxn 5, EndTxn 5.
-A request of a higher version (Java 4.4 opens with v5) is answered with UNSUPPORTED_VERSION in the form of v0, naming
-the versions of ApiVersions itself (KIP-511); the client then asks again. ACL: none.
+``transaction.version=2`` with everything that it stands for (KIP-890): Produce 12, AddPartitionsToTxn 5, EndTxn 5. The
+supported features leave it out below v4, whose clients take offence at a feature that begins at version 0. From v5 on
+(KIP-1242) a client says which cluster and node it means: if they are others, REBOOTSTRAP_REQUIRED; only one of them, or
+client software with a name or version that is none (KIP-511), INVALID_REQUEST. A request of a higher version is
+answered with UNSUPPORTED_VERSION in the form of v0, naming the versions of ApiVersions itself (KIP-511); the client
+then asks again. ACL: none.
 """
 
+import re
 from collections.abc import Iterable
 
+from dualwrite.broker.api.context import NODE_ID, BrokerContext
 from dualwrite.wire.apis import ApiKey, ApiVersionsResponse, Message
 from dualwrite.wire.error_codes import ErrorCode
 
 KEY = ApiKey.API_VERSIONS
-VERSIONS = range(5)
+VERSIONS = range(6)
 
 TRANSACTION_VERSION = 2
 _FEATURE = "transaction.version"
 _FEATURES_EPOCH = 0
+_FIRST_WITH_SOFTWARE = 3
+_FIRST_WITH_FEATURES_FROM_0 = 4
+_FIRST_WITH_CLUSTER = 5
+_NO_NODE = -1
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-def respond(table: Iterable[tuple[int, range]]) -> Message:
-    """The whole ``table`` of API keys and versions."""
+def respond(request: Message, version: int, broker: BrokerContext, table: Iterable[tuple[int, range]]) -> Message:
+    """The whole ``table`` of API keys and versions, unless the request is wrong."""
+    error = _error(request, version, broker)
+    if error is not ErrorCode.NONE:
+        return ApiVersionsResponse(error_code=error, api_keys=[], throttle_time_ms=0)
     response = ApiVersionsResponse
+    supported = response.SupportedFeatureKey(name=_FEATURE, min_version=0, max_version=TRANSACTION_VERSION)
     return response(
         error_code=ErrorCode.NONE,
         api_keys=_api_keys(table),
-        supported_features=[
-            response.SupportedFeatureKey(name=_FEATURE, min_version=0, max_version=TRANSACTION_VERSION)
-        ],
+        supported_features=[supported] if version >= _FIRST_WITH_FEATURES_FROM_0 else [],
         finalized_features_epoch=_FEATURES_EPOCH,
         finalized_features=[
             response.FinalizedFeatureKey(
@@ -35,6 +47,19 @@ def respond(table: Iterable[tuple[int, range]]) -> Message:
             )
         ],
     )
+
+
+def _error(request: Message, version: int, broker: BrokerContext) -> ErrorCode:
+    if version >= _FIRST_WITH_CLUSTER:
+        if (request.cluster_id is None) != (request.node_id == _NO_NODE):
+            return ErrorCode.INVALID_REQUEST
+        known = (broker.cluster.state.cluster_id, NODE_ID)
+        if request.cluster_id is not None and (request.cluster_id, request.node_id) != known:
+            return ErrorCode.REBOOTSTRAP_REQUIRED
+    software = (request.client_software_name, request.client_software_version)
+    if version >= _FIRST_WITH_SOFTWARE and not all(map(_SOFTWARE.fullmatch, software)):
+        return ErrorCode.INVALID_REQUEST
+    return ErrorCode.NONE
 
 
 def refuse() -> Message:

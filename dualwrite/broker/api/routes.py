@@ -75,7 +75,7 @@ _MODULES: tuple[ModuleType, ...] = (
 
 
 async def _answer_api_versions(request: Message, version: int, broker: BrokerContext) -> Message:
-    return api_versions.respond(advertised())
+    return api_versions.respond(request, version, broker, advertised())
 
 
 ROUTES: dict[ApiKey, Route] = {
