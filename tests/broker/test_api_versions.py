@@ -15,7 +15,7 @@ from tests.broker.raw import RawClient
 EXPECTED = {
     ApiKey.PRODUCE: (0, 13),
     ApiKey.FETCH: (4, 18),
-    ApiKey.LIST_OFFSETS: (1, 8),
+    ApiKey.LIST_OFFSETS: (1, 11),
     ApiKey.METADATA: (0, 13),
     ApiKey.OFFSET_COMMIT: (2, 10),
     ApiKey.OFFSET_FETCH: (1, 10),

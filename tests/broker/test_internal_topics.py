@@ -91,7 +91,7 @@ def test_nobody_may_write_to_them(client: RawClient, name: str) -> None:
         (topic, 0): ErrorCode.OPERATION_NOT_ATTEMPTED,
     }
     (result,) = ask_for_topics(client, wanted_topic(name))
-    assert result.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
 
 
 def test_librdkafka_is_told_so_too(shared_broker: EmbeddedBroker) -> None:

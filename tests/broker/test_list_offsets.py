@@ -36,7 +36,7 @@ def found(client: RawClient, topic: str, timestamp: int, **more: bool) -> tuple[
     return answer.timestamp, answer.offset
 
 
-@pytest.mark.parametrize("version", range(1, 9))
+@pytest.mark.parametrize("version", range(1, 12))
 def test_both_ends_are_found_in_every_version(client: RawClient, version: int) -> None:
     topic = stamped(client, 1000)
     assert list_offset(client, topic, EARLIEST, version=version).offset == 0
@@ -86,4 +86,14 @@ def test_what_cannot_be_looked_up_is_refused(client: RawClient) -> None:
     topic = new_topic(client)
     assert list_offset(client, topic, LATEST, partition=4).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert list_offset(client, unique("missing"), LATEST).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert list_offset(client, topic, -5).error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert list_offset(client, topic, -7, version=11).error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
+@pytest.mark.parametrize(("timestamp", "first"), [(-5, 9), (-6, 11)])
+def test_there_is_no_tiered_storage_to_find_an_offset_in(client: RawClient, timestamp: int, first: int) -> None:
+    topic = new_topic(client)
+    produce(client, topic, batch([b"v"]))
+    for version in range(1, 12):
+        found = list_offset(client, topic, timestamp, version=version)
+        error = ErrorCode.NONE if version >= first else ErrorCode.UNSUPPORTED_VERSION
+        assert (found.error_code, found.offset, found.timestamp) == (error, -1, -1)

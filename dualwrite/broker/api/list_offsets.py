@@ -1,8 +1,9 @@
-"""ListOffsets (2), v1-v8.
+"""ListOffsets (2), v1-v11.
 
 Timestamp -1 is the latest visible offset (the last stable offset under read_committed, from v2 on), -2 and -4 the
-earliest (-4 from v8 on, KIP-405), -3 that of the highest timestamp (from v7 on, KIP-734); anything else is looked up.
-A partition that is named twice is refused. ACL: none yet.
+earliest (-4 from v8 on, KIP-405), -3 that of the highest timestamp (from v7 on, KIP-734); -5 (v9) and -6 (v11) ask for
+tiered storage, of which there is none: offset -1. Anything else is looked up. A partition that is named twice is
+refused. ACL: none yet.
 """
 
 from collections import Counter
@@ -14,10 +15,17 @@ from dualwrite.wire.apis import ApiKey, ListOffsetsResponse, Message
 from dualwrite.wire.error_codes import ErrorCode
 
 KEY = ApiKey.LIST_OFFSETS
-VERSIONS = range(1, 9)
+VERSIONS = range(1, 12)
 
-_LATEST, _EARLIEST, _MAX_TIMESTAMP, _EARLIEST_LOCAL = -1, -2, -3, -4
-_FIRST_WITH_MAX_TIMESTAMP, _FIRST_WITH_LOCAL = 7, 8
+_LATEST, _EARLIEST, _MAX_TIMESTAMP, _EARLIEST_LOCAL, _LATEST_TIERED, _EARLIEST_PENDING_UPLOAD = range(-1, -7, -1)
+_EARLIEST_SPECIAL = {
+    11: _EARLIEST_PENDING_UPLOAD,
+    10: _LATEST_TIERED,
+    9: _LATEST_TIERED,
+    8: _EARLIEST_LOCAL,
+    7: _MAX_TIMESTAMP,
+}
+"""The lowest of the timestamps that mean something of their own in a version; below v7 it is the earliest."""
 _READ_COMMITTED = 1
 _UNKNOWN = (-1, -1)
 
@@ -25,7 +33,7 @@ _UNKNOWN = (-1, -1)
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
     """Look every partition of the request up."""
     committed_only = version > VERSIONS[0] and request.isolation_level == _READ_COMMITTED
-    earliest_special = _earliest_special(version)
+    earliest_special = _EARLIEST_SPECIAL.get(version, _EARLIEST)
     topics = []
     for topic in request.topics:
         times = Counter(entry.partition_index for entry in topic.partitions)
@@ -34,13 +42,6 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
         partitions += [_refuse(index, ErrorCode.INVALID_REQUEST) for index, number in times.items() if number > 1]
         topics.append(ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
     return ListOffsetsResponse(throttle_time_ms=0, topics=topics)
-
-
-def _earliest_special(version: int) -> int:
-    """The lowest of the timestamps that mean something of their own in ``version``."""
-    if version >= _FIRST_WITH_LOCAL:
-        return _EARLIEST_LOCAL
-    return _MAX_TIMESTAMP if version >= _FIRST_WITH_MAX_TIMESTAMP else _EARLIEST
 
 
 def _refuse(index: int, error: ErrorCode) -> Message:
@@ -77,6 +78,8 @@ def _find(partition: Partition, timestamp: int, committed_only: bool) -> tuple[i
         return -1, before
     if timestamp in (_EARLIEST, _EARLIEST_LOCAL):
         return -1, partition.log.start_offset
+    if timestamp in (_LATEST_TIERED, _EARLIEST_PENDING_UPLOAD):
+        return _UNKNOWN
     if timestamp == _MAX_TIMESTAMP:
         return partition.log.max_timestamp(before) or _UNKNOWN
     return partition.log.offset_for_timestamp(timestamp, before) or _UNKNOWN
