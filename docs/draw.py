@@ -34,7 +34,7 @@ KIPS = [
     ("734", "offset of the highest timestamp", "all"),
     ("848", "the next consumer protocol", "topic ids in OffsetCommit and OffsetFetch; no group membership yet"),
     ("890", "part 1: no hanging transactions; part 2: an epoch for each transaction", "all but TxnOffsetCommit"),
-    ("939", "two-phase commit", "all but the ACL operation TWO_PHASE_COMMIT and the metric: no ACLs, no metrics yet"),
+    ("939", "two-phase commit", "all but the ACL operation TWO_PHASE_COMMIT: no ACLs yet"),
     ("994", "ListTransactions by duration", "all"),
     ("1228", "WriteTxnMarkers says the transaction's version", "all"),
     ("1152", "ListTransactions by pattern", "all"),

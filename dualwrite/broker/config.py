@@ -93,6 +93,9 @@ SETTINGS: Mapping[str, Setting] = {
     "transaction.state.log.min.isr": Setting("1", _at_least(1, 1), _ONE_NODE),
     "transaction.state.log.num.partitions": Setting("1", _at_least(1, 1), _ONE_PARTITION),
     "transaction.state.log.replication.factor": Setting("1", _at_least(1, 1), _ONE_NODE),
+    "transaction.state.log.segment.bytes": Setting(
+        "104857600", _at_least(1024, 2**31 - 1), "a size of at least 1024 bytes"
+    ),
     "transaction.two.phase.commit.enable": Setting("true", _boolean, _SWITCH),
     "transactional.id.expiration.ms": Setting("604800000", _at_least(1), "milliseconds"),
 }
@@ -160,6 +163,7 @@ class BrokerOptions:
             two_phase_commit_enable=self.is_on("transaction.two.phase.commit.enable"),
             max_timeout_ms=self.number("transaction.max.timeout.ms"),
             id_expiration_ms=self.number("transactional.id.expiration.ms"),
+            log_segment_bytes=self.number("transaction.state.log.segment.bytes"),
             partition_verification_enable=self.is_on("transaction.partition.verification.enable"),
         )
 

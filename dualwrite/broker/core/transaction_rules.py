@@ -48,6 +48,8 @@ class TransactionSettings:
     """transaction.max.timeout.ms"""
     id_expiration_ms: int = 604_800_000
     """transactional.id.expiration.ms"""
+    log_segment_bytes: int = 104_857_600
+    """transaction.state.log.segment.bytes"""
     partition_verification_enable: bool = True
     """transaction.partition.verification.enable; off, a client of TV1 can begin a transaction that hangs."""
 

@@ -40,7 +40,9 @@ class TransactionCoordinator:
         self._flusher = flusher
         self._clock = clock
         self.settings = settings
-        self._journal = InternalTopic.open(TRANSACTION_STATE, files, data_dir, cluster, flusher, self._replay)
+        self._journal = InternalTopic.open(
+            TRANSACTION_STATE, files, data_dir, cluster, flusher, self._replay, segment_bytes=settings.log_segment_bytes
+        )
         # A power cut may leave a fact here and not the reservation of its producer id, appended at the same time.
         cluster.skip_producer_ids(self.table.highest_producer_id + 1)
 

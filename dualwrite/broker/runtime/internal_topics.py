@@ -53,16 +53,20 @@ class InternalTopic:
         flusher: Flusher,
         on_record: OnRecord,
         on_marker: OnMarker | None = None,
+        segment_bytes: int | None = None,
     ) -> "InternalTopic":
         """The topic ``name``, replayed and made known to ``cluster``.
 
         :param on_record: called with every record in order, and the header of its batch.
         :param on_marker: called with every transaction marker, at its place among the records: now with those that are
             on disk, and later with each that is appended.
+        :param segment_bytes: its segment.bytes, if not Kafka's default.
         :raises CorruptLogError: if it is damaged, or ``on_record`` cannot take a record (ValueError, AssertionError).
         """
         directory, state = data_dir / f"{name}-0", PartitionState()
-        settings = SETTINGS[name]
+        settings = dict(SETTINGS[name])
+        if segment_bytes is not None:
+            settings["segment.bytes"] = str(segment_bytes)
         log = PartitionLog.open(files, directory, int(settings["segment.bytes"]), replay_into(state))
         if log.cut_bytes:
             logger.warning("%s: cut %d bytes that a crash left unfinished", directory, log.cut_bytes)
