@@ -14,7 +14,7 @@ from tests.clients.client import Administrator, Client, Receiver, Sender
 from tests.clients.confluent import Confluent
 from tests.clients.kafkapython import KafkaPython
 
-CLIENTS: dict[str, Callable[[], Any]] = {"confluent-kafka": Confluent, "kafka-python": KafkaPython, "aiokafka": Aio}
+CLIENTS: dict[str, Any] = {"confluent-kafka": Confluent, "kafka-python": KafkaPython, "aiokafka": Aio}
 
 SETTINGS = {"message.max.bytes": "8000000"}
 
@@ -25,9 +25,22 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs(*abilities): what a client must be able to do for this case")
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the cases of clients that cannot do what they need."""
+    out = [item for item in items if not is_able(item)]
+    items[:] = [item for item in items if item not in out]
+    config.hook.pytest_deselected(items=out)
+
+
+def is_able(item: pytest.Item) -> bool:
+    """Whether the client of ``item`` can do what it needs; true of a test that has none."""
+    if not isinstance(item, pytest.Function) or "any_client" not in item.fixturenames:
+        return True
     # kafka-python 3.0.12 leaves sockets that it has shut down to the garbage collector
     item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
+    needed = {ability for marker in item.iter_markers("needs") for ability in marker.args}
+    return needed <= CLIENTS[item.callspec.params["any_client"]].can
 
 
 @pytest.fixture(scope="session")
@@ -47,12 +60,8 @@ def any_client(request: pytest.FixtureRequest) -> Iterator[Client]:
 
 
 @pytest.fixture
-def client(request: pytest.FixtureRequest, any_client: Client) -> Iterator[Client]:
+def client(any_client: Client) -> Iterator[Client]:
     """Each client that can do what the case needs."""
-    needed = {ability for marker in request.node.iter_markers("needs") for ability in marker.args}
-    missing = needed - any_client.can
-    if missing:
-        pytest.skip(f"{any_client.name} has no {', '.join(sorted(missing))}")
     yield any_client
     if any_client.name == "kafka-python":
         gc.collect()  # the sockets that it leaves to the collector are not to be blamed on a later test

@@ -183,7 +183,7 @@ class KafkaPythonAdmin:
 
     def broker_config(self) -> dict[str, str | None]:
         (broker,) = self._admin.describe_cluster()["brokers"]
-        return self._config("BROKER", str(broker["node_id"]))
+        return self._config("BROKER", str(broker["broker_id"]))
 
     def _config(self, kind: str, name: str) -> dict[str, str | None]:
         with _refusals():
@@ -193,7 +193,9 @@ class KafkaPythonAdmin:
     def alter_topic_config(self, topic: str, configs: Mapping[str, str]) -> None:
         with _refusals():
             results = self._admin.alter_configs([ConfigResource("TOPIC", topic, dict(configs))])
-        assert results
+        (result,) = results["topic"].values()
+        if result != "OK":
+            raise RefusedError(result)
 
     def delete_records(self, place: Place, before: int) -> int:
         with _refusals():
