@@ -71,6 +71,8 @@ class Subject:
 
     def call(self, name: str, kind: str) -> str:
         """Let ``name`` be "kind 1", "kind 2" and so on in the transcript."""
+        if name in self._names:
+            return name
         number = sum(known.startswith(f"{kind} ") for known in self._names.values()) + 1
         self._names[name] = f"{kind} {number}"
         return name

@@ -1,0 +1,465 @@
+"""Groups of the classic protocol: who may join, who is told what, and committed offsets (KIP-394, KIP-345, KIP-447)."""
+
+from dataclasses import dataclass
+
+from dualwrite.wire.apis import (
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    Message,
+    OffsetDeleteRequest,
+    SyncGroupRequest,
+)
+from dualwrite.wire.error_codes import ErrorCode
+from tests.broker.calls import unique
+from tests.broker.offset_calls import commit, fetch_request
+from tests.broker.raw import RawClient, eventually, key_of
+from tests.conformance.cases import case
+from tests.conformance.subject import Subject, Word
+
+JOIN, SYNC = 9, 5
+"""Newest versions."""
+
+
+@dataclass
+class Member:
+    """A member of a group on a connection of its own."""
+
+    broker: Subject
+    client: RawClient
+    group: str
+    member_id: str = ""
+    generation: int = -1
+    instance: str | None = None
+    protocols: tuple[str, ...] = ("range",)
+
+    def request(self, **fields: object) -> Message:
+        """JoinGroup as this member."""
+        entry = JoinGroupRequest.JoinGroupRequestProtocol
+        given: dict[str, object] = {
+            "group_id": self.group,
+            "session_timeout_ms": 30_000,
+            "rebalance_timeout_ms": 30_000,
+            "member_id": self.member_id,
+            "group_instance_id": self.instance,
+            "protocol_type": "consumer",
+            "protocols": [entry(name=name, metadata=self.group.encode()) for name in self.protocols],
+            **fields,
+        }
+        return JoinGroupRequest(**given)
+
+    def ask(self, version: int = JOIN, **fields: object) -> Message:
+        """JoinGroup, waiting for the answer; the id that the broker gives is kept."""
+        answer = self.client.ask(self.request(**fields), version)
+        if answer.member_id:
+            self.broker.call(answer.member_id, "member")
+            self.member_id = answer.member_id
+        self.generation = answer.generation_id
+        return answer
+
+    def join(self, version: int = JOIN) -> Message:
+        """JoinGroup, again with the id that it gives if it asks for that."""
+        answer = self.ask(version)
+        return self.ask(version) if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED else answer
+
+    def sync(self, assignments: dict[str, bytes] | None = None, version: int = SYNC, **fields: object) -> Message:
+        """SyncGroup."""
+        entry = SyncGroupRequest.SyncGroupRequestAssignment
+        given: dict[str, object] = {
+            "group_id": self.group,
+            "generation_id": self.generation,
+            "member_id": self.member_id,
+            "group_instance_id": self.instance,
+            "protocol_type": "consumer",
+            "protocol_name": self.protocols[0],
+            "assignments": [entry(member_id=name, assignment=what) for name, what in (assignments or {}).items()],
+            **fields,
+        }
+        return self.client.ask(SyncGroupRequest(**given), version)
+
+    def beat(self, version: int = 4, **fields: object) -> int:
+        """Heartbeat: the error."""
+        given: dict[str, object] = {
+            "group_id": self.group,
+            "generation_id": self.generation,
+            "member_id": self.member_id,
+            "group_instance_id": self.instance,
+            **fields,
+        }
+        code: int = self.client.ask(HeartbeatRequest(**given), version).error_code
+        return code
+
+
+def member(broker: Subject, group: str, **more: object) -> Member:
+    """A member that has not joined yet."""
+    return Member(broker, broker.connect(), group, **more)  # type: ignore[arg-type]
+
+
+def stable(broker: Subject, group: str, **more: object) -> Member:
+    """The only member of a group that is stable."""
+    only = member(broker, group, **more)
+    only.join()
+    only.sync({only.member_id: b"everything"})
+    return only
+
+
+def note_joined(broker: Subject, step: str, answer: Message) -> None:
+    """Note a JoinGroup answer."""
+    broker.note(
+        step,
+        error=answer.error_code,
+        generation=answer.generation_id,
+        protocol=answer.protocol_name,
+        kind=answer.protocol_type,
+        leader=answer.leader,
+        me=answer.member_id,
+        members=[(entry.member_id, entry.group_instance_id) for entry in answer.members],
+    )
+
+
+@case
+def who_may_join(broker: Subject) -> None:
+    for label, fields in {
+        "no group": {"group_id": ""},
+        "a short session": {"session_timeout_ms": 5999},
+        "a long session": {"session_timeout_ms": 1_800_001},
+        "an unknown member": {"member_id": "nobody"},
+        "no protocol": {"protocols": []},
+        "no kind": {"protocol_type": ""},
+    }.items():
+        asking = member(broker, unique("group"))
+        answer = asking.client.ask(asking.request(**fields), JOIN)
+        broker.note(label, error=answer.error_code, generation=answer.generation_id, some=bool(answer.member_id))
+
+
+@case
+def ids_of_members(broker: Subject) -> None:
+    for version in range(10):
+        joining = member(broker, unique("group"))
+        answer = joining.ask(version)
+        broker.note(
+            f"v{version}", error=answer.error_code, given=bool(answer.member_id), generation=answer.generation_id
+        )
+        if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            note_joined(broker, f"v{version} again", joining.ask(version))
+
+
+@case
+def one_member_lives(broker: Subject) -> None:
+    group = broker.name("group")
+    only = member(broker, group)
+    broker.note("heartbeat of nobody", error=only.beat(member_id="nobody", generation_id=0))
+    note_joined(broker, "first", only.ask())
+    note_joined(broker, "with the id", only.ask())
+    broker.note("heartbeat before the assignment", error=only.beat())
+    broker.note("commit before the assignment", errors=_commit(only, broker.topic()))
+    answer = only.sync({only.member_id: b"all"})
+    broker.note(
+        "sync", error=answer.error_code, kind=answer.protocol_type, name=answer.protocol_name, mine=answer.assignment
+    )
+    answer = only.sync()
+    broker.note("sync again", error=answer.error_code, mine=answer.assignment)
+    for label, fields in {
+        "heartbeat": {},
+        "heartbeat of an old generation": {"generation_id": 0},
+        "heartbeat of a later generation": {"generation_id": 9},
+        "heartbeat of a stranger": {"member_id": "stranger"},
+        "heartbeat of no group": {"group_id": ""},
+        "heartbeat of an unknown group": {"group_id": "no-such-group"},
+        "heartbeat with an unknown instance": {"group_instance_id": "i"},
+    }.items():
+        broker.note(label, error=only.beat(**fields))
+    for label, fields in {
+        "sync of an old generation": {"generation_id": 0},
+        "sync of a stranger": {"member_id": "stranger"},
+        "sync as another kind": {"protocol_type": "connect"},
+        "sync under another protocol": {"protocol_name": "sticky"},
+        "sync of an unknown group": {"group_id": "no-such-group"},
+    }.items():
+        broker.note(label, error=only.sync(**fields).error_code)  # type: ignore[arg-type]
+    note_joined(broker, "joins again", only.ask())
+    broker.note("sync of the new generation", error=only.sync({only.member_id: b"x"}).error_code)
+
+
+@case
+def a_second_member_joins(broker: Subject) -> None:
+    group = broker.name("group")
+    first = stable(broker, group)
+    second = member(broker, group)
+    second.ask()
+    waiting = second.client.send(second.request(), JOIN)
+    seen = eventually(first.beat, lambda error: error != ErrorCode.NONE)
+    broker.note("heartbeat of the first", error=seen)
+    broker.note("commit while it rebalances", errors=_commit(first, broker.topic()))
+    broker.note("sync while it rebalances", error=first.sync().error_code)
+    note_joined(broker, "the first again", first.ask())
+    answer = second.client.receive(key_of(second.request()), JOIN, waiting)
+    second.generation = answer.generation_id
+    note_joined(broker, "the second", answer)
+    broker.note("heartbeat of the second", error=second.beat())
+    asked = SyncGroupRequest(
+        group_id=group,
+        generation_id=second.generation,
+        member_id=second.member_id,
+        group_instance_id=None,
+        protocol_type="consumer",
+        protocol_name="range",
+        assignments=[],
+    )
+    waiting = second.client.send(asked, SYNC)
+    broker.note("sync of the first", mine=first.sync({first.member_id: b"one", second.member_id: b"two"}).assignment)
+    broker.note("sync of the second", mine=second.client.receive(key_of(asked), SYNC, waiting).assignment)
+    broker.note("heartbeats", errors=[ErrorCode(first.beat()), ErrorCode(second.beat())])
+    _leave(broker, "the second leaves", second)
+    broker.note("heartbeat then", error=eventually(first.beat, lambda error: error != ErrorCode.NONE))
+    note_joined(broker, "the first alone", first.ask())
+
+
+@case
+def protocols_that_do_not_match(broker: Subject) -> None:
+    group = broker.name("group")
+    stable(broker, group)
+    other = member(broker, group, protocols=("sticky",))
+    broker.note("another protocol", error=other.ask().error_code)
+    answer = other.client.ask(other.request(protocol_type="connect"), JOIN)
+    broker.note("another kind", error=answer.error_code)
+
+
+def _leave(broker: Subject, step: str, leaving: Member, version: int = 5, **fields: object) -> None:
+    entry = LeaveGroupRequest.MemberIdentity
+    if version < 3:
+        request = LeaveGroupRequest(**{"group_id": leaving.group, "member_id": leaving.member_id, **fields})  # type: ignore[arg-type]
+    else:
+        identity = {"member_id": leaving.member_id, "group_instance_id": leaving.instance, **fields}
+        request = LeaveGroupRequest(group_id=leaving.group, members=[entry(**identity)])  # type: ignore[arg-type]
+    answer = leaving.client.ask(request, version)
+    members = [Word(ErrorCode(seen.error_code).name) for seen in answer.members] if version >= 3 else []
+    broker.note(step, error=answer.error_code, members=members)
+
+
+@case
+def members_that_leave(broker: Subject) -> None:
+    group = broker.name("group")
+    only = stable(broker, group)
+    for version in (2, 5):
+        _leave(broker, f"a stranger in v{version}", only, version, member_id="stranger")
+        _leave(broker, f"in v{version}", only, version)
+        _leave(broker, f"in v{version} again", only, version)
+        broker.note(f"heartbeat after v{version}", error=only.beat())
+        only = stable(broker, group)
+    nowhere = member(broker, "no-such-group", member_id="nobody")
+    _leave(broker, "an unknown group", nowhere)
+
+
+@case
+def static_members(broker: Subject) -> None:
+    group = broker.name("group")
+    first = stable(broker, group, instance="i1")
+    broker.note("heartbeat", error=first.beat())
+    again = member(broker, group, instance="i1")
+    note_joined(broker, "the same instance again", again.ask())
+    broker.note("heartbeat of the old", error=first.beat())
+    broker.note("sync of the old", error=first.sync().error_code)
+    broker.note("commit of the old", errors=_commit(first, broker.topic()))
+    broker.note("commit of the new", errors=_commit(again, broker.topic()))
+    answer = again.sync()
+    broker.note("sync of the new", error=answer.error_code, mine=answer.assignment)
+    broker.note("heartbeat of the new", error=again.beat())
+    note_joined(broker, "joins as the old", first.ask())
+    broker.note("another instance with the same id", error=again.beat(group_instance_id="i2"))
+    _leave(broker, "leaves by instance", again, member_id="")
+    _leave(broker, "leaves by instance again", again, member_id="")
+    broker.note("heartbeat after it left", error=again.beat())
+
+
+def _commit(committer: Member, topic: str, **fields: object) -> list[ErrorCode]:
+    given = {
+        "generation_id_or_member_epoch": committer.generation,
+        "member_id": committer.member_id,
+        "group_instance_id": committer.instance,
+        **fields,
+    }
+    return commit(committer.client, committer.group, {(topic, 0): 5}, **given)  # type: ignore[arg-type]
+
+
+@case
+def commits_of_members_and_others(broker: Subject) -> None:
+    group, topic = broker.name("group"), broker.topic()
+    only = stable(broker, group)
+    for label, fields in {
+        "a member": {},
+        "an old generation": {"generation_id_or_member_epoch": 0},
+        "a later generation": {"generation_id_or_member_epoch": 7},
+        "a stranger": {"member_id": "stranger"},
+        "nobody": {"member_id": "", "generation_id_or_member_epoch": -1},
+        "an unknown instance": {"group_instance_id": "i"},
+    }.items():
+        broker.note(label, errors=_commit(only, topic, **fields))
+    _leave(broker, "leaves", only)
+    broker.note("a member of an empty group", errors=_commit(only, topic))
+    outside = member(broker, group)
+    broker.note("nobody, while it is empty", errors=_commit(outside, topic))
+    fresh = member(broker, broker.name("group"))
+    broker.note("nobody, in no group", errors=_commit(fresh, topic))
+    stranger = member(broker, unique("group"), member_id="x", generation=3)
+    broker.note("somebody, in no group", errors=_commit(stranger, topic))
+    broker.note("no group", errors=commit(broker.client, "", {(topic, 0): 5}))
+    broker.note("an unknown topic", errors=commit(broker.client, fresh.group, {("no-such-topic", 0): 5}))
+    broker.note("an unknown partition", errors=commit(broker.client, fresh.group, {(topic, 7): 5}))
+    for length in (4096, 4097):
+        broker.note(f"{length} letters", errors=commit(broker.client, fresh.group, {(topic, 0): (1, 0, "x" * length)}))
+    broker.note("a negative offset", errors=commit(broker.client, fresh.group, {(topic, 0): -5}))
+
+
+def _fetched(broker: Subject, step: str, group: str, places: list[tuple[str, int]] | None, version: int = 9) -> None:
+    answer = broker.client.ask(fetch_request(broker.client, {group: places}, version), version)
+    found = answer.groups[0] if version >= 8 else answer
+    broker.note(
+        step,
+        error=found.error_code,
+        offsets=[
+            (
+                topic.name,
+                entry.partition_index,
+                Word(ErrorCode(entry.error_code).name),
+                entry.committed_offset,
+                entry.committed_leader_epoch,
+                entry.metadata,
+            )
+            for topic in sorted(found.topics, key=lambda topic: str(topic.name))
+            for entry in sorted(topic.partitions, key=lambda entry: int(entry.partition_index))
+        ],
+    )
+
+
+@case
+def offsets_fetched(broker: Subject) -> None:
+    group, topic = broker.name("group"), broker.topic(2)
+    _fetched(broker, "an unknown group", group, [(topic, 0)])
+    _fetched(broker, "everything of an unknown group", group, None)
+    commit(broker.client, group, {(topic, 0): (7, 0, "seven"), (topic, 1): 8})
+    commit(broker.client, group, {(topic, 1): (9, -1, "nine")})
+    for version in (1, 2, 5, 7, 8, 9):
+        _fetched(broker, f"v{version}", group, [(topic, 0), (topic, 1)], version)
+        if version >= 2:
+            _fetched(broker, f"everything in v{version}", group, None, version)
+    _fetched(broker, "an unknown partition", group, [(topic, 5)])
+    _fetched(broker, "an unknown topic", group, [("no-such-topic", 0)])
+    _fetched(broker, "no group", "", [(topic, 0)])
+    for label, fields in {
+        "a stranger": {"member_id": "x", "member_epoch": 3},
+        "nobody": {"member_id": None, "member_epoch": -1},
+    }.items():
+        request = fetch_request(broker.client, {group: [(topic, 0)]}, 9)
+        for name, value in fields.items():
+            setattr(request.groups[0], name, value)
+        broker.note(label, error=broker.client.ask(request, 9).groups[0].error_code)
+
+
+def _described(broker: Subject, step: str, *groups: str, version: int = 6) -> None:
+    answer = broker.client.ask(DescribeGroupsRequest(groups=list(groups), include_authorized_operations=False), version)
+    for number, group in enumerate(answer.groups):
+        broker.note(
+            f"{step}, {number}",
+            error=group.error_code,
+            state=group.group_state,
+            kind=group.protocol_type,
+            protocol=group.protocol_data,
+            members=[
+                (entry.member_id, entry.group_instance_id, entry.client_id, entry.client_host, entry.member_assignment)
+                for entry in group.members
+            ],
+        )
+
+
+@case
+def groups_described_and_listed(broker: Subject) -> None:
+    group, topic = broker.name("group"), broker.topic()
+    for version in (5, 6):
+        _described(broker, f"unknown in v{version}", "no-such-group", version=version)
+    _described(broker, "no name", "")
+    only = member(broker, group)
+    only.join()
+    _described(broker, "before the assignment", group)
+    only.sync({only.member_id: b"all"})
+    _described(broker, "stable", group)
+    _listed(broker, "stable", group)
+    _leave(broker, "leaves", only)
+    _described(broker, "empty", group)
+    simple = broker.name("group")
+    commit(broker.client, simple, {(topic, 0): 1})
+    _described(broker, "of offsets alone", simple)
+    _listed(broker, "then", group, simple)
+
+
+def _listed(broker: Subject, step: str, *groups: str) -> None:
+    for label, (version, fields) in {
+        "v0": (0, {}),
+        "v4": (4, {"states_filter": []}),
+        "stable": (4, {"states_filter": ["Stable"]}),
+        "in small letters": (4, {"states_filter": ["stable"]}),
+        "an unknown state": (4, {"states_filter": ["Sleeping"]}),
+        "classic": (5, {"states_filter": [], "types_filter": ["classic"]}),
+        "consumer": (5, {"states_filter": [], "types_filter": ["consumer"]}),
+        "an unknown type": (5, {"states_filter": [], "types_filter": ["other"]}),
+    }.items():
+        answer = broker.client.ask(ListGroupsRequest(**fields), version)
+        found = {entry.group_id: entry for entry in answer.groups if entry.group_id in groups}
+        broker.note(
+            f"{step}: listed, {label}",
+            error=answer.error_code,
+            groups=[
+                (name, found[name].protocol_type)
+                + ((found[name].group_state,) if version >= 4 else ())
+                + ((found[name].group_type,) if version >= 5 else ())
+                for name in groups
+                if name in found
+            ],
+        )
+
+
+@case
+def groups_deleted(broker: Subject) -> None:
+    group, topic = broker.name("group"), broker.topic()
+    only = stable(broker, group)
+    _commit(only, topic)
+
+    def delete(step: str, *names: str) -> None:
+        results = broker.client.ask(DeleteGroupsRequest(groups_names=list(names)), 2).results
+        errors = {entry.group_id: ErrorCode(entry.error_code) for entry in results}
+        broker.note(step, errors=[errors[name] for name in names])
+
+    delete("with a member", group)
+    _leave(broker, "leaves", only)
+    delete("empty, unknown, no name", group, "no-such-group", "")
+    delete("again", group)
+    _fetched(broker, "its offsets", group, None)
+    _described(broker, "then", group)
+
+
+@case
+def offsets_deleted(broker: Subject) -> None:
+    group, topic = broker.name("group"), broker.topic(2)
+
+    def delete(step: str, name: str, *places: tuple[str, int]) -> None:
+        entry = OffsetDeleteRequest.OffsetDeleteRequestTopic
+        wanted = [
+            entry(name=owner, partitions=[entry.OffsetDeleteRequestPartition(partition_index=index)])
+            for owner, index in places
+        ]
+        answer = broker.client.ask(OffsetDeleteRequest(group_id=name, topics=wanted), 0)
+        errors = [Word(ErrorCode(seen.error_code).name) for owner in answer.topics for seen in owner.partitions]
+        broker.note(step, error=answer.error_code, partitions=errors)
+
+    delete("of an unknown group", group, (topic, 0))
+    delete("of no group", "", (topic, 0))
+    commit(broker.client, group, {(topic, 0): 5, (topic, 1): 6})
+    delete("one", group, (topic, 0))
+    delete("one again", group, (topic, 0))
+    delete("of an unknown topic", group, ("no-such-topic", 0))
+    _fetched(broker, "then", group, None)
+    delete("the last", group, (topic, 1))
+    _described(broker, "at last", group)
