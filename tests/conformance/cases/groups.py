@@ -116,7 +116,7 @@ def note_joined(broker: Subject, step: str, answer: Message) -> None:
         kind=answer.protocol_type,
         leader=answer.leader,
         me=answer.member_id,
-        members=[(entry.member_id, entry.group_instance_id) for entry in answer.members],
+        members=sorted((broker.show(entry.member_id), entry.group_instance_id) for entry in answer.members),
     )
 
 
@@ -380,7 +380,6 @@ def groups_described_and_listed(broker: Subject) -> None:
     group, topic = broker.name("group"), broker.topic()
     for version in (5, 6):
         _described(broker, f"unknown in v{version}", "no-such-group", version=version)
-    _described(broker, "no name", "")
     only = member(broker, group)
     only.join()
     _described(broker, "before the assignment", group)
@@ -434,7 +433,7 @@ def groups_deleted(broker: Subject) -> None:
 
     delete("with a member", group)
     _leave(broker, "leaves", only)
-    delete("empty, unknown, no name", group, "no-such-group", "")
+    delete("empty, unknown", group, "no-such-group")
     delete("again", group)
     _fetched(broker, "its offsets", group, None)
     _described(broker, "then", group)

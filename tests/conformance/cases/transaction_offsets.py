@@ -1,4 +1,4 @@
-"""Offsets in transactions: AddOffsetsToTxn and TxnOffsetCommit of both versions, and who may see them (KIP-98, KIP-447)."""
+"""Offsets in transactions: AddOffsetsToTxn, TxnOffsetCommit of both versions, who may see them (KIP-98, KIP-447)."""
 
 from dualwrite.ids import ProducerIdentity
 from dualwrite.wire.apis import AddOffsetsToTxnRequest, Message, TxnOffsetCommitRequest
