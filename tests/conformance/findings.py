@@ -91,6 +91,24 @@ FINDINGS: dict[tuple[str, str], Finding] = {
         )
         for word in ("commit", "abort")
     },
+    ("topics.partitions_added", "internal, validated"): Finding(
+        _TODAY, "error=INVALID_PARTITIONS", "the broker's own topics have one partition each: it has one node"
+    ),
+    ("topics.settings_described", "of a topic, in hours for a broker"): Finding(
+        _TODAY,
+        "error=NONE settings=[['retention.ms', '5000', 1, 5, False,"
+        " [['retention.ms', '5000', 1], ['log.retention.hours', '168', 5]]]]",
+        "Apache Kafka leaves out a default that is in another unit; it says where the value would come from",
+    ),
+    ("topics.defaults_of_a_topic", "min.insync.replicas"): Finding(
+        _TODAY, "value='1' source=5 kind=3", "Apache Kafka sets it for all of its nodes when it is formatted"
+    ),
+    **{
+        ("topics.settings_altered", f"an unknown operation{more}"): Finding(
+            _TODAY, "error=INVALID_REQUEST", "UNKNOWN_SERVER_ERROR would not say what is wrong"
+        )
+        for more in ("", ", validated")
+    },
     (_TWO_PHASES, "both"): Finding(_TODAY, "error=NONE producer=p1:0", _KIP_939),
     (_TWO_PHASES, "both, then"): Finding(
         _TODAY, "error=NONE state='Empty' timeout=2147483647 started=-1 producer=p1:0 partitions=[]", _KIP_939

@@ -30,19 +30,7 @@ COMING = {
     "transaction_offsets.offsets_that_are_not_fit",
     "transaction_offsets.offsets_that_were_not_added",
     "transaction_offsets.what_is_pending_hides_nothing",
-    "topics.a_topic_deleted_and_made_again_is_empty",
-    "topics.defaults_of_a_topic",
-    "topics.ends_of_leader_epochs",
-    "topics.metadata_of_unknown_topics",
-    "topics.names_that_collide_and_names_twice",
-    "topics.partitions_added",
     "topics.records_deleted",
-    "topics.resources_listed",
-    "topics.settings_altered",
-    "topics.settings_described",
-    "topics.settings_replaced",
-    "topics.topics_deleted",
-    "topics.topics_that_cannot_be_made",
 }
 """Cases of what the bundled broker does not have yet: only Apache Kafka is asked."""
 

@@ -11,6 +11,7 @@ from dualwrite.broker.api.operations import ON_CLUSTER, ON_TOPIC
 from dualwrite.broker.core.cluster import INTERNAL_TOPICS, CreateTopic
 from dualwrite.broker.facts.cluster import TopicCreated
 from dualwrite.broker.runtime.partition import LEADER_EPOCH
+from dualwrite.ids import is_legal_topic
 from dualwrite.wire.apis import ApiKey, Message, MetadataResponse
 from dualwrite.wire.error_codes import ErrorCode
 
@@ -61,7 +62,10 @@ def _find(wanted: Message, may_create: bool, broker: BrokerContext) -> Message:
     if topic is not None:
         return _describe(topic)
     if not may_create:
-        return _missing(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name, None)
+        legal = is_legal_topic(name)
+        return _missing(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if legal else ErrorCode.INVALID_TOPIC_EXCEPTION, name, None
+        )
     decision = broker.cluster.create_topic(CreateTopic(name))
     if decision.fact is not None:
         return _describe(decision.fact)

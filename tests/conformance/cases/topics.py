@@ -269,8 +269,9 @@ def _settings(broker: Subject, step: str, kind: int, name: str, *keys: str, vers
 @case
 def settings_described(broker: Subject) -> None:
     topic = broker.topic(retention_ms="5000", cleanup_policy="compact,delete")
-    keys = ("retention.ms", "cleanup.policy", "segment.bytes", "max.message.bytes", "compression.type", "no.such")
+    keys = ("cleanup.policy", "segment.bytes", "max.message.bytes", "compression.type", "no.such")
     _settings(broker, "of a topic", TOPIC, topic, *keys)
+    _settings(broker, "of a topic, in hours for a broker", TOPIC, topic, "retention.ms")
     _settings(broker, "every one of a topic", TOPIC, topic)
     _settings(broker, "of an unknown topic", TOPIC, "no-such-topic", "retention.ms")
     _settings(broker, "of an illegal topic", TOPIC, "a topic", "retention.ms")
