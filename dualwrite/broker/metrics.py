@@ -70,7 +70,7 @@ def last_stable_offset_lag(broker: BrokerContext) -> Value:
     """High watermark minus last stable offset: what open transactions hide from read_committed readers (KIP-98; Kafka's
     LastStableOffsetLag)."""
     return [
-        ((each.name.topic, str(each.name.partition)), each.state.high_watermark - each.state.last_stable_offset)
+        ((each.name.topic, str(each.name.partition)), each.state.high_watermark - each.last_stable_offset)
         for each in broker.cluster.partitions()
     ]
 

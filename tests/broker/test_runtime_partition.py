@@ -115,3 +115,20 @@ def test_a_disk_that_refuses_an_append_stops_the_broker() -> None:
             append(rooms.partition(0), b"v")
 
     with_rooms(test)
+
+
+def test_the_last_stable_offset_is_not_below_the_logs_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The records with which a transaction began may be deleted while it is open."""
+
+    async def test(rooms: Rooms, files: MemoryFiles) -> None:
+        partition = rooms.partition(0)
+        append(partition, b"before")
+        for sequence in range(3):
+            append(partition, b"open", A, sequence)
+        await rooms.flusher.barrier()
+        assert (partition.last_stable_offset, partition.visible_before(committed_only=True)) == (1, 1)
+        monkeypatch.setattr(type(partition.log), "start_offset", 3)
+        assert (partition.last_stable_offset, partition.visible_before(committed_only=True)) == (3, 3)
+        assert partition.visible_before(committed_only=False) == 4
+
+    with_rooms(test)

@@ -138,7 +138,7 @@ def _read_partition(entry: _Entry, max_bytes: int, committed_only: bool, read: _
         partition_index=entry.wanted.partition,
         error_code=ErrorCode.NONE,
         high_watermark=state.high_watermark,
-        last_stable_offset=state.last_stable_offset,
+        last_stable_offset=partition.last_stable_offset,
         log_start_offset=partition.log.start_offset,
         aborted_transactions=_aborted(partition, first, records) if committed_only else None,
         records=records,

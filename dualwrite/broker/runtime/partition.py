@@ -94,7 +94,13 @@ class Partition:
 
     def visible_before(self, committed_only: bool) -> int:
         """The offset below which a reader sees records: the LSO for read_committed, else the high watermark."""
-        return self.state.last_stable_offset if committed_only else self.state.high_watermark
+        return self.last_stable_offset if committed_only else self.state.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """LSO: not below the log's start, even if an open transaction began in records that are deleted (Kafka:
+        UnifiedLog.maybeIncrementFirstUnstableOffset)."""
+        return max(self.state.last_stable_offset, self.log.start_offset)
 
     def retire(self) -> None:
         """The topic is deleted: let readers notice."""
