@@ -57,6 +57,13 @@ class Files(Protocol):
     def open(self, path: Path) -> File:
         """The file at ``path`` for appending and reading, created if it is missing."""
 
+    def reader(self, path: Path) -> File:
+        """The file at ``path`` for reading alone, from any thread; nobody closes it, and how many of them the system
+        keeps open is bounded. Ask again for each use.
+
+        :raises FileNotFoundError: if it is missing.
+        """
+
     def list(self, directory: Path) -> list[str]:
         """Names in ``directory``, sorted; empty if there is no such directory."""
 
@@ -68,6 +75,12 @@ class Files(Protocol):
 
     def remove_directory(self, path: Path) -> None:
         """Remove the empty directory at ``path``."""
+
+    def rename(self, path: Path, name: str) -> None:
+        """Let the file at ``path`` be called ``name`` in the same directory, in place of any file of that name.
+
+        A crash leaves the old names or the new ones, nothing in between.
+        """
 
     def sync_directory(self, path: Path) -> None:
         """Return once the names in ``path`` are on disk."""

@@ -24,6 +24,24 @@ class _Content:
         return _Content(data, synced=len(data))
 
 
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A change of names that the disk may or may not have made yet: ``path`` leads to ``content`` now, if to any."""
+
+    path: Path
+    content: _Content | None
+    formerly: Path | None = None
+    """The name that a rename took from it."""
+
+    def make(self, names: dict[Path, _Content]) -> None:
+        if self.formerly is not None and names.get(self.formerly) is self.content:
+            del names[self.formerly]
+        if self.content is None:
+            names.pop(self.path, None)
+        else:
+            names[self.path] = self.content
+
+
 def _torn(unsynced: bytearray, rng: random.Random) -> bytearray:
     """What a disk may have of bytes it was never told to keep: a prefix, then sectors written, stale or empty."""
     kept = unsynced[: rng.choice((len(unsynced), rng.randint(0, len(unsynced))))]
@@ -112,8 +130,9 @@ class MemoryFiles:
     (directories count as syncs too), and their ``count`` tells how often the disk was asked.
 
     Not promised: that unsynced bytes vanish (a disk may have written them), that they keep their order beyond a random
-    prefix, that a name created or removed since the last ``sync_directory`` is or is not there, or that a file whose
-    sync failed once ever becomes durable again. Permissions, symbolic links and a full disk's reads are not imitated.
+    prefix, that a name created, removed or changed since the last ``sync_directory`` is or is not there, or that a
+    file whose sync failed once ever becomes durable again. Permissions, symbolic links and a full disk's reads are not
+    imitated.
     """
 
     def __init__(self) -> None:
@@ -122,6 +141,7 @@ class MemoryFiles:
         self._directories: set[Path] = {Path("/"), Path(".")}
         self._names: dict[Path, _Content] = {}
         self._durable_names: dict[Path, _Content] = {}
+        self._changes: list[_Change] = []
 
     def open(self, path: Path) -> File:
         """The file at ``path``, created if it is missing.
@@ -130,7 +150,18 @@ class MemoryFiles:
         """
         if path.parent not in self._directories:
             raise FileNotFoundError(errno.ENOENT, "no such directory", str(path.parent))
-        return MemoryFile(self, self._names.setdefault(path, _Content()))
+        if path not in self._names:
+            self._change(_Change(path, _Content()))
+        return MemoryFile(self, self._names[path])
+
+    def reader(self, path: Path) -> File:
+        """The file at ``path``.
+
+        :raises FileNotFoundError: if it is missing.
+        """
+        if path not in self._names:
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+        return MemoryFile(self, self._names[path])
 
     def list(self, directory: Path) -> list[str]:
         """Names in ``directory``, sorted; empty if there is no such directory."""
@@ -146,7 +177,13 @@ class MemoryFiles:
         """Remove the file at ``path``; what has it open keeps it."""
         if path not in self._names:
             raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
-        del self._names[path]
+        self._change(_Change(path, None))
+
+    def rename(self, path: Path, name: str) -> None:
+        """Let the file at ``path`` be called ``name``."""
+        if path not in self._names:
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+        self._change(_Change(path.with_name(name), self._names[path], formerly=path))
 
     def remove_directory(self, path: Path) -> None:
         """Remove the empty directory at ``path``. That a power cut may bring it back, empty, is not imitated."""
@@ -162,18 +199,23 @@ class MemoryFiles:
         """Make durable which names ``path`` holds, not what is in the files."""
         if self.syncs.hit():
             raise OSError(errno.EIO, "input/output error (injected)")
-        elsewhere = {name: content for name, content in self._durable_names.items() if name.parent != path}
-        here = {name: content for name, content in self._names.items() if name.parent == path}
-        self._durable_names = elsewhere | here
+        for change in self._changes:
+            if change.path.parent == path:
+                change.make(self._durable_names)
+        self._changes = [change for change in self._changes if change.path.parent != path]
 
     def power_cut(self, rng: random.Random) -> "MemoryFiles":
         """The disk as it could look after the power failed now, with ``rng`` for chance. This object is unchanged."""
         after = type(self)()
         after._directories |= self._directories
-        for path in sorted({*self._names, *self._durable_names}):
-            was, now = self._durable_names.get(path), self._names.get(path)
-            survivor = was if was is now else rng.choice((was, now))
-            if survivor is not None:
-                after._names[path] = survivor.after_power_cut(rng)
+        survivors = dict(self._durable_names)
+        for change in self._changes:
+            if rng.random() < 0.5:
+                change.make(survivors)
+        after._names = {path: survivors[path].after_power_cut(rng) for path in sorted(survivors)}
         after._durable_names = dict(after._names)
         return after
+
+    def _change(self, change: "_Change") -> None:
+        change.make(self._names)
+        self._changes.append(change)

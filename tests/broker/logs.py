@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dualwrite.broker.log.partition_log import PartitionLog
+from dualwrite.broker.log.settings import LogSettings
 from dualwrite.ports import File, Files
 from dualwrite.records.batch import Record
 from dualwrite.records.header import BatchFields, BatchHeader, iterate_batches
@@ -47,7 +48,7 @@ def opened(
     files: Files, directory: Path = DIRECTORY, segment_bytes: int = 1 << 30, reported: Reported | None = None
 ) -> PartitionLog:
     """The log of ``directory``; ``reported`` sees its batches."""
-    return PartitionLog.open(files, directory, segment_bytes, reported or Reported())
+    return PartitionLog.open(files, directory, LogSettings(segment_bytes), reported or Reported())
 
 
 def add(log: PartitionLog, *records: Record, fields: BatchFields | None = None) -> bytes:

@@ -64,6 +64,13 @@ class StoppableFiles:
     def open(self, path: Path) -> File:
         return _StoppableFile(self, self.beneath.open(path))
 
+    def reader(self, path: Path) -> File:
+        return self.beneath.reader(path)
+
+    def rename(self, path: Path, name: str) -> None:
+        self.use()
+        self.beneath.rename(path, name)
+
     def list(self, directory: Path) -> list[str]:
         return self.beneath.list(directory)
 

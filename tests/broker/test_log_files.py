@@ -243,3 +243,46 @@ def test_a_directory_sync_can_fail_too() -> None:
     with pytest.raises(OSError, match="injected"):
         files.sync_directory(HERE)
     assert set(after_cuts(files)) == {None, b"safe"}
+
+
+def test_a_file_gets_another_name_in_place_of_another_file(files_and_root: tuple[Files, Path]) -> None:
+    files, root = files_and_root
+    for name in ("a", "b"):
+        file = files.open(root / name)
+        file.append(name.encode())
+        file.close()
+    assert files.reader(root / "b").read(0, 10) == b"b"
+    files.rename(root / "a", "b")
+    assert files.list(root) == ["b"]
+    assert files.reader(root / "b").read(0, 10) == b"a"
+    with pytest.raises(FileNotFoundError):
+        files.rename(root / "a", "c")
+
+
+def test_a_reader_makes_no_file(files_and_root: tuple[Files, Path]) -> None:
+    files, root = files_and_root
+    with pytest.raises(FileNotFoundError):
+        files.reader(root / "f")
+    assert files.list(root) == []
+
+
+def test_a_reader_sees_what_is_appended_and_not_what_is_removed(files_and_root: tuple[Files, Path]) -> None:
+    files, root = files_and_root
+    file = files.open(root / "f")
+    reader = files.reader(root / "f")
+    file.append(b"abc")
+    assert (reader.read(0, 10), reader.size()) == (b"abc", 3)
+    files.remove(root / "f")
+    assert reader.read(1, 1) == b"b"
+    with pytest.raises(FileNotFoundError):
+        files.reader(root / "f")
+    file.close()
+
+
+def test_a_power_cut_leaves_a_renamed_file_under_one_of_its_names() -> None:
+    files = memory_with(b"", synced=b"safe")
+    files.rename(FILE, "b")
+    seen = Counter(tuple(files.power_cut(random.Random(seed)).list(HERE)) for seed in range(100))
+    assert set(seen) == {("a.log",), ("b",)}
+    files.sync_directory(HERE)
+    assert files.power_cut(random.Random(1)).list(HERE) == ["b"]

@@ -7,7 +7,7 @@ import pytest
 
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.broker.log.journal import Journal
-from dualwrite.broker.log.partition_log import PartitionLog, read_recovery_point
+from dualwrite.broker.log.layout import read_recovery_point
 from dualwrite.broker.runtime.disk import DiskFiles
 from dualwrite.errors import ConfigurationError, CorruptLogError
 from dualwrite.records.batch import Record
@@ -119,7 +119,7 @@ def test_a_broker_refuses_a_directory_that_was_damaged_while_it_was_stopped(tmp_
 
 def test_the_whole_log_of_a_real_disk_is_noted(tmp_path: Path) -> None:
     files = DiskFiles()
-    log = PartitionLog.open(files, tmp_path / "t-0", 200, lambda header, body: None)
+    log = opened(files, tmp_path / "t-0", segment_bytes=200)
     for _ in range(10):
         add(log, Record(None, b"x" * 50))
     log.checkpoint()

@@ -8,13 +8,13 @@ import pytest
 from dualwrite.broker.core.cluster import PRODUCER_ID_BLOCK, CreateTopic
 from dualwrite.broker.facts.cluster import ClusterCreated, ProducerIdsReserved, TopicCreated
 from dualwrite.broker.log.journal import Journal
-from dualwrite.broker.log.partition_log import PartitionLog
 from dualwrite.broker.runtime.cluster import JOURNAL_DIRECTORY
 from dualwrite.errors import CorruptLogError
 from dualwrite.ids import TopicPartition
 from dualwrite.records.batch import Record, build_batch
 from dualwrite.testing.files import MemoryFiles
 from dualwrite.wire.error_codes import ErrorCode
+from tests.broker.logs import opened as open_log
 from tests.broker.simulated import DATA_DIR, Rooms, append, read_log, run
 
 
@@ -60,7 +60,7 @@ def test_a_topic_survives_with_its_id_its_settings_and_its_records() -> None:
 def test_a_new_topic_does_not_show_what_a_crash_left_of_one_that_nobody_was_told_of() -> None:
     async def main() -> None:
         files = MemoryFiles()
-        leftover = PartitionLog.open(files, DATA_DIR / "t-0", 1024, lambda header, body: None)
+        leftover = open_log(files, DATA_DIR / "t-0")
         leftover.append(bytearray(build_batch([Record(None, b"never acknowledged")])))
         leftover.sync()
         foreign = DATA_DIR / "t-0" / "notes.txt"
@@ -80,7 +80,7 @@ def test_a_new_topic_does_not_show_what_a_crash_left_of_one_that_nobody_was_told
 def test_a_topic_is_not_made_over_a_log_that_has_seen_a_clean_stop() -> None:
     async def main() -> None:
         files = MemoryFiles()
-        stray = PartitionLog.open(files, DATA_DIR / "t-1", 1024, lambda header, body: None)
+        stray = open_log(files, DATA_DIR / "t-1")
         stray.append(bytearray(build_batch([Record(None, b"acknowledged long ago")])))
         stray.checkpoint()
         rooms = await opened(files)
@@ -88,7 +88,7 @@ def test_a_topic_is_not_made_over_a_log_that_has_seen_a_clean_stop() -> None:
         assert decision.error is ErrorCode.INVALID_TOPIC_EXCEPTION
         assert "t-1 holds a log that no topic accounts for" in (decision.message or "")
         assert rooms.cluster.create_topic(CreateTopic("t", 1)).fact is not None
-        assert PartitionLog.open(files, DATA_DIR / "t-1", 1024, lambda header, body: None).end_offset == 1
+        assert open_log(files, DATA_DIR / "t-1").end_offset == 1
 
     run(main())
 

@@ -12,7 +12,7 @@ from dualwrite.records.header import peek_header
 from dualwrite.testing.files import MemoryFiles
 from tests.broker.simulated import Rooms, append, never, read_log, run
 
-A = ProducerIdentity(7, 0)
+A, B = ProducerIdentity(7, 0), ProducerIdentity(8, 0)
 
 
 def with_rooms(test: Callable[[Rooms, MemoryFiles], Awaitable[None]], durable: bool = True) -> None:
@@ -117,7 +117,7 @@ def test_a_disk_that_refuses_an_append_stops_the_broker() -> None:
     with_rooms(test)
 
 
-def test_the_last_stable_offset_is_not_below_the_logs_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_stable_offset_is_not_below_the_logs_start() -> None:
     """The records with which a transaction began may be deleted while it is open."""
 
     async def test(rooms: Rooms, files: MemoryFiles) -> None:
@@ -127,8 +127,25 @@ def test_the_last_stable_offset_is_not_below_the_logs_start(monkeypatch: pytest.
             append(partition, b"open", A, sequence)
         await rooms.flusher.barrier()
         assert (partition.last_stable_offset, partition.visible_before(committed_only=True)) == (1, 1)
-        monkeypatch.setattr(type(partition.log), "start_offset", 3)
+        partition.truncate_before(3)
         assert (partition.last_stable_offset, partition.visible_before(committed_only=True)) == (3, 3)
         assert partition.visible_before(committed_only=False) == 4
+
+    with_rooms(test)
+
+
+def test_aborted_transactions_below_the_logs_start_are_forgotten() -> None:
+    async def test(rooms: Rooms, files: MemoryFiles) -> None:
+        partition = rooms.partition(0)
+        for producer in (A, B):
+            append(partition, b"aborted", producer, 0)
+            partition.append_marker(Marker.ABORT, producer, 1000)
+        await rooms.flusher.barrier()
+        assert [ended.first_offset for ended in partition.state.aborted] == [0, 2]
+        partition.truncate_before(1)
+        assert [ended.first_offset for ended in partition.state.aborted] == [0, 2], "its marker is still there"
+        partition.truncate_before(2)
+        assert [ended.first_offset for ended in partition.state.aborted] == [2]
+        assert (partition.log.start_offset, partition.state.producers.keys()) == (2, {A.producer_id, B.producer_id})
 
     with_rooms(test)

@@ -6,7 +6,7 @@ the log at start. Sources: KIP-98; Kafka's ProducerStateManager, ProducerAppendI
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from dualwrite.ids import NO_PRODUCER_EPOCH, ProducerIdentity
@@ -197,6 +197,10 @@ class PartitionState:
         """Aborted transactions that have records between ``first`` and ``before`` (exclusive), to be skipped."""
         start = bisect_left(self.aborted, first, key=lambda ended: ended.last_offset)
         return (ended for ended in self.aborted[start:] if ended.first_offset < before)
+
+    def forget_aborted(self, gone: Callable[[EndedTransaction], bool]) -> None:
+        """Forget the aborted transactions that are ``gone`` from the log, marker and all."""
+        self.aborted = [ended for ended in self.aborted if not gone(ended)]
 
     def _end_transaction(self, entry: ProducerEntry, marker_offset: int, marker: Marker) -> None:
         """A marker without an open transaction is legal: a restart may write the markers of a decision again."""

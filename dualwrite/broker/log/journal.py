@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from dualwrite.broker.log.partition_log import PartitionLog
+from dualwrite.broker.log.settings import LogSettings
 from dualwrite.errors import CorruptLogError
 from dualwrite.ports import Files
 from dualwrite.records.batch import Record, build_batch, iterate_records
@@ -18,7 +19,7 @@ from dualwrite.records.header import (
     place_batch,
 )
 
-_SEGMENT_BYTES = 64 * 1024 * 1024
+_SETTINGS = LogSettings(segment_bytes=64 * 1024 * 1024)
 _READ_BYTES = 1024 * 1024
 
 
@@ -37,7 +38,7 @@ class Journal:
 
         :raises CorruptLogError: if anything else in it is damaged.
         """
-        log = PartitionLog.open(files, directory, _SEGMENT_BYTES, lambda header, body: None)
+        log = PartitionLog.open(files, directory, _SETTINGS, lambda header, body: None)
         for header, batch in replay(log):
             for record in records_of(log, header, batch):
                 on_record(record)
@@ -59,8 +60,8 @@ def replay(log: PartitionLog) -> Iterator[tuple[BatchHeader, memoryview]]:
     :raises CorruptLogError: if a batch is damaged.
     """
     offset = log.start_offset
-    while offset < log.end_offset:
-        for header, batch in iterate_batches(log.read(offset, _READ_BYTES, log.end_offset)):
+    while data := log.read(offset, _READ_BYTES, log.end_offset):
+        for header, batch in iterate_batches(data):
             if not checksum_matches(header, batch):
                 raise CorruptLogError(f"{log.directory}: wrong checksum of the batch at offset {header.base_offset}")
             yield header, batch

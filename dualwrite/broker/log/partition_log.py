@@ -2,89 +2,67 @@
 
 Threads: one thread owns a log and makes every call; only :meth:`PartitionLog.sync` may run in another thread at the
 same time, one at a time. No lock is needed, because the two share three things, each written by one of them: the list
-of segments and the end offset (the owner), and the synced offset (whoever syncs).
-
-The recovery point: a clean stop notes how far the log reaches. Damage below it is no crash's, and must not be cut away
-as one (Kafka's recovery-point-offset-checkpoint).
-
-What can be torn: a segment is synced before the next one is begun, so that a power cut can damage the last segment
-only, whether or not anybody calls ``sync``. Damage anywhere else was not caused by losing power.
+of segments and the end offset (the owner), and the synced offset (whoever syncs). A sealed segment never changes: any
+thread may read it.
 """
 
-import re
 from bisect import bisect_right
+from collections.abc import Sequence
 from operator import attrgetter
 from pathlib import Path
 
-from dualwrite.broker.log.segment import DamagedSegmentError, OnBatch, Segment
-from dualwrite.errors import CorruptLogError
+from dualwrite.broker.log.layout import (
+    CLEANED_BEFORE,
+    LOG,
+    LOG_START_OFFSET,
+    RECOVERY_POINT,
+    name_at,
+    write_note,
+)
+from dualwrite.broker.log.recovery import Recovery, remove_segment
+from dualwrite.broker.log.replacement import Replacement, swap_in
+from dualwrite.broker.log.segment import OnBatch, Segment
+from dualwrite.broker.log.settings import LogSettings
 from dualwrite.ports import Files
 from dualwrite.records.header import peek_header
 
-_SUFFIX = ".log"
-_RECOVERY_POINT = "recovery-point"
-_SEGMENT_NAME = re.compile(r"\d{20}\.log")
 _by_base_offset = attrgetter("base_offset")
 
 
-def read_recovery_point(files: Files, directory: Path) -> int:
-    """The offset up to which the log in ``directory`` was whole at its last clean stop; 0 if it had none."""
-    if _RECOVERY_POINT not in files.list(directory):
-        return 0
-    note = files.open(directory / _RECOVERY_POINT)
-    text = note.read(0, note.size())
-    note.close()
-    # A note that a crash left unfinished promises nothing.
-    return int(text) if text.endswith(b"\n") and text.strip().isdigit() else 0
-
-
-def is_segment(name: str) -> bool:
-    """True if a file called ``name`` is part of a log, or claims to be."""
-    return name.endswith(_SUFFIX)
-
-
 class PartitionLog:
-    """Batches in the order of their offsets, without gaps. Made by :meth:`open`.
+    """Batches in the order of their offsets. Made by :meth:`open`.
 
     After an OSError from any method the log is in an unknown state: stop the process and recover from the disk.
     """
 
-    def __init__(self, files: Files, directory: Path, segment_bytes: int) -> None:
+    def __init__(self, files: Files, directory: Path, settings: LogSettings, found: Recovery) -> None:
         self.directory = directory
-        self.cut_bytes = 0
+        self.cut_bytes = found.cut_bytes
         """How many bytes of a torn tail :meth:`open` cut off; worth a line in the broker's log if not 0."""
-        self.segment_bytes = segment_bytes
-        """Size at which a segment is full (Kafka's segment.bytes). May be changed; the next append goes by it."""
+        self.settings = settings
+        """What the log goes by from the next append on; may be changed."""
+        self.start_offset = found.start_offset
+        """The first offset that may be read."""
+        self.cleaned_before = found.cleaned_before
+        """Up to where :meth:`replace` has come: only below this offset batches and offsets may be missing."""
         self._files = files
-        self._segments: list[Segment] = []
-        self._end_offset = 0
-        self._synced_offset = 0
+        self._segments = found.segments
+        self._end_offset = self._synced_offset = found.segments[-1].next_offset
 
     @classmethod
-    def open(cls, files: Files, directory: Path, segment_bytes: int, on_batch: OnBatch) -> "PartitionLog":
+    def open(cls, files: Files, directory: Path, settings: LogSettings, on_batch: OnBatch) -> "PartitionLog":
         """The log in ``directory``, which is made if it is missing.
 
         Calls ``on_batch(header, body)`` for every batch in order; ``body`` is the whole batch for a control batch and
         None for any other. A torn tail is cut from the last segment, whose checksums are verified; of earlier segments
         only the headers are read. On return everything that was reported is durable.
 
-        :param segment_bytes: size at which a segment is full (Kafka's segment.bytes).
         :raises CorruptLogError: if an earlier segment is damaged or missing, a file has no segment's name, or what was
             there at the last clean stop is not; nothing was cut then.
         """
-        files.make_directory(directory)
-        log = cls(files, directory, segment_bytes)
-        recovery_point = read_recovery_point(files, directory)
-        bases = log._base_offsets()
-        for base_offset in bases[:-1]:
-            log._recover_earlier(base_offset, on_batch)
-        log._recover_last(bases[-1] if bases else 0, on_batch, recovery_point)
-        return log
-
-    @property
-    def start_offset(self) -> int:
-        """The first offset of the log."""
-        return self._segments[0].base_offset
+        found = Recovery(files, directory, settings, on_batch)
+        found.run()
+        return cls(files, directory, settings, found)
 
     @property
     def end_offset(self) -> int:
@@ -93,7 +71,7 @@ class PartitionLog:
 
     @property
     def size_bytes(self) -> int:
-        """The size of all records on disk."""
+        """Bytes of all segments."""
         return sum(segment.size for segment in self._segments)
 
     @property
@@ -102,7 +80,8 @@ class PartitionLog:
         return self._synced_offset < self._end_offset
 
     def append(self, batch: bytearray) -> None:
-        """Write ``batch``, placed at :attr:`end_offset` by the caller, beginning a new segment if the last is full.
+        """Write ``batch``, placed at :attr:`end_offset` by the caller, beginning a new segment if the last is full or
+        too old.
 
         :raises MalformedBatchError: if it has no header of a record batch; nothing was written.
         """
@@ -110,13 +89,14 @@ class PartitionLog:
         assert header.base_offset == self._end_offset, f"batch at {header.base_offset}, log ends at {self._end_offset}"
         assert header.size == len(batch), f"batch of {header.size} bytes in a buffer of {len(batch)}"
         segment = self._segments[-1]
-        if segment.size and segment.size + len(batch) > self.segment_bytes:
+        if not segment.has_room(header, self.settings):
             segment = self._roll()
-        segment.append(header, batch)
+        segment.append(header, batch, self.settings)
         self._end_offset = header.next_offset
 
     def read(self, offset: int, max_bytes: int, before: int, at_least_one: bool = True) -> bytes:
-        """Whole batches, from the one that contains ``offset`` on, whose records all lie before offset ``before``.
+        """Whole batches, from the one that contains ``offset`` on or the next if a cleaner removed it, whose records
+        all lie before offset ``before``.
 
         At most ``max_bytes``, except that a first batch which alone is larger is returned if ``at_least_one``. Stops at
         the end of a segment: ask again from where it ended. Empty if there is nothing to return.
@@ -125,7 +105,15 @@ class PartitionLog:
         """
         assert offset >= self.start_offset, f"offset {offset}, log begins at {self.start_offset}"
         index = bisect_right(self._segments, offset, key=_by_base_offset) - 1
-        return self._segments[index].read(offset, max_bytes, before, at_least_one)
+        found = self._segments[index].read(offset, max_bytes, before, at_least_one)
+        while not found and self._is_followed(self._segments[index], before):
+            index += 1
+            found = self._segments[index].read(offset, max_bytes, before, at_least_one)
+        return found
+
+    def _is_followed(self, segment: Segment, before: int) -> bool:
+        """True if a cleaner may have emptied ``segment``, and a later one has records below ``before``."""
+        return segment.base_offset < self.cleaned_before and segment.next_offset < min(before, self._end_offset)
 
     def offset_for_timestamp(self, timestamp: int, before: int) -> tuple[int, int] | None:
         """(timestamp, offset) of the first record at or after ``timestamp``, if its offset is below ``before``.
@@ -135,7 +123,7 @@ class PartitionLog:
         :param timestamp: milliseconds since the epoch.
         """
         for segment in self._segments:
-            found = segment.offset_for_timestamp(timestamp, before)
+            found = segment.offset_for_timestamp(timestamp, self.start_offset, before)
             if found or segment.next_offset >= before:
                 return found
         return None
@@ -145,7 +133,8 @@ class PartitionLog:
         as exact as :meth:`offset_for_timestamp`; None if there are none."""
         if before <= self.start_offset:
             return None
-        highest = max(segment.highest_timestamp(before) for segment in self._segments if segment.base_offset < before)
+        visible = (segment for segment in self._segments if segment.base_offset < before)
+        highest = max(segment.highest_timestamp(self.start_offset, before) for segment in visible)
         return self.offset_for_timestamp(highest, before)
 
     def sync(self) -> None:
@@ -163,68 +152,113 @@ class PartitionLog:
         :raises OSError: as :meth:`sync`.
         """
         self.sync()
-        note = self._files.open(self.directory / _RECOVERY_POINT)
-        note.truncate(0)
-        note.append(b"%d\n" % self._end_offset)
-        note.sync()
-        note.close()
-        self._files.sync_directory(self.directory)
+        write_note(self._files, self.directory / RECOVERY_POINT, self._end_offset)
 
     def close(self) -> None:
         """Release the files. Does not sync; no other thread may be in :meth:`sync`."""
         for segment in self._segments:
             segment.close()
 
-    def _base_offsets(self) -> list[int]:
-        names = list(filter(is_segment, self._files.list(self.directory)))
-        for name in names:
-            if not _SEGMENT_NAME.fullmatch(name):
-                raise CorruptLogError(f"{self.directory / name}: no segment is named like that; move the file away")
-        return [int(name.removesuffix(_SUFFIX)) for name in names]
+    # --- retention: where the log should begin, and letting it begin there
 
-    def _recover_earlier(self, base_offset: int, on_batch: OnBatch) -> None:
-        segment = self._open_segment(base_offset)
-        try:
-            segment.recover(on_batch, verify=False)
-        except DamagedSegmentError as error:
-            raise CorruptLogError(f"{self._path(base_offset)}: {error}; later segments follow it") from None
-        self._end_offset = segment.next_offset
+    def expired_before(self, oldest_ms: int, limit: int) -> int:
+        """The end of the oldest segments whose records are all older than ``oldest_ms``; the log's start if the first
+        segment is not that old. A segment whose records have no timestamps never is (Kafka goes by its file's age).
 
-    def _recover_last(self, base_offset: int, on_batch: OnBatch, recovery_point: int) -> None:
-        segment = self._open_segment(base_offset)
-        damage: DamagedSegmentError | str = "the file ends there"
-        try:
-            segment.recover(on_batch, verify=True)
-        except DamagedSegmentError as error:
-            damage = error
-        if segment.next_offset < recovery_point:
-            raise CorruptLogError(
-                f"{self._path(base_offset)}: {damage}; it was whole up to offset {recovery_point} at the last clean"
-                f" stop. Restore it from a copy, or remove {self.directory / _RECOVERY_POINT} to lose what follows"
-            )
-        self.cut_bytes = segment.cut_tail()
-        # A killed process may have left bytes and a name that are still in the page cache only.
-        segment.sync()
-        self._files.sync_directory(self.directory)
-        self._end_offset = self._synced_offset = segment.next_offset
+        :param oldest_ms: now less retention.ms.
+        :param limit: the high watermark; segments that reach beyond it stay.
+        """
+        expired = self.start_offset
+        for segment in self._segments:
+            is_old = not segment.size or 0 <= segment.max_timestamp < oldest_ms
+            if segment.next_offset > limit or not is_old:
+                break
+            expired = max(expired, segment.next_offset)
+        return expired
+
+    def oversized_before(self, retention_bytes: int, limit: int) -> int:
+        """The end of the oldest segments without which the log has still ``retention_bytes``; as
+        :meth:`expired_before`."""
+        oversized, surplus = self.start_offset, self.size_bytes - retention_bytes
+        for segment in self._segments:
+            surplus -= segment.size
+            if segment.next_offset > limit or surplus < 0:
+                break
+            oversized = max(oversized, segment.next_offset)
+        return oversized
+
+    def truncate_before(self, offset: int) -> None:
+        """Let the log begin at ``offset``, durably, and remove the segments that end at or before it (DeleteRecords,
+        retention). Nothing happens if it begins there or later.
+
+        :param offset: at most the high watermark.
+        """
+        assert offset <= self._end_offset, f"offset {offset}, log ends at {self._end_offset}"
+        if offset <= self.start_offset:
+            return
+        if offset == self._end_offset and self._segments[-1].size:
+            self._roll()
+        elif self.unsynced:
+            self.sync()  # the log must not end before its start, whatever a power cut takes
+        write_note(self._files, self.directory / LOG_START_OFFSET, offset)
+        self.start_offset = offset
+        removed = [segment for segment in self._segments[:-1] if segment.next_offset <= offset]
+        self._segments = self._segments[len(removed) :]
+        for segment in removed:
+            remove_segment(self._files, self.directory, segment.base_offset)
+
+    def roll_if_due(self, now_ms: int) -> bool:
+        """Begin a new segment if the last is older than segment.ms; whether it was.
+
+        Kafka looks when it appends only, and so never cleans a log that nobody writes to any more.
+        """
+        segment = self._segments[-1]
+        due = segment.size > 0 and segment.is_older_than(self.settings.segment_ms, now_ms)
+        if due:
+            self._roll()
+        return due
+
+    # --- cleaning
+
+    def sealed_segments(self) -> Sequence[Segment]:
+        """The segments that never change, oldest first: all but the last. Any thread may read them."""
+        return self._segments[:-1]
+
+    def begin_replacement(self, old: Sequence[Segment]) -> Replacement:
+        """What will stand for ``old``, some of :meth:`sealed_segments` that follow each other. Fill it in any thread,
+        finish it there, and give it to :meth:`replace`.
+
+        :param old: together smaller than segment.bytes, so that what is left of them fits into one segment.
+        """
+        return Replacement(self._files, self.directory, old, self.settings)
+
+    def replace(self, replacement: Replacement) -> bool:
+        """Put the finished ``replacement`` in the place of its old segments, durably. A crash leaves the old ones or
+        the new one.
+
+        Let a cleaner go from the log's start upwards: :attr:`cleaned_before` becomes the end of what it replaced, if
+        that is higher.
+
+        :returns: False if one of the old segments was removed meanwhile, and the replacement with it.
+        """
+        if replacement.old[0] not in self._segments:
+            replacement.discard()
+            return False
+        at = self._segments.index(replacement.old[0])
+        assert tuple(self._segments[at : at + len(replacement.old)]) == replacement.old
+        if replacement.end_offset > self.cleaned_before:
+            write_note(self._files, self.directory / CLEANED_BEFORE, replacement.end_offset)
+            self.cleaned_before = replacement.end_offset
+        segment = swap_in(self._files, self.directory, replacement)
+        self._segments = [*self._segments[:at], segment, *self._segments[at + len(replacement.old) :]]
+        return True
 
     def _roll(self) -> Segment:
         """Begin a new segment; the full one is on disk first, and the new one's name before anything is in it."""
         if self.unsynced:
             self._segments[-1].sync()
-        segment = self._open_segment(self._end_offset)
+        segment = Segment(self._files, self.directory / name_at(self._end_offset, LOG), self._end_offset)
         self._files.sync_directory(self.directory)
+        self._segments[-1].seal(self._end_offset)
+        self._segments = [*self._segments, segment]
         return segment
-
-    def _open_segment(self, base_offset: int) -> Segment:
-        if self._segments and base_offset != self._end_offset:
-            raise CorruptLogError(
-                f"{self._path(base_offset)}: begins at offset {base_offset}, but the segment before it ends at"
-                f" {self._end_offset}"
-            )
-        segment = Segment(self._files.open(self._path(base_offset)), base_offset)
-        self._segments.append(segment)
-        return segment
-
-    def _path(self, base_offset: int) -> Path:
-        return self.directory / f"{base_offset:020}{_SUFFIX}"

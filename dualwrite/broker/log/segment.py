@@ -1,14 +1,15 @@
-"""One segment of a partition: a file of record batches, and a sparse index of it in memory (Kafka's LogSegment).
+"""One segment of a partition: a file of record batches, and where they are in it (Kafka's LogSegment).
 
-The index has an entry about every 4 KiB (Kafka's index.interval.bytes): the base offset of a batch, its position, and
-the highest timestamp of all batches before it. It is rebuilt from the batch headers when the segment is opened.
+Only the last segment of a log is written to and keeps its file open. The others are sealed: they never change, and are
+opened when they are read.
 """
 
-from array import array
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
-from dualwrite.ports import File
+from dualwrite.broker.log.index import NO_TIMESTAMP, SegmentIndex
+from dualwrite.broker.log.settings import LogSettings
+from dualwrite.ports import File, Files
 from dualwrite.records.compression import batch_body
 from dualwrite.records.header import (
     HEADER_SIZE,
@@ -23,10 +24,11 @@ from dualwrite.records.rewriting import iterate_spans
 OnBatch = Callable[[BatchHeader, bytes | None], None]
 """Called with each batch of a log that is opened: its header and, if it is a control batch, all of its bytes."""
 
-_INDEX_INTERVAL = 4096
-_NO_TIMESTAMP = -1
 _SCAN_CHUNK = 64 * 1024
-_LOOKUP_CHUNK = _INDEX_INTERVAL + HEADER_SIZE
+_LOOKUP_CHUNK = 4096 + HEADER_SIZE
+_HIGHEST_RELATIVE_OFFSET = 2**31 - 1
+_OFFSET_ENTRY = 8
+_TIME_ENTRY = 12
 
 
 class DamagedSegmentError(ValueError):
@@ -36,31 +38,41 @@ class DamagedSegmentError(ValueError):
 class Segment:
     """The batches from ``base_offset`` up to but not including ``next_offset``. Only :meth:`sync` is thread-safe."""
 
-    def __init__(self, file: File, base_offset: int) -> None:
+    def __init__(self, files: Files, path: Path, base_offset: int) -> None:
+        self.path = path
         self.base_offset = base_offset
         self.next_offset = base_offset
         self.size = 0
         """Bytes of whole batches; the file itself may be longer until a torn tail is cut."""
-        self.max_timestamp = _NO_TIMESTAMP
-        self._file = file
-        self._offsets = array("q")
-        self._positions = array("q")
-        self._max_timestamps_before = array("q")
+        self.first_timestamp = NO_TIMESTAMP
+        """The highest of the first batch, from which a segment's age is counted."""
+        self.max_timestamp = NO_TIMESTAMP
+        self.index = SegmentIndex()
+        self._max_timestamp_offset = base_offset
+        self._files = files
+        self._file: File | None = files.open(self.path)
 
-    def recover(self, on_batch: OnBatch, verify: bool) -> None:
+    @property
+    def is_sealed(self) -> bool:
+        """True if nothing can be appended any more."""
+        return self._file is None
+
+    def recover(self, settings: LogSettings, on_batch: OnBatch, verify: bool, gaps_before: int = 0) -> None:
         """Read the headers of the whole file, once, and index them. With ``verify``, check every batch's checksum too.
 
+        :param gaps_before: below this offset a cleaner may have left out batches and their offsets.
         :raises DamagedSegmentError: at the first byte that does not belong to a sound batch with the next offset; all
             batches before it have been indexed and reported.
         """
-        file_size = self._file.size()
-        window = _Window(self._file, _SCAN_CHUNK)
+        file = self._reader()
+        file_size = file.size()
+        window = _Window(file, _SCAN_CHUNK)
         while self.size < file_size:
             try:
                 header = peek_header(*window.at(self.size, HEADER_SIZE))
             except MalformedBatchError as error:
                 raise DamagedSegmentError(f"at byte {self.size}: {error}") from None
-            if header.base_offset != self.next_offset:
+            if not self.next_offset <= header.base_offset <= max(self.next_offset, gaps_before):
                 raise DamagedSegmentError(
                     f"at byte {self.size}: offset {header.base_offset} after {self.next_offset - 1}"
                 )
@@ -73,23 +85,39 @@ class Segment:
                 if not checksum_matches(header, batch):
                     raise DamagedSegmentError(f"at byte {self.size}: wrong checksum of the batch")
                 body = bytes(batch) if header.is_control else None
-            self._add(header)
+            self._add(header, settings)
             on_batch(header, body)
 
     def cut_tail(self) -> int:
         """Cut what follows the last sound batch, durably; returns how many bytes that was."""
-        torn = self._file.size() - self.size
+        file = self._writer()
+        torn = file.size() - self.size
         if torn:
-            self._file.truncate(self.size)
+            file.truncate(self.size)
         return torn
 
-    def append(self, header: BatchHeader, batch: bytes | bytearray) -> None:
+    def has_room(self, header: BatchHeader, settings: LogSettings) -> bool:
+        """False if the batch with ``header`` has to go into a new segment (Kafka: LogSegment.shouldRoll)."""
+        if header.last_offset - self.base_offset > _HIGHEST_RELATIVE_OFFSET:
+            return False
+        return not self.size or (
+            self.size + header.size <= settings.segment_bytes
+            and not self.is_older_than(settings.segment_ms, header.max_timestamp)
+            and len(self.index.offsets) < settings.segment_index_bytes // _OFFSET_ENTRY
+            and len(self.index.times) < settings.segment_index_bytes // _TIME_ENTRY
+        )
+
+    def is_older_than(self, age_ms: int, now_ms: int) -> bool:
+        """True if more than ``age_ms`` have passed at ``now_ms`` since its first batch, if that has a timestamp."""
+        return self.first_timestamp >= 0 and now_ms - self.first_timestamp > age_ms
+
+    def append(self, header: BatchHeader, batch: bytes | bytearray, settings: LogSettings) -> None:
         """Write ``batch``, whose header is ``header``, at the end.
 
         :raises OSError: as the file does; the segment must not be used again.
         """
-        self._file.append(memoryview(batch))
-        self._add(header)
+        self._writer().append(memoryview(batch))
+        self._add(header, settings)
 
     def read(self, offset: int, max_bytes: int, before: int, at_least_one: bool) -> bytes:
         """As :meth:`~dualwrite.broker.log.partition_log.PartitionLog.read`, within this segment."""
@@ -97,28 +125,32 @@ class Segment:
         stop = self._position_of(before)
         if stop - start > max_bytes:
             stop = self._last_boundary(start, start + max_bytes, at_least_one)
-        return self._file.read(start, stop - start) if stop > start else b""
+        return self._reader().read(start, stop - start) if stop > start else b""
 
-    def offset_for_timestamp(self, timestamp: int, before: int) -> tuple[int, int] | None:
-        """As :meth:`~dualwrite.broker.log.partition_log.PartitionLog.offset_for_timestamp`, within this segment."""
+    def offset_for_timestamp(self, timestamp: int, start: int, before: int) -> tuple[int, int] | None:
+        """As :meth:`~dualwrite.broker.log.partition_log.PartitionLog.offset_for_timestamp`, within this segment and
+        from offset ``start`` on."""
         if not self.size or self.max_timestamp < timestamp:
             return None
-        entry = max(0, bisect_left(self._max_timestamps_before, timestamp) - 1)
-        for position, header in self._headers_from(entry):
+        for position, header in self._headers_from(self.index.position_for_time(timestamp)):
             if header.base_offset >= before:
                 break
-            if header.max_timestamp >= timestamp:
-                found = self._first_record(position, header, timestamp)
-                return found if found[1] < before else None
+            if header.max_timestamp >= timestamp and header.last_offset >= start:
+                found = self._first_record(position, header, timestamp, start)
+                if found is not None:
+                    return found if found[1] < before else None
         return None
 
-    def highest_timestamp(self, before: int) -> int:
-        """The highest timestamp of the batches that end before ``before``; -1 if there is none."""
-        if before >= self.next_offset:
+    def highest_timestamp(self, start: int, before: int) -> int:
+        """The highest timestamp of the batches that end at or after ``start`` and before ``before``; -1 if there is
+        none."""
+        if start > self.base_offset:
+            highest, position = NO_TIMESTAMP, self._position_of(start)
+        elif before >= self.next_offset:
             return self.max_timestamp
-        entry = max(0, bisect_right(self._offsets, before) - 1)
-        highest = self._max_timestamps_before[entry]
-        for _, header in self._headers_from(entry):
+        else:
+            highest, position = self.index.highest_before(before)
+        for _, header in self._headers_from(position):
             if header.last_offset >= before:
                 break
             highest = max(highest, header.max_timestamp)
@@ -126,67 +158,101 @@ class Segment:
 
     def sync(self) -> None:
         """Return once everything appended before the call is on disk. May be called from another thread."""
-        self._file.sync()
+        file = self._file
+        if file is not None:
+            file.sync()
+
+    def seal(self, next_offset: int) -> None:
+        """Let go of the file: nothing is appended any more, and everything is on disk.
+
+        :param next_offset: where the following segment begins.
+        """
+        self.index.add_time(self.max_timestamp, self._max_timestamp_offset)
+        self.next_offset = next_offset
+        self._file = None  # closed when another thread that may be syncing it has done so
+
+    def batches(self) -> Iterator[tuple[BatchHeader, bytes]]:
+        """Every batch, for a sealed segment from any thread, and to the end even if it is removed meanwhile.
+
+        :raises FileNotFoundError: if it is gone already.
+        """
+        window = _Window(self._reader(), _SCAN_CHUNK)
+        position, end = 0, self.size
+        while position < end:
+            header = peek_header(*window.at(position, HEADER_SIZE))
+            buffer, at = window.at(position, header.size)
+            yield header, buffer[at : at + header.size]
+            position += header.size
 
     def close(self) -> None:
         """Release the file, without syncing it."""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
-    def _add(self, header: BatchHeader) -> None:
-        if not self._positions or self.size - self._positions[-1] >= _INDEX_INTERVAL:
-            self._offsets.append(header.base_offset)
-            self._positions.append(self.size)
-            self._max_timestamps_before.append(self.max_timestamp)
-        self.size += header.size
-        self.next_offset = header.next_offset
+    def _reader(self) -> File:
+        return self._files.reader(self.path) if self._file is None else self._file
+
+    def _writer(self) -> File:
+        assert self._file is not None, f"{self.path} is sealed"
+        return self._file
+
+    def _add(self, header: BatchHeader, settings: LogSettings) -> None:
         if header.max_timestamp > self.max_timestamp:
             self.max_timestamp = header.max_timestamp
+            self._max_timestamp_offset = header.last_offset
+        if not self.size:
+            self.first_timestamp = header.max_timestamp
+        elif self.size - self.index.last_position > settings.index_interval_bytes:
+            self.index.add(header.last_offset, self.size)
+            self.index.add_time(self.max_timestamp, self._max_timestamp_offset)
+        self.size += header.size
+        self.next_offset = header.next_offset
 
     def _position_of(self, offset: int) -> int:
-        """Where the batch that holds ``offset`` begins; the segment's beginning or end for one outside of it."""
+        """Where the first batch begins that ends at or after ``offset``; the segment's end if there is none."""
         if offset >= self.next_offset:
             return self.size
         if offset <= self.base_offset:
             return 0
-        position = self._positions[bisect_right(self._offsets, offset) - 1]
-        window = _Window(self._file, _LOOKUP_CHUNK)
-        while True:
+        position = self.index.position_before(offset)
+        window = _Window(self._reader(), _LOOKUP_CHUNK)
+        while position < self.size:
             _, last_offset, size = peek_extent(*window.at(position, HEADER_SIZE))
             if last_offset >= offset:
-                return position
+                break
             position += size
+        return position
 
     def _last_boundary(self, start: int, limit: int, at_least_one: bool) -> int:
         """The end of the last whole batch that ends at or before ``limit``, for a ``limit`` inside the segment; the end
         of the batch at ``start`` if that alone is too long and ``at_least_one``."""
-        position = max(start, self._positions[bisect_right(self._positions, limit) - 1])
-        window = _Window(self._file, _LOOKUP_CHUNK)
+        position = max(start, self.index.boundary_before(limit))
+        window = _Window(self._reader(), _LOOKUP_CHUNK)
         while True:
             _, _, size = peek_extent(*window.at(position, HEADER_SIZE))
             if position + size > limit:
                 return position + size if position == start and at_least_one else position
             position += size
 
-    def _headers_from(self, entry: int) -> Iterator[tuple[int, BatchHeader]]:
-        position = self._positions[entry]
-        window = _Window(self._file, _LOOKUP_CHUNK)
+    def _headers_from(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
+        window = _Window(self._reader(), _LOOKUP_CHUNK)
         while position < self.size:
             header = peek_header(*window.at(position, HEADER_SIZE))
             yield position, header
             position += header.size
 
-    def _first_record(self, position: int, header: BatchHeader, timestamp: int) -> tuple[int, int]:
-        """Timestamp and offset of the batch's first record at or after ``timestamp``. A batch whose records cannot be
-        opened (nonsense that a client wrote) answers with its base offset."""
-        inexact = header.max_timestamp, header.base_offset
+    def _first_record(self, position: int, header: BatchHeader, timestamp: int, start: int) -> tuple[int, int] | None:
+        """Timestamp and offset of the batch's first record at or after ``timestamp`` and offset ``start``. A batch
+        whose records cannot be opened (nonsense that a client wrote) answers with its base offset."""
+        inexact = header.max_timestamp, max(header.base_offset, start)
         try:
-            body = batch_body(header, self._file.read(position, header.size))
-            records = iterate_spans(header, body)
-            return next(
-                ((record.timestamp, record.offset) for record in records if record.timestamp >= timestamp), inexact
-            )
+            body = batch_body(header, self._reader().read(position, header.size))
+            found = [each for each in iterate_spans(header, body) if each.timestamp >= timestamp]
         except MalformedBatchError:
             return inexact
+        if not found:
+            return inexact
+        return next(((each.timestamp, each.offset) for each in found if each.offset >= start), None)
 
 
 class _Window:

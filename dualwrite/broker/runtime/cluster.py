@@ -32,7 +32,7 @@ from dualwrite.broker.facts.cluster import (
 from dualwrite.broker.log.partition_log import PartitionLog
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.broker.runtime.journaling import FlushedJournal
-from dualwrite.broker.runtime.partition import Partition, replay_into
+from dualwrite.broker.runtime.partition import Partition, log_settings, replay_into
 from dualwrite.broker.runtime.topic_directories import TopicDirectories
 from dualwrite.ids import TopicPartition
 from dualwrite.ports import Clock, Entropy, Files
@@ -102,8 +102,8 @@ class Cluster:
     def _open_partition(self, topic: TopicCreated, index: int) -> Partition:
         name = TopicPartition(topic.name, index)
         state = PartitionState()
-        segment_bytes = self.config(topic.name).segment_bytes
-        log = PartitionLog.open(self._files, self._directories.path(name), segment_bytes, replay_into(state))
+        settings = log_settings(self.config(topic.name))
+        log = PartitionLog.open(self._files, self._directories.path(name), settings, replay_into(state))
         if log.cut_bytes:
             logger.warning("%s: cut %d bytes that a crash left unfinished", name, log.cut_bytes)
         state.advance(state.end_offset)  # what was found on disk is durable: opening the log has synced it
@@ -203,7 +203,7 @@ class Cluster:
         self._configs.pop(topic, None)
         config = self.config(topic)
         for partition in self._partitions[topic]:
-            partition.log.segment_bytes = config.segment_bytes
+            partition.log.settings = log_settings(config)
 
     def add_internal(self, topic: TopicCreated, partition: Partition) -> None:
         """Make one of the broker's own topics, which has one partition, known under its name and id."""

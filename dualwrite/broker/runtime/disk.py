@@ -2,11 +2,14 @@
 
 import os
 import sys
+from collections import OrderedDict
 from pathlib import Path
+from threading import Lock
 
 from dualwrite.ports import File
 
 _MOST_PARTS = os.sysconf("SC_IOV_MAX")
+_MOST_READERS = 128
 
 if sys.platform == "darwin":  # there fsync() leaves the data in the drive's volatile cache
     import fcntl
@@ -22,9 +25,9 @@ else:
 class DiskFile:
     """A :class:`~dualwrite.ports.File` on a file system. One thread appends; any thread may read and sync."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, flags: int = os.O_RDWR | os.O_CREAT | os.O_APPEND) -> None:
         self._descriptor = -1  # until there is one to close
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
 
     def append(self, *parts: bytes | memoryview) -> None:
         """Write ``parts`` at the end, all of them.
@@ -73,12 +76,16 @@ class DiskFile:
             os.close(descriptor)
 
     def __del__(self) -> None:
-        """Release the descriptor of a log that was deleted when its last reader lets go of it, and not before."""
+        """Release the descriptor of a file that nobody closed when its last user lets go of it, and not before."""
         self.close()
 
 
 class DiskFiles:
     """:class:`~dualwrite.ports.Files` on the file systems of this machine."""
+
+    def __init__(self) -> None:
+        self._readers: OrderedDict[Path, DiskFile] = OrderedDict()
+        self._lock = Lock()
 
     def open(self, path: Path) -> File:
         """The file at ``path``, created if it is missing.
@@ -86,6 +93,22 @@ class DiskFiles:
         :raises OSError: if its directory is missing, or the process may not.
         """
         return DiskFile(path)
+
+    def reader(self, path: Path) -> File:
+        """The file at ``path`` for reading. The ones that were asked for last stay open; the others are closed when
+        their last user lets go of them.
+
+        :raises FileNotFoundError: if it is missing.
+        """
+        with self._lock:
+            found = self._readers.get(path)
+            if found is None:
+                found = self._readers[path] = DiskFile(path, os.O_RDONLY)
+                if len(self._readers) > _MOST_READERS:
+                    self._readers.popitem(last=False)
+            else:
+                self._readers.move_to_end(path)
+            return found
 
     def list(self, directory: Path) -> list[str]:
         """Names in ``directory``, sorted; empty if there is no such directory."""
@@ -107,6 +130,12 @@ class DiskFiles:
     def remove(self, path: Path) -> None:
         """Remove the file at ``path``."""
         os.unlink(path)
+        self._forget(path)
+
+    def rename(self, path: Path, name: str) -> None:
+        """Let the file at ``path`` be called ``name``, in place of any other."""
+        os.replace(path, path.with_name(name))
+        self._forget(path, path.with_name(name))
 
     def remove_directory(self, path: Path) -> None:
         """Remove the empty directory at ``path``."""
@@ -124,3 +153,8 @@ class DiskFiles:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def _forget(self, *paths: Path) -> None:
+        with self._lock:
+            for path in paths:
+                self._readers.pop(path, None)

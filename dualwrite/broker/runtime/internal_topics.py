@@ -14,6 +14,7 @@ from dualwrite.broker.core.partitions import PartitionState
 from dualwrite.broker.facts.cluster import TopicCreated
 from dualwrite.broker.log.journal import records_of, replay
 from dualwrite.broker.log.partition_log import PartitionLog
+from dualwrite.broker.log.settings import LogSettings
 from dualwrite.broker.runtime.cluster import Cluster
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.broker.runtime.partition import Partition, replay_into
@@ -67,7 +68,7 @@ class InternalTopic:
         settings = dict(SETTINGS[name])
         if segment_bytes is not None:
             settings["segment.bytes"] = str(segment_bytes)
-        log = PartitionLog.open(files, directory, int(settings["segment.bytes"]), replay_into(state))
+        log = PartitionLog.open(files, directory, LogSettings(int(settings["segment.bytes"])), replay_into(state))
         if log.cut_bytes:
             logger.warning("%s: cut %d bytes that a crash left unfinished", directory, log.cut_bytes)
         state.advance(state.end_offset)  # what was found on disk is durable: opening the log has synced it

@@ -5,7 +5,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from dualwrite.broker.core.partitions import PartitionState, Verdict
+from dualwrite.broker.core.topic_configs import TopicConfig
 from dualwrite.broker.log.partition_log import PartitionLog
+from dualwrite.broker.log.replacement import Replacement
+from dualwrite.broker.log.settings import LogSettings
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.ids import ProducerIdentity, TopicPartition
 from dualwrite.records.control import Marker, build_marker, read_coordinator_epoch, read_marker
@@ -92,6 +95,20 @@ class Partition:
         for reader in self._readers:
             reader.set()
 
+    def truncate_before(self, offset: int) -> None:
+        """Let the log begin at ``offset``, which is not above the high watermark, and not earlier; durably.
+
+        Producers and open transactions stay known, as they do in Kafka.
+        """
+        with self._flusher.critical():
+            self.log.truncate_before(offset)
+            self.state.forget_aborted(lambda ended: ended.last_offset < self.log.start_offset)
+
+    def replace(self, replacement: Replacement) -> bool:
+        """Put what a cleaner wrote in the place of its old segments; False if they are gone, and it with them."""
+        with self._flusher.critical():
+            return self.log.replace(replacement)
+
     def visible_before(self, committed_only: bool) -> int:
         """The offset below which a reader sees records: the LSO for read_committed, else the high watermark."""
         return self.last_stable_offset if committed_only else self.state.high_watermark
@@ -115,6 +132,11 @@ class Partition:
     def remove_reader(self, reader: asyncio.Event) -> None:
         """Forget ``reader``."""
         self._readers.discard(reader)
+
+
+def log_settings(config: TopicConfig) -> LogSettings:
+    """What the log of a topic with ``config`` goes by."""
+    return LogSettings(config.segment_bytes, config.roll_ms, config.segment_index_bytes, config.index_interval_bytes)
 
 
 def replay_into(state: PartitionState) -> Callable[[BatchHeader, bytes | None], None]:

@@ -6,15 +6,12 @@ given up; a new topic never sees it.
 """
 
 import logging
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from dualwrite.broker.log.partition_log import read_recovery_point
+from dualwrite.broker.log.layout import belongs_to_log, read_recovery_point
 from dualwrite.ids import TopicPartition
 from dualwrite.ports import Files
-
-_OF_A_LOG = re.compile(r"\d{20}\..*|.*\.log")
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +39,7 @@ class TopicDirectories:
     def clear(self, paths: Sequence[Path]) -> None:
         """Remove what would pass for the log of new partitions in ``paths``, durably."""
         for path in paths:
-            names = [name for name in self._files.list(path) if _OF_A_LOG.fullmatch(name)]
+            names = [name for name in self._files.list(path) if belongs_to_log(name)]
             for name in names:
                 logger.warning("removing %s, which a crash left without its topic", path / name)
                 self._files.remove(path / name)

@@ -1,0 +1,88 @@
+"""What the files of a log are called, and the notes beside them: one number each, changed in one step.
+
+``00000000000000000042.log`` is a segment, ``.index``, ``.timeindex`` and ``.txnindex`` go with it, and ``.snapshot`` is
+what the partition knew at that offset, as Kafka names them. Notes are this broker's own (Kafka has one file of each for
+all partitions): ``recovery-point``, ``log-start-offset``, ``cleaned-before``.
+"""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from dualwrite.errors import CorruptLogError
+from dualwrite.ports import Files
+
+LOG = ".log"
+OFFSET_INDEX = ".index"
+TIME_INDEX = ".timeindex"
+TRANSACTION_INDEX = ".txnindex"
+SNAPSHOT = ".snapshot"
+INDEXES = (OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX)
+
+RECOVERY_POINT = "recovery-point"
+LOG_START_OFFSET = "log-start-offset"
+CLEANED_BEFORE = "cleaned-before"
+_NOTES = (RECOVERY_POINT, LOG_START_OFFSET, CLEANED_BEFORE)
+
+_UNFINISHED = ".tmp"
+_STEM = re.compile(r"\d{20}")
+
+
+def name_at(offset: int, suffix: str) -> str:
+    """The name of the file of kind ``suffix`` at ``offset``."""
+    return f"{offset:020}{suffix}"
+
+
+def offsets_of(names: Iterable[str], suffix: str) -> list[int]:
+    """The offsets in those of ``names`` that are of kind ``suffix``, in order."""
+    stems = (name.removesuffix(suffix) for name in names if name.endswith(suffix))
+    return sorted(int(stem) for stem in stems if _STEM.fullmatch(stem))
+
+
+def segment_offsets(directory: Path, names: Iterable[str]) -> list[int]:
+    """The base offsets of the segments among the ``names`` in ``directory``, in order.
+
+    :raises CorruptLogError: if a file has the suffix of a segment, but no segment's name.
+    """
+    segments = [name for name in names if name.endswith(LOG)]
+    for name in segments:
+        if not _STEM.fullmatch(name.removesuffix(LOG)):
+            raise CorruptLogError(f"{directory / name}: no segment is named like that; move the file away")
+    return offsets_of(segments, LOG)
+
+
+def belongs_to_log(name: str) -> bool:
+    """True if a file called ``name`` is part of a log, or claims to be, or says something about one."""
+    return name.endswith((LOG, _UNFINISHED)) or name in _NOTES or _STEM.match(name) is not None
+
+
+def read_note(files: Files, path: Path) -> int:
+    """The number that was noted in the file at ``path``, 0 if there is none."""
+    if path.name not in files.list(path.parent):
+        return 0
+    note = files.reader(path)
+    text = note.read(0, note.size())
+    # A note that was left unfinished promises nothing.
+    return int(text) if text.endswith(b"\n") and text.strip().isdigit() else 0
+
+
+def write_note(files: Files, path: Path, number: int) -> None:
+    """Note ``number`` in the file at ``path``: durably, and a crash leaves the old number or the new one."""
+    replace_file(files, path, b"%d\n" % number)
+
+
+def replace_file(files: Files, path: Path, content: bytes) -> None:
+    """Let ``content`` be what the file at ``path`` holds, durably and in one step."""
+    unfinished = path.with_name(path.name + _UNFINISHED)
+    file = files.open(unfinished)
+    file.truncate(0)  # a crash may have left it
+    file.append(content)
+    file.sync()
+    file.close()
+    files.rename(unfinished, path.name)
+    files.sync_directory(path.parent)
+
+
+def read_recovery_point(files: Files, directory: Path) -> int:
+    """The offset up to which the log in ``directory`` is known to be whole on disk; 0 if that was never noted."""
+    return read_note(files, directory / RECOVERY_POINT)

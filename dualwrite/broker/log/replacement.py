@@ -1,0 +1,97 @@
+"""One segment in place of several: what a cleaner writes, and how it comes into the log (Kafka: UnifiedLog's
+replaceSegments).
+
+The new segment is written as ``BASE.cleaned``, which a start removes. Once it is on disk it is renamed to
+``BASE.END.swap``: from then on it stands for everything from BASE to END, and a start finishes what a crash left.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from dualwrite.broker.log.layout import INDEXES, LOG, name_at, offsets_of
+from dualwrite.broker.log.segment import Segment
+from dualwrite.broker.log.settings import LogSettings
+from dualwrite.ports import Files
+from dualwrite.records.header import peek_header
+
+CLEANED = ".cleaned"
+_SWAP = re.compile(r"(\d{20})\.(\d{20})\.swap")
+
+
+class Replacement:
+    """A segment to be, in place of ``old`` ones that follow each other. Made by ``PartitionLog.begin_replacement``; one
+    thread at a time, any thread.
+
+    What the new segment holds are batches of the old ones, in their order, some of them rewritten with fewer records;
+    the offsets of the records that are left do not change.
+    """
+
+    def __init__(self, files: Files, directory: Path, old: Sequence[Segment], settings: LogSettings) -> None:
+        self.old = tuple(old)
+        self.base_offset = self.old[0].base_offset
+        self.end_offset = self.old[-1].next_offset
+        self._files = files
+        self._settings = settings
+        path = directory / name_at(self.base_offset, CLEANED)
+        self.segment = Segment(files, path, self.base_offset)
+
+    @property
+    def size(self) -> int:
+        """Bytes so far."""
+        return self.segment.size
+
+    def append(self, batch: bytes) -> None:
+        """Write the next batch, with the offsets that it has in the log."""
+        header = peek_header(batch)
+        assert self.segment.next_offset <= header.base_offset, f"{header.base_offset} goes back"
+        assert header.next_offset <= self.end_offset, f"{header.base_offset} is not among the old segments"
+        self.segment.append(header, batch, self._settings)
+
+    def finish(self) -> None:
+        """Return once it is on disk; then it may be given to ``PartitionLog.replace``."""
+        self.segment.sync()
+        self.segment.seal(self.end_offset)
+
+    def discard(self) -> None:
+        """Give it up, and remove what was written."""
+        self.segment.close()
+        self._files.remove(self.segment.path)
+
+
+def swap_in(files: Files, directory: Path, replacement: Replacement) -> Segment:
+    """Let the finished ``replacement`` stand for its old segments, whatever happens from now on; the new segment."""
+    name = f"{replacement.base_offset:020}.{replacement.end_offset:020}.swap"
+    files.rename(replacement.segment.path, name)
+    files.sync_directory(directory)
+    _complete(files, directory, name)
+    replacement.segment.path = directory / name_at(replacement.base_offset, LOG)
+    return replacement.segment
+
+
+def finish_replacements(files: Files, directory: Path) -> None:
+    """Remove the segments that a crash left unfinished, and put those in place that were finished."""
+    for name in files.list(directory):
+        if name.endswith(CLEANED):
+            files.remove(directory / name)
+        elif _SWAP.fullmatch(name):
+            _complete(files, directory, name)
+
+
+def _complete(files: Files, directory: Path, swap: str) -> None:
+    match = _SWAP.fullmatch(swap)
+    assert match is not None
+    base, end = int(match[1]), int(match[2])
+    names = files.list(directory)
+    # First and for good: an index of an old segment must never be taken for one of the new.
+    for suffix in INDEXES:
+        _remove(files, directory, [each for each in offsets_of(names, suffix) if base <= each < end], suffix)
+    _remove(files, directory, [each for each in offsets_of(names, LOG) if base < each < end], LOG)
+    files.sync_directory(directory)
+    files.rename(directory / swap, name_at(base, LOG))
+    files.sync_directory(directory)
+
+
+def _remove(files: Files, directory: Path, offsets: Sequence[int], suffix: str) -> None:
+    for offset in offsets:
+        files.remove(directory / name_at(offset, suffix))
