@@ -1,4 +1,4 @@
-"""Writes states.md, protocol.md and metrics.md of docs/reference from the code's own tables: ``python docs/draw.py``.
+"""Writes states.md, apis.md and metrics.md of docs/reference from the code's own tables: ``python docs/draw.py``.
 
 A test compares the pages with what this would write.
 """
@@ -6,7 +6,8 @@ A test compares the pages with what this would write.
 from collections.abc import Iterator
 from pathlib import Path
 
-from dualwrite.broker.api.routes import advertised
+from dualwrite.broker.api import api_versions
+from dualwrite.broker.api.routes import MODULES, ROUTES
 from dualwrite.broker.core.transactions import TRANSITIONS as TRANSACTION_TRANSITIONS
 from dualwrite.broker.metrics import METRICS, PREFIX
 from dualwrite.coordinator.machine import STEPS, TRANSITIONS
@@ -14,30 +15,159 @@ from dualwrite.wire.apis import ApiKey
 
 REFERENCE = Path(__file__).parent / "reference"
 
+# Every API of a broker of Apache Kafka 4.4.0: key, name, first and last version (its ApiKeys, without unstable ones).
+KAFKA_4_4 = {
+    0: ("Produce", 3, 13),
+    1: ("Fetch", 4, 18),
+    2: ("ListOffsets", 1, 11),
+    3: ("Metadata", 0, 13),
+    8: ("OffsetCommit", 2, 10),
+    9: ("OffsetFetch", 1, 10),
+    10: ("FindCoordinator", 0, 6),
+    11: ("JoinGroup", 0, 9),
+    12: ("Heartbeat", 0, 4),
+    13: ("LeaveGroup", 0, 5),
+    14: ("SyncGroup", 0, 5),
+    15: ("DescribeGroups", 0, 6),
+    16: ("ListGroups", 0, 5),
+    17: ("SaslHandshake", 0, 1),
+    18: ("ApiVersions", 0, 5),
+    19: ("CreateTopics", 2, 7),
+    20: ("DeleteTopics", 1, 6),
+    21: ("DeleteRecords", 0, 2),
+    22: ("InitProducerId", 0, 5),
+    23: ("OffsetForLeaderEpoch", 2, 4),
+    24: ("AddPartitionsToTxn", 0, 5),
+    25: ("AddOffsetsToTxn", 0, 4),
+    26: ("EndTxn", 0, 5),
+    27: ("WriteTxnMarkers", 1, 2),
+    28: ("TxnOffsetCommit", 0, 6),
+    29: ("DescribeAcls", 1, 3),
+    30: ("CreateAcls", 1, 3),
+    31: ("DeleteAcls", 1, 3),
+    32: ("DescribeConfigs", 1, 4),
+    33: ("AlterConfigs", 0, 2),
+    34: ("AlterReplicaLogDirs", 1, 2),
+    35: ("DescribeLogDirs", 1, 5),
+    36: ("SaslAuthenticate", 0, 2),
+    37: ("CreatePartitions", 0, 3),
+    38: ("CreateDelegationToken", 1, 3),
+    39: ("RenewDelegationToken", 1, 2),
+    40: ("ExpireDelegationToken", 1, 2),
+    41: ("DescribeDelegationToken", 1, 3),
+    42: ("DeleteGroups", 0, 3),
+    43: ("ElectLeaders", 0, 2),
+    44: ("IncrementalAlterConfigs", 0, 1),
+    45: ("AlterPartitionReassignments", 0, 1),
+    46: ("ListPartitionReassignments", 0, 0),
+    47: ("OffsetDelete", 0, 0),
+    48: ("DescribeClientQuotas", 0, 1),
+    49: ("AlterClientQuotas", 0, 1),
+    50: ("DescribeUserScramCredentials", 0, 0),
+    51: ("AlterUserScramCredentials", 0, 0),
+    55: ("DescribeQuorum", 0, 2),
+    57: ("UpdateFeatures", 0, 2),
+    60: ("DescribeCluster", 0, 2),
+    61: ("DescribeProducers", 0, 0),
+    64: ("UnregisterBroker", 0, 0),
+    65: ("DescribeTransactions", 0, 0),
+    66: ("ListTransactions", 0, 2),
+    68: ("ConsumerGroupHeartbeat", 0, 1),
+    69: ("ConsumerGroupDescribe", 0, 1),
+    71: ("GetTelemetrySubscriptions", 0, 0),
+    72: ("PushTelemetry", 0, 0),
+    74: ("ListConfigResources", 0, 1),
+    75: ("DescribeTopicPartitions", 0, 0),
+    76: ("ShareGroupHeartbeat", 1, 1),
+    77: ("ShareGroupDescribe", 1, 1),
+    78: ("ShareFetch", 1, 2),
+    79: ("ShareAcknowledge", 1, 2),
+    80: ("AddRaftVoter", 0, 1),
+    81: ("RemoveRaftVoter", 0, 0),
+    83: ("InitializeShareGroupState", 0, 0),
+    84: ("ReadShareGroupState", 0, 0),
+    85: ("WriteShareGroupState", 0, 1),
+    86: ("DeleteShareGroupState", 0, 0),
+    87: ("ReadShareGroupStateSummary", 0, 1),
+    88: ("StreamsGroupHeartbeat", 0, 1),
+    89: ("StreamsGroupDescribe", 0, 1),
+    90: ("DescribeShareGroupOffsets", 0, 1),
+    91: ("AlterShareGroupOffsets", 0, 0),
+    92: ("DeleteShareGroupOffsets", 0, 0),
+    93: ("StreamsGroupTopologyDescriptionUpdate", 0, 0),
+    94: ("UnregisterController", 0, 0),
+}
+
+# What is missing though every version is answered.
+PARTIAL = {
+    ApiKey.FETCH: "fetch sessions are declined, which clients answer with full fetches",
+    ApiKey.DESCRIBE_CONFIGS: "topics and the broker; no loggers, groups, client metrics",
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: "topics, and the broker's defaults for them; no loggers, groups, client metrics",
+    ApiKey.ALTER_CONFIGS: "topics, and the broker's defaults for them",
+}
+
+_ACLS, _QUOTAS, _ONE_NODE = "no ACLs yet", "no quotas", "a single node has nothing of the kind"
+_SHARES, _STREAMS = "no share groups", "no streams groups"
+_NEXT_PROTOCOL, _TELEMETRY, _TOKENS = "classic groups only", "no client telemetry", "no delegation tokens"
+
+# Why an API is not there.
+NOT_HERE = {
+    **dict.fromkeys((29, 30, 31), _ACLS),
+    **dict.fromkeys((38, 39, 40, 41), _TOKENS),
+    **dict.fromkeys((48, 49), _QUOTAS),
+    **dict.fromkeys((34, 43, 45, 46, 55, 57, 64, 80, 81, 94), _ONE_NODE),
+    **dict.fromkeys((68, 69), _NEXT_PROTOCOL),
+    **dict.fromkeys((71, 72), _TELEMETRY),
+    **dict.fromkeys((76, 77, 78, 79, 83, 84, 85, 86, 87, 90, 91, 92), _SHARES),
+    **dict.fromkeys((88, 89, 93), _STREAMS),
+}
+
 # What of a KIP works in the bundled broker, what does not, and why.
 KIPS = [
-    ("98", "idempotence and transactions", "all but offsets in transactions"),
     ("74", "one batch at least, however small max_bytes is", "all"),
+    ("98", "idempotence and transactions", "all but offsets in transactions"),
+    ("195", "CreatePartitions", "all"),
+    ("226", "settings of the running broker", "those that give topics their defaults; the others need a restart"),
     ("227", "fetch sessions", "declined: clients send full fetches"),
+    ("320", "OffsetForLeaderEpoch", "all: the one epoch is 0"),
+    ("339", "IncrementalAlterConfigs", "topics and the broker"),
     ("360", "InitProducerId with the expected identity", "all"),
+    ("392", "fetching from the closest replica", "no: there is one"),
+    ("405", "tiered storage", "no; ListOffsets knows its timestamps"),
+    ("430", "what a client may do", "everything: no ACLs yet"),
     ("447", "offsets of many partitions by one producer", "no: no offsets in transactions yet"),
     ("464", "default partition count in CreateTopics", "all"),
     ("511", "ApiVersions names the client, and is answered in v0 if its version is unknown", "all"),
     ("516", "topic ids", "all"),
+    ("525", "CreateTopics answers the settings", "all"),
+    ("533", "a default timeout for the Admin client", "nothing for a broker to do"),
+    ("569", "types and documentation of settings", "all"),
     ("588", "PRODUCER_FENCED", "all"),
+    ("599", "quotas for topic operations", "no quotas"),
     (
         "664",
         "DescribeTransactions, ListTransactions, DescribeProducers",
         "all, WriteTxnMarkers from an operator included",
     ),
+    ("679", "producers are idempotent by default", "nothing for a broker to do"),
+    ("699", "FindCoordinator for several keys", "all"),
+    ("700", "DescribeCluster", "all"),
     ("709", "OffsetFetch of several groups", "all"),
+    ("714", "client telemetry", "no"),
     ("734", "offset of the highest timestamp", "all"),
+    ("827", "sizes of volumes in DescribeLogDirs", "all"),
     ("848", "the next consumer protocol", "topic ids in OffsetCommit and OffsetFetch; no group membership yet"),
     ("890", "part 1: no hanging transactions; part 2: an epoch for each transaction", "all but TxnOffsetCommit"),
+    ("919", "endpoints of controllers", "there are none, which DescribeCluster says"),
+    ("932", "share groups", "no"),
     ("939", "two-phase commit", "all but the ACL operation TWO_PHASE_COMMIT: no ACLs yet"),
+    ("966", "DescribeTopicPartitions", "all; no replicas, so none is eligible"),
     ("994", "ListTransactions by duration", "all"),
-    ("1228", "WriteTxnMarkers says the transaction's version", "all"),
+    ("1030", "the least values of settings", "all for topics; log.segment.bytes of the broker may be smaller"),
+    ("1142", "ListConfigResources", "all"),
     ("1152", "ListTransactions by pattern", "all"),
+    ("1228", "WriteTxnMarkers says the transaction's version", "all"),
+    ("1242", "ApiVersions v5: the cluster that a client means", "all"),
 ]
 
 
@@ -46,9 +176,9 @@ def states_page() -> str:
     return "\n".join(["# State machines", "", _GENERATED, "", *_dual_write(), "", *_transactions(), ""])
 
 
-def protocol_page() -> str:
+def apis_page() -> str:
     """What the bundled broker speaks."""
-    return "\n".join(["# What the bundled broker speaks", "", _GENERATED, "", *_apis(), "", *_kips(), ""])
+    return "\n".join(["# What the bundled broker speaks", "", _GENERATED, "", *_overview(), "", *_apis(), *_kips(), ""])
 
 
 _GENERATED = "Written by `python docs/draw.py` from the code; a test compares."
@@ -98,18 +228,42 @@ password: keep it to a network that you trust. The values are read when they are
 _TABLE = ("| metric | kind | labels | meaning |", "|---|---|---|---|")
 
 
-def _apis() -> Iterator[str]:
-    yield "| API | key | versions |"
-    yield "|---|---|---|"
-    for key, versions in advertised():
-        name = "".join(word.capitalize() for word in ApiKey(key).name.split("_"))
-        yield f"| {name} | {int(key)} | {versions[0]} to {versions[-1]} |"
+def _overview() -> Iterator[str]:
+    yield "| API | key | versions | Apache Kafka 4.4 | what works |"
+    yield "|---|---|---|---|---|"
+    for key, (name, first, last) in KAFKA_4_4.items():
+        theirs = f"{first} to {last}"
+        if key not in ROUTES:
+            yield f"| {name} | {key} | | {theirs} | no: {NOT_HERE.get(key, 'not yet')} |"
+            continue
+        versions = ROUTES[ApiKey(key)].versions
+        yield f"| {name} | {key} | {versions[0]} to {versions[-1]} | {theirs} | {_what_works(ApiKey(key), last)} |"
     yield ""
-    yield "Produce is advertised from v0, as Apache Kafka does, and works from v3."
-    yield "The finalized feature is `transaction.version=2`."
+    yield "Produce is advertised from v0, as Apache Kafka does. InitProducerId v6 (KIP-939) is unstable in Apache Kafka"
+    yield "4.4, offered there by `unstable.api.versions.enable` only. The finalized feature is `transaction.version=2`."
+
+
+def _what_works(key: ApiKey, last: int) -> str:
+    latest = ROUTES[key].versions[-1]
+    missing = [f"no v{latest + 1}" if last == latest + 1 else f"nothing above v{latest}"] if last > latest else []
+    missing += [PARTIAL[key]] if key in PARTIAL else []
+    return "partial: " + "; ".join(missing) if missing else "all"
+
+
+def _apis() -> Iterator[str]:
+    yield "## Each API"
+    yield ""
+    for module in sorted((*MODULES, api_versions), key=lambda module: int(module.KEY)):
+        title, _, specification = (module.__doc__ or "").strip().partition("\n")
+        yield f"### {title.rstrip('.')}"
+        yield ""
+        yield from specification.strip().replace("``", "`").splitlines()
+        yield ""
 
 
 def _kips() -> Iterator[str]:
+    yield "## KIPs"
+    yield ""
     yield "| KIP | what it is | what works |"
     yield "|---|---|---|"
     for number, what, works in KIPS:
@@ -119,7 +273,7 @@ def _kips() -> Iterator[str]:
 def main() -> None:
     """Write the pages."""
     (REFERENCE / "states.md").write_text(states_page())
-    (REFERENCE / "protocol.md").write_text(protocol_page())
+    (REFERENCE / "apis.md").write_text(apis_page())
     (REFERENCE / "metrics.md").write_text(metrics_page())
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.ids import ProducerIdentity
-from dualwrite.wire.apis import Message, WriteTxnMarkersRequest
+from dualwrite.wire.apis import WriteTxnMarkersRequest
 from dualwrite.wire.error_codes import ErrorCode
 from tests.broker.calls import (
     LATEST,
@@ -25,6 +25,7 @@ from tests.broker.calls import (
     tx_batch,
     unique,
 )
+from tests.broker.marker_calls import marker, write
 from tests.broker.raw import RawClient
 
 VERSIONS = (1, 2)
@@ -35,32 +36,6 @@ def careless(tmp_path: Path) -> Iterator[EmbeddedBroker]:
     """A broker that does not verify what clients of the older protocol write: only there can a transaction hang."""
     with EmbeddedBroker(tmp_path, config={"transaction.partition.verification.enable": "false"}) as running:
         yield running
-
-
-def marker(
-    producer: ProducerIdentity, *partitions: tuple[str, int], commit: bool = False, epoch: int = 0, version: int = 0
-) -> Message:
-    """One marker of a request, for partitions of topics that are all different."""
-    entry = WriteTxnMarkersRequest.WritableTxnMarker
-    return entry(
-        producer_id=producer.producer_id,
-        producer_epoch=producer.epoch,
-        transaction_result=commit,
-        topics=[entry.WritableTxnMarkerTopic(name=name, partition_indexes=[index]) for name, index in partitions],
-        coordinator_epoch=epoch,
-        transaction_version=version,
-    )
-
-
-def write(client: RawClient, *markers: Message, version: int = 2) -> dict[tuple[int, str, int], ErrorCode]:
-    """What is answered: (producer id, topic, partition) -> error."""
-    answer = client.ask(WriteTxnMarkersRequest(markers=list(markers)), version)
-    return {
-        (result.producer_id, topic.name, entry.partition_index): ErrorCode(entry.error_code)
-        for result in answer.markers
-        for topic in result.topics
-        for entry in topic.partitions
-    }
 
 
 def start_of(client: RawClient, topic: str, producer: ProducerIdentity) -> int:

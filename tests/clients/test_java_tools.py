@@ -12,6 +12,7 @@ from tests.broker.calls import (
     batch,
     describe,
     end,
+    metadata,
     new_producer,
     new_topic,
     open_transaction,
@@ -85,6 +86,55 @@ def test_offsets_are_told_by_special_timestamp(broker: EmbeddedBroker, client: R
     }
     offsets = {"latest": 3, "earliest": 0, "max-timestamp": 1, "1500": 1}
     assert told == {"5000": "", **{time: f"{topic}:0:{offset}" for time, offset in offsets.items()}}
+
+
+def test_a_topic_is_described_grows_and_goes(broker: EmbeddedBroker) -> None:
+    topic = unique("topic")
+    settings = ("--config", "retention.ms=5000", "--config", "cleanup.policy=compact")
+    tool("TopicCommand", *on(broker), "--create", "--topic", topic, "--partitions", "2", *settings)
+    tool("TopicCommand", *on(broker), "--alter", "--topic", topic, "--partitions", "4")
+    said = tool("TopicCommand", *on(broker), "--describe", "--topic", topic)
+    assert "PartitionCount: 4" in said
+    assert re.findall(r"Configs: (\S+)", said) == ["cleanup.policy=compact,retention.ms=5000"]
+    assert re.findall(r"Partition: (\d) +Leader: 0", said.replace("\t", " ")) == ["0", "1", "2", "3"]
+    tool("TopicCommand", *on(broker), "--delete", "--topic", topic)
+    assert topic not in tool("TopicCommand", *on(broker), "--list").split()
+
+
+def test_sizes_are_told_by_directory(broker: EmbeddedBroker, client: RawClient) -> None:
+    topic = new_topic(client)
+    content = batch([b"v"])
+    produce(client, topic, content)
+    said = tool("LogDirsCommand", *on(broker), "--describe", "--topic-list", topic)
+    (told,) = json.loads(said.splitlines()[-1])["brokers"]
+    ((partition,),) = [entry["partitions"] for entry in told["logDirs"]]
+    assert (partition["partition"], partition["size"]) == (f"{topic}-0", len(content))
+
+
+# --- the cluster
+
+
+def test_the_cluster_tells_its_id_its_features_and_its_one_node(broker: EmbeddedBroker, client: RawClient) -> None:
+    assert tool("ClusterTool", "cluster-id", *on(broker)).strip() == f"Cluster ID: {metadata(client).cluster_id}"
+    (node,) = table(tool("ClusterTool", "list-endpoints", *on(broker)))
+    assert (node[0], f"{node[1]}:{node[2]}") == ("0", broker.bootstrap_servers)
+    features = tool("FeatureCommand", *on(broker), "describe").split()
+    assert features[features.index("transaction.version") :][:6] == [
+        "transaction.version", "SupportedMinVersion:", "0", "SupportedMaxVersion:", "2", "FinalizedVersionLevel:",
+    ]  # fmt: skip
+    assert "Produce(0): 0 to 13 [usable: 13]" in tool("BrokerApiVersionsCommand", *on(broker))
+
+
+def test_the_client_compatibility_test_passes(broker: EmbeddedBroker, client: RawClient) -> None:
+    able = (
+        "--offsets-for-times-supported", "--cluster-id-supported", "--create-topics-supported",
+        "--describe-configs-supported", "--idempotent-producer-supported",
+    )  # fmt: skip
+    arguments = [part for ability in able for part in (ability, "True")]
+    for unable in ("--describe-acls-supported", "--expect-record-too-large-exception"):
+        arguments += [unable, "False"]
+    arguments += ["--num-cluster-nodes", "1"]
+    assert "SUCCESS" in tool("ClientCompatibilityTest", *on(broker), "--topic", new_topic(client), *arguments)
 
 
 # --- transactions

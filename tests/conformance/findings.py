@@ -121,6 +121,11 @@ FINDINGS: dict[tuple[str, str], Finding] = {
     (_TWO_PHASES, "neither, then"): Finding(
         _TODAY, "error=NONE state='Empty' timeout=60000 started=-1 producer=p4:0 partitions=[]", _NEXT_NUMBER
     ),
+    ("markers.markers_of_an_open_transaction", "no epoch"): Finding(
+        _TODAY,
+        "errors=[INVALID_REQUEST] epoch=1 sequence=0 coordinator=-1 start=0",
+        "UNKNOWN_SERVER_ERROR would not say what is wrong",
+    ),
     ("reading.aborted_transactions_among_many", "only the first batch"): Finding(
         _TODAY,
         "high_watermark=12 stable=12 start=0 aborted=[['p1:0', 0]] batches=[0]",

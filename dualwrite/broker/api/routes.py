@@ -45,7 +45,7 @@ class Route(NamedTuple):
     handle: Handler
 
 
-_MODULES: tuple[ModuleType, ...] = (
+MODULES: tuple[ModuleType, ...] = (
     produce,
     fetch,
     list_offsets,
@@ -80,7 +80,7 @@ async def _answer_api_versions(request: Message, version: int, broker: BrokerCon
 
 ROUTES: dict[ApiKey, Route] = {
     api_versions.KEY: Route(api_versions.VERSIONS, _answer_api_versions),
-    **{module.KEY: Route(module.VERSIONS, module.handle) for module in _MODULES},
+    **{module.KEY: Route(module.VERSIONS, module.handle) for module in MODULES},
 }
 
 
