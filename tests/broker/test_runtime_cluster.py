@@ -2,6 +2,7 @@
 
 import random
 import uuid
+from pathlib import Path
 
 import pytest
 
@@ -181,5 +182,37 @@ def test_an_illegal_fact_stops_the_broker_before_it_is_on_disk(
         with pytest.raises(AssertionError):
             rooms.cluster._record(fact)
         assert files.appends.count == before
+
+    run(main())
+
+
+def test_a_cleaning_that_is_under_way_does_not_keep_a_topic_from_being_deleted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class InUse(MemoryFiles):
+        """Somebody removes one file of a directory that is being emptied, and writes another."""
+
+        once = True
+
+        def list(self, directory: Path) -> list[str]:
+            names = super().list(directory)
+            if self.once and "00000000000000000000.log" in names:
+                self.once = False
+                names.append("00000000000000000000.cleaned")
+            return names
+
+        def sync_directory(self, path: Path) -> None:
+            super().sync_directory(path)
+            if path.name == "t-0" and not self.once and not super().list(path):
+                self.open(path / "00000000000000000000.swap")
+
+    async def main() -> None:
+        files = InUse()
+        rooms = await (await opened(files)).with_topic(1)
+        append(rooms.partition(0), b"old")
+        await rooms.cluster.delete_topic("t")
+        assert "in use" in caplog.text
+        assert rooms.cluster.create_topic(CreateTopic("t", 1)).error is ErrorCode.NONE
+        assert read_log(rooms.partition(0)) == []
 
     run(main())

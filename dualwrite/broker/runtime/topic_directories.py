@@ -5,8 +5,10 @@ a crash can come between the deletion of a topic and that of its files. Nobody w
 given up; a new topic never sees it.
 """
 
+import errno
 import logging
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from dualwrite.broker.log.layout import belongs_to_log, read_recovery_point
@@ -52,8 +54,14 @@ class TopicDirectories:
         found = [path for path in paths if path.name in present]
         for path in found:
             for name in self._files.list(path):
-                self._files.remove(path / name)
+                with suppress(FileNotFoundError):  # a cleaning that was under way has removed its own
+                    self._files.remove(path / name)
             self._files.sync_directory(path)
-            self._files.remove_directory(path)
+            try:
+                self._files.remove_directory(path)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                logger.warning("%s is in use: its last files go when a topic of that name is made, or at a start", path)
         if found:
             self._files.sync_directory(self._data_dir)
