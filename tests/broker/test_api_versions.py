@@ -30,6 +30,7 @@ EXPECTED = {
     ApiKey.LIST_TRANSACTIONS: (0, 2),
     ApiKey.WRITE_TXN_MARKERS: (1, 2),
     ApiKey.DELETE_TOPICS: (1, 6),
+    ApiKey.DELETE_RECORDS: (0, 2),
     ApiKey.CREATE_PARTITIONS: (0, 3),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: (2, 4),
     ApiKey.DESCRIBE_CLUSTER: (0, 2),
