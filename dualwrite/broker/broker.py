@@ -17,11 +17,13 @@ from typing import IO, TYPE_CHECKING, Any
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.config import BrokerOptions
 from dualwrite.broker.runtime.cluster import Cluster
+from dualwrite.broker.runtime.compaction import Compaction
 from dualwrite.broker.runtime.coordinator import TransactionCoordinator
 from dualwrite.broker.runtime.disk import DiskFiles
 from dualwrite.broker.runtime.flusher import Flusher, stop_process
 from dualwrite.broker.runtime.meters import Meters
 from dualwrite.broker.runtime.offsets import GroupOffsets
+from dualwrite.broker.runtime.retention import Retention
 from dualwrite.broker.server import Server, listen
 from dualwrite.errors import ConfigurationError
 
@@ -113,12 +115,15 @@ async def _serve(options: BrokerOptions) -> None:
     if options.ready_file is not None:
         host = f"[{options.host}]" if ":" in options.host else options.host
         _write_ready_file(options.ready_file, f"{host}:{port}")
-    chores = [loop.create_task(_repeat(chore, every_ms / 1000)) for chore, every_ms in _chores(options, context)]
+    compaction = Compaction(DiskFiles(), context.cluster, flusher, context.clock, options.cleaner)
+    due = _chores(options, context, compaction)
+    chores = [loop.create_task(_repeat(chore, every_ms / 1000)) for chore, every_ms in due]
     await stopped.wait()
     logger.info("stopping")
     for chore in chores:
         chore.cancel()
     await asyncio.gather(*chores, return_exceptions=True)
+    compaction.close()
     await server.close()
     if metrics is not None:
         await metrics.close()
@@ -157,7 +162,7 @@ def _open_rooms(
     return BrokerContext(cluster, coordinator, offsets, flusher, clock, host, port, creates_topics, options, meters)
 
 
-def _chores(options: BrokerOptions, context: BrokerContext) -> Iterator[tuple[Chore, int]]:
+def _chores(options: BrokerOptions, context: BrokerContext, compaction: Compaction) -> Iterator[tuple[Chore, int]]:
     """What is done again and again, and after how many milliseconds each."""
 
     async def expire_producers() -> None:
@@ -167,6 +172,9 @@ def _chores(options: BrokerOptions, context: BrokerContext) -> Iterator[tuple[Ch
     yield coordinator.end_overdue, options.number("transaction.abort.timed.out.transaction.cleanup.interval.ms")
     yield coordinator.forget_idle, options.number("transaction.remove.expired.transaction.cleanup.interval.ms")
     yield expire_producers, options.number("producer.id.expiration.check.interval.ms")
+    retention = Retention(context.cluster, context.flusher, context.clock)
+    yield retention.run_once, options.number("log.retention.check.interval.ms")
+    yield compaction.run_once, options.number("log.cleaner.backoff.ms")
 
 
 async def _repeat(chore: Chore, interval_seconds: float) -> None:

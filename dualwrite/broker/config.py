@@ -9,6 +9,7 @@ from dualwrite.broker.core.settings import ConfigType
 from dualwrite.broker.core.topic_settings import TOPIC_SETTINGS, BrokerDefault, TopicConfigError, TopicSetting
 from dualwrite.broker.core.transaction_rules import TransactionSettings
 from dualwrite.broker.runtime.cluster import TopicSettings
+from dualwrite.broker.runtime.compaction import CleanerSettings
 from dualwrite.errors import ConfigurationError
 
 DURABILITIES = ("fsync", "os")
@@ -81,6 +82,10 @@ SETTINGS: Mapping[str, Setting] = {
     },
     "advertised.listeners": Setting("", _advertised, "PLAINTEXT://HOST:PORT"),
     "auto.create.topics.enable": Setting("true", _boolean, _SWITCH),
+    "log.cleaner.backoff.ms": Setting("15000", _at_least(1), "milliseconds"),
+    "log.cleaner.dedupe.buffer.size": Setting("134217728", _at_least(1024), "a size of at least 1024 bytes"),
+    "log.cleaner.enable": Setting("true", _boolean, _SWITCH),
+    "log.retention.check.interval.ms": Setting("300000", _at_least(1), "milliseconds"),
     "log.segment.bytes": Setting("1073741824", _at_least(1024), "a size of at least 1024 bytes"),
     "producer.id.expiration.check.interval.ms": Setting("600000", _at_least(1), "milliseconds"),
     "producer.id.expiration.ms": Setting("86400000", _at_least(1), "milliseconds"),
@@ -94,12 +99,13 @@ SETTINGS: Mapping[str, Setting] = {
     "transaction.state.log.num.partitions": Setting("1", _at_least(1, 1), _ONE_PARTITION),
     "transaction.state.log.replication.factor": Setting("1", _at_least(1, 1), _ONE_NODE),
     "transaction.state.log.segment.bytes": Setting(
-        "104857600", _at_least(1024, 2**31 - 1), "a size of at least 1024 bytes"
+        "4194304", _at_least(1024, 2**31 - 1), "a size of at least 1024 bytes"
     ),
     "transaction.two.phase.commit.enable": Setting("true", _boolean, _SWITCH),
     "transactional.id.expiration.ms": Setting("604800000", _at_least(1), "milliseconds"),
 }
-"""Defaults are Kafka's, but for transaction.two.phase.commit.enable (docs/decisions/0004) and what is 1 on one node."""
+"""Defaults are Kafka's, but for transaction.two.phase.commit.enable (docs/decisions/0004),
+transaction.state.log.segment.bytes (0007) and what is 1 on one node."""
 
 
 @dataclass(frozen=True)
@@ -166,6 +172,11 @@ class BrokerOptions:
             log_segment_bytes=self.number("transaction.state.log.segment.bytes"),
             partition_verification_enable=self.is_on("transaction.partition.verification.enable"),
         )
+
+    @property
+    def cleaner(self) -> CleanerSettings:
+        """What compaction goes by."""
+        return CleanerSettings(self.is_on("log.cleaner.enable"), self.number("log.cleaner.dedupe.buffer.size"))
 
     @property
     def topics(self) -> TopicSettings:

@@ -1,6 +1,5 @@
 """Histories of a compacted partition, what readers make of them, and a cleaning of files that hold them."""
 
-import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,8 +7,11 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from dualwrite.broker.core.partitions import PartitionState
-from dualwrite.broker.log.cleaner import Cleaned, Plan, Source, clean
+from dualwrite.broker.log.cleaner import Cleaned, Plan, clean
 from dualwrite.broker.log.compaction import KEY_BYTES, AbortedRange, ActiveProducer
+from dualwrite.broker.log.partition_log import PartitionLog
+from dualwrite.broker.log.settings import LogSettings
+from dualwrite.broker.runtime.partition import replay_into
 from dualwrite.ids import ProducerIdentity
 from dualwrite.ports import Files
 from dualwrite.records.batch import Record, build_batch
@@ -18,10 +20,10 @@ from dualwrite.records.control import Marker, build_marker, read_marker
 from dualwrite.records.header import HEADER_SIZE, BatchFields, iterate_batches, peek_header, place_batch, rebuild_batch
 from dualwrite.records.rewriting import iterate_spans
 from dualwrite.records.varint import decode_varint
+from dualwrite.testing.files import MemoryFiles
 
 DIRECTORY = Path("/data/t-0")
 DAY = 86_400_000
-_names = itertools.count()
 
 
 def no_pause() -> None:
@@ -80,77 +82,59 @@ class History:
     @property
     def producers(self) -> dict[int, ActiveProducer]:
         return {
-            each.producer_id: ActiveProducer(
-                each.epoch,
-                each.batches[-1].first_offset + each.batches[-1].last_sequence - each.batches[-1].first_sequence
-                if each.batches
-                else -1,
-            )
+            each.producer_id: ActiveProducer(each.epoch, each.last_data_offset)
             for each in self.state.producers.values()
         }
 
 
-@dataclass
-class Disk:
-    """A partition's sealed segments as files, cleaned again and again."""
+SEALED_AT = 2**60
+"""A moment at which every segment is old."""
 
-    files: Files
-    sources: list[Source]
-    aborted: list[AbortedRange]
-    producers: dict[int, ActiveProducer]
-    before: int
-    first_dirty: int = 0
+
+class Disk:
+    """A partition's log, of which everything is sealed, cleaned again and again."""
+
+    def __init__(self, files: Files, history: History, cuts: Iterable[int] = ()) -> None:
+        self.state = PartitionState()
+        self.log = PartitionLog.open(files, DIRECTORY, LogSettings(), replay_into(self.state))
+        for number, batch in enumerate(history.batches):
+            self.log.settings = LogSettings(segment_bytes=0 if number in cuts else 1 << 30)
+            self.log.append(bytearray(batch))
+        self.log.settings = LogSettings()
+        self.log.roll_if_due(SEALED_AT)
+        self.log.sync()
+        self.before = history.state.last_stable_offset
+        self.aborted = history.aborted
+        self.producers = history.producers
+        self.first_dirty = 0
 
     def clean(
         self, now_ms: int, keys: int = 1000, delete_retention_ms: int = DAY, segment_bytes: int = 10**6
     ) -> Cleaned:
-        """One cleaning, and the swap of files that follows it."""
+        """One cleaning, and the swap that follows it."""
+        sources = [each for each in self.log.sealed_segments() if each.base_offset < self.before]
         plan = Plan(
-            self.sources, self.first_dirty, self.before, now_ms, delete_retention_ms, segment_bytes,
+            sources, self.first_dirty, self.before, now_ms, delete_retention_ms, segment_bytes,
             keys * KEY_BYTES, self.aborted, self.producers,
         )  # fmt: skip
-        done = clean(self.files, plan, lambda base: DIRECTORY / f"{base}-{next(_names)}.cleaned", no_pause)
-        replaced = {source for made in done.segments for source in made.sources}
-        rest = [source for source in self.sources if source not in replaced]
-        assert [source for made in done.segments for source in made.sources] + rest == self.sources
-        self.sources = [_swapped(self.files, made.path, made.sources) for made in done.segments] + rest
+        done = clean(plan, self.log.begin_replacement, no_pause)
+        for replacement in done.replacements:
+            assert self.log.replace(replacement)
         self.aborted = [entry for entry in self.aborted if entry not in done.forgotten]
         self.first_dirty = done.clean_before
         return done
 
     def batches(self) -> list[bytes]:
-        return [bytes(batch) for source in self.sources for _, batch in iterate_batches(self._content(source))]
+        return [bytes(batch) for segment in self.log.sealed_segments() for _, batch in segment.batches()]
 
-    def _content(self, source: Source) -> bytes:
-        file = self.files.open(source.path)
-        content = file.read(0, source.size)
-        file.close()
-        return content
+    @property
+    def segments(self) -> list[tuple[int, int]]:
+        return [(segment.base_offset, segment.next_offset) for segment in self.log.sealed_segments()]
 
 
-def _swapped(files: Files, path: Path, sources: Sequence[Source]) -> Source:
-    file = files.open(path)
-    size = file.size()
-    file.close()
-    return Source(path, size, sources[0].base_offset, sources[-1].next_offset)
-
-
-def on_disk(files: Files, history: History, cuts: Iterable[int] = (), before: int | None = None) -> Disk:
+def on_disk(history: History, cuts: Iterable[int] = (), files: Files | None = None) -> Disk:
     """``history`` in segments that begin at the batches number ``cuts``."""
-    files.make_directory(DIRECTORY)
-    edges = sorted({0, *(cut for cut in cuts if 0 < cut < len(history.batches)), len(history.batches)})
-    sources = []
-    for first, last in itertools.pairwise(edges):
-        headers = [peek_header(batch) for batch in history.batches[first:last]]
-        path = DIRECTORY / f"{headers[0].base_offset:020}.log"
-        file = files.open(path)
-        file.append(*history.batches[first:last])
-        sources.append(Source(path, file.size(), headers[0].base_offset, headers[-1].next_offset))
-        file.close()
-    bound = history.state.last_stable_offset if before is None else min(before, history.state.last_stable_offset)
-    return Disk(
-        files, [each for each in sources if each.base_offset < bound], history.aborted, history.producers, bound
-    )
+    return Disk(files or MemoryFiles(), history, set(cuts))
 
 
 @dataclass(frozen=True)
@@ -213,14 +197,23 @@ def last_values(seen: Iterable[Seen]) -> dict[bytes | None, Seen]:
     return {key: record for key, record in last.items() if not record.is_tombstone}
 
 
-def replayed(batches: Iterable[bytes]) -> PartitionState:
-    """The state that a restart rebuilds."""
+def reopened(files: Files) -> tuple[PartitionLog, PartitionState]:
+    """What a restart finds."""
     state = PartitionState()
-    for batch in batches:
-        header = peek_header(batch)
-        state.apply(header, read_marker(batch) if header.is_control and header.record_count else None)
+    log = PartitionLog.open(files, DIRECTORY, LogSettings(), replay_into(state))
     state.advance(state.end_offset)
-    return state
+    return log, state
+
+
+def read_on(log: PartitionLog, start: int) -> list[bytes]:
+    """The batches that a consumer fetches from ``start`` on, a few bytes at a time."""
+    found: list[bytes] = []
+    while part := log.read(max(start, log.start_offset), 150, log.end_offset):
+        batches = list(iterate_batches(part))
+        found += [bytes(batch) for _, batch in batches]
+        assert batches[-1][0].next_offset > start, "a reader must get on"
+        start = batches[-1][0].next_offset
+    return found
 
 
 keys = st.sampled_from([b"a", b"b", b"c", b"d" * 30, b"e" * 30])

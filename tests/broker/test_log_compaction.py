@@ -1,5 +1,8 @@
 """Compaction of sealed segments: whatever was written, readers see the last value of each key at its own offset."""
 
+import random
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,15 +14,18 @@ from dualwrite.records.header import BatchFields, MalformedBatchError, checksum_
 from dualwrite.testing.files import MemoryFiles
 from tests.broker.compactions import (
     DAY,
+    DIRECTORY,
     Disk,
     History,
     histories,
     last_values,
     on_disk,
     read_committed,
-    replayed,
+    read_on,
+    reopened,
     seen_in,
 )
+from tests.broker.simulated import Killed, StoppableFiles
 
 cuts = st.sets(st.integers(1, 24), max_size=5)
 rounds = st.lists(
@@ -30,15 +36,11 @@ rounds = st.lists(
 """Cleanings: the time since the one before, how many keys there is room for, and the size of a segment."""
 
 
-def below(batches: list[bytes], offset: int) -> list[bytes]:
-    return [batch for batch in batches if peek_header(batch).next_offset <= offset]
-
-
 @given(histories(), cuts, rounds)
 def test_a_reader_sees_the_same_last_values_at_the_same_offsets(
     history: History, where: set[int], cleanings: list[tuple[int, int, int]]
 ) -> None:
-    disk = on_disk(MemoryFiles(), history, where)
+    disk = on_disk(history, where)
     whole = disk.batches()
     original = {record.offset: record for batch in whole for record in seen_in(batch)}
     committed = last_values(read_committed(whole, history.aborted))
@@ -65,17 +67,15 @@ def records_in(batch: bytes) -> int:
 def test_a_restart_finds_the_same_producers_and_no_transaction_that_hangs(
     history: History, where: set[int], cleanings: list[tuple[int, int, int]]
 ) -> None:
-    disk = on_disk(MemoryFiles(), history, where)
-    sealed = disk.sources[-1].next_offset if disk.sources else 0
-    rest = [batch for batch in history.batches if peek_header(batch).base_offset >= sealed]
-    now = history.now
+    files = MemoryFiles()
+    disk = on_disk(history, where, files)
     for waited, keys, segment_bytes in cleanings:
-        now += waited
-        disk.clean(now, keys, segment_bytes=segment_bytes)
-    again = replayed([*disk.batches(), *rest])
+        history.now += waited
+        disk.clean(history.now, keys, segment_bytes=segment_bytes)
+    _, again = reopened(files)
     assert again.end_offset == history.state.end_offset
     assert again.last_stable_offset == history.state.last_stable_offset
-    assert list(again.open_transactions) == list(history.state.open_transactions)
+    assert again.open_transactions.keys() == history.state.open_transactions.keys()
     found = {each.producer_id: (each.epoch, each.last_sequence) for each in again.producers.values()}
     for producer in history.state.producers.values():
         assert found[producer.producer_id] == (producer.epoch, producer.last_sequence)
@@ -85,19 +85,37 @@ def test_a_restart_finds_the_same_producers_and_no_transaction_that_hangs(
 def test_a_reader_gets_on_from_any_offset(
     history: History, where: set[int], cleanings: list[tuple[int, int, int]], start: int
 ) -> None:
-    disk = on_disk(MemoryFiles(), history, where)
+    disk = on_disk(history, where)
     whole = disk.batches()
     for waited, keys, segment_bytes in cleanings:
         history.now += waited
         disk.clean(history.now, keys, segment_bytes=segment_bytes)
-    batches = disk.batches()
     expected = {record.offset for record in last_values(read_committed(whole, history.aborted)).values()}
+    batches = read_on(disk.log, min(start, disk.log.end_offset))
     seen = [record.offset for record in read_committed(batches, disk.aborted, start)]
     assert {offset for offset in expected if offset >= start} <= set(seen)
     assert seen == sorted(seen)
-    if below(whole, disk.before):
-        *_, last = below(batches, disk.before)
-        assert peek_header(last).next_offset == disk.before, "the last offset is still told"
+    if start < disk.before:
+        assert disk.before in [peek_header(batch).next_offset for batch in batches], "the last offset is still told"
+
+
+@given(histories(), cuts, st.integers(0, 40), st.integers(0, 2**32), st.booleans())
+def test_a_crash_at_any_point_of_a_cleaning_changes_nothing_for_readers(
+    history: History, where: set[int], stop_at: int, seed: int, loses_power: bool
+) -> None:
+    files, rng = MemoryFiles(), random.Random(seed)
+    disk = on_disk(history, where, files)
+    committed = last_values(read_committed(disk.batches(), history.aborted))
+    disk.clean(history.now, segment_bytes=300)
+    disk.log._files = StoppableFiles(files, rng, stop_at)
+    with suppress(Killed):
+        disk.clean(history.now + 2 * DAY, segment_bytes=300)
+    found = files.power_cut(rng) if loses_power else files
+    log, state = reopened(found)
+    assert state.end_offset == history.state.end_offset
+    aborted = [AbortedRange(each.producer_id, each.first_offset, each.last_offset) for each in state.aborted]
+    assert last_values(read_committed(read_on(log, 0), aborted)) == committed
+    assert not [name for name in found.list(DIRECTORY) if name.endswith((".cleaned", ".swap"))]
 
 
 def plain(*pairs: tuple[bytes, bytes | None]) -> Disk:
@@ -105,7 +123,7 @@ def plain(*pairs: tuple[bytes, bytes | None]) -> Disk:
     history = History()
     for pair in pairs:
         history.write([pair])
-    return on_disk(MemoryFiles(), history)
+    return on_disk(history)
 
 
 def kept(disk: Disk) -> list[tuple[int, bytes | None, bool]]:
@@ -158,7 +176,7 @@ def test_records_of_an_aborted_transaction_go_and_later_its_marker() -> None:
     history.write_as(7, [(b"c", b"committed")], transactional=True)
     history.end(7, commit=True)
     history.write([(b"z", b"last")])
-    disk = on_disk(MemoryFiles(), history)
+    disk = on_disk(history)
     disk.producers.clear()
     disk.clean(5000)
     assert [key for _, key, _ in kept(disk)] == [b"a", None, b"c", None, b"z"]
@@ -176,13 +194,13 @@ def test_the_marker_of_a_commit_stays_while_a_record_of_it_does() -> None:
     history.write_as(7, [(b"a", b"1")], transactional=True)
     history.end(7, commit=True)
     history.write([(b"z", b"1")])
-    disk = on_disk(MemoryFiles(), history)
+    disk = on_disk(history)
     disk.producers.clear()
     for day in range(4):
         disk.clean(5000 + day * DAY)
     assert len(disk.batches()) == 3
     history.write([(b"a", b"2")])
-    disk = on_disk(MemoryFiles(), history)
+    disk = on_disk(history)
     disk.producers.clear()
     for day in range(4):
         disk.clean(5000 + day * DAY)
@@ -194,7 +212,7 @@ def test_the_last_batch_of_a_known_producer_stays_empty() -> None:
     history.write_as(1, [(b"a", b"1"), (b"b", b"1")])
     history.write_as(1, [(b"a", b"2"), (b"b", b"2")])
     history.write([(b"a", b"3"), (b"b", b"3")])
-    disk = on_disk(MemoryFiles(), history)
+    disk = on_disk(history)
     disk.clean(5000)
     first, _ = map(peek_header, disk.batches())
     assert (first.record_count, first.base_offset, first.last_offset) == (0, 2, 3)
@@ -212,7 +230,7 @@ def test_an_open_transaction_is_not_touched() -> None:
     history.write([(b"a", b"2")])
     history.write_as(7, [(b"a", b"open")], transactional=True)
     history.write([(b"a", b"3")])
-    disk = on_disk(MemoryFiles(), history)
+    disk = on_disk(history)
     disk.clean(5000)
     assert [offset for offset, _, _ in kept(disk)] == [1, 2, 3]
 
@@ -227,17 +245,17 @@ def test_too_many_keys_take_several_cleanings() -> None:
     assert [offset for offset, _, _ in kept(disk)] == list(range(30, 40))
 
 
-@pytest.mark.parametrize(
-    ("keys", "segments"), [(40, [(0, 12), (12, 24), (24, 36), (36, 40)]), (10, [(0, 40)]), (20, [(0, 32), (32, 40)])]
-)
-def test_segments_become_one_up_to_the_size_of_a_segment(keys: int, segments: list[tuple[int, int]]) -> None:
+@pytest.mark.parametrize(("times", "segments"), [(1, [(0, 12), (12, 24), (24, 36), (36, 40)]), (2, [(0, 40)])])
+def test_segments_become_one_up_to_the_size_of_a_segment(times: int, segments: list[tuple[int, int]]) -> None:
     history = History()
     for index in range(40):
-        history.write([(b"%02d" % (index % keys), b"v" * 50)])
-    disk = on_disk(MemoryFiles(), history, cuts=range(0, 40, 4))
-    assert len(disk.sources) == 10
-    disk.clean(5000, segment_bytes=3 * disk.sources[0].size)
-    assert [(source.base_offset, source.next_offset) for source in disk.sources] == segments
+        history.write([(b"%02d" % (index % 10), b"v" * 50)])
+    disk = on_disk(history, cuts=range(0, 40, 4))
+    assert len(disk.segments) == 10
+    size = 3 * disk.log.sealed_segments()[0].size
+    for _ in range(times):
+        disk.clean(5000, segment_bytes=size)
+    assert disk.segments == segments
 
 
 @pytest.mark.parametrize("codec", Codec)
@@ -245,7 +263,7 @@ def test_a_batch_keeps_its_codec(codec: Codec) -> None:
     history = History()
     history.write([(b"a", b"1"), (b"b", b"1")], codec)
     history.write([(b"a", b"2")])
-    disk = on_disk(MemoryFiles(), history)
+    disk = on_disk(history)
     disk.clean(5000)
     assert peek_header(disk.batches()[0]).compression == codec
     assert kept(disk) == [(1, b"b", False), (2, b"a", False)]
@@ -262,7 +280,7 @@ def test_a_batch_that_cannot_be_opened_ends_the_cleaning() -> None:
     history.write([(b"a", b"1")])
     history.batches[0] = seal_batch(b"\xff" * 20, BatchFields(), 1, 0, 0)
     with pytest.raises(MalformedBatchError):
-        on_disk(MemoryFiles(), history).clean(5000)
+        on_disk(history).clean(5000)
 
 
 def test_a_record_without_a_key_goes() -> None:
@@ -271,6 +289,6 @@ def test_a_record_without_a_key_goes() -> None:
     history.state.apply(peek_header(history.batches[0]), None)
     history.state.advance(1)
     history.write([(b"a", b"1")])
-    disk = on_disk(MemoryFiles(), history)
+    disk = on_disk(history)
     disk.clean(5000)
     assert kept(disk) == [(1, b"a", False)]

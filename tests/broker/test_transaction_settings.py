@@ -17,7 +17,6 @@ KAFKAS = {
     "transaction.max.timeout.ms": "900000",
     "transaction.partition.verification.enable": "true",
     "transaction.remove.expired.transaction.cleanup.interval.ms": "3600000",
-    "transaction.state.log.segment.bytes": "104857600",
     "transactional.id.expiration.ms": "604800000",
 }
 """What Apache Kafka 4.4 has without configuration."""
@@ -37,6 +36,10 @@ def test_the_rules_have_the_same_defaults_as_the_settings(tmp_path: Path) -> Non
     """Rules that are made without options, as tests do, are those of a broker without options."""
     options = BrokerOptions(tmp_path)
     assert options.transactions == type(options.transactions)()
+
+
+def test_the_transaction_log_has_smaller_segments_than_kafkas_for_a_start_reads_all_of_it() -> None:
+    assert SETTINGS["transaction.state.log.segment.bytes"].default == str(4 * 1024 * 1024)
 
 
 @pytest.mark.parametrize("name", OF_ONE_NODE)

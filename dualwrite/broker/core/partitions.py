@@ -50,6 +50,14 @@ class ProducerEntry:
         """Sequence of the last record under ``epoch``, -1 if there is none."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
+    @property
+    def last_data_offset(self) -> int:
+        """Offset of the last record under ``epoch``, -1 if there is none."""
+        if not self.batches:
+            return -1
+        last = self.batches[-1]
+        return last.first_offset + ((last.last_sequence - last.first_sequence) & MAX_SEQUENCE)
+
 
 @dataclass(frozen=True, slots=True)
 class EndedTransaction:
@@ -192,6 +200,12 @@ class PartitionState:
         self.high_watermark = max(self.high_watermark, high_watermark)
         while self._ending and self._ending[0].last_offset < self.high_watermark:
             self._ending.popleft()
+
+    def open_at(self, end_offset: int) -> None:
+        """Begin to serve a log that was opened and ends at ``end_offset``: all of it is durable. It may end above its
+        last batch, where retention has removed the rest."""
+        self.end_offset = max(self.end_offset, end_offset)
+        self.advance(self.end_offset)
 
     def aborted_between(self, first: int, before: int) -> Iterator[EndedTransaction]:
         """Aborted transactions that have records between ``first`` and ``before`` (exclusive), to be skipped."""

@@ -48,7 +48,7 @@ class TransactionSettings:
     """transaction.max.timeout.ms"""
     id_expiration_ms: int = 604_800_000
     """transactional.id.expiration.ms"""
-    log_segment_bytes: int = 104_857_600
+    log_segment_bytes: int = 4_194_304
     """transaction.state.log.segment.bytes"""
     partition_verification_enable: bool = True
     """transaction.partition.verification.enable; off, a client of TV1 can begin a transaction that hangs."""

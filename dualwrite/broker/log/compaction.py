@@ -80,7 +80,7 @@ class Transactions:
         """Aborted transactions of which nothing but the marker was met: readers must not be told of them any more, for
         when the marker goes too they would skip the producer's next records."""
 
-    def is_needless(self, header: BatchHeader, batch: memoryview) -> bool:
+    def is_needless(self, header: BatchHeader, batch: bytes) -> bool:
         """True for a batch of an aborted transaction, and for a marker of which no record was met before."""
         while self._coming and self._coming[-1].first_offset <= header.last_offset:
             coming = self._coming.pop()
@@ -96,7 +96,7 @@ class Transactions:
         self._committing.add(header.producer_id)
         return False
 
-    def _ends_nothing(self, header: BatchHeader, batch: memoryview) -> bool:
+    def _ends_nothing(self, header: BatchHeader, batch: bytes) -> bool:
         if not header.record_count:
             return True  # emptied by an earlier cleaning
         if read_marker(batch) is Marker.COMMIT:
@@ -110,7 +110,7 @@ class Transactions:
         return True
 
 
-def note_keys(keys: KeyOffsets, transactions: Transactions, header: BatchHeader, batch: memoryview) -> bool:
+def note_keys(keys: KeyOffsets, transactions: Transactions, header: BatchHeader, batch: bytes) -> bool:
     """Note the keys of a batch; False if there was no room for all of them, and the batch is then not covered.
 
     :raises MalformedBatchError: if its records cannot be read.
@@ -137,7 +137,7 @@ class Cleaning:
     removed: int = field(default=0)
     """Records removed so far."""
 
-    def cleaned(self, header: BatchHeader, batch: memoryview) -> bytes | memoryview | None:
+    def cleaned(self, header: BatchHeader, batch: bytes) -> bytes | None:
         """What stays of ``batch``; None if nothing does.
 
         :raises MalformedBatchError: if its records cannot be read.
@@ -161,7 +161,7 @@ class Cleaning:
             return batch if len(kept) == header.record_count else with_records(header, body, kept)
         return with_records(header, body, kept, self.now_ms + self.delete_retention_ms)
 
-    def _emptied(self, header: BatchHeader, batch: memoryview) -> bytes | memoryview | None:
+    def _emptied(self, header: BatchHeader, batch: bytes) -> bytes | None:
         if not self._holds_sequence(header) and header.next_offset != self.before:
             return None
         return empty_batch(header) if header.record_count else batch

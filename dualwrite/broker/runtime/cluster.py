@@ -106,7 +106,7 @@ class Cluster:
         log = PartitionLog.open(self._files, self._directories.path(name), settings, replay_into(state))
         if log.cut_bytes:
             logger.warning("%s: cut %d bytes that a crash left unfinished", name, log.cut_bytes)
-        state.advance(state.end_offset)  # what was found on disk is durable: opening the log has synced it
+        state.open_at(log.end_offset)  # what was found on disk is durable: opening the log has synced it
         return Partition(name, log, state, self._flusher)
 
     # --- topics

@@ -30,11 +30,16 @@ logger = logging.getLogger(__name__)
 OnRecord = Callable[[Record, BatchHeader], None]
 OnMarker = Callable[[BatchHeader, Marker], None]
 
+_SEGMENT_BYTES = "4194304"
 SETTINGS: Mapping[str, Mapping[str, str]] = {
-    CONSUMER_OFFSETS: {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "104857600"},
-    TRANSACTION_STATE: {"cleanup.policy": "compact", "compression.type": "uncompressed", "segment.bytes": "104857600"},
-}
-"""The topics' settings: Kafka's defaults for them."""
+    CONSUMER_OFFSETS: {
+        "cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": _SEGMENT_BYTES,
+    },
+    TRANSACTION_STATE: {
+        "cleanup.policy": "compact", "compression.type": "uncompressed", "segment.bytes": _SEGMENT_BYTES,
+    },
+}  # fmt: skip
+"""The topics' settings: Kafka's defaults for them, but for the size of a segment (docs/decisions/0007)."""
 
 
 class InternalTopic:
@@ -61,7 +66,7 @@ class InternalTopic:
         :param on_record: called with every record in order, and the header of its batch.
         :param on_marker: called with every transaction marker, at its place among the records: now with those that are
             on disk, and later with each that is appended.
-        :param segment_bytes: its segment.bytes, if not Kafka's default.
+        :param segment_bytes: its segment.bytes, if not 4 MiB.
         :raises CorruptLogError: if it is damaged, or ``on_record`` cannot take a record (ValueError, AssertionError).
         """
         directory, state = data_dir / f"{name}-0", PartitionState()
@@ -71,7 +76,7 @@ class InternalTopic:
         log = PartitionLog.open(files, directory, LogSettings(int(settings["segment.bytes"])), replay_into(state))
         if log.cut_bytes:
             logger.warning("%s: cut %d bytes that a crash left unfinished", directory, log.cut_bytes)
-        state.advance(state.end_offset)  # what was found on disk is durable: opening the log has synced it
+        state.open_at(log.end_offset)  # what was found on disk is durable: opening the log has synced it
         _replay(log, on_record, on_marker)
         partition = Partition(TopicPartition(name, 0), log, state, flusher, on_marker)
         # The id is derived, not stored: the same at every start, and no other cluster's.
@@ -92,7 +97,7 @@ class InternalTopic:
 def _replay(log: PartitionLog, on_record: OnRecord, on_marker: OnMarker | None) -> None:
     for header, batch in replay(log):
         if header.is_control:
-            if on_marker is not None:
+            if on_marker is not None and header.record_count:  # else compaction has emptied it
                 on_marker(header, read_marker(batch))
             continue
         for record in records_of(log, header, batch):
