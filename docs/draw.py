@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dualwrite.broker.api import api_versions
 from dualwrite.broker.api.routes import MODULES, ROUTES
+from dualwrite.broker.core.groups import TRANSITIONS as GROUP_TRANSITIONS
 from dualwrite.broker.core.transactions import TRANSITIONS as TRANSACTION_TRANSITIONS
 from dualwrite.broker.metrics import METRICS, PREFIX
 from dualwrite.coordinator.machine import STEPS, TRANSITIONS
@@ -125,22 +126,29 @@ NOT_HERE = {
 # What of a KIP works in the bundled broker, what does not, and why.
 KIPS = [
     ("74", "one batch at least, however small max_bytes is", "all"),
-    ("98", "idempotence and transactions", "all but offsets in transactions"),
+    ("98", "idempotence and transactions", "all"),
     ("195", "CreatePartitions", "all"),
+    ("211", "offsets expire when a group is empty, or does not read their topic any more", "all"),
     ("226", "settings of the running broker", "those that give topics their defaults; the others need a restart"),
     ("227", "fetch sessions", "declined: clients send full fetches"),
     ("320", "OffsetForLeaderEpoch", "all: the one epoch is 0"),
     ("339", "IncrementalAlterConfigs", "topics and the broker"),
+    ("345", "static members", "all"),
     ("360", "InitProducerId with the expected identity", "all"),
     ("392", "fetching from the closest replica", "no: there is one"),
+    ("394", "a member id before JoinGroup", "all"),
     ("405", "tiered storage", "no; ListOffsets knows its timestamps"),
+    ("429", "cooperative rebalancing", "all: the broker has no part in it"),
     ("430", "what a client may do", "everything: no ACLs yet"),
-    ("447", "offsets of many partitions by one producer", "no: no offsets in transactions yet"),
+    ("447", "offsets of many partitions by one producer, fenced by generation", "all"),
     ("464", "default partition count in CreateTopics", "all"),
+    ("496", "OffsetDelete", "all"),
     ("511", "ApiVersions names the client, and is answered in v0 if its version is unknown", "all"),
     ("516", "topic ids", "all"),
+    ("518", "ListGroups by state", "all"),
     ("525", "CreateTopics answers the settings", "all"),
     ("533", "a default timeout for the Admin client", "nothing for a broker to do"),
+    ("559", "protocol type and name in SyncGroup", "all"),
     ("569", "types and documentation of settings", "all"),
     ("588", "PRODUCER_FENCED", "all"),
     ("599", "quotas for topic operations", "no quotas"),
@@ -155,9 +163,10 @@ KIPS = [
     ("709", "OffsetFetch of several groups", "all"),
     ("714", "client telemetry", "no"),
     ("734", "offset of the highest timestamp", "all"),
+    ("814", "a static leader that comes back skips the assignment", "all"),
     ("827", "sizes of volumes in DescribeLogDirs", "all"),
-    ("848", "the next consumer protocol", "topic ids in OffsetCommit and OffsetFetch; no group membership yet"),
-    ("890", "part 1: no hanging transactions; part 2: an epoch for each transaction", "all but TxnOffsetCommit"),
+    ("848", "the next consumer protocol", "no group membership; topic ids in OffsetCommit and OffsetFetch"),
+    ("890", "part 1: no hanging transactions; part 2: an epoch for each transaction", "all"),
     ("919", "endpoints of controllers", "there are none, which DescribeCluster says"),
     ("932", "share groups", "no"),
     ("939", "two-phase commit", "all but the ACL operation TWO_PHASE_COMMIT: no ACLs yet"),
@@ -172,8 +181,8 @@ KIPS = [
 
 
 def states_page() -> str:
-    """The two state machines."""
-    return "\n".join(["# State machines", "", _GENERATED, "", *_dual_write(), "", *_transactions(), ""])
+    """The state machines."""
+    return "\n".join(["# State machines", "", _GENERATED, "", *_dual_write(), "", *_transactions(), "", *_groups(), ""])
 
 
 def apis_page() -> str:
@@ -208,6 +217,21 @@ def _transactions() -> Iterator[str]:
     yield "stateDiagram-v2"
     yield "    [*] --> EMPTY : InitProducerId"
     for target, sources in TRANSACTION_TRANSITIONS.items():
+        for source, cause in sources.items():
+            yield f"    {source.name} --> {target.name} : {cause}"
+    yield "    DEAD --> [*]"
+    yield "```"
+
+
+def _groups() -> Iterator[str]:
+    yield "## A consumer group (`broker/core/groups.py`)"
+    yield ""
+    yield "The classic protocol; a label is what causes the step."
+    yield ""
+    yield "```mermaid"
+    yield "stateDiagram-v2"
+    yield "    [*] --> EMPTY : JoinGroup, or a committed offset"
+    for target, sources in GROUP_TRANSITIONS.items():
         for source, cause in sources.items():
             yield f"    {source.name} --> {target.name} : {cause}"
     yield "    DEAD --> [*]"

@@ -21,6 +21,8 @@ from dualwrite.broker.runtime.compaction import Compaction
 from dualwrite.broker.runtime.coordinator import TransactionCoordinator
 from dualwrite.broker.runtime.disk import DiskFiles
 from dualwrite.broker.runtime.flusher import Flusher, stop_process
+from dualwrite.broker.runtime.group_log import GroupLog
+from dualwrite.broker.runtime.groups import GroupCoordinator
 from dualwrite.broker.runtime.meters import Meters
 from dualwrite.broker.runtime.offsets import GroupOffsets
 from dualwrite.broker.runtime.retention import Retention
@@ -105,6 +107,7 @@ async def _serve(options: BrokerOptions) -> None:
     except OSError as error:
         raise ConfigurationError(f"cannot open {error.filename or options.data_dir}: {error.strerror}") from None
     finished = await context.coordinator.finish_decided()
+    context.groups.start()
     server = Server(context, options.number("socket.request.max.bytes"), max_connections=open_files // 4)
     await server.start(listener)
     metrics = _serve_metrics(options.metrics, context) if options.metrics is not None else None
@@ -152,14 +155,18 @@ def _serve_metrics(address: tuple[str, int], context: BrokerContext) -> "Metrics
 def _open_rooms(
     options: BrokerOptions, flusher: Flusher, meters: Meters, port: int, most_partitions: int
 ) -> BrokerContext:
-    files, clock = DiskFiles(), SystemClock()
+    files, clock, entropy = DiskFiles(), SystemClock(), SystemEntropy()
     topics = replace(options.topics, most_partitions=most_partitions)
-    cluster = Cluster(files, options.data_dir, flusher, clock, SystemEntropy(), topics)
+    cluster = Cluster(files, options.data_dir, flusher, clock, entropy, topics)
     coordinator = TransactionCoordinator(files, options.data_dir, cluster, flusher, clock, options.transactions)
-    offsets = GroupOffsets(files, options.data_dir, cluster, flusher, clock)
+    group_log = GroupLog(files, options.data_dir, cluster, flusher, clock)
+    groups = GroupCoordinator(group_log, flusher, clock, entropy, options.groups)
+    offsets = GroupOffsets(group_log, cluster, flusher, clock, options.offsets)
     host, port = options.advertised or (options.host, port)
     creates_topics = options.is_on("auto.create.topics.enable")
-    return BrokerContext(cluster, coordinator, offsets, flusher, clock, host, port, creates_topics, options, meters)
+    return BrokerContext(
+        cluster, coordinator, groups, offsets, flusher, clock, host, port, creates_topics, options, meters
+    )
 
 
 def _chores(options: BrokerOptions, context: BrokerContext, compaction: Compaction) -> Iterator[tuple[Chore, int]]:
@@ -168,7 +175,11 @@ def _chores(options: BrokerOptions, context: BrokerContext, compaction: Compacti
     async def expire_producers() -> None:
         context.cluster.expire_producers(options.number("producer.id.expiration.ms"))
 
+    async def expire_offsets() -> None:
+        context.offsets.expire()
+
     coordinator = context.coordinator
+    yield expire_offsets, options.number("offsets.retention.check.interval.ms")
     yield coordinator.end_overdue, options.number("transaction.abort.timed.out.transaction.cleanup.interval.ms")
     yield coordinator.forget_idle, options.number("transaction.remove.expired.transaction.cleanup.interval.ms")
     yield expire_producers, options.number("producer.id.expiration.check.interval.ms")

@@ -5,13 +5,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dualwrite.broker.core.cluster import MAX_PARTITIONS
+from dualwrite.broker.core.group_rules import GroupSettings
 from dualwrite.broker.core.settings import ConfigType
 from dualwrite.broker.core.topic_settings import TOPIC_SETTINGS, BrokerDefault, TopicConfigError, TopicSetting
 from dualwrite.broker.core.transaction_rules import TransactionSettings
 from dualwrite.broker.runtime.cluster import TopicSettings
 from dualwrite.broker.runtime.compaction import CleanerSettings
+from dualwrite.broker.runtime.offsets import OffsetSettings
 from dualwrite.errors import ConfigurationError
 
+_INT = 2**31 - 1
 DURABILITIES = ("fsync", "os")
 _WILDCARDS = ("0.0.0.0", "::")  # noqa: S104  named to be refused
 
@@ -86,10 +89,19 @@ SETTINGS: Mapping[str, Setting] = {
     "log.cleaner.dedupe.buffer.size": Setting("134217728", _at_least(1024), "a size of at least 1024 bytes"),
     "log.cleaner.enable": Setting("true", _boolean, _SWITCH),
     "log.retention.check.interval.ms": Setting("300000", _at_least(1), "milliseconds"),
+    "group.initial.rebalance.delay.ms": Setting("3000", _at_least(0, _INT), "milliseconds"),
+    "group.max.session.timeout.ms": Setting("1800000", _at_least(1, _INT), "milliseconds"),
+    "group.max.size": Setting("2147483647", _at_least(1, _INT), "a number of members"),
+    "group.min.session.timeout.ms": Setting("6000", _at_least(1, _INT), "milliseconds"),
     "log.segment.bytes": Setting("1073741824", _at_least(1024), "a size of at least 1024 bytes"),
     "producer.id.expiration.check.interval.ms": Setting("600000", _at_least(1), "milliseconds"),
     "producer.id.expiration.ms": Setting("86400000", _at_least(1), "milliseconds"),
     "num.partitions": Setting("1", _at_least(1, MAX_PARTITIONS), f"a number from 1 to {MAX_PARTITIONS}"),
+    "offset.metadata.max.bytes": Setting("4096", _at_least(0, _INT), "a size in bytes"),
+    "offsets.retention.check.interval.ms": Setting("600000", _at_least(1), "milliseconds"),
+    "offsets.retention.minutes": Setting("10080", _at_least(1, _INT), "minutes"),
+    "offsets.topic.num.partitions": Setting("1", _at_least(1, 1), _ONE_PARTITION),
+    "offsets.topic.replication.factor": Setting("1", _at_least(1, 1), _ONE_NODE),
     "socket.request.max.bytes": Setting("104857600", _at_least(1024), "a size of at least 1024 bytes"),
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": Setting("10000", _at_least(1), "milliseconds"),
     "transaction.max.timeout.ms": Setting("900000", _at_least(1), "milliseconds"),
@@ -177,6 +189,23 @@ class BrokerOptions:
     def cleaner(self) -> CleanerSettings:
         """What compaction goes by."""
         return CleanerSettings(self.is_on("log.cleaner.enable"), self.number("log.cleaner.dedupe.buffer.size"))
+
+    def groups(self) -> GroupSettings:
+        """What the group coordinator needs."""
+        return GroupSettings(
+            min_session_timeout_ms=self.number("group.min.session.timeout.ms"),
+            max_session_timeout_ms=self.number("group.max.session.timeout.ms"),
+            initial_rebalance_delay_ms=self.number("group.initial.rebalance.delay.ms"),
+            max_size=self.number("group.max.size"),
+        )
+
+    @property
+    def offsets(self) -> OffsetSettings:
+        """How committed offsets are kept."""
+        return OffsetSettings(
+            metadata_max_bytes=self.number("offset.metadata.max.bytes"),
+            retention_minutes=self.number("offsets.retention.minutes"),
+        )
 
     @property
     def topics(self) -> TopicSettings:

@@ -5,9 +5,10 @@ client's back-pressure. A request that cannot be read, or is of an unknown API o
 """
 
 import logging
+from dataclasses import replace
 
 from dualwrite.broker.api import api_versions
-from dualwrite.broker.api.context import BrokerContext, UnanswerableError
+from dualwrite.broker.api.context import BrokerContext, Client, UnanswerableError
 from dualwrite.broker.api.routes import ROUTES
 from dualwrite.broker.frame_stream import FrameStream, StreamEndedError
 from dualwrite.wire.apis import APIS, ApiKey
@@ -78,13 +79,20 @@ class Connection:
             raise MalformedMessageError(f"{key.name} of {len(frame)} bytes; it may have {MOST_BYTES_WITHOUT_RECORDS}")
         request = read_body(APIS[key].request, head.version, frame, body_position)
         refuse_nulls(request, head.version)
-        response = await route.handle(request, head.version, self._broker)
+        response = await route.handle(request, head.version, self._context(head.client_id))
         self._meters.requests[key] += 1
         if response is None:
             return None
         for code in error_codes(response):
             self._meters.errors[key, code] += 1
         return write_response_parts(key, head.version, head.correlation_id, response)
+
+    def _context(self, client_id: str | None) -> BrokerContext:
+        """What a handler has at hand; made anew only if the client calls itself by another name."""
+        if self._broker.client.client_id != client_id:
+            host = self._peer[0] if self._peer else ""
+            self._broker = replace(self._broker, client=Client(client_id or "", f"/{host}"))
+        return self._broker
 
     @staticmethod
     def _refuse_version(key: ApiKey, head: RequestHead) -> list[bytes]:

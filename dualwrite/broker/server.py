@@ -55,6 +55,7 @@ class Server:
         assert self._server is not None
         self._server.close()
         self._broker.stopping.begin()
+        self._broker.groups.close()
         for connection in self._connections.values():
             connection.finish()
         if self._connections:

@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from dualwrite.broker.core.cluster import CreateTopic
+from dualwrite.broker.core.group_rules import GroupSettings
 from dualwrite.broker.core.transaction_rules import TransactionSettings
 from dualwrite.broker.runtime.cluster import Cluster, TopicSettings
 from dualwrite.broker.runtime.coordinator import TransactionCoordinator
 from dualwrite.broker.runtime.flusher import Flusher
+from dualwrite.broker.runtime.group_log import GroupLog
+from dualwrite.broker.runtime.groups import GroupCoordinator
+from dualwrite.broker.runtime.offsets import GroupOffsets
 from dualwrite.broker.runtime.partition import AppendResult, Partition
 from dualwrite.ids import NO_PRODUCER, ProducerIdentity, TopicPartition
 from dualwrite.ports import File, Files
@@ -30,12 +34,40 @@ class FakeClock:
 
     def __init__(self, now_ms: int = 1_000_000) -> None:
         self.now_ms = now_ms
+        self.timers: list[FakeTimer] = []
 
     def wall_ms(self) -> int:
         return self.now_ms
 
     def monotonic(self) -> float:
         return self.now_ms / 1000
+
+    def call_later(self, seconds: float, function: Callable[[], None]) -> "FakeTimer":
+        timer = FakeTimer(self.now_ms + round(seconds * 1000), function)
+        self.timers.append(timer)
+        return timer
+
+    def pass_ms(self, milliseconds: int) -> None:
+        """Let time go on, and everything happen that was to happen meanwhile, in its order."""
+        end_ms = self.now_ms + milliseconds
+        while due := [timer for timer in self.timers if not timer.is_over and timer.at_ms <= end_ms]:
+            first = min(due, key=lambda timer: timer.at_ms)
+            self.now_ms, first.is_over = first.at_ms, True
+            first.function()
+        self.now_ms = end_ms
+        self.timers = [timer for timer in self.timers if not timer.is_over]
+
+
+class FakeTimer:
+    """One function to be called when a :class:`FakeClock` says so."""
+
+    def __init__(self, at_ms: int, function: Callable[[], None]) -> None:
+        self.at_ms = at_ms
+        self.function = function
+        self.is_over = False
+
+    def cancel(self) -> None:
+        self.is_over = True
 
 
 class SeededEntropy:
@@ -202,6 +234,7 @@ class Rooms:
         clock: FakeClock | None = None,
         settings: TransactionSettings | None = None,
         rng: random.Random | None = None,
+        group_settings: GroupSettings | None = None,
     ) -> None:
         self.flusher = flusher or Flusher(durable=True, on_failure=never)
         self.clock = clock or FakeClock()
@@ -210,6 +243,11 @@ class Rooms:
         self.coordinator = TransactionCoordinator(
             files, DATA_DIR, self.cluster, self.flusher, self.clock, settings or TransactionSettings()
         )
+        self.group_log = GroupLog(files, DATA_DIR, self.cluster, self.flusher, self.clock)
+        self.groups = GroupCoordinator(
+            self.group_log, self.flusher, self.clock, entropy, group_settings or GroupSettings(), self.clock.call_later
+        )
+        self.offsets = GroupOffsets(self.group_log, self.cluster, self.flusher, self.clock)
 
     async def with_topic(self, partitions: int = 3) -> "Rooms":
         """The topic ``t``, made durable if it is new."""

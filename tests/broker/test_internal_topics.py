@@ -1,6 +1,7 @@
 """The broker's own topics: anybody may read them as any other topic, and nobody but the broker writes to them."""
 
 import random
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
@@ -41,6 +42,7 @@ from tests.broker.simulated import DATA_DIR, Rooms, read_log, run
 
 INTERNAL = ["__consumer_offsets", "__transaction_state"]
 OFFSETS = TopicPartition("__consumer_offsets", 0)
+OTHER = Path("/another directory, for records of another kind")
 
 
 def test_they_are_listed_as_internal_with_one_partition_and_an_id_that_stays(broker: EmbeddedBroker) -> None:
@@ -154,7 +156,7 @@ def test_records_and_markers_come_back_in_their_order_and_readers_wait_for_the_m
 
     def opened(files: MemoryFiles) -> InternalTopic:
         rooms = Rooms(files)
-        return InternalTopic.open(OFFSETS.topic, files, DATA_DIR, rooms.cluster, rooms.flusher, on_record, on_marker)
+        return InternalTopic.open(OFFSETS.topic, files, OTHER, rooms.cluster, rooms.flusher, on_record, on_marker)
 
     async def main() -> None:
         files, producer = MemoryFiles(), ProducerIdentity(7, 3)

@@ -114,7 +114,7 @@ def test_a_topic_that_is_refused_or_only_validated_is_not_made() -> None:
         assert cluster.create_topic(CreateTopic("t"), validate_only=True).error is ErrorCode.NONE
         assert cluster.create_topic(CreateTopic("u", 0)).error is ErrorCode.INVALID_PARTITIONS
         assert not cluster.state.topics
-        assert files.list(DATA_DIR) == [JOURNAL_DIRECTORY, "__transaction_state-0"]
+        assert files.list(DATA_DIR) == [JOURNAL_DIRECTORY, "__consumer_offsets-0", "__transaction_state-0"]
 
     run(main())
 

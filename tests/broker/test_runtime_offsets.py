@@ -29,7 +29,7 @@ def at(offset: int, *indexes: int, group: str = "g", metadata: str = "") -> Comm
 
 async def opened(files: MemoryFiles, partitions: int = 3) -> tuple[Rooms, GroupOffsets]:
     rooms = await Rooms(files).with_topic(partitions)
-    return rooms, GroupOffsets(files, DATA_DIR, rooms.cluster, rooms.flusher, rooms.clock)
+    return rooms, rooms.offsets
 
 
 async def offsets_in(files: MemoryFiles, group: str = "g") -> dict[int, int]:
@@ -128,7 +128,11 @@ def test_a_commit_that_is_too_large_is_refused_as_a_whole_and_one_that_just_fits
 
 @pytest.mark.parametrize(
     ("record", "message"),
-    [(Record(None, b""), "has a key"), (Record(b"", None), "has a value"), (Record(b"\x00\x07", b""), "unknown type")],
+    [
+        (Record(None, b""), "has a key"),
+        (Record(b"\x00\x07", b""), "unknown type"),
+        (Record(b"\x00\x02", b""), "without a size"),
+    ],
 )
 def test_a_journal_that_holds_something_else_is_not_started_from(record: Record, message: str) -> None:
     async def main() -> None:

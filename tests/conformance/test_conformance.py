@@ -11,25 +11,7 @@ from tests.conformance.findings import FINDINGS
 from tests.conformance.recordings import recorded, run
 
 RECORDED = recorded()
-COMING = {
-    "groups.a_second_member_joins",
-    "groups.commits_of_members_and_others",
-    "groups.groups_deleted",
-    "groups.groups_described_and_listed",
-    "groups.ids_of_members",
-    "groups.members_that_leave",
-    "groups.offsets_deleted",
-    "groups.one_member_lives",
-    "groups.protocols_that_do_not_match",
-    "groups.static_members",
-    "groups.who_may_join",
-    "transaction_offsets.groups_that_cannot_be_added",
-    "transaction_offsets.offsets_fenced_by_the_group",
-    "transaction_offsets.offsets_of_the_first_version",
-    "transaction_offsets.offsets_of_the_second_version",
-    "transaction_offsets.offsets_that_are_not_fit",
-    "transaction_offsets.offsets_that_were_not_added",
-    "transaction_offsets.what_is_pending_hides_nothing",
+COMING: set[str] = {
     "topics.records_deleted",
 }
 """Cases of what the bundled broker does not have yet: only Apache Kafka is asked."""

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dualwrite.broker.core.group_table import GroupTable
 from dualwrite.broker.core.offsets import (
     LONGEST_METADATA,
     CommitDecision,
     CommitOffsets,
-    OffsetTable,
     Position,
     decide_commit,
 )
@@ -25,39 +25,39 @@ def commit(positions: dict[TopicPartition, Position], group: str = "g", generati
     return CommitOffsets(group, positions, generation)
 
 
-def decide(table: OffsetTable, command: CommitOffsets, now_ms: int = NOW) -> CommitDecision:
+def decide(table: GroupTable, command: CommitOffsets, now_ms: int = NOW) -> CommitDecision:
     """Decide, and apply what was decided."""
-    decision = decide_commit(table, command, KNOWN, now_ms)
+    decision = decide_commit(table.groups.get(command.group), command, KNOWN, now_ms)
     for fact in decision.facts:
         table.apply(fact)
     return decision
 
 
-def with_commit(group: str = "g") -> OffsetTable:
-    table = OffsetTable()
+def with_commit(group: str = "g") -> GroupTable:
+    table = GroupTable()
     decide(table, commit({P0: Position(5)}, group))
     return table
 
 
-def offsets(table: OffsetTable, group: str = "g") -> dict[TopicPartition, int]:
-    return {partition: fact.offset for partition, fact in table.groups.get(group, {}).items()}
+def offsets(table: GroupTable, group: str = "g") -> dict[TopicPartition, int]:
+    return {partition: fact.offset for partition, fact in table.offsets.groups.get(group, {}).items()}
 
 
 def test_a_commit_is_remembered_with_all_that_was_said_and_when() -> None:
-    table = OffsetTable()
+    table = GroupTable()
     decision = decide(table, commit({P0: Position(5, 2, "where"), P1: Position(0)}))
     assert decision.errors == {P0: ErrorCode.NONE, P1: ErrorCode.NONE}
-    assert table.groups == {
+    assert table.offsets.groups == {
         "g": {P0: OffsetCommitted("g", P0, 5, 2, "where", NOW), P1: OffsetCommitted("g", P1, 0, -1, "", NOW)}
     }
 
 
 def test_a_later_commit_replaces_the_earlier_one_even_backwards_and_leaves_the_others() -> None:
-    table = OffsetTable()
+    table = GroupTable()
     decide(table, commit({P0: Position(9, 1, "first"), P1: Position(7)}))
     decide(table, commit({P0: Position(3)}), NOW + 1)
     assert offsets(table) == {P0: 3, P1: 7}
-    assert table.groups["g"][P0] == OffsetCommitted("g", P0, 3, -1, "", NOW + 1)
+    assert table.offsets.groups["g"][P0] == OffsetCommitted("g", P0, 3, -1, "", NOW + 1)
 
 
 def test_groups_do_not_see_each_other() -> None:
@@ -67,7 +67,7 @@ def test_groups_do_not_see_each_other() -> None:
 
 
 def test_a_partition_that_does_not_exist_is_refused_alone() -> None:
-    table = OffsetTable()
+    table = GroupTable()
     decision = decide(table, commit({MISSING: Position(1), P1: Position(2)}))
     assert decision.errors == {MISSING: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, P1: ErrorCode.NONE}
     assert offsets(table) == {P1: 2}
@@ -75,7 +75,7 @@ def test_a_partition_that_does_not_exist_is_refused_alone() -> None:
 
 @pytest.mark.parametrize("character", ["a", "é", "€"])
 def test_metadata_is_measured_in_javas_characters(character: str) -> None:
-    table = OffsetTable()
+    table = GroupTable()
     fits, is_too_long = Position(1, metadata=character * LONGEST_METADATA), Position(1, metadata=character * 4097)
     decision = decide(table, commit({P0: fits, P1: is_too_long}))
     assert decision.errors == {P0: ErrorCode.NONE, P1: ErrorCode.OFFSET_METADATA_TOO_LARGE}
@@ -84,7 +84,7 @@ def test_metadata_is_measured_in_javas_characters(character: str) -> None:
 
 def test_a_character_beyond_the_basic_plane_counts_twice() -> None:
     fits, is_too_long = Position(1, metadata="𝄞" * 2048), Position(1, metadata="𝄞" * 2048 + "a")
-    errors = decide(OffsetTable(), commit({P0: fits, P1: is_too_long})).errors
+    errors = decide(GroupTable(), commit({P0: fits, P1: is_too_long})).errors
     assert errors == {P0: ErrorCode.NONE, P1: ErrorCode.OFFSET_METADATA_TOO_LARGE}
 
 
@@ -95,12 +95,12 @@ def test_nobody_is_in_a_generation(generation: int) -> None:
         decision = decide(table, commit({P0: Position(8), MISSING: Position(8)}, group, generation))
         assert decision.errors == {P0: error, MISSING: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
         assert decision.facts == ()
-    assert table.groups.keys() == {"known"}
+    assert table.offsets.groups.keys() == {"known"}
 
 
 @pytest.mark.parametrize("generation", [-1, -2, -(2**31)])
 def test_every_negative_generation_is_none(generation: int) -> None:
-    assert decide(OffsetTable(), commit({P0: Position(8)}, generation=generation)).errors == {P0: ErrorCode.NONE}
+    assert decide(GroupTable(), commit({P0: Position(8)}, generation=generation)).errors == {P0: ErrorCode.NONE}
 
 
 @pytest.mark.parametrize(
@@ -113,13 +113,13 @@ def test_every_negative_generation_is_none(generation: int) -> None:
     ids=["empty", "longest", "too long"],
 )
 def test_a_group_may_have_any_name_that_fits_on_disk(group: str, error: ErrorCode) -> None:
-    assert decide(OffsetTable(), commit({P0: Position(8)}, group)).errors == {P0: error}
+    assert decide(GroupTable(), commit({P0: Position(8)}, group)).errors == {P0: error}
 
 
 def test_a_commit_of_nothing_is_nothing() -> None:
-    table = OffsetTable()
+    table = GroupTable()
     assert decide(table, commit({})) == CommitDecision({}, ())
-    assert table.groups == {}
+    assert table.offsets.groups == {}
 
 
 positions = st.builds(
@@ -135,7 +135,7 @@ commands = st.builds(
 
 @given(st.lists(commands, max_size=12))
 def test_the_table_is_what_was_accepted_last_and_the_disk_takes_every_fact(history: list[CommitOffsets]) -> None:
-    table = OffsetTable()
+    table = GroupTable()
     expected: dict[str, dict[TopicPartition, int]] = {}
     for command in history:
         decision = decide(table, command)
@@ -148,4 +148,4 @@ def test_the_table_is_what_was_accepted_last_and_the_disk_takes_every_fact(histo
         for name in accepted:
             expected.setdefault(command.group, {})[name] = command.positions[name].offset
         assert all(len(encode_fact(fact)) == 2 for fact in decision.facts)
-    assert {group: offsets(table, group) for group in table.groups} == expected
+    assert {group: offsets(table, group) for group in table.offsets.groups} == expected

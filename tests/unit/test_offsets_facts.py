@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualwrite.broker.facts.offsets import LONGEST_GROUP_ID, OffsetCommitted, decode_fact, encode_fact
+from dualwrite.broker.facts.offsets import (
+    LONGEST_GROUP_ID,
+    OffsetCommitted,
+    OffsetFact,
+    OffsetForgotten,
+    decode_fact,
+    encode_fact,
+)
 from dualwrite.broker.facts.tagged_fields import decode_tagged_fields
 from dualwrite.ids import TopicPartition
 
@@ -28,13 +35,20 @@ numbers = st.integers(-(2**63), 2**63 - 1)
 facts = st.builds(OffsetCommitted, texts, partitions, numbers, st.integers(-1, 2**31 - 1), texts, numbers)
 
 
-def read(key: str, value: str) -> OffsetCommitted:
+def read(key: str, value: str) -> OffsetFact:
     return decode_fact(bytes.fromhex(key), bytes.fromhex(value))
 
 
 @given(facts)
 def test_every_fact_comes_back_as_it_was(fact: OffsetCommitted) -> None:
     assert decode_fact(*encode_fact(fact)) == fact
+
+
+@given(facts)
+def test_a_tombstone_takes_the_key_of_the_fact_that_it_ends(fact: OffsetCommitted) -> None:
+    tombstone = OffsetForgotten(fact.group, fact.partition)
+    assert encode_fact(tombstone) == (encode_fact(fact)[0], None)
+    assert decode_fact(*encode_fact(tombstone)) == tombstone
 
 
 @given(facts, facts)
@@ -69,6 +83,7 @@ def test_a_key_of_another_type_is_refused() -> None:
 @pytest.mark.parametrize("fact", [COMMITTED, PLAIN], ids=["full", "plain"])
 def test_a_fact_that_was_cut_short_is_a_value_error_wherever_it_was_cut(fact: OffsetCommitted) -> None:
     key, value = encode_fact(fact)
+    assert value is not None
     for size in range(len(value)):
         with pytest.raises(ValueError):  # noqa: PT011  any message will do; what counts is that none is taken for whole
             decode_fact(key, value[:size])

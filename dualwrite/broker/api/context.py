@@ -1,11 +1,13 @@
 """What a request handler has at hand."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from dualwrite.broker.config import BrokerOptions
 from dualwrite.broker.runtime.cluster import Cluster
 from dualwrite.broker.runtime.coordinator import TransactionCoordinator
 from dualwrite.broker.runtime.flusher import Flusher
+from dualwrite.broker.runtime.groups import GroupCoordinator
 from dualwrite.broker.runtime.meters import Meters
 from dualwrite.broker.runtime.offsets import GroupOffsets
 from dualwrite.broker.runtime.stopping import Stopping
@@ -19,12 +21,23 @@ class UnanswerableError(Exception):
     """A request failed that has no answer to say so in. The connection is closed, as Apache Kafka does."""
 
 
+class Client(NamedTuple):
+    """Who sent a request: its client.id, and where it comes from as Kafka writes it (``/127.0.0.1``)."""
+
+    client_id: str
+    host: str
+
+
+NOBODY = Client("", "")
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerContext:
-    """The rooms of the broker that handlers may enter."""
+    """The rooms of the broker that handlers may enter, and who is at the door."""
 
     cluster: Cluster
     coordinator: TransactionCoordinator
+    groups: GroupCoordinator
     offsets: GroupOffsets
     flusher: Flusher
     clock: Clock
@@ -35,3 +48,4 @@ class BrokerContext:
     """What the broker was started with."""
     meters: Meters = field(default_factory=Meters)
     stopping: Stopping = field(default_factory=Stopping)
+    client: Client = NOBODY

@@ -1,9 +1,11 @@
 """OffsetCommit (8), v2-v10.
 
-Remembers where a group is in its partitions, durably, before it answers. Groups have no members yet, so only a consumer
-outside of any generation can commit: who claims one is told UNKNOWN_MEMBER_ID, or, if the group has committed nothing,
-GROUP_ID_NOT_FOUND (ILLEGAL_GENERATION before v9, which does not know that). RetentionTimeMs of v2-v4 is ignored:
-offsets are kept for ever. From v10 on topics are named by id. ACL: none yet.
+Remembers where a group is in its partitions, durably, before it answers. A member commits in its generation, which
+counts as a heartbeat: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID (v7, KIP-345) if it is not in the
+present one, REBALANCE_IN_PROGRESS while that is not complete. Whoever is outside of any generation may commit while the
+group is empty. A generation of a group that nobody has heard of is GROUP_ID_NOT_FOUND (ILLEGAL_GENERATION before v9,
+which does not know that). RetentionTimeMs of v2-v4 is ignored in favour of offsets.retention.minutes. From v10 on
+topics are named by id. ACL: none yet.
 """
 
 from dualwrite.broker.api.context import BrokerContext
@@ -29,8 +31,11 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
         if name is not None
         for entry in topic.partitions
     }
-    generation = request.generation_id_or_member_epoch
-    errors = await broker.offsets.commit(CommitOffsets(request.group_id, positions, generation))
+    generation, member_id = request.generation_id_or_member_epoch, request.member_id
+    command = CommitOffsets(request.group_id, positions, generation, member_id, request.group_instance_id)
+    errors = await broker.offsets.commit(command)
+    if any(error is ErrorCode.NONE for error in errors.values()):
+        broker.groups.keep_alive(request.group_id, member_id)
     response = OffsetCommitResponse.OffsetCommitResponseTopic
     partition_response = response.OffsetCommitResponsePartition
     topics = []

@@ -2,11 +2,12 @@
 
 Tells where groups have committed: in the partitions that are asked for, with offset -1 where there is no commit, or in
 all of them if topics is null (v2). A group that nobody has heard of is one without commits. From v8 on several groups
-can be asked for at once (KIP-709); from v10 on topics are named by id. RequireStable (v7, KIP-447) needs no waiting, as
-no offsets are committed in transactions yet; the member of v9 is not looked at, as no group has any. ACL: none yet.
+can be asked for at once (KIP-709); from v10 on topics are named by id. With RequireStable (v7, KIP-447) a partition in
+which an open transaction has committed an offset is answered UNSTABLE_OFFSET_COMMIT: ask again. The member of v9 is of
+the next protocol (KIP-848) and not looked at. ACL: none yet.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dualwrite.broker.api.context import BrokerContext
@@ -38,19 +39,25 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
     """Look the committed offsets of every group of the request up."""
     if version < _FIRST_WITH_SEVERAL_GROUPS:
         kind = OffsetFetchResponse.OffsetFetchResponseTopic
-        topics = await _look_up(request, kind, kind.OffsetFetchResponsePartition, version, broker)
+        stable = request.require_stable
+        topics = await _look_up(request, kind, kind.OffsetFetchResponsePartition, version, stable, broker)
         return OffsetFetchResponse(throttle_time_ms=0, topics=topics, error_code=ErrorCode.NONE)
     response = OffsetFetchResponse.OffsetFetchResponseGroup
     kind = response.OffsetFetchResponseTopics
     groups = []
     for group in request.groups:
-        topics = await _look_up(group, kind, kind.OffsetFetchResponsePartitions, version, broker)
+        topics = await _look_up(
+            group, kind, kind.OffsetFetchResponsePartitions, version, request.require_stable, broker
+        )
         groups.append(response(group_id=group.group_id, topics=topics, error_code=ErrorCode.NONE))
     return OffsetFetchResponse(throttle_time_ms=0, groups=groups)
 
 
-async def _look_up(wanted: Message, topic_kind: Any, partition_kind: Any, version: int, broker: BrokerContext) -> Any:
+async def _look_up(
+    wanted: Message, topic_kind: Any, partition_kind: Any, version: int, stable: bool, broker: BrokerContext
+) -> Any:
     """The answer about one group, in the classes that this version has for a topic and a partition."""
+    unstable = broker.offsets.pending(wanted.group_id) if stable else set()  # now: what is read below is not awaited
     if wanted.topics is None:
         committed = await broker.offsets.committed(wanted.group_id)
         topics = _all_topics(committed, broker)
@@ -60,7 +67,7 @@ async def _look_up(wanted: Message, topic_kind: Any, partition_kind: Any, versio
         committed = await broker.offsets.committed(wanted.group_id, partitions)
     answers = []
     for topic in topics:
-        results = [partition_kind(**_answer(topic.name, index, committed)) for index in topic.indexes]
+        results = [partition_kind(**_answer(topic.name, index, committed, unstable)) for index in topic.indexes]
         named = {"topic_id": topic.topic_id} if version >= _FIRST_WITH_TOPIC_IDS else {"name": topic.name}
         answers.append(topic_kind(partitions=results, **named))
     return answers
@@ -80,12 +87,23 @@ def _all_topics(committed: Mapping[TopicPartition, OffsetCommitted], broker: Bro
     return [_Topic(name, topics[name].topic_id, found) for name, found in indexes.items() if name in topics]
 
 
-def _answer(topic: str | None, index: int, committed: Mapping[TopicPartition, OffsetCommitted]) -> dict[str, int | str]:
-    fact = committed.get(TopicPartition(topic, index)) if topic is not None else None
+def _answer(
+    topic: str | None,
+    index: int,
+    committed: Mapping[TopicPartition, OffsetCommitted],
+    unstable: Container[TopicPartition],
+) -> dict[str, int | str]:
+    fact, error = None, ErrorCode.NONE
+    if topic is None:
+        error = ErrorCode.UNKNOWN_TOPIC_ID
+    elif TopicPartition(topic, index) in unstable:
+        error = ErrorCode.UNSTABLE_OFFSET_COMMIT
+    else:
+        fact = committed.get(TopicPartition(topic, index))
     return {
         "partition_index": index,
         "committed_offset": _NO_OFFSET if fact is None else fact.offset,
         "committed_leader_epoch": -1 if fact is None else fact.leader_epoch,
         "metadata": "" if fact is None else fact.metadata,
-        "error_code": ErrorCode.UNKNOWN_TOPIC_ID if topic is None else ErrorCode.NONE,
+        "error_code": error,
     }

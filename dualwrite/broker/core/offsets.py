@@ -1,19 +1,21 @@
-"""The offsets that consumer groups have committed, and who may commit: for now whoever is outside of any generation.
+"""The offsets that consumer groups have committed, and who may commit: members of the present generation, whoever is
+outside of any generation while the group is empty, and transactions (KIP-98, KIP-345, KIP-447).
 
-A consumer that assigns its partitions itself commits under its group's name with generation -1. No group has members
-here yet, so a generation that a client claims is never a current one. (Kafka: OffsetMetadataManager.commitOffset and
-validateOffsetCommit, ClassicGroup.validateOffsetCommit of an empty group.) Offsets are kept for ever.
+What a transaction commits is pending until its marker comes. Of a pending offset and a plain one the later in the log
+wins, whichever becomes valid first. (Kafka: OffsetMetadataManager, ClassicGroup.validateOffsetCommit.)
 """
 
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
-from dualwrite.broker.facts.offsets import LONGEST_GROUP_ID, OffsetCommitted
+from dualwrite.broker.core.group_rules import identity_error
+from dualwrite.broker.core.groups import Group, GroupState
+from dualwrite.broker.facts.offsets import LONGEST_GROUP_ID, OffsetCommitted, OffsetFact
 from dualwrite.ids import TopicPartition
 from dualwrite.wire.error_codes import ErrorCode
 
 LONGEST_METADATA = 4096
-"""Kafka's offset.metadata.max.bytes; what it counts are not bytes but Java's characters, UTF-16 units."""
+"""Kafka's default of offset.metadata.max.bytes; what it counts are not bytes but Java's characters, UTF-16 units."""
 
 NO_GENERATION = -1
 
@@ -29,14 +31,18 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class CommitOffsets:
-    """A consumer's positions, to be remembered under its group's name (OffsetCommit).
+    """A consumer's positions, to be remembered under its group's name (OffsetCommit, TxnOffsetCommit).
 
-    :param generation: the generation (or member epoch) that the client believes to be in; negative outside of any.
+    :param generation: the generation that the client believes to be in; negative outside of any.
+    :param is_transactional: they become valid with the commit of a transaction.
     """
 
     group: str
     positions: Mapping[TopicPartition, Position]
     generation: int = NO_GENERATION
+    member_id: str = ""
+    instance_id: str | None = None
+    is_transactional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,27 +53,73 @@ class CommitDecision:
     facts: tuple[OffsetCommitted, ...]
 
 
+_Key = tuple[str, TopicPartition]
+
+
 @dataclass(slots=True)
 class OffsetTable:
-    """The latest committed offset of each partition, by group."""
+    """The latest committed offset of each partition by group, and what open transactions would make of them."""
 
     groups: dict[str, dict[TopicPartition, OffsetCommitted]] = field(default_factory=dict)
+    logged_at: dict[_Key, int] = field(default_factory=dict)
+    """Where in the log each of the committed offsets is."""
+    pending: dict[int, dict[_Key, tuple[OffsetCommitted, int]]] = field(default_factory=dict)
+    """Producer id -> what its open transaction has committed, and where in the log that is."""
 
-    def apply(self, fact: OffsetCommitted) -> None:
-        """Take ``fact`` in. An offset may be lower than the one before: consumers rewind."""
-        self.groups.setdefault(fact.group, {})[fact.partition] = fact
+    def apply(self, fact: OffsetFact, at: int = -1) -> None:
+        """Take a fact in that stands at offset ``at`` of the log. A position may go back: consumers rewind."""
+        key = fact.group, fact.partition
+        if isinstance(fact, OffsetCommitted):
+            self.groups.setdefault(fact.group, {})[fact.partition] = fact
+            self.logged_at[key] = at
+            return
+        self.logged_at.pop(key, None)
+        committed = self.groups.get(fact.group, {})
+        committed.pop(fact.partition, None)
+        if not committed:
+            self.groups.pop(fact.group, None)
+        for positions in self.pending.values():
+            positions.pop(key, None)
+
+    def apply_pending(self, fact: OffsetCommitted, at: int, producer_id: int) -> None:
+        """Take in what a transaction has committed and a marker is yet to decide."""
+        self.pending.setdefault(producer_id, {})[fact.group, fact.partition] = fact, at
+
+    def end_transaction(self, producer_id: int, is_committed: bool) -> None:
+        """The marker of ``producer_id``'s transaction is in the log."""
+        positions = self.pending.pop(producer_id, {})
+        if is_committed:
+            for key, (fact, at) in positions.items():
+                if at > self.logged_at.get(key, -1):
+                    self.apply(fact, at)
+
+    def is_pending(self, group: str, partition: TopicPartition) -> bool:
+        """True if an open transaction has committed an offset of ``partition``."""
+        return any((group, partition) in positions for positions in self.pending.values())
+
+    def pending_in(self, group: str) -> set[TopicPartition]:
+        """The partitions of which open transactions have committed offsets."""
+        return {partition for positions in self.pending.values() for name, partition in positions if name == group}
 
 
 def decide_commit(
-    table: OffsetTable, command: CommitOffsets, known: Container[TopicPartition], now_ms: int
+    group: Group | None,
+    command: CommitOffsets,
+    known: Container[TopicPartition],
+    now_ms: int,
+    longest_metadata: int = LONGEST_METADATA,
 ) -> CommitDecision:
     """What becomes of each of the command's positions; some may be accepted and others not.
 
+    :param group: the group, None if nothing is known of it.
     :param known: the partitions that exist.
+    :param longest_metadata: offset.metadata.max.bytes.
     """
-    refusal = _refusal(table, command)
+    refusal = commit_error(group, command)
     errors = {
-        partition: _partition_error(position, refusal) if partition in known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        partition: _partition_error(position, refusal, longest_metadata)
+        if partition in known
+        else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         for partition, position in command.positions.items()
     }
     facts = tuple(
@@ -80,16 +132,31 @@ def decide_commit(
     return CommitDecision(errors, facts)
 
 
-def _refusal(table: OffsetTable, command: CommitOffsets) -> ErrorCode:
+def commit_error(group: Group | None, command: CommitOffsets) -> ErrorCode:
     """What the group itself says to the command."""
-    if len(command.group.encode()) > LONGEST_GROUP_ID:
+    size = len(command.group.encode())
+    if size > LONGEST_GROUP_ID or (command.is_transactional and size == 0):
         return ErrorCode.INVALID_GROUP_ID
-    if command.generation < 0:  # with a member id or without: Kafka lets both pass where nobody is a member
-        return ErrorCode.NONE
-    return ErrorCode.UNKNOWN_MEMBER_ID if command.group in table.groups else ErrorCode.GROUP_ID_NOT_FOUND
+    if group is None:
+        if command.generation < 0:
+            return ErrorCode.NONE
+        return ErrorCode.ILLEGAL_GENERATION if command.is_transactional else ErrorCode.GROUP_ID_NOT_FOUND
+    if command.generation < 0 and group.state is GroupState.EMPTY:
+        return ErrorCode.NONE  # with a member id or without: Kafka lets both pass where nobody is a member
+    if command.generation >= 0 or command.member_id or command.instance_id is not None:
+        error = identity_error(group, command.member_id, command.instance_id)
+        if error is not ErrorCode.NONE:
+            return error
+        if command.generation != group.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+    elif not command.is_transactional:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if group.state is GroupState.COMPLETING_REBALANCE and not command.is_transactional:
+        return ErrorCode.REBALANCE_IN_PROGRESS
+    return ErrorCode.NONE
 
 
-def _partition_error(position: Position, refusal: ErrorCode) -> ErrorCode:
-    if refusal is ErrorCode.NONE and len(position.metadata.encode("utf-16-le")) > 2 * LONGEST_METADATA:
+def _partition_error(position: Position, refusal: ErrorCode, longest_metadata: int) -> ErrorCode:
+    if refusal is ErrorCode.NONE and len(position.metadata.encode("utf-16-le")) > 2 * longest_metadata:
         return ErrorCode.OFFSET_METADATA_TOO_LARGE
     return refusal

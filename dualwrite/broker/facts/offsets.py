@@ -7,20 +7,27 @@ The key begins with the number of its record type, 1 (CoordinatorRecordSerde); t
 import struct
 from dataclasses import dataclass
 
+from dualwrite.broker.facts.fields import (
+    INT,
+    LONG,
+    NO_TAGGED_FIELDS,
+    SHORT,
+    decode_compact,
+    decode_string,
+    encode_compact,
+    encode_string,
+)
 from dualwrite.broker.facts.tagged_fields import decode_tagged_fields
 from dualwrite.ids import TopicPartition
-from dualwrite.records.varint import decode_unsigned_varint, encode_unsigned_varint
 
 LONGEST_GROUP_ID = 32767
 """Bytes of a group id's UTF-8 form that the key has room for."""
 
-_KEY_TYPE = 1
+KEY_TYPE = 1
+"""The number of the record type, with which the key begins."""
+
 _VALUE_VERSION = 4
-_SHORT = struct.Struct(">h")
-_INT = struct.Struct(">i")
-_LONG = struct.Struct(">q")
 _POSITION = struct.Struct(">hqi")
-_NO_TAGGED_FIELDS = b"\x00"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,61 +48,68 @@ class OffsetCommitted:
     committed_ms: int
 
 
-def encode_fact(fact: OffsetCommitted) -> tuple[bytes, bytes]:
-    """Key and value of the record that remembers ``fact``."""
-    metadata = fact.metadata.encode()
-    key = (_SHORT.pack(_KEY_TYPE), _text(fact.group), _text(fact.partition.topic), _INT.pack(fact.partition.partition))
+@dataclass(frozen=True, slots=True)
+class OffsetForgotten:
+    """A committed offset was deleted or has expired: a tombstone."""
+
+    group: str
+    partition: TopicPartition
+
+
+OffsetFact = OffsetCommitted | OffsetForgotten
+
+
+def encode_fact(fact: OffsetFact) -> tuple[bytes, bytes | None]:
+    """Key and value of the record that remembers ``fact``; no value for a tombstone."""
+    key = (
+        SHORT.pack(KEY_TYPE),
+        encode_string(fact.group),
+        encode_string(fact.partition.topic),
+        INT.pack(fact.partition.partition),
+    )
+    if isinstance(fact, OffsetForgotten):
+        return b"".join(key), None
     value = (
         _POSITION.pack(_VALUE_VERSION, fact.offset, fact.leader_epoch),
-        encode_unsigned_varint(len(metadata) + 1),
-        metadata,
-        _LONG.pack(fact.committed_ms),
-        _NO_TAGGED_FIELDS,
+        encode_compact(fact.metadata),
+        LONG.pack(fact.committed_ms),
+        NO_TAGGED_FIELDS,
     )
     return b"".join(key), b"".join(value)
 
 
-def decode_fact(key: bytes, value: bytes) -> OffsetCommitted:
+def decode_fact(key: bytes, value: bytes | None) -> OffsetFact:
     """The fact that a record of the offsets' journal remembers.
 
     :raises ValueError: if it is of a type, version or form that this release does not know.
     """
     try:
         group, partition = _decode_key(key)
-        version, offset, leader_epoch = _POSITION.unpack_from(value)
-        if version != _VALUE_VERSION:
-            raise ValueError(f"offset commit value of version {version}; only {_VALUE_VERSION} is written here")
-        size, position = decode_unsigned_varint(value, _POSITION.size)
-        if size == 0:
-            raise ValueError("offset commit value without metadata")
-        end = position + size - 1
-        metadata = value[position:end].decode()
-        committed_ms = _LONG.unpack_from(value, end)[0]
-        _, end = decode_tagged_fields(value, end + _LONG.size)
+        return OffsetForgotten(group, partition) if value is None else _decode_value(group, partition, value)
     except struct.error as error:
         raise ValueError(f"offset commit record cut short: {error}") from error
+
+
+def _decode_value(group: str, partition: TopicPartition, value: bytes) -> OffsetCommitted:
+    version, offset, leader_epoch = _POSITION.unpack_from(value)
+    if version != _VALUE_VERSION:
+        raise ValueError(f"offset commit value of version {version}; only {_VALUE_VERSION} is written here")
+    metadata, end = decode_compact(value, _POSITION.size)
+    if metadata is None:
+        raise ValueError("offset commit value without metadata")
+    committed_ms = LONG.unpack_from(value, end)[0]
+    _, end = decode_tagged_fields(value, end + LONG.size)
     if end != len(value):
         raise ValueError("offset commit value of another form")
-    return OffsetCommitted(group, partition, offset, leader_epoch, metadata, committed_ms)
+    return OffsetCommitted(group, partition, offset, leader_epoch, metadata.decode(), committed_ms)
 
 
 def _decode_key(key: bytes) -> tuple[str, TopicPartition]:
-    if _SHORT.unpack_from(key)[0] != _KEY_TYPE:
+    if SHORT.unpack_from(key)[0] != KEY_TYPE:
         raise ValueError("key of an unknown type")
-    group, position = _decode_text(key, _SHORT.size)
-    topic, position = _decode_text(key, position)
-    index = _INT.unpack_from(key, position)[0]
-    if position + _INT.size != len(key):
+    group, position = decode_string(key, SHORT.size)
+    topic, position = decode_string(key, position)
+    index = INT.unpack_from(key, position)[0]
+    if position + INT.size != len(key):
         raise ValueError("offset commit key of another form")
     return group, TopicPartition(topic, index)
-
-
-def _text(text: str) -> bytes:
-    data = text.encode()
-    return _SHORT.pack(len(data)) + data
-
-
-def _decode_text(data: bytes, position: int) -> tuple[str, int]:
-    begin = position + _SHORT.size
-    end = begin + _SHORT.unpack_from(data, position)[0]
-    return data[begin:end].decode(), end

@@ -1,56 +1,78 @@
 """Committed offsets at run time: decisions become facts in ``__consumer_offsets``; nobody is told of one that is not
 durable."""
 
+import logging
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from dataclasses import dataclass
 
-from dualwrite.broker.core.cluster import CONSUMER_OFFSETS
-from dualwrite.broker.core.offsets import CommitOffsets, OffsetTable, decide_commit
-from dualwrite.broker.facts.offsets import OffsetCommitted, decode_fact, encode_fact
+from dualwrite.broker.core.group_table import ConsumerOffsetsFact
+from dualwrite.broker.core.offsets import LONGEST_METADATA, CommitDecision, CommitOffsets, decide_commit
+from dualwrite.broker.facts.offsets import OffsetCommitted
 from dualwrite.broker.runtime.cluster import Cluster
 from dualwrite.broker.runtime.flusher import Flusher
-from dualwrite.broker.runtime.internal_topics import InternalTopic
-from dualwrite.ids import TopicPartition
-from dualwrite.ports import Clock, Files
-from dualwrite.records.batch import Record
-from dualwrite.records.header import BatchHeader
+from dualwrite.broker.runtime.group_log import GroupLog, encode
+from dualwrite.ids import ProducerIdentity, TopicPartition
+from dualwrite.ports import Clock
+from dualwrite.records.header import BatchFields
 from dualwrite.wire.error_codes import ErrorCode
+
+logger = logging.getLogger(__name__)
 
 LARGEST_COMMIT_BYTES = 16 * 1024 * 1024
 """What one commit may add to the journal, where it is one batch. Kafka's limit is the offsets topic's 1 MiB."""
+
+_MS_PER_MINUTE = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetSettings:
+    """The broker settings about committed offsets, under Kafka's names."""
+
+    metadata_max_bytes: int = LONGEST_METADATA
+    """offset.metadata.max.bytes"""
+    retention_minutes: int = 10_080
+    """offsets.retention.minutes"""
 
 
 class GroupOffsets:
     """Keeps the offsets that consumer groups commit. Belongs to the event loop's thread."""
 
-    def __init__(self, files: Files, data_dir: Path, cluster: Cluster, flusher: Flusher, clock: Clock) -> None:
-        self.table = OffsetTable()
+    def __init__(
+        self, log: GroupLog, cluster: Cluster, flusher: Flusher, clock: Clock, settings: OffsetSettings | None = None
+    ) -> None:
+        self.table = log.table.offsets
+        self._log = log
         self._cluster = cluster
         self._flusher = flusher
         self._clock = clock
-        self._journal = InternalTopic.open(CONSUMER_OFFSETS, files, data_dir, cluster, flusher, self._replay)
-
-    def _replay(self, record: Record, _: BatchHeader) -> None:
-        assert record.key is not None, "an offset has a key"
-        assert record.value is not None, "an offset has a value"
-        self.table.apply(decode_fact(record.key, record.value))
+        self._settings = settings or OffsetSettings()
 
     async def commit(self, command: CommitOffsets) -> Mapping[TopicPartition, ErrorCode]:
         """Remember the positions of ``command``; the answer for each, which may be told when this returns."""
-        known = {partition for partition in command.positions if self._cluster.partition(partition) is not None}
-        now_ms = self._clock.wall_ms()
-        decision = decide_commit(self.table, command, known, now_ms)
-        records = [Record(*encode_fact(fact), now_ms) for fact in decision.facts]
-        if sum(map(_size, records)) > LARGEST_COMMIT_BYTES:
+        errors = self.commit_now(command)
+        await self._flusher.barrier()
+        return errors
+
+    def commit_now(
+        self, command: CommitOffsets, producer: ProducerIdentity | None = None
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        """Remember the positions of ``command``, with no chance for anything to come between. Wait at the flusher's
+        barrier before telling anybody.
+
+        :param producer: in whose transaction, if in any: its batch has no sequence, as Kafka's have none.
+        """
+        decision = self._decide(command)
+        if sum(map(_size, decision.facts)) > LARGEST_COMMIT_BYTES:
             too_large = dict.fromkeys((fact.partition for fact in decision.facts), ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
             return {**decision.errors, **too_large}
-        if records:
-            with self._flusher.critical():
-                for fact in decision.facts:
-                    self.table.apply(fact)
-                self._journal.append(records)
-            await self._flusher.barrier()
+        fields = None if producer is None else BatchFields(producer, transactional=True)
+        self._log.record(decision.facts, fields)
         return decision.errors
+
+    def _decide(self, command: CommitOffsets) -> CommitDecision:
+        known = {partition for partition in command.positions if self._cluster.partition(partition) is not None}
+        group = self._log.table.groups.get(command.group)
+        return decide_commit(group, command, known, self._clock.wall_ms(), self._settings.metadata_max_bytes)
 
     async def committed(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
@@ -62,6 +84,43 @@ class GroupOffsets:
         await self._flusher.barrier()
         return now
 
+    def pending(self, group: str) -> set[TopicPartition]:
+        """The partitions in which an open transaction has committed an offset of ``group`` (KIP-447)."""
+        return self.table.pending_in(group)
 
-def _size(record: Record) -> int:
-    return len(record.key or b"") + len(record.value or b"")
+    async def delete_group(self, name: str) -> ErrorCode:
+        """Forget a group that nobody is in, with its offsets."""
+        error, facts = self._log.table.decide_deletion(name)
+        self._log.record(facts)
+        await self._flusher.barrier()
+        return error
+
+    async def delete(
+        self, group: str, partitions: tuple[TopicPartition, ...]
+    ) -> tuple[ErrorCode, Mapping[TopicPartition, ErrorCode]]:
+        """Forget the offsets of ``group`` in ``partitions``; the error of all, and of each."""
+        error, errors, facts = self._log.table.decide_offset_deletion(group, partitions)
+        self._log.record(facts)
+        await self._flusher.barrier()
+        return error, errors
+
+    def forget_partitions(self, partitions: Iterable[TopicPartition]) -> None:
+        """Forget every group's offsets in ``partitions``, which were deleted."""
+        self._log.record(self._log.table.without(frozenset(partitions)))
+
+    def expire(self) -> int:
+        """Forget the offsets that are out of date; how many records that took."""
+        now_ms = self._clock.wall_ms()
+        retention_ms = self._settings.retention_minutes * _MS_PER_MINUTE
+        expired = list(self._log.table.expired(now_ms, retention_ms))
+        for facts in expired:
+            self._log.record(facts)
+        count = sum(map(len, expired))
+        if count:
+            logger.info("removed %d offsets and groups that were out of date", count)
+        return count
+
+
+def _size(fact: ConsumerOffsetsFact) -> int:
+    key, value = encode(fact)
+    return len(key) + len(value or b"")

@@ -1,0 +1,19 @@
+"""DeleteGroups (42), v0-v2.
+
+Forgets groups that nobody is in, with all that they have committed, pending offsets of open transactions included.
+NON_EMPTY_GROUP if there are members, GROUP_ID_NOT_FOUND if nobody has heard of it. ACL: none yet.
+"""
+
+from dualwrite.broker.api.context import BrokerContext
+from dualwrite.wire.apis import ApiKey, DeleteGroupsResponse, Message
+
+KEY = ApiKey.DELETE_GROUPS
+VERSIONS = range(3)
+
+
+async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
+    """Delete the groups of the request, each by itself."""
+    result = DeleteGroupsResponse.DeletableGroupResult
+    names = dict.fromkeys(request.groups_names)
+    results = [result(group_id=name, error_code=await broker.offsets.delete_group(name)) for name in names]
+    return DeleteGroupsResponse(throttle_time_ms=0, results=results)

@@ -1,0 +1,60 @@
+"""JoinGroup (11), v0-v9.
+
+A member waits for the next generation of its group; the answer names the protocol, the leader and, to the leader, what
+every member says. A group's first rebalance waits group.initial.rebalance.delay.ms for others to come. From v4 on who
+has no member id is given one with MEMBER_ID_REQUIRED and must come back with it (KIP-394). From v5 on a member may be
+static (KIP-345): restarted, it takes its place again without a rebalance, and whoever still uses it is fenced. v8's
+reason is passed over. v9 tells a static leader that comes back not to assign anew (KIP-814). Before v1 the session
+timeout is the rebalance timeout too. ACL: none yet.
+"""
+
+from dualwrite.broker.api.context import BrokerContext
+from dualwrite.broker.core.group_commands import JoinGroup, JoinReply
+from dualwrite.wire.apis import ApiKey, JoinGroupResponse, Message
+
+KEY = ApiKey.JOIN_GROUP
+VERSIONS = range(10)
+
+_FIRST_WITH_REBALANCE_TIMEOUT = 1
+_FIRST_WITH_KNOWN_MEMBERS = 4
+_FIRST_WITH_NULL_PROTOCOL = 7
+_FIRST_WITH_SKIPPED_ASSIGNMENT = 9
+
+
+async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
+    """Join, and wait until the group is complete."""
+    session_ms = request.session_timeout_ms
+    reply = await broker.groups.join(
+        JoinGroup(
+            request.group_id,
+            request.member_id,
+            request.group_instance_id,
+            broker.client.client_id,
+            broker.client.host,
+            session_ms,
+            request.rebalance_timeout_ms if version >= _FIRST_WITH_REBALANCE_TIMEOUT else session_ms,
+            request.protocol_type,
+            tuple((protocol.name, bytes(protocol.metadata)) for protocol in request.protocols),
+            needs_member_id=version >= _FIRST_WITH_KNOWN_MEMBERS,
+            can_skip_assignment=version >= _FIRST_WITH_SKIPPED_ASSIGNMENT,
+        )
+    )
+    return _response(reply, version)
+
+
+def _response(reply: JoinReply, version: int) -> Message:
+    entry = JoinGroupResponse.JoinGroupResponseMember
+    return JoinGroupResponse(
+        throttle_time_ms=0,
+        error_code=reply.error,
+        generation_id=reply.generation,
+        protocol_type=reply.protocol_type,
+        protocol_name=reply.protocol if version >= _FIRST_WITH_NULL_PROTOCOL else reply.protocol or "",
+        leader=reply.leader,
+        skip_assignment=reply.skip_assignment,
+        member_id=reply.member_id,
+        members=[
+            entry(member_id=member_id, group_instance_id=instance_id, metadata=metadata)
+            for member_id, instance_id, metadata in reply.members
+        ],
+    )

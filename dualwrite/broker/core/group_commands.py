@@ -1,0 +1,161 @@
+"""What a group can be asked, what it answers, and what it wants done.
+
+A request may have to wait for others: it is parked under a number, its ticket, and answered by whatever decision it
+was waiting for.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from dualwrite.broker.core.groups import Group
+from dualwrite.broker.facts.groups import GroupFact
+from dualwrite.wire.error_codes import ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class JoinGroup:
+    """Somebody wants to be, or stay, in the next generation.
+
+    :param protocols: names with metadata, the best liked first.
+    :param needs_member_id: whoever has no member id is given one and must come back with it (KIP-394, v4).
+    :param can_skip_assignment: a static leader that comes back may be told not to assign anew (v9).
+    """
+
+    group: str
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: tuple[tuple[str, bytes], ...]
+    needs_member_id: bool = False
+    can_skip_assignment: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SyncGroup:
+    """A member of a new generation wants its assignment; the leader brings those of all (member id -> assignment).
+
+    :param protocol_type: what the member believes it to be, None if it does not say (before v5); so ``protocol``.
+    """
+
+    group: str
+    member_id: str
+    instance_id: str | None
+    generation: int
+    assignments: tuple[tuple[str, bytes], ...] = ()
+    protocol_type: str | None = None
+    protocol: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A member lives."""
+
+    group: str
+    member_id: str
+    instance_id: str | None
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveGroup:
+    """Members go, or are sent away by an administrator who knows only their instance ids: (member id, instance id)."""
+
+    group: str
+    members: tuple[tuple[str, str | None], ...]
+
+
+class TimerKind(Enum):
+    """What a group waits for."""
+
+    SESSION = "a member's heartbeat"
+    JOIN = "the members that have not joined yet"
+    SYNC = "the members that have not asked for their assignment yet"
+
+
+@dataclass(frozen=True, slots=True)
+class TimerKey:
+    """One timer of a group; it is a command when its time is up. A member is named for SESSION only."""
+
+    group: str
+    kind: TimerKind
+    member_id: str = ""
+
+
+GroupCommand = JoinGroup | SyncGroup | Heartbeat | LeaveGroup | TimerKey
+
+
+@dataclass(frozen=True, slots=True)
+class JoinReply:
+    """The answer to JoinGroup; ``members`` (member id, instance id, metadata) is for the leader alone."""
+
+    error: ErrorCode = ErrorCode.NONE
+    member_id: str = ""
+    generation: int = -1
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str = ""
+    members: tuple[tuple[str, str | None, bytes], ...] = ()
+    skip_assignment: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SyncReply:
+    """The answer to SyncGroup."""
+
+    error: ErrorCode = ErrorCode.NONE
+    protocol_type: str | None = None
+    protocol: str | None = None
+    assignment: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatReply:
+    """The answer to Heartbeat: REBALANCE_IN_PROGRESS asks the member to join again."""
+
+    error: ErrorCode = ErrorCode.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveReply:
+    """The answer to LeaveGroup, about all and about each of the members in the order of the request."""
+
+    error: ErrorCode = ErrorCode.NONE
+    members: tuple[tuple[str, str | None, ErrorCode], ...] = ()
+
+
+GroupReply = JoinReply | SyncReply | HeartbeatReply | LeaveReply
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """``reply`` goes to whoever holds ``ticket``."""
+
+    ticket: int
+    reply: GroupReply
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer:
+    """An effect: let ``key`` come as a command after ``delay_ms``, and no earlier; None: not at all."""
+
+    key: TimerKey
+    delay_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDecision:
+    """What follows from a command.
+
+    :param group: the group as it is from now on; None if it is what it was.
+    :param facts: to be appended, before anything else.
+    :param answers: to be released once the facts are on disk.
+    """
+
+    group: Group | None = None
+    facts: tuple[GroupFact, ...] = ()
+    answers: tuple[Answer, ...] = ()
+    timers: tuple[SetTimer, ...] = ()

@@ -1,0 +1,86 @@
+"""``__consumer_offsets`` at run time: the groups' facts on disk, and the table that is their replay."""
+
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+from dualwrite.broker.core.cluster import CONSUMER_OFFSETS
+from dualwrite.broker.core.group_commands import GroupDecision
+from dualwrite.broker.core.group_table import ConsumerOffsetsFact, GroupTable
+from dualwrite.broker.facts import groups, offsets
+from dualwrite.broker.facts.groups import GroupForgotten, GroupRecorded
+from dualwrite.broker.runtime.cluster import Cluster
+from dualwrite.broker.runtime.flusher import Flusher
+from dualwrite.broker.runtime.internal_topics import InternalTopic
+from dualwrite.ids import TopicPartition
+from dualwrite.ports import Clock, Files
+from dualwrite.records.batch import Record
+from dualwrite.records.control import Marker
+from dualwrite.records.header import BatchFields, BatchHeader
+
+PARTITION = TopicPartition(CONSUMER_OFFSETS, 0)
+"""Where the offsets of every group are: what AddOffsetsToTxn adds to a transaction."""
+
+_TYPE = struct.Struct(">h")
+
+
+class GroupLog:
+    """Facts about groups go through here, in one critical section each. Belongs to the event loop's thread."""
+
+    def __init__(self, files: Files, data_dir: Path, cluster: Cluster, flusher: Flusher, clock: Clock) -> None:
+        self.table = GroupTable()
+        self._flusher = flusher
+        self._clock = clock
+        self._topic = InternalTopic.open(
+            CONSUMER_OFFSETS, files, data_dir, cluster, flusher, self._replay, self._end_transaction
+        )
+
+    def record(self, facts: Sequence[ConsumerOffsetsFact], transaction: BatchFields | None = None) -> None:
+        """Apply and append ``facts``, all in one batch. Wait at the flusher's barrier before telling anybody.
+
+        :param transaction: the producer in whose transaction they are, and its sequence.
+        """
+        if not facts:
+            return
+        with self._flusher.critical():
+            at = self._topic.partition.end_offset
+            producer_id = -1 if transaction is None else transaction.producer.producer_id
+            for position, fact in enumerate(facts):
+                self.table.apply(fact, at + position, producer_id)
+            self._append(facts, transaction)
+
+    def adopt(self, decision: GroupDecision) -> None:
+        """Let a group be what ``decision`` made of it, and append the facts about that."""
+        with self._flusher.critical():
+            self.table.adopt(decision)
+            if decision.facts:
+                self._append(decision.facts, None)
+
+    def _append(self, facts: Sequence[ConsumerOffsetsFact], transaction: BatchFields | None) -> None:
+        now_ms = self._clock.wall_ms()
+        self._topic.append([Record(*encode(fact), now_ms) for fact in facts], transaction)
+
+    def _replay(self, record: Record, header: BatchHeader) -> None:
+        assert record.key is not None, "a fact about a group has a key"
+        producer_id = header.producer_id if header.is_transactional else -1
+        self.table.apply(decode(record.key, record.value), record.offset, producer_id)
+
+    def _end_transaction(self, header: BatchHeader, marker: Marker) -> None:
+        self.table.offsets.end_transaction(header.producer_id, marker is Marker.COMMIT)
+
+
+def encode(fact: ConsumerOffsetsFact) -> tuple[bytes, bytes | None]:
+    """Key and value of the record that remembers ``fact``."""
+    if isinstance(fact, GroupRecorded | GroupForgotten):
+        return groups.encode_fact(fact)
+    return offsets.encode_fact(fact)
+
+
+def decode(key: bytes, value: bytes | None) -> ConsumerOffsetsFact:
+    """The fact that a record remembers.
+
+    :raises ValueError: if this release does not know it.
+    """
+    if key[: _TYPE.size] == _TYPE.pack(groups.KEY_TYPE):
+        return groups.decode_fact(key, value)
+    return offsets.decode_fact(key, value)

@@ -1,0 +1,191 @@
+"""Groups at run time: requests that wait for others are parked, timers come back as commands.
+
+Every answer is released behind the flusher's barrier: nobody acts on an assignment that a crash could take back.
+"""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable
+from itertools import count
+from typing import Protocol
+
+from dualwrite.broker.core.group_commands import (
+    Answer,
+    GroupCommand,
+    GroupReply,
+    Heartbeat,
+    HeartbeatReply,
+    JoinGroup,
+    JoinReply,
+    LeaveGroup,
+    LeaveReply,
+    SetTimer,
+    SyncGroup,
+    SyncReply,
+    TimerKey,
+    TimerKind,
+)
+from dualwrite.broker.core.group_rules import GroupMoment, GroupSettings, decide
+from dualwrite.broker.core.groups import Group, GroupState
+from dualwrite.broker.runtime.flusher import Flusher
+from dualwrite.broker.runtime.group_log import GroupLog
+from dualwrite.ports import Clock, Entropy
+from dualwrite.wire.error_codes import ErrorCode
+
+logger = logging.getLogger(__name__)
+
+
+class Timer(Protocol):
+    """Something that will happen, unless it is cancelled."""
+
+    def cancel(self) -> None:
+        """Let it not happen."""
+
+
+CallLater = Callable[[float, Callable[[], None]], Timer]
+"""Call a function after a number of seconds: an event loop's ``call_later``, or what a simulation has in its place."""
+
+
+def call_later(seconds: float, function: Callable[[], None]) -> Timer:
+    """Call ``function`` after ``seconds`` on the running event loop."""
+    return asyncio.get_running_loop().call_later(seconds, function)
+
+
+class GroupCoordinator:
+    """Runs the groups' rules. Belongs to the event loop's thread."""
+
+    def __init__(
+        self,
+        log: GroupLog,
+        flusher: Flusher,
+        clock: Clock,
+        entropy: Entropy,
+        settings: GroupSettings | None = None,
+        later: CallLater = call_later,
+    ) -> None:
+        self._log = log
+        self._flusher = flusher
+        self._clock = clock
+        self._entropy = entropy
+        self._settings = settings or GroupSettings()
+        self._later = later
+        self._tickets = count()
+        self._parked: dict[int, tuple[asyncio.Future[GroupReply], GroupReply]] = {}
+        self._timers: dict[TimerKey, Timer] = {}
+        self._is_closed = False
+
+    def start(self) -> None:
+        """Wait for signs of life of the members that a restart has found, for the whole of their sessions."""
+        for group in self._log.table.groups.values():
+            for member in group.members.values():
+                key = TimerKey(group.group_id, TimerKind.SESSION, member.member_id)
+                self._set_timer(SetTimer(key, member.session_timeout_ms))
+
+    async def join(self, command: JoinGroup) -> JoinReply:
+        """Wait for the group's next generation, or for the reason why there is none for this member."""
+        reply = await self._execute(command, JoinReply(ErrorCode.NOT_COORDINATOR, command.member_id))
+        assert isinstance(reply, JoinReply)
+        return reply
+
+    async def sync(self, command: SyncGroup) -> SyncReply:
+        """Wait for the member's assignment."""
+        reply = await self._execute(command, SyncReply(ErrorCode.NOT_COORDINATOR))
+        assert isinstance(reply, SyncReply)
+        return reply
+
+    async def heartbeat(self, command: Heartbeat) -> HeartbeatReply:
+        """Tell whether the member's generation is still the present one."""
+        reply = await self._execute(command, HeartbeatReply(ErrorCode.NOT_COORDINATOR))
+        assert isinstance(reply, HeartbeatReply)
+        return reply
+
+    async def leave(self, command: LeaveGroup) -> LeaveReply:
+        """Let members go."""
+        reply = await self._execute(command, LeaveReply(ErrorCode.NOT_COORDINATOR))
+        assert isinstance(reply, LeaveReply)
+        return reply
+
+    async def _execute(self, command: GroupCommand, at_stop: GroupReply) -> GroupReply:
+        """Carry ``command`` out; the reply, which may have waited for other members, may be told when this returns.
+
+        :param at_stop: the reply if the broker stops first.
+        """
+        if self._is_closed:
+            return at_stop
+        ticket = next(self._tickets)
+        reply: asyncio.Future[GroupReply] = asyncio.get_running_loop().create_future()
+        self._parked[ticket] = reply, at_stop
+        try:
+            self._step(command, ticket)
+            found = await reply
+        finally:
+            self._parked.pop(ticket, None)
+        await self._flusher.barrier()
+        return found
+
+    def keep_alive(self, name: str, member_id: str) -> None:
+        """A commit is a sign of life of the member that made it, as a heartbeat is."""
+        group = self._log.table.groups.get(name)
+        if group is None or group.state not in (GroupState.STABLE, GroupState.PREPARING_REBALANCE):
+            return
+        member = group.members.get(member_id)
+        if member is not None:
+            self._set_timer(SetTimer(TimerKey(name, TimerKind.SESSION, member_id), member.session_timeout_ms))
+
+    def group(self, name: str) -> Group | None:
+        """The group called ``name``."""
+        return self._log.table.groups.get(name)
+
+    def groups(self) -> list[Group]:
+        """Every group."""
+        return list(self._log.table.groups.values())
+
+    def close(self) -> None:
+        """Send away whoever is parked, and let nothing happen any more; for a clean stop."""
+        self._is_closed = True
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        for reply, at_stop in self._parked.values():
+            if not reply.done():
+                reply.set_result(at_stop)
+
+    def _step(self, command: GroupCommand, ticket: int) -> None:
+        fresh = self._new_id() if isinstance(command, JoinGroup) else ""
+        moment = GroupMoment(self._clock.wall_ms(), ticket, fresh)
+        before = self._log.table.groups.get(command.group)
+        decision = decide(before, command, moment, self._settings)
+        self._log.adopt(decision)
+        if decision.group is not None:
+            _tell(before, decision.group)
+        for timer in decision.timers:
+            self._set_timer(timer)
+        for answer in decision.answers:
+            self._release(answer)
+
+    def _new_id(self) -> str:
+        return str(uuid.UUID(bytes=self._entropy.random_bytes(16), version=4))
+
+    def _release(self, answer: Answer) -> None:
+        reply, _ = self._parked.get(answer.ticket, (None, None))
+        if reply is not None and not reply.done():
+            reply.set_result(answer.reply)
+
+    def _set_timer(self, wanted: SetTimer) -> None:
+        timer = self._timers.pop(wanted.key, None)
+        if timer is not None:
+            timer.cancel()
+        if wanted.delay_ms is not None:
+            self._timers[wanted.key] = self._later(wanted.delay_ms / 1000, lambda: self._time_is_up(wanted.key))
+
+    def _time_is_up(self, key: TimerKey) -> None:
+        self._timers.pop(key, None)
+        logger.info("group %s has waited in vain for %s %s", key.group, key.kind.value, key.member_id)
+        self._step(key, -1)
+
+
+def _tell(before: Group | None, group: Group) -> None:
+    if before is None or (before.state, before.generation) != (group.state, group.generation):
+        state, members = group.state.value, len(group.members)
+        logger.info("group %s is %s in generation %d with %d members", group.group_id, state, group.generation, members)
