@@ -190,6 +190,7 @@ class BrokerOptions:
         """What compaction goes by."""
         return CleanerSettings(self.is_on("log.cleaner.enable"), self.number("log.cleaner.dedupe.buffer.size"))
 
+    @property
     def groups(self) -> GroupSettings:
         """What the group coordinator needs."""
         return GroupSettings(
