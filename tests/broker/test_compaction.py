@@ -148,6 +148,24 @@ def test_an_open_transaction_bounds_the_cleaning_and_an_aborted_one_vanishes() -
     run(main())
 
 
+def test_a_bound_within_a_segment_is_come_to_once() -> None:
+    async def main() -> None:
+        house = House(MemoryFiles(), {"min.cleanable.dirty.ratio": "0.0"})
+        house.partition.log.settings = LogSettings()
+        await house.write(b"a", b"a")
+        await house.write(b"b", producer=ProducerIdentity(7, 0))
+        await house.write(b"a")
+        house.partition.log.settings = LogSettings(segment_bytes=0)
+        await house.write(b"z")
+        await house.compaction.run_once()
+        assert house.left() == [1, 2, 3, 4]
+        appends = house.files.appends.count
+        await house.compaction.run_once()
+        assert house.files.appends.count == appends
+
+    run(main())
+
+
 def test_where_the_cleaning_ended_survives_a_restart() -> None:
     files = MemoryFiles()
 

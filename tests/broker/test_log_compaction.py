@@ -245,6 +245,30 @@ def test_too_many_keys_take_several_cleanings() -> None:
     assert [offset for offset, _, _ in kept(disk)] == list(range(30, 40))
 
 
+def test_a_batch_with_more_keys_than_there_is_room_for_is_covered_alone() -> None:
+    history = History()
+    for first in (0, 9, 4):
+        history.write([(b"%d" % key, b"v") for key in range(first, first + 9)])
+    disk = on_disk(history)
+    assert [disk.clean(5000, keys=4).clean_before for _ in range(3)] == [9, 18, 27]
+    assert [offset for offset, _, _ in kept(disk)] == [0, 1, 2, 3, *range(13, 27)]
+
+
+def test_a_batch_that_was_emptied_has_no_timestamp() -> None:
+    history = History()
+    history.write([(b"z", b"1")])
+    history.now = 9000
+    history.write_as(1, [(b"a", b"1")])
+    history.now = 2000
+    history.write([(b"a", b"2")])
+    disk = on_disk(history)
+    disk.clean(10_000)
+    assert peek_header(disk.batches()[1]).record_count == 0
+    assert disk.log.max_timestamp(3) == (2000, 2)
+    assert disk.log.offset_for_timestamp(1500, 3) == (2000, 2)
+    assert disk.log.offset_for_timestamp(3000, 3) is None
+
+
 @pytest.mark.parametrize(("times", "segments"), [(1, [(0, 12), (12, 24), (24, 36), (36, 40)]), (2, [(0, 40)])])
 def test_segments_become_one_up_to_the_size_of_a_segment(times: int, segments: list[tuple[int, int]]) -> None:
     history = History()

@@ -76,11 +76,11 @@ def clean(plan: Plan, begin: Begin, pause: Callable[[], None]) -> Cleaned:
     :raises OSError: if a segment was removed meanwhile, or the disk is full; nothing of the new files is left if it can
         be removed.
     """
-    keys = _note_all_keys(plan, pause)
+    keys = KeyOffsets(max(1, plan.dedupe_bytes // KEY_BYTES), plan.first_dirty)
+    has_all = _note_keys(plan, keys, pause)
     transactions = Transactions(plan.aborted)
-    before = min(plan.before, keys.covered_before)
-    cleaning = Cleaning(keys, transactions, plan.producers, before, plan.now_ms, plan.delete_retention_ms)
-    result = Cleaned([], keys.covered_before)
+    cleaning = Cleaning(keys, transactions, plan.producers, keys.covered_before, plan.now_ms, plan.delete_retention_ms)
+    result = Cleaned([], plan.before if has_all else keys.covered_before)
     try:
         for group in _grouped(plan, keys.covered_before):
             replacement = begin(group)
@@ -98,21 +98,20 @@ def clean(plan: Plan, begin: Begin, pause: Callable[[], None]) -> Cleaned:
     return result
 
 
-def _note_all_keys(plan: Plan, pause: Callable[[], None]) -> KeyOffsets:
-    """The keys of the dirty part, or of as much of it as there is room for; the rest waits for the next cleaning."""
-    keys = KeyOffsets(max(1, plan.dedupe_bytes // KEY_BYTES))
-    keys.covered_before = plan.first_dirty
+def _note_keys(plan: Plan, keys: KeyOffsets, pause: Callable[[], None]) -> bool:
+    """Note the keys of the dirty part, or of as much of it as there is room for: then False, and the rest waits for the
+    next cleaning."""
     transactions = Transactions(plan.aborted)
     for source in plan.sources:
         if source.next_offset <= plan.first_dirty:
             continue
         for header, batch in source.batches():
             if header.next_offset > plan.before:
-                return keys
+                return True
             if header.next_offset > plan.first_dirty and not note_keys(keys, transactions, header, batch):
-                return keys
+                return False
             pause()
-    return keys
+    return True
 
 
 def _grouped(plan: Plan, before: int) -> Iterator[list[Segment]]:

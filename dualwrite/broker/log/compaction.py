@@ -42,18 +42,24 @@ class ActiveProducer(NamedTuple):
 
 
 class KeyOffsets:
-    """The highest offset of each key, of at most ``capacity`` keys (Kafka: SkimpyOffsetMap)."""
+    """The highest offset of each key, of at most ``capacity`` keys (Kafka: SkimpyOffsetMap); but one batch has always
+    room, so that every cleaning comes further.
 
-    def __init__(self, capacity: int) -> None:
-        self.covered_before = 0
-        """Every key of a record from the first dirty offset up to here is known."""
+    :param first_dirty: where the last cleaning ended.
+    """
+
+    def __init__(self, capacity: int, first_dirty: int) -> None:
+        self.covered_before = first_dirty
+        """Every key of a record from ``first_dirty`` up to here is known."""
+        self._first_dirty = first_dirty
         self._capacity = capacity
         self._offsets: dict[bytes, int] = {}
 
     def put(self, key: bytes, offset: int) -> bool:
         """Note that ``key`` is at ``offset``; False if there is no room for another key."""
         name = _name(key)
-        if len(self._offsets) >= self._capacity and name not in self._offsets:
+        is_full = len(self._offsets) >= self._capacity and self.covered_before > self._first_dirty
+        if is_full and name not in self._offsets:
             return False
         self._offsets[name] = offset
         return True

@@ -135,7 +135,7 @@ class Segment:
         for position, header in self._headers_from(self.index.position_for_time(timestamp)):
             if header.base_offset >= before:
                 break
-            if header.max_timestamp >= timestamp and header.last_offset >= start:
+            if header.record_count and header.max_timestamp >= timestamp and header.last_offset >= start:
                 found = self._first_record(position, header, timestamp, start)
                 if found is not None:
                     return found if found[1] < before else None
@@ -153,7 +153,8 @@ class Segment:
         for _, header in self._headers_from(position):
             if header.last_offset >= before:
                 break
-            highest = max(highest, header.max_timestamp)
+            if header.record_count:
+                highest = max(highest, header.max_timestamp)
         return highest
 
     def sync(self) -> None:
@@ -197,7 +198,7 @@ class Segment:
         return self._file
 
     def _add(self, header: BatchHeader, settings: LogSettings) -> None:
-        if header.max_timestamp > self.max_timestamp:
+        if header.record_count and header.max_timestamp > self.max_timestamp:  # a cleaner may have emptied the batch
             self.max_timestamp = header.max_timestamp
             self._max_timestamp_offset = header.last_offset
         if not self.size:

@@ -163,7 +163,7 @@ def dirtiness(plan: Plan, config: TopicConfig) -> float:
     or a record that has waited for max.compaction.lag.ms."""
     dirty = [each for each in plan.sources if each.next_offset > plan.first_dirty]
     dirty_bytes = sum(each.size for each in dirty)
-    if not dirty_bytes:
+    if plan.first_dirty >= plan.before or not dirty_bytes:
         return 0.0
     ratio = dirty_bytes / sum(each.size for each in plan.sources)
     if ratio > config.min_cleanable_dirty_ratio or _is_overdue(dirty[0], plan.now_ms, config.max_compaction_lag_ms):
