@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from dualwrite.broker.api.context import BrokerContext
+from dualwrite.broker.core.groups import GroupState
 from dualwrite.broker.facts.transactions import NO_TIMEOUT, TransactionRecorded, TransactionStatus
 from dualwrite.broker.runtime.meters import Histogram
 from dualwrite.wire.apis import ApiKey
@@ -100,6 +101,22 @@ def active_transaction_open_time_max_ms(broker: BrokerContext) -> Value:
 def in_doubt_transactions(broker: BrokerContext) -> Value:
     """Open transactions of two-phase commit: they wait for a decision, and no timeout ends them (KIP-939)."""
     return sum(entry.timeout_ms == NO_TIMEOUT for entry in _ongoing(broker))
+
+
+# --- groups
+
+
+@_metric("gauge", "state")
+def groups(broker: BrokerContext) -> Value:
+    """Consumer groups by their state, as ListGroups names it."""
+    counts = Counter(group.state for group in broker.groups.groups())
+    return [((state.value,), counts[state]) for state in GroupState if state is not GroupState.DEAD]
+
+
+@_metric("gauge")
+def group_members(broker: BrokerContext) -> Value:
+    """Members of all consumer groups."""
+    return sum(len(group.members) for group in broker.groups.groups())
 
 
 # --- requests

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer
 from prometheus_client.parser import text_string_to_metric_families
 
 from dualwrite.broker.metrics import METRICS, PREFIX
@@ -98,6 +99,26 @@ def test_open_transactions_are_told(measured: Measured, client: RawClient) -> No
     assert after["transactions"][("CompleteAbort",)] == before["transactions"][("CompleteAbort",)] + 1
     assert after["in_doubt_transactions"] == before["in_doubt_transactions"]
     assert after["active_transaction_open_time_max_ms"] == before["active_transaction_open_time_max_ms"] == {(): 0}
+
+
+def test_groups_and_their_members_are_told(measured: Measured, client: RawClient) -> None:
+    topic, before = new_topic(client), measured.scrape()
+    produce(client, topic, batch([b"v"]))
+    config = {
+        "bootstrap.servers": measured.address,
+        "group.id": unique("group"),
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+    }
+    consumer = Consumer(config)
+    consumer.subscribe([topic])
+    assert consumer.poll(PATIENCE_SECONDS) is not None
+    during = measured.scrape()
+    assert during["groups"][("Stable",)] == before["groups"][("Stable",)] + 1
+    assert during["group_members"][()] == before["group_members"][()] + 1
+    consumer.close()
+    members = eventually(lambda: measured.scrape()["group_members"], lambda seen: seen == before["group_members"])
+    assert members == before["group_members"]
 
 
 def test_requests_errors_and_bytes_are_counted(measured: Measured, client: RawClient) -> None:
