@@ -94,9 +94,9 @@ SEALED_AT = 2**60
 class Disk:
     """A partition's log, of which everything is sealed, cleaned again and again."""
 
-    def __init__(self, files: Files, history: History, cuts: Iterable[int] = ()) -> None:
+    def __init__(self, files: Files, history: History, cuts: Iterable[int] = (), directory: Path = DIRECTORY) -> None:
         self.state = PartitionState()
-        self.log = PartitionLog.open(files, DIRECTORY, LogSettings(), replay_into(self.state))
+        self.log = PartitionLog.open(files, directory, LogSettings(), replay_into(self.state))
         for number, batch in enumerate(history.batches):
             self.log.settings = LogSettings(segment_bytes=0 if number in cuts else 1 << 30)
             self.log.append(bytearray(batch))
