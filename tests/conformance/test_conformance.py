@@ -11,10 +11,6 @@ from tests.conformance.findings import FINDINGS
 from tests.conformance.recordings import recorded, run
 
 RECORDED = recorded()
-COMING: set[str] = {
-    "topics.records_deleted",
-}
-"""Cases of what the bundled broker does not have yet: only Apache Kafka is asked."""
 
 
 def differences(seen: dict[str, str], wanted: dict[str, str]) -> dict[str, tuple[str, str]]:
@@ -30,7 +26,7 @@ def expected(name: str) -> dict[str, str]:
     return {**RECORDED[name], **found}
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name not in COMING])
+@pytest.mark.parametrize("name", CASES)
 def test_the_bundled_broker_answers_as_apache_kafka_did(name: str, shared_broker: EmbeddedBroker) -> None:
     assert differences(run(name, shared_broker.bootstrap_servers), expected(name)) == {}
 
