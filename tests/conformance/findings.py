@@ -24,6 +24,8 @@ _NEXT_NUMBER = "Apache Kafka has refused the one before, so that it counts one p
 _SESSION = "its own identity goes on with the epoch of the abort, as in Apache Kafka, without one more state"
 _OWN_IDENTITY = "transactions.an_open_transaction_and_the_identity_that_a_session_expects"
 _TWO_PHASES = "transactions.two_phase_commit_asked_for"
+_VERSIONS = "cluster.versions_of_every_request"
+_NO_SASL = "the broker has no authentication yet"
 _UNFIT = "produce.batches_that_are_not_fit"
 _TWICE_WRONG = "more than one thing is wrong with it, and the other one is told"
 
@@ -120,6 +122,14 @@ FINDINGS: dict[tuple[str, str], Finding] = {
     (_TWO_PHASES, "neither"): Finding(_TODAY, "error=NONE producer=p4:0", _NEXT_NUMBER),
     (_TWO_PHASES, "neither, then"): Finding(
         _TODAY, "error=NONE state='Empty' timeout=60000 started=-1 producer=p4:0 partitions=[]", _NEXT_NUMBER
+    ),
+    (_VERSIONS, "SASL_HANDSHAKE"): Finding(_TODAY, "no such step", _NO_SASL),
+    (_VERSIONS, "SASL_AUTHENTICATE"): Finding(_TODAY, "no such step", _NO_SASL),
+    (_VERSIONS, "TXN_OFFSET_COMMIT"): Finding(
+        _TODAY, "least=0 most=5", "v6 names topics by their ids (KIP-1319); clients go back to v5"
+    ),
+    (_VERSIONS, "DELETE_GROUPS"): Finding(
+        _TODAY, "least=0 most=2", "v3 says in words why a group is not deleted; clients go back to v2"
     ),
     ("markers.markers_of_an_open_transaction", "no epoch"): Finding(
         _TODAY,
