@@ -16,7 +16,7 @@ from tests.clients.kafkapython import KafkaPython
 
 CLIENTS: dict[str, Any] = {"confluent-kafka": Confluent, "kafka-python": KafkaPython, "aiokafka": Aio}
 
-SETTINGS = {"message.max.bytes": "8000000"}
+SETTINGS = {"message.max.bytes": "8000000", "group.initial.rebalance.delay.ms": "0"}
 
 Make = Callable[..., Any]
 

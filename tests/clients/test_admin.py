@@ -126,6 +126,17 @@ def test_settings_of_the_broker_are_described(admin: Administrator) -> None:
 # --- records
 
 
+def test_records_before_an_offset_are_deleted(
+    topic: str, admin: Administrator, producer: Producer, consumer: Consumer
+) -> None:
+    written(producer, topic, 10)
+    assert admin.delete_records((topic, 0), 4) == 4
+    assert consumer().watermarks((topic, 0)) == (4, 10)
+    assert values(read_to_end(consumer(), (topic, 0))) == [b"%d" % number for number in range(4, 10)]
+    with pytest.raises(RefusedError, match=r"OFFSET_OUT_OF_RANGE"):
+        admin.delete_records((topic, 0), 11)
+
+
 @pytest.mark.needs(ability.ADMIN_OFFSETS)
 def test_an_administrator_learns_the_end_of_a_partition(topic: str, admin: Administrator, producer: Producer) -> None:
     written(producer, topic, 3)
