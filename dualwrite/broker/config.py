@@ -102,6 +102,7 @@ SETTINGS: Mapping[str, Setting] = {
     "offsets.retention.minutes": Setting("10080", _at_least(1, _INT), "minutes"),
     "offsets.topic.num.partitions": Setting("1", _at_least(1, 1), _ONE_PARTITION),
     "offsets.topic.replication.factor": Setting("1", _at_least(1, 1), _ONE_NODE),
+    "offsets.topic.segment.bytes": Setting("4194304", _at_least(1024, 2**31 - 1), "a size of at least 1024 bytes"),
     "socket.request.max.bytes": Setting("104857600", _at_least(1024), "a size of at least 1024 bytes"),
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": Setting("10000", _at_least(1), "milliseconds"),
     "transaction.max.timeout.ms": Setting("900000", _at_least(1), "milliseconds"),
@@ -117,7 +118,7 @@ SETTINGS: Mapping[str, Setting] = {
     "transactional.id.expiration.ms": Setting("604800000", _at_least(1), "milliseconds"),
 }
 """Defaults are Kafka's, but for transaction.two.phase.commit.enable (docs/decisions/0004),
-transaction.state.log.segment.bytes (0007) and what is 1 on one node."""
+offsets.topic.segment.bytes and transaction.state.log.segment.bytes (0007), and what is 1 on one node."""
 
 
 @dataclass(frozen=True)

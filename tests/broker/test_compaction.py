@@ -297,6 +297,39 @@ def test_the_transaction_log_stays_short_and_forgets_nobody(tmp_path: Path) -> N
         assert read_all(client, topic).count(b"done") == 100
 
 
+def test_the_log_of_groups_stays_short_and_loses_no_committed_offset(tmp_path: Path) -> None:
+    config = {"log.cleaner.backoff.ms": "20", "offsets.topic.segment.bytes": "4096"}
+    config["group.initial.rebalance.delay.ms"] = "0"
+    quiet: dict[str, object] = {"log_level": 0}  # librdkafka would tell of the kill
+    position = [Position("in", 0)]
+    with EmbeddedBroker(tmp_path, config=config) as broker:
+        servers = {"bootstrap.servers": broker.bootstrap_servers, **quiet}
+        producer = Producer({**servers, "transactional.id": "mover"})
+        producer.init_transactions(PATIENCE_SECONDS)
+        producer.begin_transaction()
+        producer.produce("in", b"something to be assigned for", partition=0)
+        producer.commit_transaction(PATIENCE_SECONDS)
+        consumer = Consumer({**servers, **CONSUMER, "group.id": "movers"})
+        consumer.subscribe(["in"])
+        assert consumer.poll(PATIENCE_SECONDS) is not None
+        for offset in range(150):
+            consumer.commit(offsets=[Position("in", 0, offset)], asynchronous=False)
+        for offset in range(150, 200):
+            producer.begin_transaction()
+            offsets = [Position("in", 0, offset)]
+            producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), PATIENCE_SECONDS)
+            (producer.abort_transaction if offset % 2 else producer.commit_transaction)(PATIENCE_SECONDS)
+        written = 200 * 110
+        directory = tmp_path / "__consumer_offsets-0"
+        assert eventually(lambda: log_bytes(directory), lambda size: size < written * 2 / 3) < written * 2 / 3
+        assert consumer.committed(position, PATIENCE_SECONDS)[0].offset == 198
+        broker.kill()
+    with EmbeddedBroker(tmp_path, config=config) as broker:
+        reader = Consumer({**CONSUMER, "bootstrap.servers": broker.bootstrap_servers, "group.id": "movers"})
+        assert reader.committed(position, PATIENCE_SECONDS)[0].offset == 198
+        reader.close()
+
+
 def log_bytes(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.glob("*.log"))
 

@@ -25,14 +25,25 @@ _TYPE = struct.Struct(">h")
 
 
 class GroupLog:
-    """Facts about groups go through here, in one critical section each. Belongs to the event loop's thread."""
+    """Facts about groups go through here, in one critical section each. Belongs to the event loop's thread.
 
-    def __init__(self, files: Files, data_dir: Path, cluster: Cluster, flusher: Flusher, clock: Clock) -> None:
+    :param segment_bytes: offsets.topic.segment.bytes, if not the default.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        data_dir: Path,
+        cluster: Cluster,
+        flusher: Flusher,
+        clock: Clock,
+        segment_bytes: int | None = None,
+    ) -> None:
         self.table = GroupTable()
         self._flusher = flusher
         self._clock = clock
         self._topic = InternalTopic.open(
-            CONSUMER_OFFSETS, files, data_dir, cluster, flusher, self._replay, self._end_transaction
+            CONSUMER_OFFSETS, files, data_dir, cluster, flusher, self._replay, self._end_transaction, segment_bytes
         )
 
     def record(self, facts: Sequence[ConsumerOffsetsFact], transaction: BatchFields | None = None) -> None:

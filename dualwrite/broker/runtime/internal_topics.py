@@ -30,16 +30,12 @@ logger = logging.getLogger(__name__)
 OnRecord = Callable[[Record, BatchHeader], None]
 OnMarker = Callable[[BatchHeader, Marker], None]
 
-_SEGMENT_BYTES = "4194304"
+_JOURNAL = {"cleanup.policy": "compact", "segment.bytes": "4194304", "delete.retention.ms": "60000"}
 SETTINGS: Mapping[str, Mapping[str, str]] = {
-    CONSUMER_OFFSETS: {
-        "cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": _SEGMENT_BYTES,
-    },
-    TRANSACTION_STATE: {
-        "cleanup.policy": "compact", "compression.type": "uncompressed", "segment.bytes": _SEGMENT_BYTES,
-    },
-}  # fmt: skip
-"""The topics' settings: Kafka's defaults for them, but for the size of a segment (docs/decisions/0007)."""
+    CONSUMER_OFFSETS: {**_JOURNAL, "compression.type": "producer"},
+    TRANSACTION_STATE: {**_JOURNAL, "compression.type": "uncompressed"},
+}
+"""The topics' settings: Kafka's, but for what bounds the time of a start (docs/decisions/0007)."""
 
 
 class InternalTopic:
