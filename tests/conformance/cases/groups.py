@@ -3,19 +3,17 @@
 from dataclasses import dataclass
 
 from dualwrite.wire.apis import (
-    DeleteGroupsRequest,
     DescribeGroupsRequest,
     HeartbeatRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
     ListGroupsRequest,
     Message,
-    OffsetDeleteRequest,
     SyncGroupRequest,
 )
 from dualwrite.wire.error_codes import ErrorCode
 from tests.broker.calls import unique
-from tests.broker.offset_calls import commit, fetch_request
+from tests.broker.offset_calls import commit
 from tests.broker.raw import RawClient, eventually, key_of
 from tests.conformance.cases import case
 from tests.conformance.subject import Subject, Word
@@ -155,7 +153,7 @@ def one_member_lives(broker: Subject) -> None:
     note_joined(broker, "first", only.ask())
     note_joined(broker, "with the id", only.ask())
     broker.note("heartbeat before the assignment", error=only.beat())
-    broker.note("commit before the assignment", errors=_commit(only, broker.topic()))
+    broker.note("commit before the assignment", errors=commit_as(only, broker.topic()))
     answer = only.sync({only.member_id: b"all"})
     broker.note(
         "sync", error=answer.error_code, kind=answer.protocol_type, name=answer.protocol_name, mine=answer.assignment
@@ -193,7 +191,7 @@ def a_second_member_joins(broker: Subject) -> None:
     waiting = second.client.send(second.request(), JOIN)
     seen = eventually(first.beat, lambda error: error != ErrorCode.NONE)
     broker.note("heartbeat of the first", error=seen)
-    broker.note("commit while it rebalances", errors=_commit(first, broker.topic()))
+    broker.note("commit while it rebalances", errors=commit_as(first, broker.topic()))
     broker.note("sync while it rebalances", error=first.sync().error_code)
     note_joined(broker, "the first again", first.ask())
     answer = second.client.receive(key_of(second.request()), JOIN, waiting)
@@ -213,7 +211,7 @@ def a_second_member_joins(broker: Subject) -> None:
     broker.note("sync of the first", mine=first.sync({first.member_id: b"one", second.member_id: b"two"}).assignment)
     broker.note("sync of the second", mine=second.client.receive(key_of(asked), SYNC, waiting).assignment)
     broker.note("heartbeats", errors=[ErrorCode(first.beat()), ErrorCode(second.beat())])
-    _leave(broker, "the second leaves", second)
+    leave(broker, "the second leaves", second)
     broker.note("heartbeat then", error=eventually(first.beat, lambda error: error != ErrorCode.NONE))
     note_joined(broker, "the first alone", first.ask())
 
@@ -228,7 +226,8 @@ def protocols_that_do_not_match(broker: Subject) -> None:
     broker.note("another kind", error=answer.error_code)
 
 
-def _leave(broker: Subject, step: str, leaving: Member, version: int = 5, **fields: object) -> None:
+def leave(broker: Subject, step: str, leaving: Member, version: int = 5, **fields: object) -> None:
+    """LeaveGroup, noted."""
     entry = LeaveGroupRequest.MemberIdentity
     if version < 3:
         request = LeaveGroupRequest(**{"group_id": leaving.group, "member_id": leaving.member_id, **fields})  # type: ignore[arg-type]
@@ -245,13 +244,13 @@ def members_that_leave(broker: Subject) -> None:
     group = broker.name("group")
     only = stable(broker, group)
     for version in (2, 5):
-        _leave(broker, f"a stranger in v{version}", only, version, member_id="stranger")
-        _leave(broker, f"in v{version}", only, version)
-        _leave(broker, f"in v{version} again", only, version)
+        leave(broker, f"a stranger in v{version}", only, version, member_id="stranger")
+        leave(broker, f"in v{version}", only, version)
+        leave(broker, f"in v{version} again", only, version)
         broker.note(f"heartbeat after v{version}", error=only.beat())
         only = stable(broker, group)
     nowhere = member(broker, "no-such-group", member_id="nobody")
-    _leave(broker, "an unknown group", nowhere)
+    leave(broker, "an unknown group", nowhere)
 
 
 @case
@@ -263,19 +262,20 @@ def static_members(broker: Subject) -> None:
     note_joined(broker, "the same instance again", again.ask())
     broker.note("heartbeat of the old", error=first.beat())
     broker.note("sync of the old", error=first.sync().error_code)
-    broker.note("commit of the old", errors=_commit(first, broker.topic()))
-    broker.note("commit of the new", errors=_commit(again, broker.topic()))
+    broker.note("commit of the old", errors=commit_as(first, broker.topic()))
+    broker.note("commit of the new", errors=commit_as(again, broker.topic()))
     answer = again.sync()
     broker.note("sync of the new", error=answer.error_code, mine=answer.assignment)
     broker.note("heartbeat of the new", error=again.beat())
     note_joined(broker, "joins as the old", first.ask())
     broker.note("another instance with the same id", error=again.beat(group_instance_id="i2"))
-    _leave(broker, "leaves by instance", again, member_id="")
-    _leave(broker, "leaves by instance again", again, member_id="")
+    leave(broker, "leaves by instance", again, member_id="")
+    leave(broker, "leaves by instance again", again, member_id="")
     broker.note("heartbeat after it left", error=again.beat())
 
 
-def _commit(committer: Member, topic: str, **fields: object) -> list[ErrorCode]:
+def commit_as(committer: Member, topic: str, **fields: object) -> list[ErrorCode]:
+    """OffsetCommit as ``committer``, or otherwise as ``fields`` say: the errors."""
     given = {
         "generation_id_or_member_epoch": committer.generation,
         "member_id": committer.member_id,
@@ -285,81 +285,8 @@ def _commit(committer: Member, topic: str, **fields: object) -> list[ErrorCode]:
     return commit(committer.client, committer.group, {(topic, 0): 5}, **given)  # type: ignore[arg-type]
 
 
-@case
-def commits_of_members_and_others(broker: Subject) -> None:
-    group, topic = broker.name("group"), broker.topic()
-    only = stable(broker, group)
-    for label, fields in {
-        "a member": {},
-        "an old generation": {"generation_id_or_member_epoch": 0},
-        "a later generation": {"generation_id_or_member_epoch": 7},
-        "a stranger": {"member_id": "stranger"},
-        "nobody": {"member_id": "", "generation_id_or_member_epoch": -1},
-        "an unknown instance": {"group_instance_id": "i"},
-    }.items():
-        broker.note(label, errors=_commit(only, topic, **fields))
-    _leave(broker, "leaves", only)
-    broker.note("a member of an empty group", errors=_commit(only, topic))
-    outside = member(broker, group)
-    broker.note("nobody, while it is empty", errors=_commit(outside, topic))
-    fresh = member(broker, broker.name("group"))
-    broker.note("nobody, in no group", errors=_commit(fresh, topic))
-    stranger = member(broker, unique("group"), member_id="x", generation=3)
-    broker.note("somebody, in no group", errors=_commit(stranger, topic))
-    broker.note("no group", errors=commit(broker.client, "", {(topic, 0): 5}))
-    broker.note("an unknown topic", errors=commit(broker.client, fresh.group, {("no-such-topic", 0): 5}))
-    broker.note("an unknown partition", errors=commit(broker.client, fresh.group, {(topic, 7): 5}))
-    for length in (4096, 4097):
-        broker.note(f"{length} letters", errors=commit(broker.client, fresh.group, {(topic, 0): (1, 0, "x" * length)}))
-    broker.note("a negative offset", errors=commit(broker.client, fresh.group, {(topic, 0): -5}))
-
-
-def _fetched(broker: Subject, step: str, group: str, places: list[tuple[str, int]] | None, version: int = 9) -> None:
-    answer = broker.client.ask(fetch_request(broker.client, {group: places}, version), version)
-    found = answer.groups[0] if version >= 8 else answer
-    broker.note(
-        step,
-        error=found.error_code,
-        offsets=[
-            (
-                topic.name,
-                entry.partition_index,
-                Word(ErrorCode(entry.error_code).name),
-                entry.committed_offset,
-                entry.committed_leader_epoch,
-                entry.metadata,
-            )
-            for topic in sorted(found.topics, key=lambda topic: str(topic.name))
-            for entry in sorted(topic.partitions, key=lambda entry: int(entry.partition_index))
-        ],
-    )
-
-
-@case
-def offsets_fetched(broker: Subject) -> None:
-    group, topic = broker.name("group"), broker.topic(2)
-    _fetched(broker, "an unknown group", group, [(topic, 0)])
-    _fetched(broker, "everything of an unknown group", group, None)
-    commit(broker.client, group, {(topic, 0): (7, 0, "seven"), (topic, 1): 8})
-    commit(broker.client, group, {(topic, 1): (9, -1, "nine")})
-    for version in (1, 2, 5, 7, 8, 9):
-        _fetched(broker, f"v{version}", group, [(topic, 0), (topic, 1)], version)
-        if version >= 2:
-            _fetched(broker, f"everything in v{version}", group, None, version)
-    _fetched(broker, "an unknown partition", group, [(topic, 5)])
-    _fetched(broker, "an unknown topic", group, [("no-such-topic", 0)])
-    _fetched(broker, "no group", "", [(topic, 0)])
-    for label, fields in {
-        "a stranger": {"member_id": "x", "member_epoch": 3},
-        "nobody": {"member_id": None, "member_epoch": -1},
-    }.items():
-        request = fetch_request(broker.client, {group: [(topic, 0)]}, 9)
-        for name, value in fields.items():
-            setattr(request.groups[0], name, value)
-        broker.note(label, error=broker.client.ask(request, 9).groups[0].error_code)
-
-
-def _described(broker: Subject, step: str, *groups: str, version: int = 6) -> None:
+def note_described(broker: Subject, step: str, *groups: str, version: int = 6) -> None:
+    """Note a DescribeGroups answer, one step for each group."""
     answer = broker.client.ask(DescribeGroupsRequest(groups=list(groups), include_authorized_operations=False), version)
     for number, group in enumerate(answer.groups):
         broker.note(
@@ -379,18 +306,18 @@ def _described(broker: Subject, step: str, *groups: str, version: int = 6) -> No
 def groups_described_and_listed(broker: Subject) -> None:
     group, topic = broker.name("group"), broker.topic()
     for version in (5, 6):
-        _described(broker, f"unknown in v{version}", "no-such-group", version=version)
+        note_described(broker, f"unknown in v{version}", "no-such-group", version=version)
     only = member(broker, group)
     only.join()
-    _described(broker, "before the assignment", group)
+    note_described(broker, "before the assignment", group)
     only.sync({only.member_id: b"all"})
-    _described(broker, "stable", group)
+    note_described(broker, "stable", group)
     _listed(broker, "stable", group)
-    _leave(broker, "leaves", only)
-    _described(broker, "empty", group)
+    leave(broker, "leaves", only)
+    note_described(broker, "empty", group)
     simple = broker.name("group")
     commit(broker.client, simple, {(topic, 0): 1})
-    _described(broker, "of offsets alone", simple)
+    note_described(broker, "of offsets alone", simple)
     _listed(broker, "then", group, simple)
 
 
@@ -418,47 +345,3 @@ def _listed(broker: Subject, step: str, *groups: str) -> None:
                 if name in found
             ],
         )
-
-
-@case
-def groups_deleted(broker: Subject) -> None:
-    group, topic = broker.name("group"), broker.topic()
-    only = stable(broker, group)
-    _commit(only, topic)
-
-    def delete(step: str, *names: str) -> None:
-        results = broker.client.ask(DeleteGroupsRequest(groups_names=list(names)), 2).results
-        errors = {entry.group_id: ErrorCode(entry.error_code) for entry in results}
-        broker.note(step, errors=[errors[name] for name in names])
-
-    delete("with a member", group)
-    _leave(broker, "leaves", only)
-    delete("empty, unknown", group, "no-such-group")
-    delete("again", group)
-    _fetched(broker, "its offsets", group, None)
-    _described(broker, "then", group)
-
-
-@case
-def offsets_deleted(broker: Subject) -> None:
-    group, topic = broker.name("group"), broker.topic(2)
-
-    def delete(step: str, name: str, *places: tuple[str, int]) -> None:
-        entry = OffsetDeleteRequest.OffsetDeleteRequestTopic
-        wanted = [
-            entry(name=owner, partitions=[entry.OffsetDeleteRequestPartition(partition_index=index)])
-            for owner, index in places
-        ]
-        answer = broker.client.ask(OffsetDeleteRequest(group_id=name, topics=wanted), 0)
-        errors = [Word(ErrorCode(seen.error_code).name) for owner in answer.topics for seen in owner.partitions]
-        broker.note(step, error=answer.error_code, partitions=errors)
-
-    delete("of an unknown group", group, (topic, 0))
-    delete("of no group", "", (topic, 0))
-    commit(broker.client, group, {(topic, 0): 5, (topic, 1): 6})
-    delete("one", group, (topic, 0))
-    delete("one again", group, (topic, 0))
-    delete("of an unknown topic", group, ("no-such-topic", 0))
-    _fetched(broker, "then", group, None)
-    delete("the last", group, (topic, 1))
-    _described(broker, "at last", group)
