@@ -142,3 +142,18 @@ def test_a_journal_that_holds_something_else_is_not_started_from(record: Record,
             await opened(files)
 
     run(main())
+
+
+def test_offsets_that_a_power_cut_left_of_a_deleted_topic_are_forgotten_at_the_start() -> None:
+    async def main() -> None:
+        files = MemoryFiles()
+        rooms, offsets = await opened(files)
+        await offsets.commit(at(5, 0, 2))
+        rooms.cluster.deletion_listeners.clear()  # as if what they append were lost
+        await rooms.cluster.delete_topic(TOPIC)
+        again = Rooms(files)
+        await again.flusher.barrier()
+        assert await again.offsets.committed("g") == {}
+        assert await offsets_in(files) == {}
+
+    run(main())

@@ -28,6 +28,7 @@ from tests.broker.calls import (
     unique,
     wanted_topic,
 )
+from tests.broker.offset_calls import commit, committed
 from tests.broker.raw import RawClient
 
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -151,6 +152,20 @@ def test_a_deleted_topic_stays_deleted_and_its_files_go(broker: EmbeddedBroker, 
         assert metadata(client, goes).topics[0].error_code == UNKNOWN
         assert read_all(client, anew, partition=1) == [b"new"]
         assert read_all(client, stays, partition=1) == [b"old"]
+
+
+def test_a_group_has_no_offsets_in_a_deleted_topic_nor_in_one_that_takes_its_name(broker: EmbeddedBroker) -> None:
+    with RawClient(broker.bootstrap_servers) as client:
+        goes, stays = new_topic(client, 2), new_topic(client)
+        commit(client, "g", {(goes, 0): 3, (goes, 1): 4, (stays, 0): 5})
+        delete(client, goes)
+        assert committed(client, "g") == {(stays, 0): (5, -1, "")}
+        ask_for_topics(client, wanted_topic(goes, 2))
+        assert committed(client, "g", (goes, 1)) == {(goes, 1): (-1, -1, "")}
+    broker.kill()
+    broker.start()
+    with RawClient(broker.bootstrap_servers) as client:
+        assert committed(client, "g") == {(stays, 0): (5, -1, "")}
 
 
 # --- CreatePartitions

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dualwrite.broker.core.group_table import ConsumerOffsetsFact
 from dualwrite.broker.core.offsets import LONGEST_METADATA, CommitDecision, CommitOffsets, decide_commit
+from dualwrite.broker.facts.cluster import TopicCreated
 from dualwrite.broker.facts.offsets import OffsetCommitted
 from dualwrite.broker.runtime.cluster import Cluster
 from dualwrite.broker.runtime.flusher import Flusher
@@ -46,6 +47,10 @@ class GroupOffsets:
         self._flusher = flusher
         self._clock = clock
         self._settings = settings or OffsetSettings()
+        cluster.deletion_listeners.append(self._forget_topic)
+        # A power cut may keep a topic's deletion and lose that of its offsets, which a new topic must not inherit.
+        committed = {partition for positions in self.table.groups.values() for partition in positions}
+        self.forget_partitions(partition for partition in committed if cluster.partition(partition) is None)
 
     async def commit(self, command: CommitOffsets) -> Mapping[TopicPartition, ErrorCode]:
         """Remember the positions of ``command``; the answer for each, which may be told when this returns."""
@@ -104,9 +109,14 @@ class GroupOffsets:
         await self._flusher.barrier()
         return error, errors
 
+    def _forget_topic(self, topic: TopicCreated) -> None:
+        self.forget_partitions(TopicPartition(topic.name, index) for index in range(topic.partitions))
+
     def forget_partitions(self, partitions: Iterable[TopicPartition]) -> None:
         """Forget every group's offsets in ``partitions``, which were deleted."""
-        self._log.record(self._log.table.without(frozenset(partitions)))
+        facts = self._log.table.without(frozenset(partitions))
+        if facts:
+            self._log.record(facts)
 
     def expire(self) -> int:
         """Forget the offsets that are out of date; how many records that took."""
