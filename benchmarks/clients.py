@@ -94,6 +94,8 @@ def consume(bootstrap: str, topic: str, total: int, size: int) -> Work:
             "group.id": "benchmark",
             "enable.auto.commit": False,
             "queued.max.messages.kbytes": 128 * 1024,
+            "queued.min.messages": 1_000_000,
+            "fetch.queue.backoff.ms": 1,  # a full queue is to be the limit, and not a pause of a second after it
         }
     )
     consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=_PATIENCE_SECONDS)

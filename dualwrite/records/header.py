@@ -122,7 +122,7 @@ def peek_header(buffer: bytes | bytearray | memoryview, position: int = 0) -> Ba
     header = BatchHeader._make(_LAYOUT.unpack_from(buffer, position))
     if header.magic != MAGIC:
         raise MalformedBatchError(f"record batch of magic {header.magic}: only {MAGIC} is supported")
-    if header.size < HEADER_SIZE or header.last_offset_delta < 0 or header.record_count < 0:
+    if header.batch_length < HEADER_SIZE - _PREFIX_SIZE or header.last_offset_delta < 0 or header.record_count < 0:
         raise MalformedBatchError("impossible lengths in a batch header")
     return header
 

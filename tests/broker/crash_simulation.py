@@ -333,4 +333,5 @@ async def _abort_the_rest(rooms: Rooms, history: History) -> None:
         await rooms.coordinator.execute(InitProducerId(f"new-{transactional_id}", 60_000))
     for partition in rooms.partitions():
         assert not partition.state.open_transactions
-        assert partition.visible_before(committed_only=True) == partition.end_offset
+        shown = partition.visible_before(committed_only=True)
+        assert shown == partition.end_offset, f"hanging transaction: {partition.name} is shown up to {shown}"

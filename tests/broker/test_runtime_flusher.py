@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn
 
@@ -68,6 +69,62 @@ def test_after_the_barrier_everything_appended_before_is_durable_and_shown() -> 
         assert (one.durable, one.shown) == (0, 0)
         await flusher.barrier()
         assert (one.durable, one.shown, other.durable, other.shown) == (1, 1, 1, 1)
+
+    flushing(test)
+
+
+def test_files_are_synced_at_the_same_time() -> None:
+    """Each waits until the other has begun: one after another, the first would wait in vain."""
+    together = threading.Barrier(2, timeout=20)
+
+    def meet() -> None:
+        together.wait()
+
+    async def main() -> None:
+        flusher = Flusher(durable=True, on_failure=never)
+        one, other = Target(flusher), Target(flusher)
+        one.during_sync = other.during_sync = meet
+        one.append()
+        other.append()
+        await flusher.barrier()
+        assert (one.durable, other.durable) == (1, 1)
+        await flusher.close()
+
+    asyncio.run(main())  # with threads: the simulated loop has none
+
+
+def test_many_files_are_all_synced_in_a_round() -> None:
+    async def test(flusher: Flusher) -> None:
+        targets = [Target(flusher) for _ in range(11)]
+        for target in targets:
+            target.append()
+        await flusher.barrier()
+        assert [(target.durable, target.syncs) for target in targets] == [(1, 1)] * 11
+
+    flushing(test)
+
+
+def test_no_file_is_synced_twice_at_the_same_time() -> None:
+    running: list[int] = []
+
+    async def test(flusher: Flusher) -> None:
+        one, other = Target(flusher), Target(flusher)
+
+        def alone() -> None:
+            assert not running
+            running.append(1)
+            running.pop()
+
+        one.during_sync = alone
+        for _ in range(50):
+            one.append()
+            other.append()
+            barrier = asyncio.ensure_future(flusher.barrier())
+            await asyncio.sleep(0)
+            one.append()
+            await barrier
+        await flusher.barrier()
+        assert one.durable == one.end_offset == 100
 
     flushing(test)
 
