@@ -293,8 +293,21 @@ async def _simulate(rng: random.Random, durable: bool) -> History:
     return history
 
 
+class _MortalFlusher(Flusher):
+    """Nobody is told anything once the disk has stopped: where that is a process's end, no other task of it goes on."""
+
+    def __init__(self, files: StoppableFiles, durable: bool) -> None:
+        super().__init__(durable, on_failure=never)
+        self._files = files
+
+    async def barrier(self) -> None:
+        await super().barrier()
+        if self._files.stopped.is_set():
+            raise Killed
+
+
 async def _opened(files: StoppableFiles, rng: random.Random, durable: bool) -> Rooms:
-    return await Rooms(files, Flusher(durable, on_failure=never), rng=rng).with_topic()
+    return await Rooms(files, _MortalFlusher(files, durable), rng=rng).with_topic()
 
 
 async def _live(files: StoppableFiles, history: History, rng: random.Random, durable: bool) -> None:

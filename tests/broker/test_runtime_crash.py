@@ -45,7 +45,9 @@ def small_blocks_of_producer_ids(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_was_acknowledged_survives_every_crash(durable: bool) -> None:
     histories = [simulate(seed, durable) for seed in range(SEEDS)]
 
-    assert set().union(*(history.events for history in histories)) >= EVERYTHING
+    # Without fsyncs nothing waits between a transaction's decision and its end, so that nobody can come in between.
+    expected = EVERYTHING if durable else EVERYTHING - {"CONCURRENT_TRANSACTIONS"}
+    assert set().union(*(history.events for history in histories)) >= expected
     units = [unit for history in histories for unit in history.units]
     assert sum(unit.answered is not None for unit in units) > SEEDS
     assert sum(len(unit.acknowledged) for unit in units) > 10 * SEEDS
