@@ -126,6 +126,22 @@ def test_a_commit_that_is_too_large_is_refused_as_a_whole_and_one_that_just_fits
     run(main())
 
 
+def test_what_is_out_of_date_is_forgotten_for_good() -> None:
+    async def main() -> None:
+        files = MemoryFiles()
+        rooms, offsets = await opened(files)
+        await offsets.commit(at(5, 0))
+        rooms.clock.now_ms += 10_080 * 60_000 - 1
+        assert offsets.expire() == 0
+        await offsets.commit(at(6, 1))
+        rooms.clock.now_ms += 1
+        assert offsets.expire() == 1
+        await rooms.flusher.barrier()
+        assert await offsets_in(files.power_cut(random.Random(1))) == {1: 6}
+
+    run(main())
+
+
 @pytest.mark.parametrize(
     ("record", "message"),
     [
