@@ -2,9 +2,12 @@
 
 import json
 import os
+import random
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -46,34 +49,69 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def servers(tmp_path: Path) -> Iterator[str]:
-    with EmbeddedBroker(tmp_path / "broker") as running:
-        yield running.bootstrap_servers
+def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
+    """A broker that comes back on its own port."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    with EmbeddedBroker(tmp_path / "broker", listen=address, config={"group.initial.rebalance.delay.ms": "0"}) as made:
+        yield made
 
 
-def run(program: Path, servers: str, *more: str) -> tuple[int, dict[str, int]]:
-    """The program's exit code and what it counted, on topics of its own."""
+@contextmanager
+def running(program: Path, servers: str, *more: str) -> Iterator["subprocess.Popen[str]"]:
+    """The program, on topics of its own."""
     source, target, group = unique("input"), unique("output"), unique("group")
     admin = AdminClient({"bootstrap.servers": servers})
     for made in admin.create_topics([NewTopic(source, 5), NewTopic(target, 3)]).values():
         made.result(PATIENCE_SECONDS)
     command = [str(program), "-brokers", servers, "-input", source, "-output", target, "-group", group, *more]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS)
-    assert done.stdout, done.stderr
-    outcome: dict[str, int] = json.loads(done.stdout)
-    return done.returncode, outcome
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        yield process
+        process.kill()
 
 
-def test_consume_transform_produce_is_exactly_once(program: Path, servers: str) -> None:
-    code, outcome = run(program, servers)
-    expected = {"records": 10_000, "missing": 0, "duplicates": 0, "aborted_seen": 0}
+def outcome_of(process: "subprocess.Popen[str]") -> tuple[int, dict[str, int]]:
+    """The program's exit code and what it counted."""
+    out, said = process.communicate(timeout=LIMIT_SECONDS)
+    assert out, said
+    outcome: dict[str, int] = json.loads(out)
+    return process.returncode, outcome
+
+
+def assert_exactly_once(code: int, outcome: dict[str, int], records: int) -> None:
+    expected = {"records": records, "missing": 0, "duplicates": 0, "aborted_seen": 0}
     assert (code, {key: outcome[key] for key in expected}) == (0, expected)
+
+
+def test_consume_transform_produce_is_exactly_once(program: Path, broker: EmbeddedBroker) -> None:
+    with running(program, broker.bootstrap_servers) as process:
+        code, outcome = outcome_of(process)
+    assert_exactly_once(code, outcome, 10_000)
     # it did happen: aborted transactions on the way, and a worker that left and came back
     assert outcome["transactions_aborted"] > 0
     assert outcome["worker_starts"] > 3
+    assert outcome["worker_failures"] == 0
 
 
-def test_the_check_notices_aborted_records(program: Path, servers: str) -> None:
-    code, outcome = run(program, servers, "-dirty")
+@pytest.mark.crash
+def test_it_is_exactly_once_through_kills_of_the_broker(program: Path, broker: EmbeddedBroker) -> None:
+    with running(program, broker.bootstrap_servers, "-records", "60000") as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "filled\n"
+        kills = 0
+        while process.poll() is None and kills < 5:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(random.uniform(0.3, 1))  # at a moment that nobody has chosen
+            broker.kill()
+            broker.start()
+            kills += 1
+        code, outcome = outcome_of(process)
+    assert_exactly_once(code, outcome, 60_000)
+    assert kills >= 2  # as fast as it may be, it is no faster than that
+
+
+def test_the_check_notices_aborted_records(program: Path, broker: EmbeddedBroker) -> None:
+    with running(program, broker.bootstrap_servers, "-dirty") as process:
+        code, outcome = outcome_of(process)
     assert code == 1
     assert outcome["aborted_seen"] > 0

@@ -31,6 +31,7 @@ type outcome struct {
 	Committed  int64 `json:"transactions_committed"`
 	Undone     int64 `json:"transactions_aborted"`
 	Joins      int64 `json:"worker_starts"`
+	Failures   int64 `json:"worker_failures"`
 }
 
 func main() {
@@ -68,6 +69,7 @@ func run(ctx context.Context, s settings) (outcome, error) {
 	if err != nil {
 		return outcome{}, fmt.Errorf("filling %s: %w", s.input, err)
 	}
+	fmt.Fprintln(os.Stderr, "filled") // whoever wants to kill the broker waits for this
 	counts, err := transform(ctx, s, ends)
 	if err != nil {
 		return outcome{}, fmt.Errorf("transforming: %w", err)
@@ -77,5 +79,6 @@ func run(ctx context.Context, s settings) (outcome, error) {
 		return outcome{}, fmt.Errorf("reading %s: %w", s.output, err)
 	}
 	result.Committed, result.Undone, result.Joins = counts.committed.Load(), counts.aborted.Load(), counts.starts.Load()
+	result.Failures = counts.failures.Load()
 	return result, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,13 +20,12 @@ const (
 	shortPoll  = 100 * time.Millisecond
 )
 
-type counters struct{ committed, aborted, starts atomic.Int64 }
+type counters struct{ committed, aborted, starts, failures atomic.Int64 }
 
-// transform runs the workers until the group's committed positions have reached the ends of the input.
+// transform runs the workers until the group's committed positions have reached the ends of the input. A worker that
+// fails, as it does when the broker is gone for a while, is replaced by one of the same transactional id.
 func transform(ctx context.Context, s settings, ends map[int32]int64) (*counters, error) {
 	counts := new(counters)
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	done, finish := context.WithCancel(ctx)
 	defer finish()
 	var workers sync.WaitGroup
@@ -39,8 +39,9 @@ func transform(ctx context.Context, s settings, ends map[int32]int64) (*counters
 					limit = leaveAfter
 				}
 				if err := work(ctx, done, s, index, limit, counts); err != nil {
-					cancel(fmt.Errorf("worker %d: %w", index, err))
-					return
+					counts.failures.Add(1)
+					fmt.Fprintf(os.Stderr, "worker %d: %v\n", index, err)
+					time.Sleep(shortPoll)
 				}
 			}
 		}()
@@ -48,9 +49,6 @@ func transform(ctx context.Context, s settings, ends map[int32]int64) (*counters
 	err := untilConsumed(ctx, s, ends)
 	finish()
 	workers.Wait()
-	if cause := context.Cause(ctx); cause != nil {
-		return nil, cause
-	}
 	return counts, err
 }
 
@@ -127,7 +125,7 @@ func untilConsumed(ctx context.Context, s settings, ends map[int32]int64) error 
 	for ; ctx.Err() == nil; time.Sleep(shortPoll) {
 		committed, err := admin.FetchOffsets(ctx, s.group)
 		if err != nil {
-			return err
+			continue // the broker is gone for a while
 		}
 		behind := 0
 		for partition, end := range ends {
