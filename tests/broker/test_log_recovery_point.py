@@ -54,7 +54,7 @@ def test_damage_anywhere_below_it_is_refused_and_nothing_is_cut() -> None:
         damaged = bytearray(whole)
         damaged[at] ^= 0xFF
         rewrite(files, bytes(damaged))
-        with pytest.raises(CorruptLogError, match=r"whole up to offset 5 at the last clean stop.*recovery-point"):
+        with pytest.raises(CorruptLogError, match=r"whole up to offset 5 at the last recovery point.*recovery-point"):
             opened(files)
         segment = files.open(SEGMENT)
         assert segment.read(0, segment.size()) == bytes(damaged)
@@ -110,7 +110,7 @@ def test_a_broker_refuses_a_directory_that_was_damaged_while_it_was_stopped(tmp_
         path = tmp_path / directory / SEGMENT.name
         whole = path.read_bytes()
         path.write_bytes(whole[:30] + b"xxxx" + whole[34:])
-        with pytest.raises(ConfigurationError, match="at the last clean stop"):
+        with pytest.raises(ConfigurationError, match="at the last recovery point"):
             EmbeddedBroker(tmp_path).start()
         path.write_bytes(whole)
     with EmbeddedBroker(tmp_path) as broker, RawClient(broker.bootstrap_servers) as client:

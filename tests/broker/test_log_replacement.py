@@ -47,7 +47,7 @@ def offsets(log: PartitionLog) -> list[int]:
 
 
 def names(files: Files, directory: Path = DIRECTORY) -> list[str]:
-    return [name for name in files.list(directory) if name.endswith(".log") or name[0] == "0"]
+    return [name for name in files.list(directory) if name.endswith((".log", ".cleaned", ".swap"))]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dualwrite.broker.core.partitions import EndedTransaction, PartitionState
+from dualwrite.broker.core.partitions import PartitionState
+from dualwrite.broker.facts.transaction_index import EndedTransaction
 from dualwrite.ids import NO_PRODUCER, ProducerIdentity
 from dualwrite.records.control import Marker
 from tests.unit.partitions import A_NEXT, A, B, C, batch, mark, offer, send

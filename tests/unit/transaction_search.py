@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, replace
 
 from dualwrite.broker.core import transaction_rules
 from dualwrite.broker.core.commands import Command, Decision, EndTransaction, InitProducerId, MarkersWritten, TimeOut
-from dualwrite.broker.core.partitions import PartitionState, ProducerEntry, RetainedBatch
+from dualwrite.broker.core.partitions import PartitionState, ProducerEntry
 from dualwrite.broker.core.transaction_rules import Moment, TransactionSettings
 from dualwrite.broker.core.transactions import TransactionTable
+from dualwrite.broker.facts.producer_snapshot import RetainedBatch
 from dualwrite.broker.facts.transactions import TransactionRecorded, TransactionStatus, TransactionVersion
 from dualwrite.ids import NO_PRODUCER, ProducerIdentity
 from dualwrite.records.batch import Record, build_batch

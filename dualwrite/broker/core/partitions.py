@@ -6,9 +6,11 @@ the log at start. Sources: KIP-98; Kafka's ProducerStateManager, ProducerAppendI
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from dualwrite.broker.facts.producer_snapshot import ProducerSnapshot, RetainedBatch
+from dualwrite.broker.facts.transaction_index import EndedTransaction
 from dualwrite.ids import NO_PRODUCER_EPOCH, ProducerIdentity
 from dualwrite.records.control import Marker
 from dualwrite.records.header import MAX_SEQUENCE, BatchHeader
@@ -19,17 +21,6 @@ RETAINED_BATCHES = 5
 
 NO_SEQUENCE = -1
 NO_COORDINATOR_EPOCH = -1
-
-
-@dataclass(frozen=True, slots=True)
-class RetainedBatch:
-    """One of a producer's last batches, as needed to recognise it when it comes again."""
-
-    first_sequence: int
-    last_sequence: int
-    first_offset: int
-    timestamp: int = -1
-    """MaxTimestamp: told with the offset when the batch comes again."""
 
 
 @dataclass(slots=True)
@@ -56,16 +47,7 @@ class ProducerEntry:
         if not self.batches:
             return -1
         last = self.batches[-1]
-        return last.first_offset + ((last.last_sequence - last.first_sequence) & MAX_SEQUENCE)
-
-
-@dataclass(frozen=True, slots=True)
-class EndedTransaction:
-    """A transaction whose marker is in the log: its first record's offset, and its marker's."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
+        return last.first_offset + last.offset_delta
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +194,41 @@ class PartitionState:
         start = bisect_left(self.aborted, first, key=lambda ended: ended.last_offset)
         return (ended for ended in self.aborted[start:] if ended.first_offset < before)
 
+    def aborted_since(self, offset: int) -> list[EndedTransaction]:
+        """Aborted transactions whose markers are at or after ``offset``."""
+        return self.aborted[bisect_left(self.aborted, offset, key=lambda ended: ended.last_offset) :]
+
+    def snapshot(self) -> list[ProducerSnapshot]:
+        """What is known of the producers, to be noted beside the log's end."""
+        return [
+            ProducerSnapshot(
+                entry.producer_id,
+                entry.epoch,
+                entry.last_timestamp,
+                entry.coordinator_epoch,
+                entry.transaction_start,
+                tuple(entry.batches),
+            )
+            for entry in self.producers.values()
+        ]
+
+    def restore(self, offset: int, producers: Iterable[ProducerSnapshot], aborted: Iterable[EndedTransaction]) -> None:
+        """Be what the replay of the log up to ``offset`` would make of a new state."""
+        self.end_offset = offset
+        for each in producers:
+            batches = deque(each.batches, maxlen=RETAINED_BATCHES)
+            self.producers[each.producer_id] = ProducerEntry(
+                each.producer_id,
+                each.epoch,
+                batches,
+                each.last_timestamp,
+                each.transaction_start,
+                each.coordinator_epoch,
+            )
+        began = ((entry.transaction_start, entry.producer_id) for entry in self.producers.values())
+        self.open_transactions = {producer_id: start for start, producer_id in sorted(began) if start >= 0}
+        self.aborted = list(aborted)
+
     def forget_aborted(self, gone: Callable[[EndedTransaction], bool]) -> None:
         """Forget the aborted transactions that are ``gone`` from the log, marker and all."""
         self.aborted = [ended for ended in self.aborted if not gone(ended)]
@@ -220,9 +237,10 @@ class PartitionState:
         """A marker without an open transaction is legal: a restart may write the markers of a decision again."""
         if entry.transaction_start < 0:
             return
-        ended = EndedTransaction(entry.producer_id, entry.transaction_start, marker_offset)
-        entry.transaction_start = -1
+        start, entry.transaction_start = entry.transaction_start, -1
         del self.open_transactions[entry.producer_id]
+        stable = next(iter(self.open_transactions.values()), marker_offset + 1)
+        ended = EndedTransaction(entry.producer_id, start, marker_offset, stable)
         self._ending.append(ended)
         if marker is Marker.ABORT:
             self.aborted.append(ended)

@@ -1,41 +1,54 @@
-"""Where batches are in a segment's file: the two sparse indexes of Kafka's OffsetIndex and TimeIndex, in memory.
+"""Where batches are in a segment's file: the two sparse indexes of Kafka's OffsetIndex and TimeIndex.
 
 About every ``index.interval.bytes`` a batch gets an entry: its last offset, and the position where it begins. If the
 highest timestamp up to and with that batch is a new one, the time index gets an entry too: the timestamp, and the last
 offset of the first batch that has it. An index only says where to begin to look.
+
+The segment that is written to has its indexes in memory; those of sealed segments are read from their files entry by
+entry. On disk offsets are relative to the segment's.
 """
 
+import struct
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+from dualwrite.broker.log.layout import OFFSET_INDEX, TIME_INDEX
+from dualwrite.ports import File, Files
 
 NO_TIMESTAMP = -1
+OFFSET_ENTRY = struct.Struct(">ii")
+TIME_ENTRY = struct.Struct(">qi")
+_INT = struct.Struct(">i")
+_LONG = struct.Struct(">q")
 
 
-class SegmentIndex:
+class DamagedIndexError(ValueError):
+    """A file is missing, or is no index of its segment: build it anew from the segment."""
+
+
+class Column(Protocol):
+    """Numbers that go up."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> int: ...
+
+
+class Index:
     """The entries of one segment; offsets are absolute."""
 
-    def __init__(self) -> None:
-        self.offsets = array("q")
-        self.positions = array("q")
-        self.times = array("q")
-        self.time_offsets = array("q")
+    offsets: Column
+    positions: Column
+    times: Column
+    time_offsets: Column
 
     @property
     def last_position(self) -> int:
         """Where the last indexed batch begins, 0 if there is none."""
         return self.positions[-1] if len(self.positions) else 0
-
-    def add(self, offset: int, position: int) -> None:
-        """Add the batch that begins at ``position`` and ends with ``offset``."""
-        self.offsets.append(offset)
-        self.positions.append(position)
-
-    def add_time(self, timestamp: int, offset: int) -> None:
-        """Note that ``timestamp`` is the highest so far, and that the batch that ends with ``offset`` has it; nothing
-        happens if it is not higher than the last."""
-        if timestamp > (self.times[-1] if self.times else NO_TIMESTAMP):
-            self.times.append(timestamp)
-            self.time_offsets.append(offset)
 
     def position_before(self, offset: int) -> int:
         """Where a batch begins that ends at or before ``offset``; the beginning if no entry does."""
@@ -63,3 +76,127 @@ class SegmentIndex:
             return NO_TIMESTAMP, 0
         found = bisect_right(self.time_offsets, self.offsets[entry]) - 1
         return self.times[found] if found >= 0 else NO_TIMESTAMP, self.positions[entry]
+
+
+class GrowingIndex(Index):
+    """In memory, of a segment that is written to."""
+
+    offsets: "array[int]"
+    positions: "array[int]"
+    times: "array[int]"
+    time_offsets: "array[int]"
+
+    def __init__(self) -> None:
+        self.offsets = array("q")
+        self.positions = array("q")
+        self.times = array("q")
+        self.time_offsets = array("q")
+
+    def add(self, offset: int, position: int) -> None:
+        """Add the batch that begins at ``position`` and ends with ``offset``."""
+        self.offsets.append(offset)
+        self.positions.append(position)
+
+    def add_time(self, timestamp: int, offset: int) -> None:
+        """Note that ``timestamp`` is the highest so far, and that the batch that ends with ``offset`` has it; nothing
+        happens if it is not higher than the last."""
+        if timestamp > (self.times[-1] if self.times else NO_TIMESTAMP):
+            self.times.append(timestamp)
+            self.time_offsets.append(offset)
+
+    def offset_entries(self, first: int, base_offset: int) -> bytes:
+        """The entries for offsets from number ``first`` on, as they are on disk."""
+        pairs = zip(self.offsets[first:], self.positions[first:], strict=True)
+        return b"".join(OFFSET_ENTRY.pack(offset - base_offset, position) for offset, position in pairs)
+
+    def time_entries(self, first: int, base_offset: int) -> bytes:
+        """The entries for times from number ``first`` on, as they are on disk."""
+        pairs = zip(self.times[first:], self.time_offsets[first:], strict=True)
+        return b"".join(TIME_ENTRY.pack(time, offset - base_offset) for time, offset in pairs)
+
+
+class StoredIndex(Index):
+    """In the two files beside a sealed segment."""
+
+    def __init__(self, files: Files, log: Path, base_offset: int) -> None:
+        self._files = files
+        self._offset_index = log.with_suffix(OFFSET_INDEX)
+        self._time_index = log.with_suffix(TIME_INDEX)
+        self._base = base_offset
+
+    def check(self, whole: bool) -> None:
+        """See to it that both files are there and, if they must be ``whole``, end with an entry.
+
+        :raises DamagedIndexError: if not.
+        """
+        for path, entry in ((self._offset_index, OFFSET_ENTRY), (self._time_index, TIME_ENTRY)):
+            try:
+                size = self._files.reader(path).size()
+            except FileNotFoundError:
+                raise DamagedIndexError(f"{path.name} is missing") from None
+            if whole and size % entry.size:
+                raise DamagedIndexError(f"{path.name} has {size} bytes, no whole number of entries")
+
+    def loaded(self, before: int) -> GrowingIndex:
+        """The entries of batches that end before the offset ``before``, in memory; what follows them a crash may have
+        left in any form."""
+        index, last = GrowingIndex(), -1
+        for relative, position in _entries(self._files.reader(self._offset_index), OFFSET_ENTRY):
+            if not last < relative < before - self._base:
+                break
+            index.add(self._base + relative, position)
+            last = relative
+        last = -1
+        for time, relative in _entries(self._files.reader(self._time_index), TIME_ENTRY):
+            if not last < relative < before - self._base:
+                break
+            index.add_time(time, self._base + relative)
+            last = relative
+        return index
+
+    # The look-ups of ``Index`` are written against attributes; here each of them opens the file anew.
+
+    @property
+    def offsets(self) -> Column:  # type: ignore[override]
+        """Last offsets of the indexed batches."""
+        return _StoredColumn(self._files.reader(self._offset_index), OFFSET_ENTRY.size, 0, _INT, self._base)
+
+    @property
+    def positions(self) -> Column:  # type: ignore[override]
+        """Where the indexed batches begin."""
+        return _StoredColumn(self._files.reader(self._offset_index), OFFSET_ENTRY.size, _INT.size, _INT, 0)
+
+    @property
+    def times(self) -> Column:  # type: ignore[override]
+        """Timestamps that were the highest."""
+        return _StoredColumn(self._files.reader(self._time_index), TIME_ENTRY.size, 0, _LONG, 0)
+
+    @property
+    def time_offsets(self) -> Column:  # type: ignore[override]
+        """Last offsets of the batches that have them."""
+        return _StoredColumn(self._files.reader(self._time_index), TIME_ENTRY.size, _LONG.size, _INT, self._base)
+
+
+def _entries(file: File, layout: struct.Struct) -> Iterator[tuple[int, int]]:
+    size = file.size()
+    return layout.iter_unpack(file.read(0, size - size % layout.size))
+
+
+class _StoredColumn:
+    """One field of all entries of a file."""
+
+    def __init__(self, file: File, entry_size: int, at: int, field: struct.Struct, base: int) -> None:
+        self._file = file
+        self._entry_size = entry_size
+        self._at = at
+        self._field = field
+        self._base = base
+        self._count = file.size() // entry_size
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int, /) -> int:
+        position = (index % self._count) * self._entry_size + self._at
+        (value,) = self._field.unpack(self._file.read(position, self._field.size))
+        return int(value) + self._base

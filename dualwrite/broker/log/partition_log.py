@@ -7,10 +7,14 @@ thread may read it.
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from pathlib import Path
+from threading import Lock
 
+from dualwrite.broker.facts.producer_snapshot import ProducerSnapshot, encode_snapshot
+from dualwrite.broker.facts.transaction_index import EndedTransaction
 from dualwrite.broker.log.layout import (
     CLEANED_BEFORE,
     LOG,
@@ -19,12 +23,17 @@ from dualwrite.broker.log.layout import (
     name_at,
     write_note,
 )
-from dualwrite.broker.log.recovery import Recovery, remove_segment
+from dualwrite.broker.log.recovery import OnSnapshot, Recovery, remove_segment
+from dualwrite.broker.log.recovery_point import PendingIndexes, RecoveryPoint
 from dualwrite.broker.log.replacement import Replacement, swap_in
 from dualwrite.broker.log.segment import OnBatch, Segment
 from dualwrite.broker.log.settings import LogSettings
 from dualwrite.ports import Files
 from dualwrite.records.header import peek_header
+
+_POINT_BYTES = 64 * 1024 * 1024
+_BYTES_LIKE_A_BATCH = 1024
+"""Reading a header again at start takes about as long as this many bytes of a large batch."""
 
 _by_base_offset = attrgetter("base_offset")
 
@@ -48,19 +57,36 @@ class PartitionLog:
         self._files = files
         self._segments = found.segments
         self._end_offset = self._synced_offset = found.segments[-1].next_offset
+        self.repairs = found.repairs
+        """What was missing or damaged in the directory and could be made anew; each is worth a line."""
+        self._planned_before = found.replayed_from
+        self._points: deque[RecoveryPoint] = deque()
+        self._writing_points = Lock()
+        self._is_abandoned = False
+        is_as_noted = found.recovery_point == found.replayed_from == self._end_offset and not found.cut_bytes
+        self._unplanned = 0 if is_as_noted and not found.repairs else 1
 
     @classmethod
-    def open(cls, files: Files, directory: Path, settings: LogSettings, on_batch: OnBatch) -> "PartitionLog":
+    def open(
+        cls,
+        files: Files,
+        directory: Path,
+        settings: LogSettings,
+        on_batch: OnBatch,
+        on_snapshot: OnSnapshot | None = None,
+    ) -> "PartitionLog":
         """The log in ``directory``, which is made if it is missing.
 
         Calls ``on_batch(header, body)`` for every batch in order; ``body`` is the whole batch for a control batch and
         None for any other. A torn tail is cut from the last segment, whose checksums are verified; of earlier segments
         only the headers are read. On return everything that was reported is durable.
 
+        :param on_snapshot: called first with what was known at the last recovery point, if it can be trusted; then only
+            what follows is read and reported. None for who wants every batch.
         :raises CorruptLogError: if an earlier segment is damaged or missing, a file has no segment's name, or what was
-            there at the last clean stop is not; nothing was cut then.
+            there at the last recovery point is not; nothing was cut then.
         """
-        found = Recovery(files, directory, settings, on_batch)
+        found = Recovery(files, directory, settings, on_batch, on_snapshot)
         found.run()
         return cls(files, directory, settings, found)
 
@@ -93,6 +119,7 @@ class PartitionLog:
             segment = self._roll()
         segment.append(header, batch, self.settings)
         self._end_offset = header.next_offset
+        self._unplanned += len(batch) + _BYTES_LIKE_A_BATCH
 
     def read(self, offset: int, max_bytes: int, before: int, at_least_one: bool = True) -> bytes:
         """Whole batches, from the one that contains ``offset`` on or the next if a cleaner removed it, whose records
@@ -144,15 +171,63 @@ class PartitionLog:
         """
         end = self._end_offset  # read first: whatever is below it is in the segment read next, or was synced by a roll
         self._segments[-1].sync()
-        self._synced_offset = end
+        self._synced_offset = max(self._synced_offset, end)
 
     def checkpoint(self) -> None:
-        """Sync, and note the end as the recovery point; for a clean stop.
+        """Sync, and note the end as the recovery point, without a snapshot: for a log that is always replayed whole.
 
         :raises OSError: as :meth:`sync`.
         """
         self.sync()
         write_note(self._files, self.directory / RECOVERY_POINT, self._end_offset)
+
+    @property
+    def point_due(self) -> bool:
+        """True if so much was appended since the last recovery point was planned that a restart would take long, or a
+        segment was sealed."""
+        return self._unplanned > _POINT_BYTES
+
+    @property
+    def has_unplanned(self) -> bool:
+        """True if the disk lacks anything that a recovery point at the end would bring there."""
+        return self._unplanned > 0
+
+    def plan_recovery_point(
+        self, producers: Sequence[ProducerSnapshot], aborted_since: Callable[[int], Sequence[EndedTransaction]]
+    ) -> None:
+        """Plan a recovery point at the end of the log; :meth:`write_recovery_points` makes it one.
+
+        :param producers: what is known of the producers now.
+        :param aborted_since: the aborted transactions whose markers are at or after an offset.
+        """
+        if self._is_abandoned:
+            return
+        aborted = aborted_since(self._planned_before)
+        indexes = []
+        for segment in self._segments:
+            if not (segment.is_sealed and segment.is_stored):
+                own = [end for end in aborted if segment.base_offset <= end.last_offset < segment.next_offset]
+                indexes.append(PendingIndexes(segment, own))
+        self._points.append(RecoveryPoint(self._end_offset, indexes, encode_snapshot(producers)))
+        self._planned_before, self._unplanned = self._end_offset, 0
+
+    def write_recovery_points(self) -> None:
+        """Return once all planned recovery points are noted. May be called from any thread, at any time.
+
+        :raises OSError: as :meth:`sync`.
+        """
+        with self._writing_points:
+            while self._points:
+                point = self._points.popleft()
+                if self._synced_offset < point.offset:
+                    self.sync()
+                point.write(self._files, self.directory)
+
+    def abandon(self) -> None:
+        """The files are about to be removed: note no recovery point any more, whatever was planned."""
+        with self._writing_points:
+            self._is_abandoned = True
+            self._points.clear()
 
     def close(self) -> None:
         """Release the files. Does not sync; no other thread may be in :meth:`sync`."""
@@ -187,6 +262,10 @@ class PartitionLog:
             oversized = max(oversized, segment.next_offset)
         return oversized
 
+    def removes_segments(self, offset: int) -> bool:
+        """True if :meth:`truncate_before` would remove segments."""
+        return self._segments[0].size > 0 and self._segments[0].next_offset <= offset
+
     def truncate_before(self, offset: int) -> None:
         """Let the log begin at ``offset``, durably, and remove the segments that end at or before it (DeleteRecords,
         retention). Nothing happens if it begins there or later.
@@ -196,6 +275,7 @@ class PartitionLog:
         assert offset <= self._end_offset, f"offset {offset}, log ends at {self._end_offset}"
         if offset <= self.start_offset:
             return
+        self.write_recovery_points()  # which may be about segments that go
         if offset == self._end_offset and self._segments[-1].size:
             self._roll()
         elif self.unsynced:
@@ -232,13 +312,14 @@ class PartitionLog:
         """
         return Replacement(self._files, self.directory, old, self.settings)
 
-    def replace(self, replacement: Replacement) -> bool:
+    def replace(self, replacement: Replacement, aborted: Sequence[EndedTransaction] = ()) -> bool:
         """Put the finished ``replacement`` in the place of its old segments, durably. A crash leaves the old ones or
         the new one.
 
         Let a cleaner go from the log's start upwards: :attr:`cleaned_before` becomes the end of what it replaced, if
         that is higher.
 
+        :param aborted: the aborted transactions whose markers are in the old segments.
         :returns: False if one of the old segments was removed meanwhile, and the replacement with it.
         """
         if replacement.old[0] not in self._segments:
@@ -246,10 +327,11 @@ class PartitionLog:
             return False
         at = self._segments.index(replacement.old[0])
         assert tuple(self._segments[at : at + len(replacement.old)]) == replacement.old
+        self.write_recovery_points()  # which may be about segments that go
         if replacement.end_offset > self.cleaned_before:
             write_note(self._files, self.directory / CLEANED_BEFORE, replacement.end_offset)
             self.cleaned_before = replacement.end_offset
-        segment = swap_in(self._files, self.directory, replacement)
+        segment = swap_in(self._files, self.directory, replacement, aborted)
         self._segments = [*self._segments[:at], segment, *self._segments[at + len(replacement.old) :]]
         return True
 
@@ -261,4 +343,5 @@ class PartitionLog:
         self._files.sync_directory(self.directory)
         self._segments[-1].seal(self._end_offset)
         self._segments = [*self._segments, segment]
+        self._unplanned += _POINT_BYTES
         return segment

@@ -1,20 +1,31 @@
 """Opening a log: what a crash left unfinished is finished or cut, what is damaged otherwise is refused.
 
+Below the newest snapshot nothing is read but the ends of the segments, to see that their indexes belong to them; what
+follows it is replayed. Indexes and snapshots are helps, never truths: what is missing or damaged is made anew from the
+log, and without a sound snapshot the whole log is replayed.
+
 A segment is synced before the next one is begun, so that a power cut can damage the last segment only, whether or not
 anybody calls ``sync``. Damage anywhere else, or below the recovery point, was not caused by losing power, and must not
 be cut away as if it were (Kafka's recovery-point-offset-checkpoint).
 """
 
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from dualwrite.broker.facts.producer_snapshot import ProducerSnapshot, decode_snapshot
+from dualwrite.broker.facts.transaction_index import EndedTransaction, decode_aborted
+from dualwrite.broker.log.index import DamagedIndexError
 from dualwrite.broker.log.layout import (
     CLEANED_BEFORE,
     INDEXES,
     LOG,
     LOG_START_OFFSET,
     RECOVERY_POINT,
+    SNAPSHOT,
+    TRANSACTION_INDEX,
     name_at,
+    offsets_of,
     read_note,
     read_recovery_point,
     segment_offsets,
@@ -25,20 +36,33 @@ from dualwrite.broker.log.settings import LogSettings
 from dualwrite.errors import CorruptLogError
 from dualwrite.ports import Files
 
+OnSnapshot = Callable[[int, Sequence[ProducerSnapshot], Sequence[EndedTransaction]], None]
+"""Called at most once, before any batch: what was known at an offset, the producers and the aborted transactions whose
+markers lie between the log's start and there. Only batches from that offset on are reported then."""
+
 
 class Recovery:
     """What was found in the directory of a log, once :meth:`run` has returned."""
 
-    def __init__(self, files: Files, directory: Path, settings: LogSettings, on_batch: OnBatch) -> None:
+    def __init__(
+        self, files: Files, directory: Path, settings: LogSettings, on_batch: OnBatch, on_snapshot: OnSnapshot | None
+    ) -> None:
         self.segments: list[Segment] = []
         self.cut_bytes = 0
         """How many bytes of a torn tail were cut off."""
+        self.repairs: list[str] = []
+        """What was missing or damaged and could be made anew."""
         self.start_offset = 0
         self.cleaned_before = 0
+        self.recovery_point = 0
+        self.replayed_from = 0
+        """Where the replay began: at a snapshot, or with the first segment."""
         self._files = files
         self._directory = directory
         self._settings = settings
         self._on_batch = on_batch
+        self._on_snapshot = on_snapshot
+        self._stored_aborted: dict[int, int] = {}
 
     def run(self) -> None:
         """Open every segment; the last one can be appended to.
@@ -47,14 +71,16 @@ class Recovery:
         """
         self._files.make_directory(self._directory)
         finish_replacements(self._files, self._directory)
+        self.recovery_point = read_recovery_point(self._files, self._directory)
         noted_start = read_note(self._files, self._directory / LOG_START_OFFSET)
         self.cleaned_before = read_note(self._files, self._directory / CLEANED_BEFORE)
         bases = segment_offsets(self._directory, self._files.list(self._directory)) or [noted_start]
         bases = self._without_deleted(bases, noted_start)
-        for base_offset, following in pairwise(bases):
-            self._recover_earlier(base_offset, following)
-        self._recover_last(bases[-1])
         self.start_offset = max(noted_start, bases[0])
+        self.replayed_from = self._restore(bases)
+        for base_offset, following in pairwise(bases):
+            self._open_earlier(base_offset, following)
+        self._open_last(bases[-1])
         end_offset = self.segments[-1].next_offset
         if end_offset < self.start_offset:
             raise CorruptLogError(
@@ -62,18 +88,66 @@ class Recovery:
             )
 
     def _without_deleted(self, bases: list[int], start_offset: int) -> list[int]:
-        """The base offsets without those of segments that a crash kept from being removed."""
+        """The base offsets without those of segments that a crash kept from being removed; indexes without a segment
+        go too."""
         kept = [base for base, following in pairwise(bases) if following > start_offset]
-        for base in bases[: len(bases) - 1 - len(kept)]:
+        kept.append(bases[-1])
+        for base in bases[: len(bases) - len(kept)]:
             remove_segment(self._files, self._directory, base)
-        return [*kept, bases[-1]]
+        names = self._files.list(self._directory)
+        for suffix in INDEXES:
+            for stray in set(offsets_of(names, suffix)).difference(bases):
+                self._files.remove(self._directory / name_at(stray, suffix))
+        return kept
 
-    def _recover_earlier(self, base_offset: int, following: int) -> None:
-        segment = self._open_segment(base_offset)
+    def _restore(self, bases: Sequence[int]) -> int:
+        """Report the newest snapshot that can be used, and return its offset; that of the first segment if there is
+        none."""
+        if self._on_snapshot is None or not self.recovery_point:
+            return bases[0]
+        names = self._files.list(self._directory)
+        candidates = [each for each in offsets_of(names, SNAPSHOT) if bases[0] <= each <= self.recovery_point]
+        for offset in reversed(candidates):
+            try:
+                producers = decode_snapshot(self._content(name_at(offset, SNAPSHOT)))
+                aborted = [each for base in bases if base < offset for each in self._aborted(base, offset)]
+            except ValueError as error:
+                self.repairs.append(f"snapshot at offset {offset}: {error}")
+                continue
+            if offset < self.recovery_point and not self.repairs:
+                self.repairs.append(f"no snapshot at offset {self.recovery_point}: replayed from offset {offset}")
+            self._on_snapshot(offset, producers, [each for each in aborted if each.last_offset >= self.start_offset])
+            return offset
+        self.repairs.append(f"no snapshot up to offset {self.recovery_point} can be used: everything was replayed")
+        self._stored_aborted.clear()
+        return bases[0]
+
+    def _aborted(self, base_offset: int, before: int) -> list[EndedTransaction]:
+        name = name_at(base_offset, TRANSACTION_INDEX)
         try:
-            segment.recover(self._settings, self._on_batch, verify=False, gaps_before=self.cleaned_before)
-        except DamagedSegmentError as error:
-            raise CorruptLogError(f"{segment.path}: {error}; later segments follow it") from None
+            found = decode_aborted(self._content(name))
+        except FileNotFoundError:
+            raise ValueError(f"{name} is missing") from None
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+        found = [each for each in found if each.last_offset < before]
+        if found and found[0].last_offset < base_offset:
+            raise ValueError(f"{name} is of another segment")
+        self._stored_aborted[base_offset] = len(found)
+        return found
+
+    def _content(self, name: str) -> bytes:
+        file = self._files.reader(self._directory / name)
+        return file.read(0, file.size())
+
+    def _open_earlier(self, base_offset: int, following: int) -> None:
+        segment = self._open_segment(base_offset, following)
+        if not segment.is_stored:
+            report_from = max(base_offset, self.replayed_from)
+            try:
+                segment.recover(self._settings, self._on_batch, False, self.cleaned_before, report_from)
+            except DamagedSegmentError as error:
+                raise CorruptLogError(f"{segment.path}: {error}; later segments follow it") from None
         if not segment.next_offset <= following <= max(segment.next_offset, self.cleaned_before):
             raise CorruptLogError(
                 f"{self._path(following)}: begins at offset {following}, but the segment before it ends at"
@@ -81,26 +155,37 @@ class Recovery:
             )
         segment.seal(following)
 
-    def _recover_last(self, base_offset: int) -> None:
-        recovery_point = read_recovery_point(self._files, self._directory)
-        segment = self._open_segment(base_offset)
+    def _open_last(self, base_offset: int) -> None:
+        segment = self._open_segment(base_offset, None)
         damage: DamagedSegmentError | str = "the file ends there"
         try:
-            segment.recover(self._settings, self._on_batch, verify=True)
+            segment.recover(self._settings, self._on_batch, verify=True, report_from=self.replayed_from)
         except DamagedSegmentError as error:
             damage = error
-        if segment.next_offset < recovery_point:
+        if segment.next_offset < self.recovery_point:
             raise CorruptLogError(
-                f"{segment.path}: {damage}; it was whole up to offset {recovery_point} at the last clean"
-                f" stop. Restore it from a copy, or remove {self._directory / RECOVERY_POINT} to lose what follows"
+                f"{segment.path}: {damage}; it was whole up to offset {self.recovery_point} at the last recovery"
+                f" point. Restore it from a copy, or remove {self._directory / RECOVERY_POINT} to lose what follows"
             )
         self.cut_bytes = segment.cut_tail()
         # A killed process may have left bytes and a name that are still in the page cache only.
         segment.sync()
         self._files.sync_directory(self._directory)
 
-    def _open_segment(self, base_offset: int) -> Segment:
+    def _open_segment(self, base_offset: int, following: int | None) -> Segment:
+        """The segment, its batches below the snapshot taken from its indexes if they can be."""
         segment = Segment(self._files, self._path(base_offset), base_offset)
+        if base_offset < self.replayed_from:
+            is_known = following is not None and following <= self.replayed_from
+            bound = following if is_known and following is not None else self.replayed_from
+            try:
+                segment.load(self._settings, bound, is_known)
+            except DamagedIndexError as error:
+                self.repairs.append(f"{segment.path.name}: {error}")
+                segment.close()
+                segment = Segment(self._files, self._path(base_offset), base_offset)
+        offsets, times, _ = segment.stored
+        segment.stored = (offsets, times, self._stored_aborted.get(base_offset, 0))
         self.segments.append(segment)
         return segment
 

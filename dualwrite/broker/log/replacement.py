@@ -9,7 +9,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from dualwrite.broker.facts.transaction_index import EndedTransaction
 from dualwrite.broker.log.layout import INDEXES, LOG, name_at, offsets_of
+from dualwrite.broker.log.recovery_point import PendingIndexes
 from dualwrite.broker.log.segment import Segment
 from dualwrite.broker.log.settings import LogSettings
 from dualwrite.ports import Files
@@ -33,6 +35,8 @@ class Replacement:
         self.end_offset = self.old[-1].next_offset
         self._files = files
         self._settings = settings
+        self.control_offsets: set[int] = set()
+        """Those of the transaction markers that were kept."""
         path = directory / name_at(self.base_offset, CLEANED)
         self.segment = Segment(files, path, self.base_offset)
 
@@ -47,6 +51,8 @@ class Replacement:
         assert self.segment.next_offset <= header.base_offset, f"{header.base_offset} goes back"
         assert header.next_offset <= self.end_offset, f"{header.base_offset} is not among the old segments"
         self.segment.append(header, batch, self._settings)
+        if header.is_control and header.record_count:
+            self.control_offsets.add(header.base_offset)
 
     def finish(self) -> None:
         """Return once it is on disk; then it may be given to ``PartitionLog.replace``."""
@@ -59,13 +65,20 @@ class Replacement:
         self._files.remove(self.segment.path)
 
 
-def swap_in(files: Files, directory: Path, replacement: Replacement) -> Segment:
-    """Let the finished ``replacement`` stand for its old segments, whatever happens from now on; the new segment."""
+def swap_in(files: Files, directory: Path, replacement: Replacement, aborted: Sequence[EndedTransaction]) -> Segment:
+    """Let the finished ``replacement`` stand for its old segments, whatever happens from now on; the new segment.
+
+    :param aborted: the aborted transactions whose markers were in the old segments.
+    """
     name = f"{replacement.base_offset:020}.{replacement.end_offset:020}.swap"
     files.rename(replacement.segment.path, name)
     files.sync_directory(directory)
     _complete(files, directory, name)
     replacement.segment.path = directory / name_at(replacement.base_offset, LOG)
+    # Without its marker a consumer would skip the producer's later transactions.
+    kept = [each for each in aborted if each.last_offset in replacement.control_offsets]
+    PendingIndexes(replacement.segment, kept).write(files)
+    files.sync_directory(directory)
     return replacement.segment
 
 

@@ -4,10 +4,19 @@ Only the last segment of a log is written to and keeps its file open. The others
 opened when they are read.
 """
 
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from dualwrite.broker.log.index import NO_TIMESTAMP, SegmentIndex
+from dualwrite.broker.log.index import (
+    NO_TIMESTAMP,
+    OFFSET_ENTRY,
+    TIME_ENTRY,
+    DamagedIndexError,
+    GrowingIndex,
+    Index,
+    StoredIndex,
+)
 from dualwrite.broker.log.settings import LogSettings
 from dualwrite.ports import File, Files
 from dualwrite.records.compression import batch_body
@@ -27,8 +36,6 @@ OnBatch = Callable[[BatchHeader, bytes | None], None]
 _SCAN_CHUNK = 64 * 1024
 _LOOKUP_CHUNK = 4096 + HEADER_SIZE
 _HIGHEST_RELATIVE_OFFSET = 2**31 - 1
-_OFFSET_ENTRY = 8
-_TIME_ENTRY = 12
 
 
 class DamagedSegmentError(ValueError):
@@ -47,7 +54,12 @@ class Segment:
         self.first_timestamp = NO_TIMESTAMP
         """The highest of the first batch, from which a segment's age is counted."""
         self.max_timestamp = NO_TIMESTAMP
-        self.index = SegmentIndex()
+        self.growing_index = GrowingIndex()
+        """The index that :meth:`append` adds to."""
+        self.index: Index = self.growing_index
+        """The index that look-ups use."""
+        self.stored = (0, 0, 0)
+        """How many entries the files of offsets, times and aborted transactions are known to have, of those here."""
         self._max_timestamp_offset = base_offset
         self._files = files
         self._file: File | None = files.open(self.path)
@@ -57,10 +69,81 @@ class Segment:
         """True if nothing can be appended any more."""
         return self._file is None
 
-    def recover(self, settings: LogSettings, on_batch: OnBatch, verify: bool, gaps_before: int = 0) -> None:
-        """Read the headers of the whole file, once, and index them. With ``verify``, check every batch's checksum too.
+    def load(self, settings: LogSettings, bound: int, is_sealed: bool) -> None:
+        """Take the batches below the offset ``bound`` for granted, as their indexes on disk have them. A few at the end
+        are looked at, and must be what the indexes say.
+
+        :param is_sealed: nothing will be appended, so that the indexes can stay on disk.
+        :raises DamagedIndexError: if anything is wrong, with the indexes or what they lead to; then :meth:`recover` a
+            new object.
+        """
+        stored = StoredIndex(self._files, self.path, self.base_offset)
+        stored.check(whole=is_sealed)
+        if is_sealed:
+            self.index = stored
+        else:
+            self.index = self.growing_index = stored.loaded(bound)
+            self.stored = (len(self.index.offsets), len(self.index.times), 0)
+        try:
+            self._walk_to(bound, settings.index_interval_bytes)
+        except (MalformedBatchError, struct.error) as error:
+            raise DamagedIndexError(f"the index of {self.path.name} leads nowhere: {error}") from None
+
+    def _walk_to(self, bound: int, interval: int) -> None:
+        index, window = self.index, _Window(self._reader(), _LOOKUP_CHUNK)
+        file_size = self._reader().size()
+        if file_size:
+            self.first_timestamp = peek_header(*window.at(0, HEADER_SIZE)).max_timestamp
+        if len(index.times):
+            self.max_timestamp, self._max_timestamp_offset = index.times[-1], index.time_offsets[-1]
+        first = self.size = index.last_position
+        while self.size < file_size and self.next_offset < bound:
+            header = peek_header(*window.at(self.size, HEADER_SIZE))
+            if header.base_offset >= bound:
+                break
+            buffer, at = window.at(self.size, header.size)
+            is_indexed = self.size == first and first > 0
+            if (
+                not checksum_matches(header, memoryview(buffer)[at : at + header.size])
+                or header.base_offset < self.next_offset
+                or header.next_offset > bound
+                or (is_indexed and header.last_offset != index.offsets[-1])
+                or (is_indexed and header.max_timestamp > self.max_timestamp)
+                or self.size - first > interval
+            ):
+                raise MalformedBatchError(f"batch at byte {self.size}")
+            if header.max_timestamp > self.max_timestamp:
+                self.max_timestamp, self._max_timestamp_offset = header.max_timestamp, header.last_offset
+            self.size += header.size
+            self.next_offset = header.next_offset
+        if (first and self.size == first) or (self.index is not self.growing_index and self.size < file_size):
+            raise MalformedBatchError(f"byte {self.size} of {file_size}")
+        if len(index.times):
+            self._check_time(index.times[-1], index.time_offsets[-1])
+
+    def _check_time(self, timestamp: int, offset: int) -> None:
+        position, window = self._position_of(offset), _Window(self._reader(), _LOOKUP_CHUNK)
+        header = peek_header(*window.at(position, HEADER_SIZE))
+        if (header.last_offset, header.max_timestamp) != (offset, timestamp):
+            raise MalformedBatchError(f"no batch of time {timestamp} ends at offset {offset}")
+
+    def read_index_from_disk(self) -> None:
+        """Look up in the files what is in memory until now, of a sealed segment. May be called from another thread."""
+        self.index = StoredIndex(self._files, self.path, self.base_offset)
+
+    @property
+    def is_stored(self) -> bool:
+        """True if the index files are complete."""
+        return isinstance(self.index, StoredIndex)
+
+    def recover(
+        self, settings: LogSettings, on_batch: OnBatch, verify: bool, gaps_before: int = 0, report_from: int = 0
+    ) -> None:
+        """Read the headers of the rest of the file, once, and index them. With ``verify``, check every batch's checksum
+        too.
 
         :param gaps_before: below this offset a cleaner may have left out batches and their offsets.
+        :param report_from: batches below this offset are not reported.
         :raises DamagedSegmentError: at the first byte that does not belong to a sound batch with the next offset; all
             batches before it have been indexed and reported.
         """
@@ -86,7 +169,8 @@ class Segment:
                     raise DamagedSegmentError(f"at byte {self.size}: wrong checksum of the batch")
                 body = bytes(batch) if header.is_control else None
             self._add(header, settings)
-            on_batch(header, body)
+            if header.base_offset >= report_from:
+                on_batch(header, body)
 
     def cut_tail(self) -> int:
         """Cut what follows the last sound batch, durably; returns how many bytes that was."""
@@ -103,8 +187,8 @@ class Segment:
         return not self.size or (
             self.size + header.size <= settings.segment_bytes
             and not self.is_older_than(settings.segment_ms, header.max_timestamp)
-            and len(self.index.offsets) < settings.segment_index_bytes // _OFFSET_ENTRY
-            and len(self.index.times) < settings.segment_index_bytes // _TIME_ENTRY
+            and len(self.index.offsets) < settings.segment_index_bytes // OFFSET_ENTRY.size
+            and len(self.index.times) < settings.segment_index_bytes // TIME_ENTRY.size
         )
 
     def is_older_than(self, age_ms: int, now_ms: int) -> bool:
@@ -168,7 +252,8 @@ class Segment:
 
         :param next_offset: where the following segment begins.
         """
-        self.index.add_time(self.max_timestamp, self._max_timestamp_offset)
+        if self.index is self.growing_index:
+            self.growing_index.add_time(self.max_timestamp, self._max_timestamp_offset)
         self.next_offset = next_offset
         self._file = None  # closed when another thread that may be syncing it has done so
 
@@ -204,8 +289,8 @@ class Segment:
         if not self.size:
             self.first_timestamp = header.max_timestamp
         elif self.size - self.index.last_position > settings.index_interval_bytes:
-            self.index.add(header.last_offset, self.size)
-            self.index.add_time(self.max_timestamp, self._max_timestamp_offset)
+            self.growing_index.add(header.last_offset, self.size)
+            self.growing_index.add_time(self.max_timestamp, self._max_timestamp_offset)
         self.size += header.size
         self.next_offset = header.next_offset
 
@@ -215,14 +300,24 @@ class Segment:
             return self.size
         if offset <= self.base_offset:
             return 0
-        position = self.index.position_before(offset)
         window = _Window(self._reader(), _LOOKUP_CHUNK)
+        position = self.index.position_before(offset)
+        if position and self.is_stored and not self._begins_before(offset, position, window):
+            position = 0  # the file is damaged
         while position < self.size:
             _, last_offset, size = peek_extent(*window.at(position, HEADER_SIZE))
             if last_offset >= offset:
                 break
             position += size
         return position
+
+    def _begins_before(self, offset: int, position: int, window: "_Window") -> bool:
+        """True if a batch is at ``position`` that may be the one with ``offset`` or an earlier one."""
+        try:
+            header = peek_header(*window.at(position, HEADER_SIZE))
+        except MalformedBatchError:
+            return False
+        return self.base_offset <= header.base_offset <= offset and header.size <= self.size - position
 
     def _last_boundary(self, start: int, limit: int, at_least_one: bool) -> int:
         """The end of the last whole batch that ends at or before ``limit``, for a ``limit`` inside the segment; the end

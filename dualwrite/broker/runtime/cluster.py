@@ -103,9 +103,11 @@ class Cluster:
         name = TopicPartition(topic.name, index)
         state = PartitionState()
         settings = log_settings(self.config(topic.name))
-        log = PartitionLog.open(self._files, self._directories.path(name), settings, replay_into(state))
+        log = PartitionLog.open(self._files, self._directories.path(name), settings, replay_into(state), state.restore)
         if log.cut_bytes:
             logger.warning("%s: cut %d bytes that a crash left unfinished", name, log.cut_bytes)
+        for repair in log.repairs:
+            logger.warning("%s: %s", name, repair)
         state.open_at(log.end_offset)  # what was found on disk is durable: opening the log has synced it
         return Partition(name, log, state, self._flusher)
 
@@ -261,7 +263,7 @@ class Cluster:
         self._journal.checkpoint()
         for partitions in self._partitions.values():
             for partition in partitions:
-                partition.log.checkpoint()
+                partition.checkpoint()
 
     # --- producer ids
 

@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
-from dualwrite.broker.core.partitions import EndedTransaction
 from dualwrite.broker.core.topic_configs import TopicConfig
+from dualwrite.broker.facts.transaction_index import EndedTransaction
 from dualwrite.broker.log.cleaner import Cleaned, Plan, clean
 from dualwrite.broker.log.compaction import AbortedRange, ActiveProducer
 from dualwrite.broker.log.layout import read_note, write_note

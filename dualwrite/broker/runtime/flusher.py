@@ -81,6 +81,7 @@ class Flusher:
         self._current: asyncio.Future[None] | None = None
         self._following: asyncio.Future[None] | None = None
         self._rounds: asyncio.Task[None] | None = None
+        self._background: set[asyncio.Task[None]] = set()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="fsync")
 
     def critical(self) -> "_Critical":
@@ -105,9 +106,25 @@ class Flusher:
         if waiting_for is not None:
             await asyncio.shield(waiting_for)
 
+    def in_background(self, work: Callable[[], None]) -> None:
+        """Let ``work`` be done in a thread of the fsyncs once everything appended so far is durable; nobody waits for
+        it but :meth:`close`.
+
+        It must leave to the rounds what they sync: of two that sync a file a failure is told to one alone.
+        """
+        task = asyncio.get_running_loop().create_task(self._work(work))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _work(self, work: Callable[[], None]) -> None:
+        await self.barrier()
+        with self.critical():
+            await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
     async def close(self) -> None:
         """Flush what is left, and release the thread."""
         await self.barrier()
+        await asyncio.gather(*self._background)
         if self._rounds is not None:
             await self._rounds
         self._threads.shutdown()

@@ -69,9 +69,12 @@ class InternalTopic:
         settings = dict(SETTINGS[name])
         if segment_bytes is not None:
             settings["segment.bytes"] = str(segment_bytes)
-        log = PartitionLog.open(files, directory, LogSettings(int(settings["segment.bytes"])), replay_into(state))
+        goes_by = LogSettings(int(settings["segment.bytes"]))
+        log = PartitionLog.open(files, directory, goes_by, replay_into(state), state.restore)
         if log.cut_bytes:
             logger.warning("%s: cut %d bytes that a crash left unfinished", directory, log.cut_bytes)
+        for repair in log.repairs:
+            logger.warning("%s: %s", directory, repair)
         state.open_at(log.end_offset)  # what was found on disk is durable: opening the log has synced it
         _replay(log, on_record, on_marker)
         partition = Partition(TopicPartition(name, 0), log, state, flusher, on_marker)

@@ -78,7 +78,20 @@ class Partition:
             if marker is not None and self._on_marker is not None:
                 self._on_marker(placed, marker)
             self._flusher.touch(self)
+            if self.log.point_due:
+                self._plan_recovery_point()
+                self._flusher.in_background(self.log.write_recovery_points)
         return base_offset
+
+    def _plan_recovery_point(self) -> None:
+        self.log.plan_recovery_point(self.state.snapshot(), self.state.aborted_since)
+
+    def checkpoint(self) -> None:
+        """Note the end as the recovery point, with everything that a start needs to go on from there; for a clean stop.
+        Nothing is done if that is so already."""
+        if self.log.has_unplanned:
+            self._plan_recovery_point()
+        self.log.write_recovery_points()
 
     @property
     def end_offset(self) -> int:
@@ -101,13 +114,17 @@ class Partition:
         Producers and open transactions stay known, as they do in Kafka.
         """
         with self._flusher.critical():
+            if self.log.removes_segments(offset):  # what their producers did is nowhere else
+                self._plan_recovery_point()
             self.log.truncate_before(offset)
             self.state.forget_aborted(lambda ended: ended.last_offset < self.log.start_offset)
 
     def replace(self, replacement: Replacement) -> bool:
         """Put what a cleaner wrote in the place of its old segments; False if they are gone, and it with them."""
         with self._flusher.critical():
-            return self.log.replace(replacement)
+            base_offset, end_offset = replacement.base_offset, replacement.end_offset
+            aborted = [each for each in self.state.aborted if base_offset <= each.last_offset < end_offset]
+            return self.log.replace(replacement, aborted)
 
     def visible_before(self, committed_only: bool) -> int:
         """The offset below which a reader sees records: the LSO for read_committed, else the high watermark."""
@@ -122,6 +139,7 @@ class Partition:
     def retire(self) -> None:
         """The topic is deleted: let readers notice."""
         self.is_gone = True
+        self.log.abandon()
         for reader in self._readers:
             reader.set()
 

@@ -1,0 +1,106 @@
+"""What a partition knows of its producers, as Kafka keeps it in ``.snapshot`` files (ProducerStateManager).
+
+Kafka's form has a producer's last batch alone, so that after a restart Kafka knows no duplicate of an earlier one. Here
+the other batches of those that a client may have in flight follow the form; Kafka's tools pass over them.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import crc32c
+
+from dualwrite.records.header import MAX_SEQUENCE
+
+_VERSION = 1
+_PREFIX = struct.Struct(">hI")
+_COUNT = struct.Struct(">i")
+_ENTRY = struct.Struct(">qhiqiqiq")
+_BATCH = struct.Struct(">iiqq")
+
+
+@dataclass(frozen=True, slots=True)
+class RetainedBatch:
+    """One of a producer's last batches, as needed to recognise it when it comes again."""
+
+    first_sequence: int
+    last_sequence: int
+    first_offset: int
+    timestamp: int = -1
+    """MaxTimestamp: told with the offset when the batch comes again."""
+
+    @property
+    def offset_delta(self) -> int:
+        """How many offsets its last record is from its first."""
+        return (self.last_sequence - self.first_sequence) & MAX_SEQUENCE
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerSnapshot:
+    """What a partition knows of one producer id; the names are those of ``core.partitions.ProducerEntry``."""
+
+    producer_id: int
+    epoch: int
+    last_timestamp: int
+    coordinator_epoch: int
+    transaction_start: int
+    batches: tuple[RetainedBatch, ...]
+
+
+def encode_snapshot(producers: Sequence[ProducerSnapshot]) -> bytes:
+    """The content of a snapshot file."""
+    entries = bytearray(_COUNT.pack(len(producers)))
+    earlier = bytearray()
+    for each in producers:
+        sequence, offset, delta = -1, -1, 0
+        if each.batches:
+            last = each.batches[-1]
+            sequence, delta = last.last_sequence, last.offset_delta
+            offset = last.first_offset + delta
+        entries += _ENTRY.pack(
+            each.producer_id, each.epoch, sequence, offset, delta,
+            each.last_timestamp, each.coordinator_epoch, each.transaction_start,
+        )  # fmt: skip
+        earlier.append(len(each.batches))
+        for batch in each.batches:
+            earlier += _BATCH.pack(batch.first_sequence, batch.last_sequence, batch.first_offset, batch.timestamp)
+    body = bytes(entries + earlier)
+    return _PREFIX.pack(_VERSION, crc32c.crc32c(body)) + body
+
+
+def decode_snapshot(data: bytes) -> list[ProducerSnapshot]:
+    """The producers in the content of a snapshot file, Kafka's own included.
+
+    :raises ValueError: if that is no snapshot, or a damaged one: replay the log.
+    """
+    try:
+        version, checksum = _PREFIX.unpack_from(data)
+        if version != _VERSION:
+            raise ValueError(f"snapshot of version {version}")
+        body = data[_PREFIX.size :]
+        if crc32c.crc32c(body) != checksum:
+            raise ValueError("wrong checksum")
+        return _decode_body(body)
+    except (struct.error, IndexError) as error:
+        raise ValueError(f"snapshot that ends too early: {error}") from None
+
+
+def _decode_body(body: bytes) -> list[ProducerSnapshot]:
+    (count,) = _COUNT.unpack_from(body)
+    position = _COUNT.size
+    entries = [_ENTRY.unpack_from(body, position + index * _ENTRY.size) for index in range(count)]
+    position += count * _ENTRY.size
+    is_ours = position < len(body)
+    found = []
+    for producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, start in entries:
+        batches: tuple[RetainedBatch, ...] = ()
+        if is_ours:
+            retained, position = body[position], position + 1
+            batches = tuple(
+                RetainedBatch(*_BATCH.unpack_from(body, position + index * _BATCH.size)) for index in range(retained)
+            )
+            position += retained * _BATCH.size
+        elif offset >= 0:
+            batches = (RetainedBatch((sequence - delta) & MAX_SEQUENCE, sequence, offset - delta, timestamp),)
+        found.append(ProducerSnapshot(producer_id, epoch, timestamp, coordinator_epoch, start, batches))
+    return found

@@ -1,0 +1,44 @@
+"""Aborted transactions as Kafka keeps them in a segment's ``.txnindex`` (AbortedTxn, TransactionIndex)."""
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+_LAYOUT = struct.Struct(">hqqqq")
+_VERSION = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EndedTransaction:
+    """A transaction whose marker is in the log: its first record's offset, and its marker's."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int = field(default=-1, compare=False)
+    """The LSO once it had ended."""
+
+
+def encode_aborted(transactions: Iterable[EndedTransaction]) -> bytes:
+    """The entries of ``transactions``, which come in the order of their markers."""
+    return b"".join(
+        _LAYOUT.pack(_VERSION, each.producer_id, each.first_offset, each.last_offset, each.last_stable_offset)
+        for each in transactions
+    )
+
+
+def decode_aborted(data: bytes) -> list[EndedTransaction]:
+    """The transactions whose entries are ``data``.
+
+    :raises ValueError: if that is no index: build it anew from the log.
+    """
+    if len(data) % _LAYOUT.size:
+        raise ValueError(f"{len(data)} bytes are no whole number of entries")
+    found: list[EndedTransaction] = []
+    for version, producer_id, first_offset, last_offset, last_stable_offset in _LAYOUT.iter_unpack(data):
+        if version != _VERSION:
+            raise ValueError(f"entry of version {version}")
+        if not 0 <= first_offset <= last_offset or (found and last_offset <= found[-1].last_offset):
+            raise ValueError(f"entry with the offsets {first_offset} and {last_offset}")
+        found.append(EndedTransaction(producer_id, first_offset, last_offset, last_stable_offset))
+    return found
