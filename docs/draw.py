@@ -127,6 +127,7 @@ NOT_HERE = {
 KIPS = [
     ("74", "one batch at least, however small max_bytes is", "all"),
     ("98", "idempotence and transactions", "all"),
+    ("107", "DeleteRecords", "all"),
     ("195", "CreatePartitions", "all"),
     ("211", "offsets expire when a group is empty, or does not read their topic any more", "all"),
     ("226", "settings of the running broker", "those that give topics their defaults; the others need a restart"),
@@ -148,6 +149,7 @@ KIPS = [
     ("518", "ListGroups by state", "all"),
     ("525", "CreateTopics answers the settings", "all"),
     ("533", "a default timeout for the Admin client", "nothing for a broker to do"),
+    ("534", "tombstones and markers stay readable for delete.retention.ms before they are compacted away", "all"),
     ("559", "protocol type and name in SyncGroup", "all"),
     ("569", "types and documentation of settings", "all"),
     ("588", "PRODUCER_FENCED", "all"),
@@ -165,7 +167,7 @@ KIPS = [
     ("734", "offset of the highest timestamp", "all"),
     ("814", "a static leader that comes back skips the assignment", "all"),
     ("827", "sizes of volumes in DescribeLogDirs", "all"),
-    ("848", "the next consumer protocol", "no group membership; topic ids in OffsetCommit and OffsetFetch"),
+    ("848", "the next consumer protocol", "not here: classic groups only, though with its topic ids for offsets"),
     ("890", "part 1: no hanging transactions; part 2: an epoch for each transaction", "all"),
     ("919", "endpoints of controllers", "there are none, which DescribeCluster says"),
     ("932", "share groups", "no"),
@@ -177,6 +179,7 @@ KIPS = [
     ("1152", "ListTransactions by pattern", "all"),
     ("1228", "WriteTxnMarkers says the transaction's version", "all"),
     ("1242", "ApiVersions v5: the cluster that a client means", "all"),
+    ("1319", "topic ids in TxnOffsetCommit", "all"),
 ]
 
 

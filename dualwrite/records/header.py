@@ -41,6 +41,14 @@ class MalformedBatchError(ValueError):
     """The bytes are no record batch v2, or not a whole one. A broker answers CORRUPT_MESSAGE or INVALID_RECORD."""
 
 
+class ImpossibleCountError(MalformedBatchError):
+    """A batch header counts its records or offsets below zero; its length may be right, and so may its checksum."""
+
+    def __init__(self, header: "BatchHeader") -> None:
+        super().__init__("a batch header with a negative count of records or offsets")
+        self.header = header
+
+
 class BatchHeader(NamedTuple):
     """The fixed part of one batch. Field names are the KIP's."""
 
@@ -115,15 +123,18 @@ class BatchHeader(NamedTuple):
 def peek_header(buffer: bytes | bytearray | memoryview, position: int = 0) -> BatchHeader:
     """The header at ``position``.
 
-    :raises MalformedBatchError: if fewer than 61 bytes are left, the magic is not 2, or the lengths are impossible.
+    :raises MalformedBatchError: if fewer than 61 bytes are left, the magic is not 2, or the length is impossible;
+        :class:`ImpossibleCountError` if a count is.
     """
     if len(buffer) - position < HEADER_SIZE:
         raise MalformedBatchError(f"{len(buffer) - position} bytes where a batch header of {HEADER_SIZE} should be")
     header = BatchHeader._make(_LAYOUT.unpack_from(buffer, position))
     if header.magic != MAGIC:
         raise MalformedBatchError(f"record batch of magic {header.magic}: only {MAGIC} is supported")
-    if header.batch_length < HEADER_SIZE - _PREFIX_SIZE or header.last_offset_delta < 0 or header.record_count < 0:
-        raise MalformedBatchError("impossible lengths in a batch header")
+    if header.batch_length < HEADER_SIZE - _PREFIX_SIZE:
+        raise MalformedBatchError("impossible length in a batch header")
+    if header.last_offset_delta < 0 or header.record_count < 0:
+        raise ImpossibleCountError(header)
     return header
 
 

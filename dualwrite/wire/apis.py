@@ -15,8 +15,6 @@ from kafka.protocol.admin import (
     CreatePartitionsResponse,
     CreateTopicsRequest,
     CreateTopicsResponse,
-    DeleteGroupsRequest,
-    DeleteGroupsResponse,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteTopicsRequest,
@@ -83,8 +81,6 @@ from kafka.protocol.producer import (
     InitProducerIdResponse,
     ProduceRequest,
     ProduceResponse,
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitResponse,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
@@ -95,7 +91,14 @@ from kafka.protocol.sasl import (
     SaslHandshakeResponse,
 )
 
-from dualwrite.wire.newer import ApiVersionsRequest, ApiVersionsResponse
+from dualwrite.wire.newer import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
 
 __all__ = [
     "APIS",

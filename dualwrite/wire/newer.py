@@ -2,6 +2,8 @@
 
 ApiVersions v5 (KIP-1242) tells the broker which cluster and node the client means to speak to. Java clients from 4.4 on
 open every connection with it. Its response has the form of v4, so that only the range of versions grows.
+
+TxnOffsetCommit v6 (KIP-1319) names topics by their ids. DeleteGroups v3 says in words why a group was not deleted.
 """
 
 from typing import Any
@@ -10,6 +12,15 @@ from kafka.protocol import api_header
 from kafka.protocol.api_message import ApiMessage
 
 _REGISTERED = dict(api_header.ResponseClassRegistry._response_class_registry)
+
+
+def _by_id(field: dict[str, Any]) -> dict[str, Any]:  # up here: a class asks for its schema as it is made
+    """``field``; the array of topics with ids in place of names from v6 on."""
+    if field["name"] != "Topics":
+        return field
+    name, *others = field["fields"]
+    topic_id = {"name": "TopicId", "type": "uuid", "versions": "6+", "ignorable": True}
+    return {**field, "fields": [{**name, "versions": "0-5", "ignorable": True}, topic_id, *others]}
 
 
 class ApiVersionsRequest(ApiMessage):  # type: ignore[misc]  # kafka-python has no types
@@ -32,6 +43,55 @@ class ApiVersionsResponse(ApiMessage):  # type: ignore[misc]  # kafka-python has
     def json_patch(cls, json: dict[str, Any]) -> dict[str, Any]:
         """kafka-python's schema for one version more."""
         return {**json, "validVersions": "0-5"}
+
+
+class TxnOffsetCommitRequest(ApiMessage):  # type: ignore[misc]  # kafka-python has no types
+    """TxnOffsetCommit v0-v6: topics have a ``name`` up to v5, a ``topic_id`` from v6 on."""
+
+    @classmethod
+    def json_patch(cls, json: dict[str, Any]) -> dict[str, Any]:
+        """kafka-python's schema, with the topics of v6."""
+        return {**json, "validVersions": "0-6", "fields": [_by_id(field) for field in json["fields"]]}
+
+
+class TxnOffsetCommitResponse(ApiMessage):  # type: ignore[misc]  # kafka-python has no types
+    """TxnOffsetCommit v0-v6: topics have a ``name`` up to v5, a ``topic_id`` from v6 on."""
+
+    @classmethod
+    def json_patch(cls, json: dict[str, Any]) -> dict[str, Any]:
+        """kafka-python's schema, with the topics of v6."""
+        return {**json, "validVersions": "0-6", "fields": [_by_id(field) for field in json["fields"]]}
+
+
+class DeleteGroupsRequest(ApiMessage):  # type: ignore[misc]  # kafka-python has no types
+    """DeleteGroups v0-v3."""
+
+    @classmethod
+    def json_patch(cls, json: dict[str, Any]) -> dict[str, Any]:
+        """kafka-python's schema for one version more."""
+        return {**json, "validVersions": "0-3"}
+
+
+class DeleteGroupsResponse(ApiMessage):  # type: ignore[misc]  # kafka-python has no types
+    """DeleteGroups v0-v3: each group has an ``error_message`` from v3 on."""
+
+    @classmethod
+    def json_patch(cls, json: dict[str, Any]) -> dict[str, Any]:
+        """kafka-python's schema, and the message of v3."""
+        message = {
+            "name": "ErrorMessage",
+            "type": "string",
+            "versions": "3+",
+            "nullableVersions": "3+",
+            "default": "null",
+            "ignorable": True,
+        }
+        throttle, results = json["fields"]
+        return {
+            **json,
+            "validVersions": "0-3",
+            "fields": [throttle, {**results, "fields": [*results["fields"], message]}],
+        }
 
 
 # A class registers itself as the response that kafka-python's own clients read; they keep theirs.

@@ -131,7 +131,7 @@ REFUSALS: dict[str, tuple[bytes | None, ErrorCode]] = {
     "no records": (changed(GOOD, 57, ">i", 0), ErrorCode.INVALID_RECORD),
     "too few offsets": (changed(batch([b"a", b"b"]), 23, ">i", 0), ErrorCode.INVALID_RECORD),
     "too many offsets": (changed(GOOD, 23, ">i", 7), ErrorCode.INVALID_RECORD),
-    "negative offsets": (changed(GOOD, 23, ">i", -1), ErrorCode.CORRUPT_MESSAGE),
+    "negative offsets": (changed(GOOD, 23, ">i", -1), ErrorCode.INVALID_RECORD),
     "records that are not there": (
         changed(changed(GOOD, 23, ">i", 2**31 - 2), 57, ">i", 2**31 - 1),
         ErrorCode.INVALID_RECORD,

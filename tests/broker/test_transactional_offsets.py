@@ -1,5 +1,6 @@
 """Offsets in transactions: pending until the marker, fenced by generation, and exactly once through kill -9."""
 
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ from dualwrite.wire.apis import (
     TxnOffsetCommitRequest,
 )
 from dualwrite.wire.error_codes import ErrorCode
-from tests.broker.calls import end, identity, init, new_producer, new_topic, unique
+from tests.broker.calls import end, identity, init, new_producer, new_topic, topic_id, unique
 from tests.broker.group_calls import joined_member
 from tests.broker.offset_calls import Partition, commit, committed, fetch_request
 from tests.broker.raw import RawClient
@@ -51,12 +52,12 @@ def txn_commit(
     version: int = 5,
     **more: object,
 ) -> list[ErrorCode]:
-    """What TxnOffsetCommit answers for each partition; ``version`` 5 is TV2."""
+    """What TxnOffsetCommit answers for each partition; ``version`` 5 is TV2, and from 6 on topics go by their ids."""
     entry = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
     partition_entry = entry.TxnOffsetCommitRequestPartition
     topics = [
         entry(
-            name=topic,
+            **({"topic_id": topic_id(client, topic)} if version >= 6 else {"name": topic}),
             partitions=[
                 partition_entry(
                     partition_index=index, committed_offset=offset, committed_leader_epoch=3, committed_metadata="m"
@@ -89,6 +90,24 @@ def begun(client: RawClient) -> tuple[str, ProducerIdentity, str, Partition]:
     """A transactional id, its producer, a group and a partition."""
     transactional_id = unique("txn")
     return transactional_id, new_producer(client, transactional_id), unique("group"), (new_topic(client), 0)
+
+
+def test_topics_are_named_by_their_ids_from_the_sixth_version_on(client: RawClient) -> None:
+    transactional_id, producer, group, partition = begun(client)
+    assert txn_commit(client, transactional_id, producer, group, {partition: 5}, 6) == [NONE]
+    entry = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+    place = entry.TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=9, committed_metadata="")
+    request = TxnOffsetCommitRequest(
+        transactional_id=transactional_id,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        group_id=group,
+        topics=[entry(topic_id=uuid.UUID(int=9), partitions=[place])],
+    )
+    (answer,) = client.ask(request, 6).topics
+    assert (answer.topic_id, answer.partitions[0].error_code) == (uuid.UUID(int=9), ErrorCode.UNKNOWN_TOPIC_ID)
+    end(client, transactional_id, producer)
+    assert committed(client, group) == {partition: (5, 3, "m")}
 
 
 @pytest.mark.parametrize("commits", [True, False])
@@ -176,8 +195,10 @@ def test_a_member_of_an_earlier_generation_cannot_commit(client: RawClient, vers
 
 def test_a_generation_of_a_group_that_nobody_has_heard_of_is_illegal(client: RawClient) -> None:
     transactional_id, producer, group, partition = begun(client)
-    found = txn_commit(client, transactional_id, producer, group, {partition: 5}, generation_id=1, member_id="m")
-    assert found == [ErrorCode.ILLEGAL_GENERATION]
+    for version, error in ((5, ErrorCode.ILLEGAL_GENERATION), (6, ErrorCode.GROUP_ID_NOT_FOUND)):
+        member = {"generation_id": 1, "member_id": "m"}
+        found = txn_commit(client, transactional_id, producer, group, {partition: 5}, version, **member)
+        assert found == [error]
     assert txn_commit(client, transactional_id, producer, "", {partition: 5}) == [ErrorCode.INVALID_GROUP_ID]
 
 

@@ -19,7 +19,6 @@ _TWO_PHASE_TIMEOUT = "2147483647 asks for two-phase commit in any version, for c
 _TODAY = "2026-11-21"
 _OPAQUE = "batches are opaque: their headers and checksums are checked, their records are not read (docs/design.md)"
 _KIP_939 = "Apache Kafka 4.4 has no KeepPreparedTxn yet (KIP-939)"
-_DURATION = "what has ended, or has not begun, runs for no time at all (KIP-994); Apache Kafka lists it too"
 _NEXT_NUMBER = "Apache Kafka has refused the one before, so that it counts one producer id less"
 _SESSION = "its own identity goes on with the epoch of the abort, as in Apache Kafka, without one more state"
 _OWN_IDENTITY = "transactions.an_open_transaction_and_the_identity_that_a_session_expects"
@@ -44,12 +43,6 @@ FINDINGS: dict[tuple[str, str], Finding] = {
     ),
     (_UNFIT, "delete horizon"): Finding(
         _TODAY, "error=INVALID_RECORD", "no client sends it; the time of the horizon would be read as a record's"
-    ),
-    (_UNFIT, "a negative number of records"): Finding(
-        _TODAY, "error=CORRUPT_MESSAGE", "the lengths of the header are looked at first"
-    ),
-    (_UNFIT, "negative offsets"): Finding(
-        _TODAY, "error=CORRUPT_MESSAGE", "the lengths of the header are looked at first"
     ),
     (_UNFIT, "fewer records than there are"): Finding(_TODAY, "error=NONE", _OPAQUE),
     (_UNFIT, "gzip that is none"): Finding(_TODAY, "error=NONE", _OPAQUE),
@@ -80,12 +73,6 @@ FINDINGS: dict[tuple[str, str], Finding] = {
         _TODAY,
         "error=INVALID_PRODUCER_ID_MAPPING offset=-1",
         "Apache Kafka verifies nothing where the producer has a transaction open; here every batch is verified",
-    ),
-    ("describing.transactions_listed", "at least no time"): Finding(
-        _TODAY, "error=NONE unknown=[] states=[[tx 1, 'Ongoing']]", _DURATION
-    ),
-    ("describing.transactions_listed", "at least an hour"): Finding(
-        _TODAY, "error=NONE unknown=[] states=[]", _DURATION
     ),
     **{
         ("transactions.the_end_again_in_the_second_version", f"{word} again in v4"): Finding(
@@ -125,12 +112,6 @@ FINDINGS: dict[tuple[str, str], Finding] = {
     ),
     (_VERSIONS, "SASL_HANDSHAKE"): Finding(_TODAY, "no such step", _NO_SASL),
     (_VERSIONS, "SASL_AUTHENTICATE"): Finding(_TODAY, "no such step", _NO_SASL),
-    (_VERSIONS, "TXN_OFFSET_COMMIT"): Finding(
-        _TODAY, "least=0 most=5", "v6 names topics by their ids (KIP-1319); clients go back to v5"
-    ),
-    (_VERSIONS, "DELETE_GROUPS"): Finding(
-        _TODAY, "least=0 most=2", "v3 says in words why a group is not deleted; clients go back to v2"
-    ),
     ("markers.markers_of_an_open_transaction", "no epoch"): Finding(
         _TODAY,
         "errors=[INVALID_REQUEST] epoch=1 sequence=0 coordinator=-1 start=0",

@@ -138,7 +138,7 @@ def test_who_may_commit_where_nobody_is_a_member() -> None:
         (None, -1, False, NONE),
         (None, -1, True, NONE),
         (None, 0, False, ErrorCode.GROUP_ID_NOT_FOUND),
-        (None, 0, True, ILLEGAL),
+        (None, 0, True, ErrorCode.GROUP_ID_NOT_FOUND),
         (empty, -1, False, NONE),
         (empty, 0, False, UNKNOWN),
         (empty, 0, True, UNKNOWN),

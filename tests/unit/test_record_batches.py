@@ -153,11 +153,11 @@ def test_a_short_extent_is_refused() -> None:
 @pytest.mark.parametrize(
     ("position", "form", "value", "message"),
     [
-        (8, ">i", -1, "impossible lengths"),
-        (8, ">i", 48, "impossible lengths"),
+        (8, ">i", -1, "impossible length"),
+        (8, ">i", 48, "impossible length"),
         (16, ">b", 1, "magic 1"),
-        (23, ">i", -1, "impossible lengths"),
-        (57, ">i", -1, "impossible lengths"),
+        (23, ">i", -1, "negative count"),
+        (57, ">i", -1, "negative count"),
     ],
 )
 def test_an_impossible_header_is_refused(position: int, form: str, value: int, message: str) -> None:

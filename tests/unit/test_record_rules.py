@@ -8,7 +8,7 @@ from dualwrite.broker.core.record_rules import RefusedBatchError, checked_header
 from dualwrite.broker.core.topic_configs import topic_config
 from dualwrite.records.batch import Record
 from dualwrite.records.compression import Codec
-from dualwrite.records.header import BatchFields, seal_batch
+from dualwrite.records.header import HEADER_SIZE, BatchFields, peek_header, rebuild_batch, seal_batch
 from dualwrite.wire.error_codes import ErrorCode
 from tests.unit.test_record_batches import oracle_batch
 
@@ -68,6 +68,20 @@ def test_a_compacted_topic_takes_no_record_without_a_key(codec: Codec) -> None:
     assert [position for position, _ in refused.record_errors] == [1, 3]
     assert refusal(records, {}, codec) is None
     assert refusal([records[0], records[2]], {"cleanup.policy": "compact,delete"}, codec) is None
+
+
+@pytest.mark.parametrize("field", ["record_count", "last_offset_delta"])
+def test_a_negative_count_is_for_good_and_a_broken_one_is_worth_another_try(field: str) -> None:
+    good = oracle_batch(at(NOW))
+    header = peek_header(good)
+    counted = rebuild_batch(header._replace(**{field: -1}), good[HEADER_SIZE:])
+    refused = refusal_of(counted, {})
+    assert refused is not None
+    assert refused.error is ErrorCode.INVALID_RECORD
+    for broken in (counted[:-1], counted[:-1] + bytes([counted[-1] ^ 1])):
+        refused = refusal_of(broken, {})
+        assert refused is not None
+        assert refused.error is ErrorCode.CORRUPT_MESSAGE
 
 
 def test_a_wrong_timestamp_counts_before_a_missing_key() -> None:

@@ -1,13 +1,27 @@
 """Messages of versions that kafka-python does not know: ours read and write them, and kafka-python keeps its own."""
 
+import uuid
+
+from kafka.protocol.admin import DeleteGroupsRequest as TheirDeletion
+from kafka.protocol.admin import DeleteGroupsResponse as TheirDeleted
 from kafka.protocol.api_header import RequestHeader
 from kafka.protocol.metadata import ApiVersionsRequest as TheirRequest
 from kafka.protocol.metadata import ApiVersionsResponse as TheirResponse
+from kafka.protocol.producer import TxnOffsetCommitRequest as TheirCommit
+from kafka.protocol.producer import TxnOffsetCommitResponse as TheirCommitted
 
 from dualwrite.wire.apis import APIS, ApiKey
 from dualwrite.wire.codec import read_body, refuse_nulls
-from dualwrite.wire.newer import ApiVersionsRequest, ApiVersionsResponse
+from dualwrite.wire.newer import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
 
+TOPIC_ID = uuid.UUID(int=5)
 SOFTWARE = {"client_software_name": "a", "client_software_version": "1"}
 
 
@@ -36,5 +50,59 @@ def test_older_versions_are_as_they_were() -> None:
 def test_kafka_python_keeps_its_own_classes() -> None:
     assert (TheirRequest.max_version, APIS[ApiKey.API_VERSIONS].request.max_version) == (4, 5)
     assert APIS[ApiKey.API_VERSIONS].response is ApiVersionsResponse
-    header = RequestHeader(request_api_key=18, request_api_version=4, correlation_id=1, client_id="c")
-    assert issubclass(header.get_response_class(), TheirResponse)
+    for key, version, theirs in ((18, 4, TheirResponse), (28, 5, TheirCommitted), (42, 2, TheirDeleted)):
+        header = RequestHeader(request_api_key=key, request_api_version=version, correlation_id=1, client_id="c")
+        assert issubclass(header.get_response_class(), theirs)
+
+
+def committed_in(cls: type, version: int) -> bytes:
+    """A TxnOffsetCommit of ``version`` in the classes of whoever."""
+    entry = cls.TxnOffsetCommitRequestTopic  # type: ignore[attr-defined]  # kafka-python has no types
+    place = entry.TxnOffsetCommitRequestPartition(partition_index=1, committed_offset=3, committed_metadata="")
+    topic = entry(name="x", partitions=[place])
+    if cls is TxnOffsetCommitRequest:
+        topic.topic_id = TOPIC_ID
+    request = cls(transactional_id="t", group_id="g", producer_id=1, producer_epoch=2, topics=[topic])
+    return bytes(request.encode(version=version))  # type: ignore[attr-defined]  # as above
+
+
+def test_offsets_of_transactions_name_topics_by_ids_from_the_sixth_version_on() -> None:
+    body = committed_in(TxnOffsetCommitRequest, 6)
+    assert body == bytes.fromhex(
+        "0274 0267 0000000000000001 0002 ffffffff 01 00"
+        "02 00000000000000000000000000000005 02 00000001 0000000000000003 ffffffff 01 00 00 00"
+    )
+    read = read_body(TxnOffsetCommitRequest, 6, body, 0)
+    refuse_nulls(read, 6)
+    assert read.topics[0].topic_id == TOPIC_ID
+    for version in range(6):
+        assert committed_in(TxnOffsetCommitRequest, version) == committed_in(TheirCommit, version)
+
+
+def test_their_answers_too() -> None:
+    entry = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
+    place = entry.TxnOffsetCommitResponsePartition(partition_index=1, error_code=3)
+    answer = TxnOffsetCommitResponse(throttle_time_ms=0, topics=[entry(topic_id=TOPIC_ID, partitions=[place])])
+    body = bytes(answer.encode(version=6))
+    assert body == bytes.fromhex("00000000 02 00000000000000000000000000000005 02 00000001 0003 00 00 00")
+    assert read_body(TxnOffsetCommitResponse, 6, body, 0).topics[0].topic_id == TOPIC_ID
+
+
+def test_a_group_that_is_not_deleted_has_a_message_from_the_third_version_on() -> None:
+    assert DeleteGroupsRequest(groups_names=["g"]).encode(version=3) == TheirDeletion(groups_names=["g"]).encode(
+        version=2
+    )
+    result = DeleteGroupsResponse.DeletableGroupResult
+    answer = DeleteGroupsResponse(
+        throttle_time_ms=0,
+        results=[result(group_id="g", error_code=3, error_message="no"), result(group_id="h", error_code=0)],
+    )
+    body = bytes(answer.encode(version=3))
+    assert body == bytes.fromhex("00000000 03 0267 0003 036e6f 00 0268 0000 00 00 00")
+    assert [each.error_message for each in read_body(DeleteGroupsResponse, 3, body, 0).results] == ["no", None]
+    plain = TheirDeleted.DeletableGroupResult
+    theirs = TheirDeleted(
+        throttle_time_ms=0, results=[plain(group_id="g", error_code=3), plain(group_id="h", error_code=0)]
+    )
+    for version in range(3):
+        assert answer.encode(version=version) == theirs.encode(version=version)

@@ -1,14 +1,15 @@
-"""DeleteGroups (42), v0-v2.
+"""DeleteGroups (42), v0-v3.
 
 Forgets groups that nobody is in, with all that they have committed, pending offsets of open transactions included.
-NON_EMPTY_GROUP if there are members, GROUP_ID_NOT_FOUND if nobody has heard of it. ACL: none yet.
+NON_EMPTY_GROUP if there are members, GROUP_ID_NOT_FOUND if nobody has heard of it. v3 has room for words beside an
+error; as in Apache Kafka 4.4, classic groups need none. ACL: none yet.
 """
 
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.wire.apis import ApiKey, DeleteGroupsResponse, Message
 
 KEY = ApiKey.DELETE_GROUPS
-VERSIONS = range(3)
+VERSIONS = range(4)
 
 
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message:

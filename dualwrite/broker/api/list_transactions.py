@@ -1,9 +1,10 @@
 """ListTransactions (66), v0-v2 (KIP-664).
 
-Filters by state and producer id, from v1 on by duration (KIP-994), from v2 on by a regular expression of RE2 that the
-whole transactional id must match (KIP-1152). It is matched in linear time, and one that would become a huge program is
-refused, so that no pattern can keep the broker busy. State names that do not exist are answered, not refused. ACL: none
-yet.
+Filters by state and producer id, from v1 on by the time since the last transaction began (KIP-994; as in Apache Kafka
+that may have ended, or never been, so that states are to be asked for too), from v2 on by a regular expression of RE2
+that the whole transactional id must match (KIP-1152). It is matched in linear time, and one that would become a huge
+program is refused, so that no pattern can keep the broker busy. State names that do not exist are answered, not
+refused. ACL: none yet.
 """
 
 import re2
@@ -56,6 +57,5 @@ def _passes(entry: TransactionRecorded, request: Message, now_ms: int) -> bool:
         return False
     if request.producer_id_filters and entry.producer.producer_id not in request.producer_id_filters:
         return False
-    return request.duration_filter < 0 or (
-        entry.status is TransactionStatus.ONGOING and now_ms - entry.started_ms > request.duration_filter
-    )
+    longer_than_ms: int = request.duration_filter
+    return longer_than_ms < 0 or now_ms - entry.started_ms > longer_than_ms

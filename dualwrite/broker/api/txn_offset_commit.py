@@ -1,9 +1,11 @@
-"""TxnOffsetCommit (28), v0-v5.
+"""TxnOffsetCommit (28), v0-v6.
 
 Remembers where a group is, as part of a transaction: pending until its marker is written, and valid from then on or
 gone (KIP-98). From v3 on the consumer's generation, member id and instance id are compared with the group's, so that a
 zombie cannot commit (KIP-447): ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID. From v5 on (KIP-890, TV2) the
-offsets' partition joins the transaction implicitly; before that AddOffsetsToTxn must have added it. ACL: none yet.
+offsets' partition joins the transaction implicitly; before that AddOffsetsToTxn must have added it. From v6 on
+(KIP-1319) topics are named by id, and a generation of a group that nobody has heard of is GROUP_ID_NOT_FOUND
+(ILLEGAL_GENERATION before that). ACL: none yet.
 """
 
 from collections.abc import Mapping
@@ -17,35 +19,36 @@ from dualwrite.wire.apis import ApiKey, Message, TxnOffsetCommitResponse
 from dualwrite.wire.error_codes import ErrorCode
 
 KEY = ApiKey.TXN_OFFSET_COMMIT
-VERSIONS = range(6)
+VERSIONS = range(7)
+
+_FIRST_WITH_UNKNOWN_GROUPS = 6
+_FIRST_WITH_TOPIC_IDS = 6
 
 
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
     """Commit the offsets of the request in its transaction; each partition is answered by itself."""
+    by_id = version >= _FIRST_WITH_TOPIC_IDS
+    names = [broker.cluster.topic_name(topic.topic_id) if by_id else topic.name for topic in request.topics]
     positions = {
-        TopicPartition(topic.name, entry.partition_index): Position(
+        TopicPartition(name, entry.partition_index): Position(
             entry.committed_offset, entry.committed_leader_epoch, entry.committed_metadata or ""
         )
-        for topic in request.topics
+        for name, topic in zip(names, request.topics, strict=True)
+        if name is not None
         for entry in topic.partitions
     }
-    errors = await _commit(request, positions, version, broker)
+    errors = await _commit(request, positions, version, broker) if positions else {}
     await broker.flusher.barrier()
     response = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
-    entry = response.TxnOffsetCommitResponsePartition
-    topics = [
-        response(
-            name=topic.name,
-            partitions=[
-                entry(
-                    partition_index=partition.partition_index,
-                    error_code=errors[TopicPartition(topic.name, partition.partition_index)],
-                )
-                for partition in topic.partitions
-            ],
-        )
-        for topic in request.topics
-    ]
+    partition_response = response.TxnOffsetCommitResponsePartition
+    topics = []
+    for name, topic in zip(names, request.topics, strict=True):
+        results = []
+        for entry in topic.partitions:
+            error = ErrorCode.UNKNOWN_TOPIC_ID if name is None else errors[TopicPartition(name, entry.partition_index)]
+            code = _as_known_to(version, error)
+            results.append(partition_response(partition_index=entry.partition_index, error_code=code))
+        topics.append(response(name=topic.name, topic_id=topic.topic_id, partitions=results))
     return TxnOffsetCommitResponse(throttle_time_ms=0, topics=topics)
 
 
@@ -66,3 +69,9 @@ async def _commit(
         is_transactional=True,
     )
     return broker.offsets.commit_now(command, producer)  # nothing may come between the look above and this
+
+
+def _as_known_to(version: int, error: ErrorCode) -> ErrorCode:
+    if error is ErrorCode.GROUP_ID_NOT_FOUND and version < _FIRST_WITH_UNKNOWN_GROUPS:
+        return ErrorCode.ILLEGAL_GENERATION
+    return error

@@ -140,7 +140,7 @@ def commit_error(group: Group | None, command: CommitOffsets) -> ErrorCode:
     if group is None:
         if command.generation < 0:
             return ErrorCode.NONE
-        return ErrorCode.ILLEGAL_GENERATION if command.is_transactional else ErrorCode.GROUP_ID_NOT_FOUND
+        return ErrorCode.GROUP_ID_NOT_FOUND
     if command.generation < 0 and group.state is GroupState.EMPTY:
         return ErrorCode.NONE  # with a member id or without: Kafka lets both pass where nobody is a member
     if command.generation >= 0 or command.member_id or command.instance_id is not None:

@@ -14,6 +14,7 @@ from dualwrite.records.header import (
     MAGIC_AT,
     NO_TIMESTAMP,
     BatchHeader,
+    ImpossibleCountError,
     MalformedBatchError,
     checksum_matches,
     peek_header,
@@ -53,6 +54,10 @@ def checked_header(records: bytes | None, config: TopicConfig, now_ms: int, zstd
         raise RefusedBatchError(ErrorCode.INVALID_RECORD, "no record batch v2 (since Apache Kafka 0.11)")
     try:
         header = peek_header(records)
+    except ImpossibleCountError as error:  # a client would send again what is corrupt, and this for two minutes
+        is_whole = error.header.size == len(records) and checksum_matches(error.header, records)
+        code = ErrorCode.INVALID_RECORD if is_whole else ErrorCode.CORRUPT_MESSAGE
+        raise RefusedBatchError(code, str(error)) from None
     except MalformedBatchError as error:
         raise RefusedBatchError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
     if header.size > config.max_message_bytes:

@@ -11,6 +11,8 @@ from tests.conformance.cases import case
 from tests.conformance.cases.groups import commit_as, leave, member, note_described, stable
 from tests.conformance.subject import Subject, Word
 
+FIRST_WITH_MESSAGES = 3
+
 
 @case
 def commits_of_members_and_others(broker: Subject) -> None:
@@ -94,15 +96,20 @@ def groups_deleted(broker: Subject) -> None:
     only = stable(broker, group)
     commit_as(only, topic)
 
-    def delete(step: str, *names: str) -> None:
-        results = broker.client.ask(DeleteGroupsRequest(groups_names=list(names)), 2).results
+    def delete(step: str, *names: str, version: int = 2) -> None:
+        results = broker.client.ask(DeleteGroupsRequest(groups_names=list(names)), version).results
         errors = {entry.group_id: ErrorCode(entry.error_code) for entry in results}
-        broker.note(step, errors=[errors[name] for name in names])
+        messages = {entry.group_id: entry.error_message for entry in results}
+        said = {} if version < FIRST_WITH_MESSAGES else {"messages": [messages[name] for name in names]}
+        broker.note(step, errors=[errors[name] for name in names], **said)
 
     delete("with a member", group)
+    delete("with a member, v3", group, "no-such-group", version=FIRST_WITH_MESSAGES)
     leave(broker, "leaves", only)
     delete("empty, unknown", group, "no-such-group")
     delete("again", group)
+    commit(broker.client, group, {(topic, 0): 5})
+    delete("once more, v3", group, version=FIRST_WITH_MESSAGES)
     note_fetched(broker, "its offsets", group, None)
     note_described(broker, "then", group)
 

@@ -1,13 +1,18 @@
 """Offsets in transactions: AddOffsetsToTxn, TxnOffsetCommit of both versions, who may see them (KIP-98, KIP-447)."""
 
+import uuid
+
 from dualwrite.ids import ProducerIdentity
 from dualwrite.wire.apis import AddOffsetsToTxnRequest, Message, TxnOffsetCommitRequest
 from dualwrite.wire.error_codes import ErrorCode
+from tests.broker.calls import topic_id
 from tests.broker.offset_calls import commit, fetch_request
 from tests.conformance.cases import case
 from tests.conformance.cases.groups import stable
 from tests.conformance.cases.transactions import Actor
 from tests.conformance.subject import Subject, Word
+
+FIRST_WITH_TOPIC_IDS = 6
 
 
 def add_group(actor: Actor, step: str, group: str, version: int = 4) -> None:
@@ -23,6 +28,13 @@ def add_group(actor: Actor, step: str, group: str, version: int = 4) -> None:
         return actor.broker.client.ask(request, version)
 
     actor.broker.note(step, error=actor.broker.settled(ask).error_code)
+
+
+def named(broker: Subject, topic: object, version: int) -> dict[str, object]:
+    """A topic as a version names it; from v6 on a name that is an id already stands for itself."""
+    if version < FIRST_WITH_TOPIC_IDS:
+        return {"name": topic}
+    return {"topic_id": topic if isinstance(topic, uuid.UUID) else topic_id(broker.client, str(topic))}
 
 
 def commit_in(actor: Actor, step: str, group: str, offset: int, version: int = 5, **fields: object) -> None:
@@ -42,7 +54,7 @@ def commit_in(actor: Actor, step: str, group: str, offset: int, version: int = 5
         "generation_id": -1,
         "member_id": "",
         "group_instance_id": None,
-        "topics": [entry(name=topic, partitions=[position])],
+        "topics": [entry(**named(actor.broker, topic, version), partitions=[position])],
         **fields,
     }
     answer = actor.broker.client.ask(TxnOffsetCommitRequest(**given), version)
@@ -137,7 +149,34 @@ def offsets_fenced_by_the_group(broker: Subject) -> None:
         }.items():
             commit_in(actor, f"{label}, v{version}", group, 7, version, **fields)
         actor.end(f"end v{version}", version=version)
-    commit_in(actor, "somebody of an unknown group", broker.name("group"), 7, 5, generation_id=3, member_id="x")
+    for version in (3, 5, 6):
+        if version == 3:
+            add_group(actor, "add to none", broker.name("group"))
+        label = "somebody of an unknown group" + ("" if version == 5 else f", v{version}")
+        commit_in(actor, label, broker.name("group"), 7, version, generation_id=3, member_id="x")
+        actor.end(f"end of nothing v{version}", version=4 if version == 3 else 5)
+
+
+@case
+def offsets_of_topics_by_their_ids(broker: Subject) -> None:
+    actor, group = Actor(broker).init("init"), broker.name("group")
+    only = stable(broker, group)
+    mine: dict[str, object] = {"generation_id": only.generation, "member_id": only.member_id}
+    commit_in(actor, "a member", group, 7, 6, **mine)
+    seen(broker, "pending", group, actor.topic)
+    commit_in(actor, "an old generation", group, 8, 6, **{**mine, "generation_id": 0})
+    commit_in(actor, "an unknown id", group, 8, 6, topic=uuid.UUID(int=9), **mine)
+    commit_in(actor, "no id", group, 8, 6, topic=uuid.UUID(int=0), **mine)
+    commit_in(actor, "an unknown partition", group, 8, 6, partition=9, **mine)
+    actor.end("end", version=5)
+    seen(broker, "then", group, actor.topic)
+    actor.describe("described")
+    other = Actor(broker).init("other")
+    commit_in(other, "an unknown id alone", group, 8, 6, topic=uuid.UUID(int=9))
+    other.describe("nothing has begun")
+    other.identity = ProducerIdentity(other.identity.producer_id, 9)
+    commit_in(other, "an unknown id, a stranger", group, 8, 6, topic=uuid.UUID(int=9))
+    commit_in(other, "a stranger", group, 8, 6)
 
 
 @case
