@@ -8,7 +8,7 @@ TxnOffsetCommit v6 (KIP-1319) names topics by their ids. DeleteGroups v3 says in
 
 from typing import Any
 
-from kafka.protocol import api_header
+from kafka.protocol import api_header, metadata
 from kafka.protocol.api_message import ApiMessage
 
 _REGISTERED = dict(api_header.ResponseClassRegistry._response_class_registry)
@@ -36,8 +36,8 @@ class ApiVersionsRequest(ApiMessage):  # type: ignore[misc]  # kafka-python has 
         return {**json, "validVersions": "0-5", "fields": [*json["fields"], *fields]}
 
 
-class ApiVersionsResponse(ApiMessage):  # type: ignore[misc]  # kafka-python has no types
-    """ApiVersions v0-v5."""
+class ApiVersionsResponse(metadata.ApiVersionsResponse):  # type: ignore[misc]  # kafka-python has no types
+    """ApiVersions v0-v5; its header is the oldest in every version, as in kafka-python's."""
 
     @classmethod
     def json_patch(cls, json: dict[str, Any]) -> dict[str, Any]:

@@ -173,3 +173,22 @@ def test_offsets_that_a_power_cut_left_of_a_deleted_topic_are_forgotten_at_the_s
         assert await offsets_in(files) == {}
 
     run(main())
+
+
+def test_a_topic_that_a_power_cut_brings_back_has_its_offsets() -> None:
+    async def main() -> None:
+        files = MemoryFiles()
+        rooms, offsets = await opened(files)
+        await offsets.commit(at(5, 0, 2))
+        deletion = asyncio.ensure_future(rooms.cluster.delete_topic(TOPIC))
+        brought_back = 0
+        while not deletion.done():
+            await asyncio.sleep(0)
+            for seed in SEEDS:
+                again = Rooms(files.power_cut(random.Random(seed)))
+                if again.cluster.topic(TOPIC) is not None:
+                    brought_back += 1
+                    assert len(await again.offsets.committed("g")) == 2
+        assert brought_back, "sometimes: the cut came before the deletion was durable"
+
+    run(main())

@@ -158,7 +158,8 @@ class Cluster:
     async def delete_topic(self, name: str) -> None:
         """Delete the topic ``name``, which exists: it is gone at once, and for good when this returns.
 
-        Its files go when its deletion is durable; until then nobody can make a topic of that name.
+        Its files, and what others keep about it, go when its deletion is durable: a power cut must not take them from
+        a topic that it brings back. Until they are gone nobody can make a topic of that name.
         """
         topic = self.state.topics[name]
         self._leaving.add(name)
@@ -166,12 +167,13 @@ class Cluster:
         self._configs.pop(name, None)
         for partition in self._partitions.pop(name):
             partition.retire()
+        await self._flusher.barrier()
         for listener in self.deletion_listeners:
             listener(topic)
-        await self._flusher.barrier()
         paths = self._directories.paths(name, range(topic.partitions))
         with self._flusher.critical():
             await asyncio.get_running_loop().run_in_executor(None, self._directories.remove, paths)
+        await self._flusher.barrier()
         self._leaving.discard(name)
 
     def configure_broker(self, node: str, configs: Mapping[str, str]) -> None:
