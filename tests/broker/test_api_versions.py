@@ -5,8 +5,9 @@ import struct
 import pytest
 
 from dualwrite.broker.api.context import NODE_ID
-from dualwrite.wire.apis import ApiKey, ApiVersionsRequest, ApiVersionsResponse, Message
-from dualwrite.wire.codec import read_body
+from dualwrite.broker.api.routes import ROUTES
+from dualwrite.wire.apis import APIS, ApiKey, ApiVersionsRequest, ApiVersionsResponse, Message
+from dualwrite.wire.codec import MalformedMessageError, read_body, read_response, read_response_correlation
 from dualwrite.wire.error_codes import ErrorCode
 from dualwrite.wire.frames import with_size
 from tests.broker.calls import metadata
@@ -68,6 +69,21 @@ def test_every_version_lists_every_api(client: RawClient, version: int) -> None:
     answer = client.ask(request(), version)
     assert answer.error_code == ErrorCode.NONE
     assert {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys} == EXPECTED
+
+
+@pytest.mark.parametrize("key", EXPECTED, ids=lambda key: key.name)
+def test_every_version_that_is_advertised_is_answered_in_its_own_form(client: RawClient, key: ApiKey) -> None:
+    """The emptiest request there is: what it is told matters elsewhere, that it is told does here."""
+    for version in ROUTES[key].versions:
+        emptiest = APIS[key].request()
+        if key is ApiKey.PRODUCE:
+            emptiest.acks = -1  # or there would be no answer
+        correlation = client.send(emptiest, version)
+        frame = client.receive_frame()
+        assert read_response_correlation(frame) == correlation
+        read_response(key, version, frame)
+        with pytest.raises(MalformedMessageError):
+            read_response(key, version, frame[:-1])  # there was nothing behind it
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])

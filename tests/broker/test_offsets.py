@@ -1,16 +1,28 @@
 """OffsetCommit and OffsetFetch in every version: what is committed is kept, through kill -9 too."""
 
+import asyncio
+import random
+from pathlib import Path
 from uuid import UUID
 
 import pytest
 
 from dualwrite.broker.api import offset_commit, offset_fetch
+from dualwrite.broker.broker import SystemClock
+from dualwrite.broker.core.offsets import CommitOffsets, Position
 from dualwrite.broker.embedded import EmbeddedBroker
+from dualwrite.broker.runtime.cluster import Cluster, TopicSettings
+from dualwrite.broker.runtime.disk import DiskFiles
+from dualwrite.broker.runtime.flusher import Flusher
+from dualwrite.broker.runtime.group_log import GroupLog
+from dualwrite.broker.runtime.offsets import GroupOffsets
+from dualwrite.ids import TopicPartition
 from dualwrite.wire.apis import OffsetCommitRequest, OffsetFetchRequest
 from dualwrite.wire.error_codes import ErrorCode
 from tests.broker.calls import new_topic, topic_id, unique
 from tests.broker.offset_calls import commit, commit_request, committed, committed_by, fetch_request
-from tests.broker.raw import RawClient
+from tests.broker.raw import RawClient, eventually
+from tests.broker.simulated import SeededEntropy, never
 
 NOTHING = (-1, -1, "")
 NONE = ErrorCode.NONE
@@ -167,3 +179,38 @@ def test_what_was_acknowledged_survives_kill_9(broker: EmbeddedBroker) -> None:
             }
             for earlier in range(1, round_number + 1):
                 assert committed(client, f"of round {earlier}") == {(topic, 0): (10 * earlier, -1, "")}
+
+
+class EightDaysAgo(SystemClock):
+    """A clock that is a day slower than offsets.retention.minutes is long."""
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() - 8 * 86_400_000
+
+
+def commit_long_ago(data_dir: Path, group: str, topic: str) -> None:
+    """Do what a broker did for OffsetCommit eight days ago."""
+
+    async def main() -> None:
+        files, flusher, clock = DiskFiles(), Flusher(durable=True, on_failure=never), EightDaysAgo()
+        cluster = Cluster(files, data_dir, flusher, clock, SeededEntropy(random.Random(1)), TopicSettings())
+        offsets = GroupOffsets(GroupLog(files, data_dir, cluster, flusher, clock), cluster, flusher, clock)
+        errors = await offsets.commit(CommitOffsets(group, {TopicPartition(topic, 0): Position(5)}))
+        assert set(errors.values()) == {NONE}
+        await flusher.close()
+
+    asyncio.run(main())
+
+
+def test_offsets_of_a_group_that_is_long_gone_expire_while_the_broker_runs(tmp_path: Path) -> None:
+    old, recent = unique("old"), unique("recent")
+    with EmbeddedBroker(tmp_path) as broker, RawClient(broker.bootstrap_servers) as client:
+        topic = new_topic(client)
+        commit(client, recent, {(topic, 0): 7})
+    commit_long_ago(tmp_path, old, topic)
+    with EmbeddedBroker(tmp_path) as broker, RawClient(broker.bootstrap_servers) as client:
+        assert committed(client, old) == {(topic, 0): (5, -1, "")}, "nobody has looked yet"
+    config = {"offsets.retention.check.interval.ms": "20"}
+    with EmbeddedBroker(tmp_path, config=config) as broker, RawClient(broker.bootstrap_servers) as client:
+        assert eventually(lambda: committed(client, old), lambda found: found == {}) == {}
+        assert committed(client, recent) == {(topic, 0): (7, -1, "")}

@@ -21,8 +21,10 @@ from tests.broker.calls import (
     tx_batch,
     unique,
 )
+from tests.broker.group_calls import joined_member
 from tests.broker.offset_calls import commit
 from tests.broker.raw import RawClient
+from tests.broker.test_transactional_offsets import txn_commit
 from tests.conformance.apache_kafka import java_tool
 
 pytestmark = [pytest.mark.slow, pytest.mark.jvm]
@@ -266,3 +268,22 @@ def test_committed_offsets_are_dumped_with_their_decoder(
     (mine,) = [line for line in said.splitlines() if f'"group":"{group}"' in line]
     assert '"offset":7' in mine
     assert '"metadata":"seven"' in mine
+
+
+def test_groups_and_offsets_in_transactions_are_dumped_with_their_decoder(
+    data_dir: Path, broker: EmbeddedBroker, client: RawClient
+) -> None:
+    topic, group, name = new_topic(client), unique("group"), unique("tx")
+    member = joined_member(client, group, topic, instance_id="static")
+    producer = new_producer(client, name)
+    assert txn_commit(client, name, producer, group, {(topic, 0): 5}) == [0]
+    end(client, name, producer)
+    said = dump(data_dir, "__consumer_offsets-0", "--offsets-decoder")
+    mine = [line for line in said.splitlines() if f'"group":"{group}"' in line]
+    (described, position) = [json.loads(line.partition("payload: ")[2])["data"] for line in mine][-2:]
+    assert (described["protocolType"], described["protocol"], described["generation"]) == ("consumer", "range", 1)
+    assert [(each["memberId"], each["groupInstanceId"]) for each in described["members"]] == [
+        (member.member_id, "static")
+    ]
+    assert (position["offset"], position["leaderEpoch"], position["metadata"]) == (5, 3, "m")
+    assert "endTxnMarker: COMMIT" in said
