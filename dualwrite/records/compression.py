@@ -67,12 +67,14 @@ def decompress(codec: int, data: bytes | memoryview, limit: int = LARGEST_BODY) 
         raise MalformedBatchError(f"{Codec(codec).name.lower()} records that cannot be opened: {error}") from None
 
 
-def compress(codec: int, data: bytes) -> bytes:
+def compress(codec: int, data: bytes, level: int | None = None) -> bytes:
     """``data`` as a Kafka client of any kind reads it.
 
     :param codec: a :class:`Codec` that is not NONE.
+    :param level: how hard to try, as Kafka numbers it for the codec (compression.gzip.level, …); None for its default.
+        Snappy and lz4 have one level here.
     """
-    return _CLOSERS[codec](data)
+    return _CLOSERS[codec](data, level)
 
 
 def _too_large(limit: int) -> MalformedBatchError:
@@ -92,8 +94,8 @@ def _gunzip(data: bytes, limit: int) -> bytes:
     return bytes(out)
 
 
-def _gzip(data: bytes) -> bytes:
-    member = zlib.compressobj(wbits=31)
+def _gzip(data: bytes, level: int | None) -> bytes:
+    member = zlib.compressobj(zlib.Z_DEFAULT_COMPRESSION if level is None else level, wbits=31)
     return member.compress(data) + member.flush()
 
 
@@ -119,7 +121,7 @@ def _unsnap_block(block: bytes, limit: int) -> bytes:
     return bytes(cramjam.snappy.decompress_raw(block))
 
 
-def _snap(data: bytes) -> bytes:
+def _snap(data: bytes, _level: int | None) -> bytes:
     out = [_XERIAL]
     for start in range(0, len(data), _XERIAL_BLOCK):
         block = bytes(cramjam.snappy.compress_raw(data[start : start + _XERIAL_BLOCK]))
@@ -127,7 +129,7 @@ def _snap(data: bytes) -> bytes:
     return b"".join(out)
 
 
-def _lz4(data: bytes) -> bytes:
+def _lz4(data: bytes, _level: int | None) -> bytes:
     out = [_LZ4_HEADER]
     for start in range(0, len(data), _LZ4_BLOCK):
         plain = data[start : start + _LZ4_BLOCK]
@@ -137,8 +139,8 @@ def _lz4(data: bytes) -> bytes:
     return b"".join([*out, _LZ4_SIZE.pack(0)])
 
 
-def _zstd(data: bytes) -> bytes:
-    return bytes(cramjam.zstd.compress(data, level=_ZSTD_LEVEL))
+def _zstd(data: bytes, level: int | None) -> bytes:
+    return bytes(cramjam.zstd.compress(data, level=_ZSTD_LEVEL if level is None else level))
 
 
 def _opener(codec: Any) -> Callable[[bytes, int], bytes]:
@@ -163,7 +165,7 @@ _OPENERS: dict[int, Callable[[bytes, int], bytes]] = {
     Codec.LZ4: _opener(cramjam.lz4),
     Codec.ZSTD: _opener(cramjam.zstd),
 }
-_CLOSERS: dict[int, Callable[[bytes], bytes]] = {
+_CLOSERS: dict[int, Callable[[bytes, int | None], bytes]] = {
     Codec.GZIP: _gzip,
     Codec.SNAPPY: _snap,
     Codec.LZ4: _lz4,

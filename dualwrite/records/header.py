@@ -208,6 +208,11 @@ def with_delete_horizon(header: BatchHeader, horizon_ms: int) -> BatchHeader:
     return header._replace(attributes=header.attributes | _DELETE_HORIZON_BIT, base_timestamp=horizon_ms)
 
 
+def with_compression(header: BatchHeader, codec: int) -> BatchHeader:
+    """``header`` of a batch whose records are compressed by ``codec``."""
+    return header._replace(attributes=header.attributes & ~_COMPRESSION_MASK | codec)
+
+
 def emptied(header: BatchHeader) -> BatchHeader:
     """The header of a batch whose records are all gone, kept for its producer's sequence or the log's last offset
     (Kafka: DefaultRecordBatch.writeEmptyHeader)."""

@@ -1,4 +1,4 @@
-"""Records of any batch one by one, as they lie in it, and batches with fewer of them: what a cleaner needs.
+"""Records of any batch one by one, as they lie in it, and batches with fewer of them or in another codec.
 
 A record keeps its bytes: its offset is relative to the batch's base offset, which stays, and headers are never looked
 into. Only its timestamp is written anew, where the base timestamp makes way for a delete horizon (KIP-534).
@@ -7,12 +7,13 @@ into. Only its timestamp is written anew, where the base timestamp makes way for
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from dualwrite.records.compression import Codec, compress
+from dualwrite.records.compression import Codec, batch_body, compress
 from dualwrite.records.header import (
     BatchHeader,
     MalformedBatchError,
     emptied,
     rebuild_batch,
+    with_compression,
     with_delete_horizon,
 )
 from dualwrite.records.varint import decode_varint, encode_varint
@@ -87,6 +88,19 @@ def with_records(
     if header.compression != Codec.NONE:
         records = compress(header.compression, records)
     return rebuild_batch(header._replace(record_count=len(spans)), records)
+
+
+def recompressed(header: BatchHeader, batch: bytes | memoryview, codec: Codec, level: int | None = None) -> bytes:
+    """``batch`` with its records compressed by ``codec``: the same records, the same offsets and timestamps.
+
+    :param level: as for :func:`~dualwrite.records.compression.compress`.
+    :raises MalformedBatchError: if it cannot be opened, or what is in it are not its records.
+    """
+    body = batch_body(header, batch)
+    for _ in iterate_spans(header, body):
+        pass  # what is opened is checked, as nobody can after it was compressed anew
+    records = bytes(body) if codec is Codec.NONE else compress(codec, bytes(body), level)
+    return rebuild_batch(with_compression(header, codec), records)
 
 
 def empty_batch(header: BatchHeader) -> bytes:

@@ -9,12 +9,14 @@ from confluent_kafka import Producer
 
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.ids import ProducerIdentity
+from dualwrite.records.compression import Codec
 from dualwrite.records.header import iterate_batches
 from dualwrite.wire.error_codes import ErrorCode
 from tests.broker.calls import (
     batch,
     fetch,
     metadata,
+    new_producer,
     new_topic,
     produce,
     produce_request,
@@ -199,6 +201,20 @@ def test_what_a_client_compresses_a_client_reads(client: RawClient, shared_broke
     headers = [header for header, _ in iterate_batches(fetch(client, name).records)]
     assert {header.compression for header in headers} == {["none", "gzip", "snappy", "lz4", "zstd"].index(codec)}
     assert consume(shared_broker.bootstrap_servers, name)[0] == values
+
+
+def test_a_topic_with_a_codec_of_its_own_stores_it_and_knows_a_batch_that_comes_again(
+    client: RawClient, shared_broker: EmbeddedBroker
+) -> None:
+    name, producer = new_topic(client, compression_type="zstd"), new_producer(client)
+    content = batch([b"many times the same " * 50] * 20, producer, 0)
+    for _ in range(2):
+        answer = produce(client, name, content)
+        assert (answer.error_code, answer.base_offset) == (ErrorCode.NONE, 0)
+    ((header, _),) = iterate_batches(fetch(client, name).records)
+    assert (header.compression, header.producer, header.record_count) == (Codec.ZSTD, producer, 20)
+    assert header.size < len(content) / 10
+    assert consume(shared_broker.bootstrap_servers, name)[0] == [b"many times the same " * 50] * 20
 
 
 def test_requests_that_are_sent_without_waiting_are_answered_in_order(client: RawClient) -> None:

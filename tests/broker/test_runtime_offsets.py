@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from dualwrite.broker.core.offsets import LONGEST_METADATA, CommitOffsets, Position
-from dualwrite.broker.facts.offsets import LONGEST_GROUP_ID, OffsetCommitted
+from dualwrite.broker.facts.fields import LONGEST_STRING
+from dualwrite.broker.facts.offsets import OffsetCommitted
 from dualwrite.broker.log.journal import Journal
 from dualwrite.broker.runtime.offsets import LARGEST_COMMIT_BYTES, GroupOffsets
 from dualwrite.errors import CorruptLogError
@@ -111,8 +112,8 @@ def test_what_is_refused_leaves_no_trace() -> None:
 def test_a_commit_that_is_too_large_is_refused_as_a_whole_and_one_that_just_fits_comes_back() -> None:
     async def main() -> None:
         files = MemoryFiles()
-        group, metadata = "g" * LONGEST_GROUP_ID, "€" * LONGEST_METADATA
-        fits = LARGEST_COMMIT_BYTES // (LONGEST_GROUP_ID + 3 * LONGEST_METADATA + 100)
+        group, metadata = "g" * LONGEST_STRING, "€" * LONGEST_METADATA
+        fits = LARGEST_COMMIT_BYTES // (LONGEST_STRING + 3 * LONGEST_METADATA + 100)
         _, offsets = await opened(files, partitions=fits + 2)
         refused = await offsets.commit(at(5, *range(fits + 2), 1000, group=group, metadata=metadata))
         assert refused.pop(TopicPartition(TOPIC, 1000)) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

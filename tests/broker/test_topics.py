@@ -163,7 +163,7 @@ def test_a_topic_is_refused_with_a_reason(client: RawClient, topic: object, erro
     ("key", "value"),
     [
         ("cleanup.policy", "squeeze"),
-        ("compression.type", "zstd"),
+        ("compression.type", "brotli"),
         ("min.insync.replicas", "2"),
         ("max.message.bytes", "-1"),
         ("max.message.bytes", "many"),

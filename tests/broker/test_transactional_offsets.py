@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,18 @@ from dualwrite.wire.apis import (
     TxnOffsetCommitRequest,
 )
 from dualwrite.wire.error_codes import ErrorCode
-from tests.broker.calls import end, identity, init, new_producer, new_topic, topic_id, unique
+from tests.broker.admin_calls import delete
+from tests.broker.calls import (
+    ask_for_topics,
+    end,
+    identity,
+    init,
+    new_producer,
+    new_topic,
+    topic_id,
+    unique,
+    wanted_topic,
+)
 from tests.broker.group_calls import joined_member
 from tests.broker.offset_calls import Partition, commit, committed, fetch_request
 from tests.broker.raw import RawClient
@@ -212,6 +224,20 @@ def test_a_producer_that_was_fenced_commits_nothing(client: RawClient) -> None:
     assert add_offsets(client, "nobody's", producer, group) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
+def test_a_zombie_joins_no_transaction_of_its_successor_though_nobody_verifies(tmp_path: Path) -> None:
+    """As in Kafka, where the log compares epochs whether the coordinator was asked or not."""
+    config = {"transaction.partition.verification.enable": "false"}
+    with EmbeddedBroker(tmp_path, config=config) as broker, RawClient(broker.bootstrap_servers) as client:
+        transactional_id, zombie, group, partition = begun(client)
+        producer = new_producer(client, transactional_id)
+        add_offsets(client, transactional_id, producer, group)
+        assert txn_commit(client, transactional_id, producer, group, {partition: 5}, 4) == [NONE]
+        found = txn_commit(client, transactional_id, zombie, group, {partition: 99}, 4)
+        assert found == [ErrorCode.INVALID_PRODUCER_EPOCH]
+        assert end(client, transactional_id, producer, version=3).error_code == NONE
+        assert committed(client, group, partition)[partition][0] == 5
+
+
 def test_each_partition_is_answered_by_itself(client: RawClient) -> None:
     transactional_id, producer, group, partition = begun(client)
     found = txn_commit(client, transactional_id, producer, group, {partition: 5, ("missing", 0): 5})
@@ -253,6 +279,25 @@ def test_pending_offsets_outlive_the_broker(broker: EmbeddedBroker, commits: boo
     broker.start()
     with RawClient(broker.bootstrap_servers) as client:
         assert committed(client, group, partition)[partition][0] == (5 if commits else 1)
+
+
+@pytest.mark.crash
+def test_a_deleted_topics_pending_offsets_are_not_those_of_its_namesake(broker: EmbeddedBroker) -> None:
+    """A power cut keeps the topic's deletion, and takes that of its offsets."""
+    with RawClient(broker.bootstrap_servers) as client:
+        transactional_id, producer, group, partition = begun(client)
+        txn_commit(client, transactional_id, producer, group, {partition: 5})
+        (log,) = (broker._data_dir / "__consumer_offsets-0").glob("*.log")
+        before = log.read_bytes()
+        assert delete(client, partition[0]) == {partition[0]: NONE}
+        assert log.stat().st_size > len(before)
+    broker.kill()
+    log.write_bytes(before)
+    broker.start()
+    with RawClient(broker.bootstrap_servers) as client:
+        ask_for_topics(client, wanted_topic(partition[0]))
+        assert end(client, transactional_id, producer).error_code == NONE
+        assert committed(client, group, partition) == {partition: NOTHING}
 
 
 def test_an_empty_list_of_groups_is_answered(client: RawClient) -> None:

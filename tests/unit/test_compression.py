@@ -26,6 +26,19 @@ def test_what_is_compressed_is_opened_again(codec: Codec, data: bytes, times: in
     assert decompress(codec, compress(codec, data * times)) == data * times
 
 
+@pytest.mark.parametrize(
+    ("codec", "levels"),
+    [(Codec.GZIP, [-1, 1, 9]), (Codec.ZSTD, [-131072, -1, 0, 3, 22])],
+)
+def test_every_level_is_opened_again(codec: Codec, levels: list[int]) -> None:
+    sizes = []
+    for level in levels:
+        squeezed = compress(codec, PLAIN[:MEBIBYTE], level)
+        assert decompress(codec, squeezed) == PLAIN[:MEBIBYTE]
+        sizes.append(len(squeezed))
+    assert sizes[-1] < sizes[1 if codec is Codec.GZIP else 0], "the highest level tries harder"
+
+
 @pytest.mark.parametrize("codec", CODECS)
 def test_many_blocks_are_opened_as_one(codec: Codec) -> None:
     squeezed = compress(codec, PLAIN)

@@ -4,9 +4,10 @@ import pytest
 
 from dualwrite.broker.core.group_commands import Heartbeat, LeaveGroup, SyncGroup, TimerKind
 from dualwrite.broker.core.group_rules import NEW_MEMBER_JOIN_TIMEOUT_MS
+from dualwrite.broker.core.group_step import SHORTEST_WAIT_MS
 from dualwrite.broker.core.groups import GroupState
+from dualwrite.broker.facts.fields import LONGEST_STRING
 from dualwrite.broker.facts.groups import GroupRecorded
-from dualwrite.broker.facts.offsets import LONGEST_GROUP_ID
 from dualwrite.wire.error_codes import ErrorCode
 from tests.unit.groups import BOTH, GROUP, RANGE, REBALANCE_MS, SESSION_MS, World, join
 
@@ -22,9 +23,12 @@ SESSION, JOIN, SYNC = TimerKind.SESSION, TimerKind.JOIN, TimerKind.SYNC
     ("command", "error"),
     [
         (join(group=""), ErrorCode.INVALID_GROUP_ID),
-        (join(group="g" * (LONGEST_GROUP_ID + 1)), ErrorCode.INVALID_GROUP_ID),
+        (join(group="g" * (LONGEST_STRING + 1)), ErrorCode.INVALID_GROUP_ID),
         (join(session_timeout_ms=5_999), ErrorCode.INVALID_SESSION_TIMEOUT),
         (join(session_timeout_ms=1_800_001), ErrorCode.INVALID_SESSION_TIMEOUT),
+        (join(instance_id="i" * (LONGEST_STRING + 1)), ErrorCode.INVALID_REQUEST),
+        (join(protocol_type="t" * (LONGEST_STRING + 1)), ErrorCode.INVALID_REQUEST),
+        (join(protocols=(*RANGE, ("ü" * (LONGEST_STRING // 2 + 1), b""))), ErrorCode.INVALID_REQUEST),
         (join("unknown"), ErrorCode.UNKNOWN_MEMBER_ID),
         (join(protocols=()), ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
         (join(protocol_type=""), ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
@@ -65,6 +69,25 @@ def test_who_has_no_member_id_is_given_one_and_has_a_session_to_come_back_with_i
     late = world.joined(world.ask(join(needs_member_id=True))).member_id
     world.fire(SESSION, late)
     assert late not in world.group.pending
+
+
+def test_who_never_comes_back_with_the_id_that_it_was_given_disturbs_nobody() -> None:
+    world = World()
+    (member,) = world.stable(join())
+    stranger = world.joined(world.ask(join(needs_member_id=True))).member_id
+    world.fire(SESSION, stranger)
+    assert (world.state, world.group.pending) == (STABLE, set())
+    assert world.heartbeat(member) is ErrorCode.NONE
+
+
+@pytest.mark.parametrize("called", ["c" * LONGEST_STRING, "😀" * (LONGEST_STRING // 4)])
+@pytest.mark.parametrize("is_static", [True, False])
+def test_a_member_id_fits_into_a_string_whatever_the_member_calls_itself(called: str, is_static: bool) -> None:
+    world = World()
+    command = join(instance_id=called) if is_static else join(client_id=called)
+    (member,) = world.with_members(command)
+    assert len(member.encode()) <= LONGEST_STRING
+    assert member.startswith(called[:1000])
 
 
 def test_a_static_member_needs_no_member_id_beforehand() -> None:
@@ -178,6 +201,18 @@ def test_static_members_that_have_all_gone_are_waited_for_until_their_sessions_e
     world.fire(SESSION, two)
     assert (world.state, world.group.generation, world.delay(JOIN)) == (EMPTY, 2, None)
     assert world.facts[-1] == GroupRecorded(GROUP, "consumer", 2, None, None, world.now_ms)
+
+
+@pytest.mark.parametrize("rebalance_timeout_ms", [0, -1])
+def test_absent_static_members_are_waited_for_a_while_whatever_they_say(rebalance_timeout_ms: int) -> None:
+    """Else the broker would do nothing but look whether they have come."""
+    world = World()
+    _, other = world.stable(join(instance_id="static"), join())
+    world.ask(join(instance_id="static", rebalance_timeout_ms=rebalance_timeout_ms))
+    world.leave((other, None))
+    assert world.state is PREPARING
+    world.fire(JOIN)
+    assert (world.state, world.delay(JOIN)) == (PREPARING, SHORTEST_WAIT_MS)
 
 
 def test_whoever_was_given_an_id_is_waited_for() -> None:

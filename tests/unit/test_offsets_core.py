@@ -12,7 +12,8 @@ from dualwrite.broker.core.offsets import (
     Position,
     decide_commit,
 )
-from dualwrite.broker.facts.offsets import LONGEST_GROUP_ID, OffsetCommitted, encode_fact
+from dualwrite.broker.facts.fields import LONGEST_STRING
+from dualwrite.broker.facts.offsets import OffsetCommitted, encode_fact
 from dualwrite.ids import TopicPartition
 from dualwrite.wire.error_codes import ErrorCode
 
@@ -107,8 +108,8 @@ def test_every_negative_generation_is_none(generation: int) -> None:
     ("group", "error"),
     [
         ("", ErrorCode.NONE),
-        ("ü" * (LONGEST_GROUP_ID // 2), ErrorCode.NONE),
-        ("ü" * (LONGEST_GROUP_ID // 2 + 1), ErrorCode.INVALID_GROUP_ID),
+        ("ü" * (LONGEST_STRING // 2), ErrorCode.NONE),
+        ("ü" * (LONGEST_STRING // 2 + 1), ErrorCode.INVALID_GROUP_ID),
     ],
     ids=["empty", "longest", "too long"],
 )
@@ -127,7 +128,7 @@ positions = st.builds(
 )
 commands = st.builds(
     CommitOffsets,
-    st.sampled_from(["", "a", "b", "g" * (LONGEST_GROUP_ID + 1)]),
+    st.sampled_from(["", "a", "b", "g" * (LONGEST_STRING + 1)]),
     st.dictionaries(st.sampled_from([P0, P1, MISSING]), positions),
     st.integers(-2, 1),
 )

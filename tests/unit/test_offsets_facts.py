@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dualwrite.broker.facts.fields import LONGEST_STRING
 from dualwrite.broker.facts.offsets import (
-    LONGEST_GROUP_ID,
     OffsetCommitted,
     OffsetFact,
     OffsetForgotten,
@@ -105,7 +105,7 @@ def test_metadata_that_is_null_is_refused() -> None:
 
 
 def test_the_longest_group_id_has_room_in_the_key() -> None:
-    fact = OffsetCommitted("g" * LONGEST_GROUP_ID, COMMITTED.partition, 0, 0, "", 0)
+    fact = OffsetCommitted("g" * LONGEST_STRING, COMMITTED.partition, 0, 0, "", 0)
     assert decode_fact(*encode_fact(fact)) == fact
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from dualwrite.broker.core.record_rules import RefusedBatchError, checked_header
+from dualwrite.broker.core.record_rules import RefusedBatchError, as_kept, checked_header
 from dualwrite.broker.core.topic_configs import topic_config
 from dualwrite.records.batch import Record
 from dualwrite.records.compression import Codec
@@ -104,3 +104,42 @@ def test_records_that_cannot_be_looked_at_are_refused_where_they_must_be(configs
     assert refused is not None
     assert refused.error is ErrorCode.INVALID_RECORD
     assert refusal_of(nonsense, {}) is None, "nobody looks"
+
+
+@pytest.mark.parametrize(
+    ("setting", "codec"),
+    [
+        ("uncompressed", Codec.NONE),
+        ("gzip", Codec.GZIP),
+        ("snappy", Codec.SNAPPY),
+        ("lz4", Codec.LZ4),
+        ("zstd", Codec.ZSTD),
+    ],
+)
+@pytest.mark.parametrize("source", Codec)
+def test_a_topic_with_a_codec_of_its_own_keeps_batches_in_it(setting: str, codec: Codec, source: Codec) -> None:
+    batch = oracle_batch([Record(b"key", b"value" * 100, NOW)] * 2, compression=source)
+    config = topic_config({"compression.type": setting})
+    header, kept = as_kept(checked_header(batch, config, NOW, zstd=True), batch, config)
+    assert (header, header.compression) == (peek_header(kept), codec)
+    assert (kept is batch) == (codec is source)
+    unchanged = as_kept(peek_header(batch), batch, topic_config({"compression.type": "producer"}))
+    assert unchanged == (peek_header(batch), batch)
+
+
+def test_a_batch_that_is_too_large_in_the_topics_codec_is_refused() -> None:
+    batch = oracle_batch([Record(None, b"v" * 5000, NOW)], compression=Codec.GZIP)
+    config = topic_config({"compression.type": "uncompressed", "max.message.bytes": "1000"})
+    header = checked_header(batch, config, NOW, zstd=True)
+    with pytest.raises(RefusedBatchError) as refused:
+        as_kept(header, batch, config)
+    assert refused.value.error is ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_a_batch_that_cannot_be_opened_for_the_topics_codec_is_refused() -> None:
+    whole = peek_header(oracle_batch(at(NOW), compression=Codec.GZIP))
+    batch = rebuild_batch(whole, b"no gzip at all")
+    config = topic_config({"compression.type": "zstd"})
+    with pytest.raises(RefusedBatchError) as refused:
+        as_kept(checked_header(batch, config, NOW, zstd=True), batch, config)
+    assert refused.value.error is ErrorCode.INVALID_RECORD

@@ -19,7 +19,7 @@ from dualwrite.records.header import (
     seal_batch,
     stamp_append_time,
 )
-from dualwrite.records.rewriting import Span, empty_batch, iterate_spans, with_records
+from dualwrite.records.rewriting import Span, empty_batch, iterate_spans, recompressed, with_records
 from tests.strategies import batch_fields, placed, record_lists
 from tests.unit.test_record_batches import oracle_batch
 
@@ -137,3 +137,24 @@ def test_absurd_timestamps_wrap_as_java_s_do(base: int, horizon: int | None) -> 
     wanted = [span.timestamp for span in spans_of(absurd)]
     assert all(-(2**63) <= timestamp < 2**63 for timestamp in wanted)
     assert [span.timestamp for span in spans_of(rewritten(absurd, {0, 1}, horizon))] == wanted
+
+
+@pytest.mark.parametrize("codec", Codec)
+@given(records=record_lists, source=st.sampled_from(Codec))
+def test_a_batch_in_another_codec_is_the_same_batch(codec: Codec, records: list[Record], source: Codec) -> None:
+    batch = oracle_batch(records, compression=source)
+    before = peek_header(batch)
+    other = recompressed(before, batch, codec)
+    after = peek_header(other)
+    assert (after.compression, checksum_matches(after, other), after.size) == (codec, True, len(other))
+    same = {"attributes": 0, "batch_length": 0, "crc": 0}
+    assert after._replace(**same) == before._replace(**same)
+    assert batch_body(after, other) == batch_body(before, batch)
+    assert recompressed(after, other, Codec.NONE) == recompressed(before, batch, Codec.NONE)
+
+
+def test_a_batch_that_is_not_what_it_says_is_not_compressed_anew() -> None:
+    batch = oracle_batch([Record(b"k", b"v", 1)])
+    header = peek_header(batch)._replace(record_count=2)
+    with pytest.raises(MalformedBatchError):
+        recompressed(header, batch, Codec.GZIP)

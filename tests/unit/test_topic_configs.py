@@ -18,6 +18,7 @@ TAKEN = [
     ("cleanup.policy", "compact, delete"),
     ("cleanup.policy", ""),
     ("compression.type", "producer"),
+    ("compression.type", "zstd"),
     ("compression.gzip.level", "-1"),
     ("compression.zstd.level", "-131072"),
     ("flush.ms", str(LARGEST_LONG)),
@@ -41,8 +42,8 @@ REFUSED = [
     ("cleanup.policy", "squeeze", "distinct and of: compact, delete"),
     ("cleanup.policy", "delete,delete", "distinct"),
     ("compression.gzip.level", "0", "[1,...,9] or -1"),
+    ("compression.lz4.level", "8", "one level here"),
     ("compression.type", "brotli", "must be one of"),
-    ("compression.type", "zstd", "as its producer compressed it"),
     ("errors.deadletterqueue.group.enable", "true", "no share groups"),
     ("flush.messages", "0", "at least 1"),
     ("flush.messages", "1", "the broker's durability"),
@@ -117,7 +118,9 @@ def test_every_default_is_a_value_that_its_setting_takes_and_every_setting_is_do
 def test_the_defaults_are_kafkas() -> None:
     assert topic_config() == TopicConfig(
         cleanup_policy=frozenset({"delete"}),
+        compression_gzip_level=-1,
         compression_type="producer",
+        compression_zstd_level=3,
         delete_retention_ms=86_400_000,
         file_delete_delay_ms=60_000,
         index_interval_bytes=4096,

@@ -1,12 +1,12 @@
 """Produce (0), v3-v13.
 
 One record batch v2 per partition; the header and the CRC-32C are checked, the records are unpacked only where a topic
-asks for keys or bounds timestamps. A topic with LogAppendTime has its batches stamped by the broker's clock. acks 0
-is not answered, and an error then closes the connection; acks 1 and -1 are answered once the batch is on disk. A
-transactional batch must belong to the ongoing transaction of its transactional id: from v12 on (KIP-890, TV2) its
-partition joins implicitly, before that it must have been added (no hanging transaction can begin); all partitions of a
-request join at once, with one fsync. v13 names topics by id. The broker's own topics take nothing from clients. ACL:
-none yet.
+asks for keys, bounds timestamps, or has a codec of its own (compression.type). A topic with LogAppendTime has its
+batches stamped by the broker's clock. acks 0 is not answered, and an error then closes the connection; acks 1 and -1
+are answered once the batch is on disk. A transactional batch must belong to the ongoing transaction of its
+transactional id: from v12 on (KIP-890, TV2) its partition joins implicitly, before that it must have been added (no
+hanging transaction can begin); all partitions of a request join at once, with one fsync. v13 names topics by id. The
+broker's own topics take nothing from clients. ACL: none yet.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from dualwrite.broker.api.context import BrokerContext, UnanswerableError
 from dualwrite.broker.api.joining import PRODUCE, join_transaction
 from dualwrite.broker.core.cluster import INTERNAL_TOPICS
-from dualwrite.broker.core.record_rules import APPEND_TIME, RefusedBatchError, checked_header
+from dualwrite.broker.core.record_rules import APPEND_TIME, RefusedBatchError, as_kept, checked_header
 from dualwrite.broker.runtime.partition import Partition
 from dualwrite.ids import TopicPartition
 from dualwrite.records.header import NO_TIMESTAMP, BatchHeader, peek_header, stamp_append_time
@@ -87,7 +87,8 @@ def _examine(data: Message, topic: str | None, acks: int, version: int, broker: 
     if broker.cluster.partition(name) is None:
         raise RefusedBatchError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     config, now_ms = broker.cluster.config(topic), broker.clock.wall_ms()
-    return _Batch(name, checked_header(data.records, config, now_ms, version >= _FIRST_WITH_ZSTD), data.records)
+    header = checked_header(data.records, config, now_ms, version >= _FIRST_WITH_ZSTD)
+    return _Batch(name, *as_kept(header, data.records, config))
 
 
 async def _join_transaction(

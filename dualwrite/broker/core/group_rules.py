@@ -23,11 +23,14 @@ from dualwrite.broker.core.group_commands import (
 )
 from dualwrite.broker.core.group_step import GroupStep
 from dualwrite.broker.core.groups import NO_MEMBER, Group, GroupState, Member
-from dualwrite.broker.facts.offsets import LONGEST_GROUP_ID
+from dualwrite.broker.facts.fields import LONGEST_STRING
 from dualwrite.wire.error_codes import ErrorCode
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 """How long a member that cannot send heartbeats yet may wait for its first generation."""
+
+_LONGEST_PREFIX = LONGEST_STRING // 8
+"""Characters, of at most four bytes, of a client id or an instance id that a member id begins with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,7 @@ def _join(step: GroupStep, command: JoinGroup, at: GroupMoment, settings: GroupS
     elif is_new and command.instance_id is not None:
         _join_as_static(step, command, at)
     elif is_new:
-        member_id = f"{command.client_id}-{at.fresh}"
+        member_id = _member_id(command.client_id, at)
         if command.needs_member_id:
             step.expect(member_id, command.session_timeout_ms)
             step.answer(at.ticket, JoinReply(ErrorCode.MEMBER_ID_REQUIRED, member_id))
@@ -110,15 +113,17 @@ def _join(step: GroupStep, command: JoinGroup, at: GroupMoment, settings: GroupS
 
 def _join_error(group: Group, command: JoinGroup, settings: GroupSettings, exists: bool) -> ErrorCode:
     size = len(command.group.encode())
-    if not 0 < size <= LONGEST_GROUP_ID:
+    if not 0 < size <= LONGEST_STRING:
         return ErrorCode.INVALID_GROUP_ID
+    names = tuple(name for name, _ in command.protocols)
+    if any(len(name.encode()) > LONGEST_STRING for name in (command.protocol_type, command.instance_id or "", *names)):
+        return ErrorCode.INVALID_REQUEST  # whoever asks about the group in an older version could not be told of it
     if not settings.min_session_timeout_ms <= command.session_timeout_ms <= settings.max_session_timeout_ms:
         return ErrorCode.INVALID_SESSION_TIMEOUT
     if not exists and command.member_id != NO_MEMBER:
         return ErrorCode.UNKNOWN_MEMBER_ID
     if not _has_room(group, command.member_id, settings.max_size):
         return ErrorCode.GROUP_MAX_SIZE_REACHED
-    names = tuple(name for name, _ in command.protocols)
     if not group.supports(command.protocol_type, names):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     if command.member_id == NO_MEMBER:
@@ -136,6 +141,11 @@ def _has_room(group: Group, member_id: str, max_size: int) -> bool:
     if group.state is GroupState.PREPARING_REBALANCE:
         return member_id in group.joining or len(group.joining) < max_size
     return member_id in group.members or len(group.members) < max_size
+
+
+def _member_id(called: str, at: GroupMoment) -> str:
+    """A new member id; it begins with as much of what the member calls itself as any string has room for."""
+    return f"{called[:_LONGEST_PREFIX]}-{at.fresh}"
 
 
 def _add(step: GroupStep, command: JoinGroup, member_id: str, ticket: int) -> None:
@@ -179,7 +189,7 @@ def _join_as_static(step: GroupStep, command: JoinGroup, at: GroupMoment) -> Non
     """A static member without a member id: it is new, or it has been restarted and takes its own place again."""
     group, instance_id = step.group, command.instance_id
     assert instance_id is not None
-    member_id = f"{instance_id}-{at.fresh}"
+    member_id = _member_id(instance_id, at)
     old_id = group.static_member(instance_id)
     if old_id is None:
         _add(step, command, member_id, at.ticket)
@@ -291,6 +301,10 @@ def _time_is_up(step: GroupStep, key: TimerKey) -> None:
         for member_id in list(group.unsynced):
             step.remove(member_id)
         step.rebalance_or_complete()
+    elif key.member_id in group.pending:
+        step.remove(key.member_id)
+        if group.state is GroupState.PREPARING_REBALANCE:  # else nobody has ever heard of it
+            step.rebalance_or_complete()
     elif _has_died(group, key.member_id):
         step.remove(key.member_id)
         step.rebalance_or_complete()
@@ -298,7 +312,5 @@ def _time_is_up(step: GroupStep, key: TimerKey) -> None:
 
 def _has_died(group: Group, member_id: str) -> bool:
     """A member that waits for an answer lives, if it has had one before: a new one may have gone away unseen."""
-    if member_id in group.pending:
-        return True
     member = group.members.get(member_id)
     return member is not None and (member.is_new or not (member_id in group.joining or member_id in group.syncing))

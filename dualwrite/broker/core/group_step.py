@@ -19,6 +19,9 @@ from dualwrite.broker.core.groups import Group, GroupState, Member
 from dualwrite.broker.facts.groups import GroupFact
 from dualwrite.wire.error_codes import ErrorCode
 
+SHORTEST_WAIT_MS = 1_000
+"""How long absent static members are waited for at least, whatever they say: not to try again at once for ever."""
+
 
 class GroupStep:
     """The working copy of ``group`` at ``now_ms``."""
@@ -172,7 +175,7 @@ class GroupStep:
             if member.instance_id is None and member.member_id not in group.joining:
                 self.remove(member.member_id)
         if group.members and not group.joining:  # only the ends of their sessions will tell
-            self._start(TimerKind.JOIN, group.rebalance_timeout_ms)
+            self._start(TimerKind.JOIN, max(group.rebalance_timeout_ms, SHORTEST_WAIT_MS))
             return
         self.stop(TimerKind.JOIN)
         if group.leader not in group.joining:

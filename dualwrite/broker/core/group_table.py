@@ -3,7 +3,7 @@
 A group exists as soon as somebody has joined it or an offset was committed under its name.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from dualwrite.broker.core.group_commands import GroupDecision
@@ -67,7 +67,7 @@ class GroupTable:
             return ErrorCode.GROUP_ID_NOT_FOUND, ()
         if group.state is not GroupState.EMPTY:
             return ErrorCode.NON_EMPTY_GROUP, ()
-        partitions = self.offsets.groups.get(name, {}).keys() | self.offsets.pending_in(name)
+        partitions = self.offsets.known_in(name)
         return ErrorCode.NONE, (*(OffsetForgotten(name, each) for each in sorted(partitions)), GroupForgotten(name))
 
     def decide_offset_deletion(
@@ -86,20 +86,14 @@ class GroupTable:
         errors = {
             each: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if each.topic in read else ErrorCode.NONE for each in partitions
         }
-        there = self.offsets.groups.get(name, {}).keys() | self.offsets.pending_in(name)
+        there = self.offsets.known_in(name)
         facts = (OffsetForgotten(name, each) for each in partitions if each.topic not in read and each in there)
         return ErrorCode.NONE, errors, tuple(facts)
 
-    def without(self, partitions: frozenset[TopicPartition]) -> tuple[OffsetForgotten, ...]:
-        """The tombstones of every group's offsets in partitions that are no more."""
-        names = [*self.offsets.groups, *self.groups]
-        return tuple(
-            OffsetForgotten(name, partition)
-            for name in dict.fromkeys(names)
-            for partition in sorted(
-                partitions & (self.offsets.groups.get(name, {}).keys() | self.offsets.pending_in(name))
-            )
-        )
+    def without(self, are_gone: Callable[[TopicPartition], bool]) -> tuple[OffsetForgotten, ...]:
+        """The tombstones of every group's offsets, pending ones too, in partitions that are no more."""
+        gone = (key for key in self.offsets.known() if are_gone(key[1]))
+        return tuple(OffsetForgotten(*key) for key in sorted(gone))
 
     def expired(self, now_ms: int, retention_ms: int) -> Iterator[tuple[ConsumerOffsetsFact, ...]]:
         """The tombstones of what is out of date, group by group (KIP-211).

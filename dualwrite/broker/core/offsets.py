@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 from dualwrite.broker.core.group_rules import identity_error
 from dualwrite.broker.core.groups import Group, GroupState
-from dualwrite.broker.facts.offsets import LONGEST_GROUP_ID, OffsetCommitted, OffsetFact
+from dualwrite.broker.facts.fields import LONGEST_STRING
+from dualwrite.broker.facts.offsets import OffsetCommitted, OffsetFact
 from dualwrite.ids import TopicPartition
 from dualwrite.wire.error_codes import ErrorCode
 
@@ -93,13 +94,17 @@ class OffsetTable:
                 if at > self.logged_at.get(key, -1):
                     self.apply(fact, at)
 
-    def is_pending(self, group: str, partition: TopicPartition) -> bool:
-        """True if an open transaction has committed an offset of ``partition``."""
-        return any((group, partition) in positions for positions in self.pending.values())
-
     def pending_in(self, group: str) -> set[TopicPartition]:
         """The partitions of which open transactions have committed offsets."""
         return {partition for positions in self.pending.values() for name, partition in positions if name == group}
+
+    def known(self) -> set[tuple[str, TopicPartition]]:
+        """Of every group the partitions of which it has committed an offset, or open transactions have."""
+        return self.logged_at.keys() | {key for positions in self.pending.values() for key in positions}
+
+    def known_in(self, group: str) -> set[TopicPartition]:
+        """The partitions of which ``group`` has committed an offset, or open transactions have."""
+        return self.groups.get(group, {}).keys() | self.pending_in(group)
 
 
 def decide_commit(
@@ -135,7 +140,7 @@ def decide_commit(
 def commit_error(group: Group | None, command: CommitOffsets) -> ErrorCode:
     """What the group itself says to the command."""
     size = len(command.group.encode())
-    if size > LONGEST_GROUP_ID or (command.is_transactional and size == 0):
+    if size > LONGEST_STRING or (command.is_transactional and size == 0):
         return ErrorCode.INVALID_GROUP_ID
     if group is None:
         if command.generation < 0:

@@ -19,12 +19,13 @@ from dualwrite.records.header import (
     checksum_matches,
     peek_header,
 )
-from dualwrite.records.rewriting import Span, iterate_spans
+from dualwrite.records.rewriting import Span, iterate_spans, recompressed
 from dualwrite.wire.error_codes import ErrorCode
 
 CREATE_TIME, APPEND_TIME = "CreateTime", "LogAppendTime"
 
 _UNBOUNDED = 2**63 - 1
+_CODECS = {"uncompressed": Codec.NONE, **{codec.name.lower(): codec for codec in Codec if codec}}
 _LEAST_RECORD_SIZE = 7  # size, attributes, two deltas, key, value and headers: a byte each
 
 
@@ -60,9 +61,7 @@ def checked_header(records: bytes | None, config: TopicConfig, now_ms: int, zstd
         raise RefusedBatchError(code, str(error)) from None
     except MalformedBatchError as error:
         raise RefusedBatchError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
-    if header.size > config.max_message_bytes:
-        message = f"batch of {header.size} bytes; max.message.bytes={config.max_message_bytes}"
-        raise RefusedBatchError(ErrorCode.MESSAGE_TOO_LARGE, message)
+    _check_size(header, config)
     if header.size != len(records):
         raise RefusedBatchError(ErrorCode.INVALID_RECORD, "expected exactly one record batch for the partition")
     if not checksum_matches(header, records):
@@ -76,6 +75,30 @@ def checked_header(records: bytes | None, config: TopicConfig, now_ms: int, zstd
         raise RefusedBatchError(ErrorCode.INVALID_TIMESTAMP, "a client does not write append times")
     _check_records(header, records, config, now_ms)
     return header
+
+
+def as_kept(header: BatchHeader, records: bytes, config: TopicConfig) -> tuple[BatchHeader, bytes]:
+    """A batch that was checked, in the codec in which a topic with ``config`` keeps it (compression.type).
+
+    :raises RefusedBatchError: if it cannot be opened, or is too large then.
+    """
+    codec = _CODECS.get(config.compression_type, header.compression)
+    if codec == header.compression:
+        return header, records
+    levels = {Codec.GZIP: config.compression_gzip_level, Codec.ZSTD: config.compression_zstd_level}
+    try:
+        kept = recompressed(header, records, Codec(codec), levels.get(Codec(codec)))
+    except MalformedBatchError as error:
+        raise RefusedBatchError(ErrorCode.INVALID_RECORD, str(error)) from None
+    header = peek_header(kept)
+    _check_size(header, config)
+    return header, kept
+
+
+def _check_size(header: BatchHeader, config: TopicConfig) -> None:
+    if header.size > config.max_message_bytes:
+        message = f"batch of {header.size} bytes; max.message.bytes={config.max_message_bytes}"
+        raise RefusedBatchError(ErrorCode.MESSAGE_TOO_LARGE, message)
 
 
 def _contradiction(header: BatchHeader) -> str | None:

@@ -19,7 +19,9 @@ class TopicConfig:
     """
 
     cleanup_policy: frozenset[str]
+    compression_gzip_level: int
     compression_type: str
+    compression_zstd_level: int
     delete_retention_ms: int
     file_delete_delay_ms: int
     index_interval_bytes: int

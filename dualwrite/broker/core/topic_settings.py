@@ -104,10 +104,6 @@ _FACTORS = {
     "log.retention.hours": _HOUR_MS,
 }
 _throttled = Allowed("a list of partition:broker, or *", lambda found: bool(_THROTTLED.fullmatch(",".join(found))))
-_kept_as_sent = (
-    one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
-    only("producer", "this broker keeps every batch as its producer compressed it"),
-)
 _flushed = "when writes reach the disk is the broker's durability, not a topic's setting"
 _one_node = only(1, "a single node is the one replica in sync")
 
@@ -116,14 +112,16 @@ TOPIC_SETTINGS: Mapping[str, TopicSetting] = {
         LIST, DELETE, some_of(COMPACT, DELETE), "Remove old segments, compact by key, both, or neither.",
         "log.cleanup.policy"),
     "compression.gzip.level": _setting(
-        INT, "-1", Allowed("[1,...,9] or -1", lambda n: n == -1 or 1 <= n <= 9), "No effect without compression.type.",
-        "compression.gzip.level"),
+        INT, "-1", Allowed("[1,...,9] or -1", lambda n: n == -1 or 1 <= n <= 9),
+        "How hard compression.type=gzip tries.", "compression.gzip.level"),
     "compression.lz4.level": _setting(
-        INT, "9", between(1, 17), "No effect without compression.type.", "compression.lz4.level"),
+        INT, "9", (between(1, 17), only(9, "lz4 has one level here")), "How hard compression.type=lz4 tries.",
+        "compression.lz4.level"),
     "compression.type": _setting(
-        STRING, "producer", _kept_as_sent, "Batches stay as their producer compressed them.", "compression.type"),
+        STRING, "producer", one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+        "How batches are compressed; producer: as they came.", "compression.type"),
     "compression.zstd.level": _setting(
-        INT, "3", between(-131072, 22), "No effect without compression.type.", "compression.zstd.level"),
+        INT, "3", between(-131072, 22), "How hard compression.type=zstd tries.", "compression.zstd.level"),
     "delete.retention.ms": _setting(
         LONG, "86400000", at_least(0), "How long compaction keeps a deletion marker (a null value), in milliseconds.",
         "log.cleaner.delete.retention.ms"),

@@ -9,9 +9,12 @@ INT = struct.Struct(">i")
 LONG = struct.Struct(">q")
 NO_TAGGED_FIELDS = b"\x00"
 
+LONGEST_STRING = 32767
+"""Bytes of a text's UTF-8 form that a string has room for where it is not compact, as in every record's key."""
+
 
 def encode_string(text: str) -> bytes:
-    """``text`` with its size in two bytes, as in versions that are not flexible; at most 32767 bytes."""
+    """``text`` with its size in two bytes, as in versions that are not flexible; at most ``LONGEST_STRING`` bytes."""
     data = text.encode()
     return SHORT.pack(len(data)) + data
 

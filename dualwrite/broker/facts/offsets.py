@@ -20,9 +20,6 @@ from dualwrite.broker.facts.fields import (
 from dualwrite.broker.facts.tagged_fields import decode_tagged_fields
 from dualwrite.ids import TopicPartition
 
-LONGEST_GROUP_ID = 32767
-"""Bytes of a group id's UTF-8 form that the key has room for."""
-
 KEY_TYPE = 1
 """The number of the record type, with which the key begins."""
 

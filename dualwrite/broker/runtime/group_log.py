@@ -12,7 +12,7 @@ from dualwrite.broker.facts.groups import GroupForgotten, GroupRecorded
 from dualwrite.broker.runtime.cluster import Cluster
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.broker.runtime.internal_topics import InternalTopic
-from dualwrite.ids import TopicPartition
+from dualwrite.ids import ProducerIdentity, TopicPartition
 from dualwrite.ports import Clock, Files
 from dualwrite.records.batch import Record
 from dualwrite.records.control import Marker
@@ -59,6 +59,10 @@ class GroupLog:
             for position, fact in enumerate(facts):
                 self.table.apply(fact, at + position, producer_id)
             self._append(facts, transaction)
+
+    def has_fenced(self, producer: ProducerIdentity) -> bool:
+        """True if a later epoch of ``producer``'s id has written here: it cannot join that one's transaction."""
+        return self._topic.partition.state.has_fenced(producer)
 
     def adopt(self, decision: GroupDecision) -> None:
         """Let a group be what ``decision`` made of it, and append the facts about that."""

@@ -2,7 +2,7 @@
 durable."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from dualwrite.broker.core.group_table import ConsumerOffsetsFact
@@ -49,8 +49,7 @@ class GroupOffsets:
         self._settings = settings or OffsetSettings()
         cluster.deletion_listeners.append(self._forget_topic)
         # A power cut may keep a topic's deletion and lose that of its offsets, which a new topic must not inherit.
-        committed = {partition for positions in self.table.groups.values() for partition in positions}
-        self.forget_partitions(partition for partition in committed if cluster.partition(partition) is None)
+        self._forget_partitions(lambda partition: cluster.partition(partition) is None)
 
     async def commit(self, command: CommitOffsets) -> Mapping[TopicPartition, ErrorCode]:
         """Remember the positions of ``command``; the answer for each, which may be told when this returns."""
@@ -66,6 +65,8 @@ class GroupOffsets:
 
         :param producer: in whose transaction, if in any: its batch has no sequence, as Kafka's have none.
         """
+        if producer is not None and self._log.has_fenced(producer):
+            return dict.fromkeys(command.positions, ErrorCode.INVALID_PRODUCER_EPOCH)
         decision = self._decide(command)
         if sum(map(_size, decision.facts)) > LARGEST_COMMIT_BYTES:
             too_large = dict.fromkeys((fact.partition for fact in decision.facts), ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
@@ -110,13 +111,10 @@ class GroupOffsets:
         return error, errors
 
     def _forget_topic(self, topic: TopicCreated) -> None:
-        self.forget_partitions(TopicPartition(topic.name, index) for index in range(topic.partitions))
+        self._forget_partitions(lambda partition: partition.topic == topic.name)
 
-    def forget_partitions(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forget every group's offsets in ``partitions``, which were deleted."""
-        facts = self._log.table.without(frozenset(partitions))
-        if facts:
-            self._log.record(facts)
+    def _forget_partitions(self, are_gone: Callable[[TopicPartition], bool]) -> None:
+        self._log.record(self._log.table.without(are_gone))
 
     def expire(self) -> int:
         """Forget the offsets that are out of date; how many records that took."""
