@@ -26,7 +26,7 @@ _TWO_PHASES = "transactions.two_phase_commit_asked_for"
 _VERSIONS = "cluster.versions_of_every_request"
 _NO_SASL = "the broker has no authentication yet"
 _UNFIT = "produce.batches_that_are_not_fit"
-_TWICE_WRONG = "more than one thing is wrong with it, and the other one is told"
+_NOBODYS = "no client sends it; without a producer id it is refused whoever sends it, which holds nobody's readers back"
 
 FINDINGS: dict[tuple[str, str], Finding] = {
     ("idempotence.timeouts_matter_with_a_transactional_id_only", "an id, 2147483647"): Finding(
@@ -49,7 +49,7 @@ FINDINGS: dict[tuple[str, str], Finding] = {
     (_UNFIT, "a producer without an epoch"): Finding(
         _TODAY, "error=INVALID_RECORD", "half an identity identifies nobody; no client sends it"
     ),
-    (_UNFIT, "a transaction without a producer"): Finding(_TODAY, "error=INVALID_RECORD", _TWICE_WRONG),
+    (_UNFIT, "a transaction without a producer"): Finding(_TODAY, "error=INVALID_RECORD", _NOBODYS),
     (_UNFIT, "an unknown codec"): Finding(
         _TODAY, "error=UNSUPPORTED_COMPRESSION_TYPE", "UNKNOWN_SERVER_ERROR would not say what is wrong"
     ),
@@ -76,7 +76,7 @@ FINDINGS: dict[tuple[str, str], Finding] = {
     ),
     **{
         ("transactions.the_end_again_in_the_second_version", f"{word} again in v4"): Finding(
-            _TODAY, "error=NONE", "who repeats the end that was decided is told so, in whichever version"
+            _TODAY, "error=NONE", "no client goes back a version; who repeats the end that was decided is told so"
         )
         for word in ("commit", "abort")
     },
@@ -94,7 +94,7 @@ FINDINGS: dict[tuple[str, str], Finding] = {
     ),
     **{
         ("topics.settings_altered", f"an unknown operation{more}"): Finding(
-            _TODAY, "error=INVALID_REQUEST", "UNKNOWN_SERVER_ERROR would not say what is wrong"
+            _TODAY, "error=INVALID_REQUEST", "no client sends it; UNKNOWN_SERVER_ERROR would not say what is wrong"
         )
         for more in ("", ", validated")
     },
