@@ -177,7 +177,7 @@ def _chores(options: BrokerOptions, context: BrokerContext, compaction: Compacti
         context.cluster.expire_producers(options.number("producer.id.expiration.ms"))
 
     async def expire_offsets() -> None:
-        context.offsets.expire()
+        await context.offsets.expire()
 
     coordinator = context.coordinator
     yield expire_offsets, options.number("offsets.retention.check.interval.ms")

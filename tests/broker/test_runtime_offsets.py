@@ -133,10 +133,10 @@ def test_what_is_out_of_date_is_forgotten_for_good() -> None:
         rooms, offsets = await opened(files)
         await offsets.commit(at(5, 0))
         rooms.clock.now_ms += 10_080 * 60_000 - 1
-        assert offsets.expire() == 0
+        assert await offsets.expire() == 0
         await offsets.commit(at(6, 1))
         rooms.clock.now_ms += 1
-        assert offsets.expire() == 1
+        assert await offsets.expire() == 1
         await rooms.flusher.barrier()
         assert await offsets_in(files.power_cut(random.Random(1))) == {1: 6}
 

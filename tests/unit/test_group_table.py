@@ -260,6 +260,19 @@ def expired(table: GroupTable, now_ms: int) -> list[object]:
     return [fact for facts in table.expired(now_ms, DAY_MS) for fact in facts]
 
 
+def test_a_group_that_goes_while_others_expire_is_passed_over() -> None:
+    """Between two groups others get on: with very many of them a broker would answer nobody meanwhile."""
+    table = GroupTable()
+    for name in ("first", "second", "third"):
+        table.apply(replace(at(P0, 1), group=name))
+    coming = table.expired(DAY_MS + 1_000_000_000_000_000, DAY_MS)
+    found = [next(coming)]
+    table.apply(OffsetForgotten("second", P0))
+    table.apply(GroupForgotten("second"))
+    found += coming
+    assert found == [(OffsetForgotten(name, P0), GroupForgotten(name)) for name in ("first", "third")]
+
+
 def test_offsets_of_a_group_expire_when_it_has_been_empty_for_long_enough() -> None:
     world = World()
     (member,) = world.stable(join(protocols=subscribed_to("t")))

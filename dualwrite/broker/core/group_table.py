@@ -100,9 +100,13 @@ class GroupTable:
 
         Offsets of an empty group expire ``retention_ms`` after it became empty; those of topics that a stable group of
         consumers does not read any more, and of groups without members that only ever committed, after their last
-        commit. Pending ones never do. An empty group of which nothing is left is forgotten itself.
+        commit. Pending ones never do. An empty group of which nothing is left is forgotten itself. The table may change
+        between two groups.
         """
-        for name, group in list(self.groups.items()):
+        for name in list(self.groups):
+            group = self.groups.get(name)
+            if group is None:
+                continue
             committed = self.offsets.groups.get(name, {})
             pending = self.offsets.pending_in(name)
             gone = [

@@ -7,6 +7,7 @@ wins, whichever becomes valid first. (Kafka: OffsetMetadataManager, ClassicGroup
 
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 from dualwrite.broker.core.group_rules import identity_error
 from dualwrite.broker.core.groups import Group, GroupState
@@ -55,6 +56,7 @@ class CommitDecision:
 
 
 _Key = tuple[str, TopicPartition]
+_Logged = tuple[OffsetCommitted, int]
 
 
 @dataclass(slots=True)
@@ -64,8 +66,8 @@ class OffsetTable:
     groups: dict[str, dict[TopicPartition, OffsetCommitted]] = field(default_factory=dict)
     logged_at: dict[_Key, int] = field(default_factory=dict)
     """Where in the log each of the committed offsets is."""
-    pending: dict[int, dict[_Key, tuple[OffsetCommitted, int]]] = field(default_factory=dict)
-    """Producer id -> what its open transaction has committed, and where in the log that is."""
+    pending: dict[int, dict[str, dict[TopicPartition, _Logged]]] = field(default_factory=dict)
+    """Producer id -> group -> what its open transaction has committed, and where in the log that is."""
 
     def apply(self, fact: OffsetFact, at: int = -1) -> None:
         """Take a fact in that stands at offset ``at`` of the log. A position may go back: consumers rewind."""
@@ -79,28 +81,29 @@ class OffsetTable:
         committed.pop(fact.partition, None)
         if not committed:
             self.groups.pop(fact.group, None)
-        for positions in self.pending.values():
-            positions.pop(key, None)
+        for groups in self.pending.values():
+            groups.get(fact.group, {}).pop(fact.partition, None)
 
     def apply_pending(self, fact: OffsetCommitted, at: int, producer_id: int) -> None:
         """Take in what a transaction has committed and a marker is yet to decide."""
-        self.pending.setdefault(producer_id, {})[fact.group, fact.partition] = fact, at
+        self.pending.setdefault(producer_id, {}).setdefault(fact.group, {})[fact.partition] = fact, at
 
     def end_transaction(self, producer_id: int, is_committed: bool) -> None:
         """The marker of ``producer_id``'s transaction is in the log."""
-        positions = self.pending.pop(producer_id, {})
+        groups = self.pending.pop(producer_id, {})
         if is_committed:
-            for key, (fact, at) in positions.items():
-                if at > self.logged_at.get(key, -1):
+            for fact, at in chain.from_iterable(positions.values() for positions in groups.values()):
+                if at > self.logged_at.get((fact.group, fact.partition), -1):
                     self.apply(fact, at)
 
     def pending_in(self, group: str) -> set[TopicPartition]:
         """The partitions of which open transactions have committed offsets."""
-        return {partition for positions in self.pending.values() for name, partition in positions if name == group}
+        return {partition for groups in self.pending.values() for partition in groups.get(group, ())}
 
     def known(self) -> set[tuple[str, TopicPartition]]:
         """Of every group the partitions of which it has committed an offset, or open transactions have."""
-        return self.logged_at.keys() | {key for positions in self.pending.values() for key in positions}
+        names = {name for groups in self.pending.values() for name in groups}
+        return self.logged_at.keys() | {(name, partition) for name in names for partition in self.pending_in(name)}
 
     def known_in(self, group: str) -> set[TopicPartition]:
         """The partitions of which ``group`` has committed an offset, or open transactions have."""

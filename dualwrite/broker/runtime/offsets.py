@@ -1,6 +1,7 @@
 """Committed offsets at run time: decisions become facts in ``__consumer_offsets``; nobody is told of one that is not
 durable."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -116,14 +117,16 @@ class GroupOffsets:
     def _forget_partitions(self, are_gone: Callable[[TopicPartition], bool]) -> None:
         self._log.record(self._log.table.without(are_gone))
 
-    def expire(self) -> int:
-        """Forget the offsets that are out of date; how many records that took."""
+    async def expire(self) -> int:
+        """Forget the offsets that are out of date, and let others get on between two groups; how many records that
+        took."""
         now_ms = self._clock.wall_ms()
         retention_ms = self._settings.retention_minutes * _MS_PER_MINUTE
-        expired = list(self._log.table.expired(now_ms, retention_ms))
-        for facts in expired:
+        count = 0
+        for facts in self._log.table.expired(now_ms, retention_ms):
             self._log.record(facts)
-        count = sum(map(len, expired))
+            count += len(facts)
+            await asyncio.sleep(0)
         if count:
             logger.info("removed %d offsets and groups that were out of date", count)
         return count
