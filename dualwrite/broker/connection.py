@@ -49,6 +49,7 @@ class Connection:
                 self._is_answering = True
                 self._meters.bytes_received += SIZE_PREFIX + len(frame)
                 response = await self._answer(frame)
+                self._stream.release(frame)  # a request that was read has no views of it but of records, in the log now
                 if response is not None:
                     self._meters.bytes_sent += SIZE_PREFIX + sum(map(len, response))
                     await self._stream.write(response)
@@ -66,7 +67,7 @@ class Connection:
         if not self._is_answering:
             self._stream.close()
 
-    async def _answer(self, frame: bytes | bytearray) -> list[bytes] | None:
+    async def _answer(self, frame: bytearray | memoryview) -> list[bytes] | None:
         head, body_position = read_request_head(frame)
         try:
             key = ApiKey(head.api_key)

@@ -1,7 +1,7 @@
 """The frames of one connection: what arrives is cut into frames in place, what is answered is written without joining.
 
 A small frame is cut out of a buffer that several of them share. A large one, which is a Produce with its records, is
-received into the memory in which it stays, so that its bytes are copied once on the way from the socket to the log.
+received into the memory in which it stays until it is in the log: its bytes are never copied.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import cast
 
+from dualwrite.broker.frame_buffers import FrameBuffers
 from dualwrite.wire.frames import SIZE_PREFIX, FrameTooLargeError, frame_size, size_prefix
 
 _SHARED_BYTES = 32 * 1024
@@ -27,16 +28,20 @@ class FrameStream(asyncio.BufferedProtocol):
 
     :param max_frame_bytes: socket.request.max.bytes.
     :param on_connected: called with the stream once its connection stands.
+    :param buffers: where large frames are received.
     """
 
-    def __init__(self, max_frame_bytes: int, on_connected: "Callable[[FrameStream], None]") -> None:
+    def __init__(
+        self, max_frame_bytes: int, on_connected: "Callable[[FrameStream], None]", buffers: FrameBuffers
+    ) -> None:
         self._max_frame_bytes = max_frame_bytes
         self._on_connected = on_connected
+        self._buffers = buffers
         self._shared = memoryview(bytearray(_SHARED_BYTES))
         self._filled = 0
         self._large: memoryview | None = None
         self._large_filled = 0
-        self._frames: deque[bytes | bytearray] = deque()
+        self._frames: deque[bytearray | memoryview] = deque()
         self._waiting_bytes = 0
         self._is_paused = False
         self._end: Exception | None = None
@@ -50,8 +55,8 @@ class FrameStream(asyncio.BufferedProtocol):
         assert self._transport is not None, "no connection is made"
         return self._transport
 
-    async def read(self) -> bytes | bytearray:
-        """The next frame, without its size.
+    async def read(self) -> bytearray | memoryview:
+        """The next frame, without its size. Whoever reads it may write to it, and has to :meth:`release` it.
 
         :raises StreamEndedError: if there will be none.
         :raises FrameTooLargeError: if the client announced one that is too large, or of a negative size.
@@ -68,6 +73,10 @@ class FrameStream(asyncio.BufferedProtocol):
             if not self.transport.is_closing():
                 self.transport.resume_reading()
         return frame
+
+    def release(self, frame: bytearray | memoryview) -> None:
+        """Let other frames have the memory of ``frame``: nobody may look at it, or at a view of it, any more."""
+        self._buffers.give_back(frame)
 
     async def write(self, parts: Sequence[bytes]) -> None:
         """Send ``parts`` as one frame, and wait while the client is slow in taking it.
@@ -107,9 +116,7 @@ class FrameStream(asyncio.BufferedProtocol):
         else:
             self._large_filled += nbytes
             if self._large_filled == len(self._large):
-                whole = self._large.obj
-                assert isinstance(whole, bytearray)
-                self._large = None
+                whole, self._large = self._large, None
                 self._add(whole)
         if self._frames or self._end is not None:
             self._wake(self._reader)
@@ -146,7 +153,7 @@ class FrameStream(asyncio.BufferedProtocol):
         if waiting is not None and not waiting.done():
             waiting.set_result(None)
 
-    def _add(self, frame: bytes | bytearray) -> None:
+    def _add(self, frame: bytearray | memoryview) -> None:
         self._frames.append(frame)
         self._waiting_bytes += len(frame)
 
@@ -162,10 +169,10 @@ class FrameStream(asyncio.BufferedProtocol):
                 self.transport.pause_reading()
                 return
             if body + size <= self._filled:
-                self._add(bytes(self._shared[body : body + size]))
+                self._add(bytearray(self._shared[body : body + size]))
                 start = body + size
             elif SIZE_PREFIX + size > _SHARED_BYTES:
-                self._large = memoryview(bytearray(size))
+                self._large = self._buffers.take(size)
                 self._large_filled = self._filled - body
                 self._large[: self._large_filled] = self._shared[body : self._filled]
                 self._filled = 0

@@ -6,6 +6,7 @@ import socket
 
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.connection import Connection
+from dualwrite.broker.frame_buffers import FrameBuffers
 from dualwrite.broker.frame_stream import FrameStream
 from dualwrite.errors import ConfigurationError
 
@@ -44,9 +45,9 @@ class Server:
 
     async def start(self, listener: socket.socket) -> None:
         """Accept connections from now on."""
-        loop = asyncio.get_running_loop()
+        loop, buffers = asyncio.get_running_loop(), FrameBuffers()
         self._server = await loop.create_server(
-            lambda: FrameStream(self._max_request_bytes, self._accept), sock=listener, backlog=_BACKLOG
+            lambda: FrameStream(self._max_request_bytes, self._accept, buffers), sock=listener, backlog=_BACKLOG
         )
 
     async def close(self) -> None:

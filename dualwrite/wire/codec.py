@@ -8,11 +8,13 @@ import struct
 from functools import cache
 from typing import Any, NamedTuple
 
-from kafka.protocol.schemas.fields.codecs.types import UnsignedVarInt32
+from kafka.protocol.schemas.fields.codecs.types import Bytes, UnsignedVarInt32
 
 from dualwrite.records.varint import decode_unsigned_varint
-from dualwrite.wire.apis import APIS, ApiKey, Message
+from dualwrite.wire.apis import APIS, ApiKey, Message, ProduceRequest
 from dualwrite.wire.hot import encode_hot
+
+Frame = bytes | bytearray | memoryview
 
 _HEAD = struct.Struct(">hhi")
 _LENGTH = struct.Struct(">h")
@@ -32,7 +34,7 @@ class RequestHead(NamedTuple):
     client_id: str | None
 
 
-def read_request_head(frame: bytes | bytearray) -> tuple[RequestHead, int]:
+def read_request_head(frame: Frame) -> tuple[RequestHead, int]:
     """The header of a request frame, and the position of the body.
 
     The header of an unknown API is read as non-flexible: nobody can read such a request's body anyhow.
@@ -96,8 +98,10 @@ def write_response_parts(api_key: ApiKey, version: int, correlation_id: int, res
     return [head, *(encode_hot(api_key, version, response) or (response.encode(version=version),))]
 
 
-def read_body(message: Any, version: int, frame: bytes | bytearray, position: int) -> Message:
+def read_body(message: Any, version: int, frame: Frame, position: int) -> Message:
     """The message of class ``message`` in ``version`` that fills ``frame`` from ``position`` on.
+
+    The records of a Produce request are not copied: they are views of ``frame``, and last as long as its content.
 
     :raises MalformedMessageError: if the message runs past the end of the frame or is otherwise malformed.
     """
@@ -151,15 +155,19 @@ def _nested(structure: Any, version: int) -> _Fields:
 
 @cache
 def _decoder(message: Any, version: int) -> Any:
-    """kafka-python's decoder, compiled with bounded varints. Its own way of reading them is put back at once: whoever
-    else uses kafka-python in this process must not notice."""
-    flexible = message.flexible_version_q(version)
-    own = UnsignedVarInt32.__dict__["emit_decode_from"]
+    """kafka-python's decoder, compiled with bounded varints and with views of produced records. Its own ways of reading
+    them, and what it has compiled, are put back at once: whoever else uses kafka-python here must not notice."""
+    structure, flexible = message._struct, message.flexible_version_q(version)
+    own_varint, own_bytes = UnsignedVarInt32.__dict__["emit_decode_from"], Bytes.__dict__["emit_decode_from"]
+    own_compiled, structure._compiled_encoders = structure._compiled_encoders, {}
     UnsignedVarInt32.emit_decode_from = staticmethod(_emit_bounded_varint)
+    if message is ProduceRequest:
+        Bytes.emit_decode_from = staticmethod(_emit_view)
     try:
-        return message._struct.compiled_decode_from(version, compact=flexible, tagged=flexible, data_class=message)
+        return structure.compiled_decode_from(version, compact=flexible, tagged=flexible, data_class=message)
     finally:
-        UnsignedVarInt32.emit_decode_from = own
+        UnsignedVarInt32.emit_decode_from, Bytes.emit_decode_from = own_varint, own_bytes
+        structure._compiled_encoders = own_compiled
 
 
 def _emit_bounded_varint(ctx: Any, name: str, indent: str) -> None:
@@ -172,23 +180,36 @@ def _emit_bounded_varint(ctx: Any, name: str, indent: str) -> None:
     ctx.emit(indent, f"{name}, pos = _read_varint(data, pos)")
 
 
+def _emit_view(ctx: Any, name: str, indent: str, compact: bool = False) -> None:
+    """Source code that reads nullable bytes into ``name``, as a view of the frame's."""
+    size = ctx.next_var("size")
+    if compact:
+        _emit_bounded_varint(ctx, size, indent)
+        ctx.emit(indent, f"{size} -= 1")
+    else:
+        ctx.emit(indent, f"{size} = unpack_from('>i', data, pos)[0]")
+        ctx.emit(indent, "pos += 4")
+    ctx.emit(indent, f"{name} = None if {size} < 0 else data[pos : pos + {size}]")
+    ctx.emit(indent, f"pos += max({size}, 0)")
+
+
 @cache
 def _has_flexible_response_header(api_key: ApiKey, version: int) -> bool:
     """ApiVersions is answered with the oldest header, so that a client can read it before it knows the broker."""
     return api_key is not ApiKey.API_VERSIONS and bool(APIS[api_key].response.flexible_version_q(version))
 
 
-def _nullable_string(buffer: bytes | bytearray, position: int) -> tuple[str | None, int]:
+def _nullable_string(buffer: Frame, position: int) -> tuple[str | None, int]:
     length = _LENGTH.unpack_from(buffer, position)[0]
     position += _LENGTH.size
     if length < 0:
         return None, position
     if position + length > len(buffer):
         raise ValueError("client id runs past the end of the frame")
-    return buffer[position : position + length].decode(), position + length
+    return str(buffer[position : position + length], "utf-8"), position + length
 
 
-def _after_tags(buffer: bytes | bytearray, position: int) -> int:
+def _after_tags(buffer: Frame, position: int) -> int:
     count, position = decode_unsigned_varint(buffer, position)
     for _ in range(count):
         _, position = decode_unsigned_varint(buffer, position)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dualwrite.broker.frame_buffers import FrameBuffers
 from dualwrite.broker.frame_stream import FrameStream, StreamEndedError
 from dualwrite.wire.frames import FrameTooLargeError, with_size
 
@@ -49,7 +50,7 @@ class FakeTransport:
 
 def connected() -> tuple[FrameStream, FakeTransport]:
     transport = FakeTransport()
-    stream = FrameStream(LIMIT, lambda _: None)
+    stream = FrameStream(LIMIT, lambda _: None, FrameBuffers())
     stream.connection_made(transport)  # type: ignore[arg-type]
     return stream, transport
 
@@ -83,6 +84,39 @@ def test_frames_come_out_as_they_went_in_however_they_were_cut(sizes: list[int],
         return [bytes(await stream.read()) for _ in frames]
 
     assert within(20, read) == frames
+
+
+def test_a_frame_that_is_released_makes_room_for_the_next_and_one_that_is_held_does_not() -> None:
+    stream, _ = connected()
+
+    async def read(content: bytes) -> bytearray | memoryview:
+        feed(stream, with_size(content * 100_000), 65_536)
+        return await stream.read()
+
+    async def run() -> None:
+        held, released = await read(b"a"), await read(b"b")
+        stream.release(released)
+        third = await read(b"c")
+        assert bytes(held) == b"a" * 100_000
+        assert bytes(third) == b"c" * 100_000
+        assert isinstance(third, memoryview)
+        assert isinstance(released, memoryview)
+        assert third.obj is released.obj
+
+    within(20, run)
+
+
+@pytest.mark.parametrize("size", [10, 40_000])
+def test_whoever_reads_a_frame_may_write_to_it(size: int) -> None:
+    stream, _ = connected()
+
+    async def read() -> bytes:
+        feed(stream, with_size(b"a" * size) * 2, 65_536)
+        first = await stream.read()
+        memoryview(first)[:1] = b"x"
+        return bytes(await stream.read())
+
+    assert within(20, read) == b"a" * size
 
 
 def test_a_reader_waits_for_the_rest_of_its_frame() -> None:
@@ -205,7 +239,7 @@ def test_a_real_socket_carries_large_frames_both_ways() -> None:
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
         theirs.setblocking(False)
-        _, stream = await loop.create_connection(lambda: FrameStream(LIMIT, lambda _: None), sock=ours)
+        _, stream = await loop.create_connection(lambda: FrameStream(LIMIT, lambda _: None, FrameBuffers()), sock=ours)
         frame = bytes(range(256)) * 8192
         sending = asyncio.ensure_future(loop.sock_sendall(theirs, with_size(frame)))
         read = await stream.read()

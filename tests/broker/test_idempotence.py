@@ -1,5 +1,6 @@
 """Idempotent producers (KIP-98): duplicates are known, gaps and old epochs refused, also after a kill."""
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,29 @@ def test_five_requests_may_be_in_flight(client: RawClient) -> None:
     offsets = [answer.responses[0].partition_responses[0].base_offset for answer in answers]
     assert offsets == [0, 1, 2, 3, 4] * 2
     assert read_all(client, topic) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_large_requests_in_flight_on_many_connections_keep_to_themselves(shared_broker: EmbeddedBroker) -> None:
+    """Their frames take turns in the same memory, and so do those that are known already or refused."""
+    with ExitStack() as stack:
+        clients = [stack.enter_context(RawClient(shared_broker.bootstrap_servers)) for _ in range(4)]
+        written = [(client, new_topic(client), new_producer(client)) for client in clients]
+        sequences = [0, 1, 0, 7, 2, 2, 3]  # with two duplicates and a gap
+        errors = [0, 0, 0, int(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), 0, 0, 0]
+        sent = [
+            (client, client.send(produce_request({(topic, 0): batch([large(topic, each)], producer, each)}), 9))
+            for each in sequences
+            for client, topic, producer in written
+        ]
+        answers = [client.receive(ApiKey.PRODUCE, 9, correlation) for client, correlation in sent]
+        codes = [answer.responses[0].partition_responses[0].error_code for answer in answers]
+        assert codes == [code for code in errors for _ in clients]
+        for client, topic, _ in written:
+            assert read_all(client, topic) == [large(topic, number) for number in range(4)]
+
+
+def large(topic: str, number: int) -> bytes:
+    return f"{topic}/{number} ".encode() * 4000
 
 
 def test_a_duplicate_is_answered_with_its_first_offset(client: RawClient) -> None:

@@ -7,8 +7,9 @@ import pytest
 
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.ids import ProducerIdentity
+from dualwrite.records.batch import Record, build_batch
 from dualwrite.records.control import Marker
-from dualwrite.records.header import peek_header
+from dualwrite.records.header import BatchFields, peek_header
 from dualwrite.testing.files import MemoryFiles
 from tests.broker.simulated import Rooms, append, never, read_log, run
 
@@ -33,6 +34,49 @@ def test_a_record_is_shown_when_it_is_durable_and_not_before() -> None:
         await rooms.flusher.barrier()
         assert partition.visible_before(committed_only=False) == 1
         assert reader.is_set()
+
+    with_rooms(test)
+
+
+def test_a_batch_that_may_be_written_to_is_placed_where_it_lies() -> None:
+    async def test(rooms: Rooms, files: MemoryFiles) -> None:
+        partition = rooms.partition(0)
+        append(partition, b"first")
+        batch = build_batch([Record(None, b"v")])
+        frame = bytearray(b"around" + batch + b"around")
+        assert partition.append(memoryview(frame)[6:-6], peek_header(batch)).base_offset == 1
+        assert peek_header(frame, 6).base_offset == 1
+        assert (frame[:6], frame[-6:]) == (b"around", b"around")
+        frame[:] = bytes(len(frame))  # the next request comes
+        await rooms.flusher.barrier()
+        assert [entry.value for entry in read_log(partition)] == [b"first", b"v"]
+
+    with_rooms(test)
+
+
+def test_a_batch_that_is_not_appended_is_not_touched() -> None:
+    async def test(rooms: Rooms, files: MemoryFiles) -> None:
+        partition = rooms.partition(0)
+        for sequence in (0, 1):
+            append(partition, b"v", A, sequence)
+        for sequence, appended in ((0, 0), (1, 1), (7, -1)):  # twice a duplicate, and a gap
+            batch = build_batch([Record(None, b"v")], BatchFields(A, sequence, transactional=True))
+            frame = bytearray(batch)
+            result = partition.append(memoryview(frame), peek_header(batch))
+            assert not result.verdict.appends
+            assert result.base_offset == appended
+            assert frame == batch
+        assert partition.end_offset == 2
+
+    with_rooms(test)
+
+
+def test_a_batch_that_may_not_be_written_to_is_copied() -> None:
+    async def test(rooms: Rooms, files: MemoryFiles) -> None:
+        partition, batch = rooms.partition(0), build_batch([Record(None, b"v")])
+        for expected, given in enumerate((batch, memoryview(batch))):
+            assert partition.append(given, peek_header(batch)).base_offset == expected
+        assert peek_header(batch).base_offset == 0
 
     with_rooms(test)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.api_message import ApiMessage
 
-from dualwrite.wire.apis import APIS, ApiKey
+from dualwrite.wire.apis import APIS, ApiKey, ProduceRequest, SyncGroupRequest
 from dualwrite.wire.codec import (
     MalformedMessageError,
     read_body,
@@ -70,6 +70,39 @@ def test_kafka_python_writes_a_request_the_same_way(data: st.DataObject) -> None
     key, version, request = drawn_request(data)
     request.with_header(correlation_id=5, client_id="me")
     assert write_request(key, version, 5, "me", request) == request.encode(version=version, header=True)
+
+
+@given(st.integers(3, 13), st.data())
+def test_kafka_python_reads_produced_records_the_same_way(version: int, data: st.DataObject) -> None:
+    """Even after views were read here: its own way of reading bytes is left as it was."""
+    request = data.draw(messages(ProduceRequest, version))
+    body = request.encode(version=version)
+    assert read_body(ProduceRequest, version, body, 0) == request
+    theirs = ProduceRequest.decode(body, version=version)
+    assert theirs == request
+    assert all(isinstance(records, bytes | None) for records in produced(theirs))
+
+
+def test_kafka_python_still_copies_bytes_that_it_reads_for_others() -> None:
+    read_body(ProduceRequest, 9, filled(ProduceRequest, 9).encode(version=9), 0)
+    body = filled(SyncGroupRequest, 5).encode(version=5)
+    read = read_body(SyncGroupRequest, 5, bytearray(body), 0)
+    assert all(isinstance(each.assignment, bytes) for each in read.assignments)
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+def test_produced_records_are_views_of_their_frame(version: int) -> None:
+    frame = bytearray(b"??" + filled(ProduceRequest, version).encode(version=version))
+    (records,) = produced(read_body(ProduceRequest, version, frame, 2))
+    assert isinstance(records, memoryview)
+    before = bytes(records)
+    at = frame.index(before)
+    records[:1] = b"!"
+    assert frame[at : at + len(before)] == b"!" + before[1:]
+
+
+def produced(request: Any) -> list[bytes | memoryview | None]:
+    return [data.records for topic in request.topic_data for data in topic.partition_data]
 
 
 @given(st.data())

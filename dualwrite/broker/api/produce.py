@@ -35,7 +35,7 @@ class _Batch:
 
     name: TopicPartition
     header: BatchHeader
-    records: bytes
+    records: bytes | memoryview
 
 
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message | None:

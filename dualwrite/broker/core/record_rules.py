@@ -42,7 +42,7 @@ class RefusedBatchError(Exception):
         """Position in the batch, and what is wrong with the record there."""
 
 
-def checked_header(records: bytes | None, config: TopicConfig, now_ms: int, zstd: bool) -> BatchHeader:
+def checked_header(records: bytes | memoryview | None, config: TopicConfig, now_ms: int, zstd: bool) -> BatchHeader:
     """The header of ``records`` if they are one batch that may be appended to a topic with ``config``.
 
     :param now_ms: the broker's clock, in milliseconds since the epoch.
@@ -77,7 +77,9 @@ def checked_header(records: bytes | None, config: TopicConfig, now_ms: int, zstd
     return header
 
 
-def as_kept(header: BatchHeader, records: bytes, config: TopicConfig) -> tuple[BatchHeader, bytes]:
+def as_kept(
+    header: BatchHeader, records: bytes | memoryview, config: TopicConfig
+) -> tuple[BatchHeader, bytes | memoryview]:
     """A batch that was checked, in the codec in which a topic with ``config`` keeps it (compression.type).
 
     :raises RefusedBatchError: if it cannot be opened, or is too large then.
@@ -117,7 +119,7 @@ def _contradiction(header: BatchHeader) -> str | None:
     return None
 
 
-def _check_records(header: BatchHeader, records: bytes, config: TopicConfig, now_ms: int) -> None:
+def _check_records(header: BatchHeader, records: bytes | memoryview, config: TopicConfig, now_ms: int) -> None:
     creates = config.message_timestamp_type == CREATE_TIME
     earliest = now_ms - config.message_timestamp_before_max_ms
     latest = now_ms + config.message_timestamp_after_max_ms

@@ -195,7 +195,7 @@ class Segment:
         """True if more than ``age_ms`` have passed at ``now_ms`` since its first batch, if that has a timestamp."""
         return self.first_timestamp >= 0 and now_ms - self.first_timestamp > age_ms
 
-    def append(self, header: BatchHeader, batch: bytes | bytearray, settings: LogSettings) -> None:
+    def append(self, header: BatchHeader, batch: bytes | bytearray | memoryview, settings: LogSettings) -> None:
         """Write ``batch``, whose header is ``header``, at the end.
 
         :raises OSError: as the file does; the segment must not be used again.

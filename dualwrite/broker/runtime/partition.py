@@ -45,15 +45,17 @@ class Partition:
         """True once the topic is deleted: whoever still holds the partition must not use its log any more."""
         self._readers: set[asyncio.Event] = set()
 
-    def append(self, batch: bytes, header: BatchHeader, begins_at_zero: bool = False) -> AppendResult:
+    def append(self, batch: bytes | memoryview, header: BatchHeader, begins_at_zero: bool = False) -> AppendResult:
         """Append a client's batch, whose ``header`` was checked, unless the partition's state forbids it.
 
+        :param batch: its place in the log is written into it if it is appended and can be written to; else into a copy.
         :param begins_at_zero: see :meth:`PartitionState.decide`.
         """
         verdict = self.state.decide(header, begins_at_zero)
         if not verdict.appends:
             return AppendResult(verdict, verdict.duplicate_of)
-        return AppendResult(verdict, self._append(bytearray(batch), header, None))
+        own = batch if isinstance(batch, memoryview) and not batch.readonly else bytearray(batch)
+        return AppendResult(verdict, self._append(own, header, None))
 
     def append_own(self, batch: bytearray, header: BatchHeader) -> int:
         """Append a batch of the broker's own, about which nobody is asked, and return its base offset."""
@@ -67,7 +69,11 @@ class Partition:
         self._append(batch, peek_header(batch), marker, coordinator_epoch)
 
     def _append(
-        self, batch: bytearray, header: BatchHeader, marker: Marker | None, coordinator_epoch: int = LEADER_EPOCH
+        self,
+        batch: bytearray | memoryview,
+        header: BatchHeader,
+        marker: Marker | None,
+        coordinator_epoch: int = LEADER_EPOCH,
     ) -> int:
         base_offset = self.state.end_offset
         with self._flusher.critical():

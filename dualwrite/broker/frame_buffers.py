@@ -1,0 +1,46 @@
+"""Memory for large frames, used again: taken from the system and given back per frame, it would have to be cleared and
+mapped anew for every batch that is produced, which costs more than to receive it.
+"""
+
+import mmap
+
+_SMALLEST = 64 * 1024
+_LARGEST_KEPT = 2 * 1024 * 1024
+"""Room for a batch of max.message.bytes and what is around it."""
+_MOST_SPARE_BYTES = 16 * 1024 * 1024
+
+
+class FrameBuffers:
+    """Buffers of all connections of one broker. Belongs to the event loop's thread.
+
+    A buffer is mapped and not allocated: the system gives memory only for the pages that bytes have arrived in,
+    whatever size a client has announced.
+    """
+
+    def __init__(self) -> None:
+        self._spare: dict[int, list[mmap.mmap]] = {}
+        self._spare_bytes = 0
+
+    @property
+    def spare_bytes(self) -> int:
+        """How much is kept for frames to come."""
+        return self._spare_bytes
+
+    def take(self, size: int) -> memoryview:
+        """Memory for ``size`` bytes, of any content."""
+        capacity = max(_SMALLEST, 1 << (size - 1).bit_length()) if size <= _LARGEST_KEPT else size
+        spare = self._spare.get(capacity)
+        if spare:
+            self._spare_bytes -= capacity
+            buffer = spare.pop()
+        else:
+            buffer = mmap.mmap(-1, capacity, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        return memoryview(buffer)[:size]
+
+    def give_back(self, frame: "memoryview | bytearray") -> None:
+        """Let another frame have the memory of ``frame``, if it is from :meth:`take`: nobody may look at it any more,
+        nor at a view of a part of it."""
+        buffer = frame.obj if isinstance(frame, memoryview) else None
+        if isinstance(buffer, mmap.mmap) and len(buffer) <= min(_LARGEST_KEPT, _MOST_SPARE_BYTES - self._spare_bytes):
+            self._spare_bytes += len(buffer)
+            self._spare.setdefault(len(buffer), []).append(buffer)
