@@ -1,10 +1,15 @@
 """The metrics over HTTP, in Prometheus' text format."""
 
 import asyncio
+import socket
 from collections.abc import Iterable
 from itertools import accumulate
+from socketserver import ThreadingMixIn
+from threading import BoundedSemaphore, Thread
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
@@ -15,6 +20,40 @@ from dualwrite.broker.runtime.meters import Histogram
 from dualwrite.errors import ConfigurationError
 
 _PATIENCE_SECONDS = 10.0
+_MOST_CONNECTIONS = 16
+"""More are closed at once: each takes a thread and an open file, of which logs and clients must not run out."""
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = _PATIENCE_SECONDS
+    """For each read and write: who asks or takes the answer more slowly is hung up on."""
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the name in the class above
+        """Requests are not worth a line."""
+
+
+class _HttpServer(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, host: str, port: int) -> None:
+        self.address_family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        self._room = BoundedSemaphore(_MOST_CONNECTIONS)
+        super().__init__((host, port), _Handler)
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """False closes the connection."""
+        return self._room.acquire(blocking=False)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer, and make room for the next."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away before it has its answer is not worth a line either."""
 
 
 class MetricsServer(Collector):
@@ -29,9 +68,12 @@ class MetricsServer(Collector):
         registry = CollectorRegistry()
         registry.register(self)
         try:
-            self._server, self._thread = start_http_server(port, host, registry)
+            self._server = _HttpServer(host, port)
         except OSError as error:
             raise ConfigurationError(f"cannot serve metrics on {host}:{port}: {error.strerror}") from None
+        self._server.set_app(make_wsgi_app(registry))
+        self._thread = Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+        self._thread.start()
 
     @property
     def port(self) -> int:

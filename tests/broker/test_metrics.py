@@ -157,6 +157,23 @@ def test_rounds_of_fsyncs_are_counted(measured: Measured, client: RawClient) -> 
     assert after["fsync_round_seconds_bucket"][("+Inf",)] == after["fsync_round_seconds_count"][()]
 
 
+def test_idle_connections_do_not_pile_up(measured: Measured) -> None:
+    threads = Path(f"/proc/{measured.process.pid}/task")
+    if not threads.exists():
+        pytest.skip("this system does not tell how many threads a process has")
+    measured.scrape()
+    before = len(list(threads.iterdir()))
+    host, _, port = measured.url.removeprefix("http://").removesuffix("/metrics").rpartition(":")
+    idle = [socket.create_connection((host, int(port)), PATIENCE_SECONDS) for _ in range(40)]
+    for refused in idle[-10:]:
+        assert refused.recv(1) == b""
+    assert len(list(threads.iterdir())) <= before + 16
+    for connection in idle:
+        connection.close()
+    assert eventually(lambda: len(list(threads.iterdir())), lambda count: count <= before) <= before
+    assert measured.scrape()
+
+
 def test_a_metrics_address_that_is_taken_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
