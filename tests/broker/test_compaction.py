@@ -204,6 +204,28 @@ def test_a_batch_that_cannot_be_opened_keeps_the_log_as_it_is() -> None:
     run(main())
 
 
+def test_a_topic_that_is_made_anew_is_compacted_whatever_the_one_before_held() -> None:
+    async def main() -> None:
+        files = MemoryFiles()
+        house = House(files)
+        nonsense = seal_batch(b"\xff" * 20, BatchFields(), 1, 0, 0)
+        house.partition.append(nonsense, peek_header(nonsense))
+        await house.write(b"a", b"a", b"z")
+        await house.compaction.run_once()
+        assert len(house.partition.log.sealed_segments()) == 3
+        await house.rooms.cluster.delete_topic("c")
+        assert house.rooms.cluster.create_topic(CreateTopic("c", configs=COMPACT)).fact is not None
+        anew = house.rooms.cluster.partition(TopicPartition("c", 0))
+        assert anew is not None
+        anew.log.settings = LogSettings(segment_bytes=0)
+        house.partition = anew
+        await house.write(b"a", b"a", b"z")
+        await house.compaction.run_once()
+        assert house.left() == [1, 2]
+
+    run(main())
+
+
 def test_a_full_disk_is_tried_again_later() -> None:
     async def main() -> None:
         house = House(MemoryFiles())

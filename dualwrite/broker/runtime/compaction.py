@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from weakref import WeakSet
 
 from dualwrite.broker.core.topic_configs import TopicConfig
 from dualwrite.broker.facts.transaction_index import EndedTransaction
@@ -23,7 +24,6 @@ from dualwrite.broker.log.segment import Segment
 from dualwrite.broker.runtime.cluster import Cluster
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.broker.runtime.partition import Partition
-from dualwrite.ids import TopicPartition
 from dualwrite.ports import Clock, Files
 from dualwrite.records.header import MalformedBatchError
 
@@ -56,7 +56,8 @@ class Compaction:
         self._flusher = flusher
         self._clock = clock
         self._settings = settings
-        self._uncleanable: set[TopicPartition] = set()
+        self._uncleanable: WeakSet[Partition] = WeakSet()
+        """Not their names: a topic that is made anew begins anew."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="cleaner")
         self._pace = Pace()
 
@@ -79,7 +80,7 @@ class Compaction:
         best: tuple[float, Partition, Plan] | None = None
         for partition in self._cluster.partitions():
             config = self._cluster.config(partition.name.topic)
-            if not config.compacts or partition.name in self._uncleanable:
+            if not config.compacts or partition in self._uncleanable:
                 continue
             first_dirty = read_note(self._files, partition.log.directory / CLEANER_OFFSET)
             plan = plan_for(partition, config, first_dirty, self._clock.wall_ms(), self._settings.dedupe_bytes)
@@ -96,7 +97,7 @@ class Compaction:
             )
         except MalformedBatchError as error:
             logger.error("%s cannot be compacted: %s", partition.name, error)
-            self._uncleanable.add(partition.name)
+            self._uncleanable.add(partition)
             return True
         except OSError as error:  # a full disk, or the topic is gone: nothing has been touched
             logger.warning("%s was not compacted: %s", partition.name, error)
