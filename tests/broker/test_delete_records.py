@@ -97,3 +97,14 @@ def test_a_logs_beginning_survives_a_kill(broker: EmbeddedBroker) -> None:
     with RawClient(broker.bootstrap_servers) as client:
         assert fetch(client, topic, 1).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
         assert consumed(fetch(client, topic, 2), 2) == [b"c"]
+
+
+def test_a_partition_that_occurs_again_is_answered_once_for_its_last_offset(client: RawClient) -> None:
+    topic = filled(client)
+    entry = DeleteRecordsRequest.DeleteRecordsTopic
+    wanted = [entry.DeleteRecordsPartition(partition_index=0, offset=offset) for offset in (3, 0, 1)]
+    topics = [entry(name=topic, partitions=wanted[:1]), entry(name=topic, partitions=wanted[1:])]
+    (answer,) = client.ask(DeleteRecordsRequest(topics=topics, timeout_ms=1000), 2).topics
+    (result,) = answer.partitions
+    assert (answer.name, result.partition_index) == (topic, 0)
+    assert (result.error_code, result.low_watermark) == (ErrorCode.NONE, 1)

@@ -8,6 +8,7 @@ import pytest
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.ids import ProducerIdentity
 from dualwrite.wire.apis import (
+    ApiKey,
     DescribeProducersRequest,
     DescribeTransactionsRequest,
     ListTransactionsRequest,
@@ -19,6 +20,7 @@ from tests.broker.calls import (
     end,
     identity,
     init,
+    metadata,
     new_producer,
     new_topic,
     open_transaction,
@@ -27,7 +29,7 @@ from tests.broker.calls import (
     tx_batch,
     unique,
 )
-from tests.broker.raw import RawClient, eventually
+from tests.broker.raw import PATIENCE_SECONDS, RawClient, eventually
 
 
 def began(client: RawClient, topic: str, **more: object) -> tuple[str, ProducerIdentity]:
@@ -92,6 +94,25 @@ def test_transactions_are_listed_by_state_and_producer(client: RawClient, versio
     assert set(listed(client, version, state_filters=["Ongoing"]).values()) == {"Ongoing"}
     assert listed(client, version, producer_id_filters=[producer.producer_id]) == {open_one: "Ongoing"}
     assert listed(client, version, producer_id_filters=[producer.producer_id], state_filters=["CompleteCommit"]) == {}
+
+
+def test_nobody_waits_for_a_pattern_that_takes_its_time(broker: EmbeddedBroker) -> None:
+    long_id = "a" * 30_000
+    pattern = ListTransactionsRequest(
+        state_filters=[], producer_id_filters=[], duration_filter=-1, transactional_id_pattern="(.*a){60}c"
+    )
+    with RawClient(broker.bootstrap_servers) as client, RawClient(broker.bootstrap_servers) as bystander:
+        for number in range(20):
+            new_producer(client, long_id + str(number))
+        metadata(bystander)
+        correlation = client.send(pattern, 2)
+        for _ in range(5):
+            metadata(bystander)
+        client.give_up_after(0.0)
+        with pytest.raises(BlockingIOError):
+            client.receive_frame()
+        client.give_up_after(PATIENCE_SECONDS)
+        assert client.receive(ApiKey.LIST_TRANSACTIONS, 2, correlation).transaction_states == []
 
 
 def test_states_that_do_not_exist_are_answered(client: RawClient) -> None:

@@ -2,10 +2,14 @@
 
 Filters by state and producer id, from v1 on by the time since the last transaction began (KIP-994; as in Apache Kafka
 that may have ended, or never been, so that states are to be asked for too), from v2 on by a regular expression of RE2
-that the whole transactional id must match (KIP-1152). It is matched in linear time, and one that would become a huge
-program is refused, so that no pattern can keep the broker busy. State names that do not exist are answered, not
-refused. ACL: none yet.
+that the whole transactional id must match (KIP-1152). It is matched in linear time, one that would become a huge
+program is refused, and the filtering is done in a thread, as long ids take their time all the same: no pattern can keep
+the broker busy. State names that do not exist are answered, not refused. ACL: none yet.
 """
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
 
 import re2
 
@@ -35,6 +39,7 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
     now_ms = broker.clock.wall_ms()
     entries = list(broker.coordinator.table.entries.values())
     await broker.flusher.barrier()
+    found = await asyncio.get_running_loop().run_in_executor(None, _filtered, entries, request, pattern, now_ms)
     state = ListTransactionsResponse.TransactionState
     return ListTransactionsResponse(
         throttle_time_ms=0,
@@ -46,16 +51,24 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
                 producer_id=entry.producer.producer_id,
                 transaction_state=entry.status.kafka_name,
             )
-            for entry in entries
-            if _passes(entry, request, now_ms) and (pattern is None or pattern.fullmatch(entry.transactional_id))
+            for entry in found
         ],
     )
 
 
-def _passes(entry: TransactionRecorded, request: Message, now_ms: int) -> bool:
-    if request.state_filters and entry.status.kafka_name not in request.state_filters:
-        return False
-    if request.producer_id_filters and entry.producer.producer_id not in request.producer_id_filters:
-        return False
+def _filtered(
+    entries: Iterable[TransactionRecorded], request: Message, pattern: Any, now_ms: int
+) -> list[TransactionRecorded]:
+    """Those of ``entries`` that pass every filter; they and the request do not change meanwhile."""
+    wanted = frozenset(request.state_filters)
+    statuses = {status for status in TransactionStatus if not wanted or status.kafka_name in wanted}
+    producer_ids = frozenset(request.producer_id_filters)
     longer_than_ms: int = request.duration_filter
-    return longer_than_ms < 0 or now_ms - entry.started_ms > longer_than_ms
+    return [
+        entry
+        for entry in entries
+        if entry.status in statuses
+        and (not producer_ids or entry.producer.producer_id in producer_ids)
+        and (longer_than_ms < 0 or now_ms - entry.started_ms > longer_than_ms)
+        and (pattern is None or pattern.fullmatch(entry.transactional_id))
+    ]
