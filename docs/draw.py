@@ -1,6 +1,6 @@
-"""Writes states.md, apis.md and metrics.md of docs/reference from the code's own tables: ``python docs/draw.py``.
+"""Writes states.md, apis.md, metrics.md and settings.md of docs/reference from the code's own tables.
 
-A test compares the pages with what this would write.
+``python docs/draw.py`` does it. A test compares the pages with what this would write.
 """
 
 from collections.abc import Iterator
@@ -8,7 +8,10 @@ from pathlib import Path
 
 from dualwrite.broker.api import api_versions
 from dualwrite.broker.api.routes import MODULES, ROUTES
+from dualwrite.broker.config import SETTINGS, Setting
 from dualwrite.broker.core.groups import TRANSITIONS as GROUP_TRANSITIONS
+from dualwrite.broker.core.settings import ANYTHING
+from dualwrite.broker.core.topic_settings import DYNAMIC_DEFAULTS, TOPIC_SETTINGS, TopicSetting
 from dualwrite.broker.core.transactions import TRANSITIONS as TRANSACTION_TRANSITIONS
 from dualwrite.broker.metrics import METRICS, PREFIX
 from dualwrite.coordinator.machine import STEPS, TRANSITIONS
@@ -255,6 +258,53 @@ password: keep it to a network that you trust. The values are read when they are
 _TABLE = ("| metric | kind | labels | meaning |", "|---|---|---|---|")
 
 
+def settings_page() -> str:
+    """Every setting of the broker and of a topic."""
+    return "\n".join(
+        [
+            *("# Settings of the bundled broker", "", _GENERATED, "", _SETTINGS, ""),
+            *("## The broker's", "", "| setting | default | allowed | changed | meaning |", "|---|---|---|---|---|"),
+            *(_broker_row(name, SETTINGS[name]) for name in sorted(SETTINGS)),
+            *("", "## A topic's", "", _TOPICS, ""),
+            *("| setting | default | allowed | the broker's default for it | meaning |", "|---|---|---|---|---|"),
+            *(_topic_row(name, TOPIC_SETTINGS[name]) for name in sorted(TOPIC_SETTINGS)),
+            "",
+        ]
+    )
+
+
+_SETTINGS = """The names are Kafka's, and so are the defaults, but for `transaction.two.phase.commit.enable`
+([decision 0004](../decisions/0004-two-phase-commit-on-by-default.md)) and what concerns the internal topics: one
+partition and one replica each, and segments of 4 MiB. What a name ends in is its unit: `.ms` is milliseconds.
+
+A setting of the broker is given at the start, `dualwrite broker --config key=value` or `EmbeddedBroker(…, config={…})`.
+What is changed while it runs (IncrementalAlterConfigs, `kafka-configs.sh`) is kept, and wins over the start's."""
+_TOPICS = """Given when the topic is created, and changed at any time. A value that would mean something that this
+broker does not do is refused with the reason."""
+
+
+def _broker_row(name: str, setting: Setting) -> str:
+    of_topic = next((topic for topic, found in TOPIC_SETTINGS.items() if name in (b.name for b in found.broker)), None)
+    allowed = setting.expects if of_topic is None or name == "log.segment.bytes" else f"as a topic's `{of_topic}`"
+    changed = "while it runs" if name in DYNAMIC_DEFAULTS else "at the start"
+    return f"| `{name}` | {_code(setting.default)} | {allowed} | {changed} | {setting.documentation} |"
+
+
+def _topic_row(name: str, setting: TopicSetting) -> str:
+    rules = [
+        f"{_code(setting.default)} only: {rule.says}" if rule.just_one else rule.says.replace("|", "\\|")
+        for rule in setting.rules
+        if rule != ANYTHING
+    ]
+    allowed = "; ".join([setting.type.name, *rules])
+    brokers = ", ".join(f"`{source.name}`" for source in setting.broker)
+    return f"| `{name}` | {_code(setting.default)} | {allowed} | {brokers} | {setting.documentation} |"
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
 def _overview() -> Iterator[str]:
     yield "| API | key | versions | Apache Kafka 4.4 | what works |"
     yield "|---|---|---|---|---|"
@@ -302,6 +352,7 @@ def main() -> None:
     (REFERENCE / "states.md").write_text(states_page())
     (REFERENCE / "apis.md").write_text(apis_page())
     (REFERENCE / "metrics.md").write_text(metrics_page())
+    (REFERENCE / "settings.md").write_text(settings_page())
 
 
 if __name__ == "__main__":

@@ -111,13 +111,13 @@ async def _serve(options: BrokerOptions) -> None:
     server = Server(context, options.number("socket.request.max.bytes"), max_connections=open_files // 4)
     await server.start(listener)
     metrics = _serve_metrics(options.metrics, context) if options.metrics is not None else None
+    address = f"{_in_url(options.host)}:{port}"
     logger.info(
-        "listening on %s:%d, %d topics, %d transactions finished, recovered in %.3f s",
-        options.host, port, len(context.cluster.state.topics), finished, time.monotonic() - began,
+        "listening on %s, %d topics, %d transactions finished, recovered in %.3f s",
+        address, len(context.cluster.state.topics), finished, time.monotonic() - began,
     )  # fmt: skip
     if options.ready_file is not None:
-        host = f"[{options.host}]" if ":" in options.host else options.host
-        _write_ready_file(options.ready_file, f"{host}:{port}")
+        _write_ready_file(options.ready_file, address)
     compaction = Compaction(DiskFiles(), context.cluster, flusher, context.clock, options.cleaner)
     due = _chores(options, context, compaction)
     chores = [loop.create_task(_repeat(chore, every_ms / 1000)) for chore, every_ms in due]
@@ -144,11 +144,16 @@ def _raise_limit_of_open_files() -> int:
     return wanted
 
 
+def _in_url(host: str) -> str:
+    """``host`` as a port follows it: an IPv6 address in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
 def _serve_metrics(address: tuple[str, int], context: BrokerContext) -> "MetricsServer":
     from dualwrite.broker.metrics_server import MetricsServer  # a library that nobody else needs
 
     metrics = MetricsServer(*address, context)
-    logger.info("metrics at http://%s:%d/metrics", address[0], metrics.port)
+    logger.info("metrics at http://%s:%d/metrics", _in_url(address[0]), metrics.port)
     return metrics
 
 

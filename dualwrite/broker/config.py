@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 
 from dualwrite.broker.core.cluster import MAX_PARTITIONS
@@ -21,11 +22,12 @@ _WILDCARDS = ("0.0.0.0", "::")  # noqa: S104  named to be refused
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting: its default, and how its text is read."""
+    """One setting: its default, how its text is read, what that may be, and what it means."""
 
     default: str
     parse: Callable[[str], object]
     expects: str
+    documentation: str
 
     @property
     def kind(self) -> ConfigType:
@@ -70,7 +72,10 @@ def _topic_default(name: str, setting: TopicSetting, source: BrokerDefault) -> S
     default = ""
     if source == setting.broker[-1]:
         default = setting.default if source.factor == 1 else str(int(setting.default) // source.factor)
-    return Setting(default, parse, f"what {name} of a topic may be")
+    meaning = setting.documentation
+    if source.factor != 1:
+        meaning = f"{setting.broker[0].name} in {source.name.rpartition('.')[2]}, where that is not set."
+    return Setting(default, parse, f"what {name} of a topic may be", meaning)
 
 
 _SWITCH = "true or false"
@@ -83,42 +88,118 @@ SETTINGS: Mapping[str, Setting] = {
         for name, setting in TOPIC_SETTINGS.items()
         for source in setting.broker
     },
-    "advertised.listeners": Setting("", _advertised, "PLAINTEXT://HOST:PORT"),
-    "auto.create.topics.enable": Setting("true", _boolean, _SWITCH),
-    "log.cleaner.backoff.ms": Setting("15000", _at_least(1), "milliseconds"),
-    "log.cleaner.dedupe.buffer.size": Setting("134217728", _at_least(1024), "a size of at least 1024 bytes"),
-    "log.cleaner.enable": Setting("true", _boolean, _SWITCH),
-    "log.retention.check.interval.ms": Setting("300000", _at_least(1), "milliseconds"),
-    "group.initial.rebalance.delay.ms": Setting("3000", _at_least(0, _INT), "milliseconds"),
-    "group.max.session.timeout.ms": Setting("1800000", _at_least(1, _INT), "milliseconds"),
-    "group.max.size": Setting("2147483647", _at_least(1, _INT), "a number of members"),
-    "group.min.session.timeout.ms": Setting("6000", _at_least(1, _INT), "milliseconds"),
-    "log.segment.bytes": Setting("1073741824", _at_least(1024), "a size of at least 1024 bytes"),
-    "producer.id.expiration.check.interval.ms": Setting("600000", _at_least(1), "milliseconds"),
-    "producer.id.expiration.ms": Setting("86400000", _at_least(1), "milliseconds"),
-    "num.partitions": Setting("1", _at_least(1, MAX_PARTITIONS), f"a number from 1 to {MAX_PARTITIONS}"),
-    "offset.metadata.max.bytes": Setting("4096", _at_least(0, _INT), "a size in bytes"),
-    "offsets.retention.check.interval.ms": Setting("600000", _at_least(1), "milliseconds"),
-    "offsets.retention.minutes": Setting("10080", _at_least(1, _INT), "minutes"),
-    "offsets.topic.num.partitions": Setting("1", _at_least(1, 1), _ONE_PARTITION),
-    "offsets.topic.replication.factor": Setting("1", _at_least(1, 1), _ONE_NODE),
-    "offsets.topic.segment.bytes": Setting("4194304", _at_least(1024, 2**31 - 1), "a size of at least 1024 bytes"),
-    "socket.request.max.bytes": Setting("104857600", _at_least(1024), "a size of at least 1024 bytes"),
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms": Setting("10000", _at_least(1), "milliseconds"),
-    "transaction.max.timeout.ms": Setting("900000", _at_least(1), "milliseconds"),
-    "transaction.partition.verification.enable": Setting("true", _boolean, _SWITCH),
-    "transaction.remove.expired.transaction.cleanup.interval.ms": Setting("3600000", _at_least(1), "milliseconds"),
-    "transaction.state.log.min.isr": Setting("1", _at_least(1, 1), _ONE_NODE),
-    "transaction.state.log.num.partitions": Setting("1", _at_least(1, 1), _ONE_PARTITION),
-    "transaction.state.log.replication.factor": Setting("1", _at_least(1, 1), _ONE_NODE),
+    "advertised.listeners": Setting(
+        "", _advertised, "PLAINTEXT://HOST:PORT",
+        "Where clients are told to connect, if not to the address that is listened on."),
+    "auto.create.topics.enable": Setting(
+        "true", _boolean, _SWITCH,
+        "Whether a topic that a client asks for or produces to is created."),
+    "log.cleaner.backoff.ms": Setting(
+        "15000", _at_least(1), "milliseconds",
+        "How long compaction waits until it looks again for something to do."),
+    "log.cleaner.dedupe.buffer.size": Setting(
+        "134217728", _at_least(1024), "a size of at least 1024 bytes",
+        "The memory in which a compaction remembers keys; a log with more is done in several passes."),
+    "log.cleaner.enable": Setting(
+        "true", _boolean, _SWITCH,
+        "Whether logs are compacted."),
+    "log.retention.check.interval.ms": Setting(
+        "300000", _at_least(1), "milliseconds",
+        "How long until the broker looks again for segments that retention removes."),
+    "group.initial.rebalance.delay.ms": Setting(
+        "3000", _at_least(0, _INT), "milliseconds",
+        "How long the first member of an empty group waits for others; 0 in tests: it waits for nobody."),
+    "group.max.session.timeout.ms": Setting(
+        "1800000", _at_least(1, _INT), "milliseconds",
+        "The longest session timeout that a member may ask for."),
+    "group.max.size": Setting(
+        "2147483647", _at_least(1, _INT), "a number of members",
+        "The most members of a group."),
+    "group.min.session.timeout.ms": Setting(
+        "6000", _at_least(1, _INT), "milliseconds",
+        "The shortest session timeout that a member may ask for."),
+    "log.segment.bytes": Setting(
+        "1073741824", _at_least(1024), "a size of at least 1024 bytes",
+        "The size at which a segment is full, for topics that do not say."),
+    "producer.id.expiration.check.interval.ms": Setting(
+        "600000", _at_least(1), "milliseconds",
+        "How long until the broker looks again for producers that it forgets."),
+    "producer.id.expiration.ms": Setting(
+        "86400000", _at_least(1), "milliseconds",
+        "How long a partition remembers the last batches of a producer that is silent."),
+    "num.partitions": Setting(
+        "1", _at_least(1, MAX_PARTITIONS), f"a number from 1 to {MAX_PARTITIONS}",
+        "The partitions of a topic that is created without saying how many."),
+    "offset.metadata.max.bytes": Setting(
+        "4096", _at_least(0, _INT), "a size in bytes",
+        "The most text that may come with a committed offset."),
+    "offsets.retention.check.interval.ms": Setting(
+        "600000", _at_least(1), "milliseconds",
+        "How long until the broker looks again for offsets that it forgets."),
+    "offsets.retention.minutes": Setting(
+        "10080", _at_least(1, _INT), "minutes",
+        "How long the offsets of a group without members are kept."),
+    "offsets.topic.num.partitions": Setting(
+        "1", _at_least(1, 1), _ONE_PARTITION,
+        "The partitions of __consumer_offsets."),
+    "offsets.topic.replication.factor": Setting(
+        "1", _at_least(1, 1), _ONE_NODE,
+        "The replicas of __consumer_offsets."),
+    "offsets.topic.segment.bytes": Setting(
+        "4194304", _at_least(1024, 2**31 - 1), "a size of at least 1024 bytes",
+        "The size at which a segment of __consumer_offsets is full."),
+    "socket.request.max.bytes": Setting(
+        "104857600", _at_least(1024), "a size of at least 1024 bytes",
+        "The largest request; a connection that sends a larger one is closed."),
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": Setting(
+        "10000", _at_least(1), "milliseconds",
+        "How long until the broker looks again for transactions that have timed out."),
+    "transaction.max.timeout.ms": Setting(
+        "900000", _at_least(1), "milliseconds",
+        "The longest transaction timeout that a producer may ask for."),
+    "transaction.partition.verification.enable": Setting(
+        "true", _boolean, _SWITCH,
+        "Whether a partition that a transaction has not named refuses its records."),
+    "transaction.remove.expired.transaction.cleanup.interval.ms": Setting(
+        "3600000", _at_least(1), "milliseconds",
+        "How long until the broker looks again for transactional ids that it forgets."),
+    "transaction.state.log.min.isr": Setting(
+        "1", _at_least(1, 1), _ONE_NODE,
+        "The replicas of __transaction_state that a write waits for."),
+    "transaction.state.log.num.partitions": Setting(
+        "1", _at_least(1, 1), _ONE_PARTITION,
+        "The partitions of __transaction_state."),
+    "transaction.state.log.replication.factor": Setting(
+        "1", _at_least(1, 1), _ONE_NODE,
+        "The replicas of __transaction_state."),
     "transaction.state.log.segment.bytes": Setting(
-        "4194304", _at_least(1024, 2**31 - 1), "a size of at least 1024 bytes"
-    ),
-    "transaction.two.phase.commit.enable": Setting("true", _boolean, _SWITCH),
-    "transactional.id.expiration.ms": Setting("604800000", _at_least(1), "milliseconds"),
-}
+        "4194304", _at_least(1024, 2**31 - 1), "a size of at least 1024 bytes",
+        "The size at which a segment of __transaction_state is full."),
+    "transaction.two.phase.commit.enable": Setting(
+        "true", _boolean, _SWITCH,
+        "Whether producers may ask for two-phase commit: transactions that never time out."),
+    "transactional.id.expiration.ms": Setting(
+        "604800000", _at_least(1), "milliseconds",
+        "How long a transactional id that does nothing is remembered."),
+}  # fmt: skip
 """Defaults are Kafka's, but for transaction.two.phase.commit.enable (docs/decisions/0004),
 offsets.topic.segment.bytes and transaction.state.log.segment.bytes (0007), and what is 1 on one node."""
+
+
+_OPTIONS = {"log.dir": "--data-dir", "log.dirs": "--data-dir", "listeners": "--listen"}
+_PAGE = "docs/reference/settings.md"
+
+
+def _unknown(key: str) -> str:
+    """What to say of a setting that there is not."""
+    if key in _OPTIONS:
+        return f"unknown broker setting {key!r}: the option {_OPTIONS[key]} says that"
+    topics = TOPIC_SETTINGS.get(key)
+    if topics is not None and topics.broker:
+        return f"unknown broker setting {key!r}: topics have it; their default is the broker's {topics.broker[0].name}"
+    close = get_close_matches(key, SETTINGS, n=3)
+    meant = f"; did you mean {', '.join(close)}?" if close else ";"
+    return f"unknown broker setting {key!r}{meant} {_PAGE} lists all"
 
 
 @dataclass(frozen=True)
@@ -151,12 +232,13 @@ class BrokerOptions:
             raise ConfigurationError(f"durability {self.durability!r}: use fsync or os")
         for key in self.config:
             if key not in SETTINGS:
-                raise ConfigurationError(f"unknown broker setting {key!r}; known are: {', '.join(SETTINGS)}")
+                raise ConfigurationError(_unknown(key))
         for key in SETTINGS:
             self._value(key)
         if self.host in _WILDCARDS and self.advertised is None:
             raise ConfigurationError(
-                f"listening on {self.host}: clients cannot connect to that; set advertised.listeners to what they can"
+                f"listening on {self.host}: clients cannot connect to that; say what they can connect to: "
+                "--config advertised.listeners=PLAINTEXT://HOST:PORT"
             )
 
     def number(self, key: str) -> int:
@@ -228,15 +310,15 @@ class BrokerOptions:
             raise ConfigurationError(f"broker setting {key}={text}: expected {setting.expects}") from None
 
 
-def parse_listen(text: str) -> tuple[str, int]:
-    """HOST and PORT of ``HOST:PORT``; an IPv6 host stands in brackets.
+def parse_listen(text: str, what: str = "listen address") -> tuple[str, int]:
+    """HOST and PORT of ``HOST:PORT``, which an error calls ``what``; an IPv6 host stands in brackets.
 
     :raises ConfigurationError: if it is nothing like that.
     """
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise ConfigurationError(f"listen address {text!r}: expected HOST:PORT, as 127.0.0.1:9092")
+        raise ConfigurationError(f"{what} {text!r}: expected HOST:PORT, as 127.0.0.1:9092")
     return host, int(port)
 
 

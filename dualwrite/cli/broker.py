@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         durability=arguments.durability,
         config=config,
         ready_file=arguments.ready_file,
-        metrics=parse_listen(arguments.metrics) if arguments.metrics is not None else None,
+        metrics=parse_listen(arguments.metrics, "metrics address") if arguments.metrics is not None else None,
         embedded=arguments.embedded,
     )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

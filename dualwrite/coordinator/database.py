@@ -103,7 +103,8 @@ def require_unit(connection: Connection) -> None:
                 raise
             raise InvalidTransactionStateError(
                 "SQLite ended the transaction of this unit of work inside its block (a statement with OR ROLLBACK, an "
-                "error that was caught, or COMMIT or ROLLBACK as text): what came before is not in the transaction"
+                "error that was caught, or COMMIT or ROLLBACK as text): what came before is not in the transaction; "
+                "after COMMIT as text it is in the database, without its records"
             ) from error
         return
     # psycopg and psycopg2 know it without asking the server.

@@ -153,10 +153,12 @@ def test_an_address_of_the_newer_protocol_is_written_in_brackets(start: Start) -
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
         pytest.skip("this machine has no IPv6")
-    address = start(listen="[::1]:0").address
+    broker = start(listen="[::1]:0")
+    address = broker.address
     assert address.startswith("[::1]:")
     with RawClient(address) as client:
         assert metadata(client).brokers[0].host == "::1"
+    assert f"listening on {address}, " in broker.log.read_text()
 
 
 # --- mistakes
@@ -169,10 +171,15 @@ def test_an_address_of_the_newer_protocol_is_written_in_brackets(start: Start) -
         (("--listen", "9092"), ("listen address '9092'", "HOST:PORT")),
         (("--listen", "localhost:http"), ("listen address 'localhost:http'",)),
         (("--listen", "localhost:70000"), ("listen address 'localhost:70000'",)),
-        (("--listen", "0.0.0.0:0"), ("advertised.listeners",)),
+        (("--metrics", "9090"), ("metrics address '9090'", "HOST:PORT")),
+        (("--listen", "0.0.0.0:0"), ("--config advertised.listeners=PLAINTEXT://HOST:PORT",)),
         (("--listen", "no-such-host.invalid:0"), ("cannot listen on no-such-host.invalid:0",)),
         (("--durability", "perhaps"), ("--durability", "perhaps")),
-        (("--config", "no.such.setting=1"), ("unknown broker setting 'no.such.setting'", "num.partitions")),
+        (("--config", "no.such.setting=1"), ("unknown broker setting 'no.such.setting'", "settings.md lists all")),
+        (("--config", "num.partition=1"), ("did you mean num.partitions",)),
+        (("--config", "retention.ms=1"), ("unknown broker setting 'retention.ms'", "the broker's log.retention.ms")),
+        (("--config", "log.dirs=/x"), ("unknown broker setting 'log.dirs'", "--data-dir")),
+        (("--config", "listeners=/x"), ("unknown broker setting 'listeners'", "--listen")),
         (("--config", "num.partitions"), ("'num.partitions'", "key=value")),
         (("--config", "num.partitions=0"), ("num.partitions=0", "from 1 to 10000")),
         (("--config", "num.partitions=many"), ("num.partitions=many",)),

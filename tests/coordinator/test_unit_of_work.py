@@ -214,6 +214,17 @@ def test_a_transaction_that_sqlite_ended_in_the_block_is_rolled_back_on_both_sid
     assert in_both(sqlite_engine, kafka, "one", "four")
 
 
+def test_the_error_after_commit_as_text_says_that_the_rows_are_in_the_database_without_their_records(
+    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    write_unit(dual_write, "one")
+    told = "after COMMIT as text it is in the database, without its records"
+    with pytest.raises(InvalidTransactionStateError, match=told):
+        run_unit(dual_write, writing("two"), lambda tx: tx.execute(text("COMMIT")))
+    assert stored_values(sqlite_engine) == ["one", "two"]
+    assert (kafka.committed, kafka.ongoing) == (["one"], None)
+
+
 def test_a_savepoint_that_is_open_at_the_end_is_committed_with_the_unit(
     dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka
 ) -> None:

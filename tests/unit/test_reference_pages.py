@@ -8,12 +8,14 @@ import pytest
 
 from dualwrite.broker.api import api_versions
 from dualwrite.broker.api.routes import MODULES, ROUTES, advertised
+from dualwrite.broker.config import SETTINGS
+from dualwrite.broker.core.topic_settings import DYNAMIC_DEFAULTS, TOPIC_SETTINGS
 from dualwrite.wire.apis import ApiKey
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.parametrize("page", ["states", "apis", "metrics"])
+@pytest.mark.parametrize("page", ["states", "apis", "metrics", "settings"])
 def test_a_drawn_page_is_up_to_date(page: str) -> None:
     drawn = runpy.run_path(str(DOCS / "draw.py"))[f"{page}_page"]()
     assert (DOCS / "reference" / f"{page}.md").read_text() == drawn, "run: python docs/draw.py"
@@ -46,3 +48,14 @@ def test_each_apis_specification_begins_with_its_key_and_its_versions() -> None:
         first, last = module.VERSIONS[0], module.VERSIONS[-1]
         versions = f"v{first}-v{last}" if first != last else f"v{first}"
         assert re.match(rf"\w+ \({int(module.KEY)}\), {versions}\b", title), title
+
+
+def test_every_setting_is_on_the_page_with_its_default_and_a_sentence() -> None:
+    page = (DOCS / "reference" / "settings.md").read_text()
+    brokers, _, topics = page.partition("## A topic's")
+    for text, settings in ((brokers, SETTINGS), (topics, TOPIC_SETTINGS)):
+        rows = re.findall(r"^\| `([a-z0-9.]+)` \| (?:`(.*?)`)? *\| (.+?) \| (.*?) \| (.+\.) \|$", text, re.MULTILINE)
+        assert {name: default for name, default, *_ in rows} == {name: each.default for name, each in settings.items()}
+        assert len(rows) == len(settings)
+    running = set(re.findall(r"^\| `([a-z0-9.]+)` \|.*\| while it runs \|", brokers, re.MULTILINE))
+    assert running == set(DYNAMIC_DEFAULTS)

@@ -72,9 +72,8 @@ def broker_entries(broker: BrokerContext) -> Iterator[Entry]:
     for name, setting in sorted(SETTINGS.items()):
         value = given.get(name, setting.default)
         topics = DYNAMIC_DEFAULTS.get(name)
-        documentation = TOPIC_SETTINGS[topics].documentation if topics else f"Expected: {setting.expects}."
         # What is not set has no value, and means what another setting of the same meaning says.
-        yield Entry(name, value or None, topics is None, setting.kind, documentation, _synonyms(name, broker))
+        yield Entry(name, value or None, topics is None, setting.kind, setting.documentation, _synonyms(name, broker))
 
 
 def dynamic_default_entries(broker: BrokerContext) -> Iterator[Entry]:

@@ -24,10 +24,11 @@ class ConfigType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """Which values a setting takes, with the sentence that says so."""
+    """Which values a setting takes, with the sentence that says so, or says why it is ``just_one``."""
 
     says: str
     holds: Callable[[Any], bool]
+    just_one: bool = False
 
 
 ANYTHING = Allowed("any value", lambda value: True)
@@ -58,7 +59,7 @@ def some_of(*values: str) -> Allowed:
 
 def only(value: object, reason: str) -> Allowed:
     """Just ``value``, because of what this broker is."""
-    return Allowed(reason, lambda found: bool(found == value))
+    return Allowed(reason, lambda found: bool(found == value), just_one=True)
 
 
 _RANGES = {
