@@ -9,8 +9,9 @@ from confluent_kafka import TopicPartition as Position
 
 from dualwrite.broker.core.cluster import CreateTopic
 from dualwrite.broker.embedded import EmbeddedBroker
+from dualwrite.broker.log.layout import CLEANER_OFFSET
 from dualwrite.broker.log.settings import LogSettings
-from dualwrite.broker.runtime.compaction import CLEANER_OFFSET, CleanerSettings, Compaction, Pace
+from dualwrite.broker.runtime.compaction import CleanerSettings, Compaction, Pace
 from dualwrite.broker.runtime.partition import Partition
 from dualwrite.ids import ProducerIdentity, TopicPartition
 from dualwrite.records.batch import Record, build_batch

@@ -2,7 +2,7 @@
 
 ``00000000000000000042.log`` is a segment, ``.index``, ``.timeindex`` and ``.txnindex`` go with it, and ``.snapshot`` is
 what the partition knew at that offset, as Kafka names them. Notes are this broker's own (Kafka has one file of each for
-all partitions): ``recovery-point``, ``log-start-offset``, ``cleaned-before``.
+all partitions): ``recovery-point``, ``log-start-offset``, ``cleaned-before``, ``cleaner-offset``.
 """
 
 import re
@@ -22,9 +22,12 @@ INDEXES = (OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX)
 RECOVERY_POINT = "recovery-point"
 LOG_START_OFFSET = "log-start-offset"
 CLEANED_BEFORE = "cleaned-before"
-_NOTES = (RECOVERY_POINT, LOG_START_OFFSET, CLEANED_BEFORE)
+CLEANER_OFFSET = "cleaner-offset"
+"""Where the last cleaning ended (Kafka's cleaner-offset-checkpoint)."""
+_NOTES = (RECOVERY_POINT, LOG_START_OFFSET, CLEANED_BEFORE, CLEANER_OFFSET)
 
-_UNFINISHED = ".tmp"
+UNFINISHED = ".tmp"
+"""What is to become a file in one step is called so until it does."""
 _STEM = re.compile(r"\d{20}")
 
 
@@ -53,7 +56,7 @@ def segment_offsets(directory: Path, names: Iterable[str]) -> list[int]:
 
 def belongs_to_log(name: str) -> bool:
     """True if a file called ``name`` is part of a log, or claims to be, or says something about one."""
-    return name.endswith((LOG, _UNFINISHED)) or name in _NOTES or _STEM.match(name) is not None
+    return name.endswith((LOG, UNFINISHED)) or name in _NOTES or _STEM.match(name) is not None
 
 
 def read_note(files: Files, path: Path) -> int:
@@ -73,7 +76,7 @@ def write_note(files: Files, path: Path, number: int) -> None:
 
 def replace_file(files: Files, path: Path, content: bytes) -> None:
     """Let ``content`` be what the file at ``path`` holds, durably and in one step."""
-    unfinished = path.with_name(path.name + _UNFINISHED)
+    unfinished = path.with_name(path.name + UNFINISHED)
     file = files.open(unfinished)
     file.truncate(0)  # a crash may have left it
     file.append(content)

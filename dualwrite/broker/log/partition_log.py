@@ -264,7 +264,7 @@ class PartitionLog:
 
     def removes_segments(self, offset: int) -> bool:
         """True if :meth:`truncate_before` would remove segments."""
-        return self._segments[0].size > 0 and self._segments[0].next_offset <= offset
+        return self.start_offset < offset and self._segments[0].next_offset <= offset
 
     def truncate_before(self, offset: int) -> None:
         """Let the log begin at ``offset``, durably, and remove the segments that end at or before it (DeleteRecords,

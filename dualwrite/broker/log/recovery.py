@@ -113,13 +113,13 @@ class Recovery:
                 aborted = [each for base in bases if base < offset for each in self._aborted(base, offset)]
             except ValueError as error:
                 self.repairs.append(f"snapshot at offset {offset}: {error}")
+                self._stored_aborted.clear()
                 continue
             if offset < self.recovery_point and not self.repairs:
                 self.repairs.append(f"no snapshot at offset {self.recovery_point}: replayed from offset {offset}")
             self._on_snapshot(offset, producers, [each for each in aborted if each.last_offset >= self.start_offset])
             return offset
         self.repairs.append(f"no snapshot up to offset {self.recovery_point} can be used: everything was replayed")
-        self._stored_aborted.clear()
         return bases[0]
 
     def _aborted(self, base_offset: int, before: int) -> list[EndedTransaction]:

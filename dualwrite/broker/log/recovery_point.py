@@ -35,6 +35,13 @@ class IndexEntries:
     kept: int
     data: bytes
 
+    def write(self, files: Files, path: Path) -> None:
+        """Bring them to the file at ``path``, in one step: a start may go by what is there until now."""
+        file = files.open(path)
+        if self.data or file.size() > self.kept:  # what is longer is of a time that a crash took back
+            replace_file(files, path, file.read(0, self.kept) + self.data)
+        file.close()
+
 
 class PendingIndexes:
     """What the index files of one segment lack, now. Made by the log's owner, written by any thread."""
@@ -53,17 +60,13 @@ class PendingIndexes:
         )
         segment.stored = (len(index.offsets), len(index.times), transactions + len(aborted))
 
-    def write(self, files: Files) -> None:
-        """Bring them to the disk; their names need a sync of the directory still."""
+    def write(self, files: Files, ending: str = "") -> None:
+        """Bring them to the disk; the names of empty files need a sync of the directory still.
+
+        :param ending: what the files' names end with after their suffixes.
+        """
         for entries in self._entries:
-            file = files.open(self._segment.path.with_suffix(entries.suffix))
-            is_longer = file.size() > entries.kept
-            if is_longer:  # of a time that a crash took back
-                file.truncate(entries.kept)
-            if entries.data:
-                file.append(entries.data)
-                file.sync()
-            file.close()
+            entries.write(files, self._segment.path.with_suffix(entries.suffix + ending))
         if self._is_sealed:
             self._segment.read_index_from_disk()
 

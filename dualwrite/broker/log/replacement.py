@@ -1,8 +1,9 @@
 """One segment in place of several: what a cleaner writes, and how it comes into the log (Kafka: UnifiedLog's
 replaceSegments).
 
-The new segment is written as ``BASE.cleaned``, which a start removes. Once it is on disk it is renamed to
-``BASE.END.swap``: from then on it stands for everything from BASE to END, and a start finishes what a crash left.
+The new segment is written as ``BASE.cleaned``, its indexes as ``BASE.index.cleaned`` and so on, which a start removes.
+Once all are on disk the segment is renamed to ``BASE.END.swap``: from then on they stand for everything from BASE to
+END, and a start finishes what a crash left.
 """
 
 import re
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dualwrite.broker.facts.transaction_index import EndedTransaction
-from dualwrite.broker.log.layout import INDEXES, LOG, name_at, offsets_of
+from dualwrite.broker.log.layout import INDEXES, LOG, UNFINISHED, name_at, offsets_of
 from dualwrite.broker.log.recovery_point import PendingIndexes
 from dualwrite.broker.log.segment import Segment
 from dualwrite.broker.log.settings import LogSettings
@@ -70,25 +71,26 @@ def swap_in(files: Files, directory: Path, replacement: Replacement, aborted: Se
 
     :param aborted: the aborted transactions whose markers were in the old segments.
     """
+    # Without its marker a consumer would skip the producer's later transactions.
+    kept = [each for each in aborted if each.last_offset in replacement.control_offsets]
+    PendingIndexes(replacement.segment, kept).write(files, CLEANED)
+    files.sync_directory(directory)
     name = f"{replacement.base_offset:020}.{replacement.end_offset:020}.swap"
     files.rename(replacement.segment.path, name)
     files.sync_directory(directory)
     _complete(files, directory, name)
     replacement.segment.path = directory / name_at(replacement.base_offset, LOG)
-    # Without its marker a consumer would skip the producer's later transactions.
-    kept = [each for each in aborted if each.last_offset in replacement.control_offsets]
-    PendingIndexes(replacement.segment, kept).write(files)
-    files.sync_directory(directory)
     return replacement.segment
 
 
 def finish_replacements(files: Files, directory: Path) -> None:
-    """Remove the segments that a crash left unfinished, and put those in place that were finished."""
+    """Put the segments in place that were finished, and remove every file that a crash left unfinished."""
     for name in files.list(directory):
-        if name.endswith(CLEANED):
-            files.remove(directory / name)
-        elif _SWAP.fullmatch(name):
+        if _SWAP.fullmatch(name):
             _complete(files, directory, name)
+    for name in files.list(directory):
+        if name.endswith((CLEANED, UNFINISHED)):
+            files.remove(directory / name)
 
 
 def _complete(files: Files, directory: Path, swap: str) -> None:
@@ -96,11 +98,12 @@ def _complete(files: Files, directory: Path, swap: str) -> None:
     assert match is not None
     base, end = int(match[1]), int(match[2])
     names = files.list(directory)
-    # First and for good: an index of an old segment must never be taken for one of the new.
+    for suffix in (*INDEXES, LOG):
+        _remove(files, directory, [each for each in offsets_of(names, suffix) if base < each < end], suffix)
     for suffix in INDEXES:
-        _remove(files, directory, [each for each in offsets_of(names, suffix) if base <= each < end], suffix)
-    _remove(files, directory, [each for each in offsets_of(names, LOG) if base < each < end], LOG)
-    files.sync_directory(directory)
+        if name_at(base, suffix) + CLEANED in names:
+            files.rename(directory / (name_at(base, suffix) + CLEANED), name_at(base, suffix))
+    files.sync_directory(directory)  # an index of an old segment must never be taken for one of the new
     files.rename(directory / swap, name_at(base, LOG))
     files.sync_directory(directory)
 

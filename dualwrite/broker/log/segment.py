@@ -97,23 +97,24 @@ class Segment:
         if len(index.times):
             self.max_timestamp, self._max_timestamp_offset = index.times[-1], index.time_offsets[-1]
         first = self.size = index.last_position
+        if first < 0:
+            raise MalformedBatchError(f"batch at byte {first}")
         while self.size < file_size and self.next_offset < bound:
             header = peek_header(*window.at(self.size, HEADER_SIZE))
             if header.base_offset >= bound:
                 break
             buffer, at = window.at(self.size, header.size)
+            has_new_time = self._note_time(header)
             is_indexed = self.size == first and first > 0
             if (
                 not checksum_matches(header, memoryview(buffer)[at : at + header.size])
                 or header.base_offset < self.next_offset
                 or header.next_offset > bound
                 or (is_indexed and header.last_offset != index.offsets[-1])
-                or (is_indexed and header.max_timestamp > self.max_timestamp)
+                or (is_indexed and has_new_time)
                 or self.size - first > interval
             ):
                 raise MalformedBatchError(f"batch at byte {self.size}")
-            if header.max_timestamp > self.max_timestamp:
-                self.max_timestamp, self._max_timestamp_offset = header.max_timestamp, header.last_offset
             self.size += header.size
             self.next_offset = header.next_offset
         if (first and self.size == first) or (self.index is not self.growing_index and self.size < file_size):
@@ -129,7 +130,7 @@ class Segment:
 
     def read_index_from_disk(self) -> None:
         """Look up in the files what is in memory until now, of a sealed segment. May be called from another thread."""
-        self.index = StoredIndex(self._files, self.path, self.base_offset)
+        self.index, self.growing_index = StoredIndex(self._files, self.path, self.base_offset), GrowingIndex()
 
     @property
     def is_stored(self) -> bool:
@@ -283,9 +284,7 @@ class Segment:
         return self._file
 
     def _add(self, header: BatchHeader, settings: LogSettings) -> None:
-        if header.record_count and header.max_timestamp > self.max_timestamp:  # a cleaner may have emptied the batch
-            self.max_timestamp = header.max_timestamp
-            self._max_timestamp_offset = header.last_offset
+        self._note_time(header)
         if not self.size:
             self.first_timestamp = header.max_timestamp
         elif self.size - self.index.last_position > settings.index_interval_bytes:
@@ -293,6 +292,13 @@ class Segment:
             self.growing_index.add_time(self.max_timestamp, self._max_timestamp_offset)
         self.size += header.size
         self.next_offset = header.next_offset
+
+    def _note_time(self, header: BatchHeader) -> bool:
+        """Take the batch's timestamp in; True if it is the highest so far. One that a cleaner emptied has none."""
+        is_highest = header.record_count > 0 and header.max_timestamp > self.max_timestamp
+        if is_highest:
+            self.max_timestamp, self._max_timestamp_offset = header.max_timestamp, header.last_offset
+        return is_highest
 
     def _position_of(self, offset: int) -> int:
         """Where the first batch begins that ends at or after ``offset``; the segment's end if there is none."""
@@ -313,6 +319,8 @@ class Segment:
 
     def _begins_before(self, offset: int, position: int, window: "_Window") -> bool:
         """True if a batch is at ``position`` that may be the one with ``offset`` or an earlier one."""
+        if not 0 <= position < self.size:
+            return False
         try:
             header = peek_header(*window.at(position, HEADER_SIZE))
         except MalformedBatchError:

@@ -19,7 +19,7 @@ from dualwrite.broker.core.topic_configs import TopicConfig
 from dualwrite.broker.facts.transaction_index import EndedTransaction
 from dualwrite.broker.log.cleaner import Cleaned, Plan, clean
 from dualwrite.broker.log.compaction import AbortedRange, ActiveProducer
-from dualwrite.broker.log.layout import read_note, write_note
+from dualwrite.broker.log.layout import CLEANER_OFFSET, read_note, write_note
 from dualwrite.broker.log.segment import Segment
 from dualwrite.broker.runtime.cluster import Cluster
 from dualwrite.broker.runtime.flusher import Flusher
@@ -28,9 +28,6 @@ from dualwrite.ports import Clock, Files
 from dualwrite.records.header import MalformedBatchError
 
 logger = logging.getLogger(__name__)
-
-CLEANER_OFFSET = "cleaner-offset"
-"""A note beside a log: where its last cleaning ended (Kafka's cleaner-offset-checkpoint)."""
 
 _NO_LIMIT = 2**63 - 1
 _WORK_SECONDS, _REST_SECONDS = 0.002, 0.002
