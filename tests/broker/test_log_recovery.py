@@ -279,10 +279,15 @@ def test_files_that_are_no_logs_are_left_alone(place: tuple[Files, Path]) -> Non
     log.close()
 
 
-def test_a_log_may_begin_above_zero(place: tuple[Files, Path]) -> None:
+def test_a_log_without_its_first_segment_is_refused_until_somebody_says_where_it_begins(
+    place: tuple[Files, Path],
+) -> None:
     files, directory = place
     batches = two_segments(files, directory)
     files.remove(directory / FIRST.name)
+    with pytest.raises(CorruptLogError, match=r"no segment precedes it, but the log was to begin at 0.*write 2 "):
+        opened(files, directory)
+    image(files, directory / "log-start-offset", b"2\n")
     log = opened(files, directory)
     assert (log.start_offset, log.end_offset, whole(log)) == (2, 4, b"".join(batches[2:]))
     log.close()

@@ -114,8 +114,21 @@ def test_a_log_that_ends_before_its_start_is_refused() -> None:
     log.truncate_before(5)
     segment = files.open(DIRECTORY / f"{4:020}.log")
     segment.truncate(10)
-    with pytest.raises(CorruptLogError, match="ends at offset 4, but the log was to begin at 5"):
+    with pytest.raises(CorruptLogError, match="at offset 4, but the log was to begin at 5"):
         opened(files)
+    assert segment.size() == 10
+
+
+def test_a_start_that_is_another_logs_removes_nothing() -> None:
+    files = MemoryFiles()
+    log = log_of(files, [1000] * 6)
+    log.sync()
+    before = segments(files)
+    note = files.open(DIRECTORY / "log-start-offset")
+    note.append(b"1000\n")
+    with pytest.raises(CorruptLogError, match="at offset 6, but the log was to begin at 1000"):
+        opened(files)
+    assert segments(files) == before
 
 
 def test_a_start_beyond_the_end_is_a_mistake_of_the_caller() -> None:

@@ -66,9 +66,11 @@ def test_a_new_topic_does_not_show_what_a_crash_left_of_one_that_nobody_was_told
         leftover.sync()
         foreign = DATA_DIR / "t-0" / "notes.txt"
         files.open(foreign).append(b"not a segment")
+        files.open(DATA_DIR / "t-0" / "cleaner-offset").append(b"1\n")
         rooms = await opened(files)
         rooms.cluster.create_topic(CreateTopic("t", 1))
         assert read_log(rooms.partition(0)) == []
+        assert "cleaner-offset" not in files.list(DATA_DIR / "t-0")
         append(rooms.partition(0), b"first")
         await rooms.flusher.barrier()
         reopened = (await opened(files.power_cut(random.Random(3)))).partition(0)

@@ -72,33 +72,30 @@ class Recovery:
         self._files.make_directory(self._directory)
         finish_replacements(self._files, self._directory)
         self.recovery_point = read_recovery_point(self._files, self._directory)
-        noted_start = read_note(self._files, self._directory / LOG_START_OFFSET)
+        self.start_offset = read_note(self._files, self._directory / LOG_START_OFFSET)
         self.cleaned_before = read_note(self._files, self._directory / CLEANED_BEFORE)
-        bases = segment_offsets(self._directory, self._files.list(self._directory)) or [noted_start]
-        bases = self._without_deleted(bases, noted_start)
-        self.start_offset = max(noted_start, bases[0])
+        found = segment_offsets(self._directory, self._files.list(self._directory)) or [self.start_offset]
+        if found[0] > self.start_offset:
+            raise CorruptLogError(
+                f"{self._path(found[0])}: no segment precedes it, but the log was to begin at {self.start_offset}."
+                f" Restore what is missing, or write {found[0]} and a line feed into"
+                f" {self._directory / LOG_START_OFFSET} to lose it"
+            )
+        bases = [base for base, following in pairwise(found) if following > self.start_offset] + found[-1:]
         self.replayed_from = self._restore(bases)
         for base_offset, following in pairwise(bases):
             self._open_earlier(base_offset, following)
         self._open_last(bases[-1])
-        end_offset = self.segments[-1].next_offset
-        if end_offset < self.start_offset:
-            raise CorruptLogError(
-                f"{self._path(bases[-1])}: ends at offset {end_offset}, but the log was to begin at {self.start_offset}"
-            )
+        self._remove_leftovers(bases)
+        # A killed process may have left names that are still in the page cache only.
+        self._files.sync_directory(self._directory)
 
-    def _without_deleted(self, bases: list[int], start_offset: int) -> list[int]:
-        """The base offsets without those of segments that a crash kept from being removed; indexes without a segment
-        go too."""
-        kept = [base for base, following in pairwise(bases) if following > start_offset]
-        kept.append(bases[-1])
-        for base in bases[: len(bases) - len(kept)]:
-            remove_segment(self._files, self._directory, base)
+    def _remove_leftovers(self, bases: Sequence[int]) -> None:
+        """Remove the segments below the log's start that a crash kept from being removed, and indexes without one."""
         names = self._files.list(self._directory)
-        for suffix in INDEXES:
-            for stray in set(offsets_of(names, suffix)).difference(bases):
-                self._files.remove(self._directory / name_at(stray, suffix))
-        return kept
+        for suffix in (*INDEXES, LOG):
+            for leftover in set(offsets_of(names, suffix)).difference(bases):
+                self._files.remove(self._directory / name_at(leftover, suffix))
 
     def _restore(self, bases: Sequence[int]) -> int:
         """Report the newest snapshot that can be used, and return its offset; that of the first segment if there is
@@ -167,10 +164,13 @@ class Recovery:
                 f"{segment.path}: {damage}; it was whole up to offset {self.recovery_point} at the last recovery"
                 f" point. Restore it from a copy, or remove {self._directory / RECOVERY_POINT} to lose what follows"
             )
+        if segment.next_offset < self.start_offset:
+            raise CorruptLogError(
+                f"{segment.path}: {damage}, at offset {segment.next_offset}, but the log was to begin at"
+                f" {self.start_offset}"
+            )
         self.cut_bytes = segment.cut_tail()
-        # A killed process may have left bytes and a name that are still in the page cache only.
-        segment.sync()
-        self._files.sync_directory(self._directory)
+        segment.sync()  # a killed process may have left bytes that are still in the page cache only
 
     def _open_segment(self, base_offset: int, following: int | None) -> Segment:
         """The segment, its batches below the snapshot taken from its indexes if they can be."""
