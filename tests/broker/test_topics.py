@@ -7,7 +7,7 @@ import pytest
 
 from dualwrite.broker.api.context import NODE_ID
 from dualwrite.broker.embedded import EmbeddedBroker
-from dualwrite.wire.apis import CreateTopicsRequest, MetadataRequest
+from dualwrite.wire.apis import ApiKey, CreateTopicsRequest, MetadataRequest
 from dualwrite.wire.error_codes import ErrorCode
 from tests.broker.calls import (
     ask_for_topics,
@@ -21,7 +21,7 @@ from tests.broker.calls import (
     unique,
     wanted_topic,
 )
-from tests.broker.raw import RawClient
+from tests.broker.raw import PATIENCE_SECONDS, RawClient
 
 # --- Metadata
 
@@ -236,3 +236,18 @@ def test_topics_and_their_ids_survive_a_kill(broker: EmbeddedBroker) -> None:
         assert read_all(client, name, partition=1) == [b"v"]
         assert produce(client, name, batch([b"x" * 200])).error_code == ErrorCode.MESSAGE_TOO_LARGE
         assert ask_for_topics(client, wanted_topic(name))[0].error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+def test_nobody_waits_for_a_request_of_many_topics(broker: EmbeddedBroker) -> None:
+    with RawClient(broker.bootstrap_servers) as client, RawClient(broker.bootstrap_servers) as bystander:
+        metadata(bystander)
+        topics = [wanted_topic(f"many-{number}") for number in range(3000)]
+        correlation = client.send(CreateTopicsRequest(topics=topics, timeout_ms=1000, validate_only=True), 7)
+        metadata(bystander)
+        metadata(bystander)
+        client.give_up_after(0.0)
+        with pytest.raises(BlockingIOError):
+            client.receive_frame()
+        client.give_up_after(PATIENCE_SECONDS)
+        results = client.receive(ApiKey.CREATE_TOPICS, 7, correlation).topics
+        assert [(result.name, result.error_code) for result in results] == [(topic.name, 0) for topic in topics]
