@@ -3,6 +3,7 @@
 ``python docs/draw.py`` does it. A test compares the pages with what this would write.
 """
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -327,14 +328,19 @@ def _what_works(key: ApiKey, last: int) -> str:
     return "partial: " + "; ".join(missing) if missing else "all"
 
 
+_NO_ACL = re.compile(r"\s+ACL:\s+none(\s+yet)?\.(?=\s|$)")
+
+
 def _apis() -> Iterator[str]:
     yield "## Each API"
+    yield ""
+    yield "There are no ACLs yet: whoever can connect may ask for everything."
     yield ""
     for module in sorted((*MODULES, api_versions), key=lambda module: int(module.KEY)):
         title, _, specification = (module.__doc__ or "").strip().partition("\n")
         yield f"### {title.rstrip('.')}"
         yield ""
-        yield from specification.strip().replace("``", "`").splitlines()
+        yield from _NO_ACL.sub("", specification.strip()).replace("``", "`").splitlines()
         yield ""
 
 

@@ -72,7 +72,7 @@ def _carried_out(words: Sequence[str]) -> int:
         extra = _EXTRAS.get((error.name or "").partition(".")[0])
         if extra is None:
             raise
-        return _failed(f"{error.name} is not installed; install dualwrite[{extra}]")
+        return _failed(f"{error.name} is not installed; install dualwrite[{extra}], or '.[{extra}]' in a clone")
     return code
 
 

@@ -16,6 +16,7 @@ class Deliveries:
         self.acknowledged = 0
         self.failed = 0
         self.first_error: Any = None
+        self.first_topic = ""
         self._first_offsets: dict[TopicPartition, int] = {}
 
     def sent(self) -> None:
@@ -29,10 +30,11 @@ class Deliveries:
         # that one has no offset, the partition cannot serve as the anchor: a later record is not where it began.
         self._first_offsets.setdefault(partition, offset)
 
-    def refused(self, error: Any) -> None:
-        """A record was given up, for the reason that ``error`` (a KafkaError) gives."""
+    def refused(self, error: Any, topic: str = "") -> None:
+        """A record for ``topic`` was given up, for the reason that ``error`` (a KafkaError) gives."""
         self.failed += 1
-        self.first_error = self.first_error or error
+        if self.first_error is None:
+            self.first_error, self.first_topic = error, topic
 
     @property
     def missing(self) -> int:

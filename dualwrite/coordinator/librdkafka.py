@@ -252,7 +252,9 @@ class LibrdkafkaProducer:
             if is_fenced(error):
                 raise FencedError(f"{sent.failed} {count}: {error.str()}: another producer has taken over")
             if is_permanent(error):
-                raise KafkaRefusedError(f"{sent.failed} {count}: {error.str()}", error.code(), error.name())
+                raise KafkaRefusedError(
+                    f"{sent.failed} {count}: topic {sent.first_topic!r}: {error.str()}", error.code(), error.name()
+                )
             raise PrepareFailedError(f"{sent.failed} {count}: {error.str()} ({error.name()})")
         if sent.missing:
             self._require_session()
@@ -265,7 +267,10 @@ class LibrdkafkaProducer:
         if described is None:
             raise PrepareFailedError(f"{what}: the coordinator does not know it")
         if described.producer != self._session:
-            raise FencedError(f"{what}: it belongs to producer {described.producer} now, not to {self._session}")
+            raise FencedError(
+                f"{what}: it belongs to producer {described.producer} now, not to {self._session}: another process has "
+                f"taken over {self._transactional_id!r}"
+            )
         return described
 
     def _require_ongoing(self) -> ProducerIdentity:
@@ -324,7 +329,7 @@ def _reporter(deliveries: Deliveries, on_delivery: Callable[[Any, Any], None] | 
         if error is None:
             deliveries.delivered(TopicPartition(message.topic(), message.partition()), message.offset())
         else:
-            deliveries.refused(error)
+            deliveries.refused(error, message.topic())
         if on_delivery is not None:
             on_delivery(error, message)
 

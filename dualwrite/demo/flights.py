@@ -63,7 +63,9 @@ def _archive() -> Path:
     try:
         members = files(_PACKAGE) or []
     except PackageNotFoundError:
-        raise ConfigurationError(f"{_PACKAGE} is not installed; install dualwrite[demo]") from None
+        raise ConfigurationError(
+            f"{_PACKAGE} is not installed; install dualwrite[demo], or '.[demo]' in a clone"
+        ) from None
     found = next((member for member in members if member.name == f"{_MEMBER}.zip"), None)
     if found is None:
         raise ConfigurationError(f"{_PACKAGE} has no {_MEMBER}.zip; install {_PACKAGE}==0.0.3")

@@ -24,6 +24,7 @@ from tests.broker.calls import (
     read_all,
     wanted_topic,
 )
+from tests.broker.group_calls import joined_member
 from tests.broker.raw import PATIENCE_SECONDS, RawClient, eventually
 
 COMMAND = [sys.executable, "-m", "dualwrite", "broker"]
@@ -159,6 +160,17 @@ def test_an_address_of_the_newer_protocol_is_written_in_brackets(start: Start) -
     with RawClient(address) as client:
         assert metadata(client).brokers[0].host == "::1"
     assert f"listening on {address}, " in broker.log.read_text()
+
+
+@pytest.mark.parametrize("delay_ms", [0, 1])
+def test_the_log_of_a_first_consumer_speaks_of_no_trouble(start: Start, delay_ms: int) -> None:
+    broker = start("--config", f"group.initial.rebalance.delay.ms={delay_ms}")
+    with RawClient(broker.address) as client:
+        joined_member(client, "g", "t")
+    log = broker.log.read_text()
+    assert "in vain" not in log
+    assert "Empty" not in log
+    assert "group g is Stable in generation 1 with 1 members" in log
 
 
 # --- mistakes

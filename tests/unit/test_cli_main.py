@@ -100,11 +100,11 @@ def test_a_verbs_result_is_the_exit_code(verb: ModuleType) -> None:
         (ConfigurationError("on\nseveral\n  lines"), "dualwrite: on several lines\n"),
         (
             ModuleNotFoundError("No module named 'crc32c'", name="crc32c"),
-            "dualwrite: crc32c is not installed; install dualwrite[broker]\n",
+            "dualwrite: crc32c is not installed; install dualwrite[broker], or '.[broker]' in a clone\n",
         ),
         (
             ModuleNotFoundError("No module named 'psycopg'", name="psycopg"),
-            "dualwrite: psycopg is not installed; install dualwrite[postgresql]\n",
+            "dualwrite: psycopg is not installed; install dualwrite[postgresql], or '.[postgresql]' in a clone\n",
         ),
     ],
 )

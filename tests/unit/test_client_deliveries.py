@@ -30,8 +30,9 @@ def test_a_record_without_a_report_is_missing() -> None:
 def test_the_first_failure_is_the_one_that_is_told() -> None:
     deliveries = Deliveries()
     for reason in ("first", "second"):
-        deliveries.refused(reason)
+        deliveries.refused(reason, f"topic-of-{reason}")
     assert (deliveries.failed, deliveries.first_error) == (2, "first")
+    assert deliveries.first_topic == "topic-of-first"
 
 
 def test_nothing_delivered_has_no_anchor() -> None:

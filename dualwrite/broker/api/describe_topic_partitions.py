@@ -1,8 +1,9 @@
 """DescribeTopicPartitions (75), v0 (KIP-966).
 
-The partitions of topics in the order of their names, a page at a time: as many as the request and
-max.request.partition.size.limit allow, from the cursor on; what did not fit is told as the next cursor. No topics in
-the request means all of them. A cursor that makes no sense is refused for every topic: INVALID_REQUEST. ACL: none yet.
+The partitions of topics in the order of their names, a page at a time: as many as the request allows,
+and 2000 at most (what Kafka has unless it is set; here it cannot be), from the cursor on; what did not fit is told as
+the next cursor. No topics in the request means all of them. A cursor that makes no sense is refused for every topic:
+INVALID_REQUEST. ACL: none yet.
 """
 
 from collections.abc import Sequence

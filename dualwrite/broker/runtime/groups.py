@@ -181,11 +181,16 @@ class GroupCoordinator:
 
     def _time_is_up(self, key: TimerKey) -> None:
         self._timers.pop(key, None)
-        logger.info("group %s has waited in vain for %s %s", key.group, key.kind.value, key.member_id)
+        group = self._log.table.groups.get(key.group)
+        # The first members of an empty group only wait for others: nobody is missing when that is over.
+        if key.kind is not TimerKind.JOIN or group is None or not group.is_initial:
+            logger.info("group %s has waited in vain for %s %s", key.group, key.kind.value, key.member_id)
         self._step(key, -1)
 
 
 def _tell(before: Group | None, group: Group) -> None:
-    if before is None or (before.state, before.generation) != (group.state, group.generation):
+    if before is None and group.state is GroupState.EMPTY:
+        logger.info("group %s is new", group.group_id)
+    elif before is None or (before.state, before.generation) != (group.state, group.generation):
         state, members = group.state.value, len(group.members)
         logger.info("group %s is %s in generation %d with %d members", group.group_id, state, group.generation, members)
