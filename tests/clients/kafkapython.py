@@ -98,7 +98,11 @@ class KafkaPythonConsumer:
         self._consumer.assign([TopicPartition(*place) for place in places])
 
     def subscribe(self, topics: Sequence[str]) -> None:
+        """With the topics' metadata at hand, as the leader would otherwise join a second time once it has them; and
+        kafka-python 3.0.12 stays out of the group for ever if a poll ends while it does that."""
         self._consumer.subscribe(list(topics))
+        for topic in topics:
+            self._consumer.partitions_for_topic(topic)
 
     def assignment(self) -> set[Place]:
         return {(entry.topic, entry.partition) for entry in self._consumer.assignment()}
