@@ -61,7 +61,7 @@ def test_a_batch_that_is_not_fit_does_not_join(client: RawClient) -> None:
     producer = new_producer(client, transactional_id)
     content = {(topic, 0): tx_batch([b"v"], producer), (topic, 1): b"rubbish"}
     (answer,) = client.ask(produce_request(content, transactional_id), 12).responses
-    assert [entry.error_code for entry in answer.partition_responses] == [ErrorCode.NONE, ErrorCode.CORRUPT_MESSAGE]
+    assert [entry.error_code for entry in answer.partition_responses] == [ErrorCode.NONE, ErrorCode.INVALID_RECORD]
     (described,) = describe(client, transactional_id).topics
     assert described.partitions == [0]
 
