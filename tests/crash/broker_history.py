@@ -52,11 +52,14 @@ class History:
         self.units: list[Unit] = []
         self._changed = threading.Condition()
         self._events = 0
+        self._begun: Counter[str] = Counter()
 
     def begins(self, producer: str, writes: dict[int, list[bytes]]) -> Unit:
         """``producer`` is about to write ``writes``."""
         with self._changed:
             self.units.append(Unit(producer, writes))
+            self._begun[producer] += 1
+            self._changed.notify_all()
             return self.units[-1]
 
     def acknowledged(self, unit: Unit, partition: int, values: Sequence[bytes], base_offset: int) -> None:
@@ -80,6 +83,16 @@ class History:
             goal = self._events + count
             came = self._changed.wait_for(lambda: self._events >= goal, PATIENCE_SECONDS)
         assert came, f"the producers make no progress: {count} events were awaited"
+
+    def wait_for_units_of(self, producers: Sequence[str]) -> None:
+        """Return once each of ``producers`` has begun one more unit."""
+        with self._changed:
+            goals = {producer: self._begun[producer] + 1 for producer in producers}
+            came = self._changed.wait_for(
+                lambda: all(self._begun[producer] >= goal for producer, goal in goals.items()), PATIENCE_SECONDS
+            )
+            late = [producer for producer, goal in goals.items() if self._begun[producer] < goal]
+        assert came, f"no progress of {late}"
 
     def fates(self) -> Counter[Fate]:
         """How many units had which fate."""

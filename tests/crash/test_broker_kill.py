@@ -35,6 +35,9 @@ from tests.crash.broker_producers import (
 
 pytestmark = pytest.mark.crash
 
+KILLS_IN_A_ROW = 8
+"""Then everybody may get on once: librdkafka needs longer to begin a session than the broker often lives here."""
+
 
 @pytest.fixture(params=["fsync", "os"])
 def mortal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EmbeddedBroker]:
@@ -51,8 +54,10 @@ def kill_under_load(broker: EmbeddedBroker, workers: Sequence[Worker], history: 
     for worker in workers:
         worker.start()
     try:
-        for _ in range(kills):
+        for kill in range(kills):
             history.wait_for_events(events_between_kills(chance))
+            if kill % KILLS_IN_A_ROW == 0:
+                history.wait_for_units_of([worker.name for worker in workers])
             broker.kill()
             broker.start()
     finally:
