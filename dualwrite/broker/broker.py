@@ -16,7 +16,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.config import BrokerOptions
-from dualwrite.broker.runtime.cluster import Cluster
+from dualwrite.broker.data_dir import refuse_foreign
+from dualwrite.broker.runtime.cluster import JOURNAL_DIRECTORY, Cluster
 from dualwrite.broker.runtime.compaction import Compaction
 from dualwrite.broker.runtime.coordinator import TransactionCoordinator
 from dualwrite.broker.runtime.disk import DiskFiles
@@ -27,7 +28,7 @@ from dualwrite.broker.runtime.meters import Meters
 from dualwrite.broker.runtime.offsets import GroupOffsets
 from dualwrite.broker.runtime.retention import Retention
 from dualwrite.broker.server import Server, listen
-from dualwrite.errors import ConfigurationError
+from dualwrite.errors import ConfigurationError, DualWriteError
 
 if TYPE_CHECKING:
     from dualwrite.broker.metrics_server import MetricsServer
@@ -66,8 +67,8 @@ class SystemEntropy:
 def serve(options: BrokerOptions) -> None:
     """Run a broker until SIGTERM or SIGINT, then stop it cleanly.
 
-    :raises ConfigurationError: if the address cannot be listened on, another broker uses the data directory, or a file
-        cannot be opened or written.
+    :raises ConfigurationError: if the address cannot be listened on, the data directory is used by another broker or
+        made by another program, or a file cannot be opened or written.
     :raises CorruptLogError: if the data directory contradicts itself where it was already acknowledged.
     """
     with _exclusive(options.data_dir, _PREDECESSOR_SECONDS if options.embedded else 0):
@@ -104,13 +105,16 @@ async def _serve(options: BrokerOptions) -> None:
     open_files = _raise_limit_of_open_files()
     try:
         context = _open_rooms(options, flusher, meters, port, open_files // 2)
-    except OSError as error:
+        metrics = _serve_metrics(options.metrics, context) if options.metrics is not None else None
+    except (OSError, DualWriteError) as error:
+        await flusher.close()  # a round may be under way for what the rooms have begun
+        if not isinstance(error, OSError):
+            raise
         raise ConfigurationError(f"cannot open {error.filename or options.data_dir}: {error.strerror}") from None
     finished = await context.coordinator.finish_decided()
     context.groups.start()
     server = Server(context, options.number("socket.request.max.bytes"), max_connections=open_files // 4)
     await server.start(listener)
-    metrics = _serve_metrics(options.metrics, context) if options.metrics is not None else None
     address = f"{_in_url(options.host)}:{port}"
     logger.info(
         "listening on %s, %d topics, %d transactions finished, recovered in %.3f s",
@@ -226,6 +230,7 @@ def _exclusive(data_dir: Path, wait_seconds: float) -> Iterator[None]:
     """Hold the data directory: two brokers on one would destroy it. The lock dies with the process."""
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
+        refuse_foreign(data_dir, JOURNAL_DIRECTORY)
         lock = (data_dir / _LOCK_NAME).open("w")
     except OSError as error:
         raise ConfigurationError(f"data directory {data_dir}: {error.strerror}") from None

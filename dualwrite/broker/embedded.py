@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
+from dualwrite.broker.data_dir import parse_data_dir
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 
 _POLL_SECONDS = 0.01
@@ -30,6 +31,7 @@ class EmbeddedBroker:
     :param durability: ``fsync`` or ``os``, as for ``dualwrite broker``.
     :param config: broker settings by Kafka's names.
     :param start_timeout: seconds to wait until connections are accepted.
+    :raises ConfigurationError: if ``data_dir`` is an empty text.
     """
 
     def __init__(
@@ -41,7 +43,7 @@ class EmbeddedBroker:
         config: Mapping[str, str] | None = None,
         start_timeout: float = 30.0,
     ) -> None:
-        self._data_dir = Path(data_dir)
+        self._data_dir = parse_data_dir(os.fspath(data_dir))
         self._listen = listen
         self._durability = durability
         self._config = dict(config or {})

@@ -7,7 +7,7 @@ from pathlib import Path
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument("--data-dir", required=True, type=Path, metavar="DIR", help="where everything is kept")
+    parser.add_argument("--data-dir", required=True, metavar="DIR", help="where everything is kept")
     parser.add_argument(
         "--listen", default="127.0.0.1:9092", metavar="HOST:PORT", help="port 0 picks a free one (%(default)s)"
     )
@@ -31,11 +31,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the broker until it is told to stop."""
     from dualwrite.broker.broker import serve
     from dualwrite.broker.config import BrokerOptions, parse_config, parse_listen
+    from dualwrite.broker.data_dir import parse_data_dir
 
     host, port = parse_listen(arguments.listen)
     config = parse_config(pair for pairs in arguments.config for pair in pairs)
     options = BrokerOptions(
-        data_dir=arguments.data_dir,
+        data_dir=parse_data_dir(arguments.data_dir),
         host=host,
         port=port,
         durability=arguments.durability,

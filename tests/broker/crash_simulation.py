@@ -244,7 +244,9 @@ def _check_hanging(rooms: Rooms) -> None:
 def _check_identities(rooms: Rooms, history: History) -> None:
     owners: dict[int, str] = {}
     for transactional_id, told in history.identities.items():
-        client = rooms.coordinator.table.entries[transactional_id].client
+        known = rooms.coordinator.table.entries.get(transactional_id)
+        assert known is not None, f"lost transactional id: {transactional_id}, told {told}"
+        client = known.client
         latest = max(one.epoch for one in [client, *told] if one.producer_id == client.producer_id)
         assert latest == client.epoch, f"{transactional_id} was told epoch {latest}, and is at {client}"
     for transactional_id, entry in rooms.coordinator.table.entries.items():

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dualwrite.broker.embedded import EmbeddedBroker
+from dualwrite.errors import ConfigurationError
 from dualwrite.wire.apis import ApiKey
 from dualwrite.wire.error_codes import ErrorCode
 from tests.broker.calls import (
@@ -229,6 +230,45 @@ def test_a_data_directory_that_cannot_be_one_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
     assert f"data directory {tmp_path / 'file'}: " in refused(*in_directory(tmp_path / "file"))
     assert f"data directory {tmp_path / 'file' / 'below'}: " in refused(*in_directory(tmp_path / "file" / "below"))
+
+
+@pytest.mark.parametrize("with_properties", [True, False])
+def test_a_directory_of_another_kafka_is_refused_and_left_as_it_is(tmp_path: Path, with_properties: bool) -> None:
+    log = tmp_path / "t-0" / f"{0:020}.log"
+    log.parent.mkdir()
+    log.write_bytes(b"records")
+    if with_properties:
+        (tmp_path / "meta.properties").touch()
+        (tmp_path / "__cluster_metadata-0").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    line = refused(*in_directory(tmp_path))
+    assert f"data directory {tmp_path} must be empty or dualwrite's own" in line
+    assert str(tmp_path / "meta.properties" if with_properties else log) in line
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_directory_with_other_files_may_be_a_data_directory(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "data" / "release-1").mkdir(parents=True)
+    (tmp_path / "data" / "release-1" / "app.log").touch()
+    with RawClient(start().address) as client:
+        assert metadata(client).cluster_id
+
+
+def test_a_partition_that_was_taken_away_is_named(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    with RawClient(broker.bootstrap_servers) as client:
+        topic = new_topic(client)
+    broker.stop()
+    directory = tmp_path / "broker" / f"{topic}-0"
+    directory.rename(tmp_path / "away")
+    assert f"{directory} is missing" in refused(*in_directory(tmp_path / "broker"))
+    (tmp_path / "away").rename(directory)
+    broker.start()
+
+
+def test_the_current_directory_is_no_data_directory_by_mistake() -> None:
+    assert "data directory '': name one" in refused("--data-dir", "", "--listen", "127.0.0.1:0")
+    with pytest.raises(ConfigurationError, match="data directory '': name one"):
+        EmbeddedBroker("")
 
 
 def test_a_ready_file_that_cannot_be_written_is_named_before_anything_starts(tmp_path: Path) -> None:

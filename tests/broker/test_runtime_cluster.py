@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dualwrite.broker.core.cluster import PRODUCER_ID_BLOCK, CreateTopic
-from dualwrite.broker.facts.cluster import ClusterCreated, ProducerIdsReserved, TopicCreated
+from dualwrite.broker.facts.cluster import ClusterCreated, ProducerIdsReserved, TopicCreated, encode_fact
 from dualwrite.broker.log.journal import Journal
 from dualwrite.broker.runtime.cluster import JOURNAL_DIRECTORY
 from dualwrite.errors import CorruptLogError
@@ -80,7 +80,47 @@ def test_a_new_topic_does_not_show_what_a_crash_left_of_one_that_nobody_was_told
     run(main())
 
 
-def test_a_topic_is_not_made_over_a_log_that_has_seen_a_clean_stop() -> None:
+def take_away(files: MemoryFiles, directory: Path) -> None:
+    """What ``rm -r`` does."""
+    for name in files.list(directory):
+        files.remove(directory / name)
+    files.remove_directory(directory)
+
+
+@pytest.mark.parametrize("name", ["t-0", "t-2", "__consumer_offsets-0", "__transaction_state-0"])
+def test_a_directory_that_was_taken_away_is_named_until_it_is_there_again(name: str) -> None:
+    async def main() -> None:
+        files = MemoryFiles()
+        rooms = await opened(files)
+        rooms.cluster.create_topic(CreateTopic("t", 2))
+        rooms.cluster.add_partitions("t", 3, None, False)
+        await rooms.flusher.barrier()
+        take_away(files, DATA_DIR / name)
+        for _ in range(2):
+            with pytest.raises(CorruptLogError, match=f"/data/{name} is missing, .*: restore it from a copy, or make"):
+                Rooms(files)
+        files.make_directory(DATA_DIR / name)
+        assert read_log((await opened(files)).partition(0)) == []
+
+    run(main())
+
+
+def test_a_directory_from_before_the_brokers_own_topics_gets_them() -> None:
+    async def main() -> None:
+        files = MemoryFiles()
+        journal = Journal.open(files, DATA_DIR / JOURNAL_DIRECTORY, lambda record: None)
+        for fact in (ClusterCreated(uuid.UUID(int=7).hex), TopicCreated("t", uuid.UUID(int=1), 1)):
+            journal.append([Record(*encode_fact(fact))])
+        files.make_directory(DATA_DIR / "t-0")
+        assert (await opened(files)).cluster.state.internal == {"__consumer_offsets", "__transaction_state"}
+        take_away(files, DATA_DIR / "__consumer_offsets-0")
+        with pytest.raises(CorruptLogError, match="__consumer_offsets-0 is missing"):
+            Rooms(files)
+
+    run(main())
+
+
+def test_a_topic_is_not_made_over_a_log_that_has_seen_a_clean_stop(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         files = MemoryFiles()
         stray = open_log(files, DATA_DIR / "t-1")
@@ -90,6 +130,8 @@ def test_a_topic_is_not_made_over_a_log_that_has_seen_a_clean_stop() -> None:
         decision = rooms.cluster.create_topic(CreateTopic("t", 2))
         assert decision.error is ErrorCode.INVALID_TOPIC_EXCEPTION
         assert "t-1 holds a log that no topic accounts for" in (decision.message or "")
+        assert rooms.cluster.create_topic(CreateTopic("t", 2)).error is ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert caplog.messages == [decision.message], "once, however often a client asks"
         assert rooms.cluster.create_topic(CreateTopic("t", 1)).fact is not None
         assert open_log(files, DATA_DIR / "t-1").end_offset == 1
 

@@ -21,7 +21,7 @@ from dualwrite.records.header import peek_header, place_batch
 from tests.broker.crash_simulation import simulate
 
 SEEDS = 120
-SEEDS_OF_A_BROKEN_BROKER = 300
+SEEDS_OF_A_BROKEN_BROKER = 500
 
 EVERYTHING = {
     "killed",

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from dualwrite.broker.core.cluster import CreateTopic
+from dualwrite.broker.core.cluster import CreateTopic, TopicDecision
+from dualwrite.broker.runtime.cluster import Cluster
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.broker.runtime.topic_directories import TopicDirectories
+from dualwrite.errors import CorruptLogError
 from dualwrite.testing.files import MemoryFiles
 from tests.broker.simulated import TOPIC, Killed, Rooms, StoppableFiles, append, end_other_tasks, never, read_log, run
 
@@ -92,6 +94,53 @@ def test_files_that_stay_after_the_deletion_would_be_noticed(monkeypatch: pytest
     monkeypatch.setattr(TopicDirectories, "clear", keep)
     with pytest.raises(AssertionError):
         _simulate_all(durable)
+
+
+# --- a fact implies its directories
+
+
+async def grow(files: StoppableFiles, durable: bool, rng: random.Random, told: Told) -> None:
+    """A first start, a topic, and more partitions for it; nothing waits for the disk before the end."""
+    rooms = Rooms(files, Flusher(durable, on_failure=never), rng=rng)
+    await make(rooms, 2, b"old")
+    told.append("made")
+    assert rooms.cluster.add_partitions(TOPIC, 4, None, False).fact is not None
+    await rooms.flusher.barrier()
+    told.append("grown")
+
+
+def grow_all(monkeypatch: pytest.MonkeyPatch, durable: bool) -> set[tuple[str, ...]]:
+    """Let the broker die at every operation of its disk; the second life opens what is left, or raises."""
+
+    def check_growth(rooms: Rooms, told: Told) -> None:
+        topic = rooms.cluster.topic(TOPIC)
+        found = topic.partitions if topic is not None else 0
+        assert found in {0: (0, 2), 1: (2, 4), 2: (4,)}[len(told)]
+
+    monkeypatch.setitem(globals(), "live", grow)
+    monkeypatch.setitem(globals(), "check", check_growth)
+    return _simulate_all(durable)
+
+
+@pytest.mark.parametrize("durable", [True, False], ids=["power-cut", "kill"])
+def test_no_crash_leaves_a_topic_without_its_directories(monkeypatch: pytest.MonkeyPatch, durable: bool) -> None:
+    assert grow_all(monkeypatch, durable) == {(), ("made",), ("made", "grown")}
+
+
+@pytest.mark.parametrize("durable", [True, False], ids=["power-cut", "kill"])
+def test_directories_made_after_the_fact_would_be_noticed(monkeypatch: pytest.MonkeyPatch, durable: bool) -> None:
+    carry_out = Cluster._carry_out
+
+    def fact_first(self: Cluster, decision: TopicDecision, present: int, validate_only: bool) -> TopicDecision:
+        if decision.fact is not None:
+            self._record(decision.fact)
+        with monkeypatch.context() as patch:
+            patch.setattr(self, "_record", lambda fact: None)
+            return carry_out(self, decision, present, validate_only)
+
+    monkeypatch.setattr(Cluster, "_carry_out", fact_first)
+    with pytest.raises(CorruptLogError, match=r"/data/t-\d is missing"):
+        grow_all(monkeypatch, durable)
 
 
 def _simulate_all(durable: bool) -> set[tuple[str, ...]]:

@@ -154,16 +154,20 @@ def test_a_torn_tail_in_one_file_is_cut(killed: KilledBroker, which: int) -> Non
     assert log.read_bytes()[: len(sound)] == sound
 
 
-def test_a_topic_whose_files_were_not_made_yet_is_made_whole(killed: KilledBroker) -> None:
-    """A kill between the journal's record of a topic and the directories of its partitions."""
+def test_partitions_whose_directories_are_gone_are_not_made_anew_unless_somebody_says_so(killed: KilledBroker) -> None:
+    """No kill leaves that: directories are made before the journal knows of their topic."""
     with RawClient(killed.broker.start().bootstrap_servers) as client:
         young = new_topic(client, partitions=3)
     killed.broker.kill()
-    for index in (1, 2):
-        directory = killed.data_dir / f"{young}-{index}"
+    directories = [killed.data_dir / f"{young}-{index}" for index in (1, 2)]
+    for directory in directories:
         for file in directory.iterdir():
             file.unlink()
         directory.rmdir()
+    for directory in directories:
+        with pytest.raises(ConfigurationError, match=f"{directory} is missing"):
+            killed.broker.start()
+        directory.mkdir()
     with RawClient(killed.broker.start().bootstrap_servers) as client:
         assert produce(client, young, batch([b"v"]), partition=2).base_offset == 0
     killed.broker.kill()

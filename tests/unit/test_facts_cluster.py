@@ -11,6 +11,7 @@ from dualwrite.broker.facts.cluster import (
     BrokerConfigured,
     ClusterCreated,
     ClusterFact,
+    InternalTopicCreated,
     ProducerIdsReserved,
     TopicCreated,
     TopicDeleted,
@@ -35,6 +36,7 @@ facts = (
     | topics
     | deleted
     | configured
+    | st.builds(InternalTopicCreated, st.sampled_from(["__consumer_offsets", "__transaction_state"]))
 )
 
 

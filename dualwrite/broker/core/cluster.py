@@ -10,6 +10,7 @@ from dualwrite.broker.facts.cluster import (
     BrokerConfigured,
     ClusterCreated,
     ClusterFact,
+    InternalTopicCreated,
     ProducerIdsReserved,
     TopicCreated,
     TopicDeleted,
@@ -82,6 +83,8 @@ class ClusterState:
     """Settings that were given to the running broker, by the node's id, or empty for every node."""
     deleted: dict[str, int] = field(default_factory=dict)
     """Topics that are gone and were not made anew, with the number of partitions whose files a crash may have left."""
+    internal: set[str] = field(default_factory=set)
+    """The broker's own topics that have had their directories."""
     _by_metric_name: dict[str, set[str]] = field(default_factory=dict, repr=False, compare=False)
 
     def apply(self, fact: ClusterFact) -> None:
@@ -92,6 +95,8 @@ class ClusterState:
         elif isinstance(fact, ProducerIdsReserved):
             assert fact.before > self.reserved_before, f"producer ids below {fact.before} were reserved before"
             self.reserved_before = fact.before
+        elif isinstance(fact, InternalTopicCreated):
+            self.internal.add(fact.name)
         elif isinstance(fact, BrokerConfigured):
             self.broker_configs[fact.node] = fact.configs
         elif isinstance(fact, TopicDeleted):

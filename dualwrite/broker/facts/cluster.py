@@ -34,6 +34,13 @@ class TopicDeleted:
 
 
 @dataclass(frozen=True, slots=True)
+class InternalTopicCreated:
+    """The broker's own topic ``name`` has its directory: if it is missing from here on, it was lost."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerConfigured:
     """The settings that were given to the running broker, all of them, by name.
 
@@ -51,7 +58,9 @@ class ProducerIdsReserved:
     before: int
 
 
-ClusterFact = ClusterCreated | TopicCreated | TopicDeleted | BrokerConfigured | ProducerIdsReserved
+ClusterFact = (
+    ClusterCreated | TopicCreated | TopicDeleted | InternalTopicCreated | BrokerConfigured | ProducerIdsReserved
+)
 
 
 def encode_fact(fact: ClusterFact) -> tuple[bytes, bytes | None]:
@@ -62,6 +71,8 @@ def encode_fact(fact: ClusterFact) -> tuple[bytes, bytes | None]:
         return b"producer-ids", _json({"before": fact.before})
     if isinstance(fact, BrokerConfigured):
         return b"broker:" + fact.node.encode(), _json({"configs": dict(fact.configs)})
+    if isinstance(fact, InternalTopicCreated):
+        return b"internal:" + fact.name.encode(), _json({})
     if isinstance(fact, TopicDeleted):
         return _topic_key(fact.name), None
     body: dict[str, object] = {
@@ -88,6 +99,8 @@ def decode_fact(key: bytes, value: bytes | None) -> ClusterFact:
             return ClusterCreated(body["cluster_id"])
         if kind == "producer-ids":
             return ProducerIdsReserved(body["before"])
+        if kind == "internal":
+            return InternalTopicCreated(name)
         if kind == "broker":
             return BrokerConfigured(name, body["configs"])
         if kind == "topic":

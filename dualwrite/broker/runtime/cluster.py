@@ -23,6 +23,7 @@ from dualwrite.broker.facts.cluster import (
     BrokerConfigured,
     ClusterCreated,
     ClusterFact,
+    InternalTopicCreated,
     ProducerIdsReserved,
     TopicCreated,
     TopicDeleted,
@@ -30,10 +31,11 @@ from dualwrite.broker.facts.cluster import (
     encode_fact,
 )
 from dualwrite.broker.log.partition_log import PartitionLog
+from dualwrite.broker.log.settings import LogSettings
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.broker.runtime.journaling import FlushedJournal
 from dualwrite.broker.runtime.partition import Partition, log_settings, replay_into
-from dualwrite.broker.runtime.topic_directories import TopicDirectories
+from dualwrite.broker.runtime.topic_directories import TopicDirectories, stray_message
 from dualwrite.ids import TopicPartition
 from dualwrite.ports import Clock, Entropy, Files
 from dualwrite.records.batch import Record
@@ -81,8 +83,10 @@ class Cluster:
         self.next_producer_id = self.state.reserved_before
         for name, partitions in self.state.deleted.items():
             self._directories.remove(self._directories.paths(name, range(partitions)))
+        known = {**dict.fromkeys(self.state.internal, 1), **{t.name: t.partitions for t in self.state.topics.values()}}
+        self._directories.check(TopicPartition(name, index) for name in known for index in range(known[name]))
         for topic in self.state.topics.values():
-            self._open_partitions(topic)
+            self._partitions[topic.name] = self._open_partitions(topic)
         if not self.state.cluster_id:
             self._record(ClusterCreated(self._new_id().hex))
 
@@ -95,14 +99,13 @@ class Cluster:
             self.state.apply(fact)  # first: it checks, and an illegal fact on disk would forbid every restart
             self._journal.append([Record(*encode_fact(fact), self._clock.wall_ms())])
 
-    def _open_partitions(self, topic: TopicCreated, first: int = 0) -> None:
-        partitions = self._partitions.setdefault(topic.name, [])
-        partitions += [self._open_partition(topic, index) for index in range(first, topic.partitions)]
+    def _open_partitions(self, topic: TopicCreated, first: int = 0) -> list[Partition]:
+        settings = log_settings(topic_config(self.defaults, topic.configs))
+        names = [TopicPartition(topic.name, index) for index in range(first, topic.partitions)]
+        return [self._open_partition(name, settings) for name in names]
 
-    def _open_partition(self, topic: TopicCreated, index: int) -> Partition:
-        name = TopicPartition(topic.name, index)
+    def _open_partition(self, name: TopicPartition, settings: LogSettings) -> Partition:
         state = PartitionState()
-        settings = log_settings(self.config(topic.name))
         log = PartitionLog.open(self._files, self._directories.path(name), settings, replay_into(state), state.restore)
         if log.cut_bytes:
             logger.warning("%s: cut %d bytes that a crash left unfinished", name, log.cut_bytes)
@@ -144,14 +147,13 @@ class Cluster:
         paths = self._directories.paths(topic.name, range(present, topic.partitions))
         stray = self._directories.stray(paths)
         if stray is not None:
-            message = f"{stray} holds a log that no topic accounts for: move it away"
-            return TopicDecision(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
+            return TopicDecision(ErrorCode.INVALID_TOPIC_EXCEPTION, stray_message(stray))
         if not validate_only:
             with self._flusher.critical():
                 self._directories.clear(paths)
+                added = self._open_partitions(topic, present)  # first: who finds the fact must find the directories
             self._record(topic)
-            with self._flusher.critical():
-                self._open_partitions(topic, present)
+            self._partitions.setdefault(topic.name, []).extend(added)
             self._apply_config(topic.name)
         return decision
 
@@ -210,7 +212,10 @@ class Cluster:
             partition.log.settings = log_settings(config)
 
     def add_internal(self, topic: TopicCreated, partition: Partition) -> None:
-        """Make one of the broker's own topics, which has one partition, known under its name and id."""
+        """Make one of the broker's own topics, which has one partition and its directory, known under its name and
+        id."""
+        if topic.name not in self.state.internal:
+            self._record(InternalTopicCreated(topic.name))
         self._internal[topic.name] = topic
         self._partitions[topic.name] = [partition]
 

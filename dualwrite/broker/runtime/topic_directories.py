@@ -2,7 +2,8 @@
 
 A directory may hold what no topic accounts for: a power cut can leave it behind though it lost the topic's creation, or
 a crash can come between the deletion of a topic and that of its files. Nobody was told of what is in there, or it was
-given up; a new topic never sees it.
+given up; a new topic never sees it. The other way round a topic's directories are on disk before it is: one that is
+missing at a start was taken away.
 """
 
 import errno
@@ -12,10 +13,16 @@ from contextlib import suppress
 from pathlib import Path
 
 from dualwrite.broker.log.layout import belongs_to_log, read_recovery_point
+from dualwrite.errors import CorruptLogError
 from dualwrite.ids import TopicPartition
 from dualwrite.ports import Files
 
 logger = logging.getLogger(__name__)
+
+
+def stray_message(path: Path) -> str:
+    """What is said when ``path``, which :meth:`TopicDirectories.stray` found, is in a new topic's way."""
+    return f"{path} holds a log that no topic accounts for: move it away"
 
 
 class TopicDirectories:
@@ -24,6 +31,20 @@ class TopicDirectories:
     def __init__(self, files: Files, data_dir: Path) -> None:
         self._files = files
         self._data_dir = data_dir
+        self._told: set[Path] = set()
+
+    def check(self, partitions: Iterable[TopicPartition]) -> None:
+        """See to it that all of ``partitions`` have their directories.
+
+        :raises CorruptLogError: if one is missing; an empty log in its place would be silent loss.
+        """
+        present = set(self._files.list(self._data_dir))
+        for partition in partitions:
+            if str(partition) not in present:
+                raise CorruptLogError(
+                    f"{self.path(partition)} is missing, with all that was in it: "
+                    "restore it from a copy, or make it as an empty directory to go on without"
+                )
 
     def path(self, partition: TopicPartition) -> Path:
         """The directory of ``partition``."""
@@ -35,8 +56,12 @@ class TopicDirectories:
 
     def stray(self, paths: Sequence[Path]) -> Path | None:
         """One of ``paths``, which are wanted for new partitions, that has seen a clean stop: it is of some topic that
-        was forgotten."""
-        return next((path for path in paths if read_recovery_point(self._files, path)), None)
+        was forgotten. The log is told of it once: a client that asks for a topic and so makes it is told no reason."""
+        found = next((path for path in paths if read_recovery_point(self._files, path)), None)
+        if found is not None and found not in self._told:
+            self._told.add(found)
+            logger.warning("%s", stray_message(found))
+        return found
 
     def clear(self, paths: Sequence[Path]) -> None:
         """Remove what would pass for the log of new partitions in ``paths``, durably."""
