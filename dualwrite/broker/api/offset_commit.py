@@ -8,52 +8,26 @@ which does not know that). RetentionTimeMs of v2-v4 is ignored in favour of offs
 topics are named by id. ACL: none yet.
 """
 
+from dualwrite.broker.api.committing import Commit, CommittingVersions
 from dualwrite.broker.api.context import BrokerContext
-from dualwrite.broker.core.offsets import CommitOffsets, Position
-from dualwrite.ids import TopicPartition
+from dualwrite.broker.core.offsets import CommitOffsets
 from dualwrite.wire.apis import ApiKey, Message, OffsetCommitResponse
 from dualwrite.wire.error_codes import ErrorCode
 
 KEY = ApiKey.OFFSET_COMMIT
 VERSIONS = range(2, 11)
 
-_FIRST_WITH_UNKNOWN_GROUPS = 9
-_FIRST_WITH_TOPIC_IDS = 10
+_VERSIONS = CommittingVersions(topic_ids=10, unknown_groups=9)
 
 
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
     """Commit the offsets of the request; each partition is answered by itself."""
-    by_id = version >= _FIRST_WITH_TOPIC_IDS
-    names = [broker.cluster.topic_name(topic.topic_id) if by_id else topic.name for topic in request.topics]
-    positions = {
-        TopicPartition(name, entry.partition_index): _position(entry)
-        for name, topic in zip(names, request.topics, strict=True)
-        if name is not None
-        for entry in topic.partitions
-    }
+    commit = Commit(request, version, _VERSIONS, broker)
     generation, member_id = request.generation_id_or_member_epoch, request.member_id
-    command = CommitOffsets(request.group_id, positions, generation, member_id, request.group_instance_id)
+    command = CommitOffsets(request.group_id, commit.positions(), generation, member_id, request.group_instance_id)
     errors = await broker.offsets.commit(command)
     if any(error is ErrorCode.NONE for error in errors.values()):
         broker.groups.keep_alive(request.group_id, member_id)
     response = OffsetCommitResponse.OffsetCommitResponseTopic
-    partition_response = response.OffsetCommitResponsePartition
-    topics = []
-    for name, topic in zip(names, request.topics, strict=True):
-        results = []
-        for entry in topic.partitions:
-            error = ErrorCode.UNKNOWN_TOPIC_ID if name is None else errors[TopicPartition(name, entry.partition_index)]
-            code = _as_known_to(version, error)
-            results.append(partition_response(partition_index=entry.partition_index, error_code=code))
-        topics.append(response(name=topic.name, topic_id=topic.topic_id, partitions=results))
+    topics = commit.answer(response, response.OffsetCommitResponsePartition, errors)
     return OffsetCommitResponse(throttle_time_ms=0, topics=topics)
-
-
-def _position(entry: Message) -> Position:
-    return Position(entry.committed_offset, entry.committed_leader_epoch, entry.committed_metadata or "")
-
-
-def _as_known_to(version: int, error: ErrorCode) -> ErrorCode:
-    if error is ErrorCode.GROUP_ID_NOT_FOUND and version < _FIRST_WITH_UNKNOWN_GROUPS:
-        return ErrorCode.ILLEGAL_GENERATION
-    return error

@@ -10,6 +10,7 @@ offsets' partition joins the transaction implicitly; before that AddOffsetsToTxn
 
 from collections.abc import Mapping
 
+from dualwrite.broker.api.committing import Commit, CommittingVersions
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.api.joining import TXN_OFFSET_COMMIT, join_transaction
 from dualwrite.broker.core.offsets import CommitOffsets, Position
@@ -21,34 +22,17 @@ from dualwrite.wire.error_codes import ErrorCode
 KEY = ApiKey.TXN_OFFSET_COMMIT
 VERSIONS = range(7)
 
-_FIRST_WITH_UNKNOWN_GROUPS = 6
-_FIRST_WITH_TOPIC_IDS = 6
+_VERSIONS = CommittingVersions(topic_ids=6, unknown_groups=6)
 
 
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
     """Commit the offsets of the request in its transaction; each partition is answered by itself."""
-    by_id = version >= _FIRST_WITH_TOPIC_IDS
-    names = [broker.cluster.topic_name(topic.topic_id) if by_id else topic.name for topic in request.topics]
-    positions = {
-        TopicPartition(name, entry.partition_index): Position(
-            entry.committed_offset, entry.committed_leader_epoch, entry.committed_metadata or ""
-        )
-        for name, topic in zip(names, request.topics, strict=True)
-        if name is not None
-        for entry in topic.partitions
-    }
+    commit = Commit(request, version, _VERSIONS, broker)
+    positions = commit.positions()
     errors = await _commit(request, positions, version, broker) if positions else {}
     await broker.flusher.barrier()
     response = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
-    partition_response = response.TxnOffsetCommitResponsePartition
-    topics = []
-    for name, topic in zip(names, request.topics, strict=True):
-        results = []
-        for entry in topic.partitions:
-            error = ErrorCode.UNKNOWN_TOPIC_ID if name is None else errors[TopicPartition(name, entry.partition_index)]
-            code = _as_known_to(version, error)
-            results.append(partition_response(partition_index=entry.partition_index, error_code=code))
-        topics.append(response(name=topic.name, topic_id=topic.topic_id, partitions=results))
+    topics = commit.answer(response, response.TxnOffsetCommitResponsePartition, errors)
     return TxnOffsetCommitResponse(throttle_time_ms=0, topics=topics)
 
 
@@ -69,9 +53,3 @@ async def _commit(
         is_transactional=True,
     )
     return broker.offsets.commit_now(command, producer)  # nothing may come between the look above and this
-
-
-def _as_known_to(version: int, error: ErrorCode) -> ErrorCode:
-    if error is ErrorCode.GROUP_ID_NOT_FOUND and version < _FIRST_WITH_UNKNOWN_GROUPS:
-        return ErrorCode.ILLEGAL_GENERATION
-    return error

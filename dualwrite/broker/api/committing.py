@@ -1,0 +1,71 @@
+"""What the requests that commit a group's positions have in common: OffsetCommit and TxnOffsetCommit differ in whose
+commit it is, and in their versions."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dualwrite.broker.api.context import BrokerContext
+from dualwrite.broker.core.offsets import Position
+from dualwrite.ids import TopicPartition
+from dualwrite.wire.apis import Message
+from dualwrite.wire.error_codes import ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class CommittingVersions:
+    """What the versions of one API know.
+
+    :param topic_ids: the first that names topics by id.
+    :param unknown_groups: the first that knows GROUP_ID_NOT_FOUND.
+    """
+
+    topic_ids: int
+    unknown_groups: int
+
+    def error(self, error: ErrorCode, version: int) -> ErrorCode:
+        """``error`` as a client of ``version`` knows it."""
+        if error is ErrorCode.GROUP_ID_NOT_FOUND and version < self.unknown_groups:
+            return ErrorCode.ILLEGAL_GENERATION
+        return error
+
+
+class Commit:
+    """The topics of one request, resolved."""
+
+    def __init__(self, request: Message, version: int, versions: CommittingVersions, broker: BrokerContext) -> None:
+        by_id = version >= versions.topic_ids
+        names = (broker.cluster.topic_name(topic.topic_id) if by_id else topic.name for topic in request.topics)
+        self._topics: list[tuple[str | None, Message]] = list(zip(names, request.topics, strict=True))
+        self._error: Callable[[ErrorCode], ErrorCode] = lambda error: versions.error(error, version)
+
+    def positions(self) -> dict[TopicPartition, Position]:
+        """The positions in the topics that exist; no metadata is empty metadata."""
+        return {
+            TopicPartition(name, entry.partition_index): Position(
+                entry.committed_offset, entry.committed_leader_epoch, entry.committed_metadata or ""
+            )
+            for name, topic in self._topics
+            if name is not None
+            for entry in topic.partitions
+        }
+
+    def answer(self, response: Any, partition_response: Any, errors: Mapping[TopicPartition, ErrorCode]) -> list[Any]:
+        """The answer for each topic, in the message classes of the API: ``errors`` for those that exist."""
+
+        def code(name: str | None, index: int) -> ErrorCode:
+            return ErrorCode.UNKNOWN_TOPIC_ID if name is None else self._error(errors[TopicPartition(name, index)])
+
+        return [
+            response(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=[
+                    partition_response(
+                        partition_index=entry.partition_index, error_code=code(name, entry.partition_index)
+                    )
+                    for entry in topic.partitions
+                ],
+            )
+            for name, topic in self._topics
+        ]
