@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 _LAYOUT = struct.Struct(">hqqqq")
+ENTRY_SIZE = _LAYOUT.size
+"""Bytes that each aborted transaction takes."""
 _VERSION = 0
 
 

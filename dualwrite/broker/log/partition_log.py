@@ -78,8 +78,8 @@ class PartitionLog:
         """The log in ``directory``, which is made if it is missing.
 
         Calls ``on_batch(header, body)`` for every batch in order; ``body`` is the whole batch for a control batch and
-        None for any other. A torn tail is cut from the last segment, whose checksums are verified; of earlier segments
-        only the headers are read. On return everything that was reported is durable.
+        None for any other. A torn tail is cut from the last segment, whose checksums are verified where it is read; of
+        earlier segments only the headers are. On return everything that was reported is durable.
 
         :param on_snapshot: called first with what was known at the last recovery point, if it can be trusted; then only
             what follows is read and reported. None for who wants every batch.

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dualwrite.broker.facts.transaction_index import EndedTransaction, encode_aborted
+from dualwrite.broker.facts.transaction_index import ENTRY_SIZE, EndedTransaction, encode_aborted
+from dualwrite.broker.log.index import OFFSET_ENTRY, TIME_ENTRY
 from dualwrite.broker.log.layout import (
     OFFSET_INDEX,
     RECOVERY_POINT,
@@ -54,9 +55,9 @@ class PendingIndexes:
         index = segment.growing_index
         base_offset = segment.base_offset
         self._entries = (
-            IndexEntries(OFFSET_INDEX, offsets * 8, index.offset_entries(offsets, base_offset)),
-            IndexEntries(TIME_INDEX, times * 12, index.time_entries(times, base_offset)),
-            IndexEntries(TRANSACTION_INDEX, transactions * 34, encode_aborted(aborted)),
+            IndexEntries(OFFSET_INDEX, offsets * OFFSET_ENTRY.size, index.offset_entries(offsets, base_offset)),
+            IndexEntries(TIME_INDEX, times * TIME_ENTRY.size, index.time_entries(times, base_offset)),
+            IndexEntries(TRANSACTION_INDEX, transactions * ENTRY_SIZE, encode_aborted(aborted)),
         )
         segment.stored = (len(index.offsets), len(index.times), transactions + len(aborted))
 

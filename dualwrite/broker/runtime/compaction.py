@@ -133,7 +133,7 @@ def plan_for(partition: Partition, config: TopicConfig, first_dirty: int, now_ms
     :param dedupe_bytes: what the keys may take.
     """
     sealed = list(partition.log.sealed_segments())
-    before = min(partition.state.last_stable_offset, sealed[-1].next_offset if sealed else 0)
+    before = min(partition.last_stable_offset, sealed[-1].next_offset if sealed else 0)
     if config.min_compaction_lag_ms:
         young = (each for each in sealed if each.max_timestamp > now_ms - config.min_compaction_lag_ms)
         before = min([before, *(each.base_offset for each in young)])
