@@ -189,6 +189,19 @@ def test_where_the_cleaning_ended_survives_a_restart() -> None:
     run(again())
 
 
+def test_a_damaged_note_of_where_the_cleaning_ended_costs_a_cleaning_and_no_more() -> None:
+    async def main() -> None:
+        house = House(MemoryFiles())
+        house.files.open(DATA_DIR / "c-0" / CLEANER_OFFSET).append(b"garbage")
+        await house.write(b"a", b"a", b"z")
+        await house.compaction.run_once()
+        assert house.left() == [1, 2]
+        note = house.files.reader(DATA_DIR / "c-0" / CLEANER_OFFSET)
+        assert note.read(0, note.size()) == b"2\n"
+
+    run(main())
+
+
 def test_a_batch_that_cannot_be_opened_keeps_the_log_as_it_is() -> None:
     async def main() -> None:
         house = House(MemoryFiles())

@@ -80,13 +80,25 @@ def test_what_came_after_the_clean_stop_is_cut_as_ever() -> None:
     assert (again.end_offset, again.cut_bytes > 0) == (5, True)
 
 
-@pytest.mark.parametrize("note", [b"", b"5", b"\xff\x00\n", b"-5\n", b"five\n"])
-def test_a_note_that_was_not_finished_promises_nothing(note: bytes) -> None:
+@pytest.mark.parametrize(
+    "content", [b"", b"5", b"\xff\x00\n", b"-5\n", b"five\n", b"5\n5\n", b" 5\n", b"9" * 20 + b"\n"]
+)
+@pytest.mark.parametrize("note", ["recovery-point", "log-start-offset", "cleaned-before"])
+def test_a_note_that_is_no_number_is_refused_for_it_is_no_crash(note: str, content: bytes) -> None:
     files = MemoryFiles()
     whole = stopped(files)
-    point = files.open(DIRECTORY / "recovery-point")
-    point.truncate(0)
-    point.append(note)
+    file = files.open(DIRECTORY / note)
+    file.truncate(0)
+    file.append(content)
+    with pytest.raises(CorruptLogError, match=f"{note}: damaged, not one number and a line feed"):
+        opened(files)
+    assert files.reader(SEGMENT).size() == len(whole), "what is there was left alone"
+
+
+def test_a_recovery_point_that_was_removed_promises_nothing() -> None:
+    files = MemoryFiles()
+    whole = stopped(files)
+    files.remove(DIRECTORY / "recovery-point")
     rewrite(files, whole[:-1])
     assert opened(files).end_offset == 4
 

@@ -60,13 +60,20 @@ def belongs_to_log(name: str) -> bool:
 
 
 def read_note(files: Files, path: Path) -> int:
-    """The number that was noted in the file at ``path``, 0 if there is none."""
+    """The number that was noted in the file at ``path``, 0 if there is none.
+
+    :raises CorruptLogError: if the file holds something else. A crash leaves none like that, so nothing may be guessed:
+        from a lost start deleted records would come back.
+    """
     if path.name not in files.list(path.parent):
         return 0
     note = files.reader(path)
     text = note.read(0, note.size())
-    # A note that was left unfinished promises nothing.
-    return int(text) if text.endswith(b"\n") and text.strip().isdigit() else 0
+    if not re.fullmatch(rb"\d{1,19}\n", text):
+        raise CorruptLogError(
+            f"{path}: damaged, not one number and a line feed. Restore it, or remove it to lose what it says"
+        )
+    return int(text)
 
 
 def write_note(files: Files, path: Path, number: int) -> None:

@@ -24,6 +24,7 @@ from dualwrite.broker.log.segment import Segment
 from dualwrite.broker.runtime.cluster import Cluster
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.broker.runtime.partition import Partition
+from dualwrite.errors import CorruptLogError
 from dualwrite.ports import Clock, Files
 from dualwrite.records.header import MalformedBatchError
 
@@ -79,12 +80,20 @@ class Compaction:
             config = self._cluster.config(partition.name.topic)
             if not config.compacts or partition in self._uncleanable:
                 continue
-            first_dirty = read_note(self._files, partition.log.directory / CLEANER_OFFSET)
-            plan = plan_for(partition, config, first_dirty, self._clock.wall_ms(), self._settings.dedupe_bytes)
+            plan = plan_for(
+                partition, config, self._first_dirty(partition), self._clock.wall_ms(), self._settings.dedupe_bytes
+            )
             ratio = dirtiness(plan, config)
             if ratio > 0 and (best is None or ratio > best[0]):
                 best = ratio, partition, plan
         return best and best[1:]
+
+    def _first_dirty(self, partition: Partition) -> int:
+        try:
+            return read_note(self._files, partition.log.directory / CLEANER_OFFSET)
+        except CorruptLogError as error:
+            logger.warning("%s: cleaned from its start: %s", partition.name, error)
+            return 0  # the note saves work, no more
 
     async def _clean(self, partition: Partition, plan: Plan) -> bool:
         """Whether it worked out; if not, there will be another try."""
