@@ -6,10 +6,11 @@ import ssl
 import time
 from collections.abc import Callable
 
-from dualwrite.client.protocol import OPENING_VERSION, ClientProtocol, NoCommonVersionError
+from dualwrite.client.protocol import OPENING_VERSION, ClientProtocol
 from dualwrite.client.sasl import make_mechanism
 from dualwrite.client.settings import ClientSettings, Endpoint
 from dualwrite.client.tls import ssl_context
+from dualwrite.client.versions import NoCommonVersionError
 from dualwrite.errors import ConfigurationError, KafkaRefusedError, KafkaUnavailableError
 from dualwrite.version import __version__
 from dualwrite.wire.apis import APIS, ApiKey, Message
@@ -74,7 +75,7 @@ class BrokerConnection:
         :raises AnswerLostError: if the answer did not come, or made no sense. The request may have been carried out.
         """
         try:
-            version = self._protocol.version_of(api_key, floor, cap)
+            version = self._protocol.versions.of(api_key, floor, cap)
         except NoCommonVersionError as error:
             code = ErrorCode.UNSUPPORTED_VERSION
             raise KafkaRefusedError(f"broker {self.endpoint}: {error}", code, code.name) from error
@@ -84,7 +85,7 @@ class BrokerConnection:
     def offers(self, api_key: ApiKey, version: int) -> bool:
         """True if the broker advertised ``version`` of ``api_key``."""
         try:
-            return self._protocol.version_of(api_key, floor=version, cap=version) == version
+            return self._protocol.versions.of(api_key, floor=version, cap=version) == version
         except NoCommonVersionError:
             return False
 

@@ -1,14 +1,21 @@
 """The client's end of one connection, sans-I/O: messages go in and bytes come out, bytes go in and messages come out.
 
-A driver (``connection.py`` is the blocking one) writes what :meth:`ClientProtocol.send` returns, feeds what it reads,
+``node.py`` opens a connection over it. Its driver writes what :meth:`ClientProtocol.send` returns, feeds what it reads,
 and takes the responses. One request is answered after another, in order, as Kafka promises for a connection.
 """
 
 from collections import deque
 from typing import NamedTuple
 
-from dualwrite.wire.apis import APIS, ApiKey, Message
-from dualwrite.wire.codec import MalformedMessageError, read_response, read_response_correlation, write_request
+from dualwrite.client.versions import NO_VERSIONS, VersionRange, Versions
+from dualwrite.wire.apis import ApiKey, Message
+from dualwrite.wire.codec import (
+    MalformedMessageError,
+    read_response,
+    read_response_correlation,
+    refuse_nulls,
+    write_request,
+)
 from dualwrite.wire.error_codes import ErrorCode
 from dualwrite.wire.frames import SIZE_PREFIX, frame_size, with_size
 
@@ -21,17 +28,6 @@ know yet, and would cost a round trip more with every broker before Apache Kafka
 
 _CORRELATION_MASK = 0x7FFFFFFF
 _ERROR_CODE_AT = 4
-
-
-class VersionRange(NamedTuple):
-    """Versions of one API, both ends included."""
-
-    lowest: int
-    highest: int
-
-
-class NoCommonVersionError(Exception):
-    """The broker and this client share no version of an API in the range that the caller allows."""
 
 
 class _Expected(NamedTuple):
@@ -51,26 +47,8 @@ class ClientProtocol:
         self._next_correlation_id = 0
         self._expected: deque[_Expected] = deque()
         self._received = bytearray()
-        self._versions: dict[int, VersionRange] = {}
-
-    def version_of(self, api_key: ApiKey, floor: int = 0, cap: int | None = None) -> int:
-        """The highest version of ``api_key`` that the broker advertised, this client knows and the bounds allow.
-
-        :raises NoCommonVersionError: if there is none.
-        """
-        ours = APIS[api_key].request
-        theirs = self._versions.get(api_key)
-        if theirs is None:
-            raise NoCommonVersionError(f"{api_key.name}: not offered by the broker")
-        lowest = max(floor, ours.min_version, theirs.lowest)
-        highest = min(ours.max_version if cap is None else cap, ours.max_version, theirs.highest)
-        if lowest > highest:
-            raise NoCommonVersionError(
-                f"{api_key.name}: the broker offers versions {theirs.lowest} to {theirs.highest},"
-                f" needed is {max(floor, ours.min_version)}"
-                f" to {ours.max_version if cap is None else min(cap, ours.max_version)}"
-            )
-        return int(highest)
+        self.versions = NO_VERSIONS
+        """What the broker offers, once :meth:`learn_versions` was told."""
 
     def send(self, api_key: ApiKey, version: int, message: Message) -> bytes:
         """The bytes that ask ``message`` in ``version``."""
@@ -103,17 +81,19 @@ class ClientProtocol:
         _, api_key, version = self._expected.popleft()
         if api_key is ApiKey.API_VERSIONS and _refuses_version(frame):
             version = 0
-        return read_response(api_key, version, frame)
+        response = read_response(api_key, version, frame)
+        refuse_nulls(response, version)
+        return response
 
     def learn_versions(self, response: Message) -> int | None:
         """Take what ApiVersions answered. None if the broker's versions are known now, otherwise the version of
         ApiVersions to ask again with (KIP-511: a broker that lacks the version tells its own range in the v0 format).
         """
-        offered = {entry.api_key: VersionRange(entry.min_version, entry.max_version) for entry in response.api_keys}
+        offered = Versions.told_by(response)
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
-            theirs = offered.get(ApiKey.API_VERSIONS, VersionRange(0, 0))
+            theirs = offered.ranges.get(ApiKey.API_VERSIONS, VersionRange(0, 0))
             return min(OPENING_VERSION - 1, theirs.highest)
-        self._versions = offered
+        self.versions = offered
         return None
 
 

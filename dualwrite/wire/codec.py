@@ -138,6 +138,10 @@ _Fields = tuple[tuple[str, bool, Any], ...]
 """The fields of a message that null matters to: name, whether it is required, and the same of an array's entries."""
 
 
+_NONE_IS_NO_NULL = frozenset({"uuid", "bitfield"})
+"""Types of a fixed size: kafka-python reads one of their values, "no id" or "not asked for", as None."""
+
+
 @cache
 def _required(message: Any, version: int) -> _Fields:
     return _nested(message._struct, version)
@@ -146,7 +150,7 @@ def _required(message: Any, version: int) -> _Fields:
 def _nested(structure: Any, version: int) -> _Fields:
     found = []
     for field in structure.untagged_fields(version):
-        is_required = not field.nullable_for_version_q(version) and field.type_str != "uuid"
+        is_required = not field.nullable_for_version_q(version) and field.type_str not in _NONE_IS_NO_NULL
         inner = _nested(field.array_of, version) if field.is_struct_array() else ()
         if inner or (is_required and not field.is_batchable() and not field.is_struct()):
             found.append((field.name, is_required, inner))

@@ -25,7 +25,9 @@ PURE = (
     "coordinator.machine",
     "coordinator.verdict",
     "client.batches",
+    "client.protocol",
     "client.verbs",
+    "client.versions",
 )
 GROUND_FLOOR = ("errors", "ids", "ports", "version", "records", "wire")
 

@@ -6,26 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualwrite.client.protocol import RESPONSE_LIMIT, ClientProtocol, NoCommonVersionError
+from dualwrite.client.protocol import RESPONSE_LIMIT, ClientProtocol
 from dualwrite.wire.apis import APIS, ApiKey
 from dualwrite.wire.codec import MalformedMessageError, read_request_head, write_response
 from dualwrite.wire.error_codes import ErrorCode
 from dualwrite.wire.frames import FrameTooLargeError, with_size
 from tests.unit.client_broker import ended
 
-END_TXN_MAX = 5
-
 
 def api_versions(*ranges: tuple[ApiKey, int, int], code: int = 0) -> Any:
     response = APIS[ApiKey.API_VERSIONS].response
     keys = [response.ApiVersion(api_key=int(key), min_version=low, max_version=high) for key, low, high in ranges]
     return response(error_code=int(code), api_keys=keys, throttle_time_ms=0)
-
-
-def knowing(*ranges: tuple[ApiKey, int, int]) -> ClientProtocol:
-    protocol = ClientProtocol("me")
-    assert protocol.learn_versions(api_versions(*ranges)) is None
-    return protocol
 
 
 def end_txn() -> Any:
@@ -36,60 +28,12 @@ def answered(correlation_id: int, message: Any, version: int = 4) -> bytes:
     return with_size(write_response(ApiKey.END_TXN, version, correlation_id, message))
 
 
-@pytest.mark.parametrize(
-    ("theirs", "floor", "cap", "chosen"),
-    [
-        ((0, 5), 0, None, 5),
-        ((0, 9), 0, None, END_TXN_MAX),
-        ((0, 3), 0, None, 3),
-        ((0, 5), 0, 4, 4),
-        ((0, 3), 0, 4, 3),
-        ((0, 5), 5, 5, 5),
-        ((2, 5), 0, 2, 2),
-    ],
-)
-def test_the_highest_shared_version_is_chosen(theirs: Any, floor: int, cap: int | None, chosen: int) -> None:
-    assert knowing((ApiKey.END_TXN, *theirs)).version_of(ApiKey.END_TXN, floor, cap) == chosen
-
-
-@pytest.mark.parametrize(("theirs", "floor", "cap"), [((0, 3), 4, None), ((3, 5), 0, 2), ((6, 9), 0, None)])
-def test_no_shared_version_says_what_each_side_has(theirs: tuple[int, int], floor: int, cap: int | None) -> None:
-    with pytest.raises(NoCommonVersionError, match=f"END_TXN: the broker offers versions {theirs[0]} to {theirs[1]}"):
-        knowing((ApiKey.END_TXN, *theirs)).version_of(ApiKey.END_TXN, floor, cap)
-
-
-def test_an_api_that_the_broker_lacks_is_named() -> None:
-    with pytest.raises(NoCommonVersionError, match="DESCRIBE_PRODUCERS: not offered"):
-        knowing((ApiKey.END_TXN, 0, 5)).version_of(ApiKey.DESCRIBE_PRODUCERS)
-
-
-@given(
-    low=st.integers(0, 8),
-    span=st.integers(0, 8),
-    floor=st.integers(0, 8),
-    cap=st.none() | st.integers(0, 8),
-    api_key=st.sampled_from(list(APIS)),
-)
-def test_a_chosen_version_lies_within_every_bound(
-    low: int, span: int, floor: int, cap: int | None, api_key: ApiKey
-) -> None:
-    ours = APIS[api_key].request
-    lowest = max(low, floor, ours.min_version)
-    highest = min(low + span, ours.max_version, ours.max_version if cap is None else cap)
-    protocol = knowing((api_key, low, low + span))
-    if lowest <= highest:
-        assert protocol.version_of(api_key, floor, cap) == highest
-    else:
-        with pytest.raises(NoCommonVersionError):
-            protocol.version_of(api_key, floor, cap)
-
-
 def test_a_broker_that_lacks_our_api_versions_is_asked_again_in_its_own() -> None:
     protocol = ClientProtocol("me")
     refusal = api_versions((ApiKey.API_VERSIONS, 0, 2), code=ErrorCode.UNSUPPORTED_VERSION)
     assert protocol.learn_versions(refusal) == 2
     assert protocol.learn_versions(api_versions((ApiKey.END_TXN, 0, 1))) is None
-    assert protocol.version_of(ApiKey.END_TXN) == 1
+    assert protocol.versions.of(ApiKey.END_TXN) == 1
 
 
 def test_a_refusal_without_a_range_is_asked_again_in_the_oldest_version() -> None:
@@ -140,6 +84,14 @@ def test_a_response_to_something_else_is_malformed(correlation_id: int) -> None:
     protocol.send(ApiKey.END_TXN, 4, end_txn())
     protocol.feed(answered(correlation_id, ended()))
     with pytest.raises(MalformedMessageError, match="not asked for"):
+        protocol.next_response()
+
+
+def test_a_response_with_a_null_where_its_schema_has_none_is_malformed() -> None:
+    protocol = ClientProtocol("me")
+    protocol.send(ApiKey.API_VERSIONS, 0, APIS[ApiKey.API_VERSIONS].request())
+    protocol.feed(with_size(b"\0\0\0\0" + b"\0\0" + b"\xff\xff\xff\xff"))
+    with pytest.raises(MalformedMessageError, match="api_keys is null"):
         protocol.next_response()
 
 
