@@ -6,9 +6,10 @@ import ssl
 import time
 from collections.abc import Callable
 
+from dualwrite.client.endpoint import Endpoint
 from dualwrite.client.protocol import OPENING_VERSION, ClientProtocol
 from dualwrite.client.sasl import make_mechanism
-from dualwrite.client.settings import ClientSettings, Endpoint
+from dualwrite.client.settings import ClientSettings
 from dualwrite.client.tls import ssl_context
 from dualwrite.client.versions import NoCommonVersionError
 from dualwrite.errors import ConfigurationError, KafkaRefusedError, KafkaUnavailableError

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from dualwrite.client.endpoint import Endpoint
 from dualwrite.client.metadata import DEFAULT_TIMEOUT, Call, Cluster, raise_if_transient
-from dualwrite.client.settings import ClientSettings, Endpoint
+from dualwrite.client.settings import ClientSettings
 from dualwrite.errors import FencedError, KafkaRefusedError, KafkaUnavailableError, TwoPhaseCommitUnavailableError
 from dualwrite.ids import NO_PRODUCER, TWO_PHASE_TIMEOUT_MS, ProducerIdentity, TopicPartition
 from dualwrite.wire.apis import APIS, ApiKey, Message

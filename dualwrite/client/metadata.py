@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
 
 from dualwrite.client.connection import AnswerLostError, BrokerConnection
-from dualwrite.client.settings import ClientSettings, Endpoint
+from dualwrite.client.endpoint import Endpoint
+from dualwrite.client.settings import ClientSettings
 from dualwrite.errors import KafkaRefusedError, KafkaUnavailableError
 from dualwrite.ids import TopicPartition
 from dualwrite.wire.apis import APIS, ApiKey, Message

@@ -7,11 +7,11 @@ a connection is secured, and that the control plane cannot honour, is refused ra
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
+from dualwrite.client.endpoint import Endpoint
 from dualwrite.errors import ConfigurationError
 
-DEFAULT_PORT = 9092
 DEFAULT_CLIENT_ID = "dualwrite"
 DEFAULT_CONNECT_TIMEOUT_MS = 10_000
 DEFAULT_REQUEST_TIMEOUT_MS = 30_000
@@ -29,32 +29,6 @@ _UNSUPPORTED = {
     "ssl.curves.list": "remove it",
     "ssl.sigalgs.list": "remove it",
 }
-
-
-class Endpoint(NamedTuple):
-    """Where a broker listens."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    @classmethod
-    def parse(cls, text: str) -> "Endpoint":
-        """The endpoint that ``text`` names: HOST, HOST:PORT, [IPV6]:PORT, each with an optional PROTOCOL:// before it.
-
-        :raises ConfigurationError: if it is none of these.
-        """
-        address = text.strip().rpartition("://")[2]
-        if address.startswith("["):
-            host, _, rest = address[1:].partition("]")
-            port = rest.removeprefix(":")
-        else:
-            host, _, port = address.partition(":")
-        if not host or not (port or str(DEFAULT_PORT)).isdecimal() or not 0 < int(port or DEFAULT_PORT) < 65536:
-            raise ConfigurationError(f"bootstrap.servers: {text!r} is no HOST:PORT")
-        return cls(host, int(port or DEFAULT_PORT))
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ class Verb(Enum):
     INIT_KEEPING = "init_transactions(keep_prepared_txn=True)"
     BEGIN = "begin_transaction()"
     PRODUCE = "produce()"
+    SEND_OFFSETS = "send_offsets_to_transaction()"
     PREPARE = "prepare_transaction()"
     COMPLETE = "complete_transaction()"
     COMMIT = "commit_transaction()"
@@ -44,6 +45,7 @@ AFTER: dict[tuple[State, Verb], State] = {
     (State.UNINITIALIZED, Verb.INIT_KEEPING): State.KEPT,
     (State.READY, Verb.BEGIN): State.IN_TRANSACTION,
     (State.IN_TRANSACTION, Verb.PRODUCE): State.IN_TRANSACTION,
+    (State.IN_TRANSACTION, Verb.SEND_OFFSETS): State.IN_TRANSACTION,
     (State.IN_TRANSACTION, Verb.PREPARE): State.PREPARED,
     (State.IN_TRANSACTION, Verb.COMMIT): State.READY,
     (State.IN_TRANSACTION, Verb.ABORT): State.READY,
@@ -61,6 +63,7 @@ AFTER: dict[tuple[State, Verb], State] = {
 
 AFTER_FAILURE: dict[Verb, State] = {
     Verb.PRODUCE: State.ABORTABLE,
+    Verb.SEND_OFFSETS: State.ABORTABLE,
     Verb.PREPARE: State.ABORTABLE,
     **dict.fromkeys((Verb.INIT, Verb.INIT_KEEPING, Verb.BEGIN, Verb.COMPLETE, Verb.COMMIT, Verb.ABORT), State.FAILED),
     Verb.CLOSE: State.CLOSED,

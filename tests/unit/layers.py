@@ -25,6 +25,8 @@ PURE = (
     "coordinator.machine",
     "coordinator.verdict",
     "client.batches",
+    "client.endpoint",
+    "client.engine_types",
     "client.protocol",
     "client.verbs",
     "client.versions",

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from dualwrite.client.connection import AnswerLostError, BrokerConnection
-from dualwrite.client.settings import ClientSettings, Endpoint, SaslSettings, TlsSettings
+from dualwrite.client.endpoint import Endpoint
+from dualwrite.client.settings import ClientSettings, SaslSettings, TlsSettings
 from dualwrite.client.tls import ssl_context
 from dualwrite.errors import ConfigurationError, KafkaRefusedError, KafkaUnavailableError
 from dualwrite.wire.apis import APIS, ApiKey

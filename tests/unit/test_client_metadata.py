@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from dualwrite.client.connection import AnswerLostError
+from dualwrite.client.endpoint import Endpoint
 from dualwrite.client.metadata import FIRST_PAUSE, LONGEST_PAUSE, Call, Cluster
-from dualwrite.client.settings import ClientSettings, Endpoint
+from dualwrite.client.settings import ClientSettings
 from dualwrite.errors import ConfigurationError, KafkaRefusedError, KafkaUnavailableError
 from dualwrite.ids import TopicPartition
 from dualwrite.wire.apis import APIS, ApiKey

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from dualwrite.client.settings import ClientSettings, Endpoint
+from dualwrite.client.endpoint import Endpoint
+from dualwrite.client.settings import ClientSettings
 from dualwrite.errors import ConfigurationError
 
 

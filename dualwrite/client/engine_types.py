@@ -1,0 +1,149 @@
+"""The contract between the native producer's engine and its drivers: events in, commands out.
+
+An engine is pure: it knows no socket, no clock and no loop. A driver owns all of these and nothing else::
+
+    operation = engine.prepare_transaction(now)
+    while not operation.is_done:
+        for command in engine.step(now):   # carry them out, in their order
+            ...
+        # wait until a socket has something, or until engine.wake_at(); then tell the engine: opened, answered, lost
+
+``now`` is always monotonic seconds. A driver calls :meth:`Drivable.step` after every verb and every event (once for a
+batch of events is enough), and whenever :attr:`Drivable.wake_at` has passed.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from dualwrite.client.endpoint import Endpoint
+from dualwrite.client.versions import Versions
+from dualwrite.errors import DualWriteError
+from dualwrite.wire.apis import ApiKey, Message
+
+MAX_IN_FLIGHT = 5
+"""Unanswered Produce requests per connection, and so batches per partition: as many as a broker remembers to tell a
+duplicate (KIP-98)."""
+
+
+class Request(NamedTuple):
+    """One question to one broker.
+
+    :param tag: comes back with the answer; no two requests of an engine have the same.
+    :param message: one of kafka-python's messages, or anything with their ``encode(version=…)`` and
+        ``flexible_version_q(version)``.
+    """
+
+    tag: int
+    api_key: ApiKey
+    version: int
+    message: Message
+
+
+class Open(NamedTuple):
+    """Connect to ``endpoint``: TCP, TLS, ApiVersions, SASL; then say ``opened``, or ``lost`` if that failed. The driver
+    holds it to the time that the configuration gives (socket.connection.setup.timeout.ms)."""
+
+    endpoint: Endpoint
+
+
+class Send(NamedTuple):
+    """Ask ``request`` of ``endpoint``, which is open. Requests go out in the order in which they are commanded, without
+    waiting for answers; each is answered by ``answered``, or ``lost`` says that no more answers come."""
+
+    endpoint: Endpoint
+    request: Request
+
+
+class Close(NamedTuple):
+    """Close ``endpoint``, whether it is open or being opened. It is not followed by ``lost``: the engine has already
+    given up what was asked there, and must be told nothing more of that connection."""
+
+    endpoint: Endpoint
+
+
+Command = Open | Send | Close
+
+
+class Operation:
+    """What a verb returns: done now or some events later, with a result or an error."""
+
+    __slots__ = ("_callback", "error", "is_done", "result")
+
+    def __init__(self) -> None:
+        self.is_done = False
+        self.result: Any = None
+        self.error: DualWriteError | None = None
+        self._callback: Callable[[Operation], None] | None = None
+
+    def when_done(self, callback: Callable[["Operation"], None]) -> None:
+        """Call ``callback(operation)`` once it is done, or now if it is. One callback at most; it must not call the
+        engine, but may note that it should be called."""
+        if self.is_done:
+            callback(self)
+        else:
+            self._callback = callback
+
+    def succeed(self, result: Any = None) -> None:
+        """The engine's: it is done."""
+        self.result = result
+        self._finish()
+
+    def fail(self, error: DualWriteError) -> None:
+        """The engine's: it is done, with an error."""
+        self.error = error
+        self._finish()
+
+    def outcome(self) -> Any:
+        """The result of what is done.
+
+        :raises DualWriteError: what went wrong, if something did.
+        """
+        assert self.is_done, "asked before it was done"
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+    def _finish(self) -> None:
+        assert not self.is_done, "done twice"
+        self.is_done = True
+        if self._callback is not None:
+            self._callback(self)
+
+
+class Drivable(Protocol):
+    """The driver's side of an engine. ``Engine`` in ``engine.py`` is the one that there is."""
+
+    def step(self, now: float) -> list[Command]:
+        """What to do now. Empty most of the time."""
+
+    def wake_at(self) -> float | None:
+        """When :meth:`step` must be called again though nothing has happened; None: only after an event."""
+
+    def opened(self, endpoint: Endpoint, versions: Versions, now: float) -> None:
+        """``Open`` has succeeded."""
+
+    def answered(self, endpoint: Endpoint, tag: int, message: Message, now: float) -> None:
+        """The broker has answered the request with ``tag``. What was closed or lost meanwhile may be told; it is
+        passed over."""
+
+    def lost(self, endpoint: Endpoint, error: DualWriteError, now: float) -> None:
+        """``endpoint`` could not be opened, or the connection broke: none of its unanswered requests will be answered,
+        and whether they were carried out is unknown.
+
+        :param error: KafkaUnavailableError if trying again may help; any other, as ConfigurationError for a certificate
+            that is not trusted or a password that is wrong, ends the operation under way.
+        """
+
+
+class Driver(Protocol):
+    """What a blocking face needs of its driver. One thread at a time uses it, and the engine that it drives."""
+
+    def wait(self, operation: Operation) -> Any:
+        """Do what the engine says until ``operation`` is done; its outcome, or its error raised. Interrupted in the
+        middle, the operation stays unfinished."""
+
+    def pump(self) -> None:
+        """Do what can be done now without waiting: step, write what sockets take, take in what has arrived."""
+
+    def close(self) -> None:
+        """Close every connection, without a word to the engine. Never raises."""
