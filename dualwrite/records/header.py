@@ -22,6 +22,7 @@ MAGIC_AT = 16
 _LAYOUT = struct.Struct(">qiibIhiqqqhii")
 _EXTENT = struct.Struct(">qi11xi")
 _PLACE = struct.Struct(">qiibI")
+_CHECKED = struct.Struct(">hiqqqhii")
 _OFFSET_AND_LENGTH = struct.Struct(">qi")
 _PREFIX_SIZE = _OFFSET_AND_LENGTH.size
 _CRC_AT = 17
@@ -233,19 +234,38 @@ class BatchFields:
 def seal_batch(body: bytes, fields: BatchFields, record_count: int, first_timestamp: int, max_timestamp: int) -> bytes:
     """A whole batch with base offset 0 around ``body``, the encoded uncompressed records."""
     attributes = (_TRANSACTIONAL_BIT if fields.transactional else 0) | (_CONTROL_BIT if fields.control else 0)
-    checked = (
-        struct.pack(
-            ">hiqqqhii",
-            attributes,
-            record_count - 1,
-            first_timestamp,
-            max_timestamp,
-            fields.producer.producer_id,
-            fields.producer.epoch,
-            fields.base_sequence,
-            record_count,
-        )
-        + body
+    return _sealed(
+        body, attributes, record_count, (first_timestamp, max_timestamp), fields.producer, fields.base_sequence
     )
-    length = _CHECKED_FROM - _PREFIX_SIZE + len(checked)
-    return _PLACE.pack(0, length, 0, MAGIC, crc32c.crc32c(checked)) + checked
+
+
+def seal_transactional(
+    body: bytes | bytearray,
+    codec: int,
+    record_count: int,
+    timestamps: tuple[int, int],
+    producer: ProducerIdentity,
+    base_sequence: int,
+) -> bytes:
+    """A whole batch of a transaction, with base offset 0, as a producer sends it.
+
+    :param body: the encoded records, compressed by ``codec`` (0 for not).
+    :param timestamps: the first record's and the highest, in milliseconds since the epoch.
+    """
+    return _sealed(body, _TRANSACTIONAL_BIT | codec, record_count, timestamps, producer, base_sequence)
+
+
+def _sealed(
+    body: bytes | bytearray,
+    attributes: int,
+    record_count: int,
+    timestamps: tuple[int, int],
+    producer: ProducerIdentity,
+    base_sequence: int,
+) -> bytes:
+    fields = _CHECKED.pack(
+        attributes, record_count - 1, *timestamps, producer.producer_id, producer.epoch, base_sequence, record_count
+    )
+    length = HEADER_SIZE - _PREFIX_SIZE + len(body)
+    checksum = crc32c.crc32c(body, crc32c.crc32c(fields))
+    return b"".join((_PLACE.pack(0, length, 0, MAGIC, checksum), fields, body))

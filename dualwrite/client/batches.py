@@ -1,0 +1,113 @@
+"""Records of one partition become one batch of a transaction, in the message format v2 (KIP-98, "RecordBatch").
+
+Encoding a record is on the way of every produce(), so it is written for speed: the numbers in most records are small,
+and their varints come from a table.
+"""
+
+from collections.abc import Sequence
+
+from dualwrite.ids import ProducerIdentity
+from dualwrite.records.compression import Codec, compress
+from dualwrite.records.header import HEADER_SIZE, seal_transactional
+from dualwrite.records.varint import encode_varint
+
+Headers = Sequence[tuple[str, bytes | None]]
+"""Names and values, in order; a name may come twice."""
+
+_TABLE_SIZE = 16 * 1024
+_VARINTS = tuple(encode_varint(value) for value in range(_TABLE_SIZE))
+_NULL = encode_varint(-1)
+_LONGEST_FRAME = 21
+"""Bytes that a record takes at most beside its key, value and headers: its size, attributes, two deltas, and the sizes
+of key and value (Kafka: DefaultRecord.MAX_RECORD_OVERHEAD)."""
+_LONGEST_VARINT = 5
+
+
+def record_size(key: bytes | None, value: bytes | None, headers: Headers = ()) -> int:
+    """The most bytes that a record can take in a batch (Kafka: DefaultRecord.recordSizeUpperBound)."""
+    size = _LONGEST_FRAME + len(key or b"") + len(value or b"") + _LONGEST_VARINT
+    for name, content in headers:
+        size += 2 * _LONGEST_VARINT + len(name.encode()) + len(content or b"")
+    return size
+
+
+class BatchBuilder:
+    """Gathers records, then gives them as the bytes of one batch.
+
+    :param limit: bytes of the batch, not compressed, past which it has no room for another record. A single record may
+        be larger.
+    """
+
+    __slots__ = ("_body", "_first_timestamp", "_highest_timestamp", "count", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.count = 0
+        self._body = bytearray()
+        self._first_timestamp = 0
+        self._highest_timestamp = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of the batch as it is now, not compressed."""
+        return HEADER_SIZE + len(self._body)
+
+    def has_room(self, key: bytes | None, value: bytes | None, headers: Headers = ()) -> bool:
+        """True if the record would leave the batch within its limit, or be its first."""
+        return not self.count or HEADER_SIZE + len(self._body) + record_size(key, value, headers) <= self.limit
+
+    def append(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> None:
+        """Take one more record, whether there is room or not.
+
+        :param key: None is null, as it is for the value and for those of headers.
+        :param timestamp_ms: milliseconds since the epoch.
+        """
+        if self.count:
+            since = timestamp_ms - self._first_timestamp
+            if timestamp_ms > self._highest_timestamp:
+                self._highest_timestamp = timestamp_ms
+        else:
+            since = 0
+            self._first_timestamp = self._highest_timestamp = timestamp_ms
+        record = b"".join(
+            (
+                b"\x00",  # attributes: none are defined
+                _VARINTS[since] if 0 <= since < _TABLE_SIZE else encode_varint(since),
+                _VARINTS[self.count] if self.count < _TABLE_SIZE else encode_varint(self.count),
+                _NULL if key is None else _sized(key),
+                _NULL if value is None else _sized(value),
+                _encoded(headers) if headers else b"\x00",
+            )
+        )
+        size = len(record)
+        self._body += _VARINTS[size] if size < _TABLE_SIZE else encode_varint(size)
+        self._body += record
+        self.count += 1
+
+    def seal(self, codec: Codec, level: int | None, producer: ProducerIdentity, sequence: int) -> bytes:
+        """The batch, with base offset 0. It stays uncompressed if ``codec`` would make it no smaller.
+
+        :param level: as for :func:`~dualwrite.records.compression.compress`.
+        :param sequence: that of the first record in its partition.
+        """
+        body: bytes | bytearray = self._body
+        if codec:
+            compressed = compress(codec, bytes(body), level)
+            if len(compressed) < len(body):
+                body = compressed
+            else:
+                codec = Codec.NONE
+        timestamps = self._first_timestamp, self._highest_timestamp
+        return seal_transactional(body, codec, self.count, timestamps, producer, sequence)
+
+
+def _sized(data: bytes) -> bytes:
+    size = len(data)
+    return (_VARINTS[size] if size < _TABLE_SIZE else encode_varint(size)) + data
+
+
+def _encoded(headers: Headers) -> bytes:
+    parts = [encode_varint(len(headers))]
+    for name, content in headers:
+        parts += [_sized(name.encode()), _NULL if content is None else _sized(content)]
+    return b"".join(parts)
