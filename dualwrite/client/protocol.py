@@ -46,7 +46,7 @@ class ClientProtocol:
         self._client_id = client_id
         self._next_correlation_id = 0
         self._expected: deque[_Expected] = deque()
-        self._received = bytearray()
+        self._received: bytes | bytearray = b""  # a bytearray once something arrived in pieces
         self.versions = NO_VERSIONS
         """What the broker offers, once :meth:`learn_versions` was told."""
 
@@ -60,6 +60,11 @@ class ClientProtocol:
 
     def feed(self, data: bytes) -> None:
         """Take bytes that the broker sent."""
+        if not self._received:
+            self._received = data
+            return
+        if isinstance(self._received, bytes):
+            self._received = bytearray(self._received)
         self._received += data
 
     def next_response(self) -> Message | None:
@@ -68,13 +73,14 @@ class ClientProtocol:
         :raises MalformedMessageError: if the bytes are not the response that is expected. Close the connection.
         :raises FrameTooLargeError: if the broker announces more than RESPONSE_LIMIT. Close the connection.
         """
-        if len(self._received) < SIZE_PREFIX:
+        received = self._received
+        if len(received) < SIZE_PREFIX:
             return None
-        end = SIZE_PREFIX + frame_size(bytes(self._received[:SIZE_PREFIX]), RESPONSE_LIMIT)
-        if len(self._received) < end:
+        end = SIZE_PREFIX + frame_size(bytes(received[:SIZE_PREFIX]), RESPONSE_LIMIT)
+        if len(received) < end:
             return None
-        frame = bytes(self._received[SIZE_PREFIX:end])
-        del self._received[:end]
+        frame = bytes(received[SIZE_PREFIX:end])
+        self._received = received[end:]
         correlation_id = read_response_correlation(frame)
         if not self._expected or self._expected[0].correlation_id != correlation_id:
             raise MalformedMessageError(f"response with correlation id {correlation_id}, which was not asked for")

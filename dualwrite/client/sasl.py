@@ -1,4 +1,4 @@
-"""SASL for the control plane: PLAIN (RFC 4616) and SCRAM (RFC 5802), by kafka-python's mechanisms."""
+"""SASL: PLAIN (RFC 4616) and SCRAM (RFC 5802), by kafka-python's mechanisms."""
 
 from typing import Any
 
@@ -11,8 +11,10 @@ from dualwrite.client.settings import SaslSettings
 class Mechanism:
     """One authentication: messages to send and answers to take, until it is done."""
 
-    def __init__(self, inner: Any) -> None:
+    def __init__(self, inner: Any, name: str, settings: str) -> None:
         self._inner = inner
+        self.name = name
+        self.settings = settings
 
     @property
     def is_done(self) -> bool:
@@ -39,9 +41,12 @@ class Mechanism:
 
 def make_mechanism(settings: SaslSettings) -> Mechanism:
     """The mechanism that ``settings`` name."""
-    config = {
-        "sasl_mechanism": settings.mechanism,
-        "sasl_plain_username": settings.username,
-        "sasl_plain_password": settings.password,
-    }
-    return Mechanism(SaslMechanismPlain(**config) if settings.mechanism == "PLAIN" else SaslMechanismScram(**config))
+    inner = SaslMechanismPlain if settings.mechanism == "PLAIN" else SaslMechanismScram
+    username = settings.username if settings.mechanism == "PLAIN" else _saslname(settings.username)
+    made = inner(sasl_mechanism=settings.mechanism, sasl_plain_username=username, sasl_plain_password=settings.password)
+    return Mechanism(made, settings.mechanism, "sasl.username and sasl.password")
+
+
+def _saslname(username: str) -> str:
+    """``username`` as SCRAM sends it, where '=' and ',' have a meaning of their own (RFC 5802, section 5.1)."""
+    return username.replace("=", "=3D").replace(",", "=2C")

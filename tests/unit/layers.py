@@ -27,6 +27,7 @@ PURE = (
     "client.batches",
     "client.endpoint",
     "client.engine_types",
+    "client.node",
     "client.partitioners",
     "client.protocol",
     "client.verbs",

@@ -1,8 +1,5 @@
 """One connection to one broker, over real sockets: negotiation, TLS, SASL, and every way in which an answer is lost."""
 
-import base64
-import hashlib
-import hmac
 import os
 import socket
 import ssl
@@ -23,6 +20,7 @@ from dualwrite.wire.error_codes import ErrorCode
 from dualwrite.wire.frames import with_size
 from tests.unit.client_broker import HANG_UP, SILENCE, ScriptedBroker, described, scripted
 from tests.unit.client_certificate import CERTIFICATE, KEY
+from tests.unit.client_sasl import ScramServer, handshake_answer, sasl_answer
 
 
 def connect(broker: ScriptedBroker, **changes: Any) -> BrokerConnection:
@@ -108,7 +106,7 @@ def test_an_answer_that_does_not_come_or_makes_no_sense_is_lost(answer: Any, rea
     with scripted() as broker:
         broker.answer(ApiKey.DESCRIBE_TRANSACTIONS, answer)
         connection = connect(broker)
-        with pytest.raises(AnswerLostError, match=f"{broker.endpoint}: DESCRIBE_TRANSACTIONS: .*{reason}"):
+        with pytest.raises(AnswerLostError, match=f"DESCRIBE_TRANSACTIONS: broker {broker.endpoint}: .*{reason}"):
             ask(connection, timeout=0.2)
         assert not connection.is_usable()
 
@@ -134,7 +132,7 @@ def test_a_connection_that_the_broker_closed_meanwhile_is_not_usable() -> None:
         connection = connect(broker)
         assert connection.is_usable()
         broker.close()  # joins the broker's threads: the end of the stream is on its way
-        with connection._socket as waiting:
+        with connection._link.socket as waiting:
             waiting.settimeout(5)
             waiting.recv(1, socket.MSG_PEEK)
             assert not connection.is_usable()
@@ -216,49 +214,6 @@ def test_tls_against_a_plaintext_broker_is_unavailable() -> None:
         settings = ClientSettings((endpoint,), tls=TlsSettings(), connect_timeout=0.2)
         with pytest.raises(KafkaUnavailableError, match="TLS: "):
             BrokerConnection(endpoint, settings)
-
-
-def handshake_answer(code: int = 0) -> Any:
-    return APIS[ApiKey.SASL_HANDSHAKE].response(error_code=code, mechanisms=["PLAIN", "SCRAM-SHA-256"])
-
-
-def sasl_answer(auth_bytes: bytes = b"", code: int = 0, reason: str | None = None) -> Any:
-    return APIS[ApiKey.SASL_AUTHENTICATE].response(
-        error_code=int(code), error_message=reason, auth_bytes=auth_bytes, session_lifetime_ms=0
-    )
-
-
-class ScramServer:
-    """RFC 5802's server side, for a user whose password is ``password``."""
-
-    def __init__(self, password: str, hash_name: str) -> None:
-        self._hash = hash_name
-        self._salt, self._iterations = b"salt", 4096
-        self._salted = hashlib.pbkdf2_hmac(hash_name, password.encode(), self._salt, self._iterations)
-        self._first = ""
-        self.authenticated = False
-
-    def first(self, message: Any) -> Any:
-        bare = message.auth_bytes.decode().removeprefix("n,,")
-        nonce = dict(part.split("=", 1) for part in bare.split(","))["r"] + "server"
-        answer = f"r={nonce},s={base64.b64encode(self._salt).decode()},i={self._iterations}"
-        self._first = f"{bare},{answer}"
-        return sasl_answer(answer.encode())
-
-    def final(self, message: Any) -> Any:
-        without_proof, _, proof = message.auth_bytes.decode().rpartition(",p=")
-        auth = f"{self._first},{without_proof}".encode()
-        client_key = self._hmac(self._salted, b"Client Key")
-        signature = self._hmac(hashlib.new(self._hash, client_key).digest(), auth)
-        expected = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
-        if base64.b64decode(proof) != expected:
-            return sasl_answer(code=ErrorCode.SASL_AUTHENTICATION_FAILED, reason="invalid credentials")
-        self.authenticated = True
-        verifier = self._hmac(self._hmac(self._salted, b"Server Key"), auth)
-        return sasl_answer(b"v=" + base64.b64encode(verifier))
-
-    def _hmac(self, key: bytes, data: bytes) -> bytes:
-        return hmac.new(key, data, self._hash).digest()
 
 
 def test_plain_sends_the_credentials_before_any_other_request() -> None:

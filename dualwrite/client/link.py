@@ -1,0 +1,278 @@
+"""A socket to one broker that never makes anybody wait: connect, TLS and the opening proceed whenever it is ready.
+
+The blocking driver has several of these behind one selector; the control plane's connection waits on a single one.
+"""
+
+import errno
+import os
+import socket
+import ssl
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from dualwrite.client.endpoint import Endpoint
+from dualwrite.client.node import Answer, Node
+from dualwrite.client.sasl import make_mechanism
+from dualwrite.client.settings import ClientSettings
+from dualwrite.client.tls import ssl_context
+from dualwrite.errors import ConfigurationError, KafkaUnavailableError
+from dualwrite.wire.apis import ApiKey, Message
+
+PATIENCE = 0.05
+"""Seconds that :meth:`Link.receive_patiently` waits at most."""
+
+_READ_SIZE = 64 * 1024
+_STARTED = (0, errno.EINPROGRESS)
+_TIMEVAL = struct.Struct("@ll")
+_NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+def context_of(settings: ClientSettings) -> ssl.SSLContext | None:
+    """What connections are secured with; None if they are not.
+
+    :raises ConfigurationError: if a file of the settings is missing or no PEM.
+    """
+    return None if settings.tls is None else ssl_context(settings.tls)
+
+
+def node_of(endpoint: Endpoint, settings: ClientSettings) -> Node:
+    """The protocol of a new connection to ``endpoint``."""
+    mechanism = None if settings.sasl is None else make_mechanism(settings.sasl)
+    return Node(str(endpoint), settings.client_id, mechanism)
+
+
+def untrusted(endpoint: Endpoint, error: ssl.SSLCertVerificationError) -> ConfigurationError:
+    """What a certificate that is not trusted means to the caller."""
+    return ConfigurationError(
+        f"broker {endpoint}: its certificate is not trusted: {error.verify_message};"
+        " see ssl.ca.location and ssl.endpoint.identification.algorithm"
+    )
+
+
+def reason_of(error: BaseException) -> str:
+    """``error`` in few words."""
+    if isinstance(error, TimeoutError):
+        return "timed out"
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+class Link:
+    """One connection, in whatever stage. Every method but close() raises what went wrong, having closed the socket.
+
+    The addresses that the endpoint's name has are tried in turn until one takes the connection. Only looking the name
+    up may take time, as the system's resolver does.
+
+    :param context: see :func:`context_of`.
+    :param now: monotonic seconds.
+    :raises KafkaUnavailableError: if the name is unknown, or no address can be reached.
+    :raises ConfigurationError: if TLS or SASL is refused; correct the settings that the message names.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, settings: ClientSettings, context: ssl.SSLContext | None, now: float
+    ) -> None:
+        self.endpoint = endpoint
+        self.node = node_of(endpoint, settings)
+        self.can_be_patient = False
+        """True if :meth:`receive_patiently` may be used: the connection is open, and not encrypted."""
+        self.attempt = 0
+        """Counts the sockets: a selector must be told of each."""
+        self._connect_timeout, self._request_timeout = settings.connect_timeout, settings.request_timeout
+        self._opening_until = now
+        self._waiting_since = now
+        self._context = context
+        self._unsent = bytearray()
+        self._addresses: deque[Any] = deque()
+        self._stage: Callable[[float], list[Answer]] = self._connecting
+        self._turn = True
+        try:
+            self._addresses.extend(socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM))
+        except (OSError, UnicodeError) as error:
+            raise self._unavailable(reason_of(error)) from error
+        self._dial("it has no address", now)
+
+    @property
+    def wants_write(self) -> bool:
+        """True if the link can proceed when the socket takes bytes; it always can when the socket has some."""
+        return self._turn or bool(self._unsent)
+
+    @property
+    def due(self) -> float | None:
+        """When :meth:`expire` is to be called: the time to open the connection, or to answer a request, will be over.
+        Each address, and each answer, starts it anew."""
+        if not self.node.is_open:
+            return self._opening_until
+        return self._waiting_since + self._request_timeout if self.node.unanswered else None
+
+    @property
+    def is_waiting(self) -> bool:
+        """True if there is something to wait for."""
+        return self.node.unanswered > 0 or not self.node.is_open or bool(self._unsent)
+
+    def fileno(self) -> int:
+        """The socket's; another one after each address that failed."""
+        return self.socket.fileno()
+
+    def advance(self, now: float) -> list[Answer]:
+        """Do what can be done now that the socket is ready; give the answers that arrived."""
+        try:
+            return self._stage(now)
+        except (OSError, KafkaUnavailableError, ConfigurationError) as error:
+            self._raise(error)
+
+    def send(self, tag: int, api_key: ApiKey, version: int, message: Message, now: float) -> None:
+        """Ask ``message``; what the socket does not take now is sent by :meth:`advance`."""
+        if not self.node.unanswered:
+            self._waiting_since = now
+        try:
+            self._write(self.node.send(tag, api_key, version, message))
+        except OSError as error:
+            self._raise(error)
+
+    def receive_patiently(self) -> list[Answer] | None:
+        """Wait up to ``PATIENCE`` for something to arrive, in a single system call; None if nothing did."""
+        try:
+            data = self.socket.recv(_READ_SIZE)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            self._raise(error)
+        try:
+            return self.node.receive(_something(data))
+        except (ConnectionError, KafkaUnavailableError) as error:
+            self._raise(error)
+
+    def expire(self, now: float) -> None:
+        """The deadline has passed: go on with the next address, or give up."""
+        if self._stage == self._connecting:
+            self.socket.close()
+            self._dial("timed out", now)
+        else:
+            self._raise(TimeoutError())
+
+    def close(self) -> None:
+        """Close the socket. Safe to call twice."""
+        self.socket.close()
+
+    def _dial(self, reason: str, now: float) -> None:
+        """Begin to connect to the next address; ``reason`` is what was wrong with the one before."""
+        while self._addresses:
+            family, kind, protocol, _, address = self._addresses.popleft()
+            try:
+                self.socket = socket.socket(family, kind, protocol)
+            except OSError as error:
+                reason = reason_of(error)
+                continue
+            self.socket.setblocking(False)
+            code = self.socket.connect_ex(address)
+            if code in _STARTED:
+                self.attempt += 1
+                self._opening_until = now + self._connect_timeout
+                return
+            self.socket.close()
+            reason = os.strerror(code)
+        raise self._unavailable(reason)
+
+    def _connecting(self, now: float) -> list[Answer]:
+        code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            self.socket.close()
+            self._dial(os.strerror(code), now)
+            return []
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._context is None:
+            self._start()
+            return []
+        self.socket = self._context.wrap_socket(
+            self.socket, server_hostname=self.endpoint.host, do_handshake_on_connect=False
+        )
+        self._stage = self._handshaking
+        return self._handshaking(now)
+
+    def _handshaking(self, now: float) -> list[Answer]:
+        assert isinstance(self.socket, ssl.SSLSocket)
+        try:
+            self.socket.do_handshake()
+        except ssl.SSLWantReadError:
+            self._turn = False
+        except ssl.SSLWantWriteError:
+            self._turn = True
+        else:
+            self._start()
+        return []
+
+    def _start(self) -> None:
+        self._turn = False
+        self._stage = self._opening
+        self._write(self.node.start())
+
+    def _opening(self, now: float) -> list[Answer]:
+        self._flush()
+        data = self._read()
+        if data is not None:
+            self._write(self.node.advance(data))
+        if self.node.is_open:
+            self._stage = self._exchanging
+            if self._context is None:
+                # What is not to wait says so itself; what may wait is spared a system call that asks first.
+                self.socket.setblocking(True)
+                wait = _TIMEVAL.pack(0, int(PATIENCE * 1e6))
+                self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
+                self.can_be_patient = True
+        return []
+
+    def _exchanging(self, now: float) -> list[Answer]:
+        self._flush()
+        data = self._read()
+        if data is None:
+            return []
+        self._waiting_since = now
+        return self.node.receive(data)
+
+    def _read(self) -> bytes | None:
+        """What has arrived; None if nothing has. A TLS record is shorter than what is asked for, so nothing is left
+        where a selector does not see it."""
+        try:
+            if self._context is None:
+                return _something(self.socket.recv(_READ_SIZE, socket.MSG_DONTWAIT))
+            return _something(self.socket.recv(_READ_SIZE))
+        except _NOT_NOW:
+            return None
+
+    def _write(self, data: bytes) -> None:
+        if self._unsent:
+            self._unsent += data
+            return
+        sent = self._send(data)
+        if sent < len(data):
+            self._unsent += memoryview(data)[sent:]
+
+    def _flush(self) -> None:
+        if self._unsent:
+            del self._unsent[: self._send(self._unsent)]
+
+    def _send(self, data: bytes | bytearray) -> int:
+        try:
+            return self.socket.send(data, socket.MSG_DONTWAIT) if self._context is None else self.socket.send(data)
+        except _NOT_NOW:
+            return 0
+
+    def _raise(self, error: Exception) -> NoReturn:
+        self.socket.close()
+        if isinstance(error, (KafkaUnavailableError, ConfigurationError)):
+            raise error
+        if isinstance(error, ssl.SSLCertVerificationError):
+            raise untrusted(self.endpoint, error) from error
+        stage = "TLS: " if self._stage == self._handshaking else ""
+        raise self._unavailable(stage + reason_of(error)) from error
+
+    def _unavailable(self, reason: str) -> KafkaUnavailableError:
+        return KafkaUnavailableError(f"broker {self.endpoint}: {reason}")
+
+
+def _something(data: bytes) -> bytes:
+    if not data:
+        raise ConnectionError("the broker closed the connection")
+    return data
