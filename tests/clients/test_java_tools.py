@@ -9,6 +9,7 @@ import pytest
 
 from dualwrite.broker.embedded import EmbeddedBroker
 from tests.broker.calls import (
+    add,
     batch,
     describe,
     end,
@@ -184,6 +185,31 @@ def test_an_open_transaction_is_aborted_by_its_start_offset(broker: EmbeddedBrok
     tool("TransactionsCommand", *on(broker), "abort", *where)
     produce(client, topic, batch([b"after"]))
     assert read_all(client, topic) == [b"after"]
+
+
+def test_a_hanging_transaction_is_found_and_then_ended(tmp_path: Path) -> None:
+    """A late record of the older protocol, let through by a broker that does not verify, behind its own marker."""
+    careless = {"transaction.partition.verification.enable": "false"}
+    with EmbeddedBroker(tmp_path, config=careless) as broker, RawClient(broker.bootstrap_servers) as client:
+        topic, name = new_topic(client), unique("tx")
+        producer = new_producer(client, name)
+        add(client, name, producer, (topic, 0))
+        produce(client, topic, tx_batch([b"in time"], producer), name)
+        healthy = unique("tx")
+        open_transaction(client, healthy, new_producer(client, healthy), {(topic, 0): [b"still open"]})
+        search = ("find-hanging", "--topic", topic, "--max-transaction-timeout", "0")
+        assert table(tool("TransactionsCommand", *on(broker), *search)) == [], "both are known to the coordinator"
+
+        end(client, name, producer, version=1)
+        produce(client, topic, tx_batch([b"late"], producer, sequence=1), name)
+        (row,) = table(tool("TransactionsCommand", *on(broker), *search))
+        assert row[:4] == [topic, "0", str(producer.producer_id), str(producer.epoch)]
+        start_offset = row[5]
+        tool(
+            "TransactionsCommand", *on(broker), "abort",
+            "--topic", topic, "--partition", "0", "--start-offset", start_offset,
+        )  # fmt: skip
+        assert table(tool("TransactionsCommand", *on(broker), *search)) == []
 
 
 # --- producing and consuming
