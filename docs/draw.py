@@ -1,4 +1,4 @@
-"""Writes states.md, apis.md, metrics.md and settings.md of docs/reference from the code's own tables.
+"""Writes states.md, apis.md, metrics.md, settings.md and producer.md of docs/reference from the code's own tables.
 
 ``python docs/draw.py`` does it. A test compares the pages with what this would write.
 """
@@ -15,6 +15,7 @@ from dualwrite.broker.core.settings import ANYTHING
 from dualwrite.broker.core.topic_settings import DYNAMIC_DEFAULTS, TOPIC_SETTINGS, TopicSetting
 from dualwrite.broker.core.transactions import TRANSITIONS as TRANSACTION_TRANSITIONS
 from dualwrite.broker.metrics import METRICS, PREFIX
+from dualwrite.client.native_keys import ALIASES, KEYS, Key, Use
 from dualwrite.coordinator.machine import STEPS, TRANSITIONS
 from dualwrite.wire.apis import ApiKey
 
@@ -302,6 +303,39 @@ def _topic_row(name: str, setting: TopicSetting) -> str:
     return f"| `{name}` | {_code(setting.default)} | {allowed} | {brokers} | {setting.documentation} |"
 
 
+def producer_page() -> str:
+    """Every setting of the native producer."""
+    return "\n".join(
+        [
+            *("# Settings of the native producer", "", _GENERATED, "", _PRODUCER, ""),
+            *("## Those that are taken", "", "| setting | default | allowed | meaning |", "|---|---|---|---|"),
+            *(_taken_row(name, KEYS[name]) for name in sorted(KEYS) if KEYS[name].use is Use.TAKEN),
+            *("", "## Those without effect", "", "| setting | allowed | why |", "|---|---|---|"),
+            *(_other_row(name, KEYS[name]) for name in sorted(KEYS) if KEYS[name].use is Use.NO_EFFECT),
+            *("", "## Those that are refused", "", "| setting | why |", "|---|---|"),
+            *(f"| `{name}` | {KEYS[name].meaning} |" for name in sorted(KEYS) if KEYS[name].use is Use.REFUSED),
+            "",
+        ]
+    )
+
+
+_PRODUCER = """The names are librdkafka's, and so are the ranges and defaults where nothing else is said. What a name
+ends in is its unit: `.ms` is milliseconds. Every wrong name or value is an error that says what is allowed. What the
+producer has no use for may be in the configuration all the same, so that one serves librdkafka too."""
+
+
+def _taken_row(name: str, key: Key) -> str:
+    others = [f"`{alias}`" for alias, known in ALIASES.items() if known == name]
+    names = ", ".join([f"`{name}`", *others])
+    default = "" if key.default is None else str(key.default).lower() if isinstance(key.default, bool) else key.default
+    return f"| {names} | {_code(str(default))} | {key.rule.says} | {key.meaning} |"
+
+
+def _other_row(name: str, key: Key) -> str:
+    rule, _, why = key.rule.says.partition(" only: ")
+    return f"| `{name}` | {rule} | {key.meaning or why} |"
+
+
 def _code(text: str) -> str:
     return f"`{text}`" if text else ""
 
@@ -359,6 +393,7 @@ def main() -> None:
     (REFERENCE / "apis.md").write_text(apis_page())
     (REFERENCE / "metrics.md").write_text(metrics_page())
     (REFERENCE / "settings.md").write_text(settings_page())
+    (REFERENCE / "producer.md").write_text(producer_page())
 
 
 if __name__ == "__main__":

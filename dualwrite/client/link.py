@@ -16,6 +16,7 @@ from dualwrite.client.endpoint import Endpoint
 from dualwrite.client.node import Answer, Node
 from dualwrite.client.sasl import make_mechanism
 from dualwrite.client.settings import ClientSettings
+from dualwrite.client.socket_options import tune
 from dualwrite.client.tls import ssl_context
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 from dualwrite.wire.apis import ApiKey, Message
@@ -79,6 +80,7 @@ class Link:
         """True if :meth:`receive_patiently` may be used: the connection is open, and not encrypted."""
         self.attempt = 0
         """Counts the sockets: a selector must be told of each."""
+        self._options = settings.socket
         self._connect_timeout, self._request_timeout = settings.connect_timeout, settings.request_timeout
         self._opening_until = now
         self._waiting_since = now
@@ -166,6 +168,7 @@ class Link:
                 reason = reason_of(error)
                 continue
             self.socket.setblocking(False)
+            tune(self.socket, self._options)
             code = self.socket.connect_ex(address)
             if code in _STARTED:
                 self.attempt += 1
@@ -181,7 +184,6 @@ class Link:
             self.socket.close()
             self._dial(os.strerror(code), now)
             return []
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._context is None:
             self._start()
             return []

@@ -1,11 +1,14 @@
-"""SASL: PLAIN (RFC 4616) and SCRAM (RFC 5802), by kafka-python's mechanisms."""
+"""SASL: PLAIN (RFC 4616), SCRAM (RFC 5802) and OAUTHBEARER (RFC 7628), by kafka-python's mechanisms."""
 
+import time
 from typing import Any
 
+from kafka.net.sasl.oauth import AbstractTokenProvider, SaslMechanismOAuth
 from kafka.net.sasl.plain import SaslMechanismPlain
 from kafka.net.sasl.scram import SaslMechanismScram
 
 from dualwrite.client.settings import SaslSettings
+from dualwrite.client.tokens import Token, TokenSource
 
 
 class Mechanism:
@@ -41,10 +44,31 @@ class Mechanism:
 
 def make_mechanism(settings: SaslSettings) -> Mechanism:
     """The mechanism that ``settings`` name."""
+    if settings.tokens is not None:
+        provider = _Provider(settings.tokens)
+        return Mechanism(SaslMechanismOAuth(sasl_oauth_token_provider=provider), settings.mechanism, "oauth_cb")
     inner = SaslMechanismPlain if settings.mechanism == "PLAIN" else SaslMechanismScram
     username = settings.username if settings.mechanism == "PLAIN" else _saslname(settings.username)
     made = inner(sasl_mechanism=settings.mechanism, sasl_plain_username=username, sasl_plain_password=settings.password)
     return Mechanism(made, settings.mechanism, "sasl.username and sasl.password")
+
+
+class _Provider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python ships no types
+    """One authentication's token, taken when it is to be sent."""
+
+    def __init__(self, source: TokenSource) -> None:
+        super().__init__()
+        self._source = source
+        self._token: Token | None = None
+
+    def token(self) -> str:
+        """What goes after ``Bearer``; the mechanism asks for it first."""
+        self._token = self._source.token(time.time())
+        return self._token.value
+
+    def extensions(self) -> dict[str, str]:
+        """What goes beside it."""
+        return {} if self._token is None else dict(self._token.extensions)
 
 
 def _saslname(username: str) -> str:

@@ -4,12 +4,12 @@ One mapping configures both clients. Keys that only matter to librdkafka are lef
 a connection is secured, and that the control plane cannot honour, is refused rather than ignored.
 """
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from dualwrite.client.endpoint import Endpoint
+from dualwrite.client.tokens import TokenSource
 from dualwrite.errors import ConfigurationError
 
 DEFAULT_CLIENT_ID = "dualwrite"
@@ -18,6 +18,7 @@ DEFAULT_REQUEST_TIMEOUT_MS = 30_000
 
 _BOOTSTRAP_KEYS = ("bootstrap.servers", "metadata.broker.list")
 _SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 _UNSUPPORTED = {
     "ssl.key.pem": "use ssl.key.location",
     "ssl.certificate.pem": "use ssl.certificate.location",
@@ -46,11 +47,22 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True)
 class SaslSettings:
-    """librdkafka's ``sasl.mechanism``, ``sasl.username`` and ``sasl.password``."""
+    """librdkafka's ``sasl.*``: a name and a password for PLAIN and SCRAM, tokens for OAUTHBEARER."""
 
     mechanism: str
-    username: str
-    password: str = field(repr=False)
+    username: str = ""
+    password: str = field(default="", repr=False)
+    tokens: TokenSource | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SocketSettings:
+    """librdkafka's ``socket.*`` that the operating system is told. Buffers are in bytes; 0 is the system's default."""
+
+    keepalive: bool = False
+    no_delay: bool = True
+    send_buffer: int = 0
+    receive_buffer: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +73,7 @@ class ClientSettings:
     client_id: str = DEFAULT_CLIENT_ID
     tls: TlsSettings | None = None
     sasl: SaslSettings | None = None
+    socket: SocketSettings = SocketSettings()
     connect_timeout: float = DEFAULT_CONNECT_TIMEOUT_MS / 1000
     request_timeout: float = DEFAULT_REQUEST_TIMEOUT_MS / 1000
 
@@ -81,6 +94,7 @@ class ClientSettings:
             client_id=str(config.get("client.id", DEFAULT_CLIENT_ID)),
             tls=_tls(config) if protocol.endswith("SSL") else None,
             sasl=_sasl(config) if protocol.startswith("SASL") else None,
+            socket=_socket(config),
             connect_timeout=_seconds(config, "socket.connection.setup.timeout.ms", DEFAULT_CONNECT_TIMEOUT_MS),
             request_timeout=_seconds(config, "socket.timeout.ms", DEFAULT_REQUEST_TIMEOUT_MS),
         )
@@ -108,16 +122,40 @@ def _tls(config: Mapping[str, Any]) -> TlsSettings:
 def _sasl(config: Mapping[str, Any]) -> SaslSettings:
     mechanism = _text(config, "sasl.mechanism") or _text(config, "sasl.mechanisms") or "GSSAPI"
     username, password = _text(config, "sasl.username"), _text(config, "sasl.password")
-    if mechanism not in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"):
-        raise ConfigurationError(f"sasl.mechanism {mechanism!r}: the control plane speaks PLAIN and SCRAM-SHA-256/512")
+    if mechanism not in SASL_MECHANISMS:
+        raise ConfigurationError(f"sasl.mechanism {mechanism!r}: use one of {', '.join(SASL_MECHANISMS)}")
+    if mechanism == "OAUTHBEARER":
+        return SaslSettings(mechanism, tokens=_tokens(config))
     if not username or password is None:
         raise ConfigurationError(f"sasl.username and sasl.password: {mechanism} needs both")
     return SaslSettings(mechanism, username, password)
 
 
+def _tokens(config: Mapping[str, Any]) -> TokenSource:
+    callback = config.get("oauth_cb")
+    if not callable(callback):
+        raise ConfigurationError("oauth_cb: OAUTHBEARER needs a function that gives (token, expiry); no OIDC by itself")
+    return TokenSource(callback, _text(config, "sasl.oauthbearer.config") or "")
+
+
+def _socket(config: Mapping[str, Any]) -> SocketSettings:
+    return SocketSettings(
+        keepalive=_flag(config, "socket.keepalive.enable", False),
+        no_delay=_flag(config, "socket.nagle.disable", True),
+        send_buffer=_bytes(config, "socket.send.buffer.bytes"),
+        receive_buffer=_bytes(config, "socket.receive.buffer.bytes"),
+    )
+
+
 def _text(config: Mapping[str, Any], key: str) -> str | None:
     value = config.get(key)
-    return None if value is None or value == "" else os.fspath(value)
+    if value is None or value == "":
+        return None
+    if hasattr(value, "__fspath__"):
+        value = value.__fspath__()
+    if not isinstance(value, str):
+        raise ConfigurationError(f"{key} of type {type(value).__name__}: give text")
+    return value
 
 
 def _flag(config: Mapping[str, Any], key: str, default: bool) -> bool:
@@ -125,6 +163,13 @@ def _flag(config: Mapping[str, Any], key: str, default: bool) -> bool:
     if value not in ("true", "false"):
         raise ConfigurationError(f"{key} {value!r}: use true or false")
     return value == "true"
+
+
+def _bytes(config: Mapping[str, Any], key: str) -> int:
+    value = str(config.get(key, 0))
+    if not value.isdecimal():
+        raise ConfigurationError(f"{key} {value!r}: give bytes, 0 for the system's default")
+    return int(value)
 
 
 def _seconds(config: Mapping[str, Any], key: str, default_ms: int) -> float:

@@ -14,6 +14,7 @@ from dualwrite.client.connection import AnswerLostError, BrokerConnection
 from dualwrite.client.endpoint import Endpoint
 from dualwrite.client.settings import ClientSettings, SaslSettings, TlsSettings
 from dualwrite.client.tls import ssl_context
+from dualwrite.client.tokens import TokenSource
 from dualwrite.errors import ConfigurationError, KafkaRefusedError, KafkaUnavailableError
 from dualwrite.wire.apis import APIS, ApiKey
 from dualwrite.wire.error_codes import ErrorCode
@@ -268,6 +269,54 @@ def test_a_broker_that_does_not_know_the_password_is_not_believed(
         broker.answer(ApiKey.SASL_AUTHENTICATE, *(answer or first for answer in answers))
         with pytest.raises(ConfigurationError, match="SASL SCRAM-SHA-256"):
             connect(broker, sasl=SaslSettings("SCRAM-SHA-256", "u", "p"))
+
+
+def bearer(given: Any) -> SaslSettings:
+    return SaslSettings("OAUTHBEARER", tokens=TokenSource(lambda _: given))
+
+
+def test_a_token_is_sent_with_its_extensions() -> None:
+    with scripted() as broker:
+        broker.answer(ApiKey.SASL_HANDSHAKE, handshake_answer())
+        broker.answer(ApiKey.SASL_AUTHENTICATE, sasl_answer())
+        connect(broker, sasl=bearer(("t0ken", 4e9, "me", {"cluster": "a"}))).close()
+        (handshake,), (authenticate,) = (
+            broker.requests(key) for key in (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
+        )
+        assert handshake.message.mechanism == "OAUTHBEARER"
+        assert authenticate.message.auth_bytes == b"n,,\x01auth=Bearer t0ken\x01cluster=a\x01\x01"
+
+
+def test_a_token_that_the_broker_refuses_is_a_configuration_error_with_its_reason() -> None:
+    with scripted() as broker:
+        broker.answer(ApiKey.SASL_HANDSHAKE, handshake_answer())
+        refused = sasl_answer(code=ErrorCode.SASL_AUTHENTICATION_FAILED, reason='{"status":"invalid_token"}')
+        broker.answer(ApiKey.SASL_AUTHENTICATE, sasl_answer(b'{"status":"invalid_token"}'), refused)
+        with pytest.raises(ConfigurationError, match=r'^oauth_cb: broker .*: {"status":"invalid_token"}$'):
+            connect(broker, sasl=bearer(("stolen", 4e9)))
+        last = broker.requests(ApiKey.SASL_AUTHENTICATE)[-1]
+        assert last.message.auth_bytes == b"\x01", "the client takes note of the refusal (RFC 7628, section 3.2.3)"
+
+
+@pytest.mark.parametrize(
+    ("given", "error"), [(None, ConfigurationError), (("t", 1.0), ConfigurationError), ((), ConfigurationError)]
+)
+def test_a_callback_that_gives_no_good_token_is_named(given: Any, error: type[Exception]) -> None:
+    with scripted() as broker:
+        broker.answer(ApiKey.SASL_HANDSHAKE, handshake_answer())
+        with pytest.raises(error, match="oauth_cb gave "):
+            connect(broker, sasl=bearer(given))
+        assert not broker.requests(ApiKey.SASL_AUTHENTICATE)
+
+
+def test_a_callback_that_fails_leaves_the_broker_unavailable() -> None:
+    def fails(_config: str) -> Any:
+        raise OSError("no route to the identity provider")
+
+    with scripted() as broker:
+        broker.answer(ApiKey.SASL_HANDSHAKE, handshake_answer())
+        with pytest.raises(KafkaUnavailableError, match="oauth_cb: OSError: no route"):
+            connect(broker, sasl=SaslSettings("OAUTHBEARER", tokens=TokenSource(fails)))
 
 
 def test_plain_with_an_unexpected_answer_is_refused() -> None:

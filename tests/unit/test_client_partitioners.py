@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dualwrite.client.partitioners import PARTITIONERS, StickyChoice, fnv1a, make_partitioner, murmur2
+from tests.unit import client_librdkafka
 
 RANDOM = "the random source was asked"
 
@@ -74,6 +75,24 @@ def test_null_and_empty_keys_go_where_the_name_says(
 @given(st.sampled_from(PARTITIONERS), st.none() | st.binary(max_size=50), st.integers(1, 100_000), st.integers())
 def test_every_partition_given_exists(name: str, key: bytes | None, count: int, seed: int) -> None:
     assert 0 <= make_partitioner(name, random.Random(seed).randrange)(key, count) < count
+
+
+keys = st.binary(max_size=80) | st.text().map(str.encode)
+
+
+@pytest.mark.parametrize("name", [name for name in PARTITIONERS if name != "random"])
+@given(st.lists(keys, min_size=20, max_size=50), st.integers(1, 100_000))
+def test_every_key_has_librdkafkas_partition(name: str, drawn: list[bytes], count: int) -> None:
+    partition_of = make_partitioner(name, refuse)
+    for key in drawn:
+        if key or name != "consistent_random":
+            assert partition_of(key, count) == client_librdkafka.partition_of(name, key, count)
+
+
+@pytest.mark.parametrize("name", ["consistent", "murmur2", "fnv1a"])
+def test_records_without_a_key_have_librdkafkas_partition_where_it_is_not_random(name: str) -> None:
+    for count in range(1, 100):
+        assert make_partitioner(name, refuse)(None, count) == client_librdkafka.partition_of(name, None, count)
 
 
 @pytest.mark.parametrize("name", [name for name in PARTITIONERS if name.endswith("random")])

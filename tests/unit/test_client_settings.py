@@ -1,11 +1,12 @@
 """What the control plane reads from a librdkafka configuration, and what it refuses."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dualwrite.client.endpoint import Endpoint
-from dualwrite.client.settings import ClientSettings
+from dualwrite.client.settings import ClientSettings, SocketSettings
 from dualwrite.errors import ConfigurationError
 
 
@@ -75,6 +76,36 @@ def test_keys_that_only_matter_to_librdkafka_are_left_alone() -> None:
     assert settings(linger_ms=5, ssl_cipher_suites="x").bootstrap == (Endpoint("b", 1),)
 
 
+def test_a_token_needs_a_callback_and_no_password() -> None:
+    config = {"bootstrap.servers": "b:1", "security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
+    made = ClientSettings.from_config(config | {"oauth_cb": lambda _: ("token", 9), "sasl.oauthbearer.config": "x"})
+    assert made.sasl is not None
+    assert made.sasl.tokens is not None
+    assert made.sasl.tokens.token(0).value == "token"
+    with pytest.raises(ConfigurationError, match=r"^oauth_cb: OAUTHBEARER needs a function"):
+        ClientSettings.from_config(config)
+
+
+def test_sockets_are_told_what_librdkafka_would_tell_them() -> None:
+    made = settings(socket_keepalive_enable="true", socket_nagle_disable="false", socket_send_buffer_bytes=1)
+    assert made.socket == SocketSettings(keepalive=True, no_delay=False, send_buffer=1)
+    assert settings().socket == SocketSettings()
+
+
+@pytest.mark.parametrize("value", ["many", -1, None, 1.5])
+def test_a_malformed_buffer_is_named(value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"^socket\.send\.buffer\.bytes"):
+        settings(socket_send_buffer_bytes=value)
+
+
+def test_a_file_may_be_named_by_a_path_and_by_nothing_else_than_text() -> None:
+    made = secured(ssl_ca_location=Path("ca.pem"))
+    assert made.tls is not None
+    assert made.tls.ca_location == "ca.pem"
+    with pytest.raises(ConfigurationError, match=r"^ssl\.ca\.location of type int: give text$"):
+        secured(ssl_ca_location=7)
+
+
 def test_an_unknown_security_protocol_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="TLS"):
         settings(security_protocol="TLS")
@@ -126,7 +157,7 @@ def test_sasl_credentials_are_read_and_not_shown() -> None:
     [
         ({"sasl_mechanism": "GSSAPI"}, "GSSAPI"),
         ({"sasl_mechanism": None}, "GSSAPI"),
-        ({"sasl_mechanism": "OAUTHBEARER"}, "OAUTHBEARER"),
+        ({"sasl_mechanism": "OAUTHBEARER"}, "oauth_cb"),
         ({"sasl_username": ""}, "username"),
         ({"sasl_password": None}, "password"),
     ],

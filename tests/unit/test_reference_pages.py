@@ -15,7 +15,7 @@ from dualwrite.wire.apis import ApiKey
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.parametrize("page", ["states", "apis", "metrics", "settings"])
+@pytest.mark.parametrize("page", ["states", "apis", "metrics", "settings", "producer"])
 def test_a_drawn_page_is_up_to_date(page: str) -> None:
     drawn = runpy.run_path(str(DOCS / "draw.py"))[f"{page}_page"]()
     assert (DOCS / "reference" / f"{page}.md").read_text() == drawn, "run: python docs/draw.py"

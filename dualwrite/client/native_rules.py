@@ -1,0 +1,108 @@
+"""What the value of a setting may be: each rule reads one, and says in words what it allows."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+_FLAGS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a value may be.
+
+    :param says: completes "allowed: …".
+    :param read: gives the value as the program uses it; raises ValueError or TypeError for one that is not allowed.
+    :param is_secret: True if the value must not be shown.
+    """
+
+    says: str
+    read: Callable[[Any], Any]
+    is_secret: bool = False
+
+
+def integer(lowest: int, highest: int) -> Rule:
+    """A whole number, both ends included."""
+
+    def read(value: Any) -> int:
+        number = int(value)
+        if (isinstance(value, float) and value != number) or not lowest <= number <= highest:
+            raise ValueError(value)
+        return number
+
+    return Rule(f"{lowest} to {highest}", read)
+
+
+def decimal(lowest: int, highest: int) -> Rule:
+    """A number, both ends included."""
+
+    def read(value: Any) -> float:
+        number = float(value)
+        if not lowest <= number <= highest:
+            raise ValueError(value)
+        return number
+
+    return Rule(f"{lowest} to {highest}", read)
+
+
+def choice(*words: str) -> Rule:
+    """One of ``words``, in any case of letters; read as it is spelt here."""
+    by_folded = {word.lower(): word for word in words}
+
+    def read(value: Any) -> str:
+        if str(value).lower() not in by_folded:
+            raise ValueError(value)
+        return by_folded[str(value).lower()]
+
+    return Rule(", ".join(words), read)
+
+
+def only(*words: str, why: str) -> Rule:
+    """One of ``words``, all of which mean the same; nothing else, because of ``why``."""
+    return Rule(f"{' or '.join(words)} only: {why}", choice(*words).read)
+
+
+def _flag(value: Any) -> bool:
+    if str(value).lower() not in _FLAGS:
+        raise ValueError(value)
+    return _FLAGS[str(value).lower()]
+
+
+def always(wanted: bool, why: str) -> Rule:
+    """A flag that has one possible value."""
+
+    def read(value: Any) -> bool:
+        if _flag(value) is not wanted:
+            raise ValueError(value)
+        return wanted
+
+    return Rule(f"{str(wanted).lower()} only: {why}", read)
+
+
+def _text(value: Any) -> str:
+    if hasattr(value, "__fspath__"):
+        value = value.__fspath__()
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value
+
+
+def _words(value: Any) -> str:
+    if not _text(value).strip():
+        raise ValueError(value)
+    return _text(value)
+
+
+def _callable(value: Any) -> Any:
+    if not callable(value):
+        raise TypeError(value)
+    return value
+
+
+FLAG = Rule("true, false", _flag)
+TEXT = Rule("text", _text)
+FILE = Rule("a file's name", _text)
+NAMES = Rule("HOST:PORT, …", _words)
+SECRET = Rule("text", _text, is_secret=True)
+CALLABLE = Rule("a function", _callable)
+ANY = Rule("anything", lambda value: value)

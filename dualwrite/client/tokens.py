@@ -1,0 +1,89 @@
+"""The token of SASL OAUTHBEARER, as confluent-kafka's ``oauth_cb`` gives it: asked for when it is needed, and
+kept while it is good."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from dualwrite.errors import ConfigurationError, KafkaUnavailableError
+
+_KEPT_FOR = 0.8
+"""The part of a token's life after which there is a new one, as in librdkafka."""
+
+_TOKEN = re.compile(r"[-._~+/A-Za-z0-9]+=*")
+_NAME = re.compile(r"[A-Za-z]+")
+_VALUE = re.compile(r"[\x21-\x7E \t\r\n]+")
+_RESERVED = "auth"
+
+
+class Token(NamedTuple):
+    """One token.
+
+    :param value: what the broker is shown (RFC 6750).
+    :param expires_at: in seconds since the epoch.
+    :param extensions: what is sent beside it (KIP-342).
+    """
+
+    value: str
+    expires_at: float
+    extensions: Mapping[str, str]
+
+
+class TokenSource:
+    """Gives the token to authenticate with. All connections of a client share one.
+
+    :param callback: ``oauth_cb``: takes ``config``, gives (token, expiry in seconds since the epoch[, principal,
+        extensions]). The principal is the broker's to find in the token; it is not sent.
+    :param config: ``sasl.oauthbearer.config``.
+    """
+
+    def __init__(self, callback: Callable[[str], Any], config: str = "") -> None:
+        self._callback = callback
+        self._config = config
+        self._token: Token | None = None
+        self._renewed_at = 0.0
+
+    def token(self, now: float) -> Token:
+        """A token that is good at ``now``, in seconds since the epoch.
+
+        :raises KafkaUnavailableError: if the callback fails; what it raised is the cause.
+        :raises ConfigurationError: if it gives anything but a token that is good.
+        """
+        kept = self._token
+        if kept is not None and now < self._renewed_at:
+            return kept
+        try:
+            given = self._callback(self._config)
+        except Exception as error:
+            if kept is not None and now < kept.expires_at:
+                return kept
+            raise KafkaUnavailableError(f"oauth_cb: {type(error).__name__}: {error}") from error
+        fresh = _checked(given, now)
+        self._renewed_at = now + _KEPT_FOR * (fresh.expires_at - now)
+        self._token = fresh
+        return fresh
+
+
+def _checked(given: Any, now: float) -> Token:
+    """``given`` as a token. The message of an error never shows it."""
+    if not isinstance(given, tuple) or not 2 <= len(given) <= 4:
+        raise ConfigurationError(
+            f"oauth_cb gave a {type(given).__name__}: allowed: (token, expiry in seconds since the epoch"
+            "[, principal, extensions])"
+        )
+    value, expires_at = given[0], given[1]
+    extensions = given[3] if len(given) > 3 else {}
+    if not isinstance(value, str) or not _TOKEN.fullmatch(value):
+        raise ConfigurationError("oauth_cb gave a token with characters that a bearer token cannot have (RFC 6750)")
+    if not isinstance(expires_at, int | float) or not expires_at > now:
+        raise ConfigurationError(
+            f"oauth_cb gave a token with the expiry {expires_at!r}: allowed: seconds after {now:.0f}"
+        )
+    if not isinstance(extensions, dict):
+        raise ConfigurationError(f"oauth_cb gave extensions in a {type(extensions).__name__}: allowed: a dict")
+    for name, content in extensions.items():
+        if not _NAME.fullmatch(str(name)) or name == _RESERVED:
+            raise ConfigurationError(f"oauth_cb gave the extension {name!r}: allowed: letters, and not {_RESERVED!r}")
+        if not isinstance(content, str) or not _VALUE.fullmatch(content):
+            raise ConfigurationError(f"oauth_cb gave the extension {name!r} a value that is no printable text")
+    return Token(value, float(expires_at), extensions)
