@@ -143,7 +143,14 @@ BROKEN: list[tuple[type, str, Callable[..., Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("owner", "name", "broken", "finding"), BROKEN, ids=[case[2].__name__ for case in BROKEN])
+RARE = {skip_nothing}
+"""What it takes hundreds of seeds to see."""
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "broken", "finding"),
+    [pytest.param(*case, id=case[2].__name__, marks=[pytest.mark.slow] if case[2] in RARE else []) for case in BROKEN],
+)
 def test_the_simulation_finds_a_broken_broker(
     monkeypatch: pytest.MonkeyPatch, owner: type, name: str, broken: Callable[..., Any], finding: str
 ) -> None:
