@@ -1,5 +1,6 @@
 """One blocking connection to one broker for the control plane: opened, then one request at a time."""
 
+import math
 import select
 import time
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from dualwrite.wire.apis import ApiKey, Message
 from dualwrite.wire.error_codes import ErrorCode
 
 _ONLY_TAG = 0
+_SESSION_USED = 0.85
+"""The part of an authentication's life after which there is a new one, as in the Java client."""
 
 
 class AnswerLostError(KafkaUnavailableError):
@@ -50,11 +53,14 @@ class BrokerConnection:
         except BaseException:
             self.close()
             raise
+        lifetime = self._link.node.session_lifetime
+        self._usable_until = math.inf if lifetime is None else clock() + _SESSION_USED * lifetime
 
     def is_usable(self) -> bool:
-        """False if the connection is closed, or the broker has hung up since the last answer: nothing else makes an
-        idle connection readable. A request that is sent on it all the same would be lost without being carried out."""
-        if self._link.fileno() < 0:
+        """False if the connection is closed, or its authentication runs out (KIP-368), or the broker has hung up since
+        the last answer: nothing else makes an idle connection readable. A request that is sent on it all the same would
+        be lost without being carried out."""
+        if self._link.fileno() < 0 or self._clock() >= self._usable_until:
             return False
         idle = select.poll()
         idle.register(self._link, select.POLLIN)

@@ -19,7 +19,7 @@ from dualwrite.errors import ConfigurationError, KafkaRefusedError, KafkaUnavail
 from dualwrite.wire.apis import APIS, ApiKey
 from dualwrite.wire.error_codes import ErrorCode
 from dualwrite.wire.frames import with_size
-from tests.unit.client_broker import HANG_UP, SILENCE, ScriptedBroker, described, scripted
+from tests.unit.client_broker import HANG_UP, SILENCE, FakeClock, ScriptedBroker, described, scripted
 from tests.unit.client_certificate import CERTIFICATE, KEY
 from tests.unit.client_sasl import ScramServer, handshake_answer, sasl_answer
 
@@ -269,6 +269,21 @@ def test_a_broker_that_does_not_know_the_password_is_not_believed(
         broker.answer(ApiKey.SASL_AUTHENTICATE, *(answer or first for answer in answers))
         with pytest.raises(ConfigurationError, match="SASL SCRAM-SHA-256"):
             connect(broker, sasl=SaslSettings("SCRAM-SHA-256", "u", "p"))
+
+
+@pytest.mark.parametrize("lifetime_ms", [100_000, 0])
+def test_a_connection_is_used_no_longer_than_its_authentication_lasts(lifetime_ms: int) -> None:
+    clock = FakeClock()
+    with scripted() as broker:
+        broker.answer(ApiKey.SASL_HANDSHAKE, handshake_answer())
+        broker.answer(ApiKey.SASL_AUTHENTICATE, sasl_answer(lifetime_ms=lifetime_ms))
+        settings = ClientSettings((broker.endpoint,), sasl=SaslSettings("PLAIN", "u", "p"))
+        connection = BrokerConnection(broker.endpoint, settings, clock.monotonic)
+        clock.sleep(84)
+        assert connection.is_usable()
+        clock.sleep(2)
+        assert connection.is_usable() is (lifetime_ms == 0), "0 is for ever"
+        connection.close()
 
 
 def bearer(given: Any) -> SaslSettings:
