@@ -13,16 +13,63 @@ batch of events is enough), and whenever :attr:`Drivable.wake_at` has passed.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from dualwrite.client.endpoint import Endpoint
 from dualwrite.client.versions import Versions
 from dualwrite.errors import DualWriteError
+from dualwrite.records.compression import Codec
 from dualwrite.wire.apis import ApiKey, Message
 
-MAX_IN_FLIGHT = 5
-"""Unanswered Produce requests per connection, and so batches per partition: as many as a broker remembers to tell a
-duplicate (KIP-98)."""
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What an engine is to do. Durations are in seconds, sizes in bytes; the names in the comments are librdkafka's.
+
+    :param linger: seconds that a batch may wait for more records; None: until it is full, or the records are flushed.
+    :param batch_size: past which a batch takes no more records; one record alone may be larger.
+    """
+
+    bootstrap: tuple[Endpoint, ...]
+    transactional_id: str
+    two_phase_commit: bool = True
+    """transaction.two.phase.commit.enable"""
+    transaction_timeout_ms: int = 60_000
+    """transaction.timeout.ms, for transactions that are not in two-phase commit"""
+    codec: Codec = Codec.NONE
+    """compression.type"""
+    compression_level: int | None = None
+    partitioner: str = "consistent_random"
+    linger: float | None = None
+    """linger.ms"""
+    batch_size: int = 1_000_000
+    max_message_bytes: int = 1_000_000
+    """message.max.bytes: of one record, and of one request"""
+    buffer_bytes: int = 1_048_576 * 1024
+    """queue.buffering.max.kbytes: records that are not acknowledged yet"""
+    buffer_records: int = 100_000
+    """queue.buffering.max.messages: the same, counted"""
+    max_in_flight: int = 5
+    """max.in.flight.requests.per.connection; five at most, as a broker remembers so many batches (KIP-98)"""
+    request_timeout: float = 30.0
+    """request.timeout.ms: until an answer is given up, and its connection with it"""
+    delivery_timeout: float = 30.0
+    """delivery.timeout.ms: until a batch that was to be sent must be acknowledged"""
+    operation_timeout: float = 30.0
+    """Until init, commit, abort and send_offsets must have ended"""
+    retry_backoff: float = 0.1
+    """retry.backoff.ms, doubled with each attempt"""
+    retry_backoff_max: float = 1.0
+    reconnect_backoff: float = 0.1
+    """reconnect.backoff.ms, doubled with each attempt"""
+    reconnect_backoff_max: float = 1.0
+    metadata_max_age: float = 300.0
+    """topic.metadata.refresh.interval.ms"""
+
+    def pause_after(self, attempts: int) -> float:
+        """Seconds until something is tried again that was tried ``attempts`` times."""
+        return min(self.retry_backoff * 2.0 ** min(attempts - 1, 30), self.retry_backoff_max)
 
 
 class Request(NamedTuple):
@@ -136,7 +183,11 @@ class Drivable(Protocol):
 
 
 class Driver(Protocol):
-    """What a blocking face needs of its driver. One thread at a time uses it, and the engine that it drives."""
+    """What a blocking face needs of its driver. One thread at a time uses it, and the engine that it drives.
+
+    Nobody listens between two calls, perhaps for minutes. So each call first takes in what has arrived, and then steps:
+    otherwise the engine would give up requests whose answers are there.
+    """
 
     def wait(self, operation: Operation) -> Any:
         """Do what the engine says until ``operation`` is done; its outcome, or its error raised. Interrupted in the

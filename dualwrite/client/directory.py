@@ -1,0 +1,146 @@
+"""Who is in charge: the leaders of partitions and the coordinators, as Metadata and FindCoordinator told last.
+
+What is known may be out of date at any time. Whoever finds that it is says so, and asks again.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from dualwrite.client.endpoint import Endpoint
+from dualwrite.client.partitioners import Partitioner, StickyChoice, make_partitioner
+from dualwrite.wire.apis import APIS, ApiKey, Message
+from dualwrite.wire.error_codes import ErrorCode
+
+TRANSACTION = 1
+GROUP = 0
+"""Kinds of coordinators (FindCoordinator's key types)."""
+
+METADATA_CAP = 9
+"""Later versions add topic ids, which Produce up to v12 does not need."""
+FIND_COORDINATOR_CAP = 3
+"""Later versions ask for many keys at once."""
+
+_NOT_YET = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # it is being made, perhaps by this very request
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.REQUEST_TIMED_OUT,
+    }
+)
+_NO_LEADER = -1
+
+
+class CoordinatorOf(NamedTuple):
+    """Whose coordinator: of the transactional id or of the group that ``key`` names."""
+
+    kind: int
+    key: str
+
+
+class Topic:
+    """What is known of one topic."""
+
+    __slots__ = ("choose", "leaders", "sticky")
+
+    def __init__(self, choose: Partitioner, sticky: StickyChoice) -> None:
+        self.choose = choose
+        self.sticky = sticky
+        self.leaders: list[int] = []
+        """The leader's node id of each partition, -1 where there is none."""
+
+
+class Directory:
+    """Nodes, topics and coordinators.
+
+    :param bootstrap: whom to ask when nothing is known.
+    :param partitioner: one of librdkafka's names.
+    :param randrange: the source of what is random in it.
+    """
+
+    def __init__(self, bootstrap: tuple[Endpoint, ...], partitioner: str, randrange: Callable[[int], int]) -> None:
+        self.coordinators: dict[CoordinatorOf, Endpoint] = {}
+        self.topics: dict[str, Topic] = {}
+        """Those that are known; :attr:`wanted` are all that should be."""
+        self.wanted: dict[str, None] = {}
+        self.is_stale = False
+        """True if Metadata is to be asked for."""
+        self.fetched_at = 0.0
+        self._bootstrap = bootstrap
+        self._partitioner = partitioner
+        self._randrange = randrange
+        self._nodes: dict[int, Endpoint] = {}
+
+    def want(self, topic: str) -> None:
+        """``topic`` is written to, and should be known."""
+        self.wanted[topic] = None
+        self.is_stale = True
+
+    def candidates(self) -> Iterable[Endpoint]:
+        """Whom to ask what anybody knows."""
+        return (*self._nodes.values(), *self._bootstrap)
+
+    def leader(self, topic: str, partition: int) -> Endpoint | None:
+        """The leader of a partition; None if nobody knows it now."""
+        known = self.topics.get(topic)
+        if known is None or partition >= len(known.leaders):
+            return None
+        return self._nodes.get(known.leaders[partition])
+
+    def renew_choices(self) -> None:
+        """Records without a key go to a partition chosen anew."""
+        for topic in self.topics.values():
+            topic.sticky.renew()
+
+    def is_unreachable(self, endpoint: Endpoint) -> None:
+        """``endpoint`` has gone, and with it whoever was in charge there."""
+        for key in [key for key, where in self.coordinators.items() if where == endpoint]:
+            del self.coordinators[key]
+        if endpoint in self._nodes.values():
+            self.is_stale = bool(self.wanted)
+
+    def metadata_request(self) -> Message:
+        """The question about every topic that is wanted."""
+        request = APIS[ApiKey.METADATA].request
+        topics = [request.MetadataRequestTopic(name=name) for name in self.wanted]
+        return request(
+            topics=topics,
+            allow_auto_topic_creation=True,
+            include_cluster_authorized_operations=False,
+            include_topic_authorized_operations=False,
+        )
+
+    def learn(self, answer: Message, now: float) -> dict[str, int]:
+        """Take an answer to Metadata. The error codes of topics that will not come to be by waiting; :attr:`is_stale`
+        stays if something is missing still."""
+        self.fetched_at = now
+        self._nodes = {broker.node_id: Endpoint(broker.host, broker.port) for broker in answer.brokers}
+        refused: dict[str, int] = {}
+        self.is_stale = False
+        for entry in answer.topics:
+            if entry.error_code in _NOT_YET:
+                self.is_stale = True
+            elif entry.error_code:
+                refused[entry.name] = entry.error_code
+                self.wanted.pop(entry.name, None)
+            else:
+                self._learn_topic(entry)
+        return refused
+
+    def _learn_topic(self, entry: Message) -> None:
+        leaders = [_NO_LEADER] * (1 + max((each.partition_index for each in entry.partitions), default=-1))
+        for each in entry.partitions:
+            leaders[each.partition_index] = each.leader_id
+        if not leaders:
+            self.is_stale = True
+            return
+        topic = self.topics.get(entry.name)
+        if topic is None:
+            sticky = StickyChoice(self._randrange)
+            source = self._randrange if self._partitioner == "random" else sticky
+            topic = self.topics[entry.name] = Topic(make_partitioner(self._partitioner, source), sticky)
+        topic.leaders = leaders
+
+
+def find_coordinator_request(of: CoordinatorOf) -> Message:
+    """The question who coordinates."""
+    return APIS[ApiKey.FIND_COORDINATOR].request(key=of.key, key_type=of.kind)

@@ -1,0 +1,343 @@
+"""The native producer without its sockets: verbs and events in, commands out.
+
+The engine puts together what is pure by itself: the transaction's state (``machine.py``), its records (``traffic.py``),
+the questions to coordinators (``calls.py``), who is in charge (``directory.py``) and who is connected (``peers.py``).
+A unit of work of one record costs two round trips, Produce and EndTxn; its partition and its group join the transaction
+by being written to (KIP-890 part 2).
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from dualwrite.client.batches import Headers
+from dualwrite.client.calling import Caller
+from dualwrite.client.calls import CommittedOffset, GroupMember, end_call, init_call, offsets_call
+from dualwrite.client.directory import Directory
+from dualwrite.client.endpoint import Endpoint
+from dualwrite.client.engine_types import Command, EngineSettings, Operation
+from dualwrite.client.machine import Cost, Ended, Machine, error_of_record, require_unanchored
+from dualwrite.client.peers import Asked, Peers
+from dualwrite.client.sender import OnDelivery
+from dualwrite.client.traffic import Report, Traffic
+from dualwrite.client.verbs import State, Verb
+from dualwrite.client.versions import TRANSACTION_VERSION, Versions
+from dualwrite.errors import (
+    ConfigurationError,
+    DualWriteError,
+    InvalidTransactionStateError,
+    KafkaUnavailableError,
+    PrepareFailedError,
+)
+from dualwrite.ids import NO_PRODUCER, PreparedTxnState, ProducerIdentity
+from dualwrite.wire.apis import ApiKey, Message
+from dualwrite.wire.error_codes import ErrorCode
+
+_TV2 = 2
+_RECORD_OVERHEAD = 70
+"""Bytes of a batch of one record beside the record's key, value and headers, at least."""
+
+
+class _Running:
+    """A verb that is not done yet."""
+
+    __slots__ = ("flushed", "operation")
+
+    def __init__(self) -> None:
+        self.operation = Operation()
+        self.flushed: Callable[[float], None] | None = None
+        """What comes next when every record is acknowledged; None if that is not what is waited for."""
+
+
+class Engine:
+    """One transactional producer. Not thread-safe; see ``engine_types.py`` for how it is driven.
+
+    :param settings: what to do, and where to begin.
+    :param randrange: the source of randomness; ``random.randrange`` outside of tests.
+    """
+
+    def __init__(self, settings: EngineSettings, randrange: Callable[[int], int]) -> None:
+        self._settings = settings
+        self._machine = Machine()
+        self._peers = Peers(settings)
+        self._directory = Directory(settings.bootstrap, settings.partitioner, randrange)
+        self._traffic = Traffic(settings, self._machine, self._peers, self._directory, self._doom)
+        self._caller = Caller(settings, self._machine, self._peers, self._directory, self._call_failed)
+        self._running: _Running | None = None
+        self._wake_at: float | None = None
+
+    # --- verbs
+
+    @property
+    def state(self) -> State:
+        """Where the producer is; while a verb is under way, where its failure would lead."""
+        return self._machine.state
+
+    @property
+    def kept(self) -> ProducerIdentity:
+        """The identity of the predecessor's transaction that was kept; falsy if there is none."""
+        return self._machine.kept
+
+    @property
+    def has_news(self) -> bool:
+        """True if :meth:`produce` has left something that can be sent before the records are flushed."""
+        return self._traffic.has_news
+
+    @property
+    def unacknowledged(self) -> int:
+        """How many records of the transaction were not acknowledged yet."""
+        return self._traffic.unacknowledged
+
+    def init_transactions(self, now: float, keep_prepared_txn: bool = False) -> Operation:
+        """Fence every earlier producer of the transactional id, and abort what is open there or keep it (KIP-939).
+        Result: None."""
+        self._start(Verb.INIT_KEEPING if keep_prepared_txn else Verb.INIT)
+        initialized = partial(self._initialized, keep_prepared_txn, now)
+        self._caller.call(init_call(self._settings, keep_prepared_txn, initialized), now)
+        return self._run().operation
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction. Nothing is sent."""
+        self._start(Verb.BEGIN)
+        self._machine.begun()
+        self._directory.renew_choices()
+        self._machine.finish()
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int,
+        timestamp_ms: int,
+        headers: Headers,
+        on_delivery: OnDelivery | None,
+        now: float,
+    ) -> bool:
+        """Add a record to the transaction; ``partition`` -1 lets the partitioner choose.
+
+        :returns: False if the buffer is full: nothing was taken. Step until something is acknowledged, and call again.
+        :raises DualWriteError: what has made the transaction impossible meanwhile.
+        """
+        if self._machine.state is not State.IN_TRANSACTION:
+            self._refuse_a_second(Verb.PRODUCE)
+            self._machine.require(Verb.PRODUCE)
+        if self._traffic.is_full:
+            self._traffic.flush(now)
+            return False
+        if _RECORD_OVERHEAD + len(value or b"") + len(key or b"") > self._settings.max_message_bytes:
+            error = error_of_record(f"record for {topic}: over message.max.bytes", ErrorCode.MESSAGE_TOO_LARGE)
+            self._doom(error, Cost.TRANSACTION)
+            raise error
+        self._machine.has_content = True
+        self._traffic.append(topic, partition, key, value, headers, timestamp_ms, on_delivery, now)
+        return True
+
+    def send_offsets_to_transaction(
+        self, offsets: Sequence[CommittedOffset], member: GroupMember, now: float
+    ) -> Operation:
+        """Commit a consumer group's offsets as part of the transaction. Result: None."""
+        self._start(Verb.SEND_OFFSETS)
+        operation = self._run().operation
+        if offsets:
+            self._machine.has_content = True
+            identity = self._machine.identity
+            call = offsets_call(self._settings, identity, offsets, member, lambda _answer: self._finish(None))
+            self._caller.call(call, now)
+        else:
+            self._finish(None)
+        return operation
+
+    def flush(self, now: float) -> Operation:
+        """Send everything, and wait until it is acknowledged. Result: None."""
+        self._refuse_a_second(Verb.PRODUCE)
+        self._machine.require(Verb.PRODUCE)
+        return self._flush_then(lambda _now: self._end_operation(None), now)
+
+    def prepare_transaction(self, now: float) -> Operation:
+        """Flush: prepared is a transaction of which every record is acknowledged. Result: its PreparedTxnState."""
+        self._start(Verb.PREPARE)
+        return self._flush_then(lambda _now: self._finish(self._machine.prepared), now)
+
+    def commit_transaction(self, now: float) -> Operation:
+        """Flush, and commit. Result: Ended."""
+        before = self._start(Verb.COMMIT)
+        if before is not State.IN_TRANSACTION:
+            return self._end(before, True, self._run(), now)
+        self._machine.flushing(Verb.COMMIT)
+        return self._flush_then(self._commit_flushed, now)
+
+    def abort_transaction(self, now: float) -> Operation:
+        """Drop what was not sent, and abort. Result: Ended."""
+        before = self._start(Verb.ABORT)
+        return self._end(before, False, self._run(), now)
+
+    def complete_transaction(self, state: PreparedTxnState, now: float) -> Operation:
+        """Commit what is open if ``state`` names it, abort it otherwise. Result: Ended.
+
+        :param state: one with an anchor must have been looked up by the caller, and be given without it.
+        :raises InvalidTransactionStateError: if it has one, or if the verb is forbidden now.
+        """
+        require_unanchored(state)
+        before = self._start(Verb.COMPLETE)
+        return self._end(before, self._machine.commits(before, state), self._run(), now)
+
+    def abandon(self) -> None:
+        """Nobody waits for the verb under way any more, as after an interrupt. The state is that of its failure."""
+        self._running = None
+        self._caller.forget()
+
+    def close(self) -> None:
+        """Nothing more is done; records that were not acknowledged are reported as lost. Ends no transaction."""
+        error = KafkaUnavailableError(f"producer of {self._settings.transactional_id}: closed")
+        self._doom(error, Cost.PRODUCER)
+        self._machine.close()
+
+    def take_reports(self) -> list[Report]:
+        """Delivery callbacks that are due, with what to call them with."""
+        if not self._traffic.reports:
+            return []
+        reports, self._traffic.reports = self._traffic.reports, []
+        return reports
+
+    # --- events
+
+    def step(self, now: float) -> list[Command]:
+        """See Drivable."""
+        for endpoint, asked in self._peers.expire(now):
+            self._gone(endpoint, asked, KafkaUnavailableError(f"broker {endpoint}: timed out"), now)
+        self._caller.step(now)
+        self._traffic.step(now, self._running is not None and self._running.flushed is not None)
+        times = self._peers.wake_at(now), self._traffic.wake_at(now), self._caller.wake_at(now)
+        self._wake_at = min((time for time in times if time is not None), default=None)
+        return self._peers.take_commands()
+
+    def wake_at(self) -> float | None:
+        """See Drivable."""
+        return self._wake_at
+
+    def opened(self, endpoint: Endpoint, versions: Versions, now: float) -> None:
+        """See Drivable. Refuses a cluster without TV2."""
+        level = versions.features.get(TRANSACTION_VERSION, 0)
+        if self._peers.opened(endpoint, versions) and level < _TV2:
+            error = ConfigurationError(
+                f"broker {endpoint}: transaction.version is {level} in this cluster, and the native producer needs"
+                f' {_TV2} (KIP-890 part 2): use producer="librdkafka", or raise it with kafka-features.sh'
+            )
+            self._doom(error, Cost.PRODUCER)
+
+    def answered(self, endpoint: Endpoint, tag: int, message: Message, now: float) -> None:
+        """See Drivable."""
+        asked = self._peers.answered(endpoint, tag)
+        if asked is None:
+            return
+        if asked.api_key is ApiKey.PRODUCE:
+            self._traffic.told_produced(asked.about, message, now)
+            self._look_flushed(now)
+        elif asked.api_key is ApiKey.METADATA:
+            self._traffic.told_metadata(message, now)
+        elif asked.api_key is ApiKey.FIND_COORDINATOR:
+            self._caller.told_coordinator(asked.about, message, now)
+        else:
+            self._caller.told(asked.about, message, now)
+
+    def lost(self, endpoint: Endpoint, error: DualWriteError, now: float) -> None:
+        """See Drivable."""
+        self._gone(endpoint, self._peers.lost(endpoint, error, now), error, now)
+        if not isinstance(error, KafkaUnavailableError):
+            self._doom(error, Cost.PRODUCER)
+
+    # --- operations
+
+    def _refuse_a_second(self, verb: Verb) -> None:
+        if self._running is not None:
+            raise InvalidTransactionStateError(f"{verb.value}: another call of the producer is under way")
+
+    def _start(self, verb: Verb) -> State:
+        self._refuse_a_second(verb)
+        return self._machine.start(verb)
+
+    def _run(self) -> _Running:
+        self._running = _Running()
+        return self._running
+
+    def _finish(self, result: object) -> None:
+        """The verb under way has succeeded."""
+        self._machine.finish()
+        self._end_operation(result)
+
+    def _end_operation(self, result: object) -> None:
+        running, self._running = self._running, None
+        assert running is not None
+        running.operation.succeed(result)
+
+    def _doom(self, error: DualWriteError, cost: Cost) -> None:
+        """The transaction or the producer is lost, and with it the verb under way."""
+        self._machine.doom(error, cost)
+        self._traffic.drop(error)
+        self._caller.forget()
+        running, self._running = self._running, None
+        if running is not None:
+            running.operation.fail(error)
+
+    def _call_failed(self, error: DualWriteError, cost: Cost) -> None:
+        """A coordinator will not do what it was asked."""
+        if cost is Cost.TRANSACTION:
+            self._machine.undecided()
+        self._doom(error, cost)
+
+    def _flush_then(self, flushed: Callable[[float], None], now: float) -> Operation:
+        running = self._run()
+        running.flushed = flushed
+        self._traffic.flush(now)
+        self._look_flushed(now)
+        return running.operation
+
+    def _look_flushed(self, now: float) -> None:
+        running = self._running
+        if running is not None and running.flushed is not None and self._traffic.is_empty:
+            flushed, running.flushed = running.flushed, None
+            flushed(now)
+
+    # --- the end of a transaction
+
+    def _commit_flushed(self, now: float) -> None:
+        assert self._running is not None
+        self._end(State.IN_TRANSACTION, True, self._running, now)
+
+    def _end(self, before: State, commits: bool, running: _Running, now: float) -> Operation:
+        machine = self._machine
+        if not commits:
+            self._traffic.drop(machine.failure or PrepareFailedError("the transaction was aborted"))
+        is_open = bool(machine.kept) if before is State.KEPT else machine.may_be_open
+        if is_open:
+            machine.deciding()
+            answered = partial(self._ended, commits)
+            self._caller.call(end_call(self._settings, machine.identity, commits, answered), now)
+        else:
+            machine.ended(NO_PRODUCER)
+            self._finish(Ended.NOTHING)
+        return running.operation
+
+    def _ended(self, commits: bool, answer: Message) -> None:
+        self._traffic.drop(None)
+        self._machine.ended(ProducerIdentity(answer.producer_id, answer.producer_epoch))
+        self._finish(Ended.COMMITTED if commits else Ended.ABORTED)
+
+    def _initialized(self, keeps: bool, now: float, answer: Message) -> None:
+        kept = ProducerIdentity(answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch)
+        self._machine.initialized(ProducerIdentity(answer.producer_id, answer.producer_epoch), kept)
+        if kept and not keeps:
+            self._caller.call(end_call(self._settings, self._machine.identity, False, self._predecessor_aborted), now)
+        else:
+            self._finish(None)
+
+    def _predecessor_aborted(self, answer: Message) -> None:
+        self._machine.ended(ProducerIdentity(answer.producer_id, answer.producer_epoch))
+        self._finish(None)
+
+    # --- connections
+
+    def _gone(self, endpoint: Endpoint, asked: list[Asked], error: DualWriteError, now: float) -> None:
+        self._directory.is_unreachable(endpoint)
+        self._caller.lost(asked, str(error), now)
+        self._traffic.lost(asked, str(error), now)

@@ -1,0 +1,60 @@
+"""What a producer hears about a record, in the form that confluent-kafka's delivery callbacks have."""
+
+from dualwrite.client.batches import Headers
+from dualwrite.errors import DualWriteError
+
+CREATE_TIME = 1
+"""confluent-kafka's TIMESTAMP_CREATE_TIME."""
+
+
+class DeliveredRecord:
+    """One record and where it went: the methods of confluent_kafka.Message that mean something here."""
+
+    __slots__ = ("_error", "_headers", "_key", "_offset", "_partition", "_timestamp_ms", "_topic", "_value")
+
+    def __init__(
+        self,
+        place: tuple[str, int, int],
+        content: tuple[bytes | None, bytes | None, Headers],
+        timestamp_ms: int,
+        error: DualWriteError | None,
+    ) -> None:
+        self._topic, self._partition, self._offset = place
+        self._key, self._value, self._headers = content
+        self._timestamp_ms = timestamp_ms
+        self._error = error
+
+    def topic(self) -> str:
+        """The topic's name."""
+        return self._topic
+
+    def partition(self) -> int:
+        """The partition; -1 if none was chosen."""
+        return self._partition
+
+    def offset(self) -> int:
+        """The offset; -1 if the record was not acknowledged, or the broker told only that it is there."""
+        return self._offset
+
+    def key(self) -> bytes | None:
+        """The key."""
+        return self._key
+
+    def value(self) -> bytes | None:
+        """The value."""
+        return self._value
+
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        """The headers; None if there are none."""
+        return list(self._headers) or None
+
+    def timestamp(self) -> tuple[int, int]:
+        """TIMESTAMP_CREATE_TIME, and the time in milliseconds since the epoch."""
+        return CREATE_TIME, self._timestamp_ms
+
+    def error(self) -> DualWriteError | None:
+        """Why it was not acknowledged; None if it was."""
+        return self._error
+
+    def __len__(self) -> int:
+        return len(self._value or b"")

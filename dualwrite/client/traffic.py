@@ -1,0 +1,329 @@
+"""Records on their way to the leaders of their partitions: the sender's batches, carried by Metadata and Produce."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from dualwrite.client.batches import Headers
+from dualwrite.client.calling import BUSY_PAUSE
+from dualwrite.client.directory import METADATA_CAP, Directory
+from dualwrite.client.endpoint import Endpoint
+from dualwrite.client.engine_types import EngineSettings
+from dualwrite.client.machine import Cost, Machine, cost_of, error_of_record
+from dualwrite.client.peers import Asked, Peer, Peers
+from dualwrite.client.reports import DeliveredRecord
+from dualwrite.client.sender import Batch, OnDelivery, Sender
+from dualwrite.client.versions import NoCommonVersionError
+from dualwrite.errors import DualWriteError, KafkaRefusedError, PrepareFailedError
+from dualwrite.wire.apis import ApiKey, Message
+from dualwrite.wire.error_codes import ErrorCode, error_name
+from dualwrite.wire.producing import ProduceBatch, TransactionalProduce
+
+PRODUCE_VERSION = 12
+"""The one of TV2 that names topics."""
+_OLDEST_METADATA = 4
+Report = tuple[OnDelivery, DualWriteError | None, DeliveredRecord]
+
+
+class _Waiting(NamedTuple):
+    """A record whose partition cannot be told before its topic is known."""
+
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp_ms: int
+    on_delivery: OnDelivery | None
+    since: float
+
+
+class Traffic:
+    """The records of the open transaction.
+
+    :param doom: told when the transaction cannot be committed any more, and why.
+    """
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        machine: Machine,
+        peers: Peers,
+        directory: Directory,
+        doom: Callable[[DualWriteError, Cost], None],
+    ) -> None:
+        self.reports: list[Report] = []
+        self.has_news = False
+        """True if there is something for a driver to send."""
+        self._settings = settings
+        self._machine = machine
+        self._peers = peers
+        self._directory = directory
+        self._doom = doom
+        self._sender = Sender(settings.batch_size, settings.delivery_timeout, settings.linger)
+        self._waiting: dict[str, list[_Waiting]] = {}
+        self._topic_errors: dict[str, int] = {}
+        self._asked_metadata_at: float | None = None
+        self._metadata_attempts = 0
+        self._metadata_retry_at = 0.0
+
+    # --- records in
+
+    @property
+    def is_empty(self) -> bool:
+        """True if every record was acknowledged."""
+        return self._sender.is_empty and not self._waiting
+
+    @property
+    def unacknowledged(self) -> int:
+        """How many records were not acknowledged."""
+        waiting = sum(map(len, self._waiting.values())) if self._waiting else 0
+        return self._sender.records + waiting
+
+    @property
+    def is_full(self) -> bool:
+        """True if there is no room for another record until some are acknowledged."""
+        settings = self._settings
+        return self._sender.buffered >= settings.buffer_bytes or self.unacknowledged >= settings.buffer_records
+
+    def append(
+        self,
+        topic: str,
+        partition: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        timestamp_ms: int,
+        on_delivery: OnDelivery | None,
+        now: float,
+    ) -> None:
+        """Take a record; ``partition`` -1 lets the partitioner choose."""
+        known = self._directory.topics.get(topic)
+        if known is None or partition >= len(known.leaders) or topic in self._waiting:
+            record = _Waiting(partition, key, value, headers, timestamp_ms, on_delivery, now)
+            self._waiting.setdefault(topic, []).append(record)
+            self._directory.want(topic)
+            self.has_news = True
+            return
+        if partition < 0:
+            partition = known.choose(key, len(known.leaders))
+        lane = self._sender.lane(topic, partition)
+        if self._sender.append(lane, key, value, headers, timestamp_ms, on_delivery, now):
+            known.sticky.renew()
+            self.has_news = True
+
+    def flush(self, now: float) -> None:
+        """Everything is to be sent."""
+        self._sender.flush(now)
+
+    def drop(self, error: DualWriteError | None) -> None:
+        """The transaction has ended: forget its records. What was not acknowledged is reported with ``error``."""
+        for batch in self._sender.drop():
+            self._report(batch, -1, error)
+        for topic, records in self._waiting.items():
+            for each in records:
+                if each.on_delivery is not None:
+                    place, content = (topic, each.partition, -1), (each.key, each.value, each.headers)
+                    self.reports.append(
+                        (each.on_delivery, error, DeliveredRecord(place, content, each.timestamp_ms, error))
+                    )
+        self._waiting.clear()
+        self._topic_errors.clear()
+
+    # --- time
+
+    def step(self, now: float, is_flushing: bool) -> None:
+        """Send what can be sent now."""
+        self.has_news = False
+        self._sender.close_lingering(now)
+        if is_flushing:
+            self._sender.flush(now)
+        self._give_up_overdue(now)
+        if not self._sender.is_empty:
+            self._send(now)
+        if self._directory.is_stale or self._is_aged(now):
+            self._ask_metadata(now)
+
+    def wake_at(self, now: float) -> float | None:
+        """When :meth:`step` can do something that it cannot do now."""
+        times = [self._sender.wake_at(now)]
+        if self._directory.is_stale and self._metadata_retry_at > now:
+            times.append(self._metadata_retry_at)
+        times += [records[0].since + self._settings.delivery_timeout for records in self._waiting.values()]
+        return min((each for each in times if each is not None), default=None)
+
+    def _give_up_overdue(self, now: float) -> None:
+        batch = self._sender.overdue(now)
+        if batch is not None:
+            self._give_up(f"{batch.lane.topic}-{batch.lane.partition}", batch.last_code, batch.last_error)
+        for topic, records in self._waiting.items():
+            if now >= records[0].since + self._settings.delivery_timeout:
+                self._give_up(topic, self._topic_errors.get(topic, 0), "the topic is not known")
+                break
+
+    def _give_up(self, where: str, code: int, why: str) -> None:
+        seconds = self._settings.delivery_timeout
+        what = f"{self.unacknowledged} records not acknowledged in {seconds:g} s: {where}"
+        reasons = ": ".join(reason for reason in (why, self._peers.why_not()) if reason)
+        if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            self._doom(KafkaRefusedError(what, code, error_name(code)), Cost.TRANSACTION)
+        else:
+            self._doom(PrepareFailedError(f"{what}: {reasons or 'no answer'}"), Cost.TRANSACTION)
+
+    # --- metadata
+
+    def _is_aged(self, now: float) -> bool:
+        return not self.is_empty and now >= self._directory.fetched_at + self._settings.metadata_max_age
+
+    def _ask_metadata(self, now: float) -> None:
+        if self._asked_metadata_at is not None or now < self._metadata_retry_at or not self._directory.wanted:
+            return
+        peer = self._peers.any_open_peer(self._directory.candidates(), now)
+        if peer is None:
+            return
+        try:
+            version = peer.versions.of(ApiKey.METADATA, _OLDEST_METADATA, METADATA_CAP)
+        except NoCommonVersionError as error:
+            self._doom(PrepareFailedError(f"broker {peer.endpoint}: {error}"), Cost.TRANSACTION)
+            return
+        self._peers.send(peer, ApiKey.METADATA, version, self._directory.metadata_request(), None, now)
+        self._asked_metadata_at = now
+
+    def told_metadata(self, answer: Message, now: float) -> None:
+        """Metadata was answered."""
+        asked_at, self._asked_metadata_at = self._asked_metadata_at, None
+        refused = self._directory.learn(answer, now)
+        self._topic_errors = {entry.name: entry.error_code for entry in answer.topics if entry.error_code}
+        for topic in [topic for topic in self._waiting if topic in refused]:
+            what = f"{self.unacknowledged} records not acknowledged: topic {topic!r}"
+            self._doom(error_of_record(what, refused[topic]), Cost.TRANSACTION)
+            return
+        for topic in [topic for topic in self._waiting if topic in self._directory.topics]:
+            self._assign(topic, asked_at or now, now)
+        if self._directory.is_stale:
+            self._pause_metadata(now)
+        else:
+            self._metadata_attempts = 0
+            self._metadata_retry_at = 0.0
+
+    def _assign(self, topic: str, asked_at: float, now: float) -> None:
+        """Give the records for ``topic`` to their partitions, now that it is known."""
+        count = len(self._directory.topics[topic].leaders)
+        records = self._waiting.pop(topic)
+        for place, each in enumerate(records):
+            if each.partition >= count and each.since > asked_at:
+                self._waiting[topic] = records[place:]  # the answer may be older than the partition
+                self._directory.is_stale = True
+                return
+            if each.partition >= count:
+                what = (
+                    f"{self.unacknowledged + len(records) - place} records not acknowledged: {topic}-{each.partition}"
+                )
+                self._doom(error_of_record(what, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), Cost.TRANSACTION)
+                return
+            self.append(
+                topic, each.partition, each.key, each.value, each.headers, each.timestamp_ms, each.on_delivery, now
+            )
+
+    def _pause_metadata(self, now: float) -> None:
+        self._metadata_attempts += 1
+        self._metadata_retry_at = now + self._settings.pause_after(self._metadata_attempts)
+
+    # --- Produce
+
+    def _send(self, now: float) -> None:
+        while carried := self._fill_requests(now):
+            for peer, batches in carried.values():
+                self._ask_produce(peer, batches, now)
+
+    def _fill_requests(self, now: float) -> dict[Endpoint, tuple[Peer, list[Batch]]]:
+        """One request to each leader that takes one: one batch of each partition, as long as the request is not too
+        large."""
+        carried: dict[Endpoint, tuple[Peer, list[Batch]]] = {}
+        room: dict[Endpoint, int] = {}
+        settings, producer = self._settings, self._machine.identity
+        for lane in self._sender.lanes_to_send():
+            leader = self._directory.leader(lane.topic, lane.partition)
+            if leader is None:
+                self._directory.is_stale = True
+                continue
+            if not lane.may_send(leader, now, settings.max_in_flight):
+                continue
+            peer = self._peers.open_peer(leader, now)
+            if peer is None or peer.producing >= settings.max_in_flight:
+                continue
+            left = room.get(leader, settings.max_message_bytes)
+            if leader in carried and lane.queue[0].builder.size > left:
+                continue
+            batch = self._sender.take(lane, leader, producer, settings.codec, settings.compression_level)
+            room[leader] = left - len(batch.data)
+            if leader in carried:
+                carried[leader][1].append(batch)
+            else:
+                carried[leader] = peer, [batch]
+        return carried
+
+    def _ask_produce(self, peer: Peer, batches: list[Batch], now: float) -> None:
+        try:
+            peer.versions.of(ApiKey.PRODUCE, PRODUCE_VERSION, PRODUCE_VERSION)
+        except NoCommonVersionError as error:
+            self._doom(PrepareFailedError(f"broker {peer.endpoint}: {error}"), Cost.TRANSACTION)
+            return
+        message = TransactionalProduce(
+            self._settings.transactional_id,
+            round(self._settings.request_timeout * 1000),
+            [ProduceBatch(batch.lane.topic, batch.lane.partition, batch.data) for batch in batches],
+        )
+        self._machine.may_be_open = True
+        self._peers.send(peer, ApiKey.PRODUCE, PRODUCE_VERSION, message, batches, now)
+
+    def told_produced(self, batches: list[Batch], answer: Message, now: float) -> None:
+        """Produce was answered."""
+        missing = {(batch.lane.topic, batch.lane.partition): batch for batch in batches}
+        for topic in answer.responses:
+            for entry in topic.partition_responses:
+                batch = missing.pop((topic.name, entry.index), None)
+                if batch is not None and self._sender.is_waiting_for(batch):
+                    self._told_batch(batch, entry, now)
+        for batch in missing.values():
+            if self._sender.is_waiting_for(batch):
+                self._again(batch, now, "the broker's answer leaves it out")
+
+    def _told_batch(self, batch: Batch, entry: Message, now: float) -> None:
+        code = entry.error_code
+        cost = cost_of(ApiKey.PRODUCE, code)
+        if cost is Cost.NOTHING:
+            self._sender.acknowledge(batch)
+            self._report(batch, entry.base_offset, None)
+        elif self._sender.is_out_of_order(batch, code):
+            self._sender.send_again(batch, now, "an earlier batch is missing")
+        elif cost in (Cost.RETRY, Cost.MOVE):
+            if cost is Cost.MOVE:
+                self._directory.is_stale = True
+            batch.last_code = code
+            self._again(batch, now, error_name(code), BUSY_PAUSE if code == ErrorCode.CONCURRENT_TRANSACTIONS else 0.0)
+        else:
+            where = f"{batch.lane.topic}-{batch.lane.partition}"
+            reason = f": {entry.error_message}" if entry.error_message else ""
+            what = f"{self.unacknowledged} records not acknowledged: {where}{reason}"
+            self._doom(error_of_record(what, code), cost)
+
+    def lost(self, asked: list[Asked], why: str, now: float) -> None:
+        """A connection is gone, and with it the answers to ``asked``."""
+        for each in asked:
+            if each.api_key is ApiKey.METADATA:
+                self._asked_metadata_at = None
+                self._directory.is_stale = True
+                self._pause_metadata(now)
+            elif each.api_key is ApiKey.PRODUCE:
+                for batch in each.about:
+                    if self._sender.is_waiting_for(batch):
+                        self._again(batch, now, why)
+
+    def _again(self, batch: Batch, now: float, why: str, pause: float = 0.0) -> None:
+        self._sender.send_again(batch, now + (pause or self._settings.pause_after(batch.attempts)), why)
+
+    def _report(self, batch: Batch, base_offset: int, error: DualWriteError | None) -> None:
+        for each in batch.tracked:
+            offset = base_offset + each.place if base_offset >= 0 else -1
+            place = batch.lane.topic, batch.lane.partition, offset
+            content = each.key, each.value, each.headers
+            self.reports.append((each.on_delivery, error, DeliveredRecord(place, content, each.timestamp_ms, error)))

@@ -1,0 +1,589 @@
+"""The native producer's engine against a simulated cluster: one case after another, step by step."""
+
+from collections import deque
+from typing import Any
+
+import pytest
+
+from dualwrite.client.calls import CommittedOffset, GroupMember
+from dualwrite.client.directory import CoordinatorOf
+from dualwrite.client.endpoint import Endpoint
+from dualwrite.client.engine_types import Close, Open, Send
+from dualwrite.client.machine import Ended
+from dualwrite.client.verbs import State
+from dualwrite.client.versions import Versions
+from dualwrite.errors import (
+    ConfigurationError,
+    DualWriteError,
+    FencedError,
+    InvalidTransactionStateError,
+    KafkaRefusedError,
+    KafkaUnavailableError,
+    PrepareFailedError,
+    TwoPhaseCommitUnavailableError,
+)
+from dualwrite.ids import MAX_PRODUCER_EPOCH, Anchor, PreparedTxnState, ProducerIdentity, TopicPartition
+from dualwrite.records.compression import Codec
+from dualwrite.wire.apis import ApiKey
+from dualwrite.wire.error_codes import ErrorCode
+from tests.unit.simulated_cluster import NODES, TV2_VERSIONS, TXN_ID, SimulatedCluster, SimulatedDriver
+from tests.unit.transactions import recorded
+
+T0 = TopicPartition("t", 0)
+MEMBER = GroupMember("g", 3, "member-1")
+
+
+def ready(cluster: SimulatedCluster | None = None, **settings: Any) -> SimulatedDriver:
+    """A producer that is initialised and has found its way about."""
+    driver = SimulatedDriver(cluster or SimulatedCluster(), **settings)
+    driver.init()
+    driver.begin(b"first")
+    driver.commit()
+    driver.cluster.requests.clear()
+    return driver
+
+
+def refuse(driver: SimulatedDriver, api_key: ApiKey, *codes: ErrorCode) -> None:
+    driver.cluster.refusals[api_key] = deque(codes)
+
+
+def committed(driver: SimulatedDriver, partition: int = 0) -> list[bytes | None]:
+    return driver.cluster.logs[TopicPartition("t", partition)].committed()[1 if not partition else 0 :]
+
+
+# --- the happy way
+
+
+def test_a_unit_of_one_record_costs_two_requests() -> None:
+    driver = ready()
+    driver.begin(b"a")
+    state = driver.prepare()
+    assert driver.complete(state) is Ended.COMMITTED
+    assert driver.cluster.requests == [ApiKey.PRODUCE, ApiKey.END_TXN]
+    assert committed(driver) == [b"a"]
+
+
+def test_every_transaction_has_an_identity_of_its_own() -> None:
+    driver = ready()
+    states = []
+    for value in (b"a", b"b"):
+        driver.begin(value)
+        states.append(driver.prepare())
+        driver.commit()
+    assert states[0] != states[1]
+    assert all(state.anchor is None for state in states)
+
+
+def test_a_transaction_without_records_sends_nothing_and_has_the_empty_state() -> None:
+    driver = ready()
+    driver.begin()
+    assert driver.prepare() == PreparedTxnState()
+    assert driver.complete(PreparedTxnState()) is Ended.NOTHING
+    driver.begin()
+    assert driver.commit() is Ended.NOTHING
+    driver.begin()
+    assert driver.abort() is Ended.NOTHING
+    assert driver.cluster.requests == []
+
+
+def test_records_that_were_not_sent_are_aborted_without_a_request() -> None:
+    driver = ready()
+    driver.begin(b"a")
+    assert driver.abort() is Ended.NOTHING
+    assert driver.cluster.requests == []
+    driver.begin(b"b")
+    driver.commit()
+    assert committed(driver) == [b"b"]
+
+
+def test_what_was_sent_is_aborted_by_the_coordinator() -> None:
+    driver = ready()
+    driver.begin(b"a")
+    driver.run(driver.engine.flush(driver.now))
+    assert driver.abort() is Ended.ABORTED
+    assert driver.cluster.requests == [ApiKey.PRODUCE, ApiKey.END_TXN]
+    assert committed(driver) == []
+
+
+def test_partitions_of_one_leader_share_a_request() -> None:
+    driver = ready(SimulatedCluster(partitions=3))
+    driver.begin()
+    for partition in range(3):
+        driver.produce(b"%d" % partition, partition=partition)
+    driver.commit()
+    assert driver.cluster.requests == [ApiKey.PRODUCE, ApiKey.END_TXN]
+    assert [committed(driver, partition) for partition in (1, 2)] == [[b"1"], [b"2"]]
+
+
+def test_a_request_is_no_larger_than_it_may_be() -> None:
+    driver = ready(SimulatedCluster(partitions=3), max_message_bytes=1000)
+    driver.begin()
+    for partition in range(3):
+        driver.produce(b"x" * 600, partition=partition)
+    driver.commit()
+    assert driver.cluster.requests == [ApiKey.PRODUCE] * 3 + [ApiKey.END_TXN]
+
+
+def test_full_batches_are_sent_while_the_unit_of_work_goes_on() -> None:
+    driver = ready(batch_size=200)
+    driver.begin(*[b"x" * 50] * 2)
+    assert not driver.engine.has_news
+    driver.produce(b"x" * 50)
+    assert driver.engine.has_news
+    driver.turn()
+    assert driver.cluster.requests == [ApiKey.PRODUCE]
+    assert driver.engine.state is State.IN_TRANSACTION
+    driver.commit()
+    assert len(committed(driver)) == 3
+
+
+def test_compressed_batches_are_sent() -> None:
+    driver = SimulatedDriver(SimulatedCluster(), codec=Codec.GZIP)
+    driver.init()
+    driver.begin()
+    driver.produce(b"x" * 5000)
+    commands: list[Any] = []
+    perform = driver.perform
+
+    def watched(command: Any) -> None:
+        commands.append(command)
+        if not (isinstance(command, Send) and command.request.api_key is ApiKey.PRODUCE):
+            perform(command)
+
+    driver.perform = watched  # type: ignore[method-assign]
+    driver.engine.prepare_transaction(driver.now)
+    while not any(isinstance(one, Send) and one.request.api_key is ApiKey.PRODUCE for one in commands):
+        driver.turn()
+    (batch,) = commands[-1].request.message.batches
+    assert len(batch.data) < 1000
+
+
+def test_delivery_callbacks_are_told_where_their_records_are() -> None:
+    driver, told = ready(), []
+    driver.begin(b"a", b"b", on_delivery=lambda error, record: told.append((error, record)))
+    driver.prepare()
+    assert told == []  # the engine calls nobody
+    for on_delivery, error, record in driver.engine.take_reports():
+        on_delivery(error, record)
+    assert [(error, record.topic(), record.partition(), record.value()) for error, record in told] == [
+        (None, "t", 0, b"a"),
+        (None, "t", 0, b"b"),
+    ]
+    assert told[1][1].offset() == told[0][1].offset() + 1
+    assert (told[0][1].key(), told[0][1].headers(), told[0][1].error(), len(told[0][1])) == (None, None, None, 1)
+    assert told[0][1].timestamp() == (1, 0)
+    assert driver.engine.take_reports() == []
+
+
+def test_at_the_highest_epoch_the_next_transaction_has_another_producer_id() -> None:
+    cluster = SimulatedCluster()
+    cluster.begin_at(recorded(producer=ProducerIdentity(7, MAX_PRODUCER_EPOCH - 3)))
+    driver = SimulatedDriver(cluster)
+    driver.init()
+    names = []
+    for value in (b"a", b"b", b"c"):
+        driver.begin(value)
+        names.append(str(driver.prepare()))
+        driver.commit()
+    assert names == ["7:32765", "7:32766", "1000:0"] or names == ["7:32765", "1000:0", "1000:1"]
+    assert cluster.logs[T0].committed() == [b"a", b"b", b"c"]
+
+
+# --- offsets
+
+
+def test_offsets_join_the_transaction_by_being_committed() -> None:
+    driver = ready()
+    driver.begin()
+    driver.run(driver.engine.send_offsets_to_transaction([CommittedOffset("in", 0, 42)], MEMBER, driver.now))
+    state = driver.prepare()
+    assert state
+    driver.complete(state)
+    assert driver.cluster.requests == [ApiKey.FIND_COORDINATOR, ApiKey.TXN_OFFSET_COMMIT, ApiKey.END_TXN]
+    assert driver.cluster.offsets == [(state.producer, "in", 42)]
+
+
+def test_no_offsets_are_no_request() -> None:
+    driver = ready()
+    driver.begin()
+    driver.run(driver.engine.send_offsets_to_transaction([], MEMBER, driver.now))
+    assert driver.commit() is Ended.NOTHING
+    assert driver.cluster.requests == []
+
+
+def test_a_group_that_has_moved_on_costs_the_transaction() -> None:
+    driver = ready()
+    driver.begin(b"a")
+    refuse(driver, ApiKey.TXN_OFFSET_COMMIT, ErrorCode.ILLEGAL_GENERATION)
+    with pytest.raises(KafkaRefusedError, match=r"group g .*ILLEGAL_GENERATION"):
+        driver.run(driver.engine.send_offsets_to_transaction([CommittedOffset("in", 0, 42)], MEMBER, driver.now))
+    assert driver.engine.state is State.ABORTABLE
+    assert driver.abort() is Ended.ABORTED
+    assert driver.engine.state is State.READY
+
+
+# --- init
+
+
+def test_init_aborts_what_a_predecessor_left() -> None:
+    driver = ready()
+    driver.begin(b"a")
+    driver.prepare()
+    successor = SimulatedDriver(driver.cluster)
+    driver.cluster.requests.clear()
+    successor.init()
+    assert successor.engine.state is State.READY
+    assert driver.cluster.requests == [ApiKey.FIND_COORDINATOR, ApiKey.INIT_PRODUCER_ID, ApiKey.END_TXN]
+    assert committed(driver) == []
+    with pytest.raises(FencedError):
+        driver.commit()
+    assert driver.engine.state is State.FAILED
+
+
+@pytest.mark.parametrize("matches", [True, False])
+def test_what_was_kept_is_completed_by_the_state(matches: bool) -> None:
+    driver = ready()
+    driver.begin(b"a")
+    state = driver.prepare()
+    successor = SimulatedDriver(driver.cluster)
+    successor.init(keep=True)
+    assert successor.engine.kept == state.producer
+    with pytest.raises(InvalidTransactionStateError):
+        successor.begin()
+    ended = successor.complete(state if matches else PreparedTxnState())
+    assert ended is (Ended.COMMITTED if matches else Ended.ABORTED)
+    assert committed(driver) == ([b"a"] if matches else [])
+    successor.init()
+    successor.begin(b"b")
+    successor.commit()
+    assert committed(driver)[-1:] == [b"b"]
+
+
+@pytest.mark.parametrize("verb", ["commit", "abort"])
+def test_where_nothing_was_kept_nothing_is_ended(verb: str) -> None:
+    driver = ready()
+    driver.init_kept = SimulatedDriver(driver.cluster)  # type: ignore[attr-defined]
+    successor = SimulatedDriver(driver.cluster)
+    successor.init(keep=True)
+    driver.cluster.requests.clear()
+    assert getattr(successor, verb)() is Ended.NOTHING
+    assert driver.cluster.requests == []
+
+
+def test_a_state_with_an_anchor_is_not_judged_by_the_identity_alone() -> None:
+    driver = ready()
+    with pytest.raises(InvalidTransactionStateError, match="anchor"):
+        driver.engine.complete_transaction(PreparedTxnState(ProducerIdentity(1, 2), Anchor("t", 0, 5)), 0.0)
+
+
+def test_without_two_phase_commit_init_is_plain_and_times_out() -> None:
+    driver = SimulatedDriver(SimulatedCluster(), two_phase_commit=False, transaction_timeout_ms=5000)
+    driver.init()
+    assert driver.cluster.entry() is not None
+    assert driver.cluster.entry().timeout_ms == 5000  # type: ignore[union-attr]
+
+
+def test_where_keeping_is_not_supported_init_is_plain() -> None:
+    driver = ready()
+    driver.begin(b"a")
+    driver.prepare()
+    successor = SimulatedDriver(driver.cluster)
+    refuse(driver, ApiKey.INIT_PRODUCER_ID, ErrorCode.UNSUPPORTED_VERSION)
+    driver.cluster.requests.clear()
+    successor.init()
+    assert driver.cluster.requests == [ApiKey.FIND_COORDINATOR, *[ApiKey.INIT_PRODUCER_ID] * 2]
+    assert committed(driver) == []
+    refuse(driver, ApiKey.INIT_PRODUCER_ID, ErrorCode.UNSUPPORTED_VERSION)
+    with pytest.raises(TwoPhaseCommitUnavailableError):
+        SimulatedDriver(driver.cluster).init(keep=True)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, TwoPhaseCommitUnavailableError),
+        (ErrorCode.INVALID_TRANSACTION_TIMEOUT, KafkaRefusedError),
+    ],
+)
+def test_an_init_that_is_refused_says_why(code: ErrorCode, kind: type[DualWriteError]) -> None:
+    driver = SimulatedDriver(SimulatedCluster())
+    refuse(driver, ApiKey.INIT_PRODUCER_ID, code)
+    with pytest.raises(kind, match=code.name):
+        driver.init()
+    assert driver.engine.state is State.FAILED
+
+
+def test_a_cluster_without_tv2_is_refused_by_name() -> None:
+    cluster = SimulatedCluster()
+    cluster.is_tv2 = False
+    with pytest.raises(ConfigurationError, match=r'transaction.version is 0.*producer="librdkafka"'):
+        SimulatedDriver(cluster).init()
+
+
+def test_a_broker_without_init_v6_has_no_two_phase_commit() -> None:
+    driver = SimulatedDriver(SimulatedCluster())
+    ranges = {**TV2_VERSIONS.ranges, ApiKey.INIT_PRODUCER_ID: TV2_VERSIONS.ranges[ApiKey.END_TXN]}
+    operation = driver.engine.init_transactions(0.0)
+    (opening,) = driver.engine.step(0.0)
+    assert isinstance(opening, Open)
+    driver.engine.opened(opening.endpoint, Versions(ranges, TV2_VERSIONS.features, 1), 0.0)
+    driver.engine._directory.coordinators[CoordinatorOf(1, TXN_ID)] = opening.endpoint
+    driver.engine.step(0.0)
+    with pytest.raises(TwoPhaseCommitUnavailableError, match="offers versions 0 to 5"):
+        operation.outcome()
+
+
+# --- trouble
+
+
+def test_a_leader_that_moved_is_found_again() -> None:
+    driver = ready()
+    driver.begin(b"a")
+    driver.cluster.leader = 1
+    driver.commit()
+    assert driver.cluster.requests == [
+        ApiKey.PRODUCE,
+        ApiKey.METADATA,
+        ApiKey.PRODUCE,
+        ApiKey.END_TXN,
+    ]
+    assert committed(driver) == [b"a"]
+
+
+def test_a_coordinator_that_moved_is_found_again() -> None:
+    driver = ready()
+    driver.begin(b"a")
+    driver.prepare()
+    driver.cluster.coordinator = 1
+    driver.commit()
+    assert driver.cluster.requests == [ApiKey.PRODUCE, ApiKey.END_TXN, ApiKey.FIND_COORDINATOR, ApiKey.END_TXN]
+
+
+def test_a_lost_leader_is_left_for_another() -> None:
+    driver = ready()
+    driver.begin(b"a")
+    driver.cluster.leader = driver.cluster.coordinator = 1
+    driver.unreachable.add(NODES[0])
+    driver.opened.discard(NODES[0])
+    driver.engine.lost(NODES[0], KafkaUnavailableError("broker one:1: gone"), driver.now)
+    driver.commit()
+    assert committed(driver) == [b"a"]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ],
+)
+def test_what_is_only_now_impossible_is_tried_again_with_growing_pauses(code: ErrorCode) -> None:
+    driver = ready()
+    driver.begin(b"a")
+    refuse(driver, ApiKey.PRODUCE, *[code] * 4)
+    began = driver.now
+    driver.commit()
+    assert committed(driver) == [b"a"]
+    assert driver.now - began == pytest.approx(0.08 if code is ErrorCode.CONCURRENT_TRANSACTIONS else 1.5)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "state"),
+    [
+        (ErrorCode.TRANSACTION_ABORTABLE, PrepareFailedError, State.ABORTABLE),
+        (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, PrepareFailedError, State.ABORTABLE),
+        (ErrorCode.MESSAGE_TOO_LARGE, KafkaRefusedError, State.ABORTABLE),
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, KafkaRefusedError, State.ABORTABLE),
+        (ErrorCode.INVALID_PRODUCER_EPOCH, FencedError, State.FAILED),
+        (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, KafkaRefusedError, State.FAILED),
+    ],
+)
+@pytest.mark.parametrize("verb", ["prepare", "commit"])
+def test_a_record_that_is_refused_costs_the_transaction_or_the_producer(
+    verb: str, code: ErrorCode, kind: type[DualWriteError], state: State
+) -> None:
+    driver, told = ready(), []
+    driver.begin(b"a", on_delivery=lambda error, record: told.append((error, record.offset())))
+    refuse(driver, ApiKey.PRODUCE, code)
+    with pytest.raises(kind, match=f"1 records not acknowledged: t-0: {code.name}") as caught:
+        getattr(driver, verb)()
+    assert driver.engine.state is state
+    for on_delivery, error, record in driver.engine.take_reports():
+        on_delivery(error, record)
+    assert told == [(caught.value, -1)]
+    if state is State.ABORTABLE:
+        assert driver.abort() is Ended.ABORTED
+        driver.begin(b"b")
+        driver.commit()
+        assert committed(driver) == [b"b"]
+    else:
+        with pytest.raises(kind):
+            driver.abort()
+
+
+def test_a_topic_that_does_not_come_to_be_costs_the_transaction() -> None:
+    driver = ready()
+    driver.begin(b"a")
+    refuse(driver, ApiKey.PRODUCE, *[ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 1000)
+    began = driver.now
+    with pytest.raises(KafkaRefusedError, match="not acknowledged in 30 s: t-0: UNKNOWN_TOPIC_OR_PARTITION"):
+        driver.prepare()
+    assert driver.now - began == pytest.approx(30.0)
+
+
+def test_a_partition_that_there_is_not_costs_the_transaction() -> None:
+    driver = ready()
+    driver.begin()
+    driver.produce(b"a", partition=7)
+    with pytest.raises(KafkaRefusedError, match="t-7: UNKNOWN_TOPIC_OR_PARTITION"):
+        driver.prepare()
+
+
+def test_a_record_over_the_limit_is_refused_at_once() -> None:
+    driver = ready(max_message_bytes=1000)
+    driver.begin()
+    with pytest.raises(KafkaRefusedError, match=r"message.max.bytes: MESSAGE_TOO_LARGE"):
+        driver.produce(b"x" * 1000)
+    assert driver.engine.state is State.ABORTABLE
+
+
+def test_nobody_reachable_is_an_error_that_says_who_and_why() -> None:
+    driver = SimulatedDriver(SimulatedCluster())
+    driver.unreachable.update(NODES)
+    with pytest.raises(KafkaUnavailableError, match=r"no answer in 30 s: broker one:1: refused; broker two:2: refused"):
+        driver.init()
+    assert driver.now == pytest.approx(30.0)
+
+
+def test_nobody_reachable_while_records_wait_costs_the_transaction() -> None:
+    driver = ready()
+    driver.begin(b"a")
+    driver.unreachable.update(NODES)
+    driver.opened.clear()
+    for node in NODES:
+        driver.engine.lost(node, KafkaUnavailableError(f"broker {node}: gone"), driver.now)
+    with pytest.raises(PrepareFailedError, match=r"1 records not acknowledged in 30 s: t-0: .*refused"):
+        driver.prepare()
+    assert driver.engine.state is State.ABORTABLE
+
+
+def test_a_commit_without_an_answer_costs_the_producer() -> None:
+    driver = ready()
+    driver.begin(b"a")
+    driver.prepare()
+    refuse(driver, ApiKey.END_TXN, *[ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 1000)
+    with pytest.raises(KafkaUnavailableError, match=r"EndTxn \(commit\).*COORDINATOR_LOAD_IN_PROGRESS"):
+        driver.commit()
+    assert driver.engine.state is State.FAILED
+    for verb in (driver.commit, driver.abort, driver.begin, driver.init):
+        with pytest.raises(KafkaUnavailableError):
+            verb()
+
+
+def test_a_commit_that_is_refused_for_good_can_be_aborted() -> None:
+    driver = ready()
+    driver.begin(b"a")
+    driver.prepare()
+    refuse(driver, ApiKey.END_TXN, ErrorCode.TRANSACTION_ABORTABLE)
+    with pytest.raises(KafkaRefusedError, match="TRANSACTION_ABORTABLE"):
+        driver.commit()
+    assert driver.abort() is Ended.ABORTED
+
+
+def test_a_silent_broker_is_hung_up_on() -> None:
+    driver = ready(request_timeout=2.0)
+    driver.begin(b"a")
+    operation = driver.engine.prepare_transaction(driver.now)
+    (send,) = driver.engine.step(driver.now)
+    assert isinstance(send, Send)
+    assert driver.engine.wake_at() == driver.now + 2.0
+    driver.now += 2.0
+    commands = driver.engine.step(driver.now)
+    assert Close(send.endpoint) in commands
+    driver.opened.discard(send.endpoint)
+    for command in commands:
+        driver.perform(command)
+    driver.run(operation)
+    driver.engine.answered(send.endpoint, send.request.tag, None, driver.now)  # far too late: nobody looks at it
+    driver.commit()
+    assert committed(driver) == [b"a"]
+
+
+def test_a_wrong_password_ends_what_is_under_way_at_once() -> None:
+    driver = SimulatedDriver(SimulatedCluster())
+    operation = driver.engine.init_transactions(0.0)
+    (opening,) = driver.engine.step(0.0)
+    driver.engine.lost(opening.endpoint, ConfigurationError("sasl.password: wrong"), 0.0)
+    with pytest.raises(ConfigurationError, match="wrong"):
+        operation.outcome()
+
+
+# --- order
+
+
+def test_a_call_that_is_under_way_forbids_another() -> None:
+    driver = ready()
+    driver.begin(b"a")
+    operation = driver.engine.prepare_transaction(driver.now)
+    for verb in (driver.engine.abort_transaction, driver.engine.commit_transaction, driver.engine.flush):
+        with pytest.raises(InvalidTransactionStateError, match="another call"):
+            verb(driver.now)
+    with pytest.raises(InvalidTransactionStateError, match="another call"):
+        driver.produce(b"b")
+    driver.run(operation)
+
+
+def test_an_abandoned_prepare_can_be_aborted() -> None:
+    driver = ready()
+    driver.begin(b"a")
+    driver.engine.prepare_transaction(driver.now)
+    driver.engine.step(driver.now)
+    driver.engine.abandon()
+    assert driver.engine.state is State.ABORTABLE
+    assert driver.abort() is Ended.ABORTED
+
+
+def test_an_abandoned_commit_costs_the_producer() -> None:
+    driver = ready()
+    driver.begin(b"a")
+    driver.prepare()
+    driver.engine.commit_transaction(driver.now)
+    driver.engine.abandon()
+    assert driver.engine.state is State.FAILED
+
+
+def test_a_full_buffer_takes_nothing_until_something_is_acknowledged() -> None:
+    driver = ready(buffer_records=2)
+    driver.begin(b"a", b"b")
+    assert not driver.engine.produce("t", b"c", None, 0, 0, (), None, driver.now)
+    while driver.engine.unacknowledged:
+        driver.turn()
+    driver.produce(b"c")
+    driver.commit()
+    assert committed(driver) == [b"a", b"b", b"c"]
+
+
+def test_closing_ends_nothing_and_reports_what_was_not_acknowledged() -> None:
+    driver, told = ready(), []
+    driver.begin(b"a", on_delivery=lambda error, record: told.append(error))
+    operation = driver.engine.prepare_transaction(driver.now)
+    driver.engine.close()
+    with pytest.raises(KafkaUnavailableError, match="closed"):
+        operation.outcome()
+    for on_delivery, error, record in driver.engine.take_reports():
+        on_delivery(error, record)
+    assert [type(error) for error in told] == [KafkaUnavailableError]
+    assert driver.engine.state is State.CLOSED
+    with pytest.raises(InvalidTransactionStateError):
+        driver.begin()
+
+
+def test_events_of_connections_that_were_closed_are_passed_over() -> None:
+    driver = ready()
+    stranger = Endpoint("three", 3)
+    driver.engine.opened(stranger, TV2_VERSIONS._replace(features={}), driver.now)
+    driver.engine.lost(stranger, KafkaUnavailableError("gone"), driver.now)
+    driver.engine.answered(stranger, 1, None, driver.now)
+    assert driver.engine.state is State.READY

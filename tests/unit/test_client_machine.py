@@ -1,0 +1,232 @@
+"""The native producer's transaction: what each error code costs, and what state, identity and verbs follow."""
+
+import pytest
+
+from dualwrite.client.machine import COSTS, Cost, Machine, cost_of, error_of_call, error_of_record, require_unanchored
+from dualwrite.client.verbs import AFTER, AFTER_FAILURE, State, Verb
+from dualwrite.errors import (
+    DualWriteError,
+    FencedError,
+    InvalidTransactionStateError,
+    KafkaRefusedError,
+    KafkaUnavailableError,
+    PrepareFailedError,
+    TwoPhaseCommitUnavailableError,
+)
+from dualwrite.ids import NO_PRODUCER, Anchor, PreparedTxnState, ProducerIdentity
+from dualwrite.wire.apis import ApiKey
+from dualwrite.wire.error_codes import ErrorCode
+
+ME, NEXT, OTHER = ProducerIdentity(7, 3), ProducerIdentity(7, 4), ProducerIdentity(9, 0)
+CALLS = (ApiKey.INIT_PRODUCER_ID, ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT)
+
+
+def at(state: State, content: bool = True) -> Machine:
+    """A machine in ``state``, reached by its verbs."""
+    machine = Machine()
+    if state is State.UNINITIALIZED:
+        return machine
+    machine.start(Verb.INIT_KEEPING if state is State.KEPT else Verb.INIT)
+    machine.initialized(ME, OTHER if state is State.KEPT else NO_PRODUCER)
+    machine.finish()
+    if state in (State.KEPT, State.READY):
+        return machine
+    machine.start(Verb.BEGIN)
+    machine.begun()
+    machine.finish()
+    machine.has_content = machine.may_be_open = content
+    if state is State.PREPARED:
+        machine.start(Verb.PREPARE)
+        machine.finish()
+    return machine
+
+
+@pytest.mark.parametrize(
+    ("api_key", "code", "cost"),
+    [
+        *[(key, ErrorCode.NONE, Cost.NOTHING) for key in COSTS],
+        *[(key, ErrorCode.CONCURRENT_TRANSACTIONS, Cost.RETRY) for key in COSTS],
+        *[(key, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, Cost.RETRY) for key in COSTS],
+        *[(key, ErrorCode.NOT_COORDINATOR, Cost.MOVE) for key in CALLS],
+        *[(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, Cost.MOVE) for key in CALLS],
+        *[(key, ErrorCode.PRODUCER_FENCED, Cost.TAKEN_OVER) for key in COSTS],
+        *[(key, ErrorCode.INVALID_PRODUCER_EPOCH, Cost.TAKEN_OVER) for key in COSTS],
+        *[(key, ErrorCode.TRANSACTION_ABORTABLE, Cost.TRANSACTION) for key in (*CALLS[1:], ApiKey.PRODUCE)],
+        (ApiKey.PRODUCE, ErrorCode.NOT_LEADER_OR_FOLLOWER, Cost.MOVE),
+        (ApiKey.PRODUCE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, Cost.MOVE),
+        (ApiKey.PRODUCE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, Cost.RETRY),
+        (ApiKey.PRODUCE, ErrorCode.NOT_COORDINATOR, Cost.RETRY),  # the leader's trouble, not ours
+        (ApiKey.PRODUCE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER, Cost.NOTHING),
+        (ApiKey.PRODUCE, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, Cost.TRANSACTION),
+        (ApiKey.PRODUCE, ErrorCode.MESSAGE_TOO_LARGE, Cost.TRANSACTION),
+        (ApiKey.PRODUCE, ErrorCode.INVALID_TXN_STATE, Cost.TRANSACTION),
+        (ApiKey.PRODUCE, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, Cost.PRODUCER),
+        (ApiKey.END_TXN, ErrorCode.INVALID_TXN_STATE, Cost.PRODUCER),
+        (ApiKey.INIT_PRODUCER_ID, ErrorCode.INVALID_TRANSACTION_TIMEOUT, Cost.PRODUCER),
+        (ApiKey.TXN_OFFSET_COMMIT, ErrorCode.ILLEGAL_GENERATION, Cost.TRANSACTION),
+        (ApiKey.TXN_OFFSET_COMMIT, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, Cost.PRODUCER),
+        (ApiKey.PRODUCE, 9999, Cost.TRANSACTION),
+        (ApiKey.END_TXN, 9999, Cost.PRODUCER),
+    ],
+)
+def test_an_error_code_costs_what_kafka_says(api_key: ApiKey, code: int, cost: Cost) -> None:
+    assert cost_of(api_key, code) is cost
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "words"),
+    [
+        (ErrorCode.INVALID_PRODUCER_EPOCH, FencedError, "INVALID_PRODUCER_EPOCH: another producer has taken over"),
+        (ErrorCode.MESSAGE_TOO_LARGE, KafkaRefusedError, r"MESSAGE_TOO_LARGE \(10\)"),
+        (ErrorCode.TRANSACTION_ABORTABLE, PrepareFailedError, r"TRANSACTION_ABORTABLE \(120\)"),
+    ],
+)
+def test_a_record_that_is_given_up_has_an_error_that_says_what_to_do(
+    code: int, kind: type[DualWriteError], words: str
+) -> None:
+    error = error_of_record("2 records of t-0", code)
+    assert type(error) is kind
+    with pytest.raises(kind, match=f"2 records of t-0: {words}"):
+        raise error
+
+
+@pytest.mark.parametrize(
+    ("code", "two_phase", "kind"),
+    [
+        (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, True, TwoPhaseCommitUnavailableError),
+        (ErrorCode.UNSUPPORTED_VERSION, True, TwoPhaseCommitUnavailableError),
+        (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, False, KafkaRefusedError),
+        (ErrorCode.INVALID_TRANSACTION_TIMEOUT, False, KafkaRefusedError),
+        (ErrorCode.PRODUCER_FENCED, True, FencedError),
+        (ErrorCode.INVALID_PRODUCER_ID_MAPPING, False, FencedError),
+        (ErrorCode.COORDINATOR_NOT_AVAILABLE, False, KafkaUnavailableError),
+    ],
+)
+def test_a_call_that_is_given_up_has_an_error_that_says_what_to_do(
+    code: int, two_phase: bool, kind: type[DualWriteError]
+) -> None:
+    assert type(error_of_call("asked", code, two_phase=two_phase)) is kind
+
+
+@pytest.mark.parametrize("verb", Verb)
+@pytest.mark.parametrize("state", [State.UNINITIALIZED, State.READY, State.IN_TRANSACTION, State.PREPARED, State.KEPT])
+def test_verbs_are_allowed_as_the_shared_table_has_them(state: State, verb: Verb) -> None:
+    machine = at(state)
+    assert machine.state is state
+    if (state, verb) not in AFTER:
+        with pytest.raises(InvalidTransactionStateError):
+            machine.start(verb)
+        assert machine.state is state
+        return
+    assert machine.start(verb) is state
+    assert machine.state is AFTER_FAILURE[verb]
+    machine.finish()
+    assert machine.state is AFTER[state, verb]
+
+
+def test_a_prepared_transaction_is_named_by_its_identity_and_an_empty_one_by_nothing() -> None:
+    assert str(at(State.PREPARED).prepared) == "7:3"
+    assert not at(State.PREPARED, content=False).prepared
+
+
+def test_a_transaction_that_has_ended_leaves_the_next_identity() -> None:
+    machine = at(State.PREPARED)
+    machine.start(Verb.COMMIT)
+    machine.ended(NEXT)
+    machine.finish()
+    assert (machine.identity, machine.state, machine.has_content) == (NEXT, State.READY, False)
+
+
+def test_a_transaction_that_sent_nothing_keeps_its_identity() -> None:
+    machine = at(State.IN_TRANSACTION)
+    machine.start(Verb.ABORT)
+    machine.ended(NO_PRODUCER)
+    assert machine.identity == ME
+
+
+@pytest.mark.parametrize(
+    ("before", "state", "commits"),
+    [
+        (State.PREPARED, PreparedTxnState(ME), True),
+        (State.PREPARED, PreparedTxnState(NEXT), False),
+        (State.PREPARED, PreparedTxnState(), False),
+        (State.KEPT, PreparedTxnState(OTHER), True),
+        (State.KEPT, PreparedTxnState(ME), False),
+        (State.KEPT, PreparedTxnState(), False),
+    ],
+)
+def test_only_the_very_transaction_that_was_prepared_is_committed(
+    before: State, state: PreparedTxnState, commits: bool
+) -> None:
+    assert at(before).commits(before, state) is commits
+
+
+def test_where_nothing_was_kept_nothing_is_committed() -> None:
+    machine = Machine()
+    machine.initialized(ME, NO_PRODUCER)
+    assert not machine.commits(State.KEPT, PreparedTxnState())
+    assert not machine.commits(State.KEPT, PreparedTxnState(ME))
+
+
+def test_an_empty_transaction_is_completed_by_the_empty_state() -> None:
+    assert at(State.PREPARED, content=False).commits(State.PREPARED, PreparedTxnState())
+
+
+def test_what_dooms_the_transaction_is_raised_by_its_verbs_until_it_is_aborted() -> None:
+    machine, doom = at(State.IN_TRANSACTION), PrepareFailedError("lost")
+    machine.doom(doom, Cost.TRANSACTION)
+    assert machine.state is State.ABORTABLE
+    for verb in (Verb.PRODUCE, Verb.SEND_OFFSETS, Verb.PREPARE, Verb.COMMIT):
+        with pytest.raises(PrepareFailedError, match="lost"):
+            machine.start(verb)
+    with pytest.raises(InvalidTransactionStateError):
+        machine.start(Verb.BEGIN)
+    machine.start(Verb.ABORT)
+    machine.ended(NEXT)
+    machine.finish()
+    assert machine.state is State.READY
+    assert machine.failure is None
+
+
+@pytest.mark.parametrize("cost", [Cost.PRODUCER, Cost.TAKEN_OVER])
+def test_what_costs_the_producer_is_raised_by_every_verb_from_then_on(cost: Cost) -> None:
+    machine = at(State.READY)
+    machine.doom(FencedError("taken over"), cost)
+    assert machine.state is State.FAILED
+    for verb in (Verb.BEGIN, Verb.ABORT, Verb.INIT):
+        with pytest.raises(FencedError, match="taken over"):
+            machine.start(verb)
+
+
+def test_a_commit_can_be_aborted_until_its_end_is_asked_for() -> None:
+    machine = at(State.IN_TRANSACTION)
+    machine.start(Verb.COMMIT)
+    machine.flushing(Verb.COMMIT)
+    assert machine.state is State.ABORTABLE
+    machine.deciding()
+    assert machine.state is State.FAILED
+    machine.doom(KafkaUnavailableError("no answer"), Cost.TRANSACTION)
+    assert machine.state is State.FAILED
+
+
+def test_a_commit_that_the_coordinator_refuses_can_be_aborted() -> None:
+    machine = at(State.PREPARED)
+    machine.start(Verb.COMMIT)
+    machine.deciding()
+    machine.undecided()
+    machine.doom(KafkaRefusedError("EndTxn", 120, "TRANSACTION_ABORTABLE"), Cost.TRANSACTION)
+    assert machine.state is State.ABORTABLE
+
+
+def test_a_closed_machine_stays_closed() -> None:
+    machine = at(State.IN_TRANSACTION)
+    machine.close()
+    machine.doom(FencedError("too late"), Cost.TAKEN_OVER)
+    assert machine.state is State.CLOSED
+    assert machine.failure is None
+
+
+def test_a_state_with_an_anchor_is_for_the_caller_to_look_up() -> None:
+    require_unanchored(PreparedTxnState(ME))
+    with pytest.raises(InvalidTransactionStateError, match=r"'7:3:t:0:5'.*looked up first"):
+        require_unanchored(PreparedTxnState(ME, Anchor("t", 0, 5)))
