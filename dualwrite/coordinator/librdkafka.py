@@ -1,8 +1,7 @@
 """confluent-kafka as a participant: librdkafka writes the records, the control plane says what librdkafka cannot.
 
 librdkafka speaks the older transaction protocol: one producer epoch for a whole session. So a prepared state carries an
-anchor (ids.py), and a transaction that a dead process left is ended by the control plane, under an identity that
-InitProducerId with keepPreparedTxn made for this one purpose.
+anchor (ids.py), and a transaction that a dead process left is ended by the control plane (kept.py).
 """
 
 import logging
@@ -14,7 +13,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from dualwrite.client.control import ONGOING, ControlPlane, InitializedProducer, TransactionDescription
+from dualwrite.client.control import ONGOING, ControlPlane, TransactionDescription
 from dualwrite.client.deliveries import Deliveries
 from dualwrite.client.librdkafka_errors import (
     ConnectionWatch,
@@ -26,8 +25,9 @@ from dualwrite.client.librdkafka_errors import (
 )
 from dualwrite.client.producer_config import ProducerConfig
 from dualwrite.client.verbs import AFTER_FAILURE, State, Verb, VerbOrder
+from dualwrite.coordinator.kept import KeptTransaction
 from dualwrite.coordinator.participants import Headers, Outcome
-from dualwrite.coordinator.verdict import Verdict, verdict
+from dualwrite.coordinator.verdict import Verdict
 from dualwrite.errors import (
     ConfigurationError,
     FencedError,
@@ -36,7 +36,7 @@ from dualwrite.errors import (
     KafkaUnavailableError,
     PrepareFailedError,
 )
-from dualwrite.ids import Anchor, OngoingTransaction, PreparedTxnState, ProducerIdentity, TopicPartition
+from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity, TopicPartition
 
 DEFAULT_TIMEOUT = 30.0
 """Seconds that init, commit and abort may take each, and each question to the control plane."""
@@ -76,7 +76,7 @@ class LibrdkafkaProducer:
         self._process = os.getpid()
         self._order = VerbOrder()
         self._session: ProducerIdentity | None = None
-        self._kept: InitializedProducer | None = None
+        self._kept: KeptTransaction | None = None
         self._prepared = PreparedTxnState()
         self._deliveries = Deliveries()
         self._report = _reporter(self._deliveries, None)
@@ -96,9 +96,7 @@ class LibrdkafkaProducer:
         """
         if keep_prepared_txn:
             with self._calling(Verb.INIT_KEEPING):
-                self._kept = self._control.init_producer_id(
-                    self._transactional_id, two_phase_commit=True, keep_prepared_txn=True
-                )
+                self._kept = KeptTransaction(self._control, self._transactional_id)
             return
         with self._calling(Verb.INIT):
             self._producer.init_transactions(self._timeout)
@@ -186,11 +184,10 @@ class LibrdkafkaProducer:
             return self._prepared
 
     def complete_transaction(self, state: PreparedTxnState) -> Outcome:
-        """See KafkaParticipant. Nothing open is success: a commit got through before and its answer was lost
-        (apache/kafka PR 20039)."""
+        """See KafkaParticipant."""
         with self._calling(Verb.COMPLETE) as before:
             if before is State.KEPT:
-                return self._end_kept(verdict(state, self._kept_transaction(state)))
+                return self._predecessors().complete(state)
             if state == self._prepared:
                 self._producer.commit_transaction(self._timeout)
                 return Outcome.COMMITTED if state else Outcome.NOTHING
@@ -201,7 +198,7 @@ class LibrdkafkaProducer:
         """See KafkaParticipant."""
         with self._calling(Verb.COMMIT) as before:
             if before is State.KEPT:
-                self._end_kept(Verdict.COMMIT)
+                self._predecessors().end(Verdict.COMMIT)
             else:
                 self._producer.commit_transaction(self._timeout)
 
@@ -209,7 +206,7 @@ class LibrdkafkaProducer:
         """See KafkaParticipant."""
         with self._calling(Verb.ABORT) as before:
             if before is State.KEPT:
-                self._end_kept(Verdict.ABORT)
+                self._predecessors().end(Verdict.ABORT)
             else:
                 self._abort()
 
@@ -291,26 +288,9 @@ class LibrdkafkaProducer:
         partition = min(starts)
         return Anchor.of(partition, starts[partition])
 
-    def _kept_transaction(self, state: PreparedTxnState) -> OngoingTransaction | None:
+    def _predecessors(self) -> KeptTransaction:
         assert self._kept is not None
-        ongoing = self._kept.ongoing
-        if ongoing is None:
-            return None
-        if state.anchor is None or state.producer != ongoing:
-            return OngoingTransaction(ongoing)
-        described = self._control.describe_transaction(self._transactional_id)
-        partitions: frozenset[TopicPartition] = described.partitions if described is not None else frozenset()
-        at_anchor = {partition for partition in partitions if state.anchor.is_in(partition)}
-        return OngoingTransaction(ongoing, self._control.current_transaction_start_offsets(at_anchor, ongoing))
-
-    def _end_kept(self, decided: Verdict) -> Outcome:
-        assert self._kept is not None
-        if self._kept.ongoing is None:
-            return Outcome.NOTHING
-        committed = decided is Verdict.COMMIT
-        # Nothing is ever produced under this identity, so a late or second EndTxn can hit no other transaction.
-        self._control.end_txn(self._transactional_id, self._kept.producer, committed, repeatable=True)
-        return Outcome.COMMITTED if committed else Outcome.ABORTED
+        return self._kept
 
     def _abort(self) -> None:
         self._producer.abort_transaction(self._timeout)

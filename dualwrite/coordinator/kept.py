@@ -1,0 +1,49 @@
+"""The transaction that a dead predecessor left, kept by InitProducerId with keepPreparedTxn: judged and ended.
+
+It is the same for every participant, because the predecessor may have been another: its state has an anchor if it was
+written by librdkafka, which keeps one epoch for a session, and none if it was written by the native producer (ids.py).
+All of it is the control plane's, under an identity that InitProducerId made for this one purpose.
+"""
+
+from dualwrite.client.control import ControlPlane
+from dualwrite.coordinator.participants import Outcome
+from dualwrite.coordinator.verdict import Verdict, verdict
+from dualwrite.ids import OngoingTransaction, PreparedTxnState, TopicPartition
+
+
+class KeptTransaction:
+    """What was open under a transactional id when its next owner took it. Nothing, perhaps.
+
+    :param control: asked about the transaction, and told how it ends.
+    """
+
+    def __init__(self, control: ControlPlane, transactional_id: str) -> None:
+        self._control = control
+        self._transactional_id = transactional_id
+        self._kept = control.init_producer_id(transactional_id, two_phase_commit=True, keep_prepared_txn=True)
+
+    def complete(self, state: PreparedTxnState) -> Outcome:
+        """Commit it if ``state`` identifies it, abort it otherwise. Nothing open is success: a commit got through
+        before and its answer was lost (apache/kafka PR 20039)."""
+        return self.end(verdict(state, self._described(state)))
+
+    def end(self, decided: Verdict) -> Outcome:
+        """Commit or abort it, whatever it is."""
+        if self._kept.ongoing is None:
+            return Outcome.NOTHING
+        committed = decided is Verdict.COMMIT
+        # Nothing is ever produced under this identity, so a late or second EndTxn can hit no other transaction.
+        self._control.end_txn(self._transactional_id, self._kept.producer, committed, repeatable=True)
+        return Outcome.COMMITTED if committed else Outcome.ABORTED
+
+    def _described(self, state: PreparedTxnState) -> OngoingTransaction | None:
+        """What the cluster says of it, as far as that is needed to compare it with ``state``."""
+        ongoing = self._kept.ongoing
+        if ongoing is None:
+            return None
+        if state.anchor is None or state.producer != ongoing:
+            return OngoingTransaction(ongoing)
+        described = self._control.describe_transaction(self._transactional_id)
+        partitions: frozenset[TopicPartition] = described.partitions if described is not None else frozenset()
+        at_anchor = {partition for partition in partitions if state.anchor.is_in(partition)}
+        return OngoingTransaction(ongoing, self._control.current_transaction_start_offsets(at_anchor, ongoing))
