@@ -1,26 +1,18 @@
 """A real Apache Kafka of one node (KRaft), as a process of the suite's own, and the Java tools that go with it."""
 
-import base64
-import socket
 import subprocess
 import time
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO
 
 from dualwrite.wire.apis import ApiVersionsRequest, MetadataRequest
 from tests.broker.raw import RawClient
 from tests.conformance.kafka_jars import require_java, server_classpath, tools_classpath
-
-START_SECONDS = 60.0
-"""How long a start may take before a test fails; it takes three seconds."""
+from tests.conformance.kafka_process import QUICK_START, START_SECONDS, KafkaProcess, free_ports, new_cluster_id
 
 TOOL_SECONDS = 60.0
 
-_QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
-_SERVER_LOG_LEVEL = "-Dorg.apache.logging.log4j.level=INFO"
 _POLL_SECONDS = 0.05
 _FAST = {
     "group.initial.rebalance.delay.ms": "0",
@@ -44,6 +36,7 @@ class ApacheKafka:
     :param config: settings beside or instead of those of ``_FAST``.
     :param unstable_api_versions: whether InitProducerId v6 and other versions under development are served.
     :param jvm: the JVM's options. Benchmarks give their own, as these are for a quick start.
+    :param features: levels of features that are other than Kafka's newest, as ``{"transaction.version": 1}``.
     """
 
     def __init__(
@@ -52,18 +45,19 @@ class ApacheKafka:
         config: Mapping[str, str] | None = None,
         *,
         unstable_api_versions: bool = False,
-        jvm: tuple[str, ...] = ("-Xms256m", "-Xmx512m", *_QUICK_START),
+        jvm: tuple[str, ...] = ("-Xms256m", "-Xmx512m", *QUICK_START),
+        features: Mapping[str, int] | None = None,
     ) -> None:
-        self._home = home
-        self._jvm = jvm
         self._port, controller = free_ports(2)
-        self._config = {
-            **_settings(home / "data", self._port, controller),
+        settings = {
+            **_settings(self._port, controller),
             **_FAST,
             "unstable.api.versions.enable": str(unstable_api_versions).lower(),
             **(config or {}),
         }
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process = KafkaProcess(home, settings, jvm)
+        self._cluster_id = new_cluster_id()
+        self._features = features
 
     @property
     def bootstrap_servers(self) -> str:
@@ -73,27 +67,18 @@ class ApacheKafka:
     @property
     def pid(self) -> int | None:
         """The process id, None if it is not running."""
-        return None if self._process is None else self._process.pid
+        return self._process.pid
 
     @property
     def data_dir(self) -> Path:
         """Where Kafka keeps its partitions, one directory each."""
-        return self._home / "data"
+        return self._process.data_dir
 
     def start(self) -> "ApacheKafka":
         """Start it, and wait until it answers as a leader does."""
-        java, classpath = require_java(), server_classpath()
-        self._home.mkdir(parents=True, exist_ok=True)
-        settings = self._home / "server.properties"
-        settings.write_text("".join(f"{key}={value}\n" for key, value in self._config.items()))
-        with (self._home / "server.log").open("ab") as log:
-            if not self.data_dir.exists():
-                form = ["kafka.tools.StorageTool", "format", "-t", _cluster_id(), "-c", str(settings)]
-                command = [java, *_QUICK_START, "-cp", classpath, *form]
-                assert subprocess.run(command, stdout=log, stderr=log).returncode == 0, self.log()
-            self._process = self._run(java, classpath, settings, log)
+        self._process.start(self._cluster_id, self._features)
         try:
-            self._wait_until_ready(self._process)
+            self._wait_until_ready()
         except BaseException:
             self.kill()
             raise
@@ -101,21 +86,15 @@ class ApacheKafka:
 
     def stop(self) -> None:
         """Stop it cleanly."""
-        if self._process is not None:
-            self._process.terminate()
-            self._process.wait(START_SECONDS)
-            self._process = None
+        self._process.stop()
 
     def kill(self) -> None:
         """SIGKILL."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
+        self._process.kill()
 
     def log(self) -> str:
         """Everything that the server said."""
-        return (self._home / "server.log").read_text(errors="replace")
+        return self._process.log()
 
     def __enter__(self) -> "ApacheKafka":
         return self.start()
@@ -125,14 +104,10 @@ class ApacheKafka:
     ) -> None:
         self.kill()  # a clean stop takes seconds, and nobody reads the data again
 
-    def _run(self, java: str, classpath: str, settings: Path, log: IO[bytes]) -> "subprocess.Popen[bytes]":
-        command = [java, *self._jvm, _SERVER_LOG_LEVEL, "-cp", classpath, "kafka.Kafka", str(settings)]
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-
-    def _wait_until_ready(self, process: "subprocess.Popen[bytes]") -> None:
+    def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + START_SECONDS
         while not self._answers():
-            assert process.poll() is None, f"Apache Kafka ended: {self.log()[-3000:]}"
+            self._process.require_running()
             assert time.monotonic() < deadline, f"Apache Kafka did not get ready: {self.log()[-3000:]}"
             time.sleep(_POLL_SECONDS)
 
@@ -146,7 +121,7 @@ class ApacheKafka:
                 ).finalized_features
         except OSError:
             return False
-        return bool(metadata.brokers) and any(feature.name == "transaction.version" for feature in features)
+        return bool(metadata.brokers) and any(feature.name == "metadata.version" for feature in features)
 
 
 def java_tool(
@@ -156,7 +131,7 @@ def java_tool(
 
     :param timeout: seconds after which it is killed, with a TimeoutExpired.
     """
-    command = [require_java(), *_QUICK_START, "-cp", tools_classpath(), main_class, *arguments]
+    command = [require_java(), *QUICK_START, "-cp", tools_classpath(), main_class, *arguments]
     return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout)
 
 
@@ -167,21 +142,11 @@ def java_program(
 
     :param timeout: seconds after which it is killed, with a TimeoutExpired.
     """
-    command = [require_java(), *_QUICK_START, "-cp", server_classpath(), str(source), *arguments]
+    command = [require_java(), *QUICK_START, "-cp", server_classpath(), str(source), *arguments]
     return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout)
 
 
-def free_ports(number: int) -> list[int]:
-    """Ports on the loopback interface that nobody listens on at the moment."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
-    try:
-        return [listening.getsockname()[1] for listening in sockets]
-    finally:
-        for listening in sockets:
-            listening.close()
-
-
-def _settings(data: Path, port: int, controller: int) -> dict[str, str]:
+def _settings(port: int, controller: int) -> dict[str, str]:
     return {
         "process.roles": "broker,controller",
         "node.id": "0",
@@ -190,9 +155,4 @@ def _settings(data: Path, port: int, controller: int) -> dict[str, str]:
         "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
         "controller.listener.names": "CONTROLLER",
         "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
-        "log.dirs": str(data),
     }
-
-
-def _cluster_id() -> str:
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")

@@ -6,16 +6,20 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from dualwrite.records.batch import iterate_records
 from dualwrite.records.header import iterate_batches
 from tests.broker.calls import fetch, read_all
 from tests.broker.raw import PATIENCE_SECONDS, RawClient
 
-Log = Mapping[int, Sequence[tuple[int, bytes]]]
+Place = Any
+"""A partition: its index where there is one topic, and otherwise a TopicPartition."""
+
+Log = Mapping[Place, Sequence[tuple[int, bytes]]]
 """Partition -> offset and value of every record in it, whatever became of its transaction."""
 
-Visible = Mapping[int, Sequence[bytes]]
+Visible = Mapping[Place, Sequence[bytes]]
 """Partition -> the values that a read_committed consumer sees."""
 
 
@@ -35,12 +39,12 @@ class Unit:
     """Records that one producer wrote together: a transaction, or a batch of a producer that has none."""
 
     producer: str
-    writes: dict[int, list[bytes]]
+    writes: dict[Place, list[bytes]]
     fate: Fate = Fate.OPEN
-    offsets: dict[tuple[int, bytes], int] = field(default_factory=dict)
+    offsets: dict[tuple[Place, bytes], int] = field(default_factory=dict)
     """(partition, value) -> the offset that was acknowledged."""
 
-    def values(self) -> Iterator[tuple[int, bytes]]:
+    def values(self) -> Iterator[tuple[Place, bytes]]:
         """Every (partition, value), in the order in which they were written."""
         return ((partition, value) for partition, values in self.writes.items() for value in values)
 
@@ -54,7 +58,7 @@ class History:
         self._events = 0
         self._begun: Counter[str] = Counter()
 
-    def begins(self, producer: str, writes: dict[int, list[bytes]]) -> Unit:
+    def begins(self, producer: str, writes: dict[Place, list[bytes]]) -> Unit:
         """``producer`` is about to write ``writes``."""
         with self._changed:
             self.units.append(Unit(producer, writes))
@@ -62,7 +66,7 @@ class History:
             self._changed.notify_all()
             return self.units[-1]
 
-    def acknowledged(self, unit: Unit, partition: int, values: Sequence[bytes], base_offset: int) -> None:
+    def acknowledged(self, unit: Unit, partition: Place, values: Sequence[bytes], base_offset: int) -> None:
         """The broker has said that it has ``values`` from ``base_offset`` on."""
         with self._changed:
             for offset, value in enumerate(values, base_offset):
@@ -105,7 +109,7 @@ def anomalies(units: Sequence[Unit], log: Log, visible: Visible) -> list[str]:
 
 
 def _in_the_log(units: Sequence[Unit], log: Log) -> Iterator[str]:
-    places: dict[tuple[int, bytes], list[int]] = {}
+    places: dict[tuple[Place, bytes], list[int]] = {}
     for partition, records in log.items():
         for offset, value in records:
             places.setdefault((partition, value), []).append(offset)

@@ -13,7 +13,7 @@ from dualwrite.ids import ProducerIdentity
 from dualwrite.wire.error_codes import ErrorCode
 from tests.broker.calls import add, batch, end, identity, init, ongoing, produce, producers, tx_batch
 from tests.broker.raw import PATIENCE_SECONDS, RawClient
-from tests.crash.broker_history import Fate, History, Unit
+from tests.crash.broker_history import Fate, History, Place, Unit
 
 PARTITIONS = 3
 
@@ -86,7 +86,7 @@ class Worker(threading.Thread):
         if self.error is not None:
             raise AssertionError(f"{self.name}: {self.error!r}") from self.error
 
-    def next_unit(self, partitions: Sequence[int]) -> Unit:
+    def next_unit(self, partitions: Sequence[Place]) -> Unit:
         """A unit of one to three records for each of ``partitions``."""
         self._count += 1
         writes = {

@@ -1,0 +1,133 @@
+"""Leaders and coordinators of a real Apache Kafka killed in the middle of transactions: nothing is lost, twice or torn.
+
+Everything on one cluster of three: what was committed is there once and whole, what was aborted never, and what was in
+doubt is one of the two as soon as the next session has begun. The control group breaks the protocol on purpose.
+"""
+
+import random
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+from dualwrite.ids import TopicPartition
+from dualwrite.wire.apis import ApiKey
+from tests.conformance.kafka_cluster import KafkaCluster
+from tests.crash.broker_history import Fate
+from tests.crash.cluster_experiment import Event, Experiment, Kill
+from tests.crash.cluster_producers import ClusterWorker, Decision, Step, librdkafka
+from tests.crash.raw_participant import Believing, Doubting, RawParticipant, Resending, Tearing, raw
+from tests.crash.wire_tap import Fault, Lost, Tap, nothing
+
+pytestmark = [pytest.mark.slow, pytest.mark.jvm, pytest.mark.crash]
+
+KILLS = [
+    Kill(ApiKey.PRODUCE, Lost.REQUEST),
+    Kill(ApiKey.PRODUCE, Lost.ANSWER),
+    Kill(ApiKey.END_TXN, Lost.REQUEST),
+    Kill(ApiKey.END_TXN, Lost.ANSWER),  # the decision is in the coordinator's log, and a marker perhaps nowhere
+    Kill(ApiKey.END_TXN, Lost.ANSWER, asked=False),  # a leader that a marker is on its way to
+    Kill(ApiKey.INIT_PRODUCER_ID, Lost.ANSWER),
+]
+
+
+class World(NamedTuple):
+    """The cluster, and the tap that clients reach it through."""
+
+    cluster: KafkaCluster
+    tap: Tap
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A cluster for all of these tests, which leave it in sync."""
+    tap = Tap(1, 2, 3)
+    cluster = KafkaCluster(tmp_path_factory.mktemp("cluster"), told=tap.ports)
+    with tap.start(cluster.ports), cluster:
+        yield World(cluster, tap)
+
+
+def test_nothing_that_was_told_is_untrue_after_leaders_and_coordinators_were_killed(world: World) -> None:
+    cluster, tap = world
+    makes = {
+        "librdkafka": librdkafka(cluster.bootstrap_servers),
+        "raw": raw(cluster, tap.ports),
+    }
+    experiment = Experiment(cluster, tap, makes, seed=1)
+    names = list(makes)
+    with experiment.running():
+        for name in names:
+            for api in (ApiKey.PRODUCE, ApiKey.END_TXN, ApiKey.INIT_PRODUCER_ID):
+                for lost in Lost:
+                    experiment.loses(name, api, lost)
+        experiment.moves_a_leader_at(Step.PRODUCED)
+        experiment.moves_a_leader_at(Step.PREPARED)
+        for index, kill in enumerate(random.Random(1).sample(KILLS, len(KILLS))):
+            experiment.kills(names[index % len(names)], kill)
+        experiment.kills_a_leader_at(Step.PRODUCED)
+        experiment.kills_a_leader_at(Step.PREPARED)
+        experiment.kills_the_coordinator_at(Step.PREPARED)
+
+    assert experiment.judge() == []
+    assert set(+experiment.happened) == set(Event)
+    for name in names:
+        assert tap.repeated[name, ApiKey.PRODUCE] > 0, f"{name} has sent no batch again"
+        assert tap.repeated[name, ApiKey.END_TXN] > 0, f"{name} has sent no EndTxn again"
+    fates = experiment.history.fates()
+    assert fates[Fate.COMMITTED] > 100, fates
+    assert fates[Fate.ABORTED] > 20, fates
+
+
+class Committing(ClusterWorker):
+    """Commits every unit, which is in two partitions."""
+
+    def decides(self) -> Decision:
+        return Decision.COMMIT
+
+    def some_places(self) -> list[TopicPartition]:
+        return self.chance.sample(self._places, 2)
+
+
+class Denying(Committing):
+    """Broken: says that a unit in doubt was aborted."""
+
+    doubt = Fate.ABORTED
+
+
+class Control(NamedTuple):
+    """One loss at one moment, and who meets it."""
+
+    step: Step
+    api: ApiKey
+    lost: Lost
+    kind: type[RawParticipant]
+    worker: type[ClusterWorker] = Committing
+    anomaly: str = ""
+
+
+@pytest.mark.parametrize(
+    "control",
+    [
+        Control(Step.PRODUCED, ApiKey.PRODUCE, Lost.ANSWER, RawParticipant),
+        Control(Step.PRODUCED, ApiKey.PRODUCE, Lost.ANSWER, Resending, anomaly="duplicate"),
+        Control(Step.PREPARED, ApiKey.END_TXN, Lost.REQUEST, RawParticipant),
+        Control(Step.PREPARED, ApiKey.END_TXN, Lost.REQUEST, Believing, anomaly="lost write"),
+        Control(Step.PREPARED, ApiKey.END_TXN, Lost.ANSWER, Doubting),
+        Control(Step.PREPARED, ApiKey.END_TXN, Lost.ANSWER, Doubting, Denying, anomaly="aborted read"),
+        Control(Step.PREPARED, ApiKey.END_TXN, Lost.REQUEST, Tearing, anomaly="torn transaction"),
+    ],
+    ids=lambda control: f"{control.kind.__name__}-{control.worker.__name__}-{control.lost.value}",
+)
+def test_the_same_loss_harms_only_those_who_break_the_protocol(world: World, control: Control) -> None:
+    cluster, tap = world
+    name = f"{control.kind.__name__}-{control.worker.__name__}"
+    makes = {name: raw(cluster, tap.ports, control.kind)}
+    experiment = Experiment(cluster, tap, makes, worker=control.worker)
+    with experiment.running():
+        with experiment.stage.holding(control.step):
+            fault = tap.arm(Fault(control.api, control.lost, name, nothing))
+        fault.wait()
+        experiment.everybody_gets_on()
+    found = experiment.judge()
+    assert bool(found) == bool(control.anomaly), found
+    assert all(anomaly.startswith(control.anomaly) for anomaly in found), found

@@ -1,0 +1,150 @@
+"""The tap loses what it is told to, at the moment that it is told, and sees what is sent again."""
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from dualwrite.ids import ProducerIdentity
+from dualwrite.wire.apis import APIS, ApiKey, EndTxnResponse, Message, ProduceResponse
+from dualwrite.wire.codec import read_body, read_request_head, write_response
+from dualwrite.wire.error_codes import ErrorCode
+from dualwrite.wire.frames import with_size
+from tests.broker.calls import end, produce, tx_batch
+from tests.broker.raw import RawClient
+from tests.crash.wire_tap import Asked, Fault, Lost, Tap, nothing
+
+NODE = 7
+PRODUCER = ProducerIdentity(5, 0)
+ALL_LOSSES = pytest.mark.parametrize("lost", Lost)
+
+
+class FakeNode:
+    """Carries out every EndTxn and Produce, one connection after another."""
+
+    def __init__(self) -> None:
+        self.carried_out: list[Message] = []
+        self.error = ErrorCode.NONE
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End with the last connection."""
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._listener.close()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            with connection, connection.makefile("rb") as frames:
+                while size := frames.read(4):
+                    connection.sendall(self._answer(frames.read(int.from_bytes(size, "big"))))
+
+    def _answer(self, frame: bytes) -> bytes:
+        head, position = read_request_head(frame)
+        api = ApiKey(head.api_key)
+        request = read_body(APIS[api].request, head.version, frame, position)
+        self.carried_out.append(request)
+        if api is ApiKey.END_TXN:
+            answer = EndTxnResponse(error_code=self.error, producer_id=5, producer_epoch=1)
+        else:
+            topic = ProduceResponse.TopicProduceResponse
+            entry = topic.PartitionProduceResponse(index=0, error_code=self.error, base_offset=0)
+            answer = ProduceResponse(responses=[topic(name="t", partition_responses=[entry])])
+        return with_size(write_response(api, head.version, head.correlation_id, answer))
+
+
+@pytest.fixture
+def node() -> Iterator[FakeNode]:
+    fake = FakeNode()
+    yield fake
+    fake.close()
+
+
+@pytest.fixture
+def tap(node: FakeNode) -> Iterator[Tap]:
+    with Tap(NODE).start({NODE: node.port}) as running:
+        yield running
+
+
+@pytest.fixture
+def client(tap: Tap) -> Iterator[RawClient]:
+    with RawClient(f"127.0.0.1:{tap.ports[NODE]}") as connected:
+        yield connected
+
+
+def again(tap: Tap) -> RawClient:
+    return RawClient(f"127.0.0.1:{tap.ports[NODE]}")
+
+
+def test_what_nobody_told_it_to_lose_arrives_and_is_answered(tap: Tap, client: RawClient, node: FakeNode) -> None:
+    for _ in range(2):
+        assert end(client, "id", PRODUCER).error_code == ErrorCode.NONE
+    assert len(node.carried_out) == 2
+    assert not +tap.repeated, "each had its answer"
+
+
+@ALL_LOSSES
+def test_a_request_is_lost_before_it_is_carried_out_and_an_answer_after(
+    tap: Tap, client: RawClient, node: FakeNode, lost: Lost
+) -> None:
+    seen: list[Asked] = []
+    fault = tap.arm(Fault(ApiKey.END_TXN, lost, "id", seen.append))
+    with pytest.raises(ConnectionError):
+        end(client, "id", PRODUCER)
+    assert fault.wait() is seen[0]
+    assert seen[0].node == NODE
+    assert len(node.carried_out) == (lost is Lost.ANSWER)
+    with again(tap) as other:
+        assert end(other, "id", PRODUCER).error_code == ErrorCode.NONE, "it strikes once"
+    assert tap.repeated["id", ApiKey.END_TXN] == 1
+
+
+@ALL_LOSSES
+def test_a_batch_that_comes_again_is_known_by_its_sequence(tap: Tap, client: RawClient, lost: Lost) -> None:
+    tap.arm(Fault(ApiKey.PRODUCE, lost, "id", nothing))
+    with pytest.raises(ConnectionError):
+        produce(client, "t", tx_batch([b"v"], PRODUCER), "id", version=12)
+    with again(tap) as other:
+        produce(other, "t", tx_batch([b"v"], PRODUCER), "id", version=12)
+        produce(other, "t", tx_batch([b"v"], PRODUCER, 1), "id", version=12)
+    assert tap.repeated["id", ApiKey.PRODUCE] == 1
+
+
+def test_only_the_answer_to_what_succeeded_is_lost(tap: Tap, client: RawClient, node: FakeNode) -> None:
+    tap.arm(Fault(ApiKey.END_TXN, Lost.ANSWER, "id", nothing))
+    node.error = ErrorCode.CONCURRENT_TRANSACTIONS
+    assert end(client, "id", PRODUCER).error_code == ErrorCode.CONCURRENT_TRANSACTIONS
+    node.error = ErrorCode.NONE
+    with pytest.raises(ConnectionError):
+        end(client, "id", PRODUCER)
+    assert tap.repeated["id", ApiKey.END_TXN] == 1
+
+
+def test_others_lose_nothing(tap: Tap, client: RawClient) -> None:
+    fault = tap.arm(Fault(ApiKey.END_TXN, Lost.REQUEST, "id", nothing))
+    assert end(client, "another id", PRODUCER).error_code == ErrorCode.NONE
+    assert not fault.struck.done()
+
+
+def test_what_goes_wrong_with_the_cluster_at_that_moment_is_told_to_the_test(tap: Tap, client: RawClient) -> None:
+    def fail(asked: Asked) -> None:
+        raise ValueError("the node would not die")
+
+    fault = tap.arm(Fault(ApiKey.END_TXN, Lost.REQUEST, "id", fail))
+    with pytest.raises(ConnectionError):
+        end(client, "id", PRODUCER)
+    with pytest.raises(ValueError, match="would not die"):
+        fault.wait()
+
+
+def test_a_node_that_is_dead_is_a_connection_that_ends() -> None:
+    with Tap(NODE).start({NODE: 1}) as tap, again(tap) as client, pytest.raises(ConnectionError):
+        end(client, "id", PRODUCER)
