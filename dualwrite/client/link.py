@@ -56,6 +56,8 @@ def reason_of(error: BaseException) -> str:
     """``error`` in few words."""
     if isinstance(error, TimeoutError):
         return "timed out"
+    if isinstance(error, OSError) and error.errno and not isinstance(error, ssl.SSLError | socket.gaierror):
+        return os.strerror(error.errno)  # asyncio has words of its own
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 

@@ -21,6 +21,12 @@ SILENCE = object()
 """Take the request and never answer."""
 
 
+class Cut(NamedTuple):
+    """Send ``data`` as it is, and close the connection."""
+
+    data: bytes
+
+
 class Seen(NamedTuple):
     """A request that arrived."""
 
@@ -49,7 +55,8 @@ class FakeClock:
 class ScriptedBroker:
     """Answers each request with what was queued for its API, and the last of these again and again.
 
-    An answer is a message, a function of the request's message, raw bytes (sent as they are), HANG_UP or SILENCE.
+    An answer is a message, a function of the request's message, raw bytes, sent as they are, or
+    a Cut, HANG_UP or SILENCE.
     ApiVersions, Metadata and FindCoordinator have answers of their own: this broker is node 1, and everybody's leader.
     """
 
@@ -128,6 +135,9 @@ class ScriptedBroker:
         if isinstance(answer, bytes):
             connection.sendall(answer)
             return True
+        if isinstance(answer, Cut):
+            connection.sendall(answer.data)
+            return False
         version = head.version
         if api_key is ApiKey.API_VERSIONS and version > self.api_versions_cap:
             version = 0

@@ -1,0 +1,156 @@
+"""Drives an engine under asyncio: one transport to each broker, one timer, and events told as they come.
+
+Cancelling what waits for an operation leaves the operation as it is: what was sent is sent, and the engine goes on with
+it while the loop runs. ``producer.py`` says what that means for its verbs.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from dualwrite.client.async_link import AsyncLink, Loss
+from dualwrite.client.endpoint import Endpoint
+from dualwrite.client.engine_types import Close, Drivable, Open, Operation, Send
+from dualwrite.client.link import context_of
+from dualwrite.client.node import Answer
+from dualwrite.client.settings import ClientSettings
+from dualwrite.errors import InvalidTransactionStateError
+
+
+class AsyncDriver:
+    """Drives one engine in one event loop: that in which it is first used. Not thread-safe.
+
+    :param engine: what is driven.
+    :param settings: how to reach brokers, and how many seconds a connection and an answer may take.
+    :param clock: monotonic seconds.
+    :raises ConfigurationError: if a file of the TLS settings is missing or malformed.
+    """
+
+    def __init__(self, engine: Drivable, settings: ClientSettings, clock: Callable[[], float] = time.monotonic) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._clock = clock
+        self._context = context_of(settings)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._links: dict[Endpoint, AsyncLink] = {}
+        self._closing: set[AsyncLink] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    async def wait(self, operation: Operation) -> Any:
+        """Its outcome once ``operation`` is done, or its error raised. Cancelled, the operation goes on."""
+        self.pump()
+        if not operation.is_done:
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.add(done)
+            operation.when_done(lambda _: _resolve(done))
+            try:
+                await done
+            finally:
+                self._waiting.discard(done)
+        return operation.outcome()
+
+    def pump(self) -> None:
+        """Do what can be done now without waiting.
+
+        :raises InvalidTransactionStateError: in another event loop than that of the first call.
+        """
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise InvalidTransactionStateError("the producer belongs to another event loop; make a new one in this one")
+        now = self._clock()
+        for command in self._engine.step(now):
+            self._carry_out(command, now)
+        self._set_timer(now)
+
+    async def close(self) -> None:
+        """Close every connection, without a word to the engine; what still waits for an operation is cancelled. Safe to
+        call twice."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for endpoint in list(self._links):
+            self._drop(endpoint)
+        for done in self._waiting:
+            done.cancel()
+        while self._closing:
+            link = self._closing.pop()
+            await link.wait_closed()
+
+    def opened(self, link: AsyncLink) -> None:
+        """A connection's news."""
+        self._tell(lambda now: self._engine.opened(link.endpoint, link.node.versions, now))
+
+    def answered(self, link: AsyncLink, answers: list[Answer]) -> None:
+        """A connection's news."""
+
+        def tell(now: float) -> None:
+            for tag, message in answers:
+                self._engine.answered(link.endpoint, tag, message, now)
+
+        if answers:
+            self._tell(tell)
+
+    def lost(self, link: AsyncLink, error: Loss) -> None:
+        """A connection's news."""
+        self._drop(link.endpoint)
+        self._tell(lambda now: self._engine.lost(link.endpoint, error, now))
+
+    def _tell(self, event: Callable[[float], None]) -> None:
+        try:
+            event(self._clock())
+            self.pump()
+        except Exception as error:
+            for done in self._waiting:  # otherwise they would wait for ever for an engine that is broken
+                if not done.done():
+                    done.set_exception(error)
+            raise
+
+    def _carry_out(self, command: Send | Open | Close, now: float) -> None:
+        endpoint = command.endpoint
+        if type(command) is Send:
+            # A connection that broke since the engine decided was told as lost, this request with it.
+            if (link := self._links.get(endpoint)) is not None:
+                link.send(command.request, now)
+            return
+        self._drop(endpoint)
+        if type(command) is Open:
+            self._links[endpoint] = AsyncLink(endpoint, self._settings, self._context, self, self._clock)
+
+    def _drop(self, endpoint: Endpoint) -> None:
+        link = self._links.pop(endpoint, None)
+        if link is not None:
+            link.close()
+            self._closing = {other for other in self._closing if not other.is_gone} | {link}
+
+    def _set_timer(self, now: float) -> None:
+        """Have :meth:`_wake` called at the next moment at which something is due. A timer that comes too early looks
+        again, so that one is not set and cancelled for each request."""
+        due = [moment for link in self._links.values() if (moment := link.due) is not None]
+        wake_at = self._engine.wake_at()
+        if wake_at is not None:
+            due.append(wake_at)
+        if not due or (self._timer is not None and self._timer_at <= min(due)):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = min(due)
+        assert self._loop is not None
+        self._timer = self._loop.call_later(max(self._timer_at - now, 0), self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        now = self._clock()
+        for link in list(self._links.values()):
+            if (due := link.due) is not None and due <= now:
+                link.expire()
+        self._tell(lambda _: None)
+
+
+def _resolve(done: "asyncio.Future[None]") -> None:
+    if not done.done():
+        done.set_result(None)

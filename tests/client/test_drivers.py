@@ -1,0 +1,365 @@
+"""What both drivers do alike, over real sockets: open, ask, and tell the engine what became of it."""
+
+import contextlib
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dualwrite.client.endpoint import Endpoint
+from dualwrite.client.settings import SaslSettings, TlsSettings
+from dualwrite.errors import ConfigurationError, KafkaUnavailableError
+from dualwrite.wire.apis import APIS, ApiKey
+from dualwrite.wire.codec import read_request_head, write_response
+from dualwrite.wire.frames import with_size
+from tests.client.driving import AskingEngine, Drive, drive_async, drive_blocking, end_txn
+from tests.unit.client_broker import HANG_UP, SILENCE, Cut, ScriptedBroker, ended, scripted
+from tests.unit.client_certificate import CERTIFICATE, KEY
+from tests.unit.client_sasl import ScramServer, handshake_answer, sasl_answer
+
+pytestmark = pytest.mark.parametrize("drive", [drive_blocking, drive_async])
+PATIENCE = 20.0
+
+
+def echo(message: Any) -> Any:
+    return ended(producer=(message.producer_id, 1))
+
+
+def ids(answers: list[Any]) -> list[int]:
+    return [answer.producer_id for answer in answers]
+
+
+def unused_endpoint() -> Endpoint:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return Endpoint(*listener.getsockname()[:2])
+
+
+def lost_error(engine: AskingEngine, drive: Drive, kind: type[Exception], **changes: Any) -> str:
+    """What the engine was told when it could not ask."""
+    with pytest.raises(kind) as caught:
+        drive(engine, **changes)
+    assert engine.events("lost") == [caught.value]
+    return str(caught.value)
+
+
+def test_a_question_is_answered_once_the_connection_is_open(drive: Drive) -> None:
+    with scripted() as broker:
+        broker.answer(ApiKey.END_TXN, echo)
+        engine = AskingEngine((broker.endpoint, end_txn(7)))
+        assert ids(drive(engine)) == [7]
+        assert [told.kind for told in engine.told] == ["opened", "answered"]
+        assert engine.events("opened")[0].of(ApiKey.END_TXN) == 5
+
+
+def test_questions_need_not_wait_for_the_answers_to_others(drive: Drive) -> None:
+    class Gathering(ScriptedBroker):
+        """Answers nothing before it has five requests."""
+
+        def _reply(self, connection: socket.socket, number: int, frame: bytes) -> bool:
+            head, _ = read_request_head(frame)
+            if head.api_key == ApiKey.API_VERSIONS:
+                return super()._reply(connection, number, frame)
+            frames.append(frame)
+            return len(frames) < 5 or all(super(Gathering, self)._reply(connection, number, each) for each in frames)
+
+    frames: list[bytes] = []
+    with contextlib.closing(Gathering()) as broker:
+        broker.answer(ApiKey.END_TXN, echo)
+        engine = AskingEngine(*((broker.endpoint, end_txn(number)) for number in range(5)))
+        assert ids(drive(engine)) == [0, 1, 2, 3, 4]
+
+
+def test_several_brokers_are_asked_at_once(drive: Drive) -> None:
+    both = threading.Barrier(2, timeout=PATIENCE)
+
+    def when_both_are_asked(message: Any) -> Any:
+        both.wait()
+        return echo(message)
+
+    with scripted() as one, scripted() as other:
+        for broker in (one, other):
+            broker.answer(ApiKey.END_TXN, when_both_are_asked)
+        engine = AskingEngine((one.endpoint, end_txn(1)), (other.endpoint, end_txn(2)))
+        assert sorted(ids(drive(engine))) == [1, 2]
+
+
+def test_what_one_broker_does_not_read_keeps_nobody_from_asking_another(drive: Drive) -> None:
+    gate = threading.Event()
+
+    class Slow(ScriptedBroker):
+        """Reads its first request, and then nothing until the other broker was asked."""
+
+        def _reply(self, connection: socket.socket, number: int, frame: bytes) -> bool:
+            result = super()._reply(connection, number, frame)
+            assert gate.wait(PATIENCE)
+            return result
+
+    def open_gate(message: Any) -> Any:
+        gate.set()
+        return echo(message)
+
+    huge = APIS[ApiKey.LIST_TRANSACTIONS].request(
+        state_filters=["x" * 1000] * 900, producer_id_filters=list(range(10_000))
+    )
+    slow = Slow()
+    with contextlib.closing(slow), scripted() as other:
+        answer = APIS[ApiKey.LIST_TRANSACTIONS].response(
+            throttle_time_ms=0, error_code=0, unknown_state_filters=[], transaction_states=[]
+        )
+        slow.answer(ApiKey.LIST_TRANSACTIONS, answer)
+        other.answer(ApiKey.END_TXN, open_gate)
+        engine = AskingEngine(*[(slow.endpoint, huge)] * 16, (other.endpoint, end_txn(2)))
+        assert len(drive(engine)) == 17
+        assert len(slow.requests(ApiKey.LIST_TRANSACTIONS)) == 16
+
+
+def test_a_broker_that_cannot_be_reached_is_lost(drive: Drive) -> None:
+    endpoint = unused_endpoint()
+    message = lost_error(AskingEngine((endpoint, end_txn())), drive, KafkaUnavailableError)
+    assert message == f"broker {endpoint}: Connection refused"
+
+
+def test_an_unknown_host_is_lost(drive: Drive) -> None:
+    engine = AskingEngine((Endpoint("no-such-host.invalid", 9092), end_txn()))
+    assert "broker no-such-host.invalid:9092: " in lost_error(engine, drive, KafkaUnavailableError)
+
+
+@contextlib.contextmanager
+def resolving(monkeypatch: pytest.MonkeyPatch, *endpoints: Endpoint) -> Iterator[Endpoint]:
+    """A host name with the addresses of ``endpoints``."""
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port)) for host, port in endpoints]
+    own = socket.getaddrinfo
+
+    def look_up(host: Any, *arguments: Any, **named: Any) -> Any:
+        return found if host == "many.test" else own(host, *arguments, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    yield Endpoint("many.test", 9092)
+
+
+def test_the_addresses_of_a_host_are_tried_in_turn(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
+    with scripted() as broker:
+        broker.answer(ApiKey.END_TXN, echo)
+        with resolving(monkeypatch, unused_endpoint(), unused_endpoint(), broker.endpoint) as host:
+            assert ids(drive(AskingEngine((host, end_txn(3))))) == [3]
+
+
+def test_a_host_none_of_whose_addresses_answers_is_lost_once(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
+    with resolving(monkeypatch, unused_endpoint(), unused_endpoint()) as host:
+        message = lost_error(AskingEngine((host, end_txn())), drive, KafkaUnavailableError)
+    assert message == "broker many.test:9092: Connection refused"
+
+
+@contextlib.contextmanager
+def deaf() -> Iterator[Endpoint]:
+    """A listener whose queue is full, so that the kernel leaves a SYN without an answer."""
+    with contextlib.ExitStack() as held:
+        listener = held.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        address = listener.getsockname()
+        for _ in range(2):
+            waiting = held.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(address)
+        yield Endpoint(*address[:2])
+
+
+def test_an_address_that_does_not_answer_gives_way_to_the_next(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
+    with scripted() as broker, deaf() as silent:
+        broker.answer(ApiKey.END_TXN, echo)
+        with resolving(monkeypatch, silent, broker.endpoint) as host:
+            assert ids(drive(AskingEngine((host, end_txn(3))), connect_timeout=0.5)) == [3]
+
+
+def test_an_address_that_does_not_answer_is_given_up(drive: Drive) -> None:
+    with deaf() as silent:
+        message = lost_error(AskingEngine((silent, end_txn())), drive, KafkaUnavailableError, connect_timeout=0.2)
+    assert message == f"broker {silent}: timed out"
+
+
+@pytest.mark.parametrize("api_key", [ApiKey.API_VERSIONS, ApiKey.END_TXN])
+def test_a_broker_that_stays_silent_is_given_up(drive: Drive, api_key: ApiKey) -> None:
+    with scripted() as broker:
+        broker.answer(api_key, SILENCE)
+        engine = AskingEngine((broker.endpoint, end_txn()))
+        limits = {"connect_timeout" if api_key is ApiKey.API_VERSIONS else "request_timeout": 0.2}
+        assert lost_error(engine, drive, KafkaUnavailableError, **limits) == f"broker {broker.endpoint}: timed out"
+
+
+def test_an_answer_that_comes_after_the_patience_of_the_short_wait_is_taken(drive: Drive) -> None:
+    asked, answer_now = threading.Event(), threading.Event()
+
+    def late(message: Any) -> Any:
+        asked.set()
+        assert answer_now.wait(PATIENCE)
+        return echo(message)
+
+    with scripted() as broker:
+        broker.answer(ApiKey.END_TXN, late)
+        timer = threading.Timer(0.2, answer_now.set)
+        timer.start()
+        assert ids(drive(AskingEngine((broker.endpoint, end_txn(3))))) == [3]
+        timer.join()
+        assert asked.is_set()
+
+
+def whole_answer(api_key: ApiKey, broker: ScriptedBroker) -> bytes:
+    if api_key is ApiKey.END_TXN:
+        return with_size(write_response(api_key, 5, 1, ended(producer=(7, 1))))
+    return with_size(write_response(api_key, 4, 0, broker._api_versions(4)))
+
+
+@pytest.mark.parametrize("api_key", [ApiKey.API_VERSIONS, ApiKey.END_TXN])
+def test_a_broker_that_hangs_up_in_the_middle_of_an_answer_is_lost_wherever_that_is(
+    drive: Drive, api_key: ApiKey
+) -> None:
+    with scripted() as broker:
+        data = whole_answer(api_key, broker)
+        for cut in range(0, len(data), 1 if api_key is ApiKey.END_TXN else 17):
+            broker.answer(api_key, Cut(data[:cut]))
+            engine = AskingEngine((broker.endpoint, end_txn()))
+            assert "broker" in lost_error(engine, drive, KafkaUnavailableError)
+            assert not engine.events("answered")
+
+
+def test_a_whole_answer_counts_though_the_broker_hangs_up_behind_it(drive: Drive) -> None:
+    with scripted() as broker:
+        broker.answer(ApiKey.END_TXN, Cut(whole_answer(ApiKey.END_TXN, broker)))
+        assert ids(drive(AskingEngine((broker.endpoint, end_txn())))) == [7]
+
+
+@pytest.mark.parametrize(
+    "answer", [HANG_UP, with_size(b"HTTP"), b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\xff\xff\xff\xff", with_size(b"")]
+)
+@pytest.mark.parametrize("api_key", [ApiKey.API_VERSIONS, ApiKey.END_TXN])
+def test_an_answer_that_makes_no_sense_loses_the_connection(drive: Drive, answer: Any, api_key: ApiKey) -> None:
+    with scripted() as broker:
+        broker.answer(api_key, answer)
+        engine = AskingEngine((broker.endpoint, end_txn()))
+        assert f"broker {broker.endpoint}: " in lost_error(engine, drive, KafkaUnavailableError)
+
+
+def test_an_engine_that_wants_to_be_woken_is_asked_again_though_nothing_happens(drive: Drive) -> None:
+    class Waking(AskingEngine):
+        def step(self, now: float) -> Any:
+            if self.wakes is None:
+                self.wakes = now + 0.02
+            elif now >= self.wakes and not self.operation.is_done:
+                self.operation.succeed("woken")
+            return super().step(now)
+
+    with scripted() as broker:
+        broker.answer(ApiKey.END_TXN, SILENCE)
+        assert drive(Waking((broker.endpoint, end_txn()))) == "woken"
+
+
+def test_a_connection_that_the_engine_closes_is_not_lost(drive: Drive) -> None:
+    with scripted() as broker, scripted() as other:
+        broker.answer(ApiKey.END_TXN, SILENCE)
+        other.answer(ApiKey.END_TXN, echo)
+
+        class Closing(AskingEngine):
+            """Closes the silent broker once the other has answered."""
+
+            def answered(self, endpoint: Endpoint, tag: int, message: Any, now: float) -> None:
+                super().answered(endpoint, tag, message, now)
+                self.close(broker.endpoint)
+
+        engine = Closing((broker.endpoint, end_txn(1)), (other.endpoint, end_txn(2)))
+        drive(engine)
+        assert ids(engine.events("answered")) == [2]
+        assert not engine.events("lost")
+
+
+# --- TLS and SASL
+
+
+@pytest.fixture(name="server_tls")
+def make_server_tls(tmp_path: Path) -> ssl.SSLContext:
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    certificate.write_text(CERTIFICATE)
+    key.write_text(KEY)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    return context
+
+
+def test_tls_carries_questions_and_answers_longer_than_a_record(drive: Drive, server_tls: ssl.SSLContext) -> None:
+    names = ["x" * 200] * 1000
+    with scripted(tls=server_tls) as broker:
+        response = APIS[ApiKey.LIST_TRANSACTIONS].response
+        broker.answer(
+            ApiKey.LIST_TRANSACTIONS,
+            response(throttle_time_ms=0, error_code=0, unknown_state_filters=names, transaction_states=[]),
+        )
+        broker.answer(ApiKey.END_TXN, echo)
+        question = APIS[ApiKey.LIST_TRANSACTIONS].request(state_filters=names, producer_id_filters=[])
+        engine = AskingEngine((broker.endpoint, question), (broker.endpoint, end_txn(4)))
+        listed, answered = drive(engine, tls=TlsSettings(ca_pem=CERTIFICATE))
+        assert (list(listed.unknown_state_filters), answered.producer_id) == (names, 4)
+
+
+def test_tls_refuses_an_unknown_authority_and_says_which_setting_decides(
+    drive: Drive, server_tls: ssl.SSLContext
+) -> None:
+    with scripted(tls=server_tls) as broker:
+        engine = AskingEngine((broker.endpoint, end_txn()))
+        assert "ssl.ca.location" in lost_error(engine, drive, ConfigurationError, tls=TlsSettings())
+
+
+def test_tls_refuses_another_hosts_certificate(
+    drive: Drive, server_tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with scripted(tls=server_tls) as broker, resolving(monkeypatch, broker.endpoint) as host:
+        message = lost_error(
+            AskingEngine((host, end_txn())), drive, ConfigurationError, tls=TlsSettings(ca_pem=CERTIFICATE)
+        )
+        assert "not trusted" in message
+
+
+def test_tls_against_a_plaintext_broker_is_unavailable(drive: Drive) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        engine = AskingEngine((Endpoint(*listener.getsockname()[:2]), end_txn()))
+        assert "TLS: timed out" in lost_error(
+            engine, drive, KafkaUnavailableError, tls=TlsSettings(), connect_timeout=0.2
+        )
+
+
+def test_a_broker_that_hangs_up_in_the_tls_handshake_is_lost(drive: Drive) -> None:
+    with scripted() as broker:  # to which a ClientHello is a frame of an impossible size
+        engine = AskingEngine((broker.endpoint, end_txn()))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ScriptedBroker, "_reply", lambda *_: False)
+            patch.setattr("tests.unit.client_broker.frame_size", lambda *_: 1)
+            assert "TLS: " in lost_error(engine, drive, KafkaUnavailableError, tls=TlsSettings())
+
+
+@pytest.mark.parametrize("secured", [False, True])
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_sasl_is_done_before_the_connection_is_open(
+    drive: Drive, server_tls: ssl.SSLContext, mechanism: str, secured: bool
+) -> None:
+    server = ScramServer("p", "sha" + mechanism[-3:]) if mechanism != "PLAIN" else None
+    with scripted(tls=server_tls if secured else None) as broker:
+        broker.answer(ApiKey.SASL_HANDSHAKE, APIS[ApiKey.SASL_HANDSHAKE].response(error_code=0, mechanisms=[mechanism]))
+        rounds = (sasl_answer(),) if server is None else (server.first, server.final)
+        broker.answer(ApiKey.SASL_AUTHENTICATE, *rounds)
+        broker.answer(ApiKey.END_TXN, echo)
+        changes: dict[str, Any] = {"sasl": SaslSettings(mechanism, "u", "p")}
+        if secured:
+            changes["tls"] = TlsSettings(ca_pem=CERTIFICATE)
+        assert ids(drive(AskingEngine((broker.endpoint, end_txn(5))), **changes)) == [5]
+        assert server is None or server.authenticated
+
+
+def test_a_wrong_password_is_told_as_what_it_is(drive: Drive) -> None:
+    server = ScramServer("p", "sha256")
+    with scripted() as broker:
+        broker.answer(ApiKey.SASL_HANDSHAKE, handshake_answer())
+        broker.answer(ApiKey.SASL_AUTHENTICATE, server.first, server.final)
+        engine = AskingEngine((broker.endpoint, end_txn()))
+        sasl = SaslSettings("SCRAM-SHA-256", "u", "wrong")
+        assert "invalid credentials" in lost_error(engine, drive, ConfigurationError, sasl=sasl)
