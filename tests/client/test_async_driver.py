@@ -1,0 +1,174 @@
+"""The asyncio driver alone: cancellation, loops, and that it leaves nothing behind."""
+
+import asyncio
+import gc
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from dualwrite.client.asynchronous import AsyncDriver
+from dualwrite.client.settings import TlsSettings
+from dualwrite.errors import InvalidTransactionStateError
+from dualwrite.wire.apis import ApiKey
+from tests.client.driving import AskingEngine, end_txn, settings
+from tests.client.test_drivers import deaf, echo
+from tests.unit.client_broker import SILENCE, scripted
+
+PATIENCE = 20.0
+
+
+def run(engine: AskingEngine, test: Callable[[AsyncDriver], Awaitable[Any]], **changes: Any) -> Any:
+    """``test`` with a driver of ``engine`` in a loop of its own; afterwards nothing may be left in the loop."""
+
+    async def main() -> Any:
+        driver = AsyncDriver(engine, settings(**changes))
+        try:
+            return await test(driver)
+        finally:
+            await driver.close()
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    try:
+        return asyncio.run(main())
+    finally:
+        gc.collect()  # what was not closed is a warning, and a warning is a failure
+
+
+def test_a_cancelled_wait_leaves_the_operation_which_goes_on() -> None:
+    asked, answer_now = threading.Event(), threading.Event()
+
+    def held(message: Any) -> Any:
+        asked.set()
+        assert answer_now.wait(PATIENCE)
+        return echo(message)
+
+    with scripted() as broker:
+        broker.answer(ApiKey.END_TXN, held)
+        engine = AskingEngine((broker.endpoint, end_txn(7)))
+
+        async def test(driver: AsyncDriver) -> None:
+            waiting = asyncio.create_task(driver.wait(engine.operation))
+            await asyncio.to_thread(asked.wait, PATIENCE)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            assert not engine.operation.is_done
+            answer_now.set()
+            done = asyncio.get_running_loop().create_future()
+            engine.operation._callback = done.set_result
+            await asyncio.wait_for(done, PATIENCE)
+            assert [answer.producer_id for answer in engine.operation.outcome()] == [7]
+
+        run(engine, test)
+
+
+def test_several_tasks_may_wait_at_once_while_the_loop_serves_others() -> None:
+    with scripted() as one, scripted() as other:
+        for broker in (one, other):
+            broker.answer(ApiKey.END_TXN, echo)
+        first, second = AskingEngine((one.endpoint, end_txn(1))), AskingEngine((other.endpoint, end_txn(2)))
+
+        async def test(driver: AsyncDriver) -> None:
+            another = AsyncDriver(second, settings())
+            answers = await asyncio.gather(driver.wait(first.operation), another.wait(second.operation))
+            assert [answer.producer_id for (answer,) in answers] == [1, 2]
+            await another.close()
+
+        run(first, test)
+
+
+def test_a_driver_belongs_to_the_loop_that_it_was_first_used_in() -> None:
+    with scripted() as broker:
+        broker.answer(ApiKey.END_TXN, echo)
+        engine = AskingEngine((broker.endpoint, end_txn()))
+        driver = AsyncDriver(engine, settings())
+
+        async def first() -> None:
+            await driver.wait(engine.operation)
+            await driver.close()
+
+        asyncio.run(first())
+
+        async def second() -> None:
+            await driver.wait(engine.operation)
+
+        with pytest.raises(InvalidTransactionStateError, match="another event loop"):
+            asyncio.run(second())
+
+
+def test_an_engine_that_breaks_is_told_to_whoever_waits() -> None:
+    class Breaking(AskingEngine):
+        def answered(self, *_: Any) -> None:
+            raise ZeroDivisionError
+
+    with scripted() as broker:
+        broker.answer(ApiKey.END_TXN, echo)
+        engine = Breaking((broker.endpoint, end_txn()))
+
+        async def test(driver: AsyncDriver) -> None:
+            reported: list[Any] = []
+            asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
+            with pytest.raises(ZeroDivisionError):
+                await driver.wait(engine.operation)
+            assert [type(error) for error in reported] == [ZeroDivisionError]
+
+        run(engine, test)
+
+
+def test_what_still_waits_when_the_driver_is_closed_is_cancelled() -> None:
+    with scripted() as broker:
+        broker.answer(ApiKey.END_TXN, SILENCE)
+        engine = AskingEngine((broker.endpoint, end_txn()))
+
+        async def test(driver: AsyncDriver) -> None:
+            waiting = asyncio.create_task(driver.wait(engine.operation))
+            await asyncio.sleep(0)
+            await driver.close()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+
+        run(engine, test)
+
+
+@pytest.mark.parametrize("secured", [False, True])
+def test_a_connection_that_is_being_opened_can_be_closed(secured: bool) -> None:
+    with deaf() as silent:
+        engine = AskingEngine((silent, end_txn()))
+
+        async def test(driver: AsyncDriver) -> None:
+            driver.pump()
+            await asyncio.sleep(0)
+
+        run(engine, test, **({"tls": TlsSettings()} if secured else {}))
+
+
+@pytest.mark.parametrize("steps", range(12))
+def test_a_connection_can_be_closed_at_every_moment_of_its_opening(steps: int) -> None:
+    with scripted() as broker:
+        broker.answer(ApiKey.END_TXN, echo)
+        engine = AskingEngine((broker.endpoint, end_txn()))
+
+        async def test(driver: AsyncDriver) -> None:
+            driver.pump()
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            engine.close(broker.endpoint)
+            driver.pump()
+            assert not engine.events("lost")
+
+        run(engine, test)
+
+
+def test_closing_twice_is_closing_once() -> None:
+    with scripted() as broker:
+        broker.answer(ApiKey.END_TXN, echo)
+        engine = AskingEngine((broker.endpoint, end_txn()))
+
+        async def test(driver: AsyncDriver) -> None:
+            await driver.wait(engine.operation)
+            await driver.close()
+            await driver.close()
+
+        run(engine, test)

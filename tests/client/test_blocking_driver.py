@@ -1,0 +1,210 @@
+"""The blocking driver alone: what it costs, what interrupts it, and that a fork leaves the parent's driver whole."""
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dualwrite.client.blocking import BlockingDriver
+from dualwrite.client.endpoint import Endpoint
+from dualwrite.client.settings import TlsSettings
+from dualwrite.errors import ConfigurationError, KafkaUnavailableError
+from dualwrite.wire.apis import ApiKey
+from tests.client.driving import AskingEngine, end_txn, settings
+from tests.unit.client_broker import SILENCE, ScriptedBroker, ended, scripted
+
+
+def echo(message: Any) -> Any:
+    return ended(producer=(message.producer_id, 1))
+
+
+@contextlib.contextmanager
+def driving(engine: AskingEngine, **arguments: Any) -> Iterator[BlockingDriver]:
+    driver = BlockingDriver(engine, settings(), **arguments)
+    try:
+        yield driver
+    finally:
+        driver.close()
+
+
+@contextlib.contextmanager
+def asking(*brokers: ScriptedBroker, **arguments: Any) -> Iterator[tuple[AskingEngine, BlockingDriver]]:
+    """A driver with an open connection to each of ``brokers``, which echo."""
+    for broker in brokers:
+        broker.answer(ApiKey.END_TXN, echo)
+    engine = AskingEngine(*((broker.endpoint, None) for broker in brokers))
+    with driving(engine, **arguments) as driver:
+        driver.wait(engine.operation)
+        engine.told.clear()
+        yield engine, driver
+
+
+class CountingSocket:
+    """A socket that notes which of its methods are called."""
+
+    def __init__(self, inner: socket.socket) -> None:
+        self.called: list[str] = []
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        self.called.append(name)
+        return getattr(self._inner, name)
+
+
+def test_a_question_on_an_open_connection_is_one_send_and_one_receive(monkeypatch: pytest.MonkeyPatch) -> None:
+    with scripted() as broker, scripted() as idle, asking(broker, idle) as (engine, driver):
+        link = driver._links[broker.endpoint]
+        counting = CountingSocket(link.socket)
+        monkeypatch.setattr(link, "socket", counting)
+        monkeypatch.setattr(driver._selector, "select", lambda *_: pytest.fail("the selector was asked"))
+        for number in range(10):
+            driver.wait(engine.ask((broker.endpoint, end_txn(number))))
+        assert counting.called == ["send", "recv"] * 10
+        assert [answer.producer_id for answer in engine.events("answered")] == list(range(10))
+
+
+def test_no_thread_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def start_elsewhere(thread: threading.Thread) -> None:
+        assert threading.current_thread() is not threading.main_thread(), "the driver started a thread"
+        start(thread)
+
+    with scripted() as broker:
+        monkeypatch.setattr(threading.Thread, "start", start_elsewhere)
+        with asking(broker) as (engine, driver):
+            driver.wait(engine.ask((broker.endpoint, end_txn())))
+
+
+class InterruptedHereError(Exception):
+    """What a signal's handler raises."""
+
+
+def test_an_interrupted_wait_gives_its_connections_up_and_the_next_says_so_to_the_engine() -> None:
+    def interrupt(_number: int, _frame: Any) -> None:
+        raise InterruptedHereError
+
+    def interrupting(_message: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return SILENCE
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with scripted() as broker, asking(broker) as (engine, driver):
+            broker.answer(ApiKey.END_TXN, interrupting)
+            unfinished = engine.ask((broker.endpoint, end_txn(1)))
+            with pytest.raises(InterruptedHereError):
+                driver.wait(unfinished)
+            assert not unfinished.is_done
+            assert not driver._links
+            broker.answer(ApiKey.END_TXN, echo)
+            with pytest.raises(KafkaUnavailableError, match="interrupted"):
+                driver.wait(unfinished)
+            (answer,) = driver.wait(engine.ask((broker.endpoint, end_txn(2))))
+            assert answer.producer_id == 2
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_connection_that_was_closed_while_idle_is_lost_before_anything_is_sent_on_it() -> None:
+    late = 0.0
+    with scripted() as broker, asking(broker, clock=lambda: time.monotonic() + late) as (engine, driver):
+        broker.hang_up()
+        link = driver._links[broker.endpoint]
+        link.socket.settimeout(20)
+        assert link.socket.recv(1, socket.MSG_PEEK) == b""  # the end of the stream has arrived
+        late = 2.0
+        with pytest.raises(KafkaUnavailableError, match="closed the connection"):
+            driver.wait(engine.ask((broker.endpoint, end_txn())))
+        assert not broker.requests(ApiKey.END_TXN)
+
+
+def test_a_pump_sends_and_takes_in_what_it_can_and_does_not_wait() -> None:
+    answered = threading.Event()
+
+    class Telling(ScriptedBroker):
+        def _reply(self, connection: socket.socket, number: int, frame: bytes) -> bool:
+            result = super()._reply(connection, number, frame)
+            if self.requests(ApiKey.END_TXN):
+                answered.set()
+            return result
+
+    with contextlib.closing(Telling()) as broker, asking(broker) as (engine, driver):
+        operation = engine.ask((broker.endpoint, end_txn(3)))
+        driver.pump()
+        assert answered.wait(20)
+        driver._links[broker.endpoint].socket.recv(1, socket.MSG_PEEK)
+        driver.pump()
+        assert [answer.producer_id for answer in operation.outcome()] == [3]
+
+
+def test_a_pump_on_a_silent_broker_returns_with_nothing() -> None:
+    with scripted() as broker, asking(broker) as (engine, driver):
+        broker.answer(ApiKey.END_TXN, SILENCE)
+        operation = engine.ask((broker.endpoint, end_txn(3)))
+        driver.pump()
+        assert not operation.is_done
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_forked_process_that_closes_leaves_the_parents_driver_as_it_was() -> None:
+    with scripted() as one, scripted() as other, asking(one, other) as (engine, driver):
+        child = os.fork()
+        if not child:
+            driver.close()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        answers = driver.wait(engine.ask((one.endpoint, end_txn(1)), (other.endpoint, end_txn(2))))
+        assert sorted(answer.producer_id for answer in answers) == [1, 2]
+        assert not engine.events("lost")
+
+
+def test_an_engine_that_waits_for_nothing_is_not_waited_for() -> None:
+    engine = AskingEngine()
+    engine.ask()
+    engine.operation = operation = type(engine.operation)()
+    with driving(engine) as driver, pytest.raises(AssertionError, match="waits for nothing"):
+        driver.wait(operation)
+
+
+def test_a_driver_may_be_closed_twice_and_closes_every_connection() -> None:
+    with scripted() as broker, asking(broker) as (_, driver):
+        connection = driver._links[broker.endpoint].socket
+        driver.close()
+        driver.close()
+        assert connection.fileno() < 0
+
+
+def test_a_tls_file_that_is_missing_is_told_at_once() -> None:
+    with pytest.raises(ConfigurationError, match=r"ssl\.ca\.location /no/such/ca\.pem"):
+        BlockingDriver(AskingEngine(), settings(tls=TlsSettings(ca_location="/no/such/ca.pem")))
+
+
+def test_a_connection_that_is_opened_anew_replaces_the_one_before() -> None:
+    with scripted() as broker, asking(broker) as (engine, driver):
+        before = driver._links[broker.endpoint].socket
+        engine.close(broker.endpoint)
+        (answer,) = driver.wait(engine.ask((broker.endpoint, end_txn(5))))
+        assert answer.producer_id == 5
+        assert before.fileno() < 0
+        assert {seen.connection for seen in broker.requests(ApiKey.END_TXN)} == {2}
+
+
+def test_an_address_is_a_new_socket_for_the_selector(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        refusing = closed.getsockname()
+    with scripted() as broker:
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in (refusing, broker.endpoint)]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+        broker.answer(ApiKey.END_TXN, echo)
+        engine = AskingEngine((Endpoint("many.test", 9092), end_txn(1)))
+        with driving(engine) as driver:
+            driver.wait(engine.operation)
+            assert driver._links[Endpoint("many.test", 9092)].attempt == 2
+            assert len(driver._selector.get_map()) == 1
