@@ -4,14 +4,17 @@ Requests of one connection are handled one after another, as Kafka does; what is
 client's back-pressure. A request that cannot be read, or is of an unknown API or version, ends the connection.
 """
 
+import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from dualwrite.broker.api import api_versions
 from dualwrite.broker.api.context import BrokerContext, Client, UnanswerableError
 from dualwrite.broker.api.routes import ROUTES
 from dualwrite.broker.frame_stream import FrameStream, StreamEndedError
-from dualwrite.wire.apis import APIS, ApiKey
+from dualwrite.wire.apis import APIS, ApiKey, Message
 from dualwrite.wire.codec import (
     MalformedMessageError,
     RequestHead,
@@ -28,6 +31,11 @@ logger = logging.getLogger(__name__)
 MOST_BYTES_WITHOUT_RECORDS = 1024 * 1024
 """A request without records is names and numbers; a hundred megabytes of them would keep everybody else waiting for
 minutes while they are unpacked. This is room for ten thousand partitions."""
+
+_BYTES_AT_ONCE = 16 * 1024
+"""A longer request without records is unpacked, and its answer packed, in a thread: others are served meanwhile."""
+
+ResultT = TypeVar("ResultT")
 
 
 class Connection:
@@ -78,15 +86,17 @@ class Connection:
             return self._refuse_version(key, head)
         if key is not ApiKey.PRODUCE and len(frame) > MOST_BYTES_WITHOUT_RECORDS:
             raise MalformedMessageError(f"{key.name} of {len(frame)} bytes; it may have {MOST_BYTES_WITHOUT_RECORDS}")
-        request = read_body(APIS[key].request, head.version, frame, body_position)
-        refuse_nulls(request, head.version)
+        takes_long = key is not ApiKey.PRODUCE and len(frame) > _BYTES_AT_ONCE
+        run = _in_thread if takes_long else _at_once
+        request = await run(lambda: _read(key, head, frame, body_position))
         response = await route.handle(request, head.version, self._context(head.client_id))
         self._meters.requests[key] += 1
         if response is None:
             return None
-        for code in error_codes(response):
+        codes, parts = await run(lambda: _written(key, head, response))
+        for code in codes:
             self._meters.errors[key, code] += 1
-        return write_response_parts(key, head.version, head.correlation_id, response)
+        return parts
 
     def _context(self, client_id: str | None) -> BrokerContext:
         """What a handler has at hand; made anew only if the client calls itself by another name."""
@@ -100,3 +110,22 @@ class Connection:
         if key is ApiKey.API_VERSIONS:
             return write_response_parts(key, 0, head.correlation_id, api_versions.refuse())
         raise MalformedMessageError(f"{key.name} v{head.version} is not supported")
+
+
+def _read(key: ApiKey, head: RequestHead, frame: bytearray | memoryview, position: int) -> Message:
+    request = read_body(APIS[key].request, head.version, frame, position)
+    refuse_nulls(request, head.version)
+    return request
+
+
+def _written(key: ApiKey, head: RequestHead, response: Message) -> tuple[list[int], list[bytes]]:
+    """The error codes in ``response``, and its bytes."""
+    return list(error_codes(response)), write_response_parts(key, head.version, head.correlation_id, response)
+
+
+async def _at_once(work: Callable[[], ResultT]) -> ResultT:
+    return work()
+
+
+async def _in_thread(work: Callable[[], ResultT]) -> ResultT:
+    return await asyncio.get_running_loop().run_in_executor(None, work)

@@ -136,6 +136,23 @@ def test_a_fetch_that_waits_is_told_at_once_that_the_topic_is_gone(
     assert answer.error_code == expected
 
 
+def test_a_deletion_by_id_spares_the_topic_that_has_taken_the_name_meanwhile(
+    client: RawClient, shared_broker: EmbeddedBroker
+) -> None:
+    ids = [topic_id(client, new_topic(client)) for _ in range(200)]
+    name = new_topic(client)
+    old = topic_id(client, name)
+    with RawClient(shared_broker.bootstrap_servers) as other:
+        topics = [DeleteTopicsRequest.DeleteTopicState(name=None, topic_id=each) for each in (*ids, old)]
+        correlation = client.send(DeleteTopicsRequest(topics=topics, timeout_ms=1000), 6)
+        assert delete(other, name) == {name: ErrorCode.NONE}
+        assert ask_for_topics(other, wanted_topic(name))[0].error_code == ErrorCode.NONE
+        new = topic_id(other, name)
+        results = client.receive(ApiKey.DELETE_TOPICS, 6, correlation).responses
+    assert {each.topic_id: each.error_code for each in results}[old] != ErrorCode.NONE
+    assert topic_id(client, name) == new != old
+
+
 def test_a_deleted_topic_stays_deleted_and_its_files_go(broker: EmbeddedBroker, tmp_path: Path) -> None:
     with RawClient(broker.bootstrap_servers) as client:
         goes, anew, stays = (new_topic(client, 2) for _ in range(3))

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.api.init_producer_id import fenced_as
+from dualwrite.broker.api.turns import in_turns
 from dualwrite.broker.core.cluster import INTERNAL_TOPICS
 from dualwrite.broker.core.commands import AddPartitions, VerifyPartitions
 from dualwrite.ids import ProducerIdentity, TopicPartition
@@ -53,9 +54,9 @@ async def _add(
     version: int,
     broker: BrokerContext,
 ) -> Mapping[TopicPartition, ErrorCode]:
-    refused = {name: error for name in partitions if (error := _refusal(name, broker)) is not ErrorCode.NONE}
+    refused = {name: error async for name in in_turns(partitions) if (error := _refusal(name, broker))}
     if refused:
-        return {name: refused.get(name, ErrorCode.OPERATION_NOT_ATTEMPTED) for name in partitions}
+        return {name: refused.get(name, ErrorCode.OPERATION_NOT_ATTEMPTED) async for name in in_turns(partitions)}
     command = VerifyPartitions if verify_only else AddPartitions
     reply = await broker.coordinator.execute(command(transactional_id, producer, partitions))
     return dict.fromkeys(partitions, fenced_as(reply.error, version >= _FIRST_WITH_FENCED))
@@ -74,8 +75,15 @@ def _partitions(topics: Iterable[Message]) -> frozenset[TopicPartition]:
 def _by_topic(errors: Mapping[TopicPartition, ErrorCode]) -> list[Message]:
     topic_result = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
     partition_result = topic_result.AddPartitionsToTxnPartitionResult
-    by_topic: dict[str, list[Message]] = {}
-    for name, error in sorted(errors.items()):
-        result = partition_result(partition_index=name.partition, partition_error_code=error)
-        by_topic.setdefault(name.topic, []).append(result)
-    return [topic_result(name=topic, results_by_partition=results) for topic, results in by_topic.items()]
+    by_topic: dict[str, list[tuple[int, ErrorCode]]] = {}
+    for name, error in errors.items():
+        by_topic.setdefault(name.topic, []).append((name.partition, error))
+    return [
+        topic_result(
+            name=topic,
+            results_by_partition=[
+                partition_result(partition_index=index, partition_error_code=error) for index, error in sorted(results)
+            ],
+        )
+        for topic, results in sorted(by_topic.items())
+    ]

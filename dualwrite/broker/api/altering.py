@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from dualwrite.broker.api.context import NODE_ID, BrokerContext
+from dualwrite.broker.api.turns import in_turns
 from dualwrite.broker.core.broker_configs import broker_lists, check_broker_config
 from dualwrite.broker.core.cluster import RESERVED_TOPICS, RefusedError
 from dualwrite.broker.core.topic_changes import topic_lists
@@ -37,7 +38,7 @@ async def alter(request: Message, compute: Callable[[Message], Compute], broker:
     """Change the settings of every resource of ``request``, each by itself; durable when this returns."""
     times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
     outcomes = []
-    for resource in request.resources:
+    async for resource in in_turns(request.resources):
         key = (resource.resource_type, resource.resource_name)
         try:
             if times[key] > 1:

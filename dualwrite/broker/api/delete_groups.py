@@ -6,6 +6,7 @@ error; as in Apache Kafka 4.4, classic groups need none. ACL: none yet.
 """
 
 from dualwrite.broker.api.context import BrokerContext
+from dualwrite.broker.api.turns import in_turns
 from dualwrite.wire.apis import ApiKey, DeleteGroupsResponse, Message
 
 KEY = ApiKey.DELETE_GROUPS
@@ -16,5 +17,7 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
     """Delete the groups of the request, each by itself."""
     result = DeleteGroupsResponse.DeletableGroupResult
     names = dict.fromkeys(request.groups_names)
-    results = [result(group_id=name, error_code=await broker.offsets.delete_group(name)) for name in names]
+    results = [
+        result(group_id=name, error_code=await broker.offsets.delete_group(name)) async for name in in_turns(names)
+    ]
     return DeleteGroupsResponse(throttle_time_ms=0, results=results)

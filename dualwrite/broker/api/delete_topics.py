@@ -11,6 +11,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from dualwrite.broker.api.context import BrokerContext
+from dualwrite.broker.api.turns import in_turns
 from dualwrite.broker.core.cluster import RESERVED_TOPICS
 from dualwrite.wire.apis import ApiKey, DeleteTopicsResponse, Message
 from dualwrite.wire.error_codes import ErrorCode
@@ -33,13 +34,13 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
     """Delete the topics of the request."""
     results, names, ids = _sort_out(request, version)
     doomed: dict[UUID, str] = {}
-    for topic_id in ids:
+    async for topic_id in in_turns(ids):
         name = broker.cluster.topic_name(topic_id)
         if name is None:
             results.append(_Result(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID))
         else:
             doomed[topic_id] = name
-    for name in names:
+    async for name in in_turns(names):
         topic = broker.cluster.topic(name)
         if topic is None:
             results.append(_Result(name, _NO_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
@@ -88,7 +89,8 @@ def _sort_out(request: Message, version: int) -> tuple[list[_Result], list[str],
 async def _delete(name: str, topic_id: UUID, broker: BrokerContext) -> _Result:
     if name in RESERVED_TOPICS:
         return _Result(name, topic_id, ErrorCode.INVALID_REQUEST, f"the broker itself uses '{name}'")
-    if broker.cluster.topic(name) is None:  # another client was faster
+    topic = broker.cluster.topic(name)
+    if topic is None or topic.topic_id != topic_id:  # another client was faster; one of that name made since stays
         return _Result(name, topic_id, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     await broker.cluster.delete_topic(name)
     return _Result(name, topic_id)

@@ -2,8 +2,8 @@
 
 The settings of a topic, of the broker (named by the node's id) or, with an empty name, those that every node was given
 since its start; all of them, or those that are named. Each with its value, its source and, if asked for, its synonyms
-(v1) and documentation (v3). Nothing is sensitive. Loggers, client metrics and groups have no settings here:
-INVALID_REQUEST. ACL: none yet.
+(v1) and documentation (v3). A resource that occurs again is described once. Nothing is sensitive. Loggers, client
+metrics and groups have no settings here: INVALID_REQUEST. ACL: none yet.
 """
 
 from collections.abc import Iterable
@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dualwrite.broker.api.altering import BROKER, TOPIC, check_node
 from dualwrite.broker.api.config_entries import Entry, broker_entries, dynamic_default_entries, topic_entries
 from dualwrite.broker.api.context import BrokerContext
+from dualwrite.broker.api.turns import in_turns
 from dualwrite.broker.core.cluster import RefusedError
 from dualwrite.ids import is_legal_topic
 from dualwrite.wire.apis import ApiKey, DescribeConfigsResponse, Message
@@ -24,7 +25,8 @@ _Result = DescribeConfigsResponse.DescribeConfigsResult
 
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
     """Describe the settings of every resource of the request."""
-    results = [_describe(resource, request, broker) for resource in request.resources]
+    once = {(each.resource_type, each.resource_name): each for each in request.resources}.values()
+    results = [_describe(resource, request, broker) async for resource in in_turns(once)]
     await broker.flusher.barrier()
     return DescribeConfigsResponse(throttle_time_ms=0, results=results)
 

@@ -1,11 +1,12 @@
 """DescribeGroups (15), v0-v6.
 
 The state of groups and who is in them; what the members say and what they were assigned is told of a stable group
-only. A group that nobody has heard of is Dead: from v6 on with GROUP_ID_NOT_FOUND, before that with no error. ACL: none
-yet (no operations are told as authorized).
+only. A group that occurs again is described once; one that nobody has heard of is Dead: from v6 on with
+GROUP_ID_NOT_FOUND, before that with no error. ACL: none yet (no operations are told as authorized).
 """
 
 from dualwrite.broker.api.context import BrokerContext
+from dualwrite.broker.api.turns import in_turns
 from dualwrite.broker.core.groups import Group, GroupState, Member
 from dualwrite.wire.apis import ApiKey, DescribeGroupsResponse, Message
 from dualwrite.wire.error_codes import ErrorCode
@@ -18,7 +19,8 @@ _FIRST_WITH_MISSING_GROUPS = 6
 
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
     """Describe every group of the request."""
-    groups = [_describe(name, broker.groups.group(name), version) for name in request.groups]
+    names = dict.fromkeys(request.groups)
+    groups = [_describe(name, broker.groups.group(name), version) async for name in in_turns(names)]
     await broker.flusher.barrier()
     return DescribeGroupsResponse(throttle_time_ms=0, groups=groups)
 

@@ -5,6 +5,7 @@ there, or -1. That offset is what an anchor is compared with. ACL: none yet.
 """
 
 from dualwrite.broker.api.context import BrokerContext
+from dualwrite.broker.api.turns import in_turns
 from dualwrite.ids import TopicPartition, is_legal_topic
 from dualwrite.wire.apis import ApiKey, DescribeProducersResponse, Message
 from dualwrite.wire.error_codes import ErrorCode
@@ -19,9 +20,12 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
     topics = [
         response(
             name=topic.name,
-            partitions=[_describe(TopicPartition(topic.name, index), broker) for index in topic.partition_indexes],
+            partitions=[
+                _describe(TopicPartition(topic.name, index), broker)
+                async for index in in_turns(dict.fromkeys(topic.partition_indexes))
+            ],
         )
-        for topic in request.topics
+        async for topic in in_turns(request.topics)
     ]
     await broker.flusher.barrier()
     return DescribeProducersResponse(throttle_time_ms=0, topics=topics)

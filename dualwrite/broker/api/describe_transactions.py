@@ -1,12 +1,13 @@
 """DescribeTransactions (65), v0 (KIP-664).
 
 ProducerId and ProducerEpoch are those of the transaction's records: while a prepared transaction is kept for a
-recovering client, not the client's (KIP-939). ACL: none yet.
+recovering client, not the client's (KIP-939). An id that occurs again is described once. ACL: none yet.
 """
 
 from collections.abc import Iterable
 
 from dualwrite.broker.api.context import BrokerContext
+from dualwrite.broker.api.turns import in_turns
 from dualwrite.broker.facts.transactions import TransactionRecorded
 from dualwrite.ids import TopicPartition
 from dualwrite.wire.apis import ApiKey, DescribeTransactionsResponse, Message
@@ -18,7 +19,8 @@ VERSIONS = range(1)
 
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
     """Describe every transactional id of the request."""
-    states = [_describe(transactional_id, broker) for transactional_id in request.transactional_ids]
+    names = dict.fromkeys(request.transactional_ids)
+    states = [_describe(name, broker) async for name in in_turns(names)]
     await broker.flusher.barrier()
     return DescribeTransactionsResponse(throttle_time_ms=0, transaction_states=states)
 

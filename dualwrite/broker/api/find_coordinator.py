@@ -6,6 +6,7 @@ for at once (KIP-699). ACL: none yet.
 """
 
 from dualwrite.broker.api.context import NODE_ID, BrokerContext
+from dualwrite.broker.api.turns import in_turns
 from dualwrite.wire.apis import ApiKey, FindCoordinatorResponse, Message
 from dualwrite.wire.error_codes import ErrorCode
 
@@ -21,7 +22,8 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
     """Name the coordinator of the keys of the request."""
     if version >= _FIRST_WITH_SEVERAL_KEYS:
         entry = FindCoordinatorResponse.Coordinator
-        coordinators = [entry(key=key, **_coordinator(request, broker)) for key in request.coordinator_keys]
+        keys = in_turns(request.coordinator_keys)
+        coordinators = [entry(key=key, **_coordinator(request, broker)) async for key in keys]
         return FindCoordinatorResponse(throttle_time_ms=0, coordinators=coordinators)
     return FindCoordinatorResponse(throttle_time_ms=0, **_coordinator(request, broker))
 

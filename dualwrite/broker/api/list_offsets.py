@@ -9,6 +9,7 @@ refused. ACL: none yet.
 from collections import Counter
 
 from dualwrite.broker.api.context import BrokerContext
+from dualwrite.broker.api.turns import in_turns
 from dualwrite.broker.runtime.partition import LEADER_EPOCH, Partition
 from dualwrite.ids import TopicPartition
 from dualwrite.wire.apis import ApiKey, ListOffsetsResponse, Message
@@ -35,10 +36,12 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
     committed_only = version > VERSIONS[0] and request.isolation_level == _READ_COMMITTED
     earliest_special = _EARLIEST_SPECIAL.get(version, _EARLIEST)
     topics = []
-    for topic in request.topics:
+    async for topic in in_turns(request.topics):
         times = Counter(entry.partition_index for entry in topic.partitions)
         once = [entry for entry in topic.partitions if times[entry.partition_index] == 1]
-        partitions = [_look_up(topic.name, entry, committed_only, earliest_special, broker) for entry in once]
+        partitions = [
+            _look_up(topic.name, entry, committed_only, earliest_special, broker) async for entry in in_turns(once)
+        ]
         partitions += [_refuse(index, ErrorCode.INVALID_REQUEST) for index, number in times.items() if number > 1]
         topics.append(ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
     return ListOffsetsResponse(throttle_time_ms=0, topics=topics)

@@ -8,6 +8,7 @@ node, in leader epoch 0. From v8 on it tells, if asked, that everything is allow
 
 from dualwrite.broker.api.context import NODE_ID, BrokerContext
 from dualwrite.broker.api.operations import ON_CLUSTER, ON_TOPIC
+from dualwrite.broker.api.turns import in_turns
 from dualwrite.broker.core.cluster import INTERNAL_TOPICS, CreateTopic
 from dualwrite.broker.facts.cluster import TopicCreated
 from dualwrite.broker.runtime.partition import LEADER_EPOCH
@@ -34,7 +35,8 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
         may_create = broker.auto_create_topics and (
             version < _FIRST_WITH_CHOICE_OF_CREATION or request.allow_auto_topic_creation
         )
-        topics = [_find(entry, may_create, broker) for entry in wanted]
+        once = {(entry.name, entry.topic_id): entry for entry in wanted}.values()
+        topics = [_find(entry, may_create, broker) async for entry in in_turns(once)]
     if request.include_topic_authorized_operations:
         for topic in topics:
             topic.authorized_operations = ON_TOPIC

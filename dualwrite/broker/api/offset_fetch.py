@@ -11,6 +11,7 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dualwrite.broker.api.context import BrokerContext
+from dualwrite.broker.api.turns import in_turns
 from dualwrite.broker.facts.offsets import OffsetCommitted
 from dualwrite.ids import TopicPartition
 from dualwrite.wire.apis import ApiKey, Message, OffsetFetchResponse
@@ -67,7 +68,9 @@ async def _look_up(
         committed = await broker.offsets.committed(wanted.group_id, partitions)
     answers = []
     for topic in topics:
-        results = [partition_kind(**_answer(topic.name, index, committed, unstable)) for index in topic.indexes]
+        results = [
+            partition_kind(**_answer(topic.name, index, committed, unstable)) async for index in in_turns(topic.indexes)
+        ]
         named = {"topic_id": topic.topic_id} if version >= _FIRST_WITH_TOPIC_IDS else {"name": topic.name}
         answers.append(topic_kind(partitions=results, **named))
     return answers

@@ -6,6 +6,7 @@ readers can see to; other epochs are unknown (-1). ACL: none yet.
 """
 
 from dualwrite.broker.api.context import BrokerContext
+from dualwrite.broker.api.turns import in_turns
 from dualwrite.broker.runtime.partition import LEADER_EPOCH
 from dualwrite.ids import TopicPartition
 from dualwrite.wire.apis import ApiKey, Message, OffsetForLeaderEpochResponse
@@ -21,8 +22,11 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
     """Look every partition of the request up."""
     response = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
     topics = [
-        response(topic=topic.topic, partitions=[_look_up(topic.topic, entry, broker) for entry in topic.partitions])
-        for topic in request.topics
+        response(
+            topic=topic.topic,
+            partitions=[_look_up(topic.topic, entry, broker) async for entry in in_turns(topic.partitions)],
+        )
+        async for topic in in_turns(request.topics)
     ]
     return OffsetForLeaderEpochResponse(throttle_time_ms=0, topics=topics)
 

@@ -8,6 +8,7 @@ epoch of its own (KIP-1228). ACL: none yet.
 """
 
 from dualwrite.broker.api.context import BrokerContext
+from dualwrite.broker.api.turns import in_turns
 from dualwrite.ids import ProducerIdentity, TopicPartition
 from dualwrite.records.control import Marker
 from dualwrite.wire.apis import ApiKey, Message, WriteTxnMarkersResponse
@@ -25,7 +26,7 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
     for marker in request.markers:
         by_partition = errors.setdefault(marker.producer_id, {})
         for topic in marker.topics:
-            for index in topic.partition_indexes:
+            async for index in in_turns(topic.partition_indexes):
                 name = TopicPartition(topic.name, index)
                 by_partition[name] = _write(marker, name, broker)
     await broker.flusher.barrier()
