@@ -4,6 +4,7 @@ Each address has its own time, and TLS failing is not a reason to try the next: 
 """
 
 import asyncio
+import math
 import socket
 import ssl
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Protocol, cast
 
 from dualwrite.client.endpoint import Endpoint
 from dualwrite.client.engine_types import Request
-from dualwrite.client.link import node_of, reason_of, untrusted
+from dualwrite.client.link import SESSION_OVER, node_of, reason_of, session_end, untrusted
 from dualwrite.client.node import Answer
 from dualwrite.client.settings import ClientSettings
 from dualwrite.client.socket_options import tune
@@ -50,12 +51,12 @@ class AsyncLink(asyncio.Protocol):
     ) -> None:
         self.endpoint = endpoint
         self.node = node_of(endpoint, settings)
-        self._connect_timeout, self._request_timeout = settings.connect_timeout, settings.request_timeout
+        self._connect_timeout = settings.connect_timeout
         self._options = settings.socket
         self._context = context
         self._listener = listener
         self._clock = clock
-        self._since = clock()
+        self._until = math.inf
         self._is_closed = False
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
@@ -65,24 +66,22 @@ class AsyncLink(asyncio.Protocol):
 
     @property
     def due(self) -> float | None:
-        """When :meth:`expire` is to be called: the time to answer will be over. Each answer starts it anew."""
-        return self._since + self._request_timeout if self.node.unanswered else None
+        """When :meth:`expire` is to be called: its authentication ends then. The time to be opened is the task's."""
+        return None if self.node.unanswered or self._until == math.inf else self._until
 
     @property
     def is_gone(self) -> bool:
         """True if nothing of it is left in the loop."""
         return self._task.done() and (self._transport is None or self._gone.done())
 
-    def send(self, request: Request, now: float) -> None:
+    def send(self, request: Request) -> None:
         """Ask ``request``."""
         assert self._transport is not None, "not open"
-        if not self.node.unanswered:
-            self._since = now
         self._transport.write(self.node.send(*request))
 
     def expire(self) -> None:
         """The moment ``due`` has passed."""
-        self._fail(self._unavailable("timed out"))
+        self._fail(self._unavailable(SESSION_OVER))
 
     def close(self) -> None:
         """Hang up at once. Safe to call twice."""
@@ -114,7 +113,6 @@ class AsyncLink(asyncio.Protocol):
         was_open = self.node.is_open
         try:
             if was_open:
-                self._since = self._clock()
                 self._listener.answered(self, self.node.receive(data))
                 return
             cast(asyncio.Transport, self._transport).write(self.node.advance(data))
@@ -122,6 +120,7 @@ class AsyncLink(asyncio.Protocol):
             self._fail(error)
             return
         if self.node.is_open:
+            self._until = session_end(self.node, self._clock())
             self._opened.set_result(None)
             self._listener.opened(self)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from dualwrite.client.async_link import AsyncLink, Loss
 from dualwrite.client.endpoint import Endpoint
-from dualwrite.client.engine_types import Close, Drivable, Open, Operation, Send
+from dualwrite.client.engine_types import Command, Drivable, Open, Operation, Send
 from dualwrite.client.link import context_of
 from dualwrite.client.node import Answer
 from dualwrite.client.settings import ClientSettings
@@ -22,7 +22,7 @@ class AsyncDriver:
     """Drives one engine in one event loop: that in which it is first used. Not thread-safe.
 
     :param engine: what is driven.
-    :param settings: how to reach brokers, and how many seconds a connection and an answer may take.
+    :param settings: how to reach brokers, and how many seconds opening a connection may take.
     :param clock: monotonic seconds.
     :raises ConfigurationError: if a file of the TLS settings is missing or malformed.
     """
@@ -64,7 +64,7 @@ class AsyncDriver:
             raise InvalidTransactionStateError("the producer belongs to another event loop; make a new one in this one")
         now = self._clock()
         for command in self._engine.step(now):
-            self._carry_out(command, now)
+            self._carry_out(command)
         self._set_timer(now)
 
     async def close(self) -> None:
@@ -110,12 +110,12 @@ class AsyncDriver:
                     done.set_exception(error)
             raise
 
-    def _carry_out(self, command: Send | Open | Close, now: float) -> None:
+    def _carry_out(self, command: Command) -> None:
         endpoint = command.endpoint
         if type(command) is Send:
             # A connection that broke since the engine decided was told as lost, this request with it.
             if (link := self._links.get(endpoint)) is not None:
-                link.send(command.request, now)
+                link.send(command.request)
             return
         self._drop(endpoint)
         if type(command) is Open:

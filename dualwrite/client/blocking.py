@@ -16,8 +16,8 @@ from dualwrite.client.settings import ClientSettings
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 
 _LOOK_AFTER = 1.0
-"""Seconds after which a wait begins with a look at the connections: an idle one may have been closed meanwhile, and
-what is sent on it is lost."""
+"""Seconds after which a wait begins with a look at the connections: an idle one may have been closed meanwhile, or its
+authentication run out, and what is sent on it is lost."""
 
 _Broken = (KafkaUnavailableError, ConfigurationError)
 
@@ -36,7 +36,7 @@ class BlockingDriver:
     Looking up a broker's name waits for the system's resolver, and so does everything else meanwhile.
 
     :param engine: what is driven.
-    :param settings: how to reach brokers, and how many seconds a connection and an answer may take.
+    :param settings: how to reach brokers, and how many seconds opening a connection may take.
     :param clock: monotonic seconds.
     :raises ConfigurationError: if a file of the TLS settings is missing or malformed.
     """
@@ -62,6 +62,7 @@ class BlockingDriver:
             now = self._clock()
             if now - self._looked_at > _LOOK_AFTER:
                 self._select(0)
+                self._expire(now)
             now = self._step()
             while not operation.is_done:
                 self._await_event(now)
@@ -108,7 +109,7 @@ class BlockingDriver:
                     if type(command) is Send:
                         # A connection that broke since the engine decided was told as lost, this request with it.
                         if (link := self._links.get(endpoint)) is not None:
-                            link.send(*command.request, now)
+                            link.send(*command.request)
                             self._watch(endpoint, link)
                     elif type(command) is Close:
                         self._drop(endpoint)

@@ -1,6 +1,5 @@
 """One blocking connection to one broker for the control plane: opened, then one request at a time."""
 
-import math
 import select
 import time
 from collections.abc import Callable
@@ -14,8 +13,6 @@ from dualwrite.wire.apis import ApiKey, Message
 from dualwrite.wire.error_codes import ErrorCode
 
 _ONLY_TAG = 0
-_SESSION_USED = 0.85
-"""The part of an authentication's life after which there is a new one, as in the Java client."""
 
 
 class AnswerLostError(KafkaUnavailableError):
@@ -53,14 +50,13 @@ class BrokerConnection:
         except BaseException:
             self.close()
             raise
-        lifetime = self._link.node.session_lifetime
-        self._usable_until = math.inf if lifetime is None else clock() + _SESSION_USED * lifetime
 
     def is_usable(self) -> bool:
         """False if the connection is closed, or its authentication runs out (KIP-368), or the broker has hung up since
         the last answer: nothing else makes an idle connection readable. A request that is sent on it all the same would
         be lost without being carried out."""
-        if self._link.fileno() < 0 or self._clock() >= self._usable_until:
+        due = self._link.due
+        if self._link.fileno() < 0 or (due is not None and self._clock() >= due):
             return False
         idle = select.poll()
         idle.register(self._link, select.POLLIN)
@@ -84,6 +80,7 @@ class BrokerConnection:
         try:
             return self._exchange(api_key, version, message, limit)
         except KafkaUnavailableError as error:
+            self.close()
             raise AnswerLostError(f"{api_key.name}: {error}") from error
         except BaseException:
             self.close()  # interrupted in the middle: the next answer would be this request's
@@ -101,12 +98,11 @@ class BrokerConnection:
         self._link.close()
 
     def _exchange(self, api_key: ApiKey, version: int, message: Message, timeout: float) -> Message:
-        now = self._clock()
-        deadline = now + timeout
-        self._link.send(_ONLY_TAG, api_key, version, message, now)
+        deadline = self._clock() + timeout
+        self._link.send(_ONLY_TAG, api_key, version, message)
         while True:
             if not self._wait_until(deadline):
-                self._link.expire(self._clock())
+                raise KafkaUnavailableError(f"broker {self.endpoint}: timed out")
             answers = self._link.advance(self._clock())
             if answers:
                 return answers[0].message

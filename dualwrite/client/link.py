@@ -4,6 +4,7 @@ The blocking driver has several of these behind one selector; the control plane'
 """
 
 import errno
+import math
 import os
 import socket
 import ssl
@@ -24,6 +25,11 @@ from dualwrite.wire.apis import ApiKey, Message
 PATIENCE = 0.05
 """Seconds that :meth:`Link.receive_patiently` waits at most."""
 
+SESSION_OVER = "its authentication has run out"
+
+_SESSION_USED = 0.85
+"""The part of an authentication's life after which there is a new one, as in the Java client."""
+
 _READ_SIZE = 64 * 1024
 _STARTED = (0, errno.EINPROGRESS)
 _TIMEVAL = struct.Struct("@ll")
@@ -42,6 +48,11 @@ def node_of(endpoint: Endpoint, settings: ClientSettings) -> Node:
     """The protocol of a new connection to ``endpoint``."""
     mechanism = None if settings.sasl is None else make_mechanism(settings.sasl)
     return Node(str(endpoint), settings.client_id, mechanism)
+
+
+def session_end(node: Node, now: float) -> float:
+    """When a connection that is open since ``now`` is not to be used any more (KIP-368)."""
+    return math.inf if node.session_lifetime is None else now + _SESSION_USED * node.session_lifetime
 
 
 def untrusted(endpoint: Endpoint, error: ssl.SSLCertVerificationError) -> ConfigurationError:
@@ -83,9 +94,8 @@ class Link:
         self.attempt = 0
         """Counts the sockets: a selector must be told of each."""
         self._options = settings.socket
-        self._connect_timeout, self._request_timeout = settings.connect_timeout, settings.request_timeout
-        self._opening_until = now
-        self._waiting_since = now
+        self._connect_timeout = settings.connect_timeout
+        self._until = now
         self._context = context
         self._unsent = bytearray()
         self._addresses: deque[Any] = deque()
@@ -104,11 +114,12 @@ class Link:
 
     @property
     def due(self) -> float | None:
-        """When :meth:`expire` is to be called: the time to open the connection, or to answer a request, will be over.
-        Each address, and each answer, starts it anew."""
-        if not self.node.is_open:
-            return self._opening_until
-        return self._waiting_since + self._request_timeout if self.node.unanswered else None
+        """When :meth:`expire` is to be called, in monotonic seconds; None is never.
+
+        Until the connection is open its time to be opened ends then, which each address starts anew. Afterwards its
+        authentication does, if that is not for ever; not while a request is unanswered.
+        """
+        return None if self.node.unanswered or self._until == math.inf else self._until
 
     @property
     def is_waiting(self) -> bool:
@@ -126,10 +137,8 @@ class Link:
         except (OSError, KafkaUnavailableError, ConfigurationError) as error:
             self._raise(error)
 
-    def send(self, tag: int, api_key: ApiKey, version: int, message: Message, now: float) -> None:
+    def send(self, tag: int, api_key: ApiKey, version: int, message: Message) -> None:
         """Ask ``message``; what the socket does not take now is sent by :meth:`advance`."""
-        if not self.node.unanswered:
-            self._waiting_since = now
         try:
             self._write(self.node.send(tag, api_key, version, message))
         except OSError as error:
@@ -149,12 +158,12 @@ class Link:
             self._raise(error)
 
     def expire(self, now: float) -> None:
-        """The deadline has passed: go on with the next address, or give up."""
+        """The moment :attr:`due` has passed: go on with the next address, or give up."""
         if self._stage == self._connecting:
             self.socket.close()
             self._dial("timed out", now)
         else:
-            self._raise(TimeoutError())
+            self._raise(self._unavailable(SESSION_OVER) if self.node.is_open else TimeoutError())
 
     def close(self) -> None:
         """Close the socket. Safe to call twice."""
@@ -174,7 +183,7 @@ class Link:
             code = self.socket.connect_ex(address)
             if code in _STARTED:
                 self.attempt += 1
-                self._opening_until = now + self._connect_timeout
+                self._until = now + self._connect_timeout
                 return
             self.socket.close()
             reason = os.strerror(code)
@@ -219,6 +228,7 @@ class Link:
             self._write(self.node.advance(data))
         if self.node.is_open:
             self._stage = self._exchanging
+            self._until = session_end(self.node, now)
             if self._context is None:
                 # What is not to wait says so itself; what may wait is spared a system call that asks first.
                 self.socket.setblocking(True)
@@ -230,10 +240,7 @@ class Link:
     def _exchanging(self, now: float) -> list[Answer]:
         self._flush()
         data = self._read()
-        if data is None:
-            return []
-        self._waiting_since = now
-        return self.node.receive(data)
+        return [] if data is None else self.node.receive(data)
 
     def _read(self) -> bytes | None:
         """What has arrived; None if nothing has. A TLS record is shorter than what is asked for, so nothing is left

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from dualwrite.client.asynchronous import AsyncDriver
-from dualwrite.client.settings import TlsSettings
-from dualwrite.errors import InvalidTransactionStateError
+from dualwrite.client.engine_types import Operation
+from dualwrite.client.settings import SaslSettings, TlsSettings
+from dualwrite.errors import InvalidTransactionStateError, KafkaUnavailableError
 from dualwrite.wire.apis import ApiKey
 from tests.client.driving import AskingEngine, end_txn, settings
 from tests.client.test_drivers import deaf, echo
 from tests.unit.client_broker import SILENCE, scripted
+from tests.unit.client_sasl import handshake_answer, sasl_answer
 
 PATIENCE = 20.0
 
@@ -159,6 +161,21 @@ def test_a_connection_can_be_closed_at_every_moment_of_its_opening(steps: int) -
             assert not engine.events("lost")
 
         run(engine, test)
+
+
+def test_a_connection_whose_authentication_runs_out_is_lost_by_itself() -> None:
+    with scripted() as broker:
+        broker.answer(ApiKey.SASL_HANDSHAKE, handshake_answer())
+        broker.answer(ApiKey.SASL_AUTHENTICATE, sasl_answer(lifetime_ms=50))
+        engine = AskingEngine((broker.endpoint, None))
+
+        async def test(driver: AsyncDriver) -> None:
+            await driver.wait(engine.operation)
+            engine.operation = Operation()
+            with pytest.raises(KafkaUnavailableError, match="its authentication has run out"):
+                await driver.wait(engine.operation)
+
+        run(engine, test, sasl=SaslSettings("PLAIN", "u", "p"))
 
 
 def test_closing_twice_is_closing_once() -> None:

@@ -13,11 +13,12 @@ import pytest
 
 from dualwrite.client.blocking import BlockingDriver
 from dualwrite.client.endpoint import Endpoint
-from dualwrite.client.settings import TlsSettings
+from dualwrite.client.settings import SaslSettings, TlsSettings
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 from dualwrite.wire.apis import ApiKey
 from tests.client.driving import AskingEngine, end_txn, settings
 from tests.unit.client_broker import SILENCE, ScriptedBroker, ended, scripted
+from tests.unit.client_sasl import handshake_answer, sasl_answer
 
 
 def echo(message: Any) -> Any:
@@ -125,21 +126,41 @@ def test_a_connection_that_was_closed_while_idle_is_lost_before_anything_is_sent
         assert not broker.requests(ApiKey.END_TXN)
 
 
+def test_a_connection_whose_authentication_runs_out_is_not_used_any_more() -> None:
+    late = 0.0
+    sasl = SaslSettings("PLAIN", "u", "p")
+    with scripted() as broker:
+        broker.answer(ApiKey.SASL_HANDSHAKE, handshake_answer())
+        broker.answer(ApiKey.SASL_AUTHENTICATE, sasl_answer(lifetime_ms=600_000))
+        broker.answer(ApiKey.END_TXN, echo)
+        engine = AskingEngine((broker.endpoint, end_txn(1)))
+        driver = BlockingDriver(engine, settings(sasl=sasl), clock=lambda: time.monotonic() + late)
+        with contextlib.closing(driver):
+            driver.wait(engine.operation)
+            late = 500.0
+            driver.wait(engine.ask((broker.endpoint, end_txn(2))))
+            late = 511.0
+            with pytest.raises(KafkaUnavailableError, match="its authentication has run out"):
+                driver.wait(engine.ask((broker.endpoint, end_txn(3))))
+            driver.wait(engine.ask((broker.endpoint, end_txn(4))))
+        assert [seen.message.producer_id for seen in broker.requests(ApiKey.END_TXN)] == [1, 2, 4]
+
+
 def test_a_pump_sends_and_takes_in_what_it_can_and_does_not_wait() -> None:
-    answered = threading.Event()
+    answer_now = threading.Event()
 
-    class Telling(ScriptedBroker):
-        def _reply(self, connection: socket.socket, number: int, frame: bytes) -> bool:
-            result = super()._reply(connection, number, frame)
-            if self.requests(ApiKey.END_TXN):
-                answered.set()
-            return result
+    def held(message: Any) -> Any:
+        assert answer_now.wait(20)
+        return echo(message)
 
-    with contextlib.closing(Telling()) as broker, asking(broker) as (engine, driver):
+    with scripted() as broker, asking(broker) as (engine, driver):
+        broker.answer(ApiKey.END_TXN, held)
         operation = engine.ask((broker.endpoint, end_txn(3)))
         driver.pump()
-        assert answered.wait(20)
-        driver._links[broker.endpoint].socket.recv(1, socket.MSG_PEEK)
+        answer_now.set()
+        arriving = driver._links[broker.endpoint].socket
+        arriving.settimeout(20)
+        arriving.recv(1, socket.MSG_PEEK)
         driver.pump()
         assert [answer.producer_id for answer in operation.outcome()] == [3]
 
