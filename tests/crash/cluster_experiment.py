@@ -3,7 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from enum import Enum
 from typing import NamedTuple
 
@@ -74,8 +74,10 @@ class Experiment:
         try:
             yield
         finally:
-            for worker in self.workers:
-                worker.stop()
+            with ExitStack() as stack:  # all of them, whatever becomes of the first
+                for worker in self.workers:
+                    stack.callback(worker.stop)
+            # for whoever looks into a failure
             print(*(f"{worker.name}: {dict(worker.troubles)}" for worker in self.workers), sep="\n")
 
     def everybody_gets_on(self) -> None:

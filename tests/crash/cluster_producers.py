@@ -23,6 +23,9 @@ Make = Callable[[str], KafkaParticipant]
 FAILOVER_SECONDS = 40.0
 """How long anything may take over the loss of a node before a test fails."""
 
+HASTE_SECONDS = 0.8
+"""Less than a failover takes: who waits no longer does not learn what became of a commit."""
+
 _PAUSE_SECONDS = 0.004
 """Between two units, so that the nodes that start have a processor too."""
 

@@ -16,7 +16,7 @@ from tests.conformance.kafka_cluster import KafkaCluster
 from tests.crash.broker_history import Fate
 from tests.crash.cluster_experiment import Event, Experiment, Kill
 from tests.crash.cluster_producers import ClusterWorker, Decision, Step, librdkafka
-from tests.crash.raw_participant import Believing, Doubting, RawParticipant, Resending, Tearing, raw
+from tests.crash.raw_participant import Believing, Doubting, Hasty, RawParticipant, Resending, Tearing, raw
 from tests.crash.wire_tap import Fault, Lost, Tap, nothing
 
 pytestmark = [pytest.mark.slow, pytest.mark.jvm, pytest.mark.crash]
@@ -52,28 +52,32 @@ def test_nothing_that_was_told_is_untrue_after_leaders_and_coordinators_were_kil
     makes = {
         "librdkafka": librdkafka(cluster.bootstrap_servers),
         "raw": raw(cluster, tap.ports),
+        "hasty": raw(cluster, tap.ports, Hasty),
     }
     experiment = Experiment(cluster, tap, makes, seed=1)
-    names = list(makes)
+    patient = [name for name in makes if name != "hasty"]
     with experiment.running():
-        for name in names:
+        for name in patient:
             for api in (ApiKey.PRODUCE, ApiKey.END_TXN, ApiKey.INIT_PRODUCER_ID):
                 for lost in Lost:
                     experiment.loses(name, api, lost)
         experiment.moves_a_leader_at(Step.PRODUCED)
         experiment.moves_a_leader_at(Step.PREPARED)
         for index, kill in enumerate(random.Random(1).sample(KILLS, len(KILLS))):
-            experiment.kills(names[index % len(names)], kill)
+            experiment.kills(patient[index % len(patient)], kill)
+        for lost in Lost:
+            experiment.kills("hasty", Kill(ApiKey.END_TXN, lost))
         experiment.kills_a_leader_at(Step.PRODUCED)
         experiment.kills_a_leader_at(Step.PREPARED)
         experiment.kills_the_coordinator_at(Step.PREPARED)
 
     assert experiment.judge() == []
     assert set(+experiment.happened) == set(Event)
-    for name in names:
+    for name in patient:
         assert tap.repeated[name, ApiKey.PRODUCE] > 0, f"{name} has sent no batch again"
         assert tap.repeated[name, ApiKey.END_TXN] > 0, f"{name} has sent no EndTxn again"
     fates = experiment.history.fates()
+    assert fates[Fate.UNKNOWN] > 0, "nobody was ever in doubt"
     assert fates[Fate.COMMITTED] > 100, fates
     assert fates[Fate.ABORTED] > 20, fates
 

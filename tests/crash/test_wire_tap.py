@@ -148,3 +148,9 @@ def test_what_goes_wrong_with_the_cluster_at_that_moment_is_told_to_the_test(tap
 def test_a_node_that_is_dead_is_a_connection_that_ends() -> None:
     with Tap(NODE).start({NODE: 1}) as tap, again(tap) as client, pytest.raises(ConnectionError):
         end(client, "id", PRODUCER)
+
+
+def test_an_abort_is_not_lost(tap: Tap, client: RawClient) -> None:
+    fault = tap.arm(Fault(ApiKey.END_TXN, Lost.REQUEST, "id", nothing))
+    assert end(client, "id", PRODUCER, commit=False).error_code == ErrorCode.NONE
+    assert not fault.struck.done()

@@ -51,6 +51,8 @@ class Asked(NamedTuple):
 class Fault:
     """The next request of ``api`` under ``transactional_id`` is lost on its way, or its answer is.
 
+    An EndTxn that is lost is one that commits: whoever aborts is never in doubt.
+
     :param also: done at that moment, before the client can notice anything.
     """
 
@@ -62,7 +64,8 @@ class Fault:
 
     def hits(self, asked: Asked, lost: Lost) -> bool:
         """Whether this is what it waits for."""
-        return (asked.api, lost, asked.transactional_id) == (self.api, self.lost, self.transactional_id)
+        is_one = (asked.api, lost, asked.transactional_id) == (self.api, self.lost, self.transactional_id)
+        return is_one and (asked.api is not ApiKey.END_TXN or asked.message.committed)
 
     def strike(self, asked: Asked) -> None:
         """Do it."""
