@@ -11,6 +11,7 @@ from dualwrite.version import __version__
 
 if TYPE_CHECKING:
     from dualwrite.broker.embedded import EmbeddedBroker
+    from dualwrite.client.producer import TwoPhaseProducer
     from dualwrite.coordinator.librdkafka import LibrdkafkaProducer
     from dualwrite.coordinator.unit_of_work import DualWrite
     from dualwrite.errors import (
@@ -48,6 +49,7 @@ __all__ = [
     "PrepareFailedError",
     "PreparedTxnState",
     "TwoPhaseCommitUnavailableError",
+    "TwoPhaseProducer",
     "__version__",
 ]
 
@@ -56,6 +58,7 @@ _ELSEWHERE = {
     "EmbeddedBroker": "dualwrite.broker.embedded",
     "LibrdkafkaProducer": "dualwrite.coordinator.librdkafka",
     "PreparedTxnState": "dualwrite.ids",
+    "TwoPhaseProducer": "dualwrite.client.producer",
 }
 
 

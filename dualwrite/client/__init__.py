@@ -1,1 +1,21 @@
-"""The Kafka client that no Python library offers: the control plane of transactions, over a sans-I/O protocol."""
+"""The Kafka client that no Python library offers: two-phase commit, and the control plane of transactions, sans-I/O."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dualwrite.client.producer import TwoPhaseProducer
+
+__all__ = ["TwoPhaseProducer"]
+
+_ELSEWHERE = {"TwoPhaseProducer": "dualwrite.client.producer"}
+
+
+def __getattr__(name: str) -> Any:
+    """The public name ``name``, from the module that defines it, at its first use.
+
+    :raises AttributeError: if there is no such public name.
+    """
+    if name not in _ELSEWHERE:
+        raise AttributeError(f"module 'dualwrite.client' has no attribute {name!r}")
+    return getattr(importlib.import_module(_ELSEWHERE[name]), name)

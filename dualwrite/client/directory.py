@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from dualwrite.client.endpoint import Endpoint
+from dualwrite.client.engine_types import EngineSettings
 from dualwrite.client.partitioners import Partitioner, StickyChoice, make_partitioner
 from dualwrite.wire.apis import APIS, ApiKey, Message
 from dualwrite.wire.error_codes import ErrorCode
@@ -52,12 +53,11 @@ class Topic:
 class Directory:
     """Nodes, topics and coordinators.
 
-    :param bootstrap: whom to ask when nothing is known.
-    :param partitioner: one of librdkafka's names.
-    :param randrange: the source of what is random in it.
+    :param settings: whom to ask when nothing is known, and how partitions are chosen.
+    :param randrange: the source of what is random in that.
     """
 
-    def __init__(self, bootstrap: tuple[Endpoint, ...], partitioner: str, randrange: Callable[[int], int]) -> None:
+    def __init__(self, settings: EngineSettings, randrange: Callable[[int], int]) -> None:
         self.coordinators: dict[CoordinatorOf, Endpoint] = {}
         self.topics: dict[str, Topic] = {}
         """Those that are known; :attr:`wanted` are all that should be."""
@@ -65,8 +65,7 @@ class Directory:
         self.is_stale = False
         """True if Metadata is to be asked for."""
         self.fetched_at = 0.0
-        self._bootstrap = bootstrap
-        self._partitioner = partitioner
+        self._settings = settings
         self._randrange = randrange
         self._nodes: dict[int, Endpoint] = {}
 
@@ -77,7 +76,7 @@ class Directory:
 
     def candidates(self) -> Iterable[Endpoint]:
         """Whom to ask what anybody knows."""
-        return (*self._nodes.values(), *self._bootstrap)
+        return (*self._nodes.values(), *self._settings.bootstrap)
 
     def leader(self, topic: str, partition: int) -> Endpoint | None:
         """The leader of a partition; None if nobody knows it now."""
@@ -104,7 +103,7 @@ class Directory:
         topics = [request.MetadataRequestTopic(name=name) for name in self.wanted]
         return request(
             topics=topics,
-            allow_auto_topic_creation=True,
+            allow_auto_topic_creation=self._settings.allow_auto_create_topics,
             include_cluster_authorized_operations=False,
             include_topic_authorized_operations=False,
         )
@@ -136,8 +135,10 @@ class Directory:
         topic = self.topics.get(entry.name)
         if topic is None:
             sticky = StickyChoice(self._randrange)
-            source = self._randrange if self._partitioner == "random" else sticky
-            topic = self.topics[entry.name] = Topic(make_partitioner(self._partitioner, source), sticky)
+            partitioner = make_partitioner(
+                self._settings.partitioner, sticky if self._settings.is_sticky else self._randrange
+            )
+            topic = self.topics[entry.name] = Topic(partitioner, sticky)
         topic.leaders = leaders
 
 

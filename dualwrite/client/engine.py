@@ -40,10 +40,12 @@ _RECORD_OVERHEAD = 70
 class _Running:
     """A verb that is not done yet."""
 
-    __slots__ = ("flushed", "operation")
+    __slots__ = ("flushed", "operation", "wants_room")
 
     def __init__(self) -> None:
         self.operation = Operation()
+        self.wants_room = False
+        """True if what is waited for is room for another record."""
         self.flushed: Callable[[float], None] | None = None
         """What comes next when every record is acknowledged; None if that is not what is waited for."""
 
@@ -59,7 +61,7 @@ class Engine:
         self._settings = settings
         self._machine = Machine()
         self._peers = Peers(settings)
-        self._directory = Directory(settings.bootstrap, settings.partitioner, randrange)
+        self._directory = Directory(settings, randrange)
         self._traffic = Traffic(settings, self._machine, self._peers, self._directory, self._doom)
         self._caller = Caller(settings, self._machine, self._peers, self._directory, self._call_failed)
         self._running: _Running | None = None
@@ -115,14 +117,13 @@ class Engine:
     ) -> bool:
         """Add a record to the transaction; ``partition`` -1 lets the partitioner choose.
 
-        :returns: False if the buffer is full: nothing was taken. Step until something is acknowledged, and call again.
+        :returns: False if the buffer is full: nothing was taken. Wait for :meth:`room`, and call again.
         :raises DualWriteError: what has made the transaction impossible meanwhile.
         """
         if self._machine.state is not State.IN_TRANSACTION:
             self._refuse_a_second(Verb.PRODUCE)
             self._machine.require(Verb.PRODUCE)
         if self._traffic.is_full:
-            self._traffic.flush(now)
             return False
         if _RECORD_OVERHEAD + len(value or b"") + len(key or b"") > self._settings.max_message_bytes:
             error = error_of_record(f"record for {topic}: over message.max.bytes", ErrorCode.MESSAGE_TOO_LARGE)
@@ -131,6 +132,16 @@ class Engine:
         self._machine.has_content = True
         self._traffic.append(topic, partition, key, value, headers, timestamp_ms, on_delivery, now)
         return True
+
+    def room(self, now: float) -> Operation:
+        """Wait until the buffer has room for another record. Result: None."""
+        self._refuse_a_second(Verb.PRODUCE)
+        self._machine.require(Verb.PRODUCE)
+        running = self._run()
+        running.wants_room = True
+        self._traffic.flush(now)
+        self._look_flushed(now)
+        return running.operation
 
     def send_offsets_to_transaction(
         self, offsets: Sequence[CommittedOffset], member: GroupMember, now: float
@@ -206,7 +217,8 @@ class Engine:
         for endpoint, asked in self._peers.expire(now):
             self._gone(endpoint, asked, KafkaUnavailableError(f"broker {endpoint}: timed out"), now)
         self._caller.step(now)
-        self._traffic.step(now, self._running is not None and self._running.flushed is not None)
+        running = self._running
+        self._traffic.step(now, running is not None and (running.wants_room or running.flushed is not None))
         times = self._peers.wake_at(now), self._traffic.wake_at(now), self._caller.wake_at(now)
         self._wake_at = min((time for time in times if time is not None), default=None)
         return self._peers.take_commands()
@@ -218,7 +230,7 @@ class Engine:
     def opened(self, endpoint: Endpoint, versions: Versions, now: float) -> None:
         """See Drivable. Refuses a cluster without TV2."""
         level = versions.features.get(TRANSACTION_VERSION, 0)
-        if self._peers.opened(endpoint, versions) and level < _TV2:
+        if self._peers.opened(endpoint, versions, now) and level < _TV2:
             error = ConfigurationError(
                 f"broker {endpoint}: transaction.version is {level} in this cluster, and the native producer needs"
                 f' {_TV2} (KIP-890 part 2): use producer="librdkafka", or raise it with kafka-features.sh'
@@ -294,7 +306,11 @@ class Engine:
 
     def _look_flushed(self, now: float) -> None:
         running = self._running
-        if running is not None and running.flushed is not None and self._traffic.is_empty:
+        if running is None:
+            return
+        if running.wants_room and not self._traffic.is_full:
+            self._end_operation(None)
+        elif running.flushed is not None and self._traffic.is_empty:
             flushed, running.flushed = running.flushed, None
             flushed(now)
 

@@ -41,9 +41,13 @@ class EngineSettings:
     """compression.type"""
     compression_level: int | None = None
     partitioner: str = "consistent_random"
+    is_sticky: bool = True
+    """True if records without a key share a partition for a batch (sticky.partitioning.linger.ms)"""
     linger: float | None = None
     """linger.ms"""
     batch_size: int = 1_000_000
+    batch_records: int = 10_000
+    """batch.num.messages"""
     max_message_bytes: int = 1_000_000
     """message.max.bytes: of one record, and of one request"""
     buffer_bytes: int = 1_048_576 * 1024
@@ -52,20 +56,30 @@ class EngineSettings:
     """queue.buffering.max.messages: the same, counted"""
     max_in_flight: int = 5
     """max.in.flight.requests.per.connection; five at most, as a broker remembers so many batches (KIP-98)"""
-    request_timeout: float = 30.0
-    """request.timeout.ms: until an answer is given up, and its connection with it"""
+    request_timeout: float = 60.0
+    """socket.timeout.ms: until an answer is given up, and its connection with it"""
+    ack_timeout_ms: int = 30_000
+    """request.timeout.ms: how long a leader may wait for its followers"""
     delivery_timeout: float = 30.0
     """delivery.timeout.ms: until a batch that was to be sent must be acknowledged"""
     operation_timeout: float = 30.0
     """Until init, commit, abort and send_offsets must have ended"""
+    topic_propagation: float = 30.0
+    """topic.metadata.propagation.max.ms: until a topic must be known"""
+    retries: int = 2_147_483_647
+    """retries: of a batch"""
     retry_backoff: float = 0.1
     """retry.backoff.ms, doubled with each attempt"""
     retry_backoff_max: float = 1.0
     reconnect_backoff: float = 0.1
     """reconnect.backoff.ms, doubled with each attempt"""
     reconnect_backoff_max: float = 1.0
-    metadata_max_age: float = 300.0
-    """topic.metadata.refresh.interval.ms"""
+    metadata_max_age: float | None = 300.0
+    """topic.metadata.refresh.interval.ms; None: only when something has changed"""
+    max_idle: float | None = None
+    """connections.max.idle.ms; None: for ever"""
+    allow_auto_create_topics: bool = True
+    """allow.auto.create.topics"""
 
     def pause_after(self, attempts: int) -> float:
         """Seconds until something is tried again that was tried ``attempts`` times."""

@@ -33,7 +33,7 @@ class NativeConfig:
     :param max_record: bytes of the largest record (message.max.bytes).
     :param batch_bytes: bytes at which a batch is full, not compressed.
     :param batch_records: records at which it is.
-    :param linger: how long a batch that is not full waits before it is sent unasked.
+    :param linger: how long a batch that is not full waits before it is sent unasked; None: it does not go unasked.
     :param buffer_bytes: bytes of records that may be unacknowledged.
     :param buffer_records: records that may be.
     :param level: as for :func:`~dualwrite.records.compression.compress`.
@@ -59,7 +59,7 @@ class NativeConfig:
     max_record: int
     batch_bytes: int
     batch_records: int
-    linger: float
+    linger: float | None
     buffer_bytes: int
     buffer_records: int
     codec: Codec
@@ -98,7 +98,7 @@ class NativeConfig:
             max_record=values["message.max.bytes"],
             batch_bytes=batch_bytes,
             batch_records=values["batch.num.messages"],
-            linger=values["linger.ms"] / _MILLISECONDS,
+            linger=None if values["linger.ms"] is None else values["linger.ms"] / _MILLISECONDS,
             buffer_bytes=values["queue.buffering.max.kbytes"] * _KIBIBYTE,
             buffer_records=values["queue.buffering.max.messages"] or LARGEST_INT,
             codec=codec,
@@ -180,7 +180,7 @@ def _delivery_timeout_ms(given: Mapping[str, Any], values: Mapping[str, Any]) ->
         if "delivery.timeout.ms" in given:
             raise ConfigurationError(f"delivery.timeout.ms {timeout}: at most transaction.timeout.ms, {longest}")
         timeout = longest
-    if values["linger.ms"] >= timeout:
+    if (values["linger.ms"] or 0) >= timeout:
         raise ConfigurationError(f"linger.ms {values['linger.ms']:g}: must be less than delivery.timeout.ms, {timeout}")
     return timeout
 

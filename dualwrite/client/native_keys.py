@@ -91,7 +91,10 @@ _TAKEN: dict[str, Key] = {
     "batch.size": _taken(integer(1, _MS), 1_000_000, "Bytes of a batch, not compressed, at which it is sent."),
     "batch.num.messages": _taken(integer(1, 1_000_000), 10_000, "Records of a batch at which it is sent."),
     "linger.ms": _taken(
-        decimal(0, 900_000), 0, "How long a batch waits for more records before it is sent unasked. librdkafka: 5."
+        decimal(0, 900_000),
+        None,
+        "How long a batch waits for more records before it is sent unasked. Not set: until it is full, or the unit of"
+        " work is prepared. librdkafka: 5.",
     ),
     "queue.buffering.max.messages": _taken(
         integer(0, _MS), 100_000, "Records that may wait to be acknowledged; 0 is no limit."

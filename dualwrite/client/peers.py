@@ -25,7 +25,7 @@ class Asked(NamedTuple):
 class Peer:
     """One broker that is connected or being connected."""
 
-    __slots__ = ("asked", "endpoint", "is_open", "producing", "versions")
+    __slots__ = ("asked", "endpoint", "is_open", "producing", "used_at", "versions")
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
@@ -35,6 +35,7 @@ class Peer:
         """By tag, in the order in which they were sent."""
         self.producing = 0
         """How many of them are Produce."""
+        self.used_at = 0.0
 
 
 class _Trouble(NamedTuple):
@@ -88,12 +89,12 @@ class Peers:
                 self.open_peer(endpoint, now)
         return None
 
-    def opened(self, endpoint: Endpoint, versions: Versions) -> bool:
+    def opened(self, endpoint: Endpoint, versions: Versions, now: float) -> bool:
         """A connection is ready; False if nobody waits for it any more."""
         peer = self._peers.get(endpoint)
         if peer is None:
             return False
-        peer.is_open, peer.versions = True, versions
+        peer.is_open, peer.versions, peer.used_at = True, versions, now
         self._troubles.pop(endpoint, None)
         return True
 
@@ -123,6 +124,7 @@ class Peers:
         """Ask ``message``; ``about`` comes back with the answer, or with the loss of the connection."""
         tag = self._next_tag
         self._next_tag += 1
+        peer.used_at = now
         peer.asked[tag] = Asked(api_key, about, now + self._settings.request_timeout)
         if api_key is ApiKey.PRODUCE:
             peer.producing += 1
@@ -139,7 +141,10 @@ class Peers:
     # --- time
 
     def expire(self, now: float) -> list[tuple[Endpoint, list[Asked]]]:
-        """Close the connections on which an answer is overdue; what was asked there."""
+        """Close the connections on which an answer is overdue; what was asked there. Idle ones are closed too, if they
+        have been for long."""
+        if self._settings.max_idle is not None:
+            self._close_idle(now - self._settings.max_idle)
         overdue = []
         for endpoint, peer in self._peers.items():
             first = next(iter(peer.asked.values()), None)
@@ -151,6 +156,13 @@ class Peers:
             given_up.append((endpoint, self.lost(endpoint, error, now)))
             self._commands.append(Close(endpoint))
         return given_up
+
+    def _close_idle(self, since: float) -> None:
+        idle = [peer.endpoint for peer in self._peers.values() if peer.is_open and not peer.asked]
+        for endpoint in idle:
+            if self._peers[endpoint].used_at <= since:
+                del self._peers[endpoint]
+                self._commands.append(Close(endpoint))
 
     def wake_at(self, now: float) -> float | None:
         """When an answer is overdue, or a pause before a connection is wanted is over."""

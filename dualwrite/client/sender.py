@@ -128,16 +128,20 @@ class Sender:
     """The batches of one transaction.
 
     :param batch_size: bytes of a batch past which it takes no more records.
+    :param batch_records: records at which it takes no more.
     :param delivery_timeout: seconds that a batch which is to be sent may stay unacknowledged.
     :param linger: seconds that a batch may wait for more records; None: as long as nobody flushes.
     """
 
-    def __init__(self, batch_size: int, delivery_timeout: float, linger: float | None = None) -> None:
+    def __init__(
+        self, batch_size: int, delivery_timeout: float, linger: float | None = None, batch_records: int = 10_000
+    ) -> None:
         self.buffered = 0
         """Bytes of the records that are not acknowledged."""
         self.records = 0
         """Records that are not acknowledged."""
         self._batch_size = batch_size
+        self._batch_records = batch_records
         self._delivery_timeout = delivery_timeout
         self._linger = linger
         self._lanes: dict[tuple[str, int], Lane] = {}
@@ -166,9 +170,11 @@ class Sender:
         on_delivery: OnDelivery | None,
         now: float,
     ) -> bool:
-        """Take a record; True if that completed a batch, which can be sent."""
+        """Take a record; True if that makes something that can be sent: a batch that is full, or has lingered."""
         batch, has_closed = lane.filling, False
-        if batch is not None and not batch.builder.has_room(key, value, headers):
+        if batch is not None and (
+            batch.count >= self._batch_records or not batch.builder.has_room(key, value, headers)
+        ):
             self._close(lane, batch, now)
             batch, has_closed = None, True
         if batch is None:
@@ -181,7 +187,7 @@ class Sender:
         batch.weight += weight
         self.buffered += weight
         self.records += 1
-        return has_closed
+        return has_closed or (self._linger is not None and now >= batch.since + self._linger)
 
     def flush(self, now: float) -> None:
         """Whatever is being gathered is to be sent."""

@@ -58,7 +58,7 @@ class Traffic:
         self._peers = peers
         self._directory = directory
         self._doom = doom
-        self._sender = Sender(settings.batch_size, settings.delivery_timeout, settings.linger)
+        self._sender = Sender(settings.batch_size, settings.delivery_timeout, settings.linger, settings.batch_records)
         self._waiting: dict[str, list[_Waiting]] = {}
         self._topic_errors: dict[str, int] = {}
         self._asked_metadata_at: float | None = None
@@ -147,20 +147,21 @@ class Traffic:
         times = [self._sender.wake_at(now)]
         if self._directory.is_stale and self._metadata_retry_at > now:
             times.append(self._metadata_retry_at)
-        times += [records[0].since + self._settings.delivery_timeout for records in self._waiting.values()]
+        times += [records[0].since + self._settings.topic_propagation for records in self._waiting.values()]
         return min((each for each in times if each is not None), default=None)
 
     def _give_up_overdue(self, now: float) -> None:
         batch = self._sender.overdue(now)
         if batch is not None:
-            self._give_up(f"{batch.lane.topic}-{batch.lane.partition}", batch.last_code, batch.last_error)
+            seconds = self._settings.delivery_timeout
+            self._give_up(f"{batch.lane.topic}-{batch.lane.partition}", batch.last_code, batch.last_error, seconds)
         for topic, records in self._waiting.items():
-            if now >= records[0].since + self._settings.delivery_timeout:
-                self._give_up(topic, self._topic_errors.get(topic, 0), "the topic is not known")
+            if now >= records[0].since + self._settings.topic_propagation:
+                code = self._topic_errors.get(topic, 0)
+                self._give_up(topic, code, "the topic is not known", self._settings.topic_propagation)
                 break
 
-    def _give_up(self, where: str, code: int, why: str) -> None:
-        seconds = self._settings.delivery_timeout
+    def _give_up(self, where: str, code: int, why: str, seconds: float) -> None:
         what = f"{self.unacknowledged} records not acknowledged in {seconds:g} s: {where}"
         reasons = ": ".join(reason for reason in (why, self._peers.why_not()) if reason)
         if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -171,7 +172,8 @@ class Traffic:
     # --- metadata
 
     def _is_aged(self, now: float) -> bool:
-        return not self.is_empty and now >= self._directory.fetched_at + self._settings.metadata_max_age
+        max_age = self._settings.metadata_max_age
+        return max_age is not None and not self.is_empty and now >= self._directory.fetched_at + max_age
 
     def _ask_metadata(self, now: float) -> None:
         if self._asked_metadata_at is not None or now < self._metadata_retry_at or not self._directory.wanted:
@@ -269,7 +271,7 @@ class Traffic:
             return
         message = TransactionalProduce(
             self._settings.transactional_id,
-            round(self._settings.request_timeout * 1000),
+            self._settings.ack_timeout_ms,
             [ProduceBatch(batch.lane.topic, batch.lane.partition, batch.data) for batch in batches],
         )
         self._machine.may_be_open = True
@@ -319,6 +321,11 @@ class Traffic:
                         self._again(batch, now, why)
 
     def _again(self, batch: Batch, now: float, why: str, pause: float = 0.0) -> None:
+        if batch.attempts > self._settings.retries:
+            where = f"{batch.lane.topic}-{batch.lane.partition}"
+            what = f"{self.unacknowledged} records not acknowledged after {batch.attempts} attempts: {where}"
+            self._doom(PrepareFailedError(f"{what}: {why}"), Cost.TRANSACTION)
+            return
         self._sender.send_again(batch, now + (pause or self._settings.pause_after(batch.attempts)), why)
 
     def _report(self, batch: Batch, base_offset: int, error: DualWriteError | None) -> None:

@@ -558,8 +558,7 @@ def test_a_full_buffer_takes_nothing_until_something_is_acknowledged() -> None:
     driver = ready(buffer_records=2)
     driver.begin(b"a", b"b")
     assert not driver.engine.produce("t", b"c", None, 0, 0, (), None, driver.now)
-    while driver.engine.unacknowledged:
-        driver.turn()
+    driver.run(driver.engine.room(driver.now))
     driver.produce(b"c")
     driver.commit()
     assert committed(driver) == [b"a", b"b", b"c"]

@@ -59,7 +59,7 @@ def test_what_is_not_given_has_the_documented_default() -> None:
     assert (config.retries, config.retry_backoff, config.retry_backoff_max) == (LARGEST_INT, 0.1, 1)
     assert (config.reconnect_backoff, config.reconnect_backoff_max) == (0.1, 1)
     assert (config.max_record, config.batch_bytes, config.batch_records) == (1_000_000, 1_000_000, 10_000)
-    assert (config.linger, config.buffer_bytes, config.buffer_records) == (0, 2**30, 100_000)
+    assert (config.linger, config.buffer_bytes, config.buffer_records) == (None, 2**30, 100_000)
     assert (config.codec, config.level) == (Codec.NONE, None)
     assert (config.partitioner, config.is_sticky) == ("consistent_random", True)
     assert (config.metadata_max_age, config.topic_propagation, config.max_idle) == (300, 30, None)
@@ -111,7 +111,7 @@ def test_what_is_not_given_has_the_documented_default() -> None:
         ({"on_delivery": print}, "on_delivery", print),
         ({"dr_cb": print}, "on_delivery", print),
         ({"acks": -1, "request.required.acks": "-1"}, "max_in_flight", 5),
-        ({"linger.ms": None}, "linger", 0),
+        ({"linger.ms": None}, "linger", None),
     ],
 )
 def test_a_setting_is_taken(config: dict[str, Any], field: str, value: Any) -> None:

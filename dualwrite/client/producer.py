@@ -1,0 +1,223 @@
+"""The native producer: KIP-939's verbs on KIP-890 part 2, with the methods of confluent_kafka.Producer.
+
+A unit of work of one record costs two round trips, Produce and EndTxn. Every transaction has an identity of its own, so
+``producerId:epoch`` names it for ever, and a request that is late can reach no other.
+"""
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any
+
+from dualwrite.client.blocking import BlockingDriver
+from dualwrite.client.control import ControlPlane
+from dualwrite.client.engine import Engine
+from dualwrite.client.engine_types import Operation
+from dualwrite.client.machine import Ended
+from dualwrite.client.native_config import NativeConfig
+from dualwrite.client.producing import HeadersGiven, encoded, encoded_headers, member_of, offsets_of, settings_of
+from dualwrite.client.verbs import State
+from dualwrite.errors import InvalidTransactionStateError
+from dualwrite.ids import OngoingTransaction, PreparedTxnState
+
+
+class TwoPhaseProducer:
+    """A transactional producer in two-phase commit. Not thread-safe, and of use only in the process that made it.
+
+    Records are gathered until the transaction is prepared or committed, or a batch is full; ``linger.ms`` sends them
+    sooner, at the next call. Every method that waits gives up after delivery.timeout.ms.
+
+    After PrepareFailedError, KafkaRefusedError or KafkaUnavailableError of produce, flush, send_offsets or prepare:
+    abort_transaction(). After any error of init, commit, abort or complete: close(), and make a new one; with
+    init_transactions(keep_prepared_txn=True) and complete_transaction(state) it brings the transaction to its end.
+    After FencedError: another process has the transactional id now.
+
+    :param config: librdkafka's keys; docs/reference/producer.md has each of them.
+    :raises ConfigurationError: if a setting is missing, unknown, refused, or out of its range; the message names it.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        made = NativeConfig.of(config)
+        self._config = dict(config)
+        self._transactional_id = made.transactional_id
+        self._on_delivery = made.on_delivery
+        self._delivery_timeout = made.delivery_timeout
+        self._engine = Engine(settings_of(made), random.randrange)
+        self._driver = BlockingDriver(self._engine, made.client)
+        self._process = os.getpid()
+
+    def __enter__(self) -> "TwoPhaseProducer":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        """Records that were not acknowledged yet."""
+        return self._engine.unacknowledged
+
+    @property
+    def state(self) -> State:
+        """Where the producer is."""
+        return self._engine.state
+
+    def init_transactions(self, keep_prepared_txn: bool = False) -> None:
+        """Fence every earlier producer of the transactional id, and abort what it left open.
+
+        :param keep_prepared_txn: keep it instead (KIP-939). Then only complete, commit and abort are allowed, and after
+            them init_transactions() again.
+        :raises TwoPhaseCommitUnavailableError: if the cluster has no two-phase commit, or not for this client.
+        :raises ConfigurationError: if the cluster does not speak TV2, or refuses TLS or SASL.
+        """
+        self._wait(self._engine.init_transactions, keep_prepared_txn=keep_prepared_txn)
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction; local, no request is sent."""
+        self._check_process("begin_transaction()")
+        self._engine.begin_transaction()
+
+    def produce(
+        self,
+        topic: str,
+        value: str | bytes | None = None,
+        key: str | bytes | None = None,
+        partition: int = -1,
+        timestamp: int = 0,
+        headers: HeadersGiven | None = None,
+        on_delivery: Callable[[Any, Any], None] | None = None,
+    ) -> None:
+        """Add a record to the transaction. Waits only while the buffer is full.
+
+        :param partition: -1 lets the partitioner choose.
+        :param timestamp: milliseconds since the epoch; 0 is now.
+        :param on_delivery: called as ``on_delivery(error, record)`` by a later call of this producer, once the record
+            is acknowledged or given up.
+        :raises PrepareFailedError: if the buffer stayed full for delivery.timeout.ms, or what went wrong meanwhile.
+        :raises KafkaRefusedError: if the record is larger than message.max.bytes.
+        """
+        engine = self._engine
+        if self._process != os.getpid():
+            self._check_process("produce()")
+        value, key = encoded(value), encoded(key)
+        pairs = encoded_headers(headers) if headers else ()
+        timestamp_ms = timestamp or time.time_ns() // 1_000_000
+        callback = on_delivery or self._on_delivery
+        if not engine.produce(topic, value, key, partition, timestamp_ms, pairs, callback, time.monotonic()):
+            self._wait(engine.room)
+            engine.produce(topic, value, key, partition, timestamp_ms, pairs, callback, time.monotonic())
+        if engine.has_news:
+            self._driver.pump()
+            self._report()
+
+    def send_offsets_to_transaction(self, positions: Iterable[Any], group_metadata: Any) -> None:
+        """Commit a consumer group's offsets as part of the transaction (KIP-447).
+
+        :param positions: the next offset to read of each partition: confluent_kafka.TopicPartition or its like.
+        :param group_metadata: what the consumer's ``consumer_group_metadata()`` gives, or the group's name.
+        :raises KafkaRefusedError: if the group has moved on (UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION). Abort.
+        """
+        self._wait(self._engine.send_offsets_to_transaction, offsets_of(positions), member_of(group_metadata))
+
+    def poll(self, timeout: float = 0.0) -> int:
+        """Send and receive what can be now, and call the delivery callbacks that are due; their number.
+
+        :param timeout: there for confluent-kafka's sake; this producer waits in its verbs alone.
+        """
+        self._check_process("poll()")
+        self._driver.pump()
+        return self._report()
+
+    def flush(self, timeout: float | None = None) -> int:
+        """Send every record of the transaction, and wait until all are acknowledged; how many are not: 0.
+
+        :param timeout: there for confluent-kafka's sake; delivery.timeout.ms ends the wait.
+        :raises DualWriteError: if a record was not acknowledged. Abort.
+        """
+        self._wait(self._engine.flush)
+        return len(self)
+
+    def prepare_transaction(self) -> PreparedTxnState:
+        """Flush; the state that names the transaction, of which every record is acknowledged. It is empty if the
+        transaction is. Then only complete, commit and abort are allowed.
+
+        :raises PrepareFailedError: if a record was not acknowledged. Abort, and run the unit of work again.
+        :raises KafkaRefusedError: if a record is one that no broker will take.
+        :raises FencedError: if another producer has taken over.
+        """
+        prepared: PreparedTxnState = self._wait(self._engine.prepare_transaction)
+        return prepared
+
+    def complete_transaction(self, state: PreparedTxnState) -> Ended:
+        """Commit the open transaction if ``state`` names it, abort it otherwise. Only after prepare_transaction() or
+        init_transactions(keep_prepared_txn=True). Nothing open is success: the end got through before, and its answer
+        was lost (apache/kafka PR 20039)."""
+        ended: Ended = self._wait(self._engine.complete_transaction, self._without_anchor(state))
+        return ended
+
+    def commit_transaction(self) -> Ended:
+        """Flush, and commit.
+
+        :raises KafkaUnavailableError: if nobody answered: the outcome is unknown; close() and recover.
+        """
+        if self._engine.state is State.IN_TRANSACTION:
+            self._wait(self._engine.flush)  # callbacks that raise do so before anything is decided
+        ended: Ended = self._wait(self._engine.commit_transaction)
+        return ended
+
+    def abort_transaction(self) -> Ended:
+        """Drop what was not sent, and abort. An error leaves the outcome unknown: close() and recover."""
+        ended: Ended = self._wait(self._engine.abort_transaction)
+        return ended
+
+    def close(self) -> None:
+        """Close every connection; callbacks are told of records that were not acknowledged. Does not end an open
+        transaction. Safe to call twice."""
+        is_own = self._process == os.getpid()
+        if is_own and self._engine.state is not State.CLOSED:
+            self._engine.close()
+        self._driver.close()
+        if is_own:
+            self._report()
+
+    def _check_process(self, verb: str) -> None:
+        if self._process != os.getpid():
+            raise InvalidTransactionStateError(
+                f"{verb}: the producer belongs to process {self._process}; make a new one after a fork"
+            )
+
+    def _wait(self, verb: Callable[..., Operation], *arguments: Any, **options: Any) -> Any:
+        self._check_process(verb.__name__)
+        operation = verb(*arguments, now=time.monotonic(), **options)
+        try:
+            return self._driver.wait(operation)
+        finally:
+            if not operation.is_done:  # interrupted
+                self._engine.abandon()
+            self._report()
+
+    def _report(self) -> int:
+        """Call the delivery callbacks that are due."""
+        reports = self._engine.take_reports()
+        for on_delivery, error, record in reports:
+            on_delivery(error, record)
+        return len(reports)
+
+    def _without_anchor(self, state: PreparedTxnState) -> PreparedTxnState:
+        """``state`` as the engine can judge it. One with an anchor was written by a librdkafka producer, of which
+        several transactions may have had one identity: the leaders tell which of them is open (ids.py)."""
+        kept = self._engine.kept
+        if state.anchor is None or state.producer != kept:
+            return PreparedTxnState(state.producer)
+        control = ControlPlane(self._config, timeout=self._delivery_timeout)
+        try:
+            described = control.describe_transaction(self._transactional_id)
+            partitions = described.partitions if described is not None else frozenset()
+            at_anchor = {partition for partition in partitions if state.anchor.is_in(partition)}
+            starts = control.current_transaction_start_offsets(at_anchor, kept)
+        finally:
+            control.close()
+        return PreparedTxnState(kept) if state.identifies(OngoingTransaction(kept, starts)) else PreparedTxnState()

@@ -1,0 +1,114 @@
+"""What the blocking and the asyncio producer share: confluent-kafka's arguments as the engine takes them."""
+
+import struct
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from dualwrite.client.batches import Headers
+from dualwrite.client.calls import CommittedOffset, GroupMember
+from dualwrite.client.engine_types import EngineSettings
+from dualwrite.client.native_config import NativeConfig
+
+HeadersGiven = Sequence[tuple[str, str | bytes | None]] | Mapping[str, str | bytes | None]
+
+_MAGIC = b"CGMDv2:"
+_GENERATION = struct.Struct("<i" if sys.byteorder == "little" else ">i")
+"""librdkafka writes its own int."""
+_NO_OFFSET = -1
+
+
+def settings_of(config: NativeConfig) -> EngineSettings:
+    """What an engine is to do by ``config``."""
+    return EngineSettings(
+        bootstrap=config.client.bootstrap,
+        transactional_id=config.transactional_id,
+        two_phase_commit=config.two_phase,
+        transaction_timeout_ms=config.transaction_timeout_ms,
+        codec=config.codec,
+        compression_level=config.level,
+        partitioner=config.partitioner,
+        is_sticky=config.is_sticky,
+        linger=config.linger,
+        batch_size=config.batch_bytes,
+        batch_records=config.batch_records,
+        max_message_bytes=config.max_record,
+        buffer_bytes=config.buffer_bytes,
+        buffer_records=config.buffer_records,
+        max_in_flight=config.max_in_flight,
+        request_timeout=config.client.request_timeout,
+        ack_timeout_ms=config.ack_timeout_ms,
+        delivery_timeout=config.delivery_timeout,
+        operation_timeout=config.delivery_timeout,
+        topic_propagation=config.topic_propagation,
+        retries=config.retries,
+        retry_backoff=config.retry_backoff,
+        retry_backoff_max=config.retry_backoff_max,
+        reconnect_backoff=config.reconnect_backoff,
+        reconnect_backoff_max=config.reconnect_backoff_max,
+        metadata_max_age=config.metadata_max_age,
+        max_idle=config.max_idle,
+        allow_auto_create_topics=config.allow_auto_create_topics,
+    )
+
+
+def encoded(content: Any) -> bytes | None:
+    """A key or a value in bytes; text is UTF-8.
+
+    :raises TypeError: if it is anything else.
+    """
+    if content is None or isinstance(content, bytes):
+        return content
+    if isinstance(content, str):
+        return content.encode()
+    if isinstance(content, (bytearray, memoryview)):
+        return bytes(content)
+    raise TypeError(f"a key or value of type {type(content).__name__}: give bytes, text or None")
+
+
+def encoded_headers(headers: HeadersGiven | None) -> Headers:
+    """Headers as pairs, with their values in bytes."""
+    if not headers:
+        return ()
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    return [(name, encoded(content)) for name, content in pairs]
+
+
+def offsets_of(positions: Iterable[Any]) -> list[CommittedOffset]:
+    """The offsets of ``positions``: confluent_kafka.TopicPartition, or anything with ``topic``, ``partition`` and
+    ``offset``. Those without an offset (negative) are left out, as librdkafka does."""
+    return [
+        CommittedOffset(
+            each.topic,
+            each.partition,
+            each.offset,
+            -1 if (epoch := getattr(each, "leader_epoch", None)) is None else epoch,
+            getattr(each, "metadata", None) or "",
+        )
+        for each in positions
+        if each.offset > _NO_OFFSET
+    ]
+
+
+def member_of(group_metadata: Any) -> GroupMember:
+    """The group member that ``group_metadata`` describes.
+
+    :param group_metadata: what confluent_kafka.Consumer.consumer_group_metadata() gives, the group's name alone, or a
+        :class:`GroupMember`.
+
+    :raises TypeError: if it is none of these.
+    """
+    if isinstance(group_metadata, GroupMember):
+        return group_metadata
+    if isinstance(group_metadata, str):
+        return GroupMember(group_metadata)
+    if isinstance(group_metadata, bytes) and group_metadata.startswith(_MAGIC):
+        (generation,) = _GENERATION.unpack_from(group_metadata, len(_MAGIC))
+        group, member, instance = group_metadata[len(_MAGIC) + _GENERATION.size :].split(b"\x00", 2)
+        has_instance = instance.startswith(b"\x00")  # the next byte is 1 for null
+        name = instance[1:].rstrip(b"\x00").decode() if has_instance else None
+        return GroupMember(group.decode(), generation, member.decode(), name)
+    raise TypeError(
+        f"group_metadata of type {type(group_metadata).__name__}: give consumer.consumer_group_metadata(), the group's"
+        " name, or a GroupMember"
+    )
