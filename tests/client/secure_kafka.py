@@ -9,7 +9,8 @@ from typing import Any
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 from tests.broker.raw import PATIENCE_SECONDS
-from tests.conformance.apache_kafka import ApacheKafka, free_ports
+from tests.conformance.apache_kafka import ApacheKafka
+from tests.conformance.kafka_process import free_ports
 from tests.unit.client_certificate import CERTIFICATE, KEY
 
 USER = "alice"
@@ -18,7 +19,6 @@ TRICKY_USER = "al=i,ce"
 """Has what means something in SCRAM; there is none of that name in PLAIN."""
 
 _LOGIN = "org.apache.kafka.common.security"
-_LISTENER = "listener.name.secure."
 
 
 class SecureKafka(ApacheKafka):
@@ -29,26 +29,31 @@ class SecureKafka(ApacheKafka):
     """
 
     def __init__(self, home: Path, session_ms: int) -> None:
-        super().__init__(home)
         (port,) = free_ports(1)
         self.secure = f"localhost:{port}"
         self.certificate = home / "certificate.pem"
         home.mkdir(parents=True)
         self.certificate.write_text(CERTIFICATE)
         (home / "keystore.pem").write_text(KEY + CERTIFICATE)
-        self._config["listeners"] += f",SECURE://127.0.0.1:{port}"
-        self._config["advertised.listeners"] += f",SECURE://{self.secure}"
-        self._config["listener.security.protocol.map"] += ",SECURE:SASL_SSL"
-        self._config |= {
-            f"{_LISTENER}ssl.keystore.type": "PEM",
-            f"{_LISTENER}ssl.keystore.location": str(home / "keystore.pem"),
-            f"{_LISTENER}sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
-            f"{_LISTENER}plain.sasl.jaas.config": f'{_LOGIN}.plain.PlainLoginModule required user_{USER}="{PASSWORD}";',
-            f"{_LISTENER}scram-sha-256.sasl.jaas.config": f"{_LOGIN}.scram.ScramLoginModule required;",
-            f"{_LISTENER}scram-sha-512.sasl.jaas.config": f"{_LOGIN}.scram.ScramLoginModule required;",
-            f"{_LISTENER}oauthbearer.sasl.jaas.config": f"{_LOGIN}.oauthbearer.OAuthBearerLoginModule required;",
-            f"{_LISTENER}connections.max.reauth.ms": str(session_ms),
+        settings = {
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(home / "keystore.pem"),
+            "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
+            "plain.sasl.jaas.config": f'{_LOGIN}.plain.PlainLoginModule required user_{USER}="{PASSWORD}";',
+            "scram-sha-256.sasl.jaas.config": f"{_LOGIN}.scram.ScramLoginModule required;",
+            "scram-sha-512.sasl.jaas.config": f"{_LOGIN}.scram.ScramLoginModule required;",
+            "oauthbearer.sasl.jaas.config": f"{_LOGIN}.oauthbearer.OAuthBearerLoginModule required;",
+            "connections.max.reauth.ms": str(session_ms),
         }
+        super().__init__(
+            home,
+            {f"listener.name.secure.{name}": value for name, value in settings.items()},
+            also={
+                "listeners": f"SECURE://127.0.0.1:{port}",
+                "advertised.listeners": f"SECURE://{self.secure}",
+                "listener.security.protocol.map": "SECURE:SASL_SSL",
+            },
+        )
 
     def start(self) -> "SecureKafka":
         """Start it, and give the users a password for SCRAM."""

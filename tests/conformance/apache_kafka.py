@@ -37,6 +37,7 @@ class ApacheKafka:
     :param unstable_api_versions: whether InitProducerId v6 and other versions under development are served.
     :param jvm: the JVM's options. Benchmarks give their own, as these are for a quick start.
     :param features: levels of features that are other than Kafka's newest, as ``{"transaction.version": 1}``.
+    :param also: what settings that are lists have besides, as ``{"listeners": "MORE://127.0.0.1:9999"}``.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class ApacheKafka:
         unstable_api_versions: bool = False,
         jvm: tuple[str, ...] = ("-Xms256m", "-Xmx512m", *QUICK_START),
         features: Mapping[str, int] | None = None,
+        also: Mapping[str, str] | None = None,
     ) -> None:
         self._port, controller = free_ports(2)
         settings = {
@@ -55,6 +57,8 @@ class ApacheKafka:
             "unstable.api.versions.enable": str(unstable_api_versions).lower(),
             **(config or {}),
         }
+        for name, value in (also or {}).items():
+            settings[name] = f"{settings[name]},{value}"
         self._process = KafkaProcess(home, settings, jvm)
         self._cluster_id = new_cluster_id()
         self._features = features
