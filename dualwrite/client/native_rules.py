@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-_FLAGS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
+FLAGS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
+"""How librdkafka reads a boolean, in any case of letters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +64,9 @@ def only(*words: str, why: str) -> Rule:
 
 
 def _flag(value: Any) -> bool:
-    if str(value).lower() not in _FLAGS:
+    if str(value).lower() not in FLAGS:
         raise ValueError(value)
-    return _FLAGS[str(value).lower()]
+    return FLAGS[str(value).lower()]
 
 
 def always(wanted: bool, why: str) -> Rule:

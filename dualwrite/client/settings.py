@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dualwrite.client.endpoint import Endpoint
+from dualwrite.client.native_rules import FLAGS
 from dualwrite.client.tokens import TokenSource
 from dualwrite.errors import ConfigurationError
 
@@ -79,10 +80,11 @@ class ClientSettings:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "ClientSettings":
-        """The settings that a librdkafka configuration asks for.
+        """The settings that a librdkafka configuration asks for; None as a value is as if the setting were not there.
 
         :raises ConfigurationError: if bootstrap.servers is missing, or a setting is malformed or cannot be honoured.
         """
+        config = {key: value for key, value in config.items() if value is not None}
         servers = next((config[key] for key in _BOOTSTRAP_KEYS if config.get(key)), None)
         if servers is None:
             raise ConfigurationError("bootstrap.servers is not set: name one or more brokers as HOST:PORT")
@@ -120,7 +122,7 @@ def _tls(config: Mapping[str, Any]) -> TlsSettings:
 
 
 def _sasl(config: Mapping[str, Any]) -> SaslSettings:
-    mechanism = _text(config, "sasl.mechanism") or _text(config, "sasl.mechanisms") or "GSSAPI"
+    mechanism = (_text(config, "sasl.mechanism") or _text(config, "sasl.mechanisms") or "GSSAPI").upper()
     username, password = _text(config, "sasl.username"), _text(config, "sasl.password")
     if mechanism not in SASL_MECHANISMS:
         raise ConfigurationError(f"sasl.mechanism {mechanism!r}: use one of {', '.join(SASL_MECHANISMS)}")
@@ -160,9 +162,9 @@ def _text(config: Mapping[str, Any], key: str) -> str | None:
 
 def _flag(config: Mapping[str, Any], key: str, default: bool) -> bool:
     value = str(config.get(key, default)).lower()
-    if value not in ("true", "false"):
+    if value not in FLAGS:
         raise ConfigurationError(f"{key} {value!r}: use true or false")
-    return value == "true"
+    return FLAGS[value]
 
 
 def _bytes(config: Mapping[str, Any], key: str) -> int:

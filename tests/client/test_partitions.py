@@ -3,12 +3,14 @@
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.client.partitioners import PARTITIONERS, make_partitioner
+from dualwrite.client.producer import TwoPhaseProducer
 from tests.broker.calls import new_topic
 from tests.broker.raw import PATIENCE_SECONDS, RawClient
 from tests.conformance.apache_kafka import java_program
@@ -75,6 +77,55 @@ def test_librdkafka_puts_each_record_where_the_native_producer_would(
     partition_of = make_partitioner(name, refuse)
     for count, topic in topics.items():
         assert delivered(broker, name, topic, keys) == [partition_of(key, count) for key in keys]
+
+
+def test_the_native_producer_puts_each_record_where_librdkafka_does(
+    broker: EmbeddedBroker, topics: dict[int, str]
+) -> None:
+    keys: list[bytes | None] = [key for key in KEYS if key]
+    count, topic = 12, topics[12]
+    placed: dict[bytes | None, int] = {}
+
+    def report(error: Exception | None, record: Any) -> None:
+        assert error is None, error
+        placed[record.key()] = record.partition()
+
+    config = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "partitions", "on_delivery": report}
+    for name in NAMES:
+        placed.clear()
+        with TwoPhaseProducer(config | {"partitioner": name}) as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            for key in keys:
+                producer.produce(topic, b"", key)
+            producer.commit_transaction()
+        partition_of = make_partitioner(name, refuse)
+        assert placed == {key: partition_of(key, count) for key in keys}
+
+
+@pytest.mark.parametrize(
+    ("name", "linger", "is_spread"),
+    [
+        ("consistent_random", 10, False),
+        ("consistent_random", 0, True),
+        ("murmur2_random", 10, False),
+        ("murmur2_random", 0, True),
+        ("random", 10, True),
+        ("consistent", 0, False),
+    ],
+)
+def test_records_without_a_key_share_a_partition_for_a_batch_unless_that_is_not_wanted(
+    broker: EmbeddedBroker, topics: dict[int, str], name: str, linger: int, is_spread: bool
+) -> None:
+    used: set[int] = set()
+    config = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "sticky", "partitioner": name}
+    with TwoPhaseProducer(config | {"sticky.partitioning.linger.ms": linger}) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        for _ in range(300):
+            producer.produce(topics[12], b"", on_delivery=lambda _, record: used.add(record.partition()))
+        producer.commit_transaction()
+    assert (len(used) > 1) is is_spread
 
 
 def test_the_java_producer_gives_the_same_partitions_as_when_the_table_was_made() -> None:

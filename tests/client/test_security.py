@@ -9,10 +9,14 @@ from confluent_kafka import Producer
 
 from dualwrite.client.connection import BrokerConnection
 from dualwrite.client.native_config import NativeConfig
+from dualwrite.client.producer import TwoPhaseProducer
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 from dualwrite.wire.apis import ApiKey, MetadataRequest
-from tests.broker.raw import PATIENCE_SECONDS
+from tests.broker.calls import unique
+from tests.broker.consumers import consume
+from tests.broker.raw import PATIENCE_SECONDS, eventually
 from tests.client.secure_kafka import PASSWORD, TRICKY_USER, USER, SecureKafka, unsecured_token
+from tests.conformance.subject import warm_up
 
 pytestmark = [pytest.mark.slow, pytest.mark.jvm]
 
@@ -105,6 +109,29 @@ def test_a_connection_that_is_usable_loses_no_request_to_the_end_of_its_authenti
     for connection in connections:
         connection.close()
     assert all(over), "each was used up at least once"
+
+
+@pytest.mark.parametrize(
+    "credentials",
+    [with_password("SCRAM-SHA-256"), bearer(*unsecured_token())],
+    ids=["SCRAM", "OAUTHBEARER"],
+)
+def test_a_producer_goes_on_for_longer_than_its_authentication(kafka: SecureKafka, credentials: dict[str, Any]) -> None:
+    warm_up(kafka.bootstrap_servers)
+    topic, written = unique("topic"), 0
+    config = (
+        kafka.config | credentials | {"transactional.id": unique("id"), "transaction.two.phase.commit.enable": False}
+    )
+    with TwoPhaseProducer(config) as producer:
+        producer.init_transactions()
+        deadline = time.monotonic() + 1.5 * SESSION_MS / 1000
+        while time.monotonic() < deadline:
+            producer.begin_transaction()
+            producer.produce(topic, str(written), "key")
+            producer.commit_transaction()
+            written += 1
+    read = eventually(lambda: consume(kafka.bootstrap_servers, topic)[0], lambda values: len(values) == written)
+    assert read == [b"%d" % number for number in range(written)]
 
 
 def test_plaintext_and_tls_without_sasl_are_not_let_in(kafka: SecureKafka) -> None:

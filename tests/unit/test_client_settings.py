@@ -62,7 +62,20 @@ def test_durations_are_librdkafkas_milliseconds() -> None:
     assert (made.request_timeout, made.connect_timeout) == (1.5, 0.25)
 
 
-@pytest.mark.parametrize("value", ["soon", None, 0, -5])
+def test_none_is_as_if_the_setting_were_not_there() -> None:
+    nothing = {
+        **dict.fromkeys(("client.id", "security.protocol", "socket.timeout.ms", "socket.keepalive.enable"), None),
+        **dict.fromkeys(("sasl.mechanism", "ssl.ca.location", "socket.send.buffer.bytes"), None),
+    }
+    assert ClientSettings.from_config({"bootstrap.servers": "b:1"} | nothing) == settings()
+
+
+@pytest.mark.parametrize("word", ["true", "True", True, "t", 1, "1"])
+def test_a_flag_is_read_as_librdkafka_reads_it(word: Any) -> None:
+    assert settings(socket_keepalive_enable=word).socket.keepalive
+
+
+@pytest.mark.parametrize("value", ["soon", 0, -5])
 def test_a_malformed_duration_is_named(value: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"socket\.timeout\.ms"):
         settings(socket_timeout_ms=value)
@@ -92,7 +105,7 @@ def test_sockets_are_told_what_librdkafka_would_tell_them() -> None:
     assert settings().socket == SocketSettings()
 
 
-@pytest.mark.parametrize("value", ["many", -1, None, 1.5])
+@pytest.mark.parametrize("value", ["many", -1, 1.5])
 def test_a_malformed_buffer_is_named(value: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"^socket\.send\.buffer\.bytes"):
         settings(socket_send_buffer_bytes=value)
