@@ -205,6 +205,8 @@ class Traffic:
         else:
             self._metadata_attempts = 0
             self._metadata_retry_at = 0.0
+        if self._waiting.keys() - {entry.name for entry in answer.topics}:
+            self._directory.is_stale = True  # of what the question did not ask for yet
 
     def _assign(self, topic: str, asked_at: float, now: float) -> None:
         """Give the records for ``topic`` to their partitions, now that it is known."""

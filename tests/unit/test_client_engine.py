@@ -433,6 +433,19 @@ def test_a_topic_that_does_not_come_to_be_costs_the_transaction() -> None:
     assert driver.now - began == pytest.approx(30.0)
 
 
+def test_a_topic_that_is_written_to_while_metadata_is_on_its_way_is_asked_for_at_once() -> None:
+    driver = ready()
+    began = driver.now
+    driver.begin()
+    driver.produce(b"a", topic="asked for")
+    for command in driver.engine.step(driver.now):
+        driver.perform(command)  # the answer is on its way, and knows nothing of the other topic
+    driver.produce(b"b", topic="not asked for")
+    driver.commit()
+    assert driver.cluster.logs[TopicPartition("not asked for", 0)].committed() == [b"b"]
+    assert driver.now == began, "nothing was waited for"
+
+
 def test_a_partition_that_there_is_not_costs_the_transaction() -> None:
     driver = ready()
     driver.begin()
