@@ -11,6 +11,7 @@ from dualwrite.version import __version__
 
 if TYPE_CHECKING:
     from dualwrite.broker.embedded import EmbeddedBroker
+    from dualwrite.client.async_producer import AsyncTwoPhaseProducer
     from dualwrite.client.producer import TwoPhaseProducer
     from dualwrite.coordinator.librdkafka import LibrdkafkaProducer
     from dualwrite.coordinator.unit_of_work import DualWrite
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from dualwrite.ids import PreparedTxnState
 
 __all__ = [
+    "AsyncTwoPhaseProducer",
     "ConfigurationError",
     "CorruptLogError",
     "DatabaseBusyError",
@@ -58,6 +60,7 @@ _ELSEWHERE = {
     "EmbeddedBroker": "dualwrite.broker.embedded",
     "LibrdkafkaProducer": "dualwrite.coordinator.librdkafka",
     "PreparedTxnState": "dualwrite.ids",
+    "AsyncTwoPhaseProducer": "dualwrite.client.async_producer",
     "TwoPhaseProducer": "dualwrite.client.producer",
 }
 

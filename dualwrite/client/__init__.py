@@ -4,11 +4,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dualwrite.client.async_producer import AsyncTwoPhaseProducer
     from dualwrite.client.producer import TwoPhaseProducer
 
-__all__ = ["TwoPhaseProducer"]
+__all__ = ["AsyncTwoPhaseProducer", "TwoPhaseProducer"]
 
-_ELSEWHERE = {"TwoPhaseProducer": "dualwrite.client.producer"}
+_ELSEWHERE = {
+    "AsyncTwoPhaseProducer": "dualwrite.client.async_producer",
+    "TwoPhaseProducer": "dualwrite.client.producer",
+}
 
 
 def __getattr__(name: str) -> Any:

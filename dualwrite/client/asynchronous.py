@@ -69,7 +69,9 @@ class AsyncDriver:
 
     async def close(self) -> None:
         """Close every connection, without a word to the engine; what still waits for an operation is cancelled. Safe to
-        call twice."""
+        call twice, and in another event loop, where there is nothing left to do: a loop that ends closes sockets."""
+        if self._loop is not asyncio.get_running_loop():
+            return
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

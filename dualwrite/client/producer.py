@@ -4,26 +4,20 @@ A unit of work of one record costs two round trips, Produce and EndTxn. Every tr
 ``producerId:epoch`` names it for ever, and a request that is late can reach no other.
 """
 
-import os
-import random
-import time
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any
 
 from dualwrite.client.blocking import BlockingDriver
-from dualwrite.client.control import ControlPlane
-from dualwrite.client.engine import Engine
 from dualwrite.client.engine_types import Operation
+from dualwrite.client.face import Face, OnDelivery
 from dualwrite.client.machine import Ended
-from dualwrite.client.native_config import NativeConfig
-from dualwrite.client.producing import HeadersGiven, encoded, encoded_headers, member_of, offsets_of, settings_of
+from dualwrite.client.producing import HeadersGiven, member_of, offsets_of
 from dualwrite.client.verbs import State
-from dualwrite.errors import InvalidTransactionStateError
-from dualwrite.ids import OngoingTransaction, PreparedTxnState
+from dualwrite.ids import PreparedTxnState
 
 
-class TwoPhaseProducer:
+class TwoPhaseProducer(Face):
     """A transactional producer in two-phase commit. Not thread-safe, and of use only in the process that made it.
 
     Records are gathered until the transaction is prepared or committed, or a batch is full; ``linger.ms`` sends them
@@ -39,14 +33,8 @@ class TwoPhaseProducer:
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        made = NativeConfig.of(config)
-        self._config = dict(config)
-        self._transactional_id = made.transactional_id
-        self._on_delivery = made.on_delivery
-        self._delivery_timeout = made.delivery_timeout
-        self._engine = Engine(settings_of(made), random.randrange)
-        self._driver = BlockingDriver(self._engine, made.client)
-        self._process = os.getpid()
+        super().__init__(config)
+        self._driver = BlockingDriver(self._engine, self._client)
 
     def __enter__(self) -> "TwoPhaseProducer":
         return self
@@ -55,15 +43,6 @@ class TwoPhaseProducer:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-    def __len__(self) -> int:
-        """Records that were not acknowledged yet."""
-        return self._engine.unacknowledged
-
-    @property
-    def state(self) -> State:
-        """Where the producer is."""
-        return self._engine.state
 
     def init_transactions(self, keep_prepared_txn: bool = False) -> None:
         """Fence every earlier producer of the transactional id, and abort what it left open.
@@ -88,7 +67,7 @@ class TwoPhaseProducer:
         partition: int = -1,
         timestamp: int = 0,
         headers: HeadersGiven | None = None,
-        on_delivery: Callable[[Any, Any], None] | None = None,
+        on_delivery: OnDelivery | None = None,
     ) -> None:
         """Add a record to the transaction. Waits only while the buffer is full.
 
@@ -99,17 +78,10 @@ class TwoPhaseProducer:
         :raises PrepareFailedError: if the buffer stayed full for delivery.timeout.ms, or what went wrong meanwhile.
         :raises KafkaRefusedError: if the record is larger than message.max.bytes.
         """
-        engine = self._engine
-        if self._process != os.getpid():
-            self._check_process("produce()")
-        value, key = encoded(value), encoded(key)
-        pairs = encoded_headers(headers) if headers else ()
-        timestamp_ms = timestamp or time.time_ns() // 1_000_000
-        callback = on_delivery or self._on_delivery
-        if not engine.produce(topic, value, key, partition, timestamp_ms, pairs, callback, time.monotonic()):
-            self._wait(engine.room)
-            engine.produce(topic, value, key, partition, timestamp_ms, pairs, callback, time.monotonic())
-        if engine.has_news:
+        if not self._add(topic, value, key, partition, timestamp, headers, on_delivery):
+            self._wait(self._engine.room)
+            self._add(topic, value, key, partition, timestamp, headers, on_delivery)
+        if self._engine.has_news:
             self._driver.pump()
             self._report()
 
@@ -155,7 +127,9 @@ class TwoPhaseProducer:
         """Commit the open transaction if ``state`` names it, abort it otherwise. Only after prepare_transaction() or
         init_transactions(keep_prepared_txn=True). Nothing open is success: the end got through before, and its answer
         was lost (apache/kafka PR 20039)."""
-        ended: Ended = self._wait(self._engine.complete_transaction, self._without_anchor(state))
+        if self._is_anchored(state):
+            state = self._look_up_anchor(state)
+        ended: Ended = self._wait(self._engine.complete_transaction, PreparedTxnState(state.producer))
         return ended
 
     def commit_transaction(self) -> Ended:
@@ -176,48 +150,14 @@ class TwoPhaseProducer:
     def close(self) -> None:
         """Close every connection; callbacks are told of records that were not acknowledged. Does not end an open
         transaction. Safe to call twice."""
-        is_own = self._process == os.getpid()
-        if is_own and self._engine.state is not State.CLOSED:
-            self._engine.close()
+        is_own = self._close_engine()
         self._driver.close()
         if is_own:
             self._report()
 
-    def _check_process(self, verb: str) -> None:
-        if self._process != os.getpid():
-            raise InvalidTransactionStateError(
-                f"{verb}: the producer belongs to process {self._process}; make a new one after a fork"
-            )
-
     def _wait(self, verb: Callable[..., Operation], *arguments: Any, **options: Any) -> Any:
-        self._check_process(verb.__name__)
-        operation = verb(*arguments, now=time.monotonic(), **options)
+        operation = self._begin_verb(verb, *arguments, **options)
         try:
             return self._driver.wait(operation)
         finally:
-            if not operation.is_done:  # interrupted
-                self._engine.abandon()
-            self._report()
-
-    def _report(self) -> int:
-        """Call the delivery callbacks that are due."""
-        reports = self._engine.take_reports()
-        for on_delivery, error, record in reports:
-            on_delivery(error, record)
-        return len(reports)
-
-    def _without_anchor(self, state: PreparedTxnState) -> PreparedTxnState:
-        """``state`` as the engine can judge it. One with an anchor was written by a librdkafka producer, of which
-        several transactions may have had one identity: the leaders tell which of them is open (ids.py)."""
-        kept = self._engine.kept
-        if state.anchor is None or state.producer != kept:
-            return PreparedTxnState(state.producer)
-        control = ControlPlane(self._config, timeout=self._delivery_timeout)
-        try:
-            described = control.describe_transaction(self._transactional_id)
-            partitions = described.partitions if described is not None else frozenset()
-            at_anchor = {partition for partition in partitions if state.anchor.is_in(partition)}
-            starts = control.current_transaction_start_offsets(at_anchor, kept)
-        finally:
-            control.close()
-        return PreparedTxnState(kept) if state.identifies(OngoingTransaction(kept, starts)) else PreparedTxnState()
+            self._after(operation)

@@ -1,0 +1,128 @@
+"""The native producer under asyncio: the verbs of ``producer.py``, awaited, over the same engine."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any
+
+from dualwrite.client.asynchronous import AsyncDriver
+from dualwrite.client.engine_types import Operation
+from dualwrite.client.face import Face, OnDelivery
+from dualwrite.client.machine import Ended
+from dualwrite.client.producing import HeadersGiven, member_of, offsets_of
+from dualwrite.client.verbs import State
+from dualwrite.ids import PreparedTxnState
+
+
+class AsyncTwoPhaseProducer(Face):
+    """As :class:`~dualwrite.client.producer.TwoPhaseProducer`, whose methods say what each verb does and raises.
+
+    It belongs to the event loop in which it is first used, and to the process that made it. One call at a time: a
+    second one while another is under way is an InvalidTransactionStateError, and concurrent units of work need
+    producers of their own.
+
+    A call that is cancelled, by a timeout too, is one that failed; what was sent is sent:
+
+    - produce(), flush(): the transaction goes on, and its records are still on their way.
+    - send_offsets_to_transaction(), prepare_transaction(): the transaction can only be aborted.
+    - init, commit, abort, complete: the outcome is unknown, as after an error. close(), make a new producer, and let
+      init_transactions(keep_prepared_txn=True) and complete_transaction(state) bring the transaction to its end.
+      A commit_transaction() that was still sending records is one of prepare_transaction(): the state tells.
+
+    Looking up names goes to the loop's executor. ``oauth_cb`` is called in the loop.
+
+    :param config: as for TwoPhaseProducer.
+    :raises ConfigurationError: if a setting is missing, unknown, refused, or out of its range; the message names it.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__(config)
+        self._driver = AsyncDriver(self._engine, self._client)
+
+    async def __aenter__(self) -> "AsyncTwoPhaseProducer":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def init_transactions(self, keep_prepared_txn: bool = False) -> None:
+        """See TwoPhaseProducer."""
+        await self._wait(self._engine.init_transactions, keep_prepared_txn=keep_prepared_txn)
+
+    async def begin_transaction(self) -> None:
+        """See TwoPhaseProducer. Awaits nothing; it is asynchronous for the sake of the other verbs."""
+        self._check_process("begin_transaction()")
+        self._engine.begin_transaction()
+
+    async def produce(
+        self,
+        topic: str,
+        value: str | bytes | None = None,
+        key: str | bytes | None = None,
+        partition: int = -1,
+        timestamp: int = 0,
+        headers: HeadersGiven | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> None:
+        """See TwoPhaseProducer. Awaits only while the buffer is full."""
+        while not self._add(topic, value, key, partition, timestamp, headers, on_delivery):
+            await self._wait(self._engine.room)
+        if self._engine.has_news or self._lingers:  # the driver's timer must know of the batch that lingers
+            self._driver.pump()
+            self._report()
+
+    async def send_offsets_to_transaction(self, positions: Iterable[Any], group_metadata: Any) -> None:
+        """See TwoPhaseProducer."""
+        offsets, member = offsets_of(positions), member_of(group_metadata)
+        await self._wait(self._engine.send_offsets_to_transaction, offsets, member)
+
+    async def poll(self, timeout: float = 0.0) -> int:
+        """See TwoPhaseProducer. Sending and receiving goes on without it, while the loop runs."""
+        self._check_process("poll()")
+        self._driver.pump()
+        return self._report()
+
+    async def flush(self, timeout: float | None = None) -> int:
+        """See TwoPhaseProducer."""
+        await self._wait(self._engine.flush)
+        return len(self)
+
+    async def prepare_transaction(self) -> PreparedTxnState:
+        """See TwoPhaseProducer."""
+        prepared: PreparedTxnState = await self._wait(self._engine.prepare_transaction)
+        return prepared
+
+    async def complete_transaction(self, state: PreparedTxnState) -> Ended:
+        """See TwoPhaseProducer."""
+        if self._is_anchored(state):
+            state = await asyncio.to_thread(self._look_up_anchor, state)
+        ended: Ended = await self._wait(self._engine.complete_transaction, PreparedTxnState(state.producer))
+        return ended
+
+    async def commit_transaction(self) -> Ended:
+        """See TwoPhaseProducer."""
+        if self._engine.state is State.IN_TRANSACTION:
+            await self._wait(self._engine.flush)  # callbacks that raise do so before anything is decided
+        ended: Ended = await self._wait(self._engine.commit_transaction)
+        return ended
+
+    async def abort_transaction(self) -> Ended:
+        """See TwoPhaseProducer."""
+        ended: Ended = await self._wait(self._engine.abort_transaction)
+        return ended
+
+    async def close(self) -> None:
+        """See TwoPhaseProducer. A call that is under way in another task is cancelled. In a forked process nothing is
+        done: the event loop is the parent's."""
+        if self._close_engine():
+            await self._driver.close()
+            self._report()
+
+    async def _wait(self, verb: Callable[..., Operation], *arguments: Any, **options: Any) -> Any:
+        operation = self._begin_verb(verb, *arguments, **options)
+        try:
+            return await self._driver.wait(operation)
+        finally:
+            self._after(operation)

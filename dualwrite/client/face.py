@@ -1,0 +1,120 @@
+"""What both faces of the native producer have in common: everything but who waits."""
+
+import os
+import random
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dualwrite.client.control import ControlPlane
+from dualwrite.client.engine import Engine
+from dualwrite.client.engine_types import Operation
+from dualwrite.client.native_config import NativeConfig
+from dualwrite.client.producing import HeadersGiven, encoded, encoded_headers, settings_of
+from dualwrite.client.verbs import State
+from dualwrite.errors import InvalidTransactionStateError
+from dualwrite.ids import OngoingTransaction, PreparedTxnState
+
+OnDelivery = Callable[[Any, Any], None]
+
+
+class Face:
+    """A producer without its driver.
+
+    :param config: librdkafka's keys; docs/reference/producer.md has each of them.
+    :raises ConfigurationError: if a setting is missing, unknown, refused, or out of its range; the message names it.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        made = NativeConfig.of(config)
+        self._config = dict(config)
+        self._client = made.client
+        self._transactional_id = made.transactional_id
+        self._on_delivery = made.on_delivery
+        self._lingers = bool(made.linger)
+        self._delivery_timeout = made.delivery_timeout
+        self._engine = Engine(settings_of(made), random.randrange)
+        self._process = os.getpid()
+
+    def __len__(self) -> int:
+        """Records that were not acknowledged yet."""
+        return self._engine.unacknowledged
+
+    @property
+    def state(self) -> State:
+        """Where the producer is."""
+        return self._engine.state
+
+    def _add(
+        self,
+        topic: str,
+        value: str | bytes | None,
+        key: str | bytes | None,
+        partition: int,
+        timestamp: int,
+        headers: HeadersGiven | None,
+        on_delivery: OnDelivery | None,
+    ) -> bool:
+        """Add a record; False if the buffer is full."""
+        if self._process != os.getpid():
+            self._check_process("produce()")
+        return self._engine.produce(
+            topic,
+            encoded(value),
+            encoded(key),
+            partition,
+            timestamp or time.time_ns() // 1_000_000,
+            encoded_headers(headers) if headers else (),
+            on_delivery or self._on_delivery,
+            time.monotonic(),
+        )
+
+    def _begin_verb(self, verb: Callable[..., Operation], *arguments: Any, **options: Any) -> Operation:
+        self._check_process(verb.__name__)
+        return verb(*arguments, now=time.monotonic(), **options)
+
+    def _after(self, operation: Operation) -> None:
+        """A verb's wait is over; without the operation being done if it was interrupted or cancelled."""
+        if not operation.is_done:
+            self._engine.abandon()
+        self._report()
+
+    def _check_process(self, verb: str) -> None:
+        if self._process != os.getpid():
+            raise InvalidTransactionStateError(
+                f"{verb}: the producer belongs to process {self._process}; make a new one after a fork"
+            )
+
+    def _report(self) -> int:
+        """Call the delivery callbacks that are due."""
+        reports = self._engine.take_reports()
+        for on_delivery, error, record in reports:
+            on_delivery(error, record)
+        return len(reports)
+
+    def _close_engine(self) -> bool:
+        """False if this is not the process that made the producer: then nothing of its is to be touched."""
+        if self._process != os.getpid():
+            return False
+        if self._engine.state is not State.CLOSED:
+            self._engine.close()
+        return True
+
+    def _is_anchored(self, state: PreparedTxnState) -> bool:
+        """True if the leaders must be asked what ``state`` names: see :meth:`_look_up_anchor`."""
+        return state.anchor is not None and state.producer == self._engine.kept
+
+    def _look_up_anchor(self, state: PreparedTxnState) -> PreparedTxnState:
+        """``state`` as the engine can judge it. One with an anchor was written by a librdkafka producer, of which
+        several transactions may have had one identity: the leaders tell which of them is open (ids.py)."""
+        kept = self._engine.kept
+        assert state.anchor is not None, "there is nothing to look up"
+        control = ControlPlane(self._config, timeout=self._delivery_timeout)
+        try:
+            described = control.describe_transaction(self._transactional_id)
+            partitions = described.partitions if described is not None else frozenset()
+            at_anchor = {partition for partition in partitions if state.anchor.is_in(partition)}
+            starts = control.current_transaction_start_offsets(at_anchor, kept)
+        finally:
+            control.close()
+        return PreparedTxnState(kept) if state.identifies(OngoingTransaction(kept, starts)) else PreparedTxnState()
