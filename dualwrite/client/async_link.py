@@ -7,6 +7,7 @@ import asyncio
 import math
 import socket
 import ssl
+import time
 from collections.abc import Callable
 from typing import Protocol, cast
 
@@ -53,6 +54,7 @@ class AsyncLink(asyncio.Protocol):
         self.node = node_of(endpoint, settings)
         self._connect_timeout = settings.connect_timeout
         self._options = settings.socket
+        self._tokens = None if settings.sasl is None else settings.sasl.tokens
         self._context = context
         self._listener = listener
         self._clock = clock
@@ -131,6 +133,9 @@ class AsyncLink(asyncio.Protocol):
 
     async def _open(self) -> None:
         try:
+            if self._tokens is not None:  # fetched where it may take its time, and kept for the moment of its use
+                fetching = self._loop.run_in_executor(None, self._tokens.token, time.time())
+                await asyncio.wait_for(fetching, self._connect_timeout)
             connected = await self._connect()
             if self._is_closed:
                 connected.close()

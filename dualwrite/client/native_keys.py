@@ -180,7 +180,9 @@ _TAKEN: dict[str, Key] = {
     "sasl.password": _taken(SECRET, None, "For PLAIN and SCRAM."),
     "sasl.oauthbearer.config": _taken(TEXT, "", "What oauth_cb is called with."),
     "oauth_cb": _taken(
-        CALLABLE, None, "For OAUTHBEARER: gives (token, expiry in seconds since the epoch[, principal, extensions])."
+        CALLABLE,
+        None,
+        "For OAUTHBEARER: gives (token, expiry in seconds since the epoch[, principal, extensions]). Any thread calls it.",
     ),
     "socket.keepalive.enable": _taken(FLAG, False, "SO_KEEPALIVE."),
     "socket.nagle.disable": _taken(FLAG, True, "TCP_NODELAY."),

@@ -11,10 +11,11 @@ import pytest
 from dualwrite.client.asynchronous import AsyncDriver
 from dualwrite.client.engine_types import Operation
 from dualwrite.client.settings import SaslSettings, TlsSettings
+from dualwrite.client.tokens import TokenSource
 from dualwrite.errors import InvalidTransactionStateError, KafkaUnavailableError
 from dualwrite.wire.apis import ApiKey
 from tests.client.driving import AskingEngine, end_txn, settings
-from tests.client.test_drivers import deaf, echo
+from tests.client.test_drivers import PATIENCE, deaf, echo
 from tests.unit.client_broker import SILENCE, scripted
 from tests.unit.client_sasl import handshake_answer, sasl_answer
 
@@ -176,6 +177,31 @@ def test_a_connection_whose_authentication_runs_out_is_lost_by_itself() -> None:
                 await driver.wait(engine.operation)
 
         run(engine, test, sasl=SaslSettings("PLAIN", "u", "p"))
+
+
+def test_a_token_is_fetched_while_the_loop_serves_others() -> None:
+    served = threading.Event()
+
+    def fetch(_config: str) -> tuple[str, float]:
+        assert served.wait(PATIENCE), "the loop waits for the token"
+        return "token", 4e9
+
+    with scripted() as broker:
+        broker.answer(ApiKey.SASL_HANDSHAKE, handshake_answer())
+        broker.answer(ApiKey.SASL_AUTHENTICATE, sasl_answer())
+        broker.answer(ApiKey.END_TXN, echo)
+        engine = AskingEngine((broker.endpoint, end_txn(7)))
+
+        async def test(driver: AsyncDriver) -> None:
+            waiting = asyncio.create_task(driver.wait(engine.operation))
+            await asyncio.sleep(0)
+            served.set()
+            (answer,) = await waiting
+            assert answer.producer_id == 7
+
+        run(engine, test, sasl=SaslSettings("OAUTHBEARER", tokens=TokenSource(fetch)))
+        (authenticate,) = broker.requests(ApiKey.SASL_AUTHENTICATE)
+        assert authenticate.message.auth_bytes.startswith(b"n,,\x01auth=Bearer token")
 
 
 def test_closing_twice_is_closing_once() -> None:

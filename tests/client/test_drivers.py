@@ -12,6 +12,7 @@ import pytest
 
 from dualwrite.client.endpoint import Endpoint
 from dualwrite.client.settings import SaslSettings, TlsSettings
+from dualwrite.client.tokens import TokenSource
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 from dualwrite.wire.apis import APIS, ApiKey
 from dualwrite.wire.codec import read_request_head, write_response
@@ -352,6 +353,22 @@ def test_sasl_is_done_before_the_connection_is_open(
             changes["tls"] = TlsSettings(ca_pem=CERTIFICATE)
         assert ids(drive(AskingEngine((broker.endpoint, end_txn(5))), **changes)) == [5]
         assert server is None or server.authenticated
+
+
+def test_a_callback_that_has_no_token_is_told_as_what_it_is(drive: Drive) -> None:
+    def fails(_config: str) -> None:
+        raise OSError("no route")
+
+    with scripted() as broker:
+        broker.answer(ApiKey.SASL_HANDSHAKE, handshake_answer())
+        for callback, kind, said in (
+            (fails, KafkaUnavailableError, "oauth_cb: OSError: no route"),
+            (lambda _: None, ConfigurationError, "oauth_cb gave a NoneType"),
+        ):
+            engine = AskingEngine((broker.endpoint, end_txn()))
+            sasl = SaslSettings("OAUTHBEARER", tokens=TokenSource(callback))
+            assert said in lost_error(engine, drive, kind, sasl=sasl)
+        assert not broker.requests(ApiKey.SASL_AUTHENTICATE)
 
 
 def test_a_wrong_password_is_told_as_what_it_is(drive: Drive) -> None:
