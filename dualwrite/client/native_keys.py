@@ -182,7 +182,7 @@ _TAKEN: dict[str, Key] = {
     "oauth_cb": _taken(
         CALLABLE,
         None,
-        "For OAUTHBEARER: gives (token, expiry in seconds since the epoch[, principal, extensions]). Any thread calls it.",
+        "For OAUTHBEARER: gives (token, expiry in seconds since the epoch[, principal, extensions]), in any thread.",
     ),
     "socket.keepalive.enable": _taken(FLAG, False, "SO_KEEPALIVE."),
     "socket.nagle.disable": _taken(FLAG, True, "TCP_NODELAY."),

@@ -15,7 +15,7 @@ from dualwrite.client.tokens import TokenSource
 from dualwrite.errors import InvalidTransactionStateError, KafkaUnavailableError
 from dualwrite.wire.apis import ApiKey
 from tests.client.driving import AskingEngine, end_txn, settings
-from tests.client.test_drivers import PATIENCE, deaf, echo
+from tests.client.test_drivers import deaf, echo
 from tests.unit.client_broker import SILENCE, scripted
 from tests.unit.client_sasl import handshake_answer, sasl_answer
 
