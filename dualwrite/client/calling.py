@@ -7,7 +7,7 @@ from dualwrite.client.directory import FIND_COORDINATOR_CAP, CoordinatorOf, Dire
 from dualwrite.client.endpoint import Endpoint
 from dualwrite.client.engine_types import EngineSettings
 from dualwrite.client.machine import Cost, Machine, cost_of, error_of_call
-from dualwrite.client.peers import Asked, Peer, Peers
+from dualwrite.client.peers import NEVER, Asked, Peer, Peers
 from dualwrite.client.versions import NoCommonVersionError
 from dualwrite.errors import DualWriteError, KafkaUnavailableError
 from dualwrite.wire.apis import ApiKey, Message
@@ -62,11 +62,12 @@ class Caller:
         elif not call.is_asked and now >= call.retry_at:
             self._ask(call, now)
 
-    def wake_at(self, now: float) -> float | None:
+    def wake_at(self, now: float) -> float:
         """When :meth:`step` can do something that it cannot do now."""
-        if self._call is None:
-            return None
-        return min(self._deadline, self._call.retry_at) if self._call.retry_at > now else self._deadline
+        call = self._call
+        if call is None:
+            return NEVER
+        return min(self._deadline, call.retry_at) if call.retry_at > now else self._deadline
 
     # --- questions
 
@@ -98,7 +99,7 @@ class Caller:
 
     def _version(self, peer: Peer, api_key: ApiKey, floor: int, cap: int, call: Call) -> int | None:
         try:
-            return peer.versions.of(api_key, floor, cap)
+            return peer.version(api_key, floor, cap)
         except NoCommonVersionError as error:
             what = f"{call.what}: broker {peer.endpoint}: {error}"
             refused = error_of_call(what, ErrorCode.UNSUPPORTED_VERSION, two_phase=call.needs_two_phase)

@@ -8,6 +8,7 @@ from dualwrite.client.engine_types import EngineSettings
 from dualwrite.ids import NO_PRODUCER, TWO_PHASE_TIMEOUT_MS, ProducerIdentity
 from dualwrite.wire.apis import APIS, ApiKey, Message
 from dualwrite.wire.error_codes import ErrorCode
+from dualwrite.wire.producing import TransactionEnd
 
 _FIRST_WITH_TWO_PHASE = 6
 _FIRST_OF_TV2 = 5
@@ -120,12 +121,7 @@ def end_call(
 ) -> Call:
     """EndTxn v5. It may be asked any number of times: a broker that has carried it out answers the same again, as the
     identity is never used for another transaction."""
-    message = APIS[ApiKey.END_TXN].request(
-        transactional_id=settings.transactional_id,
-        producer_id=producer.producer_id,
-        producer_epoch=producer.epoch,
-        committed=commits,
-    )
+    message = TransactionEnd(settings.transactional_id, producer.producer_id, producer.epoch, commits)
     what = f"EndTxn ({'commit' if commits else 'abort'}) of {settings.transactional_id}"
     coordinator = CoordinatorOf(TRANSACTION, settings.transactional_id)
     return Call(what, ApiKey.END_TXN, (_FIRST_OF_TV2,) * 2, coordinator, message, answer)

@@ -16,7 +16,7 @@ from dualwrite.client.directory import Directory
 from dualwrite.client.endpoint import Endpoint
 from dualwrite.client.engine_types import Command, EngineSettings, Operation
 from dualwrite.client.machine import Cost, Ended, Machine, error_of_record, require_unanchored
-from dualwrite.client.peers import Asked, Peers
+from dualwrite.client.peers import NEVER, Asked, Peers
 from dualwrite.client.sender import OnDelivery
 from dualwrite.client.traffic import Report, Traffic
 from dualwrite.client.verbs import State, Verb
@@ -65,7 +65,7 @@ class Engine:
         self._traffic = Traffic(settings, self._machine, self._peers, self._directory, self._doom)
         self._caller = Caller(settings, self._machine, self._peers, self._directory, self._call_failed)
         self._running: _Running | None = None
-        self._wake_at: float | None = None
+        self._stepped_at = 0.0
 
     # --- verbs
 
@@ -219,13 +219,14 @@ class Engine:
         self._caller.step(now)
         running = self._running
         self._traffic.step(now, running is not None and (running.wants_room or running.flushed is not None))
-        times = self._peers.wake_at(now), self._traffic.wake_at(now), self._caller.wake_at(now)
-        self._wake_at = min((time for time in times if time is not None), default=None)
+        self._stepped_at = now
         return self._peers.take_commands()
 
     def wake_at(self) -> float | None:
         """See Drivable."""
-        return self._wake_at
+        now = self._stepped_at
+        wake_at = min(self._peers.wake_at(now), self._traffic.wake_at(now), self._caller.wake_at(now))
+        return None if wake_at == NEVER else wake_at
 
     def opened(self, endpoint: Endpoint, versions: Versions, now: float) -> None:
         """See Drivable. Refuses a cluster without TV2."""

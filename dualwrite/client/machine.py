@@ -144,6 +144,8 @@ _REFUSES_THE_RECORD = frozenset(
 
 def cost_of(api_key: ApiKey, code: int) -> Cost:
     """What ``code`` in an answer to ``api_key`` costs."""
+    if not code:
+        return Cost.NOTHING
     return COSTS[api_key].get(code) or _OTHERWISE.get(api_key, Cost.PRODUCER)
 
 

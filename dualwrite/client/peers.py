@@ -13,6 +13,8 @@ from dualwrite.client.versions import NO_VERSIONS, Versions
 from dualwrite.errors import DualWriteError, KafkaUnavailableError
 from dualwrite.wire.apis import ApiKey, Message
 
+NEVER = float("inf")
+
 
 class Asked(NamedTuple):
     """One unanswered request: ``about`` is whatever its answer will be needed with."""
@@ -25,7 +27,7 @@ class Asked(NamedTuple):
 class Peer:
     """One broker that is connected or being connected."""
 
-    __slots__ = ("asked", "endpoint", "is_open", "producing", "used_at", "versions")
+    __slots__ = ("_picked", "asked", "endpoint", "is_open", "producing", "used_at", "versions")
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
@@ -36,6 +38,18 @@ class Peer:
         self.producing = 0
         """How many of them are Produce."""
         self.used_at = 0.0
+        self._picked: dict[tuple[int, int, int], int] = {}
+
+    def version(self, api_key: ApiKey, floor: int, cap: int) -> int:
+        """The version to ask ``api_key`` in; it is looked up once.
+
+        :raises NoCommonVersionError: if there is none in these bounds.
+        """
+        wanted = api_key.value, floor, cap
+        picked = self._picked.get(wanted)
+        if picked is None:
+            picked = self._picked[wanted] = self.versions.of(api_key, floor, cap)
+        return picked
 
 
 class _Trouble(NamedTuple):
@@ -54,6 +68,8 @@ class Peers:
         self._commands: list[Command] = []
         self._next_tag = 0
         self._is_wanted = False
+        self._check_at = NEVER
+        """No answer is overdue before."""
 
     def take_commands(self) -> list[Command]:
         """What has become due since it was asked last."""
@@ -125,7 +141,10 @@ class Peers:
         tag = self._next_tag
         self._next_tag += 1
         peer.used_at = now
-        peer.asked[tag] = Asked(api_key, about, now + self._settings.request_timeout)
+        deadline = now + self._settings.request_timeout
+        if deadline < self._check_at:
+            self._check_at = deadline
+        peer.asked[tag] = Asked(api_key, about, deadline)
         if api_key is ApiKey.PRODUCE:
             peer.producing += 1
         self._commands.append(Send(peer.endpoint, Request(tag, api_key, version, message)))
@@ -145,11 +164,12 @@ class Peers:
         have been for long."""
         if self._settings.max_idle is not None:
             self._close_idle(now - self._settings.max_idle)
-        overdue = []
-        for endpoint, peer in self._peers.items():
-            first = next(iter(peer.asked.values()), None)
-            if first is not None and now >= first.deadline:
-                overdue.append((endpoint, first.api_key))
+        self._is_wanted = False
+        if now < self._check_at:
+            return []
+        oldest = [(endpoint, next(iter(peer.asked.values()))) for endpoint, peer in self._peers.items() if peer.asked]
+        overdue = [(endpoint, asked.api_key) for endpoint, asked in oldest if now >= asked.deadline]
+        self._check_at = min((asked.deadline for _, asked in oldest if now < asked.deadline), default=NEVER)
         given_up = []
         for endpoint, api_key in overdue:
             error = KafkaUnavailableError(f"broker {endpoint}: {api_key.name}: timed out")
@@ -164,10 +184,8 @@ class Peers:
                 del self._peers[endpoint]
                 self._commands.append(Close(endpoint))
 
-    def wake_at(self, now: float) -> float | None:
-        """When an answer is overdue, or a pause before a connection is wanted is over."""
-        times = [first.deadline for peer in self._peers.values() for first in list(peer.asked.values())[:1]]
-        if self._is_wanted:
-            times += [trouble.until for trouble in self._troubles.values() if trouble.until > now]
-            self._is_wanted = False
-        return min(times, default=None)
+    def wake_at(self, now: float) -> float:
+        """When an answer may be overdue, or a pause before a connection is wanted is over."""
+        if not self._is_wanted:
+            return self._check_at
+        return min((self._check_at, *(trouble.until for trouble in self._troubles.values() if trouble.until > now)))

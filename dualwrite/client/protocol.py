@@ -18,6 +18,7 @@ from dualwrite.wire.codec import (
 )
 from dualwrite.wire.error_codes import ErrorCode
 from dualwrite.wire.frames import SIZE_PREFIX, frame_size, with_size
+from dualwrite.wire.producing import read_hot_response
 
 RESPONSE_LIMIT = 100 * 1024 * 1024
 """Bytes of the longest response that is believed (Java: the receive buffer grows without limit; a client need not)."""
@@ -87,6 +88,9 @@ class ClientProtocol:
         _, api_key, version = self._expected.popleft()
         if api_key is ApiKey.API_VERSIONS and _refuses_version(frame):
             version = 0
+        hot = read_hot_response(api_key, version, frame)
+        if hot is not None:
+            return hot
         response = read_response(api_key, version, frame)
         refuse_nulls(response, version)
         return response

@@ -18,6 +18,7 @@ from dualwrite.wire.error_codes import ErrorCode
 
 OnDelivery = Callable[[Any, Any], None]
 
+NEVER = float("inf")
 _RECORD_WEIGHT = 40
 """Bytes that a buffered record is taken to cost beside its key and value."""
 
@@ -283,15 +284,18 @@ class Sender:
         batch = next(iter(self._unacknowledged), None)
         return batch if batch is not None and now >= batch.deadline else None
 
-    def wake_at(self, now: float) -> float | None:
-        """When something is overdue, or has lingered long enough, or can be sent again."""
-        times = [lane.retry_at for lane in self._sending if lane.retry_at > now]
+    def wake_at(self, now: float) -> float:
+        """When something is overdue, or has lingered long enough, or can be sent again; infinity if that is never."""
         oldest = next(iter(self._unacknowledged), None)
-        if oldest is not None:
-            times.append(oldest.deadline)
+        wake_at = NEVER if oldest is None else oldest.deadline
+        for lane in self._sending:
+            if now < lane.retry_at < wake_at:
+                wake_at = lane.retry_at
         if self._linger is not None:
-            times += [lane.filling.since + self._linger for lane in self._filling if lane.filling]
-        return min(times, default=None)
+            for lane in self._filling:
+                if lane.filling is not None:
+                    wake_at = min(wake_at, lane.filling.since + self._linger)
+        return wake_at
 
     # --- the end
 

@@ -9,7 +9,7 @@ from dualwrite.client.directory import METADATA_CAP, Directory
 from dualwrite.client.endpoint import Endpoint
 from dualwrite.client.engine_types import EngineSettings
 from dualwrite.client.machine import Cost, Machine, cost_of, error_of_record
-from dualwrite.client.peers import Asked, Peer, Peers
+from dualwrite.client.peers import NEVER, Asked, Peer, Peers
 from dualwrite.client.reports import DeliveredRecord
 from dualwrite.client.sender import Batch, OnDelivery, Sender
 from dualwrite.client.versions import NoCommonVersionError
@@ -133,6 +133,8 @@ class Traffic:
     def step(self, now: float, is_flushing: bool) -> None:
         """Send what can be sent now."""
         self.has_news = False
+        if self.is_empty and not self._directory.is_stale:
+            return
         self._sender.close_lingering(now)
         if is_flushing:
             self._sender.flush(now)
@@ -142,13 +144,14 @@ class Traffic:
         if self._directory.is_stale or self._is_aged(now):
             self._ask_metadata(now)
 
-    def wake_at(self, now: float) -> float | None:
+    def wake_at(self, now: float) -> float:
         """When :meth:`step` can do something that it cannot do now."""
-        times = [self._sender.wake_at(now)]
+        wake_at = NEVER if self._sender.is_empty else self._sender.wake_at(now)
         if self._directory.is_stale and self._metadata_retry_at > now:
-            times.append(self._metadata_retry_at)
-        times += [records[0].since + self._settings.topic_propagation for records in self._waiting.values()]
-        return min((each for each in times if each is not None), default=None)
+            wake_at = min(wake_at, self._metadata_retry_at)
+        for records in self._waiting.values():
+            wake_at = min(wake_at, records[0].since + self._settings.topic_propagation)
+        return wake_at
 
     def _give_up_overdue(self, now: float) -> None:
         batch = self._sender.overdue(now)
@@ -182,7 +185,7 @@ class Traffic:
         if peer is None:
             return
         try:
-            version = peer.versions.of(ApiKey.METADATA, _OLDEST_METADATA, METADATA_CAP)
+            version = peer.version(ApiKey.METADATA, _OLDEST_METADATA, METADATA_CAP)
         except NoCommonVersionError as error:
             self._doom(PrepareFailedError(f"broker {peer.endpoint}: {error}"), Cost.TRANSACTION)
             return
@@ -267,7 +270,7 @@ class Traffic:
 
     def _ask_produce(self, peer: Peer, batches: list[Batch], now: float) -> None:
         try:
-            peer.versions.of(ApiKey.PRODUCE, PRODUCE_VERSION, PRODUCE_VERSION)
+            peer.version(ApiKey.PRODUCE, PRODUCE_VERSION, PRODUCE_VERSION)
         except NoCommonVersionError as error:
             self._doom(PrepareFailedError(f"broker {peer.endpoint}: {error}"), Cost.TRANSACTION)
             return

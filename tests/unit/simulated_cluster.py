@@ -381,15 +381,18 @@ class SimulatedDriver:
     def run(self, operation: Operation) -> Any:
         """The outcome of ``operation``."""
         while not operation.is_done:
-            assert self.turn() or operation.is_done, "nothing will ever happen again"
+            assert self.turn(operation), "nothing will ever happen again"
         return operation.outcome()
 
-    def turn(self) -> bool:
-        """One step, and what comes of it; if nothing does, time passes. False if nothing is left to wait for."""
+    def turn(self, operation: Operation | None = None) -> bool:
+        """One step, and what comes of it; if nothing does, and ``operation`` is not done, time passes. False if nothing
+        is left to wait for."""
         for command in self.engine.step(self.now):
             self.perform(command)
         if self._events:
             self._events.popleft()()
+            return True
+        if operation is not None and operation.is_done:
             return True
         wake_at = self.engine.wake_at()
         if wake_at is None:

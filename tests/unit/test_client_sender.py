@@ -8,7 +8,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from dualwrite.broker.core.partitions import PartitionState
-from dualwrite.client.sender import Batch, Lane, Sender
+from dualwrite.client.sender import NEVER, Batch, Lane, Sender
 from dualwrite.ids import ProducerIdentity
 from dualwrite.records.batch import iterate_records
 from dualwrite.records.compression import Codec
@@ -138,7 +138,7 @@ def test_dropping_forgets_everything_and_numbers_begin_again() -> None:
     assert sender.is_empty
     assert (sender.buffered, sender.records) == (0, 0)
     assert not sender.is_waiting_for(first)
-    assert sender.wake_at(0.0) is None
+    assert sender.wake_at(0.0) == NEVER
     fresh = add(sender, b"a")
     sender.flush(0.0)
     assert take(sender, fresh).sequence == 0
