@@ -18,12 +18,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from benchmarks.contenders import Contender, contenders, why_no_kafka
 from benchmarks.figures import FIGURES, Figure, Sample, Scale
 from benchmarks.report import Comparison, as_json, machine, markdown
 
 DURABILITIES = ("os", "fsync")
+AnyT = TypeVar("AnyT")
 
 
 @dataclass(frozen=True)
@@ -45,13 +47,13 @@ class Run:
         samples: dict[str, list[Sample]] = {}
         if figure.is_fresh:
             for number in range(self.rounds):
-                for contender in _ordered(self._contenders(durability), number):
-                    with _running([contender], self.directory):
+                for contender in ordered(self._contenders(durability), number):
+                    with running([contender], self.directory):
                         self._measure(figure, contender, samples)
             return Comparison(name, durability, samples)
-        with _running(self._contenders(durability), self.directory) as running:
+        with running(self._contenders(durability), self.directory) as started:
             for number in range(-self.warm_up, self.rounds):
-                for contender in _ordered(running, number):
+                for contender in ordered(started, number):
                     self._measure(figure, contender, samples if number >= 0 else {})
         return Comparison(name, durability, samples)
 
@@ -62,13 +64,13 @@ class Run:
         samples.setdefault(contender.name, []).append(figure.measure(contender, self.scale))
 
 
-def _ordered(all_of_them: Sequence[Contender], number: int) -> Sequence[Contender]:
+def ordered(all_of_them: Sequence[AnyT], number: int) -> Sequence[AnyT]:
     """Who goes first changes from round to round."""
     return all_of_them if number % 2 == 0 else all_of_them[::-1]
 
 
 @contextmanager
-def _running(all_of_them: Sequence[Contender], directory: Path) -> Iterator[Sequence[Contender]]:
+def running(all_of_them: Sequence[Contender], directory: Path) -> Iterator[Sequence[Contender]]:
     """All of them started; in the end stopped, and their data removed."""
     started: list[Contender] = []
     try:

@@ -1,5 +1,5 @@
 """The workloads, each run by client processes of its own, so that no client shares an interpreter with another or with
-what measures it. All go through librdkafka.
+what measures it. All go through librdkafka, but for transactions, which the native producer makes as well.
 
     python -m benchmarks.clients WORKLOAD '{"bootstrap": "HOST:PORT", "topic": "t", ...}'
 
@@ -17,30 +17,52 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, Producer, TopicPartition
 
+from dualwrite.client import TwoPhaseProducer
+
 Result = dict[str, Any]
 Work = Callable[[], Result]
 """A workload that is connected and warm, and starts when it is called."""
 
+LIBRDKAFKA, NATIVE = "librdkafka", "native"
+"""The producers that transactions are made with."""
+AnyProducer = Producer | TwoPhaseProducer
+
 _QUIET = {"log_level": 4}  # warnings
 _BATCH = 5000
+_WARM_UP = 3
+"""Transactions of each producer before the first that is timed."""
 _FLUSH_SECONDS = 120.0
 _PATIENCE_SECONDS = 30.0
 
 
-def transactions(bootstrap: str, topic: str, producers: int, seconds: float, size: int = 200) -> Work:
-    """Transactions of one record, one after another on each of ``producers`` threads: how long each took, in ms."""
-    connected = [_transactional_producer(bootstrap, f"{topic}-{index}") for index in range(producers)]
+def transactions(
+    bootstrap: str,
+    topic: str,
+    producers: int,
+    seconds: float,
+    size: int = 200,
+    client: str = LIBRDKAFKA,
+    records: int = 1,
+    first: int = 0,
+) -> Work:
+    """Transactions of ``records``, one after another on each of ``producers`` threads: how long each took, in ms.
+
+    :param first: the number of the first producer; those of other processes must have others.
+    """
+    connect = {LIBRDKAFKA: _transactional_producer, NATIVE: _native_producer}[client]
+    connected = [connect(bootstrap, f"{topic}-{first + index}") for index in range(producers)]
     value = b"v" * size
     for producer in connected:
-        _transaction(producer, topic, value)
+        for _ in range(_WARM_UP):
+            _transaction(producer, topic, value, records)
 
     def work() -> Result:
         took: list[list[float]] = [[] for _ in connected]
         deadline = time.monotonic() + seconds
 
-        def loop(producer: Producer, mine: list[float]) -> None:
+        def loop(producer: AnyProducer, mine: list[float]) -> None:
             while (began := time.monotonic()) < deadline:
-                _transaction(producer, topic, value)
+                _transaction(producer, topic, value, records)
                 mine.append((time.monotonic() - began) * 1000)
 
         threads = [threading.Thread(target=loop, args=pair) for pair in zip(connected, took, strict=True)]
@@ -162,10 +184,24 @@ def _transactional_producer(bootstrap: str, transactional_id: str) -> Producer:
     return producer
 
 
-def _transaction(producer: Producer, topic: str, value: bytes) -> None:
+def _native_producer(bootstrap: str, transactional_id: str) -> TwoPhaseProducer:
+    """Not in two-phase commit, which Apache Kafka 4.4 does not have: a transaction's requests are the same."""
+    producer = TwoPhaseProducer(
+        {
+            "bootstrap.servers": bootstrap,
+            "transactional.id": transactional_id,
+            "transaction.two.phase.commit.enable": False,
+        }
+    )
+    producer.init_transactions()
+    return producer
+
+
+def _transaction(producer: AnyProducer, topic: str, value: bytes, records: int = 1) -> None:
     producer.begin_transaction()
-    producer.produce(topic, value, partition=0)
-    producer.commit_transaction(_PATIENCE_SECONDS)
+    for _ in range(records):
+        producer.produce(topic, value, partition=0)
+    producer.commit_transaction()
 
 
 def produce_one(producer: Producer, topic: str) -> None:

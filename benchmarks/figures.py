@@ -56,6 +56,7 @@ UNITS: Mapping[str, Unit] = {
     "p99": Unit("ms"),
     "s": Unit("s"),
     "MiB": Unit("MiB"),
+    "CPU": Unit("µs of the client"),
     **dict.fromkeys(LOADS, Unit("processors", is_load=True)),
 }
 """By the last word or words of a line's name, after a comma."""
@@ -70,12 +71,12 @@ def transactions(contender: Contender, scale: Scale) -> Sample:
     """Transactions of one 200-byte record, by number of producers."""
     sample: Sample = {}
     for producers in scale.producers:
-        topic = _new_topic(contender)
+        topic = new_topic(contender)
         settings = {"topic": topic, "producers": producers, "seconds": scale.seconds}
-        results, load = _run(contender, "transactions", [settings])
+        results, load = run_clients(contender, "transactions", [settings])
         name = f"{producers} producer{'s' * (producers > 1)}"
         took = sorted(results[0]["milliseconds"])
-        sample |= {f"{name}, per second": len(took) / _elapsed(results), **_percentiles(name, took), **load(name)}
+        sample |= {f"{name}, per second": len(took) / elapsed_seconds(results), **percentiles(name, took), **load(name)}
     return sample
 
 
@@ -87,12 +88,12 @@ def throughput(contender: Contender, scale: Scale) -> Sample:
         # A client in Python makes and reads about half a million records a second: fewer bytes of the small ones.
         amount = total if size == 1000 else total // 4
         for producers in (4, 1):
-            topic = _new_topic(contender)
+            topic = new_topic(contender)
             settings = [{"topic": topic, "total": amount // producers, "size": size} for _ in range(producers)]
-            results, load = _run(contender, "produce", settings)
+            results, load = run_clients(contender, "produce", settings)
             name = f"produce {kind}, {producers} producer{'s' * (producers > 1)}"
             sample |= {f"{name}, MB/s": _megabytes_per_second(results), **load(name)}
-        results, load = _run(contender, "consume", [{"topic": topic, "total": amount, "size": size}])
+        results, load = run_clients(contender, "consume", [{"topic": topic, "total": amount, "size": size}])
         name = f"consume {kind}"
         sample |= {f"{name}, MB/s": _megabytes_per_second(results), **load(name)}
     return sample
@@ -102,9 +103,9 @@ def latency(contender: Contender, scale: Scale) -> Sample:
     """Single records end to end, 200 a second."""
     sample: Sample = {}
     for name, transactional in (("plain", False), ("each in a transaction", True)):
-        settings = {"topic": _new_topic(contender), "seconds": scale.seconds, "rate": 200}
-        results, load = _run(contender, "end_to_end", [{**settings, "transactional": transactional}])
-        sample |= {**_percentiles(name, sorted(results[0]["milliseconds"])), **load(name)}
+        settings = {"topic": new_topic(contender), "seconds": scale.seconds, "rate": 200}
+        results, load = run_clients(contender, "end_to_end", [{**settings, "transactional": transactional}])
+        sample |= {**percentiles(name, sorted(results[0]["milliseconds"])), **load(name)}
     return sample
 
 
@@ -113,16 +114,16 @@ def start(contender: Contender, scale: Scale) -> Sample:
     contender.stop()
     sample = {"start to first produce, s": _seconds_to_first_produce(contender)}
     sample["memory idle, MiB"] = resident_mib(contender)
-    settings = {"topic": _new_topic(contender), "total": scale.loaded_megabytes * MEGABYTE, "size": 1000}
-    _run(contender, "produce", [settings])
-    _run(contender, "consume", [settings])
+    settings = {"topic": new_topic(contender), "total": scale.loaded_megabytes * MEGABYTE, "size": 1000}
+    run_clients(contender, "produce", [settings])
+    run_clients(contender, "consume", [settings])
     return sample | {f"memory after {scale.loaded_megabytes} MB in and out, MiB": resident_mib(contender)}
 
 
 def restart(contender: Contender, scale: Scale) -> Sample:
     """A broker with a long log, stopped or killed, until its next record is acknowledged."""
-    settings = {"topic": _new_topic(contender), "total": scale.restart_mebibytes * MEBIBYTE, "size": 1000}
-    _run(contender, "produce", [settings])
+    settings = {"topic": new_topic(contender), "total": scale.restart_mebibytes * MEBIBYTE, "size": 1000}
+    run_clients(contender, "produce", [settings])
     contender.stop()
     sample = {"restart after a clean stop, s": _seconds_to_first_produce(contender)}
     contender.kill()
@@ -151,7 +152,8 @@ FIGURES: Mapping[str, Figure] = {
 }
 
 
-def _new_topic(contender: Contender, partitions: int = 1) -> str:
+def new_topic(contender: Contender, partitions: int = 1) -> str:
+    """A topic that nothing has been measured in."""
     topic = f"benchmark-{next(_numbers)}"
     create_topic(contender, topic, partitions)
     return topic
@@ -164,7 +166,7 @@ def _seconds_to_first_produce(contender: Contender) -> float:
     return time.monotonic() - began
 
 
-def _run(
+def run_clients(
     contender: Contender, workload: str, settings: list[dict[str, object]]
 ) -> tuple[list[Result], Callable[[str], Sample]]:
     """The clients' results, and a function that gives their load and the broker's as lines."""
@@ -177,24 +179,27 @@ def _run(
     used = processor_seconds(contender) - before[0]
 
     def load(name: str) -> Sample:
-        elapsed = _elapsed(results)
+        elapsed = elapsed_seconds(results)
         clients = sum(result["cpu"] for result in results)
         return {f"{name}, broker": used / elapsed, f"{name}, clients": clients / elapsed}
 
     return results, load
 
 
-def _elapsed(results: list[Result]) -> float:
+def elapsed_seconds(results: list[Result]) -> float:
+    """From when the first client began to when the last had ended."""
     elapsed: float = max(result["ended"] for result in results) - min(result["began"] for result in results)
     return elapsed
 
 
 def _megabytes_per_second(results: list[Result]) -> float:
     moved: float = sum(result["bytes"] for result in results) / 1e6
-    return moved / _elapsed(results)
+    return moved / elapsed_seconds(results)
 
 
-def _percentiles(name: str, ordered: list[float]) -> Sample:
+def percentiles(name: str, ordered: list[float]) -> Sample:
+    """Two lines of ``name``."""
+
     def at(share: float) -> float:
         return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 

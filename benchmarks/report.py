@@ -5,11 +5,25 @@ import platform
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import confluent_kafka
 
 from benchmarks.contenders import KAFKA, OURS
 from benchmarks.figures import LOADS, Sample, unit_of
+
+
+class Pair(NamedTuple):
+    """What is compared, by the names of its samples and by those of the table's columns."""
+
+    ours: str
+    theirs: str
+    title: str
+    their_title: str
+    ratio: str
+
+
+BROKERS = Pair(OURS, KAFKA, "dualwrite", "Apache Kafka", "ours / Kafka")
 
 
 @dataclass(frozen=True)
@@ -19,21 +33,27 @@ class Comparison:
     figure: str
     durability: str
     samples: Mapping[str, Sequence[Sample]] = field(default_factory=dict)
+    pair: Pair = BROKERS
 
     def values(self, contender: str, line: str) -> list[float]:
         """What ``contender`` reached in ``line``, by round."""
         return [sample[line] for sample in self.samples.get(contender, ())]
 
     def ratio(self, line: str) -> float | None:
-        """The median of ours divided by that of Apache Kafka; None without both, or for a load."""
-        ours, kafka = self.values(OURS, line), self.values(KAFKA, line)
-        if not ours or not kafka or unit_of(line).is_load or not statistics.median(kafka):
+        """The median of ours divided by theirs; None without both, or for a load."""
+        ours, theirs = self.values(self.pair.ours, line), self.values(self.pair.theirs, line)
+        if not ours or not theirs or unit_of(line).is_load or not statistics.median(theirs):
             return None
-        return statistics.median(ours) / statistics.median(kafka)
+        return statistics.median(ours) / statistics.median(theirs)
+
+    @property
+    def lines(self) -> list[str]:
+        """Everything that a sample has."""
+        return list(self.samples[self.pair.ours][0])
 
 
 def is_ahead(line: str, ratio: float) -> bool:
-    """True if a ratio of ours to Kafka's says that ours is better."""
+    """True if a ratio of ours to theirs says that ours is better."""
     return ratio > 1 if unit_of(line).more_is_better else ratio < 1
 
 
@@ -41,12 +61,13 @@ def markdown(comparison: Comparison) -> Iterator[str]:
     """A table of one comparison: medians, with the lowest and the highest round."""
     yield f"### {comparison.figure}, durability={comparison.durability}"
     yield ""
-    yield "| | dualwrite | Apache Kafka | ours / Kafka | | processors busy: broker + clients |"
+    pair = comparison.pair
+    yield f"| | {pair.title} | {pair.their_title} | {pair.ratio} | | processors busy: broker + clients |"
     yield "|---|--:|--:|--:|---|---|"
-    for line in comparison.samples[OURS][0]:
+    for line in comparison.lines:
         if unit_of(line).is_load:
             continue
-        cells = [_cell(comparison.values(name, line)) for name in (OURS, KAFKA)]
+        cells = [_cell(comparison.values(name, line)) for name in pair[:2]]
         ratio = comparison.ratio(line)
         verdict = "" if ratio is None else "ahead" if is_ahead(line, ratio) else "behind"
         shown = "" if ratio is None else f"{ratio:.2f}"
@@ -57,7 +78,7 @@ def markdown(comparison: Comparison) -> Iterator[str]:
 
 def _loads(comparison: Comparison, line: str) -> str:
     """How many processors were busy, with ours; with Kafka. Once for each measurement, beside its first line."""
-    lines = list(comparison.samples[OURS][0])
+    lines = comparison.lines
     measured = line.rpartition(", ")[0]
     loads = [f"{measured}, {who}" for who in LOADS]
     if loads[0] not in lines or line != next(each for each in lines if each.startswith(f"{measured}, ")):
@@ -78,7 +99,7 @@ def as_json(comparisons: Sequence[Comparison], rounds: int) -> dict[str, object]
                 "figure": comparison.figure,
                 "durability": comparison.durability,
                 "samples": comparison.samples,
-                "ratios": {line: comparison.ratio(line) for line in comparison.samples[OURS][0]},
+                "ratios": {line: comparison.ratio(line) for line in comparison.lines},
             }
             for comparison in comparisons
         ],

@@ -41,6 +41,22 @@ def test_transactions_are_measured_by_number_of_producers(tmp_path: Path) -> Non
     ]
 
 
+def test_the_native_producer_is_measured_beside_librdkafka(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    command = [sys.executable, "-m", "benchmarks.native", "--no-kafka", "--rounds=1", "--warm-up=0", "--seconds=0.05"]
+    command += ["--durabilities", "os", "--producers", "1", "2", "--units", "10", "--processes", f"--json={report}"]
+    done = subprocess.run(command, cwd=HOME, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    singles, units = json.loads(report.read_text())["figures"]
+    assert (singles["figure"], units["figure"]) == ("singles on the bundled broker", "units on the bundled broker")
+    for figure, names in ((singles, ("1 producer", "2 producers")), (units, ("10 records",))):
+        assert list(figure["samples"]) == ["native", "librdkafka"]
+        for (sample,) in figure["samples"].values():
+            for name in names:
+                assert all(sample[f"{name}, {what}"] > 0 for what in ("per second", "p50", "p99", "CPU"))
+    assert "| | native | librdkafka | native / librdkafka | |" in done.stdout
+
+
 @pytest.mark.slow
 def test_every_figure_is_measured(tmp_path: Path) -> None:
     lines = measured(tmp_path)
