@@ -1,5 +1,6 @@
 """Compaction while the broker runs: which log is cleaned and when, the swap, and what clients see of it."""
 
+import errno
 import random
 from pathlib import Path
 
@@ -250,6 +251,34 @@ def test_a_full_disk_is_tried_again_later() -> None:
         assert not [name for name in house.files.list(DATA_DIR / "c-0") if name.endswith(".cleaned")]
         await house.compaction.run_once()
         assert house.left() == [1, 2]
+
+    run(main())
+
+
+class KeepingFiles(MemoryFiles):
+    """A disk that cannot remove what a cleaning has left, for a while."""
+
+    keeps = False
+
+    def remove(self, path: Path) -> None:
+        if self.keeps and path.name.endswith(".cleaned"):
+            raise OSError(errno.EIO, "injected")
+        super().remove(path)
+
+
+def test_what_a_failed_cleaning_left_is_not_built_upon() -> None:
+    async def main() -> None:
+        files = KeepingFiles()
+        house = House(files)
+        await house.write(b"a", b"b", b"a", b"z")
+        files.keeps = True
+        files.appends.fail(2)
+        await house.compaction.run_once()
+        assert "00000000000000000000.cleaned" in files.list(DATA_DIR / "c-0")
+        files.keeps = False
+        await house.compaction.run_once()
+        assert house.left() == [1, 2, 3]
+        assert House(files).left() == [1, 2, 3], "after a restart"
 
     run(main())
 

@@ -40,6 +40,7 @@ class Replacement:
         """Those of the transaction markers that were kept."""
         path = directory / name_at(self.base_offset, CLEANED)
         self.segment = Segment(files, path, self.base_offset)
+        self.segment.cut_tail()  # an earlier one that could not be removed: nothing must lie before what is written now
 
     @property
     def size(self) -> int:
