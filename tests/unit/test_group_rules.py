@@ -4,7 +4,7 @@ import pytest
 
 from dualwrite.broker.core.group_commands import Heartbeat, LeaveGroup, SyncGroup, TimerKind
 from dualwrite.broker.core.group_rules import NEW_MEMBER_JOIN_TIMEOUT_MS
-from dualwrite.broker.core.group_step import SHORTEST_WAIT_MS
+from dualwrite.broker.core.group_step import LARGEST_GROUP_BYTES, SHORTEST_WAIT_MS
 from dualwrite.broker.core.groups import GroupState
 from dualwrite.broker.facts.fields import LONGEST_STRING
 from dualwrite.broker.facts.groups import GroupRecorded
@@ -293,6 +293,21 @@ def test_a_sync_is_of_a_member_in_its_generation_and_protocol(more: dict[str, ob
     leader, _ = world.stable(join(), join(instance_id="static"))
     command = SyncGroup(**{"group": GROUP, "member_id": leader, "instance_id": None, "generation": 1, **more})  # type: ignore[arg-type]
     assert world.synced(world.ask(command)).error is error
+
+
+def test_a_generation_that_is_too_large_to_be_remembered_is_none() -> None:
+    world = World()
+    said = ("range", b"r" * (LARGEST_GROUP_BYTES // 2))
+    leader, follower = world.with_members(join(protocols=(said,)), join(protocols=(said,)))
+    waiting = world.sync(follower)
+    brought = world.sync(leader, {leader: b"1", follower: b"2"})
+    assert [world.synced(each).error for each in (waiting, brought)] == [ErrorCode.UNKNOWN_SERVER_ERROR] * 2
+    assert (world.state, world.facts, world.delay(SYNC)) == (PREPARING, [], None)
+    assert world.delay(SESSION, follower) == world.delay(SESSION, leader) == SESSION_MS
+    again = world.ask(join(follower))
+    world.leave((leader, None))
+    assert world.joined(again).generation == 2
+    assert world.synced(world.sync(follower, {follower: b"all"})).assignment == b"all", "one is not too large"
 
 
 def test_who_waits_for_its_assignment_when_a_rebalance_begins_joins_again() -> None:

@@ -16,11 +16,14 @@ from dualwrite.broker.core.group_commands import (
     TimerKind,
 )
 from dualwrite.broker.core.groups import Group, GroupState, Member
-from dualwrite.broker.facts.groups import GroupFact
+from dualwrite.broker.facts.groups import GroupFact, encode_fact
 from dualwrite.wire.error_codes import ErrorCode
 
 SHORTEST_WAIT_MS = 1_000
 """How long absent static members are waited for at least, whatever they say: not to try again at once for ever."""
+
+LARGEST_GROUP_BYTES = 16 * 1024 * 1024
+"""What a generation may take in the journal, where it is one record. Kafka's limit is the offsets topic's 1 MiB."""
 
 
 class GroupStep:
@@ -222,11 +225,22 @@ class GroupStep:
         self.group.syncing[member_id] = ticket
 
     def assign(self, assignments: dict[str, bytes]) -> None:
-        """The leader has decided: the generation is complete. Who is not in ``assignments`` gets nothing."""
+        """The leader has decided: the generation is complete. Who is not in ``assignments`` gets nothing.
+
+        A generation that is too large to be remembered is none: everybody is told, and may join again (Kafka:
+        resetAndPropagateAssignmentWithError).
+        """
         group = self.group
         group.members = {
             key: replace(member, assignment=assignments.get(key, b"")) for key, member in group.members.items()
         }
+        _, remembered = encode_fact(group.recorded())
+        if len(remembered or b"") > LARGEST_GROUP_BYTES:
+            for member_id in list(group.syncing):
+                self._release_sync(member_id, ErrorCode.UNKNOWN_SERVER_ERROR)
+                self.start_session(member_id)
+            self.rebalance_or_complete()
+            return
         group.move_to(GroupState.STABLE, self._now_ms)
         self.record()
         tickets, group.syncing = group.syncing, {}
