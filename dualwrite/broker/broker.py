@@ -135,7 +135,8 @@ async def _serve(options: BrokerOptions) -> None:
     if metrics is not None:
         await metrics.close()
     await flusher.close()
-    context.cluster.checkpoint()
+    with flusher.critical():  # it may be the first fsync of all
+        context.cluster.checkpoint()
 
 
 def _raise_limit_of_open_files() -> int:
@@ -221,8 +222,11 @@ def _clear_ready_file(path: Path) -> None:
 def _write_ready_file(path: Path, address: str) -> None:
     """In one step, so that whoever sees the file sees its line."""
     unfinished = path.with_name(path.name + ".tmp")
-    unfinished.write_text(address + "\n")
-    unfinished.replace(path)
+    try:
+        unfinished.write_text(address + "\n")
+        unfinished.replace(path)
+    except OSError as error:  # the disk may have become full since the trial
+        raise ConfigurationError(f"ready file {path}: {error.strerror}") from None
 
 
 @contextmanager

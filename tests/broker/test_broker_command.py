@@ -1,6 +1,8 @@
 """``dualwrite broker``: its flags, its ready file, its one line for every mistake, and its clean stop."""
 
 import os
+import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -10,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from dualwrite.broker.broker import _write_ready_file
 from dualwrite.broker.embedded import EmbeddedBroker
+from dualwrite.broker.runtime.flusher import STOP_EXIT_CODE
 from dualwrite.errors import ConfigurationError
 from dualwrite.wire.apis import ApiKey
 from dualwrite.wire.error_codes import ErrorCode
@@ -277,6 +281,12 @@ def test_a_ready_file_that_cannot_be_written_is_named_before_anything_starts(tmp
     assert f"ready file {tmp_path}: " in refused(*in_directory(tmp_path / "data"), "--ready-file", str(tmp_path))
 
 
+def test_a_ready_file_that_cannot_be_written_any_more_is_named(tmp_path: Path) -> None:
+    ready = tmp_path / "gone" / "ready"
+    with pytest.raises(ConfigurationError, match=re.escape(f"ready file {ready}: No such file or directory")):
+        _write_ready_file(ready, "127.0.0.1:1")
+
+
 def test_a_log_that_cannot_be_opened_is_named(broker: EmbeddedBroker, tmp_path: Path) -> None:
     with RawClient(broker.bootstrap_servers) as client:
         topic = new_topic(client)
@@ -310,6 +320,16 @@ def test_a_signal_stops_it_cleanly(start: Start, number: int) -> None:
     assert "Traceback" not in broker.log.read_text()
     with RawClient(start().address) as client:
         assert read_all(client, topic) == [b"v"]
+
+
+def test_a_stop_that_cannot_bring_everything_to_the_disk_says_so(start: Start, tmp_path: Path) -> None:
+    broker = start("--durability", "os")
+    with RawClient(broker.address) as client:
+        topic = new_topic(client)
+        produce(client, topic, batch([b"v"]))
+    shutil.rmtree(tmp_path / "data" / f"{topic}-0")
+    assert broker.end() == STOP_EXIT_CODE
+    assert "the broker stops: [Errno 2] No such file or directory" in broker.log.read_text()
 
 
 def test_a_fetch_that_waits_is_answered_at_once_when_it_stops(start: Start) -> None:
