@@ -8,6 +8,7 @@ kept record by record, to be compared with what was sent.
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 from dualwrite.broker.core.commands import (
@@ -52,18 +53,34 @@ TV2_VERSIONS = Versions(
     {"transaction.version": 2},
     1,
 )
-FINE, NOT_SENT, NOT_ANSWERED, LATE, LATER, BEFORE_AN_END, LEADER_MOVES, COORDINATOR_MOVES, MARKERS_LATE = range(9)
-"""What can become of a request: nothing; the connection breaks before it arrives, or before the answer does; the
-connection breaks, and it arrives some requests later, or just before the next EndTxn; the leader or the coordinator
-moves before it arrives; the coordinator answers before it writes its markers, as Apache Kafka does."""
+
+
+class Fate(Enum):
+    """What can become of a request."""
+
+    FINE = "nothing else"
+    NOT_SENT = "the connection breaks before it arrives"
+    NOT_ANSWERED = "the connection breaks before the answer arrives"
+    LATE = "the connection breaks, and it arrives after one other"
+    LATER = "the connection breaks, and it arrives after five others"
+    BEFORE_AN_END = "the connection breaks, and it arrives just before the next EndTxn"
+    LEADER_MOVES = "the leader moves before it arrives"
+    COORDINATOR_MOVES = "the coordinator moves before it arrives"
+    MARKERS_LATE = "the coordinator answers before it writes its markers, as Apache Kafka does"
+    REFUSED = "the transaction is refused"
+    BUSY = "the leader cannot take it now"
+
+
+_OF_ALL = (Fate.FINE, Fate.NOT_SENT, Fate.NOT_ANSWERED, Fate.LATE, Fate.LATER, Fate.BEFORE_AN_END)
 FATES = {
-    ApiKey.PRODUCE: (FINE, NOT_SENT, NOT_ANSWERED, LATE, LATER, BEFORE_AN_END, LEADER_MOVES),
-    ApiKey.END_TXN: (FINE, NOT_SENT, NOT_ANSWERED, LATE, LATER, BEFORE_AN_END, COORDINATOR_MOVES, MARKERS_LATE),
-    ApiKey.INIT_PRODUCER_ID: (FINE, NOT_SENT, NOT_ANSWERED, LATE, LATER, BEFORE_AN_END, COORDINATOR_MOVES),
-    ApiKey.TXN_OFFSET_COMMIT: (FINE, NOT_SENT, NOT_ANSWERED, LATE, LATER, BEFORE_AN_END),
+    ApiKey.PRODUCE: (*_OF_ALL, Fate.LEADER_MOVES, Fate.REFUSED, Fate.BUSY),
+    ApiKey.END_TXN: (*_OF_ALL, Fate.COORDINATOR_MOVES, Fate.MARKERS_LATE),
+    ApiKey.INIT_PRODUCER_ID: (*_OF_ALL, Fate.COORDINATOR_MOVES),
+    ApiKey.TXN_OFFSET_COMMIT: _OF_ALL,
 }
-_LATENESS = {LATE: 1, LATER: 5, BEFORE_AN_END: None}
+_LATENESS = {Fate.LATE: 1, Fate.LATER: 5, Fate.BEFORE_AN_END: None}
 """How many other requests arrive before a late one."""
+_REFUSALS = {Fate.REFUSED: ErrorCode.TRANSACTION_ABORTABLE, Fate.BUSY: ErrorCode.NOT_ENOUGH_REPLICAS}
 
 
 @dataclass
@@ -122,21 +139,21 @@ class SimulatedCluster:
 
     def arrive(self, endpoint: Endpoint, request: Request) -> Message | None:
         """A request is sent; its answer, or None if the connection breaks."""
-        options = FATES.get(request.api_key, (FINE,))
-        fate = options[self.fate(len(options))] if len(options) > 1 else FINE
+        options = FATES.get(request.api_key, (Fate.FINE,))
+        fate = options[self.fate(len(options))] if len(options) > 1 else Fate.FINE
         self.seen.add((request.api_key, fate))
         self._arrive_late(request.api_key is ApiKey.END_TXN)
-        if fate == NOT_SENT:
+        if fate is Fate.NOT_SENT:
             return None
         if fate in _LATENESS:
             self._late.append((_LATENESS[fate], endpoint, request))
             return None
-        if fate == LEADER_MOVES:
+        if fate is Fate.LEADER_MOVES:
             self.leader = 1 - self.leader
-        if fate == COORDINATOR_MOVES:
+        if fate is Fate.COORDINATOR_MOVES:
             self.coordinator = 1 - self.coordinator
         answer = self._handle(endpoint, request, fate)
-        return None if fate == NOT_ANSWERED else answer
+        return None if fate is Fate.NOT_ANSWERED else answer
 
     def quiesce(self) -> None:
         """What is late arrives, and markers are written."""
@@ -148,7 +165,7 @@ class SimulatedCluster:
         late, self._late = self._late, []
         for left, endpoint, request in late:
             if is_end if left is None else left <= 0:
-                answer = self._handle(endpoint, request, FINE)
+                answer = self._handle(endpoint, request, Fate.FINE)
                 self.seen.add((request.api_key, "late", self._outcome(request.api_key, answer)))
             else:
                 self._late.append((None if left is None else left - 1, endpoint, request))
@@ -163,13 +180,14 @@ class SimulatedCluster:
 
     # --- the brokers
 
-    def _handle(self, endpoint: Endpoint, request: Request, fate: int) -> Message:
+    def _handle(self, endpoint: Endpoint, request: Request, fate: Fate) -> Message:
         self.requests.append(request.api_key)
         message = request.message
         body = message.encode(version=request.version)
         message = read_body(APIS[request.api_key].request, request.version, body, 0)
         refusals = self.refusals.get(request.api_key)
         refusal = refusals.popleft() if refusals else ErrorCode.NONE
+        refusal = _REFUSALS.get(fate, refusal)
         node = NODES.index(endpoint)
         if request.api_key is ApiKey.METADATA:
             answer = self._metadata(message)
@@ -306,14 +324,14 @@ class SimulatedCluster:
             ongoing_txn_producer_epoch=reply.ongoing.epoch,
         )
 
-    def _end(self, request: Message, refusal: ErrorCode, fate: int) -> Message:
+    def _end(self, request: Message, refusal: ErrorCode, fate: Fate) -> Message:
         command = EndTransaction(
             request.transactional_id,
             ProducerIdentity(request.producer_id, request.producer_epoch),
             Marker.COMMIT if request.committed else Marker.ABORT,
             TransactionVersion.TV2,
         )
-        reply = Reply(refusal) if refusal else self._execute(command, markers_late=fate == MARKERS_LATE)
+        reply = Reply(refusal) if refusal else self._execute(command, markers_late=fate is Fate.MARKERS_LATE)
         return APIS[ApiKey.END_TXN].response(
             throttle_time_ms=0,
             error_code=reply.error,

@@ -15,18 +15,27 @@ from dualwrite.client.calls import Call, CommittedOffset, GroupMember, init_call
 from dualwrite.client.engine_types import EngineSettings
 from dualwrite.client.machine import Ended, Machine
 from dualwrite.client.sender import Batch, Sender
+from dualwrite.client.verbs import State
 from dualwrite.errors import FencedError, KafkaUnavailableError, PrepareFailedError
 from dualwrite.ids import MAX_PRODUCER_EPOCH, PreparedTxnState, ProducerIdentity, TopicPartition
 from dualwrite.records.control import Marker
 from dualwrite.wire.apis import ApiKey, Message
 from dualwrite.wire.error_codes import ErrorCode
 from tests.exploring import Chooser, every_run
-from tests.unit.simulated_cluster import FATES, SimulatedCluster, SimulatedDriver
+from tests.unit.simulated_cluster import FATES, Fate, SimulatedCluster, SimulatedDriver
 from tests.unit.transactions import recorded
 
 PARTITIONS = 2
 UNITS = 2
-CRASHES = ("none", "before prepare", "after prepare", "after the decision")
+ENDS = (
+    "committed",
+    "aborted before prepare",
+    "aborted after prepare",
+    "crash before prepare",
+    "crash after prepare",
+    "crash after the decision",
+)
+"""How a unit of work ends, if nothing else happens to it."""
 
 
 class Application:
@@ -43,7 +52,7 @@ class Application:
     def started(self) -> SimulatedDriver:
         """A new process, which recovers what the one before left, and again if it is disturbed."""
         while True:
-            driver = SimulatedDriver(self.cluster)
+            driver = SimulatedDriver(self.cluster, batch_records=1)
             try:
                 driver.init(keep=True)
                 self.seen.add(("kept", bool(driver.engine.kept)))
@@ -60,29 +69,45 @@ class Application:
         self.driver = self.started()
 
     def work(self, unit: int) -> None:
-        """One unit of work; an application that gets an error drops the producer and recovers."""
-        crash = CRASHES[self.chooser.choose(len(CRASHES))]
+        """One unit of work; an application that gets an error aborts, or drops the producer and recovers."""
+        ends = ENDS[self.chooser.choose(len(ENDS))]
+        self.seen.add(ends)
         driver = self.driver
         try:
-            for partition in range(PARTITIONS):
-                if not partition:
-                    driver.begin(b"%d a" % unit, partition=0)
-                else:
-                    driver.produce(b"%d b" % unit, b"%d c" % unit, partition=partition)
+            driver.begin()
             offsets = [CommittedOffset("in", 0, unit)]
             driver.run(driver.engine.send_offsets_to_transaction(offsets, GroupMember("g"), driver.now))
-            if crash == "before prepare":
-                return self.restart(crash)
+            driver.produce(b"%d a" % unit, partition=0)
+            driver.produce(b"%d b" % unit, b"%d c" % unit, partition=1)
+            if ends.endswith("before prepare"):
+                driver.turn()  # what is full is sent
+                self.give_up(ends)
+                return
             state = driver.prepare()
-            if crash == "after prepare":
-                return self.restart(crash)
+            self.seen.add(driver.engine.state)
+            if ends.endswith("after prepare"):
+                self.give_up(ends)
+                return
             self.row = state
             self.decided.append(unit)
-            if crash == "after the decision":
-                return self.restart(crash)
+            if ends == "crash after the decision":
+                self.restart(ends)
+                return
             assert driver.complete(state) is Ended.COMMITTED
         except (FencedError, KafkaUnavailableError, PrepareFailedError) as error:
-            self.restart(type(error).__name__)
+            self.seen.add(driver.engine.state)
+            self.seen.add(type(error).__name__)
+            self.give_up("aborted" if driver.engine.state is State.ABORTABLE else "crash")
+
+    def give_up(self, how: str) -> None:
+        """The process aborts what it has begun, or dies; it dies too if it cannot abort."""
+        if how.startswith("aborted"):
+            try:
+                self.seen.add(self.driver.abort())
+                return
+            except FencedError:
+                self.seen.add("fenced while aborting")
+        self.restart(how)
 
     def check(self) -> None:
         """Everything is over: what is there is what was decided."""
@@ -114,7 +139,7 @@ def search(faults: int, seen: set[Any], epoch: int | None = None) -> int:
     return every_run(scenario, faults)
 
 
-def fates_of(*keys: ApiKey) -> set[tuple[ApiKey, int]]:
+def fates_of(*keys: ApiKey) -> set[tuple[ApiKey, Fate]]:
     return {(key, fate) for key in keys for fate in FATES[key]}
 
 
@@ -122,8 +147,18 @@ def test_with_one_fault_every_decided_unit_is_there_once_and_no_other() -> None:
     seen: set[Any] = set()
     assert search(1, seen) > 50
     assert fates_of(*FATES) <= seen
-    assert {*CRASHES[1:], ("kept", True), ("completed", Ended.COMMITTED), ("completed", Ended.ABORTED)} <= seen
-    assert {"duplicate", "concurrent", "FencedError"} <= seen
+    assert {
+        *ENDS,
+        State.PREPARED,
+        State.ABORTABLE,
+        State.FAILED,
+        Ended.ABORTED,
+        ("kept", True),
+        ("completed", Ended.COMMITTED),
+        ("completed", Ended.ABORTED),
+    } <= seen
+    assert {"duplicate", "concurrent", "FencedError", "PrepareFailedError"} <= seen
+    assert (ApiKey.PRODUCE, "answered", ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER) in seen
     assert (ApiKey.PRODUCE, "answered", ErrorCode.NOT_LEADER_OR_FOLLOWER) in seen
     assert (ApiKey.END_TXN, "answered", ErrorCode.NOT_COORDINATOR) in seen
     assert (ApiKey.END_TXN, "late", ErrorCode.NONE) in seen
