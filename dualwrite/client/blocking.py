@@ -53,7 +53,8 @@ class BlockingDriver:
         self._looked_at = clock()
 
     def wait(self, operation: Operation) -> Any:
-        """Do what the engine says until ``operation`` is done; its outcome, or its error raised.
+        """Do what the engine says until ``operation`` is done; its outcome, or its error raised. What the engine would
+        do then is left to the next call: it may as well be asked when there is more to say.
 
         Interrupted in the middle, by a signal's exception, the operation stays unfinished, and every connection is
         closed: nobody knows how much of a request was written.
@@ -63,10 +64,10 @@ class BlockingDriver:
             if now - self._looked_at > _LOOK_AFTER:
                 self._select(0)
                 self._expire(now)
-            now = self._step()
             while not operation.is_done:
-                self._await_event(now)
                 now = self._step()
+                if not operation.is_done:
+                    self._await_event(now)
         except BaseException:
             self._drop_all()
             raise

@@ -64,9 +64,11 @@ def test_a_question_on_an_open_connection_is_one_send_and_one_receive(monkeypatc
         counting = CountingSocket(link.socket)
         monkeypatch.setattr(link, "socket", counting)
         monkeypatch.setattr(driver._selector, "select", lambda *_: pytest.fail("the selector was asked"))
+        steps = engine.steps
         for number in range(10):
             driver.wait(engine.ask((broker.endpoint, end_txn(number))))
         assert counting.called == ["send", "recv"] * 10
+        assert engine.steps - steps == 10, "an engine is not asked when there is nothing to say"
         assert [answer.producer_id for answer in engine.events("answered")] == list(range(10))
 
 

@@ -1,5 +1,6 @@
 """TLS and every SASL mechanism against a real Apache Kafka."""
 
+import asyncio
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from dualwrite.client.async_producer import AsyncTwoPhaseProducer
 from dualwrite.client.connection import BrokerConnection
 from dualwrite.client.native_config import NativeConfig
 from dualwrite.client.producer import TwoPhaseProducer
@@ -130,6 +132,28 @@ def test_a_producer_goes_on_for_longer_than_its_authentication(kafka: SecureKafk
             producer.produce(topic, str(written), "key")
             producer.commit_transaction()
             written += 1
+    read = eventually(lambda: consume(kafka.bootstrap_servers, topic)[0], lambda values: len(values) == written)
+    assert read == [b"%d" % number for number in range(written)]
+
+
+def test_a_producer_under_asyncio_goes_on_for_longer_than_its_authentication(kafka: SecureKafka) -> None:
+    warm_up(kafka.bootstrap_servers)
+    topic = unique("topic")
+    config = kafka.config | with_password("SCRAM-SHA-512") | {"transactional.id": unique("id")}
+
+    async def write() -> int:
+        written = 0
+        async with AsyncTwoPhaseProducer(config | {"transaction.two.phase.commit.enable": False}) as producer:
+            await producer.init_transactions()
+            deadline = time.monotonic() + 1.5 * SESSION_MS / 1000
+            while time.monotonic() < deadline:
+                await producer.begin_transaction()
+                await producer.produce(topic, str(written), "key")
+                await producer.commit_transaction()
+                written += 1
+        return written
+
+    written = asyncio.run(write())
     read = eventually(lambda: consume(kafka.bootstrap_servers, topic)[0], lambda values: len(values) == written)
     assert read == [b"%d" % number for number in range(written)]
 
