@@ -1,6 +1,7 @@
 """Transactional producers on a cluster that loses nodes and answers: each works in a thread of its own through the
 coordinator's KafkaParticipant, as the recipe does, and writes down what it was told."""
 
+import asyncio
 import threading
 import time
 from collections import Counter
@@ -9,6 +10,7 @@ from contextlib import contextmanager, suppress
 from enum import Enum
 from typing import Any
 
+from dualwrite.client import AsyncTwoPhaseProducer, TwoPhaseProducer
 from dualwrite.coordinator.librdkafka import LibrdkafkaProducer
 from dualwrite.coordinator.participants import KafkaParticipant
 from dualwrite.errors import DualWriteError, KafkaUnavailableError, PrepareFailedError
@@ -26,7 +28,7 @@ FAILOVER_SECONDS = 40.0
 HASTE_SECONDS = 0.8
 """Less than a failover takes: who waits no longer does not learn what became of a commit."""
 
-_PAUSE_SECONDS = 0.004
+_PAUSE_SECONDS = 0.025
 """Between two units, so that the nodes that start have a processor too."""
 
 
@@ -34,6 +36,56 @@ def librdkafka(servers: str) -> Make:
     """Makes participants on confluent-kafka (TV1)."""
     settings = {"bootstrap.servers": servers, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100}
     return lambda name: LibrdkafkaProducer({**settings, "transactional.id": name})
+
+
+def native(servers: str, delivery_seconds: float = FAILOVER_SECONDS) -> Make:
+    """Makes native producers (TV2) in two-phase commit.
+
+    :param delivery_seconds: how long anything may take before the producer gives up.
+    """
+    settings = {**_native_settings(servers), "delivery.timeout.ms": int(delivery_seconds * 1000)}
+    return lambda name: _Native({**settings, "transactional.id": name})
+
+
+def asynchronous(servers: str) -> Make:
+    """Makes native producers under asyncio, whose transactions expire in time as any other client's do."""
+    settings = {
+        **_native_settings(servers),
+        "delivery.timeout.ms": int(FAILOVER_SECONDS * 1000),
+        "transaction.two.phase.commit.enable": False,
+        "transaction.timeout.ms": int(FAILOVER_SECONDS * 1000),
+    }
+    return lambda name: _Asynchronous({**settings, "transactional.id": name})
+
+
+def _native_settings(servers: str) -> dict[str, Any]:
+    return {"bootstrap.servers": servers, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100}
+
+
+class _Native(TwoPhaseProducer):
+    """As a participant."""
+
+    is_reusable = True
+
+
+class _Asynchronous:
+    """As a participant, in an event loop of its own that runs while a verb does."""
+
+    is_reusable = True
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._producer = AsyncTwoPhaseProducer(config)
+
+    def __getattr__(self, verb: str) -> Callable[..., Any]:
+        method = getattr(self._producer, verb)
+        return lambda *arguments, **options: self._loop.run_until_complete(method(*arguments, **options))
+
+    def close(self) -> None:
+        try:
+            self._loop.run_until_complete(self._producer.close())
+        finally:
+            self._loop.close()
 
 
 class Step(Enum):

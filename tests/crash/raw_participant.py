@@ -12,7 +12,7 @@ from dualwrite.wire.error_codes import ErrorCode
 from tests.broker.calls import end, identity, init, produce, tx_batch
 from tests.broker.raw import RawClient
 from tests.conformance.kafka_cluster import KafkaCluster
-from tests.crash.cluster_producers import FAILOVER_SECONDS, HASTE_SECONDS, Make
+from tests.crash.cluster_producers import FAILOVER_SECONDS, Make
 
 PASSING = frozenset(
     {
@@ -38,8 +38,6 @@ def raw(cluster: KafkaCluster, ports: dict[int, int], kind: "type[RawParticipant
 
 class RawParticipant(KafkaParticipant):
     """Sends a transaction's records when it is prepared, and the same bytes again until they are acknowledged."""
-
-    patience = FAILOVER_SECONDS
 
     def __init__(self, cluster: KafkaCluster, ports: dict[int, int], name: str) -> None:
         self._cluster = cluster
@@ -115,7 +113,7 @@ class RawParticipant(KafkaParticipant):
     def _persist(
         self, whose: TopicPartition | None, find: Callable[[], int], call: Callable[[RawClient], Message]
     ) -> Message:
-        deadline = time.monotonic() + self.patience
+        deadline = time.monotonic() + FAILOVER_SECONDS
         while time.monotonic() < deadline:
             if whose not in self._nodes:
                 self._nodes[whose] = find()
@@ -137,12 +135,6 @@ class RawParticipant(KafkaParticipant):
 
     def loses(self, error: OSError) -> None:
         """A connection was lost with a request under way. Nothing to do: it is sent again."""
-
-
-class Hasty(RawParticipant):
-    """Has not the patience for a failover."""
-
-    patience = HASTE_SECONDS
 
 
 class Delivered:

@@ -15,8 +15,8 @@ from dualwrite.wire.apis import ApiKey
 from tests.conformance.kafka_cluster import KafkaCluster
 from tests.crash.broker_history import Fate
 from tests.crash.cluster_experiment import Event, Experiment, Kill
-from tests.crash.cluster_producers import ClusterWorker, Decision, Step, librdkafka
-from tests.crash.raw_participant import Believing, Doubting, Hasty, RawParticipant, Resending, Tearing, raw
+from tests.crash.cluster_producers import HASTE_SECONDS, ClusterWorker, Decision, Step, asynchronous, librdkafka, native
+from tests.crash.raw_participant import Believing, Doubting, RawParticipant, Resending, Tearing, raw
 from tests.crash.wire_tap import Fault, Lost, Tap, nothing
 
 pytestmark = [pytest.mark.slow, pytest.mark.jvm, pytest.mark.crash]
@@ -51,8 +51,9 @@ def test_nothing_that_was_told_is_untrue_after_leaders_and_coordinators_were_kil
     cluster, tap = world
     makes = {
         "librdkafka": librdkafka(cluster.bootstrap_servers),
-        "raw": raw(cluster, tap.ports),
-        "hasty": raw(cluster, tap.ports, Hasty),
+        "native": native(cluster.bootstrap_servers),
+        "asynchronous": asynchronous(cluster.bootstrap_servers),
+        "hasty": native(cluster.bootstrap_servers, HASTE_SECONDS),
     }
     experiment = Experiment(cluster, tap, makes, seed=1)
     patient = [name for name in makes if name != "hasty"]
@@ -67,7 +68,6 @@ def test_nothing_that_was_told_is_untrue_after_leaders_and_coordinators_were_kil
             experiment.kills(patient[index % len(patient)], kill)
         for lost in Lost:
             experiment.kills("hasty", Kill(ApiKey.END_TXN, lost))
-        experiment.kills_a_leader_at(Step.PRODUCED)
         experiment.kills_a_leader_at(Step.PREPARED)
         experiment.kills_the_coordinator_at(Step.PREPARED)
 

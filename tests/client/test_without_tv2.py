@@ -1,0 +1,62 @@
+"""On a cluster of the older transaction protocol the native producer says what does work there, and that works."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dualwrite.client import AsyncTwoPhaseProducer, TwoPhaseProducer
+from dualwrite.coordinator.librdkafka import LibrdkafkaProducer
+from dualwrite.errors import ConfigurationError
+from tests.broker.calls import new_topic
+from tests.broker.consumers import consume
+from tests.broker.raw import RawClient
+from tests.conformance.apache_kafka import ApacheKafka
+
+pytestmark = [pytest.mark.slow, pytest.mark.jvm]
+
+SETTINGS = {"transaction.two.phase.commit.enable": "true", "transaction.max.timeout.ms": "2147483647"}
+
+
+@pytest.fixture(scope="module", params=[0, 1])
+def older_kafka(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
+    """An Apache Kafka whose transaction.version is below 2."""
+    home: Path = tmp_path_factory.mktemp("kafka")
+    with ApacheKafka(home, SETTINGS, features={"transaction.version": request.param}) as running:
+        yield running
+
+
+@pytest.fixture
+def config(older_kafka: ApacheKafka) -> dict[str, Any]:
+    return {"bootstrap.servers": older_kafka.bootstrap_servers, "transactional.id": "older"}
+
+
+REFUSAL = r'transaction\.version is [01] .* use producer="librdkafka"'
+
+
+def test_the_native_producer_names_the_other(config: dict[str, Any]) -> None:
+    with TwoPhaseProducer(config) as producer, pytest.raises(ConfigurationError, match=REFUSAL):
+        producer.init_transactions()
+
+
+def test_so_it_does_under_asyncio(config: dict[str, Any]) -> None:
+    async def init() -> None:
+        async with AsyncTwoPhaseProducer(config) as producer:
+            await producer.init_transactions()
+
+    with pytest.raises(ConfigurationError, match=REFUSAL):
+        asyncio.run(init())
+
+
+def test_the_other_works_there(older_kafka: ApacheKafka, config: dict[str, Any]) -> None:
+    with RawClient(older_kafka.bootstrap_servers) as client:
+        topic = new_topic(client)
+    with closing(LibrdkafkaProducer(config)) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.produce(topic, b"v")
+        producer.complete_transaction(producer.prepare_transaction())
+    assert consume(older_kafka.bootstrap_servers, topic) == {0: [b"v"]}
