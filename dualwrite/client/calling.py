@@ -146,6 +146,8 @@ class Caller:
             if each.api_key is ApiKey.FIND_COORDINATOR:
                 self._looking_for.discard(each.about)
             elif self._call is not None and each.about is self._call:
+                if each.api_key is ApiKey.TXN_OFFSET_COMMIT:
+                    self._machine.stray_offsets.add(self._call.coordinator.key)
                 self._again(self._call, now, why)
 
     def _again(self, call: Call, now: float, why: str, pause: float = 0.0) -> None:

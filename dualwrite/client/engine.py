@@ -146,10 +146,17 @@ class Engine:
     def send_offsets_to_transaction(
         self, offsets: Sequence[CommittedOffset], member: GroupMember, now: float
     ) -> Operation:
-        """Commit a consumer group's offsets as part of the transaction. Result: None."""
+        """Commit a consumer group's offsets as part of the transaction. Result: None.
+
+        Of one group a second time only if the first can't come late: nothing but its transaction tells a broker which
+        of two is the newer.
+        """
         self._start(Verb.SEND_OFFSETS)
         operation = self._run().operation
-        if offsets:
+        if offsets and member.group_id in self._machine.stray_offsets:
+            what = f"offsets of group {member.group_id}: some that were sent before may still be under way"
+            self._doom(PrepareFailedError(f"{what}; abort"), Cost.TRANSACTION)
+        elif offsets:
             self._machine.has_content = True
             identity = self._machine.identity
             call = offsets_call(self._settings, identity, offsets, member, lambda _answer: self._finish(None))

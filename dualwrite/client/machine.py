@@ -193,6 +193,8 @@ class Machine:
         """True once a record or an offset belongs to the transaction."""
         self.may_be_open = False
         """True once something was sent that may have begun the transaction on a broker."""
+        self.stray_offsets: set[str] = set()
+        """Groups of which a copy of the transaction's offsets may be under way still, on a connection that broke."""
         self._order = VerbOrder()
         self._aim = State.UNINITIALIZED
 
@@ -282,6 +284,7 @@ class Machine:
 
     def _forget(self) -> None:
         self.has_content = self.may_be_open = False
+        self.stray_offsets.clear()
         self.failure = None
 
 

@@ -26,7 +26,7 @@ from dualwrite.ids import MAX_PRODUCER_EPOCH, Anchor, PreparedTxnState, Producer
 from dualwrite.records.compression import Codec
 from dualwrite.wire.apis import ApiKey
 from dualwrite.wire.error_codes import ErrorCode
-from tests.unit.simulated_cluster import NODES, TV2_VERSIONS, TXN_ID, SimulatedCluster, SimulatedDriver
+from tests.unit.simulated_cluster import FATES, NODES, TV2_VERSIONS, TXN_ID, Fate, SimulatedCluster, SimulatedDriver
 from tests.unit.transactions import recorded
 
 T0 = TopicPartition("t", 0)
@@ -201,6 +201,24 @@ def test_offsets_join_the_transaction_by_being_committed() -> None:
     driver.complete(state)
     assert driver.cluster.requests == [ApiKey.FIND_COORDINATOR, ApiKey.TXN_OFFSET_COMMIT, ApiKey.END_TXN]
     assert driver.cluster.offsets == [(state.producer, "in", 42)]
+
+
+def test_offsets_that_may_come_late_never_overtake_newer_ones() -> None:
+    driver = ready()
+    driver.begin()
+    fates = FATES[ApiKey.TXN_OFFSET_COMMIT]
+    losing = [fates.index(Fate.NOT_ANSWERED)]
+    driver.cluster.fate = lambda options: losing.pop() if losing and options == len(fates) else 0
+    driver.run(driver.engine.send_offsets_to_transaction([CommittedOffset("in", 0, 5)], MEMBER, driver.now))
+    assert driver.cluster.requests.count(ApiKey.TXN_OFFSET_COMMIT) == 2
+    other = GroupMember("another group")
+    driver.run(driver.engine.send_offsets_to_transaction([CommittedOffset("in", 0, 1)], other, driver.now))
+    with pytest.raises(PrepareFailedError, match="group g: some that were sent before may still be under way"):
+        driver.run(driver.engine.send_offsets_to_transaction([CommittedOffset("in", 0, 9)], MEMBER, driver.now))
+    assert driver.abort() is Ended.ABORTED
+    driver.begin()
+    driver.run(driver.engine.send_offsets_to_transaction([CommittedOffset("in", 0, 9)], MEMBER, driver.now))
+    assert driver.commit() is Ended.COMMITTED
 
 
 def test_no_offsets_are_no_request() -> None:
