@@ -295,7 +295,7 @@ async def _simulate(rng: random.Random, durable: bool) -> History:
     return history
 
 
-class _MortalFlusher(Flusher):
+class MortalFlusher(Flusher):
     """Nobody is told anything once the disk has stopped: where that is a process's end, no other task of it goes on."""
 
     def __init__(self, files: StoppableFiles, durable: bool) -> None:
@@ -309,7 +309,7 @@ class _MortalFlusher(Flusher):
 
 
 async def _opened(files: StoppableFiles, rng: random.Random, durable: bool) -> Rooms:
-    return await Rooms(files, _MortalFlusher(files, durable), rng=rng).with_topic()
+    return await Rooms(files, MortalFlusher(files, durable), rng=rng).with_topic()
 
 
 async def _live(files: StoppableFiles, history: History, rng: random.Random, durable: bool) -> None:

@@ -236,6 +236,7 @@ class Rooms:
         rng: random.Random | None = None,
         group_settings: GroupSettings | None = None,
     ) -> None:
+        self.files = files
         self.flusher = flusher or Flusher(durable=True, on_failure=never)
         self.clock = clock or FakeClock()
         entropy = SeededEntropy(rng or random.Random(1))
