@@ -10,14 +10,25 @@ from typing import NamedTuple
 
 import pytest
 
+from dualwrite.client.sender import Sender
 from dualwrite.ids import TopicPartition
 from dualwrite.wire.apis import ApiKey
 from tests.conformance.kafka_cluster import KafkaCluster
 from tests.crash.broker_history import Fate
 from tests.crash.cluster_experiment import Event, Experiment, Kill
-from tests.crash.cluster_producers import HASTE_SECONDS, ClusterWorker, Decision, Step, asynchronous, librdkafka, native
+from tests.crash.cluster_producers import (
+    HASTE_SECONDS,
+    ClusterWorker,
+    Decision,
+    Make,
+    Step,
+    asynchronous,
+    librdkafka,
+    native,
+)
 from tests.crash.raw_participant import Believing, Doubting, RawParticipant, Resending, Tearing, raw
 from tests.crash.wire_tap import Fault, Lost, Tap, nothing
+from tests.unit.test_client_engine_search import forgetful
 
 pytestmark = [pytest.mark.slow, pytest.mark.jvm, pytest.mark.crash]
 
@@ -104,7 +115,7 @@ class Control(NamedTuple):
     step: Step
     api: ApiKey
     lost: Lost
-    kind: type[RawParticipant]
+    kind: type[RawParticipant] = RawParticipant
     worker: type[ClusterWorker] = Committing
     anomaly: str = ""
 
@@ -123,15 +134,26 @@ class Control(NamedTuple):
     ids=lambda control: f"{control.kind.__name__}-{control.worker.__name__}-{control.lost.value}",
 )
 def test_the_same_loss_harms_only_those_who_break_the_protocol(world: World, control: Control) -> None:
-    cluster, tap = world
     name = f"{control.kind.__name__}-{control.worker.__name__}"
-    makes = {name: raw(cluster, tap.ports, control.kind)}
-    experiment = Experiment(cluster, tap, makes, worker=control.worker)
-    with experiment.running():
-        with experiment.stage.holding(control.step):
-            fault = tap.arm(Fault(control.api, control.lost, name, nothing))
-        fault.wait()
-        experiment.everybody_gets_on()
-    found = experiment.judge()
+    found = found_after(world, name, raw(world.cluster, world.tap.ports, control.kind), control)
     assert bool(found) == bool(control.anomaly), found
     assert all(anomaly.startswith(control.anomaly) for anomaly in found), found
+
+
+def test_a_native_producer_that_forgets_a_sequence_is_found_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Sender, "send_again", forgetful)
+    control = Control(Step.PRODUCED, ApiKey.PRODUCE, Lost.ANSWER)
+    found = found_after(world, "forgetful", native(world.cluster.bootstrap_servers), control)
+    assert found
+    assert all(anomaly.startswith("duplicate") for anomaly in found), found
+
+
+def found_after(world: World, name: str, make: Make, control: Control) -> list[str]:
+    """The anomalies after the one loss of ``control``."""
+    experiment = Experiment(world.cluster, world.tap, {name: make}, worker=control.worker)
+    with experiment.running():
+        with experiment.stage.holding(control.step):
+            fault = world.tap.arm(Fault(control.api, control.lost, name, nothing))
+        fault.wait()
+        experiment.everybody_gets_on()
+    return experiment.judge()
