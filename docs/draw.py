@@ -9,9 +9,9 @@ from pathlib import Path
 
 from dualwrite.broker.api import api_versions
 from dualwrite.broker.api.routes import MODULES, ROUTES
-from dualwrite.broker.config import SETTINGS, Setting
+from dualwrite.broker.core.broker_settings import SETTINGS
 from dualwrite.broker.core.groups import TRANSITIONS as GROUP_TRANSITIONS
-from dualwrite.broker.core.settings import ANYTHING
+from dualwrite.broker.core.settings import Setting
 from dualwrite.broker.core.topic_settings import DYNAMIC_DEFAULTS, TOPIC_SETTINGS, TopicSetting
 from dualwrite.broker.core.transactions import TRANSITIONS as TRANSACTION_TRANSITIONS
 from dualwrite.broker.metrics import METRICS, PREFIX
@@ -179,7 +179,7 @@ KIPS = [
     ("939", "two-phase commit", "all but the ACL operation TWO_PHASE_COMMIT: no ACLs yet"),
     ("966", "DescribeTopicPartitions", "all; no replicas, so none is eligible"),
     ("994", "ListTransactions by duration", "all"),
-    ("1030", "the least values of settings", "all for topics; log.segment.bytes of the broker may be smaller"),
+    ("1030", "the least values of settings", "all"),
     ("1142", "ListConfigResources", "all"),
     ("1152", "ListTransactions by pattern", "all"),
     ("1228", "WriteTxnMarkers says the transaction's version", "all"),
@@ -286,21 +286,18 @@ broker does not do is refused with the reason."""
 
 
 def _broker_row(name: str, setting: Setting) -> str:
-    of_topic = next((topic for topic, found in TOPIC_SETTINGS.items() if name in (b.name for b in found.broker)), None)
-    allowed = setting.expects if of_topic is None or name == "log.segment.bytes" else f"as a topic's `{of_topic}`"
+    allowed = _in_cell(setting.allowed)
     changed = "while it runs" if name in DYNAMIC_DEFAULTS else "at the start"
-    return f"| `{name}` | {_code(setting.default)} | {allowed} | {changed} | {setting.documentation} |"
+    return f"| `{name}` | {_code(setting.default or '')} | {allowed} | {changed} | {setting.documentation} |"
 
 
 def _topic_row(name: str, setting: TopicSetting) -> str:
-    rules = [
-        f"{_code(setting.default)} only: {rule.says}" if rule.just_one else rule.says.replace("|", "\\|")
-        for rule in setting.rules
-        if rule != ANYTHING
-    ]
-    allowed = "; ".join([setting.type.name, *rules])
-    brokers = ", ".join(f"`{source.name}`" for source in setting.broker)
+    allowed, brokers = _in_cell(setting.allowed), ", ".join(f"`{source.name}`" for source in setting.broker)
     return f"| `{name}` | {_code(setting.default)} | {allowed} | {brokers} | {setting.documentation} |"
+
+
+def _in_cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("*", "\\*")
 
 
 def producer_page() -> str:

@@ -71,6 +71,8 @@ def serve(options: BrokerOptions) -> None:
         made by another program, or a file cannot be opened or written.
     :raises CorruptLogError: if the data directory contradicts itself where it was already acknowledged.
     """
+    if options.metrics is not None:  # with a library that nobody else needs; if it is missing, nothing has begun yet
+        from dualwrite.broker import metrics_server  # noqa: F401
     with _exclusive(options.data_dir, _PREDECESSOR_SECONDS if options.embedded else 0):
         if options.ready_file is not None:
             _clear_ready_file(options.ready_file)
@@ -155,7 +157,7 @@ def _in_url(host: str) -> str:
 
 
 def _serve_metrics(address: tuple[str, int], context: BrokerContext) -> "MetricsServer":
-    from dualwrite.broker.metrics_server import MetricsServer  # a library that nobody else needs
+    from dualwrite.broker.metrics_server import MetricsServer
 
     metrics = MetricsServer(*address, context)
     logger.info("metrics at http://%s:%d/metrics", _in_url(address[0]), metrics.port)

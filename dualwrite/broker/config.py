@@ -1,193 +1,24 @@
 """The broker's settings, under Apache Kafka's names; ``--config key=value`` on the command line."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 
-from dualwrite.broker.core.cluster import MAX_PARTITIONS
+from dualwrite.broker.core.broker_settings import SETTINGS, WILDCARDS, advertised_address
 from dualwrite.broker.core.group_rules import GroupSettings
-from dualwrite.broker.core.settings import ConfigType
-from dualwrite.broker.core.topic_settings import TOPIC_SETTINGS, BrokerDefault, TopicConfigError, TopicSetting
+from dualwrite.broker.core.settings import SettingError
+from dualwrite.broker.core.topic_configs import broker_defaults, check_topic_config
+from dualwrite.broker.core.topic_settings import TOPIC_SETTINGS
 from dualwrite.broker.core.transaction_rules import TransactionSettings
 from dualwrite.broker.runtime.cluster import TopicSettings
 from dualwrite.broker.runtime.compaction import CleanerSettings
 from dualwrite.broker.runtime.offsets import OffsetSettings
 from dualwrite.errors import ConfigurationError
 
-_INT = 2**31 - 1
 DURABILITIES = ("fsync", "os")
-_WILDCARDS = ("0.0.0.0", "::")  # noqa: S104  named to be refused
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One setting: its default, how its text is read, what that may be, and what it means."""
-
-    default: str
-    parse: Callable[[str], object]
-    expects: str
-    documentation: str
-
-    @property
-    def kind(self) -> ConfigType:
-        """Its type, as clients are told it."""
-        value = self.parse(self.default)
-        if isinstance(value, bool):
-            return ConfigType.BOOLEAN
-        return ConfigType.LONG if isinstance(value, int) else ConfigType.STRING
-
-
-def _boolean(text: str) -> bool:
-    return {"true": True, "false": False}[text.lower()]
-
-
-def _at_least(minimum: int, most: int = 2**63 - 1) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        value = int(text)
-        if not minimum <= value <= most:
-            raise ValueError(text)
-        return value
-
-    return parse
-
-
-def _advertised(text: str) -> tuple[str, int] | None:
-    if not text:
-        return None
-    protocol, _, address = text.partition("://")
-    host, _, port = address.rpartition(":")
-    if protocol != "PLAINTEXT" or not host or not 0 < int(port) <= 65535:
-        raise ValueError(text)
-    return host, int(port)
-
-
-def _topic_default(name: str, setting: TopicSetting, source: BrokerDefault) -> Setting:
-    """The broker's setting ``source``, which gives the topics' setting ``name`` its default. Of several with the same
-    meaning the last has the default, and the others are empty unless they are set."""
-
-    def parse(text: str) -> object:
-        return setting.read(name, source.as_topics(text)) if text else None
-
-    default = ""
-    if source == setting.broker[-1]:
-        default = setting.default if source.factor == 1 else str(int(setting.default) // source.factor)
-    meaning = setting.documentation
-    if source.factor != 1:
-        meaning = f"{setting.broker[0].name} in {source.name.rpartition('.')[2]}, where that is not set."
-    return Setting(default, parse, f"what {name} of a topic may be", meaning)
-
-
-_SWITCH = "true or false"
-_ONE_NODE = "1, as there is one node"
-_ONE_PARTITION = "1: on one node more partitions would only mean more fsyncs"
-
-SETTINGS: Mapping[str, Setting] = {
-    **{
-        source.name: _topic_default(name, setting, source)
-        for name, setting in TOPIC_SETTINGS.items()
-        for source in setting.broker
-    },
-    "advertised.listeners": Setting(
-        "", _advertised, "PLAINTEXT://HOST:PORT",
-        "Where clients are told to connect, if not to the address that is listened on."),
-    "auto.create.topics.enable": Setting(
-        "true", _boolean, _SWITCH,
-        "Whether a topic that a client asks for or produces to is created."),
-    "log.cleaner.backoff.ms": Setting(
-        "15000", _at_least(1), "milliseconds",
-        "How long compaction waits until it looks again for something to do."),
-    "log.cleaner.dedupe.buffer.size": Setting(
-        "134217728", _at_least(1024), "a size of at least 1024 bytes",
-        "The memory in which a compaction remembers keys; a log with more is done in several passes."),
-    "log.cleaner.enable": Setting(
-        "true", _boolean, _SWITCH,
-        "Whether logs are compacted."),
-    "log.retention.check.interval.ms": Setting(
-        "300000", _at_least(1), "milliseconds",
-        "How long until the broker looks again for segments that retention removes."),
-    "group.initial.rebalance.delay.ms": Setting(
-        "3000", _at_least(0, _INT), "milliseconds",
-        "How long the first member of an empty group waits for others; 0 in tests: it waits for nobody."),
-    "group.max.session.timeout.ms": Setting(
-        "1800000", _at_least(1, _INT), "milliseconds",
-        "The longest session timeout that a member may ask for."),
-    "group.max.size": Setting(
-        "2147483647", _at_least(1, _INT), "a number of members",
-        "The most members of a group."),
-    "group.min.session.timeout.ms": Setting(
-        "6000", _at_least(1, _INT), "milliseconds",
-        "The shortest session timeout that a member may ask for."),
-    "log.segment.bytes": Setting(
-        "1073741824", _at_least(1024), "a size of at least 1024 bytes",
-        "The size at which a segment is full, for topics that do not say."),
-    "producer.id.expiration.check.interval.ms": Setting(
-        "600000", _at_least(1), "milliseconds",
-        "How long until the broker looks again for producers that it forgets."),
-    "producer.id.expiration.ms": Setting(
-        "86400000", _at_least(1), "milliseconds",
-        "How long a partition remembers the last batches of a producer that is silent."),
-    "num.partitions": Setting(
-        "1", _at_least(1, MAX_PARTITIONS), f"a number from 1 to {MAX_PARTITIONS}",
-        "The partitions of a topic that is created without saying how many."),
-    "offset.metadata.max.bytes": Setting(
-        "4096", _at_least(0, _INT), "a size in bytes",
-        "The most text that may come with a committed offset."),
-    "offsets.retention.check.interval.ms": Setting(
-        "600000", _at_least(1), "milliseconds",
-        "How long until the broker looks again for offsets that it forgets."),
-    "offsets.retention.minutes": Setting(
-        "10080", _at_least(1, _INT), "minutes",
-        "How long the offsets of a group without members are kept."),
-    "offsets.topic.num.partitions": Setting(
-        "1", _at_least(1, 1), _ONE_PARTITION,
-        "The partitions of __consumer_offsets."),
-    "offsets.topic.replication.factor": Setting(
-        "1", _at_least(1, 1), _ONE_NODE,
-        "The replicas of __consumer_offsets."),
-    "offsets.topic.segment.bytes": Setting(
-        "4194304", _at_least(1024, 2**31 - 1), "a size of at least 1024 bytes",
-        "The size at which a segment of __consumer_offsets is full."),
-    "socket.request.max.bytes": Setting(
-        "104857600", _at_least(1024), "a size of at least 1024 bytes",
-        "The largest request; a connection that sends a larger one is closed."),
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms": Setting(
-        "10000", _at_least(1), "milliseconds",
-        "How long until the broker looks again for transactions that have timed out."),
-    "transaction.max.timeout.ms": Setting(
-        "900000", _at_least(1), "milliseconds",
-        "The longest transaction timeout that a producer may ask for."),
-    "transaction.partition.verification.enable": Setting(
-        "true", _boolean, _SWITCH,
-        "Whether a partition that a transaction has not named refuses its records."),
-    "transaction.remove.expired.transaction.cleanup.interval.ms": Setting(
-        "3600000", _at_least(1), "milliseconds",
-        "How long until the broker looks again for transactional ids that it forgets."),
-    "transaction.state.log.min.isr": Setting(
-        "1", _at_least(1, 1), _ONE_NODE,
-        "The replicas of __transaction_state that a write waits for."),
-    "transaction.state.log.num.partitions": Setting(
-        "1", _at_least(1, 1), _ONE_PARTITION,
-        "The partitions of __transaction_state."),
-    "transaction.state.log.replication.factor": Setting(
-        "1", _at_least(1, 1), _ONE_NODE,
-        "The replicas of __transaction_state."),
-    "transaction.state.log.segment.bytes": Setting(
-        "4194304", _at_least(1024, 2**31 - 1), "a size of at least 1024 bytes",
-        "The size at which a segment of __transaction_state is full."),
-    "transaction.two.phase.commit.enable": Setting(
-        "true", _boolean, _SWITCH,
-        "Whether producers may ask for two-phase commit: transactions that never time out."),
-    "transactional.id.expiration.ms": Setting(
-        "604800000", _at_least(1), "milliseconds",
-        "How long a transactional id that does nothing is remembered."),
-}  # fmt: skip
-"""Defaults are Kafka's, but for transaction.two.phase.commit.enable (docs/decisions/0004),
-offsets.topic.segment.bytes and transaction.state.log.segment.bytes (0007), and what is 1 on one node."""
-
-
 _OPTIONS = {"log.dir": "--data-dir", "log.dirs": "--data-dir", "listeners": "--listen"}
-_PAGE = "docs/reference/settings.md"
+_LIST = "dualwrite broker --list-config"
 
 
 def _unknown(key: str) -> str:
@@ -199,7 +30,7 @@ def _unknown(key: str) -> str:
         return f"unknown broker setting {key!r}: topics have it; their default is the broker's {topics.broker[0].name}"
     close = get_close_matches(key, SETTINGS, n=3)
     meant = f"; did you mean {', '.join(close)}?" if close else ";"
-    return f"unknown broker setting {key!r}{meant} {_PAGE} lists all"
+    return f"unknown broker setting {key!r}{meant} {_LIST} lists all"
 
 
 @dataclass(frozen=True)
@@ -235,7 +66,8 @@ class BrokerOptions:
                 raise ConfigurationError(_unknown(key))
         for key in SETTINGS:
             self._value(key)
-        if self.host in _WILDCARDS and self.advertised is None:
+        self._refuse_contradictions()
+        if self.host in WILDCARDS and self.advertised is None:
             raise ConfigurationError(
                 f"listening on {self.host}: clients cannot connect to that; say what they can connect to: "
                 "--config advertised.listeners=PLAINTEXT://HOST:PORT"
@@ -255,7 +87,7 @@ class BrokerOptions:
     def advertised(self) -> tuple[str, int] | None:
         """Host and port that clients are told to connect to, if not those that are listened on."""
         value = self._value("advertised.listeners")
-        return value if isinstance(value, tuple) else None
+        return advertised_address(value) if isinstance(value, list) else None
 
     @property
     def transactions(self) -> TransactionSettings:
@@ -299,15 +131,27 @@ class BrokerOptions:
             given=self.config,
         )
 
+    def _refuse_contradictions(self) -> None:
+        """Refuse settings with which no topic could be made, or no group be joined."""
+        try:
+            check_topic_config({}, broker_defaults(self.config))
+        except SettingError as error:
+            raise ConfigurationError(f"the broker's defaults for topics: {error}") from None
+        least, most = "group.min.session.timeout.ms", "group.max.session.timeout.ms"
+        if self.number(least) > self.number(most):
+            raise ConfigurationError(
+                f"broker setting {least}={self.number(least)}: no member could join, as {most} is {self.number(most)}"
+            )
+
     def _value(self, key: str) -> object:
         setting = SETTINGS[key]
         text = self.config.get(key, setting.default)
+        if text is None:
+            return None
         try:
-            return setting.parse(text)
-        except TopicConfigError as error:
+            return setting.value(text)
+        except ValueError as error:
             raise ConfigurationError(f"broker setting {key}={text[:80]}: {error}") from None
-        except (ValueError, KeyError):
-            raise ConfigurationError(f"broker setting {key}={text}: expected {setting.expects}") from None
 
 
 def parse_listen(text: str, what: str = "listen address") -> tuple[str, int]:
@@ -325,12 +169,15 @@ def parse_listen(text: str, what: str = "listen address") -> tuple[str, int]:
 def parse_config(pairs: Iterable[str]) -> dict[str, str]:
     """Settings given as ``key=value``.
 
-    :raises ConfigurationError: if one has no ``=``.
+    :raises ConfigurationError: if one has no ``=``, or is given twice.
     """
-    config = {}
+    config: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals:
             raise ConfigurationError(f"broker setting {pair!r}: expected key=value")
-        config[key.strip()] = value.strip()
+        key = key.strip()
+        if key in config:
+            raise ConfigurationError(f"broker setting {key} is given twice: {config[key]!r} and {value.strip()!r}")
+        config[key] = value.strip()
     return config

@@ -3,6 +3,19 @@
 import argparse
 import logging
 from pathlib import Path
+from typing import Any
+
+
+class _ListConfig(argparse.Action):
+    """Prints every setting and ends the command, as ``--help`` does; no other argument is needed for that."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from dualwrite.broker.core.broker_settings import SETTINGS
+
+        for name, setting in sorted(SETTINGS.items()):
+            default = "not set" if setting.default is None else setting.default
+            print(f"{name} ({default})\n    {setting.documentation}\n    {setting.allowed}")
+        parser.exit()
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -19,6 +32,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--config", action="append", nargs="+", default=[], metavar="KEY=VALUE", help="a setting by Kafka's name"
+    )
+    parser.add_argument(
+        "--list-config", action=_ListConfig, nargs=0, help="print every setting: its default, meaning, allowed values"
     )
     parser.add_argument("--ready-file", type=Path, metavar="PATH", help="gets HOST:PORT once connections are accepted")
     parser.add_argument(

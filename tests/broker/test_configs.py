@@ -252,11 +252,24 @@ def test_what_the_running_broker_is_given_is_the_topics_default_at_once(started:
         assert config(client, TOPIC, name, "retention.ms") == ("7200000", FROM_START)
 
 
+def test_a_broker_without_a_cleanup_policy_says_so_and_so_do_its_topics(tmp_path: Path) -> None:
+    given = {"log.cleanup.policy": "compact", "num.partitions": "+1"}
+    with EmbeddedBroker(tmp_path, config=given) as broker, RawClient(broker.bootstrap_servers) as client:
+        name = new_topic(client)
+        set_config(client, BROKER, "0", log_cleanup_policy="")
+        assert config(client, BROKER, "0", "log.cleanup.policy") == ("", FROM_NODE)
+        assert config(client, TOPIC, name, "cleanup.policy") == ("", FROM_NODE)
+        change(client, BROKER, "0", ("log.cleanup.policy", DELETE, None))
+        assert config(client, TOPIC, name, "cleanup.policy") == ("compact", FROM_START)
+        assert config(client, BROKER, "0", "num.partitions") == ("1", FROM_START), "as Kafka writes a number"
+
+
 REFUSED: Mapping[str, tuple[str, str]] = {
     "not while it runs": ("num.partitions", "3"),
     "the coarser unit": ("log.retention.hours", "3"),
     "unknown": ("no.such.setting", "3"),
     "out of range": ("log.retention.ms", "-2"),
+    "out of the broker's range": ("log.retention.ms", "0"),
     "not on one node": ("min.insync.replicas", "2"),
 }
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dualwrite.broker.core.topic_settings import SMALLEST_SEGMENT_BYTES
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.errors import ConfigurationError
 from dualwrite.ids import ProducerIdentity
@@ -200,11 +201,11 @@ def test_the_broker_serves_what_is_left_of_a_partition_that_was_cut(killed: Kill
 
 
 def test_damage_before_the_last_segment_is_not_taken_for_a_torn_tail(tmp_path: Path) -> None:
-    config = {"log.segment.bytes": "1024"}
+    config = {"log.segment.bytes": str(SMALLEST_SEGMENT_BYTES)}
     with EmbeddedBroker(tmp_path, config=config) as broker, RawClient(broker.bootstrap_servers) as client:
         topic = new_topic(client)
-        for number in range(30):
-            produce(client, topic, batch([b"%d" % number * 50]))
+        for number in range(8):
+            produce(client, topic, batch([b"%d" % number * 600_000]))
     first, *others = sorted((tmp_path / f"{topic}-0").glob("*.log"))
     assert len(others) > 2
     first.write_bytes(first.read_bytes()[:-1])

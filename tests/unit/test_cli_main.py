@@ -1,6 +1,7 @@
 """The command: verbs, exit codes, and one line for whatever goes wrong."""
 
 import argparse
+import ast
 import os
 import subprocess
 import sys
@@ -99,8 +100,8 @@ def test_a_verbs_result_is_the_exit_code(verb: ModuleType) -> None:
         (InputError("f.csv, line 3: no"), "dualwrite: f.csv, line 3: no\n"),
         (ConfigurationError("on\nseveral\n  lines"), "dualwrite: on several lines\n"),
         (
-            ModuleNotFoundError("No module named 'crc32c'", name="crc32c"),
-            "dualwrite: crc32c is not installed; install dualwrite[broker], or '.[broker]' in a clone\n",
+            ModuleNotFoundError("No module named 're2'", name="re2"),
+            "dualwrite: re2 is not installed; install dualwrite[broker], or '.[broker]' in a clone\n",
         ),
         (
             ModuleNotFoundError("No module named 'psycopg'", name="psycopg"),
@@ -114,6 +115,35 @@ def test_an_error_is_one_line_and_exit_code_2(
     verb.run = failing(error)  # type: ignore[attr-defined]
     assert exit_code("try") == 2
     assert capsys.readouterr() == ("", line)
+
+
+BASE = {"alembic", "confluent_kafka", "cramjam", "crc32c", "kafka", "sqlalchemy"}
+"""What an installation without extras has."""
+WITHOUT_IT_SLOWER = {"uvloop"}
+
+
+def test_every_library_of_an_extra_is_known_by_its_name() -> None:
+    package = Path(command.__file__).parents[1]
+    imported = set()
+    for file in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                imported.add(node.module.partition(".")[0])
+    of_extras = imported - sys.stdlib_module_names - BASE - WITHOUT_IT_SLOWER - {"dualwrite"}
+    assert {"re2", "prometheus_client"} <= of_extras <= set(command._EXTRAS)
+
+
+@pytest.mark.parametrize(
+    ("library", "more"), [("re2", ()), ("prometheus_client", ("--metrics", "127.0.0.1:0"))], ids=["re2", "metrics"]
+)
+def test_a_broker_without_its_extra_says_what_to_install(library: str, more: tuple[str, ...], tmp_path: Path) -> None:
+    code = f"import sys; sys.modules[{library!r}] = None; from dualwrite.cli.main import main; sys.exit(main())"
+    words = ("broker", "--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0", *more)
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=60)
+    line = f"dualwrite: {library} is not installed; install dualwrite[broker], or '.[broker]' in a clone\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
 
 
 def test_an_error_that_nobody_foresaw_is_not_hidden(verb: ModuleType) -> None:

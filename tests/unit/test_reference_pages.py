@@ -8,7 +8,7 @@ import pytest
 
 from dualwrite.broker.api import api_versions
 from dualwrite.broker.api.routes import MODULES, ROUTES, advertised
-from dualwrite.broker.config import SETTINGS
+from dualwrite.broker.core.broker_settings import SETTINGS
 from dualwrite.broker.core.topic_settings import DYNAMIC_DEFAULTS, TOPIC_SETTINGS
 from dualwrite.wire.apis import ApiKey
 
@@ -55,7 +55,9 @@ def test_every_setting_is_on_the_page_with_its_default_and_a_sentence() -> None:
     brokers, _, topics = page.partition("## A topic's")
     for text, settings in ((brokers, SETTINGS), (topics, TOPIC_SETTINGS)):
         rows = re.findall(r"^\| `([a-z0-9.]+)` \| (?:`(.*?)`)? *\| (.+?) \| (.*?) \| (.+\.) \|$", text, re.MULTILINE)
-        assert {name: default for name, default, *_ in rows} == {name: each.default for name, each in settings.items()}
+        assert {name: default for name, default, *_ in rows} == {
+            name: each.default or "" for name, each in settings.items()
+        }
         assert len(rows) == len(settings)
     running = set(re.findall(r"^\| `([a-z0-9.]+)` \|.*\| while it runs \|", brokers, re.MULTILINE))
     assert running == set(DYNAMIC_DEFAULTS)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualwrite.broker.core.settings import ConfigType, read_value
+from dualwrite.broker.core.settings import ConfigType, SettingError, read_value
 from dualwrite.broker.core.topic_configs import TopicConfig, broker_defaults, check_topic_config, topic_config
-from dualwrite.broker.core.topic_settings import SMALLEST_SEGMENT_BYTES, TOPIC_SETTINGS, TopicConfigError
+from dualwrite.broker.core.topic_settings import SMALLEST_SEGMENT_BYTES, TOPIC_SETTINGS
 
 LARGEST_LONG = 2**63 - 1
 
@@ -46,7 +46,7 @@ REFUSED = [
     ("compression.type", "brotli", "must be one of"),
     ("errors.deadletterqueue.group.enable", "true", "no share groups"),
     ("flush.messages", "0", "at least 1"),
-    ("flush.messages", "1", "the broker's durability"),
+    ("flush.messages", "1", "broker --durability"),
     ("leader.replication.throttled.replicas", "0-0", "partition:broker"),
     ("leader.replication.throttled.replicas", "*,0:0", "partition:broker"),
     ("max.message.bytes", "-1", "at least 0"),
@@ -78,7 +78,7 @@ def test_a_value_that_is_taken_is_kept_as_it_was_given(name: str, text: str) -> 
 
 @pytest.mark.parametrize(("name", "text", "why"), REFUSED)
 def test_a_value_that_is_refused_is_named_with_the_reason(name: str, text: str, why: str) -> None:
-    with pytest.raises(TopicConfigError) as refused:
+    with pytest.raises(SettingError) as refused:
         check_topic_config({name: text}, {})
     assert str(refused.value).startswith(f"Invalid value {text[:80]} for configuration {name}: ")
     assert why in str(refused.value)
@@ -95,7 +95,7 @@ def test_a_value_that_is_refused_is_named_with_the_reason(name: str, text: str, 
 def test_what_is_no_setting_of_a_topic_is_refused_in_kafkas_words(
     configs: Mapping[str, str | None], message: str
 ) -> None:
-    with pytest.raises(TopicConfigError, match=f"^{message}$"):
+    with pytest.raises(SettingError, match=f"^{message}$"):
         check_topic_config(configs, {})
 
 
@@ -103,7 +103,7 @@ def test_lags_that_contradict_each_other_are_refused_wherever_they_come_from() -
     lags = {"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "9"}
     least, most = ({name: text} for name, text in lags.items())
     for own, defaults in ((lags, {}), (least, most), (most, least)):
-        with pytest.raises(TopicConfigError, match=r"min.compaction.lag.ms \(10\) > max.compaction.lag.ms \(9\)"):
+        with pytest.raises(SettingError, match=r"min.compaction.lag.ms \(10\) > max.compaction.lag.ms \(9\)"):
             check_topic_config(own, defaults)
     assert check_topic_config({"min.compaction.lag.ms": "9"}, most)
 
@@ -164,7 +164,7 @@ def test_what_a_cleanup_policy_means(policy: str, compacts: bool, deletes: bool,
         ({"log.retention.hours": "-1"}, {"retention.ms": "-1"}),
         ({"log.retention.hours": "2", "log.retention.minutes": "3"}, {"retention.ms": "180000"}),
         ({"log.retention.ms": "7", "log.retention.minutes": "3"}, {"retention.ms": "7"}),
-        ({"log.retention.ms": "", "log.retention.minutes": "3"}, {"retention.ms": "180000"}),
+        ({"log.cleanup.policy": ""}, {"cleanup.policy": ""}),
         (
             {"log.roll.hours": "1", "log.cleanup.policy": "compact"},
             {"segment.ms": "3600000", "cleanup.policy": "compact"},

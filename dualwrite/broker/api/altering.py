@@ -11,9 +11,9 @@ from dualwrite.broker.api.context import NODE_ID, BrokerContext
 from dualwrite.broker.api.turns import in_turns
 from dualwrite.broker.core.broker_configs import broker_lists, check_broker_config
 from dualwrite.broker.core.cluster import RESERVED_TOPICS, RefusedError
+from dualwrite.broker.core.settings import SettingError
 from dualwrite.broker.core.topic_changes import topic_lists
 from dualwrite.broker.core.topic_configs import check_topic_config
-from dualwrite.broker.core.topic_settings import TopicConfigError
 from dualwrite.ids import is_legal_topic
 from dualwrite.wire.apis import Message
 from dualwrite.wire.error_codes import ErrorCode
@@ -78,7 +78,7 @@ def _change_topic(name: str, compute: Compute, validate_only: bool, broker: Brok
     if topic is None:
         try:
             check_topic_config(configs, broker.cluster.defaults)
-        except TopicConfigError as error:
+        except SettingError as error:
             raise RefusedError(ErrorCode.INVALID_CONFIG, str(error)) from None
         raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic '{name}'")
     decision = broker.cluster.configure_topic(name, configs, validate_only)

@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from dualwrite.broker.api.context import BrokerContext
-from dualwrite.broker.config import SETTINGS
+from dualwrite.broker.core.broker_settings import SETTINGS
 from dualwrite.broker.core.settings import ConfigType, write_value
 from dualwrite.broker.core.topic_settings import DYNAMIC_DEFAULTS, TOPIC_SETTINGS
 from dualwrite.broker.runtime.cluster import EVERY_NODE, NODE
@@ -54,6 +54,7 @@ _TOGETHER: Mapping[str, tuple[str, ...]] = {
     for source in setting.broker
 }
 """The broker's settings that mean the same in different units, the finest first."""
+_DEFAULTS = {name: setting.default for name, setting in SETTINGS.items() if setting.default is not None}
 
 
 def topic_entries(configs: Mapping[str, str], broker: BrokerContext) -> Iterator[Entry]:
@@ -70,10 +71,11 @@ def broker_entries(broker: BrokerContext) -> Iterator[Entry]:
     """Every setting of the broker, by name."""
     given = broker.cluster.broker_configs()
     for name, setting in sorted(SETTINGS.items()):
-        value = given.get(name, setting.default)
-        topics = DYNAMIC_DEFAULTS.get(name)
+        text = given.get(name, setting.default)
         # What is not set has no value, and means what another setting of the same meaning says.
-        yield Entry(name, value or None, topics is None, setting.kind, setting.documentation, _synonyms(name, broker))
+        value = None if text is None else write_value(setting.type, text)
+        read_only = name not in DYNAMIC_DEFAULTS
+        yield Entry(name, value, read_only, setting.type, setting.documentation, _synonyms(name, broker))
 
 
 def dynamic_default_entries(broker: BrokerContext) -> Iterator[Entry]:
@@ -90,11 +92,11 @@ def _synonyms(name: str, broker: BrokerContext) -> tuple[Synonym, ...]:
         (Source.DYNAMIC_BROKER, broker.cluster.dynamic_configs(NODE)),
         (Source.DYNAMIC_DEFAULT_BROKER, broker.cluster.dynamic_configs(EVERY_NODE)),
         (Source.STATIC_BROKER, broker.options.config),
-        (Source.DEFAULT, {name: setting.default for name, setting in SETTINGS.items()}),
+        (Source.DEFAULT, _DEFAULTS),
     )
     return tuple(
         Synonym(each, values[each], source)
         for source, values in layers
         for each in _TOGETHER.get(name, (name,))
-        if values.get(each)
+        if each in values
     )

@@ -6,10 +6,11 @@ restart. Sources: KIP-226; Kafka's DynamicBrokerConfig and ConfigAdminManager.
 
 from collections.abc import Mapping
 
+from dualwrite.broker.core.broker_settings import SETTINGS
 from dualwrite.broker.core.cluster import RefusedError
-from dualwrite.broker.core.settings import ConfigType
+from dualwrite.broker.core.settings import ConfigType, SettingError
 from dualwrite.broker.core.topic_configs import broker_defaults, check_topic_config
-from dualwrite.broker.core.topic_settings import DYNAMIC_DEFAULTS, TOPIC_SETTINGS, TopicConfigError
+from dualwrite.broker.core.topic_settings import DYNAMIC_DEFAULTS, TOPIC_SETTINGS
 from dualwrite.wire.error_codes import ErrorCode
 
 
@@ -24,9 +25,9 @@ def check_broker_config(configs: Mapping[str, str], beneath: Mapping[str, str]) 
         raise RefusedError(ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: {', '.join(fixed)}")
     try:
         for name, text in configs.items():
-            TOPIC_SETTINGS[DYNAMIC_DEFAULTS[name]].read(name, text)
+            SETTINGS[name].read(name, text)
         check_topic_config({}, broker_defaults({**beneath, **configs}))
-    except TopicConfigError as error:
+    except SettingError as error:
         raise RefusedError(ErrorCode.INVALID_REQUEST, str(error)) from None
 
 

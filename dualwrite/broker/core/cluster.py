@@ -4,8 +4,8 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dualwrite.broker.core.settings import SettingError
 from dualwrite.broker.core.topic_configs import check_topic_config
-from dualwrite.broker.core.topic_settings import TopicConfigError
 from dualwrite.broker.facts.cluster import (
     BrokerConfigured,
     ClusterCreated,
@@ -141,7 +141,7 @@ class ClusterState:
                     ErrorCode.INVALID_PARTITIONS,
                     f"{partitions} partitions, but the broker may open {room} more; raise its limit of open files",
                 )
-        except TopicConfigError as error:
+        except SettingError as error:
             return TopicDecision(ErrorCode.INVALID_CONFIG, str(error))
         except RefusedError as error:
             return TopicDecision(error.error, str(error))

@@ -4,7 +4,7 @@ Kafka: ConfigDef, whose readings of text these are. A setting's text is what is 
 from the text where it is needed.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -24,14 +24,56 @@ class ConfigType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """Which values a setting takes, with the sentence that says so, or says why it is ``just_one``."""
+    """Which values a setting takes, with the sentence that says so, or says why it is ``just_one``, as text."""
 
     says: str
     holds: Callable[[Any], bool]
-    just_one: bool = False
+    just_one: str = ""
+
+
+class SettingError(ValueError):
+    """A value that a setting cannot have: answer INVALID_CONFIG with the message."""
 
 
 ANYTHING = Allowed("any value", lambda value: True)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting, of a topic or of the broker: ``rules`` hold for its value. Without a ``default`` (None) it has no
+    value until it is given one."""
+
+    type: ConfigType
+    default: str | None
+    rules: tuple[Allowed, ...]
+    documentation: str
+
+    def value(self, text: str) -> Any:
+        """The value that ``text`` stands for.
+
+        :raises ValueError: if it is none that the setting may have; the message says why.
+        """
+        value = read_value(self.type, text)
+        refusal = next((rule.says for rule in self.rules if not rule.holds(value)), None)
+        if refusal is not None:
+            raise ValueError(refusal)
+        return value
+
+    def read(self, name: str, text: str) -> Any:
+        """The value of ``text`` for this setting, called ``name``.
+
+        :raises SettingError: if it is none that the setting may have; the message is in Kafka's words.
+        """
+        try:
+            return self.value(text)
+        except ValueError as error:
+            raise SettingError(f"Invalid value {text[:80]} for configuration {name}: {error}") from None
+
+    @property
+    def allowed(self) -> str:
+        """What it may be, for people."""
+        rules = (f"{rule.just_one} only: {rule.says}" if rule.just_one else rule.says for rule in self.rules)
+        return "; ".join([self.type.name, *(says for says in rules if says != ANYTHING.says)])
 
 
 def at_least(least: float) -> Allowed:
@@ -59,7 +101,7 @@ def some_of(*values: str) -> Allowed:
 
 def only(value: object, reason: str) -> Allowed:
     """Just ``value``, because of what this broker is."""
-    return Allowed(reason, lambda found: bool(found == value), just_one=True)
+    return Allowed(reason, lambda found: bool(found == value), str(value).lower())
 
 
 _RANGES = {
@@ -107,8 +149,3 @@ def write_value(kind: ConfigType, text: str) -> str:
     if kind is ConfigType.BOOLEAN:
         return "true" if value else "false"
     return ",".join(value) if kind is ConfigType.LIST else str(value)
-
-
-def first_refusal(value: object, rules: Collection[Allowed]) -> str | None:
-    """What the first of ``rules`` that ``value`` breaks says; None if it keeps all of them."""
-    return next((rule.says for rule in rules if not rule.holds(value)), None)

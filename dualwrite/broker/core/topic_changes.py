@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from dualwrite.broker.core.cluster import MAX_PARTITIONS, RefusedError, TopicDecision
-from dualwrite.broker.core.settings import ConfigType
+from dualwrite.broker.core.settings import ConfigType, SettingError
 from dualwrite.broker.core.topic_configs import check_topic_config
-from dualwrite.broker.core.topic_settings import TOPIC_SETTINGS, TopicConfigError
+from dualwrite.broker.core.topic_settings import TOPIC_SETTINGS
 from dualwrite.broker.facts.cluster import TopicCreated
 from dualwrite.wire.error_codes import ErrorCode
 
@@ -69,7 +69,7 @@ def decide_configs(topic: TopicCreated, configs: Mapping[str, str], defaults: Ma
     """
     try:
         return TopicDecision(fact=replace(topic, configs=check_topic_config(configs, defaults)))
-    except TopicConfigError as error:
+    except SettingError as error:
         return TopicDecision(ErrorCode.INVALID_CONFIG, str(error))
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from dualwrite.broker.core.settings import read_value
-from dualwrite.broker.core.topic_settings import COMPACT, DELETE, TOPIC_SETTINGS, TopicConfigError
+from dualwrite.broker.core.settings import SettingError, read_value
+from dualwrite.broker.core.topic_settings import COMPACT, DELETE, TOPIC_SETTINGS
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +72,20 @@ def check_topic_config(configs: Mapping[str, str | None], defaults: Mapping[str,
     """The settings of a topic, if it may have all of them.
 
     :param defaults: what the broker's settings give.
-    :raises TopicConfigError: for the first that it may not.
+    :raises SettingError: for the first that it may not.
     """
     checked: dict[str, str] = {}
     for name, text in configs.items():
         if text is None:
-            raise TopicConfigError(f"Null value not supported for topic configs: {name}")
+            raise SettingError(f"Null value not supported for topic configs: {name}")
         if name not in TOPIC_SETTINGS:
-            raise TopicConfigError(f"Unknown topic config name: {name}")
+            raise SettingError(f"Unknown topic config name: {name}")
         TOPIC_SETTINGS[name].read(name, text)
         checked[name] = text
     config = topic_config(defaults, checked)
     least, most = config.min_compaction_lag_ms, config.max_compaction_lag_ms
     if least > most:
-        raise TopicConfigError(
+        raise SettingError(
             f"conflict topic config setting min.compaction.lag.ms ({least}) > max.compaction.lag.ms ({most})"
         )
     return checked
@@ -99,7 +99,7 @@ def broker_defaults(given: Mapping[str, str]) -> dict[str, str]:
     """
     defaults = {}
     for name, setting in TOPIC_SETTINGS.items():
-        source = next((source for source in setting.broker if given.get(source.name)), None)
+        source = next((source for source in setting.broker if source.name in given), None)
         if source is not None:
             defaults[name] = source.as_topics(given[source.name])
     return defaults

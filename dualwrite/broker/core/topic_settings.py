@@ -8,18 +8,16 @@ Kafka's TopicConfig, LogConfig (types, defaults, ranges) and ServerTopicConfigSy
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from dualwrite.broker.core.settings import (
     ANYTHING,
     Allowed,
     ConfigType,
+    Setting,
     at_least,
     between,
-    first_refusal,
     one_of,
     only,
-    read_value,
     some_of,
 )
 
@@ -41,62 +39,54 @@ _THROTTLED = re.compile(r"\*|(\d+:\d+(,\d+:\d+)*)?")
 
 @dataclass(frozen=True, slots=True)
 class BrokerDefault:
-    """A setting of the broker that gives a topic's setting its default; ``factor`` turns its unit into the topic's."""
+    """A setting of the broker that gives a topic's setting its default; ``factor`` turns its unit into the topic's, and
+    ``rules`` hold for it beside the topic's."""
 
     name: str
     factor: int = 1
+    rules: tuple[Allowed, ...] = ()
 
     def as_topics(self, text: str) -> str:
-        """``text`` of the broker's setting as the topic's setting has it; a negative time is no limit in any unit.
+        """``text`` of the broker's setting, which was checked, as the topic's setting has it."""
+        return text if self.factor == 1 else str(self._scaled(int(text)))
 
-        :raises ValueError: if it is no number though the unit differs.
-        """
-        if self.factor == 1:
-            return text
-        number = int(text)
-        return str(number * self.factor if number >= 0 else -1)
+    def in_own_unit(self, rule: Allowed) -> Allowed:
+        """``rule`` of the topic's setting for a value of the broker's."""
+        return rule if self.factor == 1 else Allowed(rule.says, lambda value: rule.holds(self._scaled(value)))
 
-
-class TopicConfigError(ValueError):
-    """A setting that a topic cannot have: answer INVALID_CONFIG with the message."""
+    def _scaled(self, number: int) -> int:
+        """In the topic's unit; a negative time is no limit in any."""
+        return number * self.factor if number >= 0 else -1
 
 
 @dataclass(frozen=True, slots=True)
-class TopicSetting:
-    """One setting: ``rules`` hold for its value, ``broker`` gives its default (the first that is set wins)."""
+class TopicSetting(Setting):
+    """One setting of a topic: ``broker`` gives its default (the first that is set wins)."""
 
-    type: ConfigType
     default: str
-    rules: tuple[Allowed, ...]
-    documentation: str
     broker: tuple[BrokerDefault, ...] = ()
 
-    def read(self, name: str, text: str) -> Any:
-        """The value of ``text`` for this setting, called ``name``.
-
-        :raises TopicConfigError: if it is none that the setting may have here.
-        """
-        try:
-            value = read_value(self.type, text)
-        except ValueError as error:
-            raise TopicConfigError(_wrong(name, text, str(error))) from None
-        refusal = first_refusal(value, self.rules)
-        if refusal is not None:
-            raise TopicConfigError(_wrong(name, text, refusal))
-        return value
-
-
-def _wrong(name: str, text: str, why: str) -> str:
-    return f"Invalid value {text[:80]} for configuration {name}: {why}"
+    def of_broker(self, source: BrokerDefault) -> Setting:
+        """The broker's setting ``source``: whatever it may be, topics may have. Of several with the same meaning the
+        last has the default, and the others are not set until they are given."""
+        default, kind, meaning = self.default, self.type, self.documentation
+        if source.factor != 1:
+            default, kind = str(int(self.default) // source.factor), ConfigType.INT
+            meaning = f"{self.broker[0].name} in {source.name.rpartition('.')[2]}, where that is not set."
+        rules = (*(source.in_own_unit(rule) for rule in self.rules), *source.rules)
+        return Setting(kind, default if source == self.broker[-1] else None, rules, meaning)
 
 
 def _setting(
     kind: ConfigType, default: str, rules: Allowed | tuple[Allowed, ...], documentation: str, *broker: str
 ) -> TopicSetting:
-    known = tuple(BrokerDefault(name, _FACTORS.get(name, 1)) for name in broker)
+    known = tuple(BrokerDefault(name, _FACTORS.get(name, 1), _RULES.get(name, ())) for name in broker)
     return TopicSetting(kind, default, rules if isinstance(rules, tuple) else (rules,), documentation, known)
 
 
+_NOT_AT_ONCE = (Allowed("Value must be -1, for no limit, or at least 1", lambda value: value != 0),)
+_RULES = dict.fromkeys(("log.retention.ms", "log.retention.minutes", "log.retention.hours"), _NOT_AT_ONCE)
+"""What holds for settings of the broker beside the topics' rules (Kafka: KafkaConfig.validateValues)."""
 _FACTORS = {
     "log.roll.hours": _HOUR_MS,
     "log.roll.jitter.hours": _HOUR_MS,
@@ -104,7 +94,7 @@ _FACTORS = {
     "log.retention.hours": _HOUR_MS,
 }
 _throttled = Allowed("a list of partition:broker, or *", lambda found: bool(_THROTTLED.fullmatch(",".join(found))))
-_flushed = "when writes reach the disk is the broker's durability, not a topic's setting"
+_flushed = "dualwrite broker --durability says when writes reach the disk (fsync: before they are acknowledged)"
 _one_node = only(1, "a single node is the one replica in sync")
 
 TOPIC_SETTINGS: Mapping[str, TopicSetting] = {
