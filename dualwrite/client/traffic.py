@@ -214,7 +214,7 @@ class Traffic:
     def _assign(self, topic: str, asked_at: float, now: float) -> None:
         """Give the records for ``topic`` to their partitions, now that it is known."""
         count = len(self._directory.topics[topic].leaders)
-        records = self._waiting.pop(topic)
+        records = self._waiting.pop(topic, [])  # none are left once the transaction is doomed
         for place, each in enumerate(records):
             if each.partition >= count and each.since > asked_at:
                 self._waiting[topic] = records[place:]  # the answer may be older than the partition

@@ -472,6 +472,17 @@ def test_a_partition_that_there_is_not_costs_the_transaction() -> None:
         driver.prepare()
 
 
+def test_partitions_that_there_are_not_in_several_topics_cost_the_transaction_once() -> None:
+    driver = SimulatedDriver(SimulatedCluster())
+    driver.init()
+    driver.begin()
+    for topic in ("t", "u", "v"):
+        driver.produce(b"a", topic=topic, partition=7)
+    with pytest.raises(KafkaRefusedError, match="3 records not acknowledged: t-7: UNKNOWN_TOPIC_OR_PARTITION"):
+        driver.prepare()
+    assert driver.abort() is Ended.NOTHING
+
+
 def test_a_record_over_the_limit_is_refused_at_once() -> None:
     driver = ready(max_message_bytes=1000)
     driver.begin()

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
 
 from dualwrite.broker.facts.transactions import TransactionStatus
 from dualwrite.client import engine
@@ -58,8 +60,8 @@ class Application:
                 self.seen.add(("kept", bool(driver.engine.kept)))
                 self.seen.add(("completed", driver.complete(self.row)))
                 driver.init()
-            except FencedError:  # by a copy of its own, or of its predecessor's, that came late
-                self.seen.add("fenced while recovering")
+            except (FencedError, KafkaUnavailableError) as error:  # fenced by a copy, of its own even, that came late
+                self.seen.add(f"{type(error).__name__} while recovering")
                 continue
             return driver
 
@@ -105,8 +107,8 @@ class Application:
             try:
                 self.seen.add(self.driver.abort())
                 return
-            except FencedError:
-                self.seen.add("fenced while aborting")
+            except (FencedError, KafkaUnavailableError) as error:
+                self.seen.add(f"{type(error).__name__} while aborting")
         self.restart(how)
 
     def check(self) -> None:
@@ -178,6 +180,23 @@ def test_with_one_fault_around_the_highest_epoch_nothing_is_lost_or_doubled(epoc
     search(1, seen, epoch)
     assert ("producer ids", 1) in seen
     assert (("producer ids", 2) in seen) == (epoch < MAX_PRODUCER_EPOCH - 2)
+
+
+@settings(max_examples=150)
+@given(st.lists(st.integers(0, 1 << 16), max_size=120))
+def test_with_any_number_of_faults_every_decided_unit_is_there_once_and_no_other(choices: list[int]) -> None:
+    remaining = list(choices)
+    chooser = Chooser([])
+    chooser.choose = lambda options: remaining.pop() % options if remaining else 0  # type: ignore[method-assign]
+    cluster = SimulatedCluster(chooser.choose, partitions=PARTITIONS)
+    seen: set[Any] = set()
+    application = Application(chooser, cluster, seen)
+    for unit in range(4):
+        application.work(unit)
+    remaining.clear()
+    application.check()
+    for what in seen:
+        event(str(what))
 
 
 def plain_init(settings: EngineSettings, keeps: bool, answer: Callable[[Message], None]) -> Call:
