@@ -128,7 +128,7 @@ class AsyncLink(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio's: nothing more will come."""
-        self._gone.set_result(None)
+        self._is_lost()
         self._fail(self._unavailable("the broker closed the connection" if exc is None else reason_of(exc)))
 
     async def _open(self) -> None:
@@ -180,10 +180,17 @@ class AsyncLink(asyncio.Protocol):
         making = self._loop.create_connection(lambda: self, sock=connected, ssl=self._context, server_hostname=name)
         try:
             await asyncio.wait_for(making, self._connect_timeout)
+        except asyncio.CancelledError:
+            self._is_lost()  # the loop closes the transport itself; uvloop then does not tell its protocol
+            raise
         except ssl.SSLCertVerificationError as error:
             raise untrusted(self.endpoint, error) from error
         except (OSError, *_TIMEOUTS) as error:
             raise self._unavailable(f"TLS: {_reason(error)}") from error
+
+    def _is_lost(self) -> None:
+        if not self._gone.done():
+            self._gone.set_result(None)
 
     def _fail(self, error: Loss) -> None:
         if not self._is_closed:

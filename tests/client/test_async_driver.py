@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+import uvloop
 
 from dualwrite.client.asynchronous import AsyncDriver
 from dualwrite.client.engine_types import Operation
@@ -22,7 +23,15 @@ from tests.unit.client_sasl import handshake_answer, sasl_answer
 PATIENCE = 20.0
 
 
-def run(engine: AskingEngine, test: Callable[[AsyncDriver], Awaitable[Any]], **changes: Any) -> Any:
+NewLoop = Callable[[], asyncio.AbstractEventLoop]
+
+
+def run(
+    engine: AskingEngine,
+    test: Callable[[AsyncDriver], Awaitable[Any]],
+    new_loop: NewLoop = asyncio.new_event_loop,
+    **changes: Any,
+) -> Any:
     """``test`` with a driver of ``engine`` in a loop of its own; afterwards nothing may be left in the loop."""
 
     async def main() -> Any:
@@ -33,9 +42,12 @@ def run(engine: AskingEngine, test: Callable[[AsyncDriver], Awaitable[Any]], **c
             await driver.close()
             assert asyncio.all_tasks() == {asyncio.current_task()}
 
+    loop = new_loop()
     try:
-        return asyncio.run(main())
+        return loop.run_until_complete(main())
     finally:
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
         gc.collect()  # what was not closed is a warning, and a warning is a failure
 
 
@@ -147,8 +159,12 @@ def test_a_connection_that_is_being_opened_can_be_closed(secured: bool) -> None:
         run(engine, test, **({"tls": TlsSettings()} if secured else {}))
 
 
+LOOPS = pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+
+
+@LOOPS
 @pytest.mark.parametrize("steps", range(12))
-def test_a_connection_can_be_closed_at_every_moment_of_its_opening(steps: int) -> None:
+def test_a_connection_can_be_closed_at_every_moment_of_its_opening(steps: int, new_loop: NewLoop) -> None:
     with scripted() as broker:
         broker.answer(ApiKey.END_TXN, echo)
         engine = AskingEngine((broker.endpoint, end_txn()))
@@ -161,7 +177,23 @@ def test_a_connection_can_be_closed_at_every_moment_of_its_opening(steps: int) -
             driver.pump()
             assert not engine.events("lost")
 
-        run(engine, test)
+        run(engine, test, new_loop)
+
+
+@LOOPS
+def test_questions_are_answered_in_any_event_loop(new_loop: NewLoop) -> None:
+    with scripted() as broker:
+        broker.answer(ApiKey.END_TXN, echo)
+        engine = AskingEngine(*((broker.endpoint, end_txn(number)) for number in range(5)))
+
+        async def test(driver: AsyncDriver) -> None:
+            assert [answer.producer_id for answer in await driver.wait(engine.operation)] == list(range(5))
+            broker.hang_up()
+            engine.operation = Operation()
+            with pytest.raises(KafkaUnavailableError, match="closed the connection"):
+                await driver.wait(engine.operation)
+
+        run(engine, test, new_loop)
 
 
 def test_a_connection_whose_authentication_runs_out_is_lost_by_itself() -> None:
