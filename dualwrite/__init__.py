@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dualwrite.client.async_producer import AsyncTwoPhaseProducer
     from dualwrite.client.producer import TwoPhaseProducer
     from dualwrite.coordinator.librdkafka import LibrdkafkaProducer
+    from dualwrite.coordinator.native import NativeProducer
     from dualwrite.coordinator.unit_of_work import DualWrite
     from dualwrite.errors import (
         ConfigurationError,
@@ -48,6 +49,7 @@ __all__ = [
     "KafkaRefusedError",
     "KafkaUnavailableError",
     "LibrdkafkaProducer",
+    "NativeProducer",
     "PrepareFailedError",
     "PreparedTxnState",
     "TwoPhaseCommitUnavailableError",
@@ -59,6 +61,7 @@ _ELSEWHERE = {
     "DualWrite": "dualwrite.coordinator.unit_of_work",
     "EmbeddedBroker": "dualwrite.broker.embedded",
     "LibrdkafkaProducer": "dualwrite.coordinator.librdkafka",
+    "NativeProducer": "dualwrite.coordinator.native",
     "PreparedTxnState": "dualwrite.ids",
     "AsyncTwoPhaseProducer": "dualwrite.client.async_producer",
     "TwoPhaseProducer": "dualwrite.client.producer",

@@ -12,6 +12,7 @@ from sqlalchemy import create_engine
 
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.cli.db import upgrade
+from dualwrite.cli.producer import add_producer
 from dualwrite.cli.progress import ProgressReport
 from dualwrite.demo.check import Comparison, compare, read_topic
 from dualwrite.demo.flights import KEY, MOST_ROWS, create_table, write_flights
@@ -33,6 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--kills", type=int, default=8, help="how often the loader is killed, at least 3 (8)")
     parser.add_argument("--seed", type=int, help="repeats the choices of an earlier run, if not its timing")
+    add_producer(parser)
     parser.add_argument("--keep", type=Path, metavar="DIR", help="work in DIR, an empty directory, and leave it there")
 
 
@@ -50,7 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(10**6)
     try:
         with EmbeddedBroker(directory / "broker") as broker:
-            return _Demo(directory, broker.bootstrap_servers, arguments.rows).run(arguments.kills, seed)
+            demo = _Demo(directory, broker.bootstrap_servers, arguments.rows, arguments.producer)
+            return demo.run(arguments.kills, seed)
     finally:
         if keep is None:
             shutil.rmtree(directory)
@@ -59,13 +62,14 @@ def run(arguments: argparse.Namespace) -> int:
 class _Demo:
     """One run, in ``directory``."""
 
-    def __init__(self, directory: Path, bootstrap_servers: str, rows: int) -> None:
+    def __init__(self, directory: Path, bootstrap_servers: str, rows: int, producer: str | None) -> None:
         self._database = directory / "flights.db"
         self._file = directory / "flights.csv"
         self._bootstrap_servers = bootstrap_servers
         self._rows = write_flights(self._file, rows)
         batch_size = min(_LARGEST_BATCH, max(1, self._rows // _FEWEST_UNITS))
-        self._task = Task(str(self._file), f"sqlite:///{self._database}", _TABLE, _TOPIC, bootstrap_servers, batch_size)
+        url = f"sqlite:///{self._database}"
+        self._task = Task(str(self._file), url, _TABLE, _TOPIC, bootstrap_servers, batch_size, producer)
         self._report = ProgressReport("flights", sys.stdout)
 
     def run(self, kills: int, seed: int) -> int:

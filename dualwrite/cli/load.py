@@ -11,6 +11,7 @@ from sqlalchemy import URL
 from sqlalchemy.exc import SQLAlchemyError
 
 from dualwrite.cli.database import database, database_place
+from dualwrite.cli.producer import add_producer
 from dualwrite.cli.progress import ProgressReport
 from dualwrite.client.control import ControlPlane
 from dualwrite.coordinator.unit_of_work import DualWrite
@@ -37,6 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--null", metavar="TEXT", help="a text that means NULL, such as NA (an empty CSV field always does)"
     )
+    add_producer(parser)
     parser.add_argument(
         "--application",
         metavar="NAME",
@@ -67,6 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
                 engine,
                 {"bootstrap.servers": arguments.bootstrap},
                 application=arguments.application or _application(job, engine.url),
+                producer=arguments.producer,
             ) as dual_write,
         ):
             _require_cluster(arguments.bootstrap)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dualwrite.client.endpoint import Endpoint
 from dualwrite.client.link import Link, context_of
 from dualwrite.client.settings import ClientSettings
-from dualwrite.client.versions import NoCommonVersionError
+from dualwrite.client.versions import NoCommonVersionError, Versions
 from dualwrite.errors import KafkaRefusedError, KafkaUnavailableError
 from dualwrite.wire.apis import ApiKey, Message
 from dualwrite.wire.error_codes import ErrorCode
@@ -51,6 +51,11 @@ class BrokerConnection:
             self.close()
             raise
 
+    @property
+    def versions(self) -> Versions:
+        """What the broker said of itself when the connection was opened."""
+        return self._link.node.versions
+
     def is_usable(self) -> bool:
         """False if the connection is closed, or its authentication runs out (KIP-368), or the broker has hung up since
         the last answer: nothing else makes an idle connection readable. A request that is sent on it all the same would
@@ -72,7 +77,7 @@ class BrokerConnection:
         :raises AnswerLostError: if the answer did not come, or made no sense. The request may have been carried out.
         """
         try:
-            version = self._link.node.versions.of(api_key, floor, cap)
+            version = self.versions.of(api_key, floor, cap)
         except NoCommonVersionError as error:
             code = ErrorCode.UNSUPPORTED_VERSION
             raise KafkaRefusedError(f"broker {self.endpoint}: {error}", code, code.name) from error
@@ -89,7 +94,7 @@ class BrokerConnection:
     def offers(self, api_key: ApiKey, version: int) -> bool:
         """True if the broker advertised ``version`` of ``api_key``."""
         try:
-            return self._link.node.versions.of(api_key, floor=version, cap=version) == version
+            return self.versions.of(api_key, floor=version, cap=version) == version
         except NoCommonVersionError:
             return False
 

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from dualwrite.client.endpoint import Endpoint
 from dualwrite.client.metadata import DEFAULT_TIMEOUT, Call, Cluster, raise_if_transient
 from dualwrite.client.settings import ClientSettings
+from dualwrite.client.versions import TRANSACTION_VERSION
 from dualwrite.errors import FencedError, KafkaRefusedError, KafkaUnavailableError, TwoPhaseCommitUnavailableError
 from dualwrite.ids import NO_PRODUCER, TWO_PHASE_TIMEOUT_MS, ProducerIdentity, TopicPartition
 from dualwrite.wire.apis import APIS, ApiKey, Message
@@ -227,6 +228,11 @@ class ControlPlane:
         """True if a broker advertises InitProducerId v6. Whether two-phase commit is enabled and permitted, and whether
         KeepPreparedTxn is carried out, only InitProducerId itself tells."""
         return self._cluster.any_connection().offers(ApiKey.INIT_PRODUCER_ID, _TWO_PHASE_VERSION)
+
+    def transaction_version(self) -> int:
+        """The finalized level of the feature transaction.version: from 2 on the cluster speaks KIP-890 part 2. 0 if it
+        does not know the feature."""
+        return self._cluster.any_connection().versions.features.get(TRANSACTION_VERSION, 0)
 
     def close(self) -> None:
         """Close every connection."""

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from dualwrite.client.anchors import ongoing_transaction
 from dualwrite.client.control import ControlPlane
 from dualwrite.client.engine import Engine
 from dualwrite.client.engine_types import Operation
@@ -13,7 +14,7 @@ from dualwrite.client.native_config import NativeConfig
 from dualwrite.client.producing import HeadersGiven, encoded, encoded_headers, settings_of
 from dualwrite.client.verbs import State
 from dualwrite.errors import InvalidTransactionStateError
-from dualwrite.ids import OngoingTransaction, PreparedTxnState
+from dualwrite.ids import PreparedTxnState
 
 OnDelivery = Callable[[Any, Any], None]
 
@@ -108,13 +109,9 @@ class Face:
         """``state`` as the engine can judge it. One with an anchor was written by a librdkafka producer, of which
         several transactions may have had one identity: the leaders tell which of them is open (ids.py)."""
         kept = self._engine.kept
-        assert state.anchor is not None, "there is nothing to look up"
         control = ControlPlane(self._config, timeout=self._delivery_timeout)
         try:
-            described = control.describe_transaction(self._transactional_id)
-            partitions = described.partitions if described is not None else frozenset()
-            at_anchor = {partition for partition in partitions if state.anchor.is_in(partition)}
-            starts = control.current_transaction_start_offsets(at_anchor, kept)
+            ongoing = ongoing_transaction(control, self._transactional_id, kept, state)
         finally:
             control.close()
-        return PreparedTxnState(kept) if state.identifies(OngoingTransaction(kept, starts)) else PreparedTxnState()
+        return PreparedTxnState(kept) if state.identifies(ongoing) else PreparedTxnState()

@@ -103,6 +103,17 @@ def translated(what: str, error: KafkaError) -> DualWriteError:
     return KafkaRefusedError(f"{what}: {error.str()}", error.code(), error.name())
 
 
+def as_kafka_error(error: DualWriteError) -> KafkaError:
+    """``error`` in the form in which confluent-kafka's delivery callbacks expect one: a record was given up for it."""
+    if isinstance(error, KafkaRefusedError):
+        code = error.code
+    elif isinstance(error, FencedError):
+        code = KafkaError._FENCED
+    else:
+        code = KafkaError._MSG_TIMED_OUT if isinstance(error, KafkaUnavailableError) else KafkaError._PURGE_QUEUE
+    return KafkaError(code, str(error))
+
+
 @contextmanager
 def translating(what: str) -> Iterator[None]:
     """Raise librdkafka's KafkaException as this library's exception.

@@ -1,7 +1,8 @@
 """What a producer hears about a record, in the form that confluent-kafka's delivery callbacks have."""
 
+from typing import Any
+
 from dualwrite.client.batches import Headers
-from dualwrite.errors import DualWriteError
 
 CREATE_TIME = 1
 """confluent-kafka's TIMESTAMP_CREATE_TIME."""
@@ -17,7 +18,7 @@ class DeliveredRecord:
         place: tuple[str, int, int],
         content: tuple[bytes | None, bytes | None, Headers],
         timestamp_ms: int,
-        error: DualWriteError | None,
+        error: Any,
     ) -> None:
         self._topic, self._partition, self._offset = place
         self._key, self._value, self._headers = content
@@ -52,9 +53,14 @@ class DeliveredRecord:
         """TIMESTAMP_CREATE_TIME, and the time in milliseconds since the epoch."""
         return CREATE_TIME, self._timestamp_ms
 
-    def error(self) -> DualWriteError | None:
-        """Why it was not acknowledged; None if it was."""
+    def error(self) -> Any:
+        """Why it was not acknowledged, a DualWriteError if nobody has made something else of it; None if it was."""
         return self._error
+
+    def with_error(self, error: Any) -> "DeliveredRecord":
+        """The same with ``error`` for its error."""
+        place, content = (self._topic, self._partition, self._offset), (self._key, self._value, self._headers)
+        return DeliveredRecord(place, content, self._timestamp_ms, error)
 
     def __len__(self) -> int:
         return len(self._value or b"")

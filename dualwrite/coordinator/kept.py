@@ -5,10 +5,11 @@ written by librdkafka, which keeps one epoch for a session, and none if it was w
 All of it is the control plane's, under an identity that InitProducerId made for this one purpose.
 """
 
+from dualwrite.client.anchors import ongoing_transaction
 from dualwrite.client.control import ControlPlane
 from dualwrite.coordinator.participants import Outcome
 from dualwrite.coordinator.verdict import Verdict, verdict
-from dualwrite.ids import OngoingTransaction, PreparedTxnState, TopicPartition
+from dualwrite.ids import PreparedTxnState
 
 
 class KeptTransaction:
@@ -25,7 +26,10 @@ class KeptTransaction:
     def complete(self, state: PreparedTxnState) -> Outcome:
         """Commit it if ``state`` identifies it, abort it otherwise. Nothing open is success: a commit got through
         before and its answer was lost (apache/kafka PR 20039)."""
-        return self.end(verdict(state, self._described(state)))
+        ongoing = self._kept.ongoing
+        if ongoing is None:
+            return Outcome.NOTHING
+        return self.end(verdict(state, ongoing_transaction(self._control, self._transactional_id, ongoing, state)))
 
     def end(self, decided: Verdict) -> Outcome:
         """Commit or abort it, whatever it is."""
@@ -35,15 +39,3 @@ class KeptTransaction:
         # Nothing is ever produced under this identity, so a late or second EndTxn can hit no other transaction.
         self._control.end_txn(self._transactional_id, self._kept.producer, committed, repeatable=True)
         return Outcome.COMMITTED if committed else Outcome.ABORTED
-
-    def _described(self, state: PreparedTxnState) -> OngoingTransaction | None:
-        """What the cluster says of it, as far as that is needed to compare it with ``state``."""
-        ongoing = self._kept.ongoing
-        if ongoing is None:
-            return None
-        if state.anchor is None or state.producer != ongoing:
-            return OngoingTransaction(ongoing)
-        described = self._control.describe_transaction(self._transactional_id)
-        partitions: frozenset[TopicPartition] = described.partitions if described is not None else frozenset()
-        at_anchor = {partition for partition in partitions if state.anchor.is_in(partition)}
-        return OngoingTransaction(ongoing, self._control.current_transaction_start_offsets(at_anchor, ongoing))

@@ -14,6 +14,7 @@ from dualwrite.coordinator.database import SqlDecisionStore
 from dualwrite.coordinator.driver import BlockingDriver
 from dualwrite.coordinator.machine import Result
 from dualwrite.coordinator.participants import KafkaParticipant, Outcome
+from dualwrite.coordinator.producers import ProducerChoice
 from dualwrite.coordinator.slots import Counters, Slot
 from dualwrite.coordinator.transaction import Transaction
 from dualwrite.errors import ConfigurationError, InDoubtError, InvalidTransactionStateError
@@ -46,10 +47,13 @@ class DualWrite:
 
     :param engine: a SQLAlchemy Engine on SQLite (a file) or PostgreSQL, after ``dualwrite db upgrade``. The decision is
         kept in the same database as the user's rows.
-    :param kafka: librdkafka configuration, passed on; ``bootstrap.servers`` is required. See OWNED_SETTINGS.
+    :param kafka: configuration by librdkafka's names; ``bootstrap.servers`` is required. See OWNED_SETTINGS.
     :param application: names this application among all that use the cluster and the database. A process that starts
         under the name of a running one takes over from it: the earlier one gets FencedError and stays closed.
-    :param participant: makes the Kafka side from its configuration; LibrdkafkaProducer if not given.
+    :param producer: "native" or "librdkafka". If it is not given, native is taken where the cluster speaks transaction
+        version 2 and every setting in ``kafka`` is one of the native producer's, librdkafka elsewhere; the log and
+        :attr:`producer` say which. Either recovers what the other left.
+    :param participant: makes the Kafka side from its configuration, instead of a ``producer``.
     :param recovery_timeout: seconds that a unit of work waits while an earlier one is being finished in the background.
     :param on_step: called with the name of each Step (machine.py) but RUN, and of each step of recovery ("RECOVER_…"),
         right before it; may be called from a background thread. For tests that kill the process at an exact place. An
@@ -63,6 +67,7 @@ class DualWrite:
         kafka: Mapping[str, Any],
         *,
         application: str,
+        producer: str | None = None,
         participant: Callable[[Mapping[str, Any]], KafkaParticipant] | None = None,
         recovery_timeout: float = 30.0,
         on_step: Callable[[str], None] | None = None,
@@ -73,7 +78,14 @@ class DualWrite:
             raise ConfigurationError("application is empty: name this application, differently from every other")
         transactional_id = validated_transactional_id(f"{application}-0")
         config = {**_validated(kafka), "transactional.id": transactional_id}
-        make = participant or _librdkafka_producer
+        self._choice: ProducerChoice | None = None
+        if participant is None:
+            self._choice = ProducerChoice(config, producer)
+            make = self._choice.participant
+        elif producer is None:
+            make = functools.partial(participant, config)
+        else:
+            raise ConfigurationError(f"producer {producer!r} and a participant of your own: give one of the two")
         self._application = application
         self._engine = engine
         self._store = SqlDecisionStore(engine)
@@ -81,7 +93,13 @@ class DualWrite:
         self._recovery_timeout = recovery_timeout
         self._pid = os.getpid()
         owner = f"{socket.gethostname()}:{self._pid}"[:255]
-        self._slot = Slot(transactional_id, self._store, lambda: make(config), owner, self._observe)
+        self._slot = Slot(transactional_id, self._store, make, owner, self._observe)
+
+    @property
+    def producer(self) -> str | None:
+        """The Kafka side in use: "native" or "librdkafka". None before the first use, where the cluster must be asked
+        which; None, too, with a participant of your own."""
+        return None if self._choice is None else self._choice.chosen
 
     @property
     def counters(self) -> Counters:
@@ -225,13 +243,6 @@ def _validated(kafka: Mapping[str, Any]) -> Mapping[str, Any]:
     for key in sorted(OWNED_SETTINGS.intersection(kafka)):
         raise ConfigurationError(f'kafka: "{key}" is set by DualWrite itself: remove it')
     return kafka
-
-
-def _librdkafka_producer(config: Mapping[str, Any]) -> KafkaParticipant:
-    # Imported at first use: it loads librdkafka, which a program with a participant of its own does not need.
-    from dualwrite.coordinator.librdkafka import LibrdkafkaProducer
-
-    return LibrdkafkaProducer(config)
 
 
 def _ignore(step: str) -> None:

@@ -31,6 +31,7 @@ class Task:
     topic: str
     bootstrap_servers: str
     batch_size: int
+    producer: str | None = None
     pause_step: str = ""
     pause_unit: int = 0
 
@@ -70,7 +71,8 @@ def run(task: Task) -> None:
     engine = create_engine(task.database_url)
     job = LoadJob(Path(task.file), task.table, task.topic, KEY, task.batch_size, NULL)
     config = {"bootstrap.servers": task.bootstrap_servers}
-    with DualWrite(engine, config, application=APPLICATION, on_step=Observer(task)) as dual_write:
+    observer = Observer(task)
+    with DualWrite(engine, config, application=APPLICATION, producer=task.producer, on_step=observer) as dual_write:
         load(job, engine, dual_write, report)
 
 

@@ -1,4 +1,4 @@
-"""The librdkafka participant against the bundled broker, through deaths: what recovery commits, and what it must not.
+"""Both participants against the bundled broker, through deaths: what recovery commits, and what it must not.
 
 Every test ends with the same oracle: a read_committed consumer sees what the database decided, once.
 """
@@ -14,35 +14,47 @@ import pytest
 
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.coordinator.librdkafka import LibrdkafkaProducer
+from dualwrite.coordinator.native import NativeProducer
 from dualwrite.coordinator.participants import Outcome
 from dualwrite.errors import FencedError, InvalidTransactionStateError, KafkaUnavailableError, PrepareFailedError
 from dualwrite.ids import OngoingTransaction, PreparedTxnState
 from tests.broker.kafka_helpers import create_topic, fresh_name, visible
 
+Producer = LibrdkafkaProducer | NativeProducer
+PRODUCERS: dict[str, type[Producer]] = {"librdkafka": LibrdkafkaProducer, "native": NativeProducer}
+OTHER = {LibrdkafkaProducer: NativeProducer, NativeProducer: LibrdkafkaProducer}
 PAIR_ALONE = "a comparison of producer ids and epochs alone, as KIP-939 has it for another client"
 
 
 class Application:
-    """A topic, a transactional id, and one participant at a time. Closing it stands for its death: it ends nothing."""
+    """A topic, a transactional id, and one participant at a time. Closing it stands for its death: it ends nothing.
 
-    def __init__(self, broker: EmbeddedBroker, partitions: int = 1) -> None:
+    ``producer`` writes, ``recoverer`` recovers.
+    """
+
+    def __init__(self, broker: EmbeddedBroker, producer: type[Producer], partitions: int = 1) -> None:
         self.name = fresh_name()
         self.broker = broker
+        self.producer = self.recoverer = producer
         self.in_database = PreparedTxnState()
         create_topic(broker.bootstrap_servers, self.name, partitions)
 
-    def participant(self, *, recovering: bool = False, timeout: float = 30.0) -> LibrdkafkaProducer:
-        config = {"bootstrap.servers": self.broker.bootstrap_servers, "transactional.id": self.name}
-        participant = LibrdkafkaProducer(config, timeout=timeout)
+    def participant(self, *, recovering: bool = False, timeout: float = 30.0) -> Producer:
+        config = {
+            "bootstrap.servers": self.broker.bootstrap_servers,
+            "transactional.id": self.name,
+            "delivery.timeout.ms": int(timeout * 1000),
+        }
+        participant = (self.recoverer if recovering else self.producer)(config, timeout=timeout)
         participant.init_transactions(keep_prepared_txn=recovering)
         return participant
 
-    def write(self, participant: LibrdkafkaProducer, *values: bytes, partition: int = 0) -> None:
+    def write(self, participant: Producer, *values: bytes, partition: int = 0) -> None:
         participant.begin_transaction()
         for value in values:
             participant.produce(self.name, value, partition=partition)
 
-    def decide(self, participant: LibrdkafkaProducer) -> None:
+    def decide(self, participant: Producer) -> None:
         """Prepare, and commit the database with the state."""
         self.in_database = participant.prepare_transaction()
 
@@ -58,9 +70,19 @@ class Application:
         return visible(self.broker.bootstrap_servers, self.name)
 
 
+@pytest.fixture(params=list(PRODUCERS))
+def producer(request: pytest.FixtureRequest) -> type[Producer]:
+    return PRODUCERS[request.param]
+
+
 @pytest.fixture
-def application(shared_broker: EmbeddedBroker) -> Application:
-    return Application(shared_broker)
+def application(shared_broker: EmbeddedBroker, producer: type[Producer]) -> Application:
+    return Application(shared_broker, producer)
+
+
+@pytest.fixture
+def librdkafkas(shared_broker: EmbeddedBroker) -> Application:
+    return Application(shared_broker, LibrdkafkaProducer)
 
 
 def both_or_neither(application: Application, decided: list[bytes]) -> None:
@@ -119,14 +141,16 @@ def test_a_recovery_that_died_half_way_is_taken_up_by_the_next(application: Appl
 
 
 def next_unit_dies_unprepared(application: Application) -> Outcome:
-    """Unit N is in both. Unit N+1 of the same session, so under the same producer id and epoch, dies unprepared."""
+    """Unit N is in both. Unit N+1 of the same session dies before the database has heard of it: librdkafka's has the
+    same producer id and epoch, the native producer's the next epoch."""
     participant = application.participant()
     application.write(participant, b"N")
     application.decide(participant)
     participant.commit_transaction()
     application.write(participant, b"N+1")
     successor = participant.prepare_transaction()  # sent and acknowledged; the database never hears of it
-    assert successor.producer == application.in_database.producer
+    same = successor.producer == application.in_database.producer
+    assert same is (application.producer is LibrdkafkaProducer)
     participant.close()
     return application.recover()
 
@@ -140,17 +164,63 @@ def test_the_next_transaction_of_a_session_is_told_from_the_one_that_was_decided
     both_or_neither(application, [b"N"])
 
 
-def test_negative_control_comparing_the_pair_alone_commits_the_wrong_transaction(
-    application: Application, monkeypatch: pytest.MonkeyPatch
+def test_negative_control_comparing_the_pair_alone_commits_the_wrong_transaction_of_librdkafka(
+    librdkafkas: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(PreparedTxnState, "identifies", compare_pair_alone)
-    assert next_unit_dies_unprepared(application) is Outcome.COMMITTED, PAIR_ALONE
+    assert next_unit_dies_unprepared(librdkafkas) is Outcome.COMMITTED, PAIR_ALONE
     with pytest.raises(AssertionError):
-        both_or_neither(application, [b"N"])
+        both_or_neither(librdkafkas, [b"N"])
 
 
-def test_the_next_transaction_is_told_apart_in_other_partitions_too(shared_broker: EmbeddedBroker) -> None:
-    application = Application(shared_broker, partitions=3)
+def test_the_native_producers_state_is_the_pair_alone_and_librdkafkas_has_an_anchor(application: Application) -> None:
+    participant = application.participant()
+    application.write(participant, b"a")
+    application.decide(participant)
+    participant.commit_transaction()
+    participant.close()
+    assert (application.in_database.anchor is None) is (application.producer is NativeProducer)
+
+
+def test_what_one_producer_prepared_the_other_recovers(application: Application) -> None:
+    application.recoverer = OTHER[application.producer]
+    participant = application.participant()
+    application.write(participant, b"a")
+    application.decide(participant)
+    participant.close()
+    assert [application.recover(), application.recover()] == [Outcome.COMMITTED, Outcome.NOTHING]
+    both_or_neither(application, [b"a"])
+
+
+def test_the_other_producer_tells_the_next_transaction_from_the_one_that_was_decided(application: Application) -> None:
+    application.recoverer = OTHER[application.producer]
+    assert next_unit_dies_unprepared(application) is Outcome.ABORTED
+    both_or_neither(application, [b"N"])
+
+
+def test_producers_take_turns_and_each_recovers_what_the_one_before_it_left(librdkafkas: Application) -> None:
+    application, decided = librdkafkas, []
+    for turn in range(4):
+        application.producer = application.recoverer = [*PRODUCERS.values()][turn % 2]
+        if turn:
+            assert application.recover() is (Outcome.COMMITTED if turn % 2 else Outcome.ABORTED)
+        participant = application.participant()
+        application.write(participant, b"in both %d" % turn)
+        application.decide(participant)
+        participant.commit_transaction()
+        application.write(participant, b"left %d" % turn)
+        left = participant.prepare_transaction()
+        application.in_database = left if turn % 2 == 0 else application.in_database
+        decided += [b"in both %d" % turn] + [b"left %d" % turn] * (turn % 2 == 0)
+        participant.close()
+    assert application.recover() is Outcome.ABORTED
+    both_or_neither(application, decided)
+
+
+def test_the_next_transaction_is_told_apart_in_other_partitions_too(
+    shared_broker: EmbeddedBroker, producer: type[Producer]
+) -> None:
+    application = Application(shared_broker, producer, partitions=3)
     participant = application.participant()
     application.write(participant, b"N", partition=2)
     application.decide(participant)
@@ -210,8 +280,10 @@ def test_a_zombie_that_was_fenced_before_it_prepared_cannot_prepare(application:
     both_or_neither(application, [])
 
 
-def test_many_records_in_many_partitions_are_prepared_as_one(shared_broker: EmbeddedBroker) -> None:
-    application = Application(shared_broker, partitions=4)
+def test_many_records_in_many_partitions_are_prepared_as_one(
+    shared_broker: EmbeddedBroker, producer: type[Producer]
+) -> None:
+    application = Application(shared_broker, producer, partitions=4)
     participant = application.participant()
     participant.begin_transaction()
     for number in range(2000):
@@ -236,17 +308,19 @@ def test_the_verbs_are_those_of_kip_939(application: Application) -> None:
     participant.close()
 
 
-def test_an_unreachable_broker_is_a_clear_error() -> None:
-    config = {"bootstrap.servers": "127.0.0.1:1", "transactional.id": "app-0"}
+def test_an_unreachable_broker_is_a_clear_error(producer: type[Producer]) -> None:
+    config = {"bootstrap.servers": "127.0.0.1:1", "transactional.id": "app-0", "delivery.timeout.ms": 500}
     for keep in (True, False):
-        participant = LibrdkafkaProducer(config, timeout=0.5)
+        participant = producer(config, timeout=0.5)
         with pytest.raises(KafkaUnavailableError, match=r"app-0|127\.0\.0\.1:1"):
             participant.init_transactions(keep_prepared_txn=keep)
         participant.close()
 
 
-def test_a_prepared_transaction_outlives_the_broker_that_holds_it(broker: EmbeddedBroker) -> None:
-    application = Application(broker)
+def test_a_prepared_transaction_outlives_the_broker_that_holds_it(
+    broker: EmbeddedBroker, producer: type[Producer]
+) -> None:
+    application = Application(broker, producer)
     participant = application.participant()
     application.write(participant, b"a", b"b")
     application.decide(participant)
@@ -257,15 +331,17 @@ def test_a_prepared_transaction_outlives_the_broker_that_holds_it(broker: Embedd
     both_or_neither(application, [b"a", b"b"])
 
 
-def test_a_broker_that_falls_silent_is_given_up_in_time_and_recovery_finds_the_outcome(broker: EmbeddedBroker) -> None:
-    application = Application(broker)
+def test_a_broker_that_falls_silent_is_given_up_in_time_and_recovery_finds_the_outcome(
+    broker: EmbeddedBroker, producer: type[Producer]
+) -> None:
+    application = Application(broker, producer)
     participant = application.participant(timeout=2.0)
     application.write(participant, b"a")
     application.decide(participant)
     assert broker.pid is not None
     os.kill(broker.pid, signal.SIGSTOP)
     try:
-        with pytest.raises(KafkaUnavailableError, match=r"commit_transaction\(\)"):
+        with pytest.raises(KafkaUnavailableError, match=application.name):
             participant.commit_transaction()
         participant.close()
     finally:
@@ -276,11 +352,12 @@ def test_a_broker_that_falls_silent_is_given_up_in_time_and_recovery_finds_the_o
 
 FORKING = """
     import os, sys
-    from dualwrite.coordinator.librdkafka import LibrdkafkaProducer
+    from dualwrite.coordinator.producers import ProducerChoice
     from dualwrite.errors import InvalidTransactionStateError
 
-    bootstrap, name = sys.argv[1:]
-    participant = LibrdkafkaProducer({"bootstrap.servers": bootstrap, "transactional.id": name})
+    bootstrap, name, kind = sys.argv[1:]
+    config = {"bootstrap.servers": bootstrap, "transactional.id": name}
+    participant = ProducerChoice(config, kind).participant()
     participant.init_transactions()
     participant.begin_transaction()
     participant.produce(name, b"parent")
@@ -300,7 +377,9 @@ FORKING = """
 
 
 def run(script: str, application: Application) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-c", textwrap.dedent(script), application.broker.bootstrap_servers, application.name]
+    (kind,) = (name for name, producer in PRODUCERS.items() if producer is application.producer)
+    given = [application.broker.bootstrap_servers, application.name, kind]
+    command = [sys.executable, "-c", textwrap.dedent(script), *given]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60, check=False)
 
 
@@ -313,10 +392,11 @@ def test_a_forked_process_is_refused_and_leaves_its_parents_transaction_alone(ap
 
 DOOMED = """
     import os, signal, sys
-    from dualwrite.coordinator.librdkafka import LibrdkafkaProducer
+    from dualwrite.coordinator.producers import ProducerChoice
 
-    bootstrap, name = sys.argv[1:]
-    participant = LibrdkafkaProducer({"bootstrap.servers": bootstrap, "transactional.id": name})
+    bootstrap, name, kind = sys.argv[1:]
+    config = {"bootstrap.servers": bootstrap, "transactional.id": name}
+    participant = ProducerChoice(config, kind).participant()
     participant.init_transactions()
     for unit in (b"N", b"N+1"):
         participant.begin_transaction()

@@ -103,9 +103,11 @@ def test_a_death_is_described_by_its_place() -> None:
     assert "none" in Death(Kill(None, 2), 0, "").describe()
 
 
-def test_a_whole_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("producer", ["native", pytest.param("librdkafka", marks=pytest.mark.slow)])
+def test_a_whole_run(tmp_path: Path, capsys: pytest.CaptureFixture[str], producer: str) -> None:
     directory = tmp_path / "kept"
-    assert main(["demo", "--rows", "600", "--kills", "3", "--seed", "3", "--keep", str(directory)]) == 0
+    options = ["--rows", "600", "--kills", "3", "--seed", "3", "--keep", str(directory), "--producer", producer]
+    assert main(["demo", *options]) == 0
     printed = capsys.readouterr().out
     assert "Both sides are the same, to the row." in printed
     for window in Window:

@@ -13,6 +13,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartiti
 
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.cli.db import upgrade
+from dualwrite.coordinator.producers import PRODUCERS
 from tests.coordinator.loading import csv_text, make_database, pairs, table_rows, write_input
 
 ROWS = [(number, f"name {number}") for number in range(1, 21)]
@@ -78,8 +79,9 @@ def place(tmp_path: Path, broker: EmbeddedBroker) -> Iterator[Place]:
     made.engine.dispose()
 
 
-def test_a_file_is_in_both_places(place: Place) -> None:
-    done = place.load("--key", "id")
+@pytest.mark.parametrize("producer", PRODUCERS)
+def test_a_file_is_in_both_places(place: Place, producer: str) -> None:
+    done = place.load("--producer", producer, "--key", "id")
     assert (done.returncode, done.stdout[:37]) == (0, f"loaded 20 rows of {place.file}"[:37]), done.stderr
     assert table_rows(place.engine) == pairs(place.committed()) == ROWS
 
@@ -109,6 +111,7 @@ def test_a_malformed_row_ends_the_load_before_its_batch(place: Place) -> None:
         (("--table", "none"), "the database has no table 'none'"),
         (("--key", "none"), "key column 'none' is not in table flights"),
         (("--batch-size", "0"), "batch size 0: use 1 or more"),
+        (("--producer", "x"), "argument --producer: invalid choice: 'x'"),
         (("--batch-size", "x"), "argument --batch-size: invalid int value: 'x'"),
         (("--db", "sqlite:////nowhere/x.db"), "there is no database file /nowhere/x.db"),
         (("--topic", "a b"), "topic 'a b'"),

@@ -1,8 +1,8 @@
 """The application that gets killed: dual writes of random sizes over two topics, some of which fail on purpose.
 
 It says on stdout what its caller would know: ``ok ID`` after a unit of work, ``no ID`` if it was told that it was
-undone, ``doubt ID`` if it was told that nobody knows. ``step NAME`` precedes each step if it was asked to stop at one;
-there it says ``paused`` and waits to be killed.
+undone, ``doubt ID`` if it was told that nobody knows. ``started`` comes before all of that. Where it was asked to stop
+it says ``paused`` and waits to be killed.
 """
 
 import json
@@ -38,6 +38,7 @@ class Task:
     pause_step: str = ""
     pause_unit: int = 0
     sabotage: str = ""
+    producer: str | None = None
 
     def command(self) -> list[str]:
         """The command line for it."""
@@ -59,7 +60,7 @@ def pauses(task: Task) -> Callable[[str], None]:
     def on_step(step: str) -> None:
         nonlocal begun
         begun += step == "BEGIN_DATABASE"
-        if step == task.pause_step and begun == task.pause_unit:
+        if step == task.pause_step and begun >= task.pause_unit:  # a unit may fail before it comes to that
             say("paused")
             sys.stdin.read()
 
@@ -77,9 +78,11 @@ def write_unit(dual_write: DualWrite, unit: str, count: int, fails: bool) -> Non
 
 
 def run(task: Task, engine: Engine) -> None:
+    say("started")
     chance = random.Random(task.seed)
     config = {"bootstrap.servers": task.bootstrap_servers, "delivery.timeout.ms": 5000}
-    with DualWrite(engine, config, application="crash", on_step=pauses(task)) as dual_write:
+    on_step = pauses(task)
+    with DualWrite(engine, config, application="crash", producer=task.producer, on_step=on_step) as dual_write:
         for _ in range(task.units):
             unit = uuid.uuid4().hex
             try:

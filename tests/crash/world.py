@@ -18,24 +18,25 @@ from tests.crash.oracle import Told, judge
 class World:
     """What one test kills and then judges. The broker keeps its port, so that clients find it again."""
 
-    def __init__(self, directory: Path, url: str) -> None:
+    def __init__(self, directory: Path, url: str, producer: str | None = None) -> None:
         config = {"num.partitions": str(LEFT_PARTITIONS)}
         self.broker = EmbeddedBroker(directory / "broker", listen=f"127.0.0.1:{free_port()}", config=config)
         self.broker.start()
         self.engine = create_engine(url)
         items.create(self.engine)
         upgrade(url)
-        self.task = Task(url, self.broker.bootstrap_servers)
+        self.task = Task(url, self.broker.bootstrap_servers, producer=producer)
         self.told = Told()
 
     def run(self, task: Task, *, kill_after: float | None = None, on_pause: Callable[[], None] = lambda: None) -> int:
-        """Run the application until it ends, or kill it after some seconds or where it pauses; its exit code."""
+        """Run the application until it ends, or kill it some seconds after it started or where it pauses; its exit
+        code."""
         with subprocess.Popen(task.command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             timer = threading.Timer(kill_after or 0, process.kill)
-            if kill_after is not None:
-                timer.start()
             for line in process.stdout:
+                if kill_after is not None and line == "started\n":
+                    timer.start()
                 self.told.take(line)
                 if self.told.paused:
                     on_pause()
@@ -51,9 +52,10 @@ class World:
         task = replace(self.task, pause_step=step, pause_unit=unit, sabotage=sabotage)
         assert self.run(task, on_pause=on_pause) < 0
 
-    def recover(self, sabotage: str = "") -> None:
-        """A start that does no unit of work."""
-        assert self.run(replace(self.task, units=0, sabotage=sabotage)) == 0
+    def recover(self, sabotage: str = "", producer: str | None = None) -> None:
+        """A start that does no unit of work, with the application's producer or another."""
+        producer = producer or self.task.producer
+        assert self.run(replace(self.task, units=0, sabotage=sabotage, producer=producer)) == 0
 
     def restart_broker(self) -> None:
         """SIGKILL, and a new start on the same data."""

@@ -304,3 +304,8 @@ def test_an_error_code_without_a_name_is_shown_as_a_number() -> None:
         broker.answer(ApiKey.LIST_TRANSACTIONS, listed(code=999))
         with pytest.raises(KafkaRefusedError, match="999"):
             control.list_transactions()
+
+
+def test_a_broker_that_knows_no_features_speaks_the_oldest_transaction_version() -> None:
+    with scripted() as broker, Control(broker) as control:
+        assert control.transaction_version() == 0

@@ -1,0 +1,174 @@
+"""The native producer as a participant: every transaction has an epoch of its own, so its name is KIP-939's and enough.
+
+What a dead predecessor left may be librdkafka's, with an anchor, so the control plane ends it (kept.py), as it does for
+the other participant. The producer itself begins after that.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from dualwrite.client.control import ControlPlane
+from dualwrite.client.machine import Ended
+from dualwrite.client.native_config import NativeConfig
+from dualwrite.client.producer import TwoPhaseProducer
+from dualwrite.client.producer_config import TWO_PHASE_KEY
+from dualwrite.client.verbs import AFTER_FAILURE, State, Verb, VerbOrder
+from dualwrite.coordinator.kept import KeptTransaction
+from dualwrite.coordinator.participants import Headers, Outcome
+from dualwrite.coordinator.verdict import Verdict
+from dualwrite.errors import ConfigurationError, InvalidTransactionStateError
+from dualwrite.ids import PreparedTxnState
+
+DEFAULT_TIMEOUT = 30.0
+"""Seconds that each question to the control plane may take."""
+
+_OUTCOMES = {Ended.COMMITTED: Outcome.COMMITTED, Ended.ABORTED: Outcome.ABORTED, Ended.NOTHING: Outcome.NOTHING}
+
+
+class NativeProducer:
+    """A KafkaParticipant on TwoPhaseProducer. Not thread-safe, and of use only in the process that made it.
+
+    :param config: librdkafka's keys, transactional.id among them; see NativeConfig for those that are refused.
+    :param timeout: seconds that each step of ending a predecessor's transaction may take; delivery.timeout.ms has all
+        the others.
+    :raises ConfigurationError: if a setting is missing, unknown, refused, or contradicts a dual write.
+    """
+
+    def __init__(self, config: Mapping[str, Any], *, timeout: float = DEFAULT_TIMEOUT) -> None:
+        made = NativeConfig.of(config)
+        if not made.two_phase:
+            raise ConfigurationError(f"{TWO_PHASE_KEY} false: a dual write is a two-phase commit; remove the setting")
+        self._transactional_id = made.transactional_id
+        self._process = os.getpid()
+        self._order = VerbOrder()
+        """Of what the producer does not know: a predecessor's transaction, and a record whose fate is not known.
+        UNINITIALIZED if there is neither."""
+        self._kept: KeptTransaction | None = None
+        self._control = ControlPlane(config, timeout=timeout)
+        default = made.on_delivery
+        reporting = {} if default is None else {"dr_cb": None, "on_delivery": _reporter(default)}
+        self._producer = TwoPhaseProducer({**config, **reporting})
+
+    def init_transactions(self, keep_prepared_txn: bool = False) -> None:
+        """See KafkaParticipant. After ``keep_prepared_txn`` only complete, commit and abort are allowed, and then
+        init_transactions() again.
+
+        :raises TwoPhaseCommitUnavailableError: if the cluster has no two-phase commit, or not for this client.
+        :raises ConfigurationError: if the cluster does not speak transaction version 2.
+        """
+        if not keep_prepared_txn:
+            self._ready(Verb.INIT).init_transactions()
+            return
+        if self._producer.state is not State.UNINITIALIZED:
+            self._producer.init_transactions(keep_prepared_txn=True)  # refuses, and says what is allowed
+        with self._of_predecessor(Verb.INIT_KEEPING):
+            self._kept = KeptTransaction(self._control, self._transactional_id)
+
+    @property
+    def is_reusable(self) -> bool:
+        """See KafkaParticipant. Always: whatever is under way still carries the identity of a transaction that has
+        ended, and every broker that it can reach refuses that (KIP-890 part 2; tests/unit/recovery_search.py)."""
+        return True
+
+    def begin_transaction(self) -> None:
+        """See KafkaParticipant."""
+        self._ready(Verb.BEGIN).begin_transaction()
+
+    def produce(
+        self,
+        topic: str,
+        value: str | bytes | None = None,
+        key: str | bytes | None = None,
+        partition: int = -1,
+        timestamp: int = 0,
+        headers: Headers | None = None,
+        on_delivery: Callable[[Any, Any], None] | None = None,
+    ) -> None:
+        """See KafkaParticipant. Waits while the buffer is full.
+
+        :raises PrepareFailedError: if it stayed full for the delivery timeout.
+        """
+        producer = self._ready(Verb.PRODUCE)
+        report = None if on_delivery is None else _reporter(on_delivery)
+        try:
+            producer.produce(topic, value, key, partition, timestamp, headers, report)
+        except BaseException:
+            # A delivery callback's too: the record may be on its way, and whoever sends it again must not commit both.
+            if producer.state is State.IN_TRANSACTION:
+                self._order.state = AFTER_FAILURE[Verb.PRODUCE]
+            raise
+
+    def prepare_transaction(self) -> PreparedTxnState:
+        """See KafkaParticipant. The broker that acknowledges a record has seen to it that its partition is part of the
+        transaction, under this identity; nobody else need be asked."""
+        return self._ready(Verb.PREPARE).prepare_transaction()
+
+    def complete_transaction(self, state: PreparedTxnState) -> Outcome:
+        """See KafkaParticipant."""
+        if self._kept is not None:
+            return self._end_kept(Verb.COMPLETE, lambda kept: kept.complete(state))
+        # A state with an anchor is of the other producer's: it is no transaction of this one.
+        own = state if state.anchor is None else PreparedTxnState()
+        return _OUTCOMES[self._ready(Verb.COMPLETE).complete_transaction(own)]
+
+    def commit_transaction(self) -> None:
+        """See KafkaParticipant."""
+        if self._kept is not None:
+            self._end_kept(Verb.COMMIT, lambda kept: kept.end(Verdict.COMMIT))
+        else:
+            self._ready(Verb.COMMIT).commit_transaction()
+
+    def abort_transaction(self) -> None:
+        """See KafkaParticipant."""
+        if self._kept is not None:
+            self._end_kept(Verb.ABORT, lambda kept: kept.end(Verdict.ABORT))
+        else:
+            self._ready(Verb.ABORT).abort_transaction()
+            self._order.state = State.UNINITIALIZED
+
+    def close(self) -> None:
+        """See KafkaParticipant. Records that are still buffered are dropped, and their callbacks told so."""
+        if self._order.state is not State.CLOSED:
+            self._order.state = State.CLOSED
+            with suppress(Exception):  # of a user's callback: nobody is left to act on it
+                self._producer.close()
+            self._control.close()
+
+    def _ready(self, verb: Verb) -> TwoPhaseProducer:
+        """The producer, unless something that it does not know of is in the way."""
+        if self._order.state is not State.UNINITIALIZED:
+            self._order.require(verb)
+        return self._producer
+
+    def _end_kept(self, verb: Verb, end: Callable[[KeptTransaction], Outcome]) -> Outcome:
+        assert self._kept is not None
+        with self._of_predecessor(verb):
+            outcome = end(self._kept)
+            self._kept = None
+            return outcome
+
+    @contextmanager
+    def _of_predecessor(self, verb: Verb) -> Iterator[None]:
+        if self._process != os.getpid():
+            raise InvalidTransactionStateError(
+                f"{verb.value}: the producer belongs to process {self._process}; make a new one after a fork"
+            )
+        with self._order.calling(verb):
+            yield
+
+
+def _reporter(on_delivery: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    """``on_delivery``, told of errors as confluent-kafka tells them: whoever wrote it may not know which producer is in
+    use."""
+
+    def report(error: Any, record: Any) -> None:
+        if error is not None:
+            from dualwrite.client.librdkafka_errors import as_kafka_error  # loads librdkafka, for once in a while
+
+            error = as_kafka_error(error)
+            record = record.with_error(error)
+        on_delivery(error, record)
+
+    return report

@@ -1,0 +1,55 @@
+"""A control plane that says what a test tells it to: for the participants."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from dualwrite.client.control import InitializedProducer, TransactionDescription
+from dualwrite.ids import ProducerIdentity, TopicPartition
+
+CONFIG = {"bootstrap.servers": "127.0.0.1:1", "transactional.id": "app-0"}
+SESSION = ProducerIdentity(7, 0)
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class FakeControl:
+    """A control plane over one transactional id whose facts a test sets."""
+
+    def __init__(self, config: dict[str, Any], timeout: float) -> None:
+        self.state, self.producer = "Ongoing", SESSION
+        self.partitions: frozenset[TopicPartition] = frozenset({T0, T1})
+        self.unknown = False
+        self.initialized = InitializedProducer(ProducerIdentity(7, 1), None)
+        self.starts: dict[TopicPartition, int] = {}
+        self.ended: list[tuple[ProducerIdentity, bool, bool]] = []
+        self.asked: list[tuple[frozenset[TopicPartition], ProducerIdentity]] = []
+        self.failures: dict[str, Exception] = {}
+        self.closed = 0
+
+    def init_producer_id(self, _id: str, *, two_phase_commit: bool, keep_prepared_txn: bool) -> InitializedProducer:
+        assert two_phase_commit
+        assert keep_prepared_txn
+        self._fail("init_producer_id")
+        return self.initialized
+
+    def describe_transaction(self, _id: str) -> TransactionDescription | None:
+        self._fail("describe_transaction")
+        return None if self.unknown else TransactionDescription(self.state, self.producer, 0, 0, self.partitions)
+
+    def current_transaction_start_offsets(
+        self, partitions: Iterable[TopicPartition], producer: ProducerIdentity
+    ) -> dict[TopicPartition, int]:
+        self._fail("current_transaction_start_offsets")
+        self.asked.append((frozenset(partitions), producer))
+        return {partition: offset for partition, offset in self.starts.items() if partition in self.asked[-1][0]}
+
+    def end_txn(self, _id: str, producer: ProducerIdentity, committed: bool, *, repeatable: bool) -> ProducerIdentity:
+        self._fail("end_txn")
+        self.ended.append((producer, committed, repeatable))
+        return producer
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def _fail(self, name: str) -> None:
+        if name in self.failures:
+            raise self.failures[name]

@@ -1,0 +1,300 @@
+"""The native participant over a stand-in for the control plane, and a producer whose cluster is simulated."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError
+
+from dualwrite.client.control import InitializedProducer
+from dualwrite.client.machine import Ended
+from dualwrite.client.reports import DeliveredRecord
+from dualwrite.client.verbs import State, Verb, VerbOrder
+from dualwrite.coordinator import native
+from dualwrite.coordinator.native import NativeProducer
+from dualwrite.coordinator.participants import KafkaParticipant, Outcome
+from dualwrite.errors import (
+    ConfigurationError,
+    FencedError,
+    InvalidTransactionStateError,
+    KafkaRefusedError,
+    KafkaUnavailableError,
+    PrepareFailedError,
+)
+from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity, TopicPartition
+from tests.coordinator.fake_control import CONFIG, SESSION, T0, T1, FakeControl
+
+HEIR = ProducerIdentity(7, 1)
+
+
+class FakeProducer:
+    """TwoPhaseProducer: it has the real order of verbs, and does what a test wants in each."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.config = config
+        self.calls: list[str] = []
+        self.failures: dict[str, BaseException] = {}
+        self.identity = ProducerIdentity(9, 0)
+        self.reports: list[Callable[[Any, Any], None]] = []
+        self._order = VerbOrder()
+
+    @property
+    def state(self) -> State:
+        return self._order.state
+
+    def init_transactions(self, keep_prepared_txn: bool = False) -> None:
+        self._do(Verb.INIT_KEEPING if keep_prepared_txn else Verb.INIT)
+
+    def begin_transaction(self) -> None:
+        self._do(Verb.BEGIN)
+
+    def produce(
+        self, topic: str, value: Any, key: Any, partition: int, timestamp: int, headers: Any, on_delivery: Any
+    ) -> None:
+        self._order.require(Verb.PRODUCE)
+        self.calls.append("produce()")
+        self.reports.append(on_delivery or self.config.get("on_delivery"))
+        if "produce()" in self.failures:
+            raise self.failures["produce()"]
+
+    def prepare_transaction(self) -> PreparedTxnState:
+        self._do(Verb.PREPARE)
+        return PreparedTxnState(self.identity)
+
+    def complete_transaction(self, state: PreparedTxnState) -> Ended:
+        self._do(Verb.COMPLETE)
+        return Ended.COMMITTED if state == PreparedTxnState(self.identity) else Ended.ABORTED
+
+    def commit_transaction(self) -> Ended:
+        self._do(Verb.COMMIT)
+        return Ended.COMMITTED
+
+    def abort_transaction(self) -> Ended:
+        self._do(Verb.ABORT)
+        return Ended.ABORTED
+
+    def close(self) -> None:
+        self._do(Verb.CLOSE)
+
+    def _do(self, verb: Verb) -> None:
+        with self._order.calling(verb):
+            self.calls.append(verb.value)
+            if verb.value in self.failures:
+                raise self.failures[verb.value]
+
+
+class Rig:
+    """A participant with its two stand-ins in sight."""
+
+    def __init__(self, **config: Any) -> None:
+        self.participant = NativeProducer(CONFIG | config, timeout=3)
+        self.producer: FakeProducer = self.participant._producer  # type: ignore[assignment]
+        self.control: FakeControl = self.participant._control  # type: ignore[assignment]
+
+    def begun(self) -> "Rig":
+        self.participant.init_transactions()
+        self.participant.begin_transaction()
+        return self
+
+    def keeping(self, ongoing: ProducerIdentity | None, starts: dict[TopicPartition, int] | None = None) -> "Rig":
+        self.control.initialized = InitializedProducer(HEIR, ongoing)
+        self.control.starts = starts or {}
+        self.participant.init_transactions(keep_prepared_txn=True)
+        return self
+
+
+@pytest.fixture(autouse=True)
+def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "TwoPhaseProducer", FakeProducer)
+    monkeypatch.setattr(native, "ControlPlane", FakeControl)
+
+
+def test_it_is_a_kafka_participant_that_can_always_be_used_again() -> None:
+    participant: KafkaParticipant = Rig().participant
+    assert participant.is_reusable
+    participant.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [({"transaction.two.phase.commit.enable": False}, "two-phase commit"), ({"stats_cb": print}, "stats_cb: refused")],
+)
+def test_a_setting_that_contradicts_it_is_refused(settings: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigurationError, match=complaint):
+        Rig(**settings)
+
+
+# What a predecessor left.
+
+
+@pytest.mark.parametrize(
+    ("stored", "starts", "commits"),
+    [
+        (PreparedTxnState(SESSION), {}, True),
+        (PreparedTxnState(SESSION, Anchor.of(T0, 10)), {T0: 10}, True),
+        (PreparedTxnState(SESSION, Anchor.of(T0, 10)), {T0: 12}, False),
+        (PreparedTxnState(SESSION, Anchor.of(T0, 10)), {T1: 10}, False),
+        (PreparedTxnState(SESSION, Anchor.of(T0, 10)), {}, False),
+        (PreparedTxnState(HEIR), {}, False),
+        (PreparedTxnState(), {}, False),
+    ],
+)
+def test_only_the_very_transaction_that_was_decided_is_committed_whoever_wrote_its_state(
+    stored: PreparedTxnState, starts: dict[TopicPartition, int], commits: bool
+) -> None:
+    rig = Rig().keeping(SESSION, starts)
+    assert rig.participant.complete_transaction(stored) is (Outcome.COMMITTED if commits else Outcome.ABORTED)
+    assert rig.control.ended == [(HEIR, commits, True)]
+    assert rig.producer.calls == [], "the producer begins after that"
+    rig.begun()
+    assert rig.producer.calls == ["init_transactions()", "begin_transaction()"]
+
+
+def test_nothing_kept_is_success_and_ends_nothing() -> None:
+    rig = Rig().keeping(None)
+    assert rig.participant.complete_transaction(PreparedTxnState(SESSION)) is Outcome.NOTHING
+    assert rig.control.ended == []
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_commit_and_abort_end_a_kept_transaction_whatever_it_is(committed: bool) -> None:
+    rig = Rig().keeping(SESSION)
+    (rig.participant.commit_transaction if committed else rig.participant.abort_transaction)()
+    assert rig.control.ended == [(HEIR, committed, True)]
+
+
+def test_while_a_transaction_is_kept_only_its_end_is_allowed() -> None:
+    rig = Rig().keeping(SESSION)
+    calls = (rig.participant.init_transactions, rig.participant.begin_transaction, rig.participant.prepare_transaction)
+    for call in calls:
+        with pytest.raises(InvalidTransactionStateError, match=r"keeping a predecessor.*complete_transaction\(\)"):
+            call()
+    with pytest.raises(InvalidTransactionStateError, match="keeping a predecessor"):
+        rig.participant.produce("t", b"v")
+    assert rig.producer.calls == []
+
+
+def test_a_transaction_is_kept_before_a_session_begins_or_not_at_all() -> None:
+    rig = Rig().begun()
+    with pytest.raises(InvalidTransactionStateError, match="keep_prepared_txn=True"):
+        rig.participant.init_transactions(keep_prepared_txn=True)
+    assert rig.control.ended == []
+
+
+@pytest.mark.parametrize("failing", ["describe_transaction", "current_transaction_start_offsets", "end_txn"])
+def test_a_verdict_that_cannot_be_reached_or_carried_out_is_never_guessed(failing: str) -> None:
+    rig = Rig().keeping(SESSION, {T0: 10})
+    rig.control.failures[failing] = KafkaUnavailableError("broker b:1: timed out")
+    with pytest.raises(KafkaUnavailableError, match="b:1"):
+        rig.participant.complete_transaction(PreparedTxnState(SESSION, Anchor.of(T0, 10)))
+    assert rig.control.ended == []
+    for call in (rig.participant.init_transactions, rig.participant.abort_transaction):
+        with pytest.raises(InvalidTransactionStateError, match=r"failed; allowed now: close\(\)"):
+            call()
+
+
+# Its own transactions.
+
+
+def test_a_unit_of_work_is_the_producers() -> None:
+    rig = Rig().begun()
+    rig.participant.produce("t", b"v", b"k", 1, 5, {"h": b"x"})
+    assert rig.participant.prepare_transaction() == PreparedTxnState(rig.producer.identity)
+    rig.participant.commit_transaction()
+    assert rig.producer.calls[2:] == ["produce()", "prepare_transaction()", "commit_transaction()"]
+    assert rig.control.asked == [], "two round trips, and none of them is the control plane's"
+
+
+@pytest.mark.parametrize("anchored", [False, True])
+def test_a_prepared_transaction_is_completed_by_its_own_state_alone(anchored: bool) -> None:
+    rig = Rig().begun()
+    state = rig.participant.prepare_transaction()
+    if anchored:
+        state = PreparedTxnState(state.producer, Anchor.of(T0, 1))
+    expected = Outcome.ABORTED if anchored else Outcome.COMMITTED
+    assert rig.participant.complete_transaction(state) is expected
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("a callback's"), KeyboardInterrupt()])
+def test_a_record_of_unknown_fate_dooms_the_transaction_until_it_is_aborted(error: BaseException) -> None:
+    rig = Rig().begun()
+    rig.producer.failures["produce()"] = error
+    with pytest.raises(type(error)):
+        rig.participant.produce("t", b"v")
+    for call in (lambda: rig.participant.produce("t", b"v"), rig.participant.prepare_transaction):
+        with pytest.raises(InvalidTransactionStateError, match="can only be aborted"):
+            call()
+    rig.participant.abort_transaction()
+    rig.producer.failures.clear()
+    rig.participant.begin_transaction()
+    rig.participant.produce("t", b"v")
+    assert rig.participant.prepare_transaction()
+
+
+def test_an_abort_of_a_doomed_transaction_that_fails_leaves_nothing_but_close() -> None:
+    rig = Rig().begun()
+    rig.producer.failures |= {"produce()": ZeroDivisionError(), "abort_transaction()": KafkaUnavailableError("b:1")}
+    with pytest.raises(ZeroDivisionError):
+        rig.participant.produce("t", b"v")
+    with pytest.raises(KafkaUnavailableError):
+        rig.participant.abort_transaction()
+    with pytest.raises(InvalidTransactionStateError):
+        rig.participant.begin_transaction()
+
+
+@pytest.mark.parametrize("default", [False, True])
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (KafkaRefusedError("record for t", KafkaError.TOPIC_EXCEPTION, "INVALID_TOPIC_EXCEPTION"), 17),
+        (FencedError("record for t: PRODUCER_FENCED"), KafkaError._FENCED),
+        (KafkaUnavailableError("producer of app-0: closed"), KafkaError._MSG_TIMED_OUT),
+        (PrepareFailedError("the transaction was aborted"), KafkaError._PURGE_QUEUE),
+    ],
+)
+def test_delivery_callbacks_hear_of_errors_as_confluent_kafka_tells_them(
+    default: bool, error: Exception, code: int
+) -> None:
+    heard: list[tuple[Any, Any]] = []
+
+    def hear(reason: Any, message: Any) -> None:
+        heard.append((reason, message))
+
+    rig = Rig(**({"dr_cb": hear} if default else {})).begun()
+    rig.participant.produce("t", b"v", on_delivery=None if default else hear)
+    (report,) = rig.producer.reports
+    record = DeliveredRecord(("t", 0, 5), (b"k", b"v", ()), 1000, None)
+    report(None, record)
+    report(error, DeliveredRecord(("t", 0, -1), (b"k", b"v", ()), 1000, error))
+    assert heard[0] == (None, record)
+    reason, message = heard[1]
+    assert isinstance(reason, KafkaError)
+    assert (reason.code(), reason.str()) == (code, str(error))
+    assert message.error() is reason
+    assert (message.topic(), message.partition(), message.key(), message.value()) == ("t", 0, b"k", b"v")
+
+
+# Its end.
+
+
+def test_close_neither_aborts_nor_raises_and_may_be_called_twice() -> None:
+    rig = Rig().begun()
+    rig.participant.prepare_transaction()
+    rig.producer.failures["close()"] = ZeroDivisionError("a user's callback")
+    rig.participant.close()
+    rig.participant.close()
+    assert rig.control.closed == 1
+    assert "abort_transaction()" not in rig.producer.calls
+    with pytest.raises(InvalidTransactionStateError, match="closed"):
+        rig.participant.commit_transaction()
+
+
+def test_after_a_fork_a_predecessors_transaction_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig().keeping(SESSION)
+    child = os.getpid() + 1
+    monkeypatch.setattr(native.os, "getpid", lambda: child)
+    for call in (rig.participant.commit_transaction, rig.participant.abort_transaction):
+        with pytest.raises(InvalidTransactionStateError, match="make a new one after a fork"):
+            call()
+    assert rig.control.ended == []
