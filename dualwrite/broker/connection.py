@@ -18,6 +18,7 @@ from dualwrite.wire.apis import APIS, ApiKey, Message
 from dualwrite.wire.codec import (
     MalformedMessageError,
     RequestHead,
+    make_ready,
     read_body,
     read_request_head,
     refuse_nulls,
@@ -86,6 +87,7 @@ class Connection:
             return self._refuse_version(key, head)
         if key is not ApiKey.PRODUCE and len(frame) > MOST_BYTES_WITHOUT_RECORDS:
             raise MalformedMessageError(f"{key.name} of {len(frame)} bytes; it may have {MOST_BYTES_WITHOUT_RECORDS}")
+        make_ready(APIS[key].request, head.version)
         takes_long = key is not ApiKey.PRODUCE and len(frame) > _BYTES_AT_ONCE
         run = _in_thread if takes_long else _at_once
         request = await run(lambda: _read(key, head, frame, body_position))

@@ -114,6 +114,15 @@ def read_body(message: Any, version: int, frame: Frame, position: int) -> Messag
     return body
 
 
+def make_ready(message: Any, version: int) -> None:
+    """Compile what reads messages of class ``message`` in ``version``, for whoever reads them in several threads.
+
+    Compiling changes kafka-python for a moment: two threads at it could leave it changed, and the bytes in a request
+    would be views of a buffer that is used again. So one thread alone compiles; then any may read.
+    """
+    _decoder(message, version)
+
+
 def refuse_nulls(body: Message, version: int) -> None:
     """See to it that nothing in a message that was read is null unless its schema says that it may be.
 
