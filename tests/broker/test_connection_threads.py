@@ -1,4 +1,4 @@
-"""What a connection does in threads, and what it must not: the event loop's thread alone compiles kafka-python's codecs,
+"""What a connection does in threads, and what it must not: only the event loop's thread compiles kafka-python's codecs,
 as compiling changes kafka-python for a moment."""
 
 import asyncio
