@@ -89,13 +89,18 @@ class Connection:
             raise MalformedMessageError(f"{key.name} of {len(frame)} bytes; it may have {MOST_BYTES_WITHOUT_RECORDS}")
         make_ready(APIS[key].request, head.version)
         takes_long = key is not ApiKey.PRODUCE and len(frame) > _BYTES_AT_ONCE
-        run = _in_thread if takes_long else _at_once
-        request = await run(lambda: _read(key, head, frame, body_position))
+        if takes_long:
+            request = await _in_thread(lambda: _read(key, head, frame, body_position))
+        else:
+            request = _read(key, head, frame, body_position)
         response = await route.handle(request, head.version, self._context(head.client_id))
         self._meters.requests[key] += 1
         if response is None:
             return None
-        codes, parts = await run(lambda: _written(key, head, response))
+        if takes_long:
+            codes, parts = await _in_thread(lambda: _written(key, head, response))
+        else:
+            codes, parts = _written(key, head, response)
         for code in codes:
             self._meters.errors[key, code] += 1
         return parts
@@ -123,10 +128,6 @@ def _read(key: ApiKey, head: RequestHead, frame: bytearray | memoryview, positio
 def _written(key: ApiKey, head: RequestHead, response: Message) -> tuple[list[int], list[bytes]]:
     """The error codes in ``response``, and its bytes."""
     return list(error_codes(response)), write_response_parts(key, head.version, head.correlation_id, response)
-
-
-async def _at_once(work: Callable[[], ResultT]) -> ResultT:
-    return work()
 
 
 async def _in_thread(work: Callable[[], ResultT]) -> ResultT:

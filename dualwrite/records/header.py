@@ -24,6 +24,8 @@ _EXTENT = struct.Struct(">qi11xi")
 _PLACE = struct.Struct(">qiibI")
 _CHECKED = struct.Struct(">hiqqqhii")
 _OFFSET_AND_LENGTH = struct.Struct(">qi")
+_OFFSET = struct.Struct(">q")
+_EPOCH = struct.Struct(">i")
 _PREFIX_SIZE = _OFFSET_AND_LENGTH.size
 _CRC_AT = 17
 _CHECKED_FROM = 21
@@ -172,8 +174,8 @@ def checksum_matches(header: BatchHeader, batch: bytes | bytearray | memoryview)
 
 def place_batch(batch: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:
     """Write ``base_offset`` and ``leader_epoch`` into ``batch``; neither is covered by the checksum."""
-    struct.pack_into(">q", batch, 0, base_offset)
-    struct.pack_into(">i", batch, 12, leader_epoch)
+    _OFFSET.pack_into(batch, 0, base_offset)
+    _EPOCH.pack_into(batch, _PREFIX_SIZE, leader_epoch)
 
 
 def stamp_append_time(batch: bytes | memoryview, timestamp: int) -> bytes:

@@ -1,10 +1,14 @@
 """Variable-length integers: zigzag in records (ByteUtils.writeVarlong), unsigned in flexible messages (KIP-482)."""
 
 _SINGLE_BYTES = tuple(bytes([value]) for value in range(0x80))
+_FIRST_OF_TWO_BYTES = 0x40
+"""In zigzag form."""
 
 
 def encode_varint(value: int) -> bytes:
     """``value`` in zigzag form, seven bits a byte, lowest first."""
+    if 0 <= value < _FIRST_OF_TWO_BYTES:
+        return _SINGLE_BYTES[value << 1]
     return encode_unsigned_varint((value << 1) ^ (value >> 63))
 
 

@@ -159,7 +159,9 @@ class PartitionState:
         self.end_offset = header.next_offset
         if header.producer_id < 0:
             return
-        entry = self.producers.setdefault(header.producer_id, ProducerEntry(header.producer_id))
+        entry = self.producers.get(header.producer_id)
+        if entry is None:
+            entry = self.producers[header.producer_id] = ProducerEntry(header.producer_id)
         if header.producer_epoch != entry.epoch:
             entry.epoch = header.producer_epoch
             entry.batches.clear()

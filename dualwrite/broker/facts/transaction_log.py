@@ -7,6 +7,7 @@ NextTimeoutMs.
 
 import struct
 from collections.abc import Iterable
+from operator import attrgetter
 
 from dualwrite.broker.facts.tagged_fields import decode_tagged_fields
 from dualwrite.broker.facts.transactions import (
@@ -19,6 +20,7 @@ from dualwrite.broker.facts.transactions import (
 from dualwrite.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerIdentity, TopicPartition
 from dualwrite.records.varint import decode_unsigned_varint, encode_unsigned_varint
 
+_TOPIC_AND_INDEX = attrgetter("topic", "partition")
 _KEY_VERSION = 0
 _VALUE_VERSION = 1
 _SHORT = struct.Struct(">h")
@@ -28,6 +30,15 @@ _FIXED = struct.Struct(">hqhib")
 _TIMES = struct.Struct(">qq")
 
 _PREVIOUS_ID, _NEXT_ID, _CLIENT_VERSION, _NEXT_EPOCH, _PREVIOUS_EPOCH, _NEXT_TIMEOUT = 0, 1, 2, 3, 100, 101
+
+
+def _head(tag: int, form: struct.Struct) -> bytes:
+    return encode_unsigned_varint(tag) + encode_unsigned_varint(form.size)
+
+
+_PREVIOUS_ID_HEAD, _NEXT_ID_HEAD = _head(_PREVIOUS_ID, _LONG), _head(_NEXT_ID, _LONG)
+_CLIENT_VERSION_HEAD, _NEXT_EPOCH_HEAD = _head(_CLIENT_VERSION, _SHORT), _head(_NEXT_EPOCH, _SHORT)
+_PREVIOUS_EPOCH_HEAD, _NEXT_TIMEOUT_HEAD = _head(_PREVIOUS_EPOCH, _SHORT), _head(_NEXT_TIMEOUT, _INT)
 
 
 def encode_fact(fact: TransactionFact) -> tuple[bytes, bytes | None]:
@@ -57,23 +68,25 @@ def decode_fact(key: bytes, value: bytes | None) -> TransactionFact:
 
 
 def _encode_value(fact: TransactionRecorded) -> bytes:
-    tags = {
-        _PREVIOUS_ID: (_LONG, fact.previous.producer_id, NO_PRODUCER_ID),
-        _NEXT_ID: (_LONG, fact.next_producer.producer_id, NO_PRODUCER_ID),
-        _CLIENT_VERSION: (_SHORT, fact.version, 0),
-        _NEXT_EPOCH: (_SHORT, fact.next_producer.epoch, NO_PRODUCER_EPOCH),
-        _PREVIOUS_EPOCH: (_SHORT, fact.previous.epoch, NO_PRODUCER_EPOCH),
-        _NEXT_TIMEOUT: (_INT, fact.next_timeout_ms, -1),
-    }
-    present = [(tag, form.pack(value)) for tag, (form, value, default) in tags.items() if value != default]
-    producer = fact.producer
+    producer, previous, following = fact.producer, fact.previous, fact.next_producer
+    present = []
+    for head, form, value, default in (
+        (_PREVIOUS_ID_HEAD, _LONG, previous.producer_id, NO_PRODUCER_ID),
+        (_NEXT_ID_HEAD, _LONG, following.producer_id, NO_PRODUCER_ID),
+        (_CLIENT_VERSION_HEAD, _SHORT, fact.version, 0),
+        (_NEXT_EPOCH_HEAD, _SHORT, following.epoch, NO_PRODUCER_EPOCH),
+        (_PREVIOUS_EPOCH_HEAD, _SHORT, previous.epoch, NO_PRODUCER_EPOCH),
+        (_NEXT_TIMEOUT_HEAD, _INT, fact.next_timeout_ms, -1),
+    ):
+        if value != default:
+            present.append(head + form.pack(value))
     return b"".join(
         (
             _FIXED.pack(_VALUE_VERSION, producer.producer_id, producer.epoch, fact.timeout_ms, fact.status),
             _encode_partitions(fact.partitions),
             _TIMES.pack(fact.updated_ms, fact.started_ms),
             encode_unsigned_varint(len(present)),
-            *(encode_unsigned_varint(tag) + encode_unsigned_varint(len(data)) + data for tag, data in present),
+            *present,
         )
     )
 
@@ -106,7 +119,7 @@ def _decode_value(transactional_id: str, value: bytes) -> TransactionRecorded:
 
 def _encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
     by_topic: dict[str, list[int]] = {}
-    for entry in sorted(partitions):
+    for entry in sorted(partitions, key=_TOPIC_AND_INDEX):
         by_topic.setdefault(entry.topic, []).append(entry.partition)
     out = [encode_unsigned_varint(len(by_topic) + 1)]
     for topic, indexes in by_topic.items():

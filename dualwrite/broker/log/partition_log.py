@@ -29,7 +29,7 @@ from dualwrite.broker.log.replacement import Replacement, swap_in
 from dualwrite.broker.log.segment import OnBatch, Segment
 from dualwrite.broker.log.settings import LogSettings
 from dualwrite.ports import Files
-from dualwrite.records.header import peek_header
+from dualwrite.records.header import BatchHeader, peek_header
 
 _POINT_BYTES = 64 * 1024 * 1024
 _BYTES_LIKE_A_BATCH = 1024
@@ -105,13 +105,15 @@ class PartitionLog:
         """True if something was appended that no :meth:`sync` has covered yet."""
         return self._synced_offset < self._end_offset
 
-    def append(self, batch: bytearray | memoryview) -> None:
+    def append(self, batch: bytearray | memoryview, header: BatchHeader | None = None) -> None:
         """Write ``batch``, placed at :attr:`end_offset` by the caller, beginning a new segment if the last is full or
         too old.
 
+        :param header: that of ``batch``, from who has it.
         :raises MalformedBatchError: if it has no header of a record batch; nothing was written.
         """
-        header = peek_header(batch)
+        if header is None:
+            header = peek_header(batch)
         assert header.base_offset == self._end_offset, f"batch at {header.base_offset}, log ends at {self._end_offset}"
         assert header.size == len(batch), f"batch of {header.size} bytes in a buffer of {len(batch)}"
         segment = self._segments[-1]

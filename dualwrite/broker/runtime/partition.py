@@ -78,8 +78,8 @@ class Partition:
         base_offset = self.state.end_offset
         with self._flusher.critical():
             place_batch(batch, base_offset, LEADER_EPOCH)
-            self.log.append(batch)
-            placed = header._replace(base_offset=base_offset)
+            placed = header._replace(base_offset=base_offset, partition_leader_epoch=LEADER_EPOCH)
+            self.log.append(batch, placed)
             self.state.apply(placed, marker, coordinator_epoch)
             if marker is not None and self._on_marker is not None:
                 self._on_marker(placed, marker)
