@@ -5,11 +5,15 @@ written by librdkafka, which keeps one epoch for a session, and none if it was w
 All of it is the control plane's, under an identity that InitProducerId made for this one purpose.
 """
 
+import logging
+
 from dualwrite.client.anchors import ongoing_transaction
 from dualwrite.client.control import ControlPlane
 from dualwrite.coordinator.participants import Outcome
 from dualwrite.coordinator.verdict import Verdict, verdict
-from dualwrite.ids import PreparedTxnState
+from dualwrite.ids import PreparedTxnState, ProducerIdentity
+
+_LOG = logging.getLogger("dualwrite")
 
 
 class KeptTransaction:
@@ -26,6 +30,7 @@ class KeptTransaction:
     def complete(self, state: PreparedTxnState) -> Outcome:
         """Commit it if ``state`` identifies it, abort it otherwise. Nothing open is success: a commit got through
         before and its answer was lost (apache/kafka PR 20039)."""
+        self._look_for_another_cluster(state.producer)
         ongoing = self._kept.ongoing
         if ongoing is None:
             return Outcome.NOTHING
@@ -39,3 +44,16 @@ class KeptTransaction:
         # Nothing is ever produced under this identity, so a late or second EndTxn can hit no other transaction.
         self._control.end_txn(self._transactional_id, self._kept.producer, committed, repeatable=True)
         return Outcome.COMMITTED if committed else Outcome.ABORTED
+
+    def _look_for_another_cluster(self, stored: ProducerIdentity) -> None:
+        """Warn if ``stored`` cannot be this cluster's: identities only grow, and this one has just been raised."""
+        now = self._kept.producer
+        if stored and stored.producer_id == now.producer_id and stored.epoch >= now.epoch:
+            _LOG.warning(
+                "%s: the prepared state %s in the database is not of this cluster, which has come to %s only: has it "
+                "lost its data, or is it another? If it is to be used, delete the transactional id's row in the state "
+                "table",
+                self._transactional_id,
+                stored,
+                now,
+            )

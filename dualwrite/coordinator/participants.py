@@ -1,7 +1,7 @@
 """The two sides of a dual write, as the recipe sees them.
 
-The machine, the driver and recovery are written against these Protocols. ``librdkafka.py`` is a KafkaParticipant,
-``database.py`` a DecisionStore; the tests have fakes that can fail at every call.
+The machine, the driver and recovery are written against these Protocols. ``native.py`` and ``librdkafka.py`` have a
+KafkaParticipant each, ``database.py`` a DecisionStore; the tests have fakes that can fail at every call.
 """
 
 from collections.abc import Callable, Mapping, Sequence
