@@ -211,7 +211,7 @@ class ClusterWorker(Worker):
         return self.ends(participant, unit, wanted is Decision.COMMIT)
 
     def decides(self) -> "Decision":
-        return self.chance.choices([Decision.COMMIT, Decision.ABORT, Decision.ABANDON], [7, 2, 1])[0]
+        return self.chance.choices([Decision.COMMIT, Decision.ABORT, Decision.ABANDON], [6, 2, 2])[0]
 
     def prepares(self, participant: KafkaParticipant, unit: Unit) -> None:
         participant.begin_transaction()
