@@ -256,7 +256,12 @@ def metrics_page() -> str:
 
 
 _METRICS = """`dualwrite broker --metrics HOST:PORT` answers Prometheus at `http://HOST:PORT/metrics`, without a
-password: keep it to a network that you trust. The values are read when they are asked for."""
+password: keep it to a network that you trust. The values are read when they are asked for.
+
+If `dualwrite_broker_in_doubt_transactions` stays above 0, an application has prepared a transaction and has not come
+back; its records, and all behind them in their partitions, stay invisible to read_committed readers. Start it again:
+it asks its database and ends the transaction. If it is gone for good, `kafka-transactions --bootstrap-server HOST:PORT
+forceTerminateTransaction --transactionalId ID` **aborts** the transaction, though the database may have committed."""
 _TABLE = ("| metric | kind | labels | meaning |", "|---|---|---|---|")
 
 
@@ -350,6 +355,7 @@ def _overview() -> Iterator[str]:
     yield ""
     yield "Produce is advertised from v0, as Apache Kafka does. InitProducerId v6 (KIP-939) is unstable in Apache Kafka"
     yield "4.4, offered there by `unstable.api.versions.enable` only. The finalized feature is `transaction.version=2`."
+    yield "The one node has the id 0."
 
 
 def _what_works(key: ApiKey, last: int) -> str:

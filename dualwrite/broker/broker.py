@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -76,7 +76,12 @@ def serve(options: BrokerOptions) -> None:
     with _exclusive(options.data_dir, _PREDECESSOR_SECONDS if options.embedded else 0):
         if options.ready_file is not None:
             _clear_ready_file(options.ready_file)
-        _run(_serve(options))
+        try:
+            _run(_serve(options))
+        finally:
+            if options.ready_file is not None:
+                with suppress(OSError):  # the next start says it
+                    options.ready_file.unlink()
 
 
 def _run(main: Coroutine[Any, Any, None]) -> None:
@@ -122,6 +127,10 @@ async def _serve(options: BrokerOptions) -> None:
         "listening on %s, %d topics, %d transactions finished, recovered in %.3f s",
         address, len(context.cluster.state.topics), finished, time.monotonic() - began,
     )  # fmt: skip
+    given = context.cluster.given_while_running()
+    if given:
+        told = ", ".join(f"{name}={value}" for name, value in sorted(given.items()))
+        logger.info("settings that were given while it ran hold, whatever --config says: %s", told)
     if options.ready_file is not None:
         _write_ready_file(options.ready_file, address)
     compaction = Compaction(DiskFiles(), context.cluster, flusher, context.clock, options.cleaner)
@@ -139,6 +148,7 @@ async def _serve(options: BrokerOptions) -> None:
     await flusher.close()
     with flusher.critical():  # it may be the first fsync of all
         context.cluster.checkpoint()
+    logger.info("stopped")
 
 
 def _raise_limit_of_open_files() -> int:

@@ -1,13 +1,12 @@
 """What may be a data directory: none without a name, and none that is another program's."""
 
-import re
 from pathlib import Path
 
 from dualwrite.errors import ConfigurationError
 
 _KAFKAS_OWN = "meta.properties"
-_LOGS = f"*/{'[0-9]' * 20}.log"
-_PARTITION = re.compile(r".+-[0-9]+")
+_NOBODYS = ("lost+found", "broker.log")
+"""What a file system puts into its root, and what EmbeddedBroker begins with."""
 
 
 def parse_data_dir(text: str) -> Path:
@@ -21,17 +20,22 @@ def parse_data_dir(text: str) -> Path:
 
 
 def refuse_foreign(data_dir: Path, journal: str) -> None:
-    """Refuse logs that this broker knows nothing of: they would be in the way of new topics, and be removed.
+    """Refuse a directory that somebody else uses: files of both in one place are in each other's way, and logs that
+    this broker knows nothing of would be removed. Hidden files (``.gitkeep``, our lock) make no directory anybody's.
 
     :param journal: the name of the directory that a first start makes before any other.
-    :raises ConfigurationError: if ``data_dir`` is Apache Kafka's, or holds logs of partitions and no journal.
+    :raises ConfigurationError: if ``data_dir`` is Apache Kafka's, or holds anything and no journal.
     """
     found = data_dir / _KAFKAS_OWN
     if not found.exists():
         if (data_dir / journal).is_dir():
             return
-        logs = [log for log in data_dir.glob(_LOGS) if _PARTITION.fullmatch(log.parent.name)]
-        if not logs:
+        others = [each for each in data_dir.iterdir() if each.name not in _NOBODYS and not _is_hidden_file(each)]
+        if not others:
             return
-        found = min(logs)
+        found = min(others)
     raise ConfigurationError(f"data directory {data_dir} must be empty or dualwrite's own, and there is {found}")
+
+
+def _is_hidden_file(path: Path) -> bool:
+    return path.name.startswith(".") and path.is_file()

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import accumulate
 from socketserver import ThreadingMixIn
 from threading import BoundedSemaphore, Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
@@ -18,6 +18,9 @@ from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.metrics import METRICS, PREFIX, Metric
 from dualwrite.broker.runtime.meters import Histogram
 from dualwrite.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 _PATIENCE_SECONDS = 10.0
 _MOST_CONNECTIONS = 16
@@ -71,7 +74,7 @@ class MetricsServer(Collector):
             self._server = _HttpServer(host, port)
         except OSError as error:
             raise ConfigurationError(f"cannot serve metrics on {host}:{port}: {error.strerror}") from None
-        self._server.set_app(make_wsgi_app(registry))
+        self._server.set_app(_at_its_path(make_wsgi_app(registry)))
         self._thread = Thread(target=self._server.serve_forever, name="metrics", daemon=True)
         self._thread.start()
 
@@ -92,6 +95,18 @@ class MetricsServer(Collector):
 
     async def _read(self) -> list[Family]:
         return [_family(metric, self._broker) for metric in METRICS]
+
+
+def _at_its_path(answer: "WSGIApplication") -> "WSGIApplication":
+    """``answer`` for /metrics, and nothing anywhere else."""
+
+    def app(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        if environ["PATH_INFO"] == "/metrics":
+            return answer(environ, start_response)
+        start_response("404 Not Found", [("Content-Type", "text/plain")])
+        return [b"the metrics are at /metrics\n"]
+
+    return app
 
 
 def _family(metric: Metric, broker: BrokerContext) -> Family:

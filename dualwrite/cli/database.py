@@ -10,6 +10,8 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from dualwrite.errors import ConfigurationError
 
+_SUPPORTED = ("sqlite", "postgresql")
+
 
 @contextmanager
 def database(url: str, *, must_exist: bool) -> Iterator[Engine]:
@@ -26,6 +28,10 @@ def database(url: str, *, must_exist: bool) -> Iterator[Engine]:
             raise ConfigurationError(
                 f"{name} is a SQLite database in memory, which ends with the process: use a file, as in "
                 "sqlite:///orders.db"
+            )
+        if parsed.get_backend_name() not in _SUPPORTED:
+            raise ConfigurationError(
+                f"database {parsed.get_backend_name()!r} is not supported: use SQLite or PostgreSQL"
             )
         engine = create_engine(parsed)
     except (ArgumentError, NoSuchModuleError, ValueError):

@@ -86,8 +86,9 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"nothing to do: the {done.rows:,} rows of {job.path} are in table {job.table} and topic {job.topic}")
         return 0
     resumed = f", after the {done.earlier_rows:,} of an earlier run" if done.earlier_rows else ""
+    rows = "row" if loaded == 1 else "rows"
     print(
-        f"loaded {loaded:,} rows of {job.path} into table {job.table} and topic {job.topic} "
+        f"loaded {loaded:,} {rows} of {job.path} into table {job.table} and topic {job.topic} "
         f"in {time.monotonic() - began:.1f} s{resumed}"
     )
     return 0

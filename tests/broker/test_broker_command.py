@@ -19,6 +19,7 @@ from dualwrite.broker.runtime.flusher import STOP_EXIT_CODE
 from dualwrite.errors import ConfigurationError
 from dualwrite.wire.apis import ApiKey
 from dualwrite.wire.error_codes import ErrorCode
+from tests.broker.admin_calls import BROKER, set_config
 from tests.broker.calls import (
     ask_for_topics,
     batch,
@@ -264,15 +265,32 @@ def test_a_directory_of_another_kafka_is_refused_and_left_as_it_is(tmp_path: Pat
     before = sorted(tmp_path.rglob("*"))
     line = refused(*in_directory(tmp_path))
     assert f"data directory {tmp_path} must be empty or dualwrite's own" in line
-    assert str(tmp_path / "meta.properties" if with_properties else log) in line
+    assert line.endswith(f"and there is {tmp_path / 'meta.properties' if with_properties else log.parent}")
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_directory_with_other_files_may_be_a_data_directory(start: Start, tmp_path: Path) -> None:
-    (tmp_path / "data" / "release-1").mkdir(parents=True)
-    (tmp_path / "data" / "release-1" / "app.log").touch()
-    with RawClient(start().address) as client:
-        assert metadata(client).cluster_id
+@pytest.mark.parametrize("name", ["notes.txt", ".git/", "release-1/"])
+def test_a_directory_that_somebody_else_uses_is_refused_and_left_as_it_is(tmp_path: Path, name: str) -> None:
+    if name.endswith("/"):
+        (tmp_path / name).mkdir()
+    else:
+        (tmp_path / name).touch()
+    line = refused(*in_directory(tmp_path))
+    assert line.endswith(f"{tmp_path} must be empty or dualwrite's own, and there is {tmp_path / name}")
+    assert [each.name for each in tmp_path.iterdir()] == [name.removesuffix("/")]
+
+
+def test_a_new_volume_may_be_a_data_directory_and_what_is_put_there_later_is_left_alone(
+    start: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "data" / "lost+found").mkdir(parents=True)
+    (tmp_path / "data" / ".gitkeep").touch()
+    for _ in range(2):
+        broker = start()
+        with RawClient(broker.address) as client:
+            assert metadata(client).cluster_id
+        assert broker.end() == 0
+        (tmp_path / "data" / "notes.txt").touch()
 
 
 def test_a_partition_that_was_taken_away_is_named(broker: EmbeddedBroker, tmp_path: Path) -> None:
@@ -334,9 +352,27 @@ def test_a_signal_stops_it_cleanly(start: Start, number: int) -> None:
         produce(client, topic, batch([b"v"]))
         assert broker.end(number) == 0
         assert client.read_to_end() == b""
-    assert "Traceback" not in broker.log.read_text()
+    log = broker.log.read_text()
+    assert "Traceback" not in log
+    assert log.splitlines()[-1].endswith(": stopped")
+    assert not broker.ready_file.exists()
     with RawClient(start().address) as client:
         assert read_all(client, topic) == [b"v"]
+
+
+def test_a_start_tells_the_settings_that_win_over_its_own(start: Start) -> None:
+    broker = start()
+    with RawClient(broker.address) as client:
+        set_config(client, BROKER, "", log_retention_ms="6")
+        set_config(client, BROKER, "0", log_retention_ms="5", log_cleanup_policy="")
+    assert "given while it ran" not in broker.log.read_text()
+    broker.end()
+    broker = start("--config", "log.retention.ms=7")
+    assert broker.address
+    words = (
+        "settings that were given while it ran hold, whatever --config says: log.cleanup.policy=, log.retention.ms=5"
+    )
+    assert words in broker.log.read_text()
 
 
 def test_a_stop_that_cannot_bring_everything_to_the_disk_says_so(start: Start, tmp_path: Path) -> None:
@@ -346,7 +382,11 @@ def test_a_stop_that_cannot_bring_everything_to_the_disk_says_so(start: Start, t
         produce(client, topic, batch([b"v"]))
     shutil.rmtree(tmp_path / "data" / f"{topic}-0")
     assert broker.end() == STOP_EXIT_CODE
-    assert "the broker stops: [Errno 2] No such file or directory" in broker.log.read_text()
+    log = broker.log.read_text()
+    assert "the broker stops: [Errno 2] No such file or directory" in log
+    assert f"{topic}-0" in log
+    assert "see to the disk" in log
+    assert "Traceback" not in log
 
 
 def test_a_fetch_that_waits_is_answered_at_once_when_it_stops(start: Start) -> None:

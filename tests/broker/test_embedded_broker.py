@@ -141,7 +141,7 @@ def test_what_it_has_to_say_is_in_the_data_directory(tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         ({"config": {"no.such.setting": "1"}}, "unknown broker setting 'no.such.setting'"),
-        ({"config": {"num.partitions": "none"}}, "num.partitions=none: expected a number"),
+        ({"config": {"num.partitions": "none"}}, "num.partitions=none: Not a number of type INT"),
         ({"listen": "nowhere"}, "listen address 'nowhere': expected HOST:PORT"),
         ({"durability": "maybe"}, "--durability.*maybe"),
     ],

@@ -80,17 +80,26 @@ def test_what_came_after_the_clean_stop_is_cut_as_ever() -> None:
     assert (again.end_offset, again.cut_bytes > 0) == (5, True)
 
 
+LOST = {
+    "recovery-point": "no record is lost",
+    "log-start-offset": "come back",
+    "cleaned-before": "refused for its gaps",
+}
+"""What the refusal of a damaged note says of a log without it."""
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"5", b"\xff\x00\n", b"-5\n", b"five\n", b"5\n5\n", b" 5\n", b"9" * 20 + b"\n"]
 )
-@pytest.mark.parametrize("note", ["recovery-point", "log-start-offset", "cleaned-before"])
+@pytest.mark.parametrize("note", LOST)
 def test_a_note_that_is_no_number_is_refused_for_it_is_no_crash(note: str, content: bytes) -> None:
     files = MemoryFiles()
     whole = stopped(files)
     file = files.open(DIRECTORY / note)
     file.truncate(0)
     file.append(content)
-    with pytest.raises(CorruptLogError, match=f"{note}: damaged, not one number and a line feed"):
+    words = f"{note}: damaged, not one number and a line feed.*remove it: .*{LOST[note]}"
+    with pytest.raises(CorruptLogError, match=words):
         opened(files)
     assert files.reader(SEGMENT).size() == len(whole), "what is there was left alone"
 

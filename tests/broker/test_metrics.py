@@ -3,6 +3,7 @@
 import socket
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -155,6 +156,14 @@ def test_rounds_of_fsyncs_are_counted(measured: Measured, client: RawClient) -> 
     assert after["fsync_round_seconds_count"][()] >= before["fsync_round_seconds_count"][()] + 1
     assert after["fsync_round_seconds_sum"][()] > before["fsync_round_seconds_sum"][()]
     assert after["fsync_round_seconds_bucket"][("+Inf",)] == after["fsync_round_seconds_count"][()]
+
+
+@pytest.mark.parametrize("path", ["/", "/metrics/", "/favicon.ico"])
+def test_nothing_is_at_other_paths(measured: Measured, path: str) -> None:
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(measured.url.removesuffix("/metrics") + path, timeout=PATIENCE_SECONDS)
+    with refused.value as answer:
+        assert (answer.code, answer.read()) == (404, b"the metrics are at /metrics\n")
 
 
 def test_idle_connections_do_not_pile_up(measured: Measured) -> None:

@@ -1,15 +1,20 @@
 """The flusher: one fsync for many, and nothing acknowledged before it."""
 
 import asyncio
+import errno
 import logging
 import os
+import re
 import threading
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
+from dualwrite.broker.runtime import disk
 from dualwrite.broker.runtime import flusher as flusher_module
+from dualwrite.broker.runtime.disk import DiskFile
 from dualwrite.broker.runtime.flusher import STOP_EXIT_CODE, Flusher, stop_process
 from tests.broker.simulated import never, run
 
@@ -278,3 +283,35 @@ def test_stopping_is_immediate_and_says_why(monkeypatch: pytest.MonkeyPatch, cap
         stop_process(OSError("no space left"))
     assert codes == [STOP_EXIT_CODE]
     assert "the broker stops: no space left" in caplog.text
+
+
+def test_a_disk_that_is_full_is_told_with_the_file_and_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("this system has no disk that is always full")
+
+    def leave(code: int) -> NoReturn:
+        raise StoppedError
+
+    monkeypatch.setattr(os, "_exit", leave)
+    monkeypatch.setattr(flusher_module.logging, "shutdown", lambda: None)
+    file = DiskFile(full)
+    with pytest.raises(StoppedError), Flusher(durable=True).critical():
+        file.append(b"x")
+    file.close()
+    (line,) = caplog.records
+    assert line.getMessage().startswith("the broker stops: [Errno 28] No space left on device: '/dev/full'; see to")
+    assert line.exc_info is None, "nobody's bug needs no trace"
+
+
+def test_an_fsync_that_fails_names_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(disk, "_flush", fail)
+    file = DiskFile(tmp_path / "log")
+    with pytest.raises(OSError, match=re.escape(f"Input/output error: '{tmp_path / 'log'}'")):
+        file.sync()
+    file.close()

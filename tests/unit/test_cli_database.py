@@ -54,9 +54,15 @@ def test_a_sqlite_database_in_memory_is_refused(url: str, tmp_path: Path, monkey
 
 
 def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pymysql", None)
-    with pytest.raises(ConfigurationError, match=r"the driver of mysql\+pymysql is not installed: pymysql"):
-        use("mysql+pymysql://host/x")
+    monkeypatch.setitem(sys.modules, "pg8000", None)
+    with pytest.raises(ConfigurationError, match=r"the driver of postgresql\+pg8000 is not installed: pg8000"):
+        use("postgresql+pg8000://host/x")
+
+
+@pytest.mark.parametrize("url", ["mysql://host/x", "mariadb+pymysql://host/x", "oracle://host/x"])
+def test_a_database_that_is_not_supported_is_named_rather_than_its_driver(url: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"is not supported: use SQLite or PostgreSQL"):
+        use(url)
 
 
 def test_an_error_of_the_database_is_one_line(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ from dualwrite.wire.apis import Message
 from dualwrite.wire.error_codes import ErrorCode
 
 TOPIC, BROKER = 2, 4
-"""ConfigResource.Type of what has settings here. Loggers (8), client metrics (16) and groups (32) have none."""
+"""ConfigResource.Type of what has settings here."""
+_WITHOUT = {8: "loggers", 16: "client metrics", 32: "groups"}
 
 Compute = Callable[[Mapping[str, str], Mapping[str, str]], dict[str, str]]
 """What the settings of a resource are to be: from those that it has, and the lists among what it can have."""
@@ -47,7 +48,7 @@ async def alter(request: Message, compute: Callable[[Message], Compute], broker:
                 raise _invalid("Error due to duplicate config keys")
             change = _change_topic if key[0] == TOPIC else _change_broker
             if key[0] not in (TOPIC, BROKER):
-                raise _invalid(f"resources of type {key[0]} have no settings here")
+                raise without_settings(key[0])
             change(key[1], compute(resource), request.validate_only, broker)
             outcomes.append(Outcome(*key))
         except RefusedError as error:
@@ -60,6 +61,11 @@ def refuse_nulls(names: list[str]) -> None:
     """Refuse a request in which the settings ``names`` have no value, if there are any."""
     if names:
         raise _invalid(f"Null value not supported for : {', '.join(names)}")
+
+
+def without_settings(resource_type: int) -> RefusedError:
+    """The refusal of a resource of a type that has no settings here."""
+    return _invalid(f"{_WITHOUT.get(resource_type, f'resources of type {resource_type}')} have no settings here")
 
 
 def _invalid(message: str) -> RefusedError:

@@ -8,7 +8,7 @@ metrics and groups have no settings here: INVALID_REQUEST. ACL: none yet.
 
 from collections.abc import Iterable
 
-from dualwrite.broker.api.altering import BROKER, TOPIC, check_node
+from dualwrite.broker.api.altering import BROKER, TOPIC, check_node, without_settings
 from dualwrite.broker.api.config_entries import Entry, broker_entries, dynamic_default_entries, topic_entries
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.api.turns import in_turns
@@ -54,7 +54,7 @@ def _entries(resource: Message, broker: BrokerContext) -> Iterable[Entry]:
     if kind == BROKER:
         check_node(name)
         return broker_entries(broker) if name else dynamic_default_entries(broker)
-    raise RefusedError(ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no settings here")
+    raise without_settings(kind)
 
 
 def _config(entry: Entry, request: Message) -> Message:

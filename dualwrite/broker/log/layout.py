@@ -24,7 +24,13 @@ LOG_START_OFFSET = "log-start-offset"
 CLEANED_BEFORE = "cleaned-before"
 CLEANER_OFFSET = "cleaner-offset"
 """Where the last cleaning ended (Kafka's cleaner-offset-checkpoint)."""
-_NOTES = (RECOVERY_POINT, LOG_START_OFFSET, CLEANED_BEFORE, CLEANER_OFFSET)
+_WITHOUT = {
+    RECOVERY_POINT: "no record is lost, the next start reads and checks the whole log",
+    LOG_START_OFFSET: "deleted records whose files are still there come back",
+    CLEANED_BEFORE: "no record is lost, but a log that was compacted is then refused for its gaps",
+    CLEANER_OFFSET: "no record is lost, the next compaction begins at the start of the log",
+}
+"""The notes, and what becomes of a log without each."""
 
 UNFINISHED = ".tmp"
 """What is to become a file in one step is called so until it does."""
@@ -56,7 +62,7 @@ def segment_offsets(directory: Path, names: Iterable[str]) -> list[int]:
 
 def belongs_to_log(name: str) -> bool:
     """True if a file called ``name`` is part of a log, or claims to be, or says something about one."""
-    return name.endswith((LOG, UNFINISHED)) or name in _NOTES or _STEM.match(name) is not None
+    return name.endswith((LOG, UNFINISHED)) or name in _WITHOUT or _STEM.match(name) is not None
 
 
 def read_note(files: Files, path: Path) -> int:
@@ -71,7 +77,7 @@ def read_note(files: Files, path: Path) -> int:
     text = note.read(0, note.size())
     if not re.fullmatch(rb"\d{1,19}\n", text):
         raise CorruptLogError(
-            f"{path}: damaged, not one number and a line feed. Restore it, or remove it to lose what it says"
+            f"{path}: damaged, not one number and a line feed. Restore it, or remove it: {_WITHOUT[path.name]}"
         )
     return int(text)
 

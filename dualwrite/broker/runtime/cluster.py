@@ -195,7 +195,11 @@ class Cluster:
 
     def broker_configs(self) -> dict[str, str]:
         """The settings that the broker was given, at its start or since: the node's own cover those of every node."""
-        return {**self._settings.given, **self.dynamic_configs(EVERY_NODE), **self.dynamic_configs(NODE)}
+        return {**self._settings.given, **self.given_while_running()}
+
+    def given_while_running(self) -> dict[str, str]:
+        """The settings that the broker was given since its start, or an earlier one."""
+        return {**self.dynamic_configs(EVERY_NODE), **self.dynamic_configs(NODE)}
 
     def dynamic_configs(self, node: str) -> Mapping[str, str]:
         """The settings that ``node``, or every node if it is empty, was given since the start."""

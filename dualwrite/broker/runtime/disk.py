@@ -27,6 +27,7 @@ class DiskFile:
 
     def __init__(self, path: Path, flags: int = os.O_RDWR | os.O_CREAT | os.O_APPEND) -> None:
         self._descriptor = -1  # until there is one to close
+        self._path = path
         self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
 
     def append(self, *parts: bytes | memoryview) -> None:
@@ -36,7 +37,10 @@ class DiskFile:
         """
         rest = [memoryview(part).cast("B") for part in parts if len(part)]
         while rest:
-            written = os.writev(self._descriptor, rest[:_MOST_PARTS])
+            try:
+                written = os.writev(self._descriptor, rest[:_MOST_PARTS])
+            except OSError as error:
+                raise self._named(error) from None
             while rest and written >= len(rest[0]):
                 written -= len(rest.pop(0))
             if rest:
@@ -67,7 +71,15 @@ class DiskFile:
         :raises OSError: if the disk refused. The kernel may have dropped the bytes and a second call would succeed
             without them: stop the process, never call again.
         """
-        _flush(self._descriptor)
+        try:
+            _flush(self._descriptor)
+        except OSError as error:
+            raise self._named(error) from None
+
+    def _named(self, error: OSError) -> OSError:
+        """``error`` of a call that knows descriptors alone, with the name that the file was opened by."""
+        error.filename = str(self._path)
+        return error
 
     def close(self) -> None:
         """Release the descriptor; a second call does nothing. No other thread may be in a call."""

@@ -41,7 +41,13 @@ class Flushable(Protocol):
 
 def stop_process(error: BaseException) -> NoReturn:
     """End the process at once; memory and disk may no longer agree."""
-    logger.critical("the broker stops: %s", error, exc_info=error)
+    if isinstance(error, OSError):  # which names the file, and is nobody's bug
+        logger.critical(
+            "the broker stops: %s; see to the disk (room, permissions, errors) and start it again: it goes on with "
+            "what is on the disk", error,
+        )  # fmt: skip
+    else:
+        logger.critical("the broker stops: %s", error, exc_info=error)
     logging.shutdown()
     os._exit(STOP_EXIT_CODE)
 
