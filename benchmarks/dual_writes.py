@@ -7,7 +7,8 @@ Per batch size, in turn and round by round so that a machine's drift meets all a
 - ``database``  the unit's INSERT and COMMIT alone
 - ``kafka``     the unit's records in a Kafka transaction alone (librdkafka, the same broker)
 - ``naive``     COMMIT, then produce and flush without a transaction: what a crash tears apart
-- ``dualwrite`` the whole recipe
+- ``librdkafka`` the whole recipe with librdkafka's producer
+- ``dualwrite`` the whole recipe with the producer that DualWrite takes by itself: the native one on the bundled broker
 
 Medians of the rounds; read the ratios, not the rates. Without ``--bootstrap`` it starts the bundled broker with
 ``durability=fsync``; without ``--db`` it uses a SQLite file with ``synchronous=FULL``.
@@ -90,18 +91,23 @@ def dual_unit(dual_write: DualWrite, size: int) -> Unit:
 
 @contextmanager
 def peers(url: str, bootstrap: str, size: int) -> Iterator[dict[str, Unit]]:
-    """The four, ready to run."""
+    """All of them, ready to run."""
     engine = create_engine(url)
     table.create(engine, checkfirst=True)
     upgrade(url)
     idempotent = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 0})
     transactional = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"benchmark-{size}", "linger.ms": 0})
     transactional.init_transactions()
-    with DualWrite(engine, {"bootstrap.servers": bootstrap}, application=f"benchmark-{size}") as dual_write:
+    config = {"bootstrap.servers": bootstrap}
+    with (
+        DualWrite(engine, config, application=f"benchmark-{size}-librdkafka", producer="librdkafka") as with_librdkafka,
+        DualWrite(engine, config, application=f"benchmark-{size}-dualwrite") as dual_write,
+    ):
         yield {
             "database": database_unit(engine, size),
             "kafka": kafka_unit(transactional, size),
             "naive": naive_unit(engine, idempotent, size),
+            "librdkafka": dual_unit(with_librdkafka, size),
             "dualwrite": dual_unit(dual_write, size),
         }
     engine.dispose()
@@ -139,7 +145,7 @@ def measure(url: str, bootstrap: str, size: int, rounds: int, seconds: float) ->
         ratio = medians["dualwrite"] / median
         low, high = min(rates[name]), max(rates[name])
         rows = f"{median * size:>10,.0f} rows/s" if size > 1 else ""
-        print(f"  {name:<10}{median:>9,.0f}  ({low:,.0f} to {high:,.0f}){rows}   dualwrite is {ratio:.2f} of it")
+        print(f"  {name:<11}{median:>9,.0f}  ({low:,.0f} to {high:,.0f}){rows}   dualwrite is {ratio:.2f} of it")
 
 
 if __name__ == "__main__":
