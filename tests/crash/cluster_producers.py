@@ -10,8 +10,9 @@ from contextlib import contextmanager, suppress
 from enum import Enum
 from typing import Any
 
-from dualwrite.client import AsyncTwoPhaseProducer, TwoPhaseProducer
+from dualwrite.client import AsyncTwoPhaseProducer
 from dualwrite.coordinator.librdkafka import LibrdkafkaProducer
+from dualwrite.coordinator.native import NativeProducer
 from dualwrite.coordinator.participants import KafkaParticipant
 from dualwrite.errors import DualWriteError, KafkaUnavailableError, PrepareFailedError
 from dualwrite.ids import TopicPartition
@@ -44,7 +45,7 @@ def native(servers: str, delivery_seconds: float = FAILOVER_SECONDS) -> Make:
     :param delivery_seconds: how long anything may take before the producer gives up.
     """
     settings = {**_native_settings(servers), "delivery.timeout.ms": int(delivery_seconds * 1000)}
-    return lambda name: _Native({**settings, "transactional.id": name})
+    return lambda name: NativeProducer({**settings, "transactional.id": name})
 
 
 def asynchronous(servers: str) -> Make:
@@ -60,12 +61,6 @@ def asynchronous(servers: str) -> Make:
 
 def _native_settings(servers: str) -> dict[str, Any]:
     return {"bootstrap.servers": servers, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100}
-
-
-class _Native(TwoPhaseProducer):
-    """As a participant."""
-
-    is_reusable = True
 
 
 class _Asynchronous:
