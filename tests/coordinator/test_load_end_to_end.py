@@ -94,6 +94,11 @@ def test_a_finished_load_run_again_does_nothing_and_says_so(place: Place) -> Non
     assert table_rows(place.engine) == pairs(place.committed()) == ROWS
 
 
+def test_one_row_is_a_row(place: Place) -> None:
+    write_input(place.file, "id,name\n" + csv_text(1))
+    assert place.load().stdout.startswith(f"loaded 1 row of {place.file}")
+
+
 def test_a_malformed_row_ends_the_load_before_its_batch(place: Place) -> None:
     write_input(place.file, "id,name\n" + csv_text(9) + "x,y\n" + csv_text(5, first=10))
     done = place.load()
