@@ -70,7 +70,7 @@ class Application:
         return visible(self.broker.bootstrap_servers, self.name)
 
 
-@pytest.fixture(params=list(PRODUCERS))
+@pytest.fixture(params=["native", pytest.param("librdkafka", marks=pytest.mark.slow)])
 def producer(request: pytest.FixtureRequest) -> type[Producer]:
     return PRODUCERS[request.param]
 

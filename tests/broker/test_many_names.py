@@ -108,11 +108,18 @@ def test_nobody_waits_for_a_request_of_many_names(shared_broker: EmbeddedBroker,
 
 
 def test_a_name_that_occurs_again_is_answered_once(client: RawClient) -> None:
-    topic = new_topic(client)
+    topic, kind = new_topic(client), DescribeConfigsRequest.DescribeConfigsResource
     topics = [MetadataRequest.MetadataRequestTopic(name=topic, topic_id=UUID(int=0))] * 3
     request = MetadataRequest(topics=topics, allow_auto_topic_creation=False, include_topic_authorized_operations=False)
     assert [entry.name for entry in client.ask(request, 13).topics] == [topic]
     assert [entry.resource_name for entry in client.ask(describe_configs([topic] * 3), 4).results] == [topic]
+    several = [
+        *resources(kind, [topic], configuration_keys=["retention.ms"]),
+        *resources(kind, [topic], configuration_keys=["segment.bytes"]),
+    ]
+    asked = DescribeConfigsRequest(resources=several, include_synonyms=False, include_documentation=False)
+    told = [[each.name for each in result.configs] for result in client.ask(asked, 4).results]
+    assert told == [["retention.ms"], ["segment.bytes"]], "other settings of it are another question"
     groups = client.ask(DescribeGroupsRequest(groups=["g"] * 3, include_authorized_operations=False), 5).groups
     assert [group.group_id for group in groups] == ["g"]
     transactions = client.ask(DescribeTransactionsRequest(transactional_ids=["t"] * 3), 0).transaction_states

@@ -120,6 +120,21 @@ def test_a_directory_from_before_the_brokers_own_topics_gets_them() -> None:
     run(main())
 
 
+@pytest.mark.parametrize("note", [b"", b"5", b"5\r\n"])
+def test_a_topic_is_not_made_over_a_log_whose_note_of_a_stop_somebody_has_changed(note: bytes) -> None:
+    async def main() -> None:
+        files = MemoryFiles()
+        files.make_directory(DATA_DIR / "t-1")
+        files.open(DATA_DIR / "t-1" / "recovery-point").append(note)
+        rooms = await opened(files)
+        decision = rooms.cluster.create_topic(CreateTopic("t", 2))
+        assert decision.error is ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert "t-1 holds a log that no topic accounts for" in (decision.message or "")
+        assert rooms.cluster.create_topic(CreateTopic("u", 2)).fact is not None, "others are made as ever"
+
+    run(main())
+
+
 def test_a_topic_is_not_made_over_a_log_that_has_seen_a_clean_stop(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         files = MemoryFiles()

@@ -1,10 +1,9 @@
 """TwoPhaseProducer against a real broker: what it costs, what it leaves behind, and what others see of it."""
 
 import os
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import confluent_kafka
 import pytest
@@ -415,8 +414,12 @@ def test_an_interrupted_prepare_can_be_aborted(make: Make, topic: str, monkeypat
     unit(producer, topic, "first")
     producer.begin_transaction()
     producer.produce(topic, "a")
+
+    def interrupted(_: Link) -> NoReturn:
+        raise KeyboardInterrupt
+
     with monkeypatch.context() as patch:
-        patch.setattr(Link, "receive_patiently", lambda self: signal.raise_signal(signal.SIGINT))
+        patch.setattr(Link, "receive_patiently", interrupted)
         with pytest.raises(KeyboardInterrupt):
             producer.prepare_transaction()
     assert producer.state is State.ABORTABLE

@@ -39,7 +39,7 @@ KILLS_IN_A_ROW = 8
 """Then everybody may get on once: librdkafka needs longer to begin a session than the broker often lives here."""
 
 
-@pytest.fixture(params=["fsync", "os"])
+@pytest.fixture(params=["fsync", pytest.param("os", marks=pytest.mark.slow)])
 def mortal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EmbeddedBroker]:
     """A broker that always comes back where its clients look for it."""
     with socket.create_server(("127.0.0.1", 0)) as probe:

@@ -50,8 +50,10 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
             results.append(_Result(name, topic.topic_id, ErrorCode.INVALID_REQUEST, message))
         else:
             doomed[topic.topic_id] = name
+    by_id = set(ids)
     for topic_id, name in doomed.items():
-        results.append(await _delete(name, topic_id, broker))
+        gone = ErrorCode.UNKNOWN_TOPIC_ID if topic_id in by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        results.append(await _delete(name, topic_id, gone, broker))
     response = DeleteTopicsResponse.DeletableTopicResult
     return DeleteTopicsResponse(
         throttle_time_ms=0,
@@ -86,11 +88,11 @@ def _sort_out(request: Message, version: int) -> tuple[list[_Result], list[str],
     return refused, names, ids
 
 
-async def _delete(name: str, topic_id: UUID, broker: BrokerContext) -> _Result:
+async def _delete(name: str, topic_id: UUID, gone: ErrorCode, broker: BrokerContext) -> _Result:
     if name in RESERVED_TOPICS:
         return _Result(name, topic_id, ErrorCode.INVALID_REQUEST, f"the broker itself uses '{name}'")
     topic = broker.cluster.topic(name)
     if topic is None or topic.topic_id != topic_id:  # another client was faster; one of that name made since stays
-        return _Result(name, topic_id, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return _Result(name, topic_id, gone)
     await broker.cluster.delete_topic(name)
     return _Result(name, topic_id)

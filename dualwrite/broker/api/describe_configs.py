@@ -25,7 +25,10 @@ _Result = DescribeConfigsResponse.DescribeConfigsResult
 
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
     """Describe the settings of every resource of the request."""
-    once = {(each.resource_type, each.resource_name): each for each in request.resources}.values()
+    once = {
+        (each.resource_type, each.resource_name, tuple(each.configuration_keys or ())): each
+        for each in request.resources
+    }.values()
     results = [_describe(resource, request, broker) async for resource in in_turns(once)]
     await broker.flusher.barrier()
     return DescribeConfigsResponse(throttle_time_ms=0, results=results)

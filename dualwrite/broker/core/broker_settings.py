@@ -99,7 +99,7 @@ SETTINGS: Mapping[str, Setting] = {
         INT, "4096", at_least(0),
         "The most text that may come with a committed offset."),
     "offsets.retention.check.interval.ms": _setting(
-        INT, "600000", at_least(1),
+        LONG, "600000", at_least(1),
         "How long until the broker looks again for offsets that it forgets."),
     "offsets.retention.minutes": _setting(
         INT, "10080", at_least(1),

@@ -57,11 +57,17 @@ class TopicDirectories:
     def stray(self, paths: Sequence[Path]) -> Path | None:
         """One of ``paths``, which are wanted for new partitions, that has seen a clean stop: it is of some topic that
         was forgotten. The log is told of it once: a client that asks for a topic and so makes it is told no reason."""
-        found = next((path for path in paths if read_recovery_point(self._files, path)), None)
+        found = next((path for path in paths if self._was_stopped(path)), None)
         if found is not None and found not in self._told:
             self._told.add(found)
             logger.warning("%s", stray_message(found))
         return found
+
+    def _was_stopped(self, path: Path) -> bool:
+        try:
+            return read_recovery_point(self._files, path) > 0
+        except CorruptLogError:
+            return True  # somebody has changed what a stop left
 
     def clear(self, paths: Sequence[Path]) -> None:
         """Remove what would pass for the log of new partitions in ``paths``, durably."""
