@@ -120,7 +120,8 @@ class Directory:
                 self.is_stale = True
             elif entry.error_code:
                 refused[entry.name] = entry.error_code
-                self.wanted.pop(entry.name, None)
+                if entry.name not in self.topics:  # what is known is written to, and asked for again
+                    self.wanted.pop(entry.name, None)
             else:
                 self._learn_topic(entry)
         return refused

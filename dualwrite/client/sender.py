@@ -79,7 +79,6 @@ class Lane:
     """What one partition has to send, in order."""
 
     __slots__ = (
-        "filling",
         "in_flight",
         "is_recovering",
         "next_number",
@@ -94,7 +93,6 @@ class Lane:
     def __init__(self, topic: str, partition: int) -> None:
         self.topic = topic
         self.partition = partition
-        self.filling: Batch | None = None
         self.queue: deque[Batch] = deque()
         self.in_flight: list[Batch] = []
         self.next_number = self.next_sequence = 0
@@ -146,7 +144,7 @@ class Sender:
         self._delivery_timeout = delivery_timeout
         self._linger = linger
         self._lanes: dict[tuple[str, int], Lane] = {}
-        self._filling: dict[Lane, None] = {}
+        self._filling: dict[Lane, Batch] = {}
         self._sending: dict[Lane, None] = {}
         """Lanes with a queue."""
         self._unacknowledged: dict[Batch, None] = {}
@@ -172,18 +170,20 @@ class Sender:
         now: float,
     ) -> bool:
         """Take a record; True if that makes something that can be sent: a batch that is full, or has lingered."""
-        batch, has_closed = lane.filling, False
+        batch, has_closed = self._filling.get(lane), False
         if batch is not None and (
             batch.count >= self._batch_records or not batch.builder.has_room(key, value, headers)
         ):
             self._close(lane, batch, now)
             batch, has_closed = None, True
         if batch is None:
-            batch = lane.filling = Batch(lane, self._batch_size, now)
-            self._filling[lane] = None
+            batch = Batch(lane, self._batch_size, now)
+        builder = batch.builder
+        builder.append(key, value, headers, timestamp_ms)  # first: what it raises leaves nothing
+        if builder.count == 1:
+            self._filling[lane] = batch
         if on_delivery is not None:
-            batch.tracked.append(Tracked(on_delivery, batch.count, key, value, headers, timestamp_ms))
-        batch.builder.append(key, value, headers, timestamp_ms)
+            batch.tracked.append(Tracked(on_delivery, builder.count - 1, key, value, headers, timestamp_ms))
         weight = _RECORD_WEIGHT + (len(value) if value else 0) + (len(key) if key else 0)
         batch.weight += weight
         self.buffered += weight
@@ -192,36 +192,31 @@ class Sender:
 
     def flush(self, now: float) -> None:
         """Whatever is being gathered is to be sent."""
-        for lane in self._filling:
-            assert lane.filling is not None
-            self._queue(lane, lane.filling, now)
-        self._filling.clear()
+        for lane, batch in list(self._filling.items()):
+            self._close(lane, batch, now)
 
     def close_lingering(self, now: float) -> None:
         """Batches that have waited long enough for more records are to be sent."""
         if self._linger is None:
             return
-        for lane in [lane for lane in self._filling if lane.filling and now >= lane.filling.since + self._linger]:
-            assert lane.filling is not None
-            self._close(lane, lane.filling, now)
+        for lane, batch in list(self._filling.items()):
+            if now >= batch.since + self._linger:
+                self._close(lane, batch, now)
 
     def _close(self, lane: Lane, batch: Batch, now: float) -> None:
-        del self._filling[lane]
-        self._queue(lane, batch, now)
-
-    def _queue(self, lane: Lane, batch: Batch, now: float) -> None:
-        lane.filling = None
         batch.deadline = now + self._delivery_timeout
+        self._unacknowledged[batch] = None  # first: an interrupt must not leave it where is_empty does not look
+        del self._filling[lane]
         lane.queue.append(batch)
         self._sending[lane] = None
-        self._unacknowledged[batch] = None
 
     # --- batches out
 
     @property
     def is_empty(self) -> bool:
-        """True if every record was acknowledged."""
-        return not self.records
+        """True if every record was acknowledged. The batches tell, not :attr:`records`: an interrupt in
+        :meth:`append` may have left a record that is not counted."""
+        return not self._unacknowledged and not self._filling
 
     def lanes_to_send(self) -> list[Lane]:
         """Those with something to send, whoever was served longest ago first."""
@@ -256,6 +251,8 @@ class Sender:
         del self._unacknowledged[batch]
         self.buffered -= batch.weight
         self.records -= batch.count
+        if self.is_empty:
+            self.buffered = self.records = 0
 
     def send_again(self, batch: Batch, at: float, why: str) -> None:
         """``batch`` is to be sent again at ``at`` or later, before everything that follows it."""
@@ -292,16 +289,15 @@ class Sender:
             if now < lane.retry_at < wake_at:
                 wake_at = lane.retry_at
         if self._linger is not None:
-            for lane in self._filling:
-                if lane.filling is not None:
-                    wake_at = min(wake_at, lane.filling.since + self._linger)
+            for batch in self._filling.values():
+                wake_at = min(wake_at, batch.since + self._linger)
         return wake_at
 
     # --- the end
 
     def drop(self) -> list[Batch]:
         """Forget every record, and every number: the transaction has ended. What was not acknowledged."""
-        dropped = [*self._unacknowledged, *(lane.filling for lane in self._filling if lane.filling)]
+        dropped = [*self._unacknowledged, *self._filling.values()]
         self._lanes.clear()
         self._filling.clear()
         self._sending.clear()

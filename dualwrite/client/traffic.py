@@ -250,7 +250,7 @@ class Traffic:
         for lane in self._sender.lanes_to_send():
             leader = self._directory.leader(lane.topic, lane.partition)
             if leader is None:
-                self._directory.is_stale = True
+                self._directory.want(lane.topic)
                 continue
             if not lane.may_send(leader, now, settings.max_in_flight):
                 continue
@@ -304,7 +304,7 @@ class Traffic:
             self._sender.send_again(batch, now, "an earlier batch is missing")
         elif cost in (Cost.RETRY, Cost.MOVE):
             if cost is Cost.MOVE:
-                self._directory.is_stale = True
+                self._directory.want(batch.lane.topic)
             batch.last_code = code
             self._again(batch, now, error_name(code), BUSY_PAUSE if code == ErrorCode.CONCURRENT_TRANSACTIONS else 0.0)
         else:

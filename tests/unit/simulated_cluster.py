@@ -133,6 +133,9 @@ class SimulatedCluster:
         self.is_tv2 = True
         self.refusals: dict[ApiKey, deque[ErrorCode]] = {}
         """Errors that are answered next, without anything being done."""
+        self.topic_errors: deque[ErrorCode] = deque()
+        """What the next answers to Metadata say of every topic."""
+        self.has_leaders = True
         self._late: list[tuple[int | None, Endpoint, Request]] = []
 
     # --- the network
@@ -217,22 +220,23 @@ class SimulatedCluster:
             response.MetadataResponseBroker(node_id=index, host=node.host, port=node.port, rack=None)
             for index, node in enumerate(NODES)
         ]
+        error = self.topic_errors.popleft() if self.topic_errors else ErrorCode.NONE
         topics = [
             topic_class(
-                error_code=0,
+                error_code=error,
                 name=topic.name,
                 is_internal=False,
                 partitions=[
                     partition_class(
                         error_code=0,
                         partition_index=index,
-                        leader_id=self.leader,
+                        leader_id=self.leader if self.has_leaders else -1,
                         leader_epoch=0,
                         replica_nodes=[0],
                         isr_nodes=[0],
                         offline_replicas=[],
                     )
-                    for index in range(self.partitions)
+                    for index in range(0 if error else self.partitions)
                 ],
             )
             for topic in request.topics

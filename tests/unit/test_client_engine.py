@@ -368,6 +368,36 @@ def test_a_leader_that_moved_is_found_again() -> None:
     assert committed(driver) == [b"a"]
 
 
+def test_one_refused_refresh_does_not_blind_the_producer_to_a_topic_that_it_knows() -> None:
+    driver = ready(metadata_max_age=300.0)
+    driver.cluster.topic_errors = deque([ErrorCode.TOPIC_AUTHORIZATION_FAILED])
+    driver.now += 400.0
+    driver.begin(b"a")
+    driver.commit()
+    while driver.cluster.topic_errors:
+        driver.turn()
+    while driver._events:
+        driver.turn()
+    driver.cluster.leader = 1
+    driver.begin(b"b")
+    driver.commit()
+    assert committed(driver) == [b"a", b"b"]
+
+
+def test_a_refused_topic_that_is_not_known_is_asked_for_when_it_is_written_to_again() -> None:
+    driver = ready()
+    driver.cluster.topic_errors = deque([ErrorCode.TOPIC_AUTHORIZATION_FAILED])
+    driver.begin()
+    driver.produce(b"a", topic="u")
+    with pytest.raises(KafkaRefusedError, match="topic 'u': TOPIC_AUTHORIZATION_FAILED"):
+        driver.prepare()
+    driver.abort()
+    driver.begin()
+    driver.produce(b"b", topic="u")
+    driver.commit()
+    assert driver.cluster.logs[TopicPartition("u", 0)].committed() == [b"b"]
+
+
 def test_a_coordinator_that_moved_is_found_again() -> None:
     driver = ready()
     driver.begin(b"a")

@@ -1,6 +1,8 @@
 """The sender under losses, moves and answers of every kind: a partition has what was sent, once and in order."""
 
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -8,6 +10,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from dualwrite.broker.core.partitions import PartitionState
+from dualwrite.client import sender as sender_module
 from dualwrite.client.sender import NEVER, Batch, Lane, Sender
 from dualwrite.ids import ProducerIdentity
 from dualwrite.records.batch import iterate_records
@@ -142,6 +145,88 @@ def test_dropping_forgets_everything_and_numbers_begin_again() -> None:
     fresh = add(sender, b"a")
     sender.flush(0.0)
     assert take(sender, fresh).sequence == 0
+
+
+def test_a_record_that_cannot_be_encoded_leaves_nothing() -> None:
+    """No callback that another record's acknowledgement would call, and no batch without records."""
+    sender, wrong = make(), (5, b"x")
+    lane = sender.lane("t", 0)
+    with pytest.raises(AttributeError):
+        sender.append(lane, None, b"bad", [wrong], 0, print, 0.0)  # type: ignore[list-item]
+    assert sender.is_empty
+    sender.flush(0.0)
+    assert sender.lanes_to_send() == []
+    add(sender, b"good")
+    with pytest.raises(AttributeError):
+        sender.append(lane, None, b"bad", [wrong], 0, print, 0.0)  # type: ignore[list-item]
+    add(sender, b"better", on_delivery=len)
+    sender.flush(0.0)
+    batch = take(sender, lane)
+    assert values(batch) == [b"good", b"better"]
+    assert [(each.on_delivery, each.place) for each in batch.tracked] == [(len, 1)]
+
+
+class Interrupted(BaseException):
+    """As KeyboardInterrupt, out of a signal handler."""
+
+
+def interrupt_at(nth: int, act: Callable[[], object]) -> bool:
+    """``act``, interrupted before its ``nth`` line of the sender is carried out; False if it has fewer lines."""
+    lines = 0
+
+    def tracer(frame: FrameType, event: str, _argument: Any) -> Any:
+        nonlocal lines
+        if frame.f_code.co_filename != sender_module.__file__:
+            return None
+        if event == "line":
+            lines += 1
+            if lines == nth:
+                raise Interrupted
+        return tracer
+
+    before = sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        act()
+    except Interrupted:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+@pytest.mark.parametrize("batch_size", [SMALL, 1_000_000])
+def test_wherever_an_interrupt_strikes_no_record_is_taken_for_acknowledged(batch_size: int) -> None:
+    """What it left is waited for, also if the answer to another is there."""
+    nth, has_struck, seen = 0, True, set()
+    while has_struck:
+        nth += 1
+        sender = make(batch_size)
+        lane = sender.lane("t", 0)
+        has_struck = interrupt_at(nth, lambda: add(sender, b"x" * 50, b"y" * 50))  # noqa: B023 (called at once)
+        other = add(sender, b"z", partition=1)
+        sender.flush(0.0)
+        sender.acknowledge(take(sender, other))
+        is_empty = sender.is_empty
+        left = sum(batch.count for batch in {*lane.queue, *sender.drop()})
+        assert is_empty == (not left), f"interrupted at line {nth}: {left} records are left"
+        seen.add(left)
+    assert seen == {0, 1, 2}
+
+
+def test_a_record_that_an_interrupt_left_uncounted_is_waited_for() -> None:
+    sender = make()
+    lane = add(sender, b"a", b"b")
+    sender.records -= 1  # the interrupt came between the batch and the count
+    sender.buffered -= 41
+    sender.flush(0.0)
+    other = add(sender, b"c", partition=1)
+    sender.flush(0.0)
+    sender.acknowledge(take(sender, lane))
+    assert not sender.is_empty
+    sender.acknowledge(take(sender, other))
+    assert sender.is_empty
+    assert (sender.buffered, sender.records) == (0, 0)
 
 
 class World:
