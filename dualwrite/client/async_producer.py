@@ -1,6 +1,7 @@
 """The native producer under asyncio: the verbs of ``producer.py``, awaited, over the same engine."""
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any
@@ -67,11 +68,18 @@ class AsyncTwoPhaseProducer(Face):
         on_delivery: OnDelivery | None = None,
     ) -> None:
         """See TwoPhaseProducer. Awaits only while the buffer is full."""
-        while not self._add(topic, value, key, partition, timestamp, headers, on_delivery):
-            await self._wait(self._engine.room)
-        if self._engine.has_news or self._lingers:  # the driver's timer must know of the batch that lingers
-            self._driver.pump()
-            self._report()
+        record = self._record(topic, value, key, partition, timestamp, headers, on_delivery)
+        try:
+            while not self._engine.produce(*record, time.monotonic()):
+                await self._wait(self._engine.room)  # callbacks that produce may have taken the room again
+            if self._engine.has_news or self._lingers:  # the driver's timer must know of the batch that lingers
+                self._driver.pump()
+                self._report()
+        except asyncio.CancelledError:
+            raise  # while it waited for room: nothing was taken
+        except BaseException as error:
+            self._spoil("produce()", error)
+            raise
 
     async def send_offsets_to_transaction(self, positions: Iterable[Any], group_metadata: Any) -> None:
         """See TwoPhaseProducer."""
@@ -86,7 +94,13 @@ class AsyncTwoPhaseProducer(Face):
 
     async def flush(self, timeout: float | None = None) -> int:
         """See TwoPhaseProducer."""
-        await self._wait(self._engine.flush)
+        try:
+            await self._wait(self._engine.flush)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self._spoil("flush()", error)
+            raise
         return len(self)
 
     async def prepare_transaction(self) -> PreparedTxnState:
@@ -104,7 +118,7 @@ class AsyncTwoPhaseProducer(Face):
     async def commit_transaction(self) -> Ended:
         """See TwoPhaseProducer."""
         if self._engine.state is State.IN_TRANSACTION:
-            await self._wait(self._engine.flush)  # callbacks that raise do so before anything is decided
+            await self.flush()  # callbacks that raise do so before anything is decided
         ended: Ended = await self._wait(self._engine.commit_transaction)
         return ended
 

@@ -89,6 +89,11 @@ class Engine:
         """How many records of the transaction were not acknowledged yet."""
         return self._traffic.unacknowledged
 
+    @property
+    def under_way(self) -> Operation | None:
+        """That of the verb that is not done yet; None if there is none."""
+        return None if self._running is None else self._running.operation
+
     def init_transactions(self, now: float, keep_prepared_txn: bool = False) -> Operation:
         """Fence every earlier producer of the transactional id, and abort what is open there or keep it (KIP-939).
         Result: None."""
@@ -203,6 +208,10 @@ class Engine:
         """Nobody waits for the verb under way any more, as after an interrupt. The state is that of its failure."""
         self._running = None
         self._caller.forget()
+
+    def spoil(self, error: DualWriteError) -> None:
+        """The open transaction can only be aborted, because of something outside of the engine."""
+        self._doom(error, Cost.TRANSACTION)
 
     def close(self) -> None:
         """Nothing more is done; records that were not acknowledged are reported as lost. Ends no transaction."""

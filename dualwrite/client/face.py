@@ -7,16 +7,19 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dualwrite.client.anchors import ongoing_transaction
+from dualwrite.client.batches import Headers
 from dualwrite.client.control import ControlPlane
 from dualwrite.client.engine import Engine
 from dualwrite.client.engine_types import Operation
 from dualwrite.client.native_config import NativeConfig
 from dualwrite.client.producing import HeadersGiven, encoded, encoded_headers, settings_of
 from dualwrite.client.verbs import State
-from dualwrite.errors import InvalidTransactionStateError
+from dualwrite.errors import InvalidTransactionStateError, PrepareFailedError
 from dualwrite.ids import PreparedTxnState
 
 OnDelivery = Callable[[Any, Any], None]
+_Record = tuple[str, bytes | None, bytes | None, int, int, Headers, OnDelivery | None]
+"""The arguments of Engine.produce, without the time."""
 
 
 class Face:
@@ -46,7 +49,7 @@ class Face:
         """Where the producer is."""
         return self._engine.state
 
-    def _add(
+    def _record(
         self,
         topic: str,
         value: str | bytes | None,
@@ -55,11 +58,11 @@ class Face:
         timestamp: int,
         headers: HeadersGiven | None,
         on_delivery: OnDelivery | None,
-    ) -> bool:
-        """Add a record; False if the buffer is full."""
+    ) -> _Record:
+        """What produce() was given, as the engine takes it. Whatever this raises has cost nothing."""
         if self._process != os.getpid():
             self._check_process("produce()")
-        return self._engine.produce(
+        return (
             topic,
             encoded(value),
             encoded(key),
@@ -67,8 +70,15 @@ class Face:
             timestamp or time.time_ns() // 1_000_000,
             encoded_headers(headers) if headers else (),
             on_delivery or self._on_delivery,
-            time.monotonic(),
         )
+
+    def _spoil(self, verb: str, error: BaseException) -> None:
+        """produce() or flush() raised in the middle, be it a callback's error or an interrupt: a record may be on its
+        way, or half taken. Whoever produces it again must not commit both: the transaction can only be aborted."""
+        if isinstance(error, InvalidTransactionStateError) and self._engine.under_way is not None:
+            return  # it was refused, and nothing done: another task's call is under way
+        if self._engine.state is State.IN_TRANSACTION:
+            self._engine.spoil(PrepareFailedError(f"{verb} raised {type(error).__name__} ({error}): abort"))
 
     def _begin_verb(self, verb: Callable[..., Operation], *arguments: Any, **options: Any) -> Operation:
         self._check_process(verb.__name__)

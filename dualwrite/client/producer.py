@@ -4,6 +4,7 @@ A unit of work of one record costs two round trips, Produce and EndTxn. Every tr
 ``producerId:epoch`` names it for ever, and a request that is late can reach no other.
 """
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any
@@ -23,9 +24,10 @@ class TwoPhaseProducer(Face):
     Records are gathered until the transaction is prepared or committed, or a batch is full; ``linger.ms`` sends them
     sooner, at the next call. Every method that waits gives up after delivery.timeout.ms.
 
-    After PrepareFailedError, KafkaRefusedError or KafkaUnavailableError of produce, flush, send_offsets or prepare:
-    abort_transaction(). After any error of init, commit, abort or complete: close(), and make a new one; with
-    init_transactions(keep_prepared_txn=True) and complete_transaction(state) it brings the transaction to its end.
+    After any error of produce, flush, send_offsets or prepare, a delivery callback's and an interrupt among them:
+    abort_transaction(); only an argument of a wrong type or value costs nothing. After any error of init, commit, abort
+    or complete: close(), and make a new one; with init_transactions(keep_prepared_txn=True) and
+    complete_transaction(state) it brings the transaction to its end.
     After FencedError: another process has the transactional id now.
 
     :param config: librdkafka's keys; docs/reference/producer.md has each of them.
@@ -78,12 +80,16 @@ class TwoPhaseProducer(Face):
         :raises PrepareFailedError: if the buffer stayed full for delivery.timeout.ms, or what went wrong meanwhile.
         :raises KafkaRefusedError: if the record is larger than message.max.bytes.
         """
-        if not self._add(topic, value, key, partition, timestamp, headers, on_delivery):
-            self._wait(self._engine.room)
-            self._add(topic, value, key, partition, timestamp, headers, on_delivery)
-        if self._engine.has_news:
-            self._driver.pump()
-            self._report()
+        record = self._record(topic, value, key, partition, timestamp, headers, on_delivery)
+        try:
+            while not self._engine.produce(*record, time.monotonic()):
+                self._wait(self._engine.room)  # callbacks that produce may have taken the room again
+            if self._engine.has_news:
+                self._driver.pump()
+                self._report()
+        except BaseException as error:
+            self._spoil("produce()", error)
+            raise
 
     def send_offsets_to_transaction(self, positions: Iterable[Any], group_metadata: Any) -> None:
         """Commit a consumer group's offsets as part of the transaction (KIP-447).
@@ -109,7 +115,11 @@ class TwoPhaseProducer(Face):
         :param timeout: there for confluent-kafka's sake; delivery.timeout.ms ends the wait.
         :raises DualWriteError: if a record was not acknowledged. Abort.
         """
-        self._wait(self._engine.flush)
+        try:
+            self._wait(self._engine.flush)
+        except BaseException as error:
+            self._spoil("flush()", error)
+            raise
         return len(self)
 
     def prepare_transaction(self) -> PreparedTxnState:
@@ -138,7 +148,7 @@ class TwoPhaseProducer(Face):
         :raises KafkaUnavailableError: if nobody answered: the outcome is unknown; close() and recover.
         """
         if self._engine.state is State.IN_TRANSACTION:
-            self._wait(self._engine.flush)  # callbacks that raise do so before anything is decided
+            self.flush()  # callbacks that raise do so before anything is decided
         ended: Ended = self._wait(self._engine.commit_transaction)
         return ended
 

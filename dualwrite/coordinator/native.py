@@ -14,7 +14,7 @@ from dualwrite.client.machine import Ended
 from dualwrite.client.native_config import NativeConfig
 from dualwrite.client.producer import TwoPhaseProducer
 from dualwrite.client.producer_config import TWO_PHASE_KEY
-from dualwrite.client.verbs import AFTER_FAILURE, State, Verb, VerbOrder
+from dualwrite.client.verbs import State, Verb, VerbOrder
 from dualwrite.coordinator.kept import KeptTransaction
 from dualwrite.coordinator.participants import Headers, Outcome
 from dualwrite.coordinator.verdict import Verdict
@@ -43,8 +43,7 @@ class NativeProducer:
         self._transactional_id = made.transactional_id
         self._process = os.getpid()
         self._order = VerbOrder()
-        """Of what the producer does not know: a predecessor's transaction, and a record whose fate is not known.
-        UNINITIALIZED if there is neither."""
+        """Of what the producer does not know, a predecessor's transaction; UNINITIALIZED if there is none."""
         self._kept: KeptTransaction | None = None
         self._control = ControlPlane(config, timeout=timeout)
         default = made.on_delivery
@@ -90,15 +89,8 @@ class NativeProducer:
 
         :raises PrepareFailedError: if it stayed full for the delivery timeout.
         """
-        producer = self._ready(Verb.PRODUCE)
         report = None if on_delivery is None else _reporter(on_delivery)
-        try:
-            producer.produce(topic, value, key, partition, timestamp, headers, report)
-        except BaseException:
-            # A delivery callback's too: the record may be on its way, and whoever sends it again must not commit both.
-            if producer.state is State.IN_TRANSACTION:
-                self._order.state = AFTER_FAILURE[Verb.PRODUCE]
-            raise
+        self._ready(Verb.PRODUCE).produce(topic, value, key, partition, timestamp, headers, report)
 
     def prepare_transaction(self) -> PreparedTxnState:
         """See KafkaParticipant. The broker that acknowledges a record has seen to it that its partition is part of the
@@ -126,7 +118,6 @@ class NativeProducer:
             self._end_kept(Verb.ABORT, lambda kept: kept.end(Verdict.ABORT))
         else:
             self._ready(Verb.ABORT).abort_transaction()
-            self._order.state = State.UNINITIALIZED
 
     def close(self) -> None:
         """See KafkaParticipant. Records that are still buffered are dropped, and their callbacks told so."""

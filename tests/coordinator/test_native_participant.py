@@ -55,8 +55,6 @@ class FakeProducer:
         self._order.require(Verb.PRODUCE)
         self.calls.append("produce()")
         self.reports.append(on_delivery or self.config.get("on_delivery"))
-        if "produce()" in self.failures:
-            raise self.failures["produce()"]
 
     def prepare_transaction(self) -> PreparedTxnState:
         self._do(Verb.PREPARE)
@@ -214,33 +212,6 @@ def test_a_prepared_transaction_is_completed_by_its_own_state_alone(anchored: bo
         state = PreparedTxnState(state.producer, Anchor.of(T0, 1))
     expected = Outcome.ABORTED if anchored else Outcome.COMMITTED
     assert rig.participant.complete_transaction(state) is expected
-
-
-@pytest.mark.parametrize("error", [ZeroDivisionError("a callback's"), KeyboardInterrupt()])
-def test_a_record_of_unknown_fate_dooms_the_transaction_until_it_is_aborted(error: BaseException) -> None:
-    rig = Rig().begun()
-    rig.producer.failures["produce()"] = error
-    with pytest.raises(type(error)):
-        rig.participant.produce("t", b"v")
-    for call in (lambda: rig.participant.produce("t", b"v"), rig.participant.prepare_transaction):
-        with pytest.raises(InvalidTransactionStateError, match="can only be aborted"):
-            call()
-    rig.participant.abort_transaction()
-    rig.producer.failures.clear()
-    rig.participant.begin_transaction()
-    rig.participant.produce("t", b"v")
-    assert rig.participant.prepare_transaction()
-
-
-def test_an_abort_of_a_doomed_transaction_that_fails_leaves_nothing_but_close() -> None:
-    rig = Rig().begun()
-    rig.producer.failures |= {"produce()": ZeroDivisionError(), "abort_transaction()": KafkaUnavailableError("b:1")}
-    with pytest.raises(ZeroDivisionError):
-        rig.participant.produce("t", b"v")
-    with pytest.raises(KafkaUnavailableError):
-        rig.participant.abort_transaction()
-    with pytest.raises(InvalidTransactionStateError):
-        rig.participant.begin_transaction()
 
 
 @pytest.mark.parametrize("default", [False, True])

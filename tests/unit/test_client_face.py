@@ -1,0 +1,205 @@
+"""Both faces of the native producer over a simulated cluster: what callbacks and interrupts in a call's middle cost."""
+
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from dualwrite.client.async_producer import AsyncTwoPhaseProducer
+from dualwrite.client.engine_types import Operation
+from dualwrite.client.face import Face
+from dualwrite.client.machine import Ended
+from dualwrite.client.producer import TwoPhaseProducer
+from dualwrite.client.sender import Sender
+from dualwrite.client.verbs import State
+from dualwrite.errors import InvalidTransactionStateError, PrepareFailedError
+from dualwrite.ids import TopicPartition
+from tests.unit.simulated_cluster import SimulatedCluster, SimulatedDriver
+
+
+class Driver:
+    """A simulated cluster as the driver of a face. Nothing takes time."""
+
+    def __init__(self, face: Any) -> None:
+        self.cluster = SimulatedCluster()
+        self._simulated = SimulatedDriver(self.cluster)
+        self._simulated.engine = face._engine
+
+    def wait(self, operation: Operation) -> Any:
+        self._simulated.now = max(self._simulated.now, time.monotonic())
+        return self._simulated.run(operation)
+
+    def pump(self) -> None:
+        self._simulated.now = max(self._simulated.now, time.monotonic())
+        while (commands := self._simulated.engine.step(self._simulated.now)) or self._simulated._events:
+            for command in commands:
+                self._simulated.perform(command)
+            while self._simulated._events:
+                self._simulated._events.popleft()()
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+class AsyncDriver(Driver):
+    """The same, awaited."""
+
+    async def wait(self, operation: Operation) -> Any:
+        return super().wait(operation)
+
+    async def close(self) -> None:  # type: ignore[override]
+        """There is nothing to close."""
+
+
+def done(result: Any) -> Any:
+    """What a face's method gives: the asynchronous one's never has to wait here."""
+    if not isinstance(result, Coroutine):
+        return result
+    with pytest.raises(StopIteration) as ended:
+        result.send(None)
+    return ended.value.value
+
+
+class Rig:
+    """A face with its cluster in sight, and its methods of either kind called alike."""
+
+    def __init__(self, kind: type[Face], **config: Any) -> None:
+        basis = {"bootstrap.servers": "one:1", "transactional.id": "app-0"}
+        self.face: Any = kind(basis | {key.replace("_", "."): value for key, value in config.items()})
+        if kind is TwoPhaseProducer:
+            self.face._driver.close()
+        self.face._driver = (Driver if kind is TwoPhaseProducer else AsyncDriver)(self.face)
+        self.call("init_transactions")
+
+    def begun(self) -> "Rig":
+        self.call("begin_transaction")
+        return self
+
+    def call(self, name: str, *arguments: Any, **options: Any) -> Any:
+        return done(getattr(self.face, name)(*arguments, **options))
+
+    def produce(self, value: str, on_delivery: Callable[[Any, Any], None] | None = None, **options: Any) -> None:
+        self.call("produce", "t", value, on_delivery=on_delivery, **options)
+
+    @property
+    def state(self) -> State:
+        state: State = self.face.state
+        return state
+
+    @property
+    def committed(self) -> list[bytes | None]:
+        log = self.face._driver.cluster.logs.get(TopicPartition("t", 0))
+        return log.committed() if log else []
+
+
+Make = Callable[..., Rig]
+
+
+@pytest.fixture(params=[TwoPhaseProducer, AsyncTwoPhaseProducer], ids=["blocking", "asyncio"])
+def make(request: pytest.FixtureRequest) -> Make:
+    return lambda **config: Rig(request.param, **config)
+
+
+def raising(_error: Any, _record: Any) -> None:
+    """A delivery callback of a user's that fails."""
+    raise ZeroDivisionError("a callback's")
+
+
+# --- a full buffer
+
+
+def test_a_buffer_that_callbacks_fill_again_loses_no_record(make: Make) -> None:
+    rig, audits = make(queue_buffering_max_messages=2).begun(), iter(["audit-1", "audit-2"])
+
+    def audit(_error: Any, _record: Any) -> None:
+        rig.produce(next(audits))
+
+    for number in range(3):
+        rig.produce(f"{number}", audit if number < 2 else None)
+    assert rig.call("commit_transaction") is Ended.COMMITTED
+    assert rig.committed == [b"0", b"1", b"audit-1", b"audit-2", b"2"]
+
+
+# --- a call that raises in its middle
+
+
+def test_a_callback_that_raises_out_of_produce_leaves_nothing_but_abort(make: Make) -> None:
+    rig = make(linger_ms=0)
+    rig.begun().produce("known")
+    rig.call("commit_transaction")
+    rig.begun()
+    with pytest.raises(ZeroDivisionError):
+        rig.produce("once", raising)
+    assert rig.state is State.ABORTABLE
+    for again in (lambda: rig.produce("once"), lambda: rig.call("commit_transaction")):
+        with pytest.raises(PrepareFailedError, match=r"produce\(\) raised ZeroDivisionError \(a callback's\): abort"):
+            again()
+    rig.call("abort_transaction")
+    rig.begun().produce("once")
+    rig.call("commit_transaction")
+    assert rig.committed == [b"known", b"once"]
+
+
+@pytest.mark.parametrize("verb", ["flush", "commit_transaction"])
+def test_a_callback_that_raises_out_of_a_flush_leaves_nothing_but_abort(make: Make, verb: str) -> None:
+    rig = make().begun()
+    rig.produce("a", raising)
+    with pytest.raises(ZeroDivisionError):
+        rig.call(verb)
+    assert rig.state is State.ABORTABLE
+    with pytest.raises(PrepareFailedError, match=r"flush\(\) raised"):
+        rig.call("prepare_transaction")
+    assert rig.call("abort_transaction") is Ended.ABORTED
+    assert rig.committed == []
+
+
+@pytest.mark.parametrize("place", ["append", "flush"])
+def test_what_is_interrupted_in_the_middle_of_a_record_can_only_be_aborted(
+    make: Make, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    rig = make()
+    rig.begun().produce("known")
+    rig.call("commit_transaction")
+    rig.begun()
+    rig.produce("a", partition=0)
+    original = getattr(Sender, place)
+
+    def half(self: Sender, *arguments: Any) -> Any:
+        original(self, *arguments)
+        self.records -= 1  # as if the interrupt had come right before it was counted
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Sender, place, half)
+        with pytest.raises(KeyboardInterrupt):
+            rig.produce("b", partition=0) if place == "append" else rig.call("flush")
+    assert rig.state is State.ABORTABLE
+    with pytest.raises(PrepareFailedError, match="raised KeyboardInterrupt"):
+        rig.call("prepare_transaction")
+    rig.call("abort_transaction")
+    rig.begun().produce("c")
+    rig.call("commit_transaction")
+    assert rig.committed == [b"known", b"c"]
+
+
+@pytest.mark.parametrize("wrong", [{"key": 7}, {"headers": {"h": 7}}])
+def test_a_wrong_argument_costs_nothing(make: Make, wrong: dict[str, Any]) -> None:
+    rig = make().begun()
+    rig.produce("a")
+    with pytest.raises((TypeError, ValueError)):
+        rig.produce("b", **wrong)
+    assert rig.state is State.IN_TRANSACTION
+    assert rig.call("commit_transaction") is Ended.COMMITTED
+    assert rig.committed == [b"a"]
+
+
+def test_a_call_that_is_refused_because_of_another_costs_that_one_nothing(make: Make) -> None:
+    rig = make().begun()
+    rig.produce("a")
+    other = rig.face._engine.flush(time.monotonic())
+    with pytest.raises(InvalidTransactionStateError, match="another call"):
+        rig.call("flush")
+    assert rig.state is State.IN_TRANSACTION
+    done(rig.face._driver.wait(other))
+    assert rig.call("commit_transaction") is Ended.COMMITTED
