@@ -29,6 +29,8 @@ _NOT_YET = frozenset(
     }
 )
 _NO_LEADER = -1
+_MAX_IDLE = 300.0
+"""Seconds after which a topic that nobody writes to is not asked for any more (Kafka: metadata.max.idle.ms)."""
 
 
 class CoordinatorOf(NamedTuple):
@@ -41,13 +43,15 @@ class CoordinatorOf(NamedTuple):
 class Topic:
     """What is known of one topic."""
 
-    __slots__ = ("choose", "leaders", "sticky")
+    __slots__ = ("choose", "leaders", "sticky", "used_at")
 
     def __init__(self, choose: Partitioner, sticky: StickyChoice) -> None:
         self.choose = choose
         self.sticky = sticky
         self.leaders: list[int] = []
         """The leader's node id of each partition, -1 where there is none."""
+        self.used_at = 0.0
+        """When a record for it came last."""
 
 
 class Directory:
@@ -68,11 +72,29 @@ class Directory:
         self._settings = settings
         self._randrange = randrange
         self._nodes: dict[int, Endpoint] = {}
+        self._missing: set[str] = set()
+        """Those that were asked for last, and that there were not."""
 
     def want(self, topic: str) -> None:
         """``topic`` is written to, and should be known."""
         self.wanted[topic] = None
         self.is_stale = True
+
+    def forget_missing(self) -> None:
+        """Nobody waits any more for the topics that are not known, or that are gone: they are wanted when they are
+        written to again."""
+        for topic in [topic for topic in self.wanted if topic in self._missing or topic not in self.topics]:
+            del self.wanted[topic]
+            self.topics.pop(topic, None)
+        self._missing.clear()
+        self.is_stale = self.is_stale and bool(self.wanted)
+
+    def forget_idle(self, now: float) -> None:
+        """Topics that nobody has written to for long are not wanted any more."""
+        for topic in [topic for topic, known in self.topics.items() if now >= known.used_at + _MAX_IDLE]:
+            del self.topics[topic]
+            self.wanted.pop(topic, None)
+        self.is_stale = self.is_stale and bool(self.wanted)
 
     def candidates(self) -> Iterable[Endpoint]:
         """Whom to ask what anybody knows."""
@@ -115,22 +137,27 @@ class Directory:
         self._nodes = {broker.node_id: Endpoint(broker.host, broker.port) for broker in answer.brokers}
         refused: dict[str, int] = {}
         self.is_stale = False
+        self._missing.clear()
         for entry in answer.topics:
+            if entry.name not in self.wanted:
+                continue  # it was forgotten while the answer was on its way
             if entry.error_code in _NOT_YET:
+                self._missing.add(entry.name)
                 self.is_stale = True
             elif entry.error_code:
                 refused[entry.name] = entry.error_code
                 if entry.name not in self.topics:  # what is known is written to, and asked for again
                     self.wanted.pop(entry.name, None)
             else:
-                self._learn_topic(entry)
+                self._learn_topic(entry, now)
         return refused
 
-    def _learn_topic(self, entry: Message) -> None:
+    def _learn_topic(self, entry: Message, now: float) -> None:
         leaders = [_NO_LEADER] * (1 + max((each.partition_index for each in entry.partitions), default=-1))
         for each in entry.partitions:
             leaders[each.partition_index] = each.leader_id
         if not leaders:
+            self._missing.add(entry.name)
             self.is_stale = True
             return
         topic = self.topics.get(entry.name)
@@ -140,6 +167,7 @@ class Directory:
                 self._settings.partitioner, sticky if self._settings.is_sticky else self._randrange
             )
             topic = self.topics[entry.name] = Topic(partitioner, sticky)
+            topic.used_at = now
         topic.leaders = leaders
 
 

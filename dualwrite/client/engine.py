@@ -28,7 +28,7 @@ from dualwrite.errors import (
     KafkaUnavailableError,
     PrepareFailedError,
 )
-from dualwrite.ids import NO_PRODUCER, PreparedTxnState, ProducerIdentity
+from dualwrite.ids import NO_PRODUCER, PreparedTxnState, ProducerIdentity, is_legal_topic
 from dualwrite.wire.apis import ApiKey, Message
 from dualwrite.wire.error_codes import ErrorCode
 
@@ -128,6 +128,10 @@ class Engine:
         if self._machine.state is not State.IN_TRANSACTION:
             self._refuse_a_second(Verb.PRODUCE)
             self._machine.require(Verb.PRODUCE)
+        if topic not in self._directory.topics and not (isinstance(topic, str) and is_legal_topic(topic)):
+            error = error_of_record(f"record for topic {topic!r}", ErrorCode.INVALID_TOPIC_EXCEPTION)
+            self._doom(error, Cost.TRANSACTION)
+            raise error
         if self._traffic.is_full:
             return False
         if _RECORD_OVERHEAD + len(value or b"") + len(key or b"") > self._settings.max_message_bytes:

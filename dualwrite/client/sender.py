@@ -254,11 +254,14 @@ class Sender:
         if self.is_empty:
             self.buffered = self.records = 0
 
-    def send_again(self, batch: Batch, at: float, why: str) -> None:
-        """``batch`` is to be sent again at ``at`` or later, before everything that follows it."""
+    def send_again(self, batch: Batch, at: float, why: str, code: int = 0) -> None:
+        """``batch`` is to be sent again at ``at`` or later, before everything that follows it.
+
+        :param code: what its broker has answered; 0 if nobody has.
+        """
         lane = batch.lane
         lane.in_flight.remove(batch)
-        batch.last_error = why
+        batch.last_code, batch.last_error = code, why
         place = 0
         for other in lane.queue:
             if other.sequence < 0 or other.sequence > batch.sequence:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dualwrite.client.batches import Headers
+from dualwrite.client.batches import Headers, record_size
 from dualwrite.client.calling import BUSY_PAUSE
 from dualwrite.client.directory import METADATA_CAP, Directory
 from dualwrite.client.endpoint import Endpoint
@@ -60,6 +60,7 @@ class Traffic:
         self._doom = doom
         self._sender = Sender(settings.batch_size, settings.delivery_timeout, settings.linger, settings.batch_records)
         self._waiting: dict[str, list[_Waiting]] = {}
+        self._waiting_bytes = 0
         self._topic_errors: dict[str, int] = {}
         self._asked_metadata_at: float | None = None
         self._metadata_attempts = 0
@@ -81,8 +82,8 @@ class Traffic:
     @property
     def is_full(self) -> bool:
         """True if there is no room for another record until some are acknowledged."""
-        settings = self._settings
-        return self._sender.buffered >= settings.buffer_bytes or self.unacknowledged >= settings.buffer_records
+        settings, buffered = self._settings, self._sender.buffered + self._waiting_bytes
+        return buffered >= settings.buffer_bytes or self.unacknowledged >= settings.buffer_records
 
     def append(
         self,
@@ -98,11 +99,13 @@ class Traffic:
         """Take a record; ``partition`` -1 lets the partitioner choose."""
         known = self._directory.topics.get(topic)
         if known is None or partition >= len(known.leaders) or topic in self._waiting:
+            self._waiting_bytes += record_size(key, value, headers)  # raises now what encoding it would raise later
             record = _Waiting(partition, key, value, headers, timestamp_ms, on_delivery, now)
             self._waiting.setdefault(topic, []).append(record)
             self._directory.want(topic)
             self.has_news = True
             return
+        known.used_at = now
         if partition < 0:
             partition = known.choose(key, len(known.leaders))
         lane = self._sender.lane(topic, partition)
@@ -126,7 +129,9 @@ class Traffic:
                         (each.on_delivery, error, DeliveredRecord(place, content, each.timestamp_ms, error))
                     )
         self._waiting.clear()
+        self._waiting_bytes = 0
         self._topic_errors.clear()
+        self._directory.forget_missing()
 
     # --- time
 
@@ -179,7 +184,10 @@ class Traffic:
         return max_age is not None and not self.is_empty and now >= self._directory.fetched_at + max_age
 
     def _ask_metadata(self, now: float) -> None:
-        if self._asked_metadata_at is not None or now < self._metadata_retry_at or not self._directory.wanted:
+        if self._asked_metadata_at is not None or now < self._metadata_retry_at:
+            return
+        self._directory.forget_idle(now)
+        if not self._directory.wanted:
             return
         peer = self._peers.any_open_peer(self._directory.candidates(), now)
         if peer is None:
@@ -203,6 +211,10 @@ class Traffic:
             return
         for topic in [topic for topic in self._waiting if topic in self._directory.topics]:
             self._assign(topic, asked_at or now, now)
+        waiting = (each for records in self._waiting.values() for each in records)
+        self._waiting_bytes = sum(record_size(each.key, each.value, each.headers) for each in waiting)
+        if any(self._directory.leader(lane.topic, lane.partition) is None for lane in self._sender.lanes_to_send()):
+            self._directory.is_stale = True  # of a partition that is without a leader for now
         if self._directory.is_stale:
             self._pause_metadata(now)
         else:
@@ -216,15 +228,13 @@ class Traffic:
         count = len(self._directory.topics[topic].leaders)
         records = self._waiting.pop(topic, [])  # none are left once the transaction is doomed
         for place, each in enumerate(records):
-            if each.partition >= count and each.since > asked_at:
-                self._waiting[topic] = records[place:]  # the answer may be older than the partition
-                self._directory.is_stale = True
-                return
             if each.partition >= count:
-                what = (
-                    f"{self.unacknowledged + len(records) - place} records not acknowledged: {topic}-{each.partition}"
-                )
-                self._doom(error_of_record(what, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), Cost.TRANSACTION)
+                self._waiting[topic] = records[place:]
+                if each.since > asked_at:
+                    self._directory.is_stale = True  # the answer may be older than the partition
+                else:
+                    what = f"{self.unacknowledged} records not acknowledged: {topic}-{each.partition}"
+                    self._doom(error_of_record(what, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), Cost.TRANSACTION)
                 return
             self.append(
                 topic, each.partition, each.key, each.value, each.headers, each.timestamp_ms, each.on_delivery, now
@@ -305,8 +315,8 @@ class Traffic:
         elif cost in (Cost.RETRY, Cost.MOVE):
             if cost is Cost.MOVE:
                 self._directory.want(batch.lane.topic)
-            batch.last_code = code
-            self._again(batch, now, error_name(code), BUSY_PAUSE if code == ErrorCode.CONCURRENT_TRANSACTIONS else 0.0)
+            pause = BUSY_PAUSE if code == ErrorCode.CONCURRENT_TRANSACTIONS else 0.0
+            self._again(batch, now, error_name(code), pause, code)
         else:
             where = f"{batch.lane.topic}-{batch.lane.partition}"
             reason = f": {entry.error_message}" if entry.error_message else ""
@@ -325,13 +335,13 @@ class Traffic:
                     if self._sender.is_waiting_for(batch):
                         self._again(batch, now, why)
 
-    def _again(self, batch: Batch, now: float, why: str, pause: float = 0.0) -> None:
+    def _again(self, batch: Batch, now: float, why: str, pause: float = 0.0, code: int = 0) -> None:
         if batch.attempts > self._settings.retries:
             where = f"{batch.lane.topic}-{batch.lane.partition}"
             what = f"{self.unacknowledged} records not acknowledged after {batch.attempts} attempts: {where}"
             self._doom(PrepareFailedError(f"{what}: {why}"), Cost.TRANSACTION)
             return
-        self._sender.send_again(batch, now + (pause or self._settings.pause_after(batch.attempts)), why)
+        self._sender.send_again(batch, now + (pause or self._settings.pause_after(batch.attempts)), why, code)
 
     def _report(self, batch: Batch, base_offset: int, error: DualWriteError | None) -> None:
         for each in batch.tracked:

@@ -398,6 +398,105 @@ def test_a_refused_topic_that_is_not_known_is_asked_for_when_it_is_written_to_ag
     assert driver.cluster.logs[TopicPartition("u", 0)].committed() == [b"b"]
 
 
+def test_a_partition_without_a_leader_is_asked_for_with_growing_pauses() -> None:
+    driver = ready()
+    driver.cluster.has_leaders = False
+    driver.begin(b"a")
+    driver.cluster.leader = 1  # the old one refuses the record
+    operation = driver.engine.prepare_transaction(driver.now)
+    began = driver.now
+    while driver.now < began + 10.0:
+        driver.turn()
+        assert driver.cluster.requests.count(ApiKey.METADATA) < 25, "pauses grow to a second"
+    assert driver.cluster.requests.count(ApiKey.METADATA) > 5
+    driver.cluster.has_leaders = True
+    driver.run(operation)
+    driver.commit()
+    assert committed(driver) == [b"a"]
+
+
+def test_a_topic_that_did_not_come_to_be_is_not_asked_for_after_its_transaction() -> None:
+    driver = ready(topic_propagation=5.0)
+    driver.cluster.topic_errors = deque([ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 1000)
+    driver.begin()
+    driver.produce(b"a", topic="mistyped")
+    with pytest.raises(KafkaRefusedError, match="not acknowledged in 5 s: mistyped: UNKNOWN_TOPIC_OR_PARTITION"):
+        driver.prepare()
+    driver.abort()
+    driver.cluster.topic_errors.clear()
+    while driver._events:
+        driver.turn()
+    driver.cluster.requests.clear()
+    for _ in range(3):
+        driver.now += 2.0
+        driver.begin(b"b")
+        driver.commit()
+    assert ApiKey.METADATA not in driver.cluster.requests[1:], "at most once, of those that there are"
+    assert list(driver.engine._directory.wanted) == ["t"]
+    driver.begin()
+    driver.produce(b"c", topic="mistyped")  # somebody has made it
+    driver.commit()
+    assert driver.cluster.logs[TopicPartition("mistyped", 0)].committed() == [b"c"]
+
+
+def test_a_topic_that_was_deleted_is_forgotten_with_the_transaction_that_found_it_gone() -> None:
+    driver = ready(delivery_timeout=5.0)
+    driver.begin(b"a")
+    refuse(driver, ApiKey.PRODUCE, *[ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 1000)
+    driver.cluster.topic_errors = deque([ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 1000)
+    with pytest.raises(KafkaRefusedError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+        driver.prepare()
+    driver.abort()
+    assert not driver.engine._directory.wanted
+    assert not driver.engine._directory.topics
+    assert not driver.engine._directory.is_stale
+    refuse(driver, ApiKey.PRODUCE)
+    driver.cluster.topic_errors.clear()
+    driver.begin(b"b")
+    driver.commit()
+    assert committed(driver) == [b"b"]
+
+
+def test_an_answer_that_comes_after_its_transaction_brings_no_topic_back() -> None:
+    driver = ready()
+    driver.begin()
+    driver.produce(b"a", topic="u")
+    for command in driver.engine.step(driver.now):
+        driver.perform(command)  # the answer is on its way
+    driver.abort()
+    while driver._events:
+        driver.turn()
+    assert not driver.engine._directory.is_stale
+    assert list(driver.engine._directory.topics) == ["t"]
+
+
+def test_a_topic_that_nobody_writes_to_is_not_asked_for_for_ever() -> None:
+    driver = ready(metadata_max_age=100.0)
+    for _ in range(5):
+        driver.now += 101.0
+        driver.begin()
+        driver.produce(b"a", topic="u")
+        driver.commit()
+        driver.turn()
+    assert list(driver.engine._directory.wanted) == list(driver.engine._directory.topics) == ["u"]
+    driver.begin(b"b")
+    driver.commit()
+    assert committed(driver) == [b"b"]
+
+
+@pytest.mark.parametrize("topic", ["t\ud800", "", "a b", "..", "x" * 250, None, 7])
+def test_what_no_topic_can_be_called_is_refused_at_once_and_spoils_nothing_else(topic: Any) -> None:
+    driver = ready()
+    driver.begin()
+    with pytest.raises(KafkaRefusedError, match="INVALID_TOPIC_EXCEPTION"):
+        driver.produce(b"a", topic=topic)
+    assert driver.abort() is Ended.NOTHING
+    driver.begin()
+    driver.produce(b"b", topic="u")
+    driver.commit()
+    assert driver.cluster.logs[TopicPartition("u", 0)].committed() == [b"b"]
+
+
 def test_a_coordinator_that_moved_is_found_again() -> None:
     driver = ready()
     driver.begin(b"a")
@@ -485,12 +584,12 @@ def test_a_topic_that_is_written_to_while_metadata_is_on_its_way_is_asked_for_at
     driver = ready()
     began = driver.now
     driver.begin()
-    driver.produce(b"a", topic="asked for")
+    driver.produce(b"a", topic="asked-for")
     for command in driver.engine.step(driver.now):
         driver.perform(command)  # the answer is on its way, and knows nothing of the other topic
-    driver.produce(b"b", topic="not asked for")
+    driver.produce(b"b", topic="not-asked-for")
     driver.commit()
-    assert driver.cluster.logs[TopicPartition("not asked for", 0)].committed() == [b"b"]
+    assert driver.cluster.logs[TopicPartition("not-asked-for", 0)].committed() == [b"b"]
     assert driver.now == began, "nothing was waited for"
 
 
@@ -634,6 +733,67 @@ def test_a_full_buffer_takes_nothing_until_something_is_acknowledged() -> None:
     driver.produce(b"c")
     driver.commit()
     assert committed(driver) == [b"a", b"b", b"c"]
+
+
+def test_records_whose_topic_is_not_known_yet_fill_the_buffer_too() -> None:
+    driver = ready(buffer_bytes=10_000)
+    driver.begin()
+    taken = 0
+    while driver.engine.produce("u", bytes(3000), None, 0, 0, (), None, driver.now):
+        taken += 1
+        assert taken < 10, "the buffer takes everything"
+    assert taken == 4
+    driver.run(driver.engine.room(driver.now))
+    driver.produce(b"a", topic="u")
+    driver.commit()
+    assert len(driver.cluster.logs[TopicPartition("u", 0)].committed()) == 5
+    driver.begin()
+    driver.produce(bytes(6000), topic="v")
+    driver.abort()
+    driver.begin()
+    driver.produce(bytes(6000), topic="w")  # what was aborted weighs nothing
+    assert driver.engine.produce("w", b"a", None, 0, 0, (), None, driver.now)
+    driver.commit()
+
+
+@pytest.mark.parametrize("topic", ["t", "not-known-yet"])
+def test_a_header_that_cannot_be_encoded_is_told_to_whoever_gives_it(topic: str) -> None:
+    driver = ready()
+    driver.begin()
+    wrong: Any = [(5, b"x")]
+    with pytest.raises(AttributeError):
+        driver.engine.produce(topic, b"bad", None, 0, 0, wrong, None, driver.now)
+    driver.produce(b"good", topic=topic)
+    driver.commit()
+    assert driver.cluster.logs[TopicPartition(topic, 0)].committed()[-1:] == [b"good"]
+
+
+def test_every_record_hears_of_a_partition_that_there_is_not() -> None:
+    driver, told = ready(), []
+    driver.begin()
+    for value, partition in ((b"a", 0), (b"b", 7), (b"c", 0)):
+        driver.produce(
+            value,
+            topic="u",
+            partition=partition,
+            on_delivery=lambda error, record: told.append((error, record.value())),
+        )
+    with pytest.raises(KafkaRefusedError, match="3 records not acknowledged: u-7") as caught:
+        driver.prepare()
+    for on_delivery, error, record in driver.engine.take_reports():
+        on_delivery(error, record)
+    assert told == [(caught.value, b"a"), (caught.value, b"b"), (caught.value, b"c")]
+
+
+def test_what_a_broker_said_before_it_was_lost_is_not_why_its_records_are_given_up() -> None:
+    driver = ready(delivery_timeout=10.0)
+    driver.begin(b"a")
+    refuse(driver, ApiKey.PRODUCE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    lost = FATES[ApiKey.PRODUCE].index(Fate.NOT_SENT)
+    driver.cluster.fate = lambda options: lost if driver.cluster.requests else 0  # only the first gets an answer
+    with pytest.raises(PrepareFailedError, match=r"not acknowledged in 10 s: t-0: .*reset") as caught:
+        driver.prepare()
+    assert not isinstance(caught.value, KafkaRefusedError)
 
 
 def test_closing_ends_nothing_and_reports_what_was_not_acknowledged() -> None:
