@@ -80,20 +80,16 @@ class Directory:
         self.wanted[topic] = None
         self.is_stale = True
 
-    def forget_missing(self) -> None:
-        """Nobody waits any more for the topics that are not known, or that are gone: they are wanted when they are
-        written to again."""
-        for topic in [topic for topic in self.wanted if topic in self._missing or topic not in self.topics]:
-            del self.wanted[topic]
-            self.topics.pop(topic, None)
+    def forget_unused(self) -> None:
+        """No record waits for any topic. Those that are not known, or are gone, or had not been written to for long
+        when Metadata was asked for last, are wanted again when they are written to again."""
+        idle_since = self.fetched_at - _MAX_IDLE
+        for topic in list(self.wanted):
+            known = self.topics.get(topic)
+            if known is None or topic in self._missing or known.used_at <= idle_since:
+                del self.wanted[topic]
+                self.topics.pop(topic, None)
         self._missing.clear()
-        self.is_stale = self.is_stale and bool(self.wanted)
-
-    def forget_idle(self, now: float) -> None:
-        """Topics that nobody has written to for long are not wanted any more."""
-        for topic in [topic for topic, known in self.topics.items() if now >= known.used_at + _MAX_IDLE]:
-            del self.topics[topic]
-            self.wanted.pop(topic, None)
         self.is_stale = self.is_stale and bool(self.wanted)
 
     def candidates(self) -> Iterable[Endpoint]:

@@ -131,7 +131,7 @@ class Traffic:
         self._waiting.clear()
         self._waiting_bytes = 0
         self._topic_errors.clear()
-        self._directory.forget_missing()
+        self._directory.forget_unused()
 
     # --- time
 
@@ -184,10 +184,7 @@ class Traffic:
         return max_age is not None and not self.is_empty and now >= self._directory.fetched_at + max_age
 
     def _ask_metadata(self, now: float) -> None:
-        if self._asked_metadata_at is not None or now < self._metadata_retry_at:
-            return
-        self._directory.forget_idle(now)
-        if not self._directory.wanted:
+        if self._asked_metadata_at is not None or now < self._metadata_retry_at or not self._directory.wanted:
             return
         peer = self._peers.any_open_peer(self._directory.candidates(), now)
         if peer is None:

@@ -484,6 +484,21 @@ def test_a_topic_that_nobody_writes_to_is_not_asked_for_for_ever() -> None:
     assert committed(driver) == [b"b"]
 
 
+def test_a_topic_is_asked_for_however_long_nobody_has_written_to_it() -> None:
+    driver = ready()
+    driver.now += 10_000.0
+    driver.cluster.partitions = 2
+    driver.begin()
+    driver.produce(b"a", partition=1)  # one that there was not when it was written to last
+    driver.commit()
+    assert committed(driver, 1) == [b"a"]
+    driver.begin(b"b")
+    driver.now += 10_000.0
+    driver.cluster.leader = 1
+    driver.commit()
+    assert committed(driver) == [b"b"]
+
+
 @pytest.mark.parametrize("topic", ["t\ud800", "", "a b", "..", "x" * 250, None, 7])
 def test_what_no_topic_can_be_called_is_refused_at_once_and_spoils_nothing_else(topic: Any) -> None:
     driver = ready()
