@@ -110,6 +110,7 @@ class AsyncTwoPhaseProducer(Face):
 
     async def complete_transaction(self, state: PreparedTxnState) -> Ended:
         """See TwoPhaseProducer."""
+        self._report_before("complete_transaction()")
         if self._is_anchored(state):
             state = await asyncio.to_thread(self._look_up_anchor, state)
         ended: Ended = await self._wait(self._engine.complete_transaction, PreparedTxnState(state.producer))
@@ -119,6 +120,9 @@ class AsyncTwoPhaseProducer(Face):
         """See TwoPhaseProducer."""
         if self._engine.state is State.IN_TRANSACTION:
             await self.flush()  # callbacks that raise do so before anything is decided
+            while len(self):  # those that callbacks have produced
+                await self.flush()
+        self._report_before("commit_transaction()")
         ended: Ended = await self._wait(self._engine.commit_transaction)
         return ended
 
@@ -132,11 +136,12 @@ class AsyncTwoPhaseProducer(Face):
         done: the event loop is the parent's."""
         if self._close_engine():
             await self._driver.close()
-            self._report()
+            self._report_all()
 
     async def _wait(self, verb: Callable[..., Operation], *arguments: Any, **options: Any) -> Any:
-        operation = self._begin_verb(verb, *arguments, **options)
+        before, operation = self._engine.under_way, None
         try:
+            operation = self._begin_verb(verb, *arguments, **options)
             return await self._driver.wait(operation)
         finally:
-            self._after(operation)
+            self._after(operation, before)

@@ -230,6 +230,10 @@ class Engine:
         reports, self._traffic.reports = self._traffic.reports, []
         return reports
 
+    def put_back(self, reports: list[Report]) -> None:
+        """Delivery callbacks that were taken and not called: they are due before all others."""
+        self._traffic.reports[:0] = reports
+
     # --- events
 
     def step(self, now: float) -> list[Command]:

@@ -12,7 +12,7 @@ from dualwrite.client.control import ControlPlane
 from dualwrite.client.engine import Engine
 from dualwrite.client.engine_types import Operation
 from dualwrite.client.native_config import NativeConfig
-from dualwrite.client.producing import HeadersGiven, encoded, encoded_headers, settings_of
+from dualwrite.client.producing import HeadersGiven, checked_timestamp, encoded, encoded_headers, settings_of
 from dualwrite.client.verbs import State
 from dualwrite.errors import InvalidTransactionStateError, PrepareFailedError
 from dualwrite.ids import PreparedTxnState
@@ -67,7 +67,7 @@ class Face:
             encoded(value),
             encoded(key),
             partition,
-            timestamp or time.time_ns() // 1_000_000,
+            checked_timestamp(timestamp) if timestamp else time.time_ns() // 1_000_000,
             encoded_headers(headers) if headers else (),
             on_delivery or self._on_delivery,
         )
@@ -84,8 +84,16 @@ class Face:
         self._check_process(verb.__name__)
         return verb(*arguments, now=time.monotonic(), **options)
 
-    def _after(self, operation: Operation) -> None:
-        """A verb's wait is over; without the operation being done if it was interrupted or cancelled."""
+    def _after(self, operation: Operation | None, before: Operation | None) -> None:
+        """A verb's wait is over; without the operation being done if it was interrupted or cancelled.
+
+        :param operation: None if the verb was refused, or interrupted while it began.
+        :param before: what was under way when it was called: another task's.
+        """
+        if operation is None:
+            if self._engine.under_way is not before:
+                self._engine.abandon()
+            return
         if not operation.is_done:
             self._engine.abandon()
         self._report()
@@ -97,11 +105,34 @@ class Face:
             )
 
     def _report(self) -> int:
-        """Call the delivery callbacks that are due."""
+        """Call the delivery callbacks that are due; their number. If one raises, the next call goes on after it."""
         reports = self._engine.take_reports()
-        for on_delivery, error, record in reports:
-            on_delivery(error, record)
-        return len(reports)
+        told = 0
+        try:
+            for on_delivery, error, record in reports:
+                told += 1
+                on_delivery(error, record)
+        except BaseException:
+            self._engine.put_back(reports[told:])
+            raise
+        return told
+
+    def _report_before(self, verb: str) -> None:
+        """Call what a callback that raised has left over: if one raises again, it does so before ``verb`` decides."""
+        self._check_process(verb)
+        self._report()
+
+    def _report_all(self) -> None:
+        """Every callback that is due is called, as no other call will; then the first error of one is raised."""
+        first: Exception | None = None
+        is_done = False
+        while not is_done:
+            try:
+                is_done = not self._report()
+            except Exception as error:  # noqa: BLE001 - a callback is the user's
+                first = first or error
+        if first is not None:
+            raise first
 
     def _close_engine(self) -> bool:
         """False if this is not the process that made the producer: then nothing of its is to be touched."""

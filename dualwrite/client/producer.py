@@ -137,6 +137,7 @@ class TwoPhaseProducer(Face):
         """Commit the open transaction if ``state`` names it, abort it otherwise. Only after prepare_transaction() or
         init_transactions(keep_prepared_txn=True). Nothing open is success: the end got through before, and its answer
         was lost (apache/kafka PR 20039)."""
+        self._report_before("complete_transaction()")
         if self._is_anchored(state):
             state = self._look_up_anchor(state)
         ended: Ended = self._wait(self._engine.complete_transaction, PreparedTxnState(state.producer))
@@ -149,11 +150,15 @@ class TwoPhaseProducer(Face):
         """
         if self._engine.state is State.IN_TRANSACTION:
             self.flush()  # callbacks that raise do so before anything is decided
+            while len(self):  # those that callbacks have produced
+                self.flush()
+        self._report_before("commit_transaction()")
         ended: Ended = self._wait(self._engine.commit_transaction)
         return ended
 
     def abort_transaction(self) -> Ended:
-        """Drop what was not sent, and abort. An error leaves the outcome unknown: close() and recover."""
+        """Drop what was not sent, and abort. An error leaves the outcome unknown: close() and recover. But that of a
+        delivery callback comes when the transaction is aborted: the state is READY then."""
         ended: Ended = self._wait(self._engine.abort_transaction)
         return ended
 
@@ -163,11 +168,12 @@ class TwoPhaseProducer(Face):
         is_own = self._close_engine()
         self._driver.close()
         if is_own:
-            self._report()
+            self._report_all()
 
     def _wait(self, verb: Callable[..., Operation], *arguments: Any, **options: Any) -> Any:
-        operation = self._begin_verb(verb, *arguments, **options)
+        before, operation = self._engine.under_way, None
         try:
+            operation = self._begin_verb(verb, *arguments, **options)
             return self._driver.wait(operation)
         finally:
-            self._after(operation)
+            self._after(operation, before)

@@ -3,6 +3,7 @@
 import struct
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from operator import index
 from typing import Any
 
 from dualwrite.client.batches import Headers
@@ -16,6 +17,7 @@ _MAGIC = b"CGMDv2:"
 _GENERATION = struct.Struct("<i" if sys.byteorder == "little" else ">i")
 """librdkafka writes its own int."""
 _NO_OFFSET = -1
+_MAX_TIMESTAMP = 2**63 - 1
 
 
 def settings_of(config: NativeConfig) -> EngineSettings:
@@ -67,11 +69,33 @@ def encoded(content: Any) -> bytes | None:
 
 
 def encoded_headers(headers: HeadersGiven | None) -> Headers:
-    """Headers as pairs, with their values in bytes."""
+    """Headers as pairs, with their values in bytes.
+
+    :raises TypeError: if a name is not text.
+    """
     if not headers:
         return ()
     pairs = headers.items() if isinstance(headers, Mapping) else headers
-    return [(name, encoded(content)) for name, content in pairs]
+    given = [(name, encoded(content)) for name, content in pairs]
+    for name, _ in given:
+        if not isinstance(name, str):
+            raise TypeError(f"a header's name of type {type(name).__name__}: give text")
+    return given
+
+
+def checked_timestamp(timestamp_ms: int) -> int:
+    """``timestamp_ms``, if a record can have it (Kafka: ProducerRecord refuses negative ones too).
+
+    :raises TypeError: if it is no whole number.
+    :raises ValueError: if it is negative, or needs more than 64 bits.
+    """
+    try:
+        whole = index(timestamp_ms)
+    except TypeError:
+        raise TypeError(f"a timestamp of type {type(timestamp_ms).__name__}: give whole milliseconds") from None
+    if not 0 <= whole <= _MAX_TIMESTAMP:
+        raise ValueError(f"timestamp {whole}: give milliseconds since the epoch, 0 to {_MAX_TIMESTAMP}")
+    return whole
 
 
 def offsets_of(positions: Iterable[Any]) -> list[CommittedOffset]:

@@ -57,7 +57,7 @@ class Slot:
         self._factory = factory
         self._owner = owner
         self._observe = observe
-        self._use = threading.Lock()
+        self._use = threading.Condition()
         self._user: int | None = None
         self._recovering = threading.Lock()
         self._lease: Lease | None = None
@@ -76,22 +76,37 @@ class Slot:
         """True while the background finishes what an earlier unit of work left."""
         return self._background.running
 
-    def acquire(self) -> None:
-        """Wait until no other thread uses the slot, and use it.
+    def require_unused_here(self) -> None:
+        """Refuse a thread that uses the slot already: waiting for itself would never end.
 
-        :raises InvalidTransactionStateError: if this thread uses it already: waiting would never end.
+        :raises InvalidTransactionStateError: if this one does.
         """
         if self._user == threading.get_ident():
             raise InvalidTransactionStateError(
                 "a unit of work is open in this thread already: use its tx, or end it before the next one"
             )
-        self._use.acquire()
-        self._user = threading.get_ident()
+
+    def acquire(self) -> None:
+        """Wait until no other thread uses the slot, and use it. Ask :meth:`require_unused_here` first.
+
+        Whoever calls this does so inside the ``try`` that ends in :meth:`release_if_used_here`: an interrupt may come
+        after the slot was taken, and before this returns.
+        """
+        with self._use:
+            while self._user is not None:
+                self._use.wait()
+            self._user = threading.get_ident()
 
     def release(self) -> None:
         """Let the next one use the slot."""
-        self._user = None
-        self._use.release()
+        with self._use:
+            self._user = None
+            self._use.notify()
+
+    def release_if_used_here(self) -> None:
+        """Let the next one use the slot, if :meth:`acquire` got it for this thread."""
+        if self._user == threading.get_ident():
+            self.release()
 
     def make_ready(self, timeout: float) -> Outcome:
         """Recover if that is needed; wait up to ``timeout`` seconds for a recovery that is under way in the background.

@@ -145,11 +145,12 @@ class DualWrite:
         Returns what was found open and what became of it. Raises as entering ``transaction()`` does.
         """
         self._check_process()
-        self._slot.acquire()
+        self._slot.require_unused_here()
         try:
+            self._slot.acquire()
             return self._slot.make_ready(self._recovery_timeout)
         finally:
-            self._slot.release()
+            self._slot.release_if_used_here()
 
     def pending(self) -> bool:
         """True while the Kafka side of an earlier unit of work is being finished in the background."""
@@ -164,11 +165,12 @@ class DualWrite:
         """
         if os.getpid() != self._pid:
             return  # a forked child: the sockets and threads are its parent's
-        self._slot.acquire()
+        self._slot.require_unused_here()
         try:
+            self._slot.acquire()
             self._slot.close(timeout)
         finally:
-            self._slot.release()
+            self._slot.release_if_used_here()
 
     def __enter__(self) -> "DualWrite":
         return self
@@ -180,8 +182,9 @@ class DualWrite:
 
     def _enter(self) -> BlockingDriver:
         self._check_process()
-        self._slot.acquire()
+        self._slot.require_unused_here()
         try:
+            self._slot.acquire()
             self._slot.make_ready(self._recovery_timeout)
             driver = BlockingDriver(self._engine, self._store, self._slot, self._observe)
             self.counters.units += 1
@@ -189,7 +192,7 @@ class DualWrite:
             if driver.machine.result is not None:
                 self._report(driver, None)
         except BaseException:
-            self._slot.release()
+            self._slot.release_if_used_here()
             raise
         return driver
 

@@ -12,6 +12,7 @@ from sqlalchemy.exc import IntegrityError, InvalidRequestError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from dualwrite.coordinator.participants import Outcome
+from dualwrite.coordinator.slots import Slot
 from dualwrite.coordinator.tables import kafka_transaction_state
 from dualwrite.coordinator.transaction import Transaction
 from dualwrite.coordinator.unit_of_work import OWNED_SETTINGS, DualWrite
@@ -544,6 +545,24 @@ def test_an_interrupt_between_two_steps_leaves_the_unit_to_recovery(
     assert stored_values(sqlite_engine) == ["one"]
     write_unit(dual_write, "two")
     assert in_both(sqlite_engine, kafka, "one", "two")
+
+
+@pytest.mark.parametrize("call", ["transaction", "recover", "close"])
+def test_an_interrupt_right_after_the_slot_was_taken_gives_it_back(
+    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    plain = Slot.acquire
+
+    def interrupted(self: Slot) -> None:
+        plain(self)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Slot, "acquire", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            write_unit(dual_write, "one") if call == "transaction" else getattr(dual_write, call)()
+    write_unit(dual_write, "two")
+    assert in_both(sqlite_engine, kafka, "two")
 
 
 # Commit and rollback belong to the block.

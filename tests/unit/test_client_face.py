@@ -183,7 +183,7 @@ def test_what_is_interrupted_in_the_middle_of_a_record_can_only_be_aborted(
     assert rig.committed == [b"known", b"c"]
 
 
-@pytest.mark.parametrize("wrong", [{"key": 7}, {"headers": {"h": 7}}])
+@pytest.mark.parametrize("wrong", [{"key": 7}, {"headers": {"h": 7}}, {"headers": {7: "h"}}, {"timestamp": 2**63}])
 def test_a_wrong_argument_costs_nothing(make: Make, wrong: dict[str, Any]) -> None:
     rig = make().begun()
     rig.produce("a")
@@ -203,3 +203,96 @@ def test_a_call_that_is_refused_because_of_another_costs_that_one_nothing(make: 
     assert rig.state is State.IN_TRANSACTION
     done(rig.face._driver.wait(other))
     assert rig.call("commit_transaction") is Ended.COMMITTED
+
+
+# --- callbacks that raise
+
+
+def test_a_record_that_a_callback_produces_is_acknowledged_and_told_before_the_commit(make: Make) -> None:
+    rig = make().begun()
+    rig.produce("a", lambda _error, _record: rig.produce("b", raising))
+    with pytest.raises(ZeroDivisionError):
+        rig.call("commit_transaction")
+    assert rig.state is State.ABORTABLE
+    assert rig.committed == []
+
+
+def test_records_that_callbacks_produce_are_committed_with_the_others(make: Make) -> None:
+    rig = make().begun()
+    rig.produce("a", lambda _error, _record: rig.produce("b", lambda _error, _record: rig.produce("c")))
+    assert rig.call("commit_transaction") is Ended.COMMITTED
+    assert rig.committed == [b"a", b"b", b"c"]
+
+
+def numbering(told: list[int], number: int, *, fails: bool) -> Callable[[Any, Any], None]:
+    """A delivery callback that notes its number, and may raise then."""
+
+    def told_of(error: Any, record: Any) -> None:
+        told.append(number)
+        if fails:
+            raising(error, record)
+
+    return told_of
+
+
+def test_a_callback_that_raises_leaves_the_others_to_the_next_calls(make: Make) -> None:
+    told: list[int] = []
+    rig = make().begun()
+    for number in range(5):
+        rig.produce(f"{number}", numbering(told, number, fails=number in (0, 2)))
+    for verb, wanted in (("flush", [0]), ("poll", [0, 1, 2])):
+        with pytest.raises(ZeroDivisionError):
+            rig.call(verb)
+        assert told == wanted
+    assert rig.call("poll") == 2
+    assert told == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("verb", ["commit_transaction", "complete_transaction"])
+def test_callbacks_that_are_left_over_raise_before_a_prepared_transaction_is_committed(make: Make, verb: str) -> None:
+    rig = make().begun()
+    for value in ("a", "b", "c"):
+        rig.produce(value, None if value == "c" else raising)
+    with pytest.raises(ZeroDivisionError):
+        rig.call("prepare_transaction")
+    assert rig.state is State.PREPARED
+    state = () if verb == "commit_transaction" else (rig.face._engine._machine.prepared,)
+    with pytest.raises(ZeroDivisionError):
+        rig.call(verb, *state)
+    assert rig.state is State.PREPARED
+    assert rig.call(verb, *state) is Ended.COMMITTED
+    assert rig.committed == [b"a", b"b", b"c"]
+
+
+def test_closing_calls_every_callback_and_raises_what_the_first_one_raised(make: Make) -> None:
+    told: list[int] = []
+    rig = make().begun()
+    for number in range(4):
+        rig.produce(f"{number}", numbering(told, number, fails=number in (1, 2)))
+    with pytest.raises(ZeroDivisionError):
+        rig.call("close")
+    assert told == [0, 1, 2, 3]
+
+
+# --- interrupts
+
+
+@pytest.mark.parametrize("verb", ["prepare_transaction", "flush", "commit_transaction"])
+def test_an_interrupt_between_a_verbs_beginning_and_its_wait_leaves_an_abort(
+    make: Make, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    rig, plain = make().begun(), Face._begin_verb
+    rig.produce("a")
+
+    def interrupted(self: Face, *arguments: Any, **options: Any) -> Operation:
+        plain(self, *arguments, **options)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Face, "_begin_verb", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            rig.call(verb)
+    rig.call("abort_transaction")
+    rig.begun().produce("b")
+    assert rig.call("commit_transaction") is Ended.COMMITTED
+    assert rig.committed == [b"b"]

@@ -8,7 +8,7 @@ from confluent_kafka import Consumer, TopicPartition
 from dualwrite.client.calls import CommittedOffset, GroupMember
 from dualwrite.client.engine_types import EngineSettings
 from dualwrite.client.native_config import NativeConfig
-from dualwrite.client.producing import encoded, encoded_headers, member_of, offsets_of, settings_of
+from dualwrite.client.producing import checked_timestamp, encoded, encoded_headers, member_of, offsets_of, settings_of
 from dualwrite.records.compression import Codec
 
 BASIS = {"bootstrap.servers": "one:1,two:2", "transactional.id": "app-0"}
@@ -44,6 +44,24 @@ def test_what_is_neither_text_nor_bytes_is_refused() -> None:
 )
 def test_headers_are_pairs(given: Any, wanted: Any) -> None:
     assert encoded_headers(given) == wanted
+
+
+def test_a_headers_name_that_is_not_text_is_refused() -> None:
+    with pytest.raises(TypeError, match="name of type bytes: give text"):
+        encoded_headers([(b"a", b"1")])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("given", [0, 1, 2**63 - 1])
+def test_a_timestamp_is_milliseconds_in_64_bits(given: int) -> None:
+    assert checked_timestamp(given) == given
+
+
+@pytest.mark.parametrize(
+    ("given", "error"), [(-1, ValueError), (2**63, ValueError), (2**70, ValueError), (1.5, TypeError), ("1", TypeError)]
+)
+def test_a_timestamp_that_no_record_can_have_is_refused(given: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="timestamp"):
+        checked_timestamp(given)
 
 
 def test_positions_without_an_offset_are_left_out() -> None:
