@@ -222,20 +222,30 @@ class Traffic:
 
     def _assign(self, topic: str, asked_at: float, now: float) -> None:
         """Give the records for ``topic`` to their partitions, now that it is known."""
-        count = len(self._directory.topics[topic].leaders)
-        records = self._waiting.pop(topic, [])  # none are left once the transaction is doomed
-        for place, each in enumerate(records):
-            if each.partition >= count:
-                self._waiting[topic] = records[place:]
-                if each.since > asked_at:
-                    self._directory.is_stale = True  # the answer may be older than the partition
-                else:
-                    what = f"{self.unacknowledged} records not acknowledged: {topic}-{each.partition}"
-                    self._doom(error_of_record(what, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), Cost.TRANSACTION)
-                return
-            self.append(
-                topic, each.partition, each.key, each.value, each.headers, each.timestamp_ms, each.on_delivery, now
-            )
+        records = self._waiting.get(topic, [])  # none are left once the transaction is doomed
+        place = 0
+        try:
+            self._waiting.pop(topic, None)
+            for place, each in enumerate(records):
+                if each.partition >= len(self._directory.topics[topic].leaders):
+                    self._waiting[topic] = records[place:]
+                    self._lacks_partition(topic, each, asked_at)
+                    return
+                self.append(
+                    topic, each.partition, each.key, each.value, each.headers, each.timestamp_ms, each.on_delivery, now
+                )
+        except BaseException as error:  # an interrupt: one of them may be in no batch, and would be lost
+            self._waiting[topic] = records[place:]
+            what = f"{self.unacknowledged} records not acknowledged: {topic}: {type(error).__name__}"
+            self._doom(PrepareFailedError(what), Cost.TRANSACTION)
+            raise
+
+    def _lacks_partition(self, topic: str, record: _Waiting, asked_at: float) -> None:
+        if record.since > asked_at:
+            self._directory.is_stale = True  # the answer may be older than the partition
+        else:
+            what = f"{self.unacknowledged} records not acknowledged: {topic}-{record.partition}"
+            self._doom(error_of_record(what, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), Cost.TRANSACTION)
 
     def _pause_metadata(self, now: float) -> None:
         self._metadata_attempts += 1

@@ -10,6 +10,7 @@ from dualwrite.client.directory import CoordinatorOf
 from dualwrite.client.endpoint import Endpoint
 from dualwrite.client.engine_types import Close, Open, Send
 from dualwrite.client.machine import Ended
+from dualwrite.client.sender import Sender
 from dualwrite.client.verbs import State
 from dualwrite.client.versions import Versions
 from dualwrite.errors import (
@@ -781,6 +782,34 @@ def test_a_header_that_cannot_be_encoded_is_told_to_whoever_gives_it(topic: str)
     driver.produce(b"good", topic=topic)
     driver.commit()
     assert driver.cluster.logs[TopicPartition(topic, 0)].committed()[-1:] == [b"good"]
+
+
+def test_an_interrupt_while_records_go_to_their_partitions_costs_the_transaction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver, told = ready(), []
+    driver.begin()
+    driver.produce(b"a", b"b", b"c", topic="u", on_delivery=lambda error, record: told.append(record.value()))
+    append = Sender.append
+
+    def interrupted(self: Sender, lane: Any, key: Any, value: Any, *others: Any) -> bool:
+        if value == b"b":
+            raise KeyboardInterrupt
+        return append(self, lane, key, value, *others)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Sender, "append", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            all(iter(driver.turn, False))  # as poll() does
+    with pytest.raises(PrepareFailedError, match="3 records not acknowledged: u: KeyboardInterrupt"):
+        driver.prepare()
+    for on_delivery, error, record in driver.engine.take_reports():
+        on_delivery(error, record)
+    assert told == [b"a", b"b", b"c"]
+    assert driver.abort() is Ended.NOTHING
+    driver.begin(b"d")
+    driver.commit()
+    assert committed(driver) == [b"d"]
 
 
 def test_every_record_hears_of_a_partition_that_there_is_not() -> None:
