@@ -15,7 +15,14 @@ from dualwrite.client.engine_types import Command, Drivable, Open, Operation, Se
 from dualwrite.client.link import context_of
 from dualwrite.client.node import Answer
 from dualwrite.client.settings import ClientSettings
-from dualwrite.errors import InvalidTransactionStateError
+from dualwrite.errors import InvalidTransactionStateError, KafkaUnavailableError
+
+_LOOK_AFTER = 1.0
+"""Seconds without a word from the loop after which it is given a turn before the engine is asked: what kept it from
+running may have kept answers in the sockets, and the engine would count them as overdue."""
+
+_TURNS = 2
+"""Of the loop, until everything that had arrived is read: the first only begins with a look at the sockets."""
 
 
 class AsyncDriver:
@@ -37,6 +44,9 @@ class AsyncDriver:
         self._closing: set[AsyncLink] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
+        self._looking: asyncio.Handle | None = None
+        self._looked_at = clock()
+        self._interrupted: list[Endpoint] = []
         self._waiting: set[asyncio.Future[None]] = set()
 
     async def wait(self, operation: Operation) -> Any:
@@ -53,7 +63,7 @@ class AsyncDriver:
         return operation.outcome()
 
     def pump(self) -> None:
-        """Do what can be done now without waiting.
+        """Do what can be done now without waiting; a little later, if the loop must read first what has arrived.
 
         :raises InvalidTransactionStateError: in another event loop than that of the first call.
         """
@@ -63,18 +73,21 @@ class AsyncDriver:
         elif self._loop is not loop:
             raise InvalidTransactionStateError("the producer belongs to another event loop; make a new one in this one")
         now = self._clock()
-        for command in self._engine.step(now):
-            self._carry_out(command)
-        self._set_timer(now)
+        if self._links and now - self._looked_at > _LOOK_AFTER:
+            if self._looking is None:
+                self._look(_TURNS)
+            return
+        self._step(now)
 
     async def close(self) -> None:
         """Close every connection, without a word to the engine; what still waits for an operation is cancelled. Safe to
         call twice, and in another event loop, where there is nothing left to do: a loop that ends closes sockets."""
         if self._loop is not asyncio.get_running_loop():
             return
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for handle in (self._timer, self._looking):
+            if handle is not None:
+                handle.cancel()
+        self._timer = self._looking = None
         for endpoint in list(self._links):
             self._drop(endpoint)
         for done in self._waiting:
@@ -103,14 +116,45 @@ class AsyncDriver:
         self._tell(lambda now: self._engine.lost(link.endpoint, error, now))
 
     def _tell(self, event: Callable[[float], None]) -> None:
+        """The loop has news: it runs."""
         try:
-            event(self._clock())
+            now = self._clock()
+            event(now)
+            if now - self._looked_at <= _LOOK_AFTER:  # else there may be more, which pump() waits for
+                self._looked_at = now
             self.pump()
         except Exception as error:
             for done in self._waiting:  # otherwise they would wait for ever for an engine that is broken
                 if not done.done():
                     done.set_exception(error)
             raise
+
+    def _look(self, turns: int) -> None:
+        """Ask the engine after so many turns of the loop."""
+        assert self._loop is not None
+        if turns:
+            self._looking = self._loop.call_soon(self._look, turns - 1)
+            return
+        self._looking = None
+        self._looked_at = self._clock()
+        self._tell(lambda _: None)
+
+    def _step(self, now: float) -> None:
+        """Carry out what the engine says. Interrupted, by a signal's exception, everything that it spoke of is closed,
+        and told as lost with the next step: nobody knows how much of it was done."""
+        for endpoint in self._interrupted:
+            self._engine.lost(endpoint, KafkaUnavailableError(f"broker {endpoint}: interrupted"), now)
+        self._interrupted = []
+        commands = self._engine.step(now)
+        try:
+            for command in commands:
+                self._carry_out(command)
+        except BaseException:
+            self._interrupted = list(dict.fromkeys(command.endpoint for command in commands))
+            for endpoint in self._interrupted:
+                self._drop(endpoint)
+            raise
+        self._set_timer(now)
 
     def _carry_out(self, command: Command) -> None:
         endpoint = command.endpoint

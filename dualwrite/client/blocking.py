@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dualwrite.client.endpoint import Endpoint
-from dualwrite.client.engine_types import Close, Drivable, Open, Operation, Send
+from dualwrite.client.engine_types import Close, Command, Drivable, Open, Operation, Send
 from dualwrite.client.link import PATIENCE, Link, context_of
 from dualwrite.client.settings import ClientSettings
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
@@ -49,6 +49,8 @@ class BlockingDriver:
         self._selector = selectors.DefaultSelector()
         self._links: dict[Endpoint, Link] = {}
         self._watched: dict[Endpoint, _Watched] = {}
+        self._undone: list[Command] = []
+        """What the engine said last, until all of it is carried out."""
         self._interrupted: list[Endpoint] = []
         self._looked_at = clock()
 
@@ -62,8 +64,7 @@ class BlockingDriver:
         try:
             now = self._clock()
             if now - self._looked_at > _LOOK_AFTER:
-                self._select(0)
-                self._expire(now)
+                self._look()
             while not operation.is_done:
                 now = self._step()
                 if not operation.is_done:
@@ -74,12 +75,12 @@ class BlockingDriver:
         return operation.outcome()
 
     def pump(self) -> None:
-        """Do what can be done now without waiting: step, write what sockets take, take in what has arrived."""
+        """Do what can be done now without waiting. What has arrived is taken in first: the engine, asked before, would
+        count what was answered long ago as overdue."""
         try:
-            self._step()
             if self._links:
-                self._select(0)
-                self._step()
+                self._look()
+            self._step()
         except BaseException:
             self._drop_all()
             raise
@@ -104,7 +105,8 @@ class BlockingDriver:
                 self._engine.lost(endpoint, KafkaUnavailableError(f"broker {endpoint}: interrupted"), now)
             self._interrupted = []
             is_news = False
-            for command in self._engine.step(now):
+            self._undone = self._engine.step(now)
+            for command in self._undone:
                 endpoint = command.endpoint
                 try:
                     if type(command) is Send:
@@ -119,6 +121,7 @@ class BlockingDriver:
                 except _Broken as error:
                     self._lose(endpoint, error, now)
                     is_news = True
+            self._undone = []
             if not is_news:
                 return now
 
@@ -156,6 +159,11 @@ class BlockingDriver:
         for tag, message in answers:
             self._engine.answered(link.endpoint, tag, message, now)
         return True
+
+    def _look(self) -> None:
+        """Take in what has happened at the connections since anybody looked."""
+        self._select(0)
+        self._expire(self._looked_at)
 
     def _select(self, timeout: float | None) -> None:
         ready = self._selector.select(timeout)
@@ -209,8 +217,8 @@ class BlockingDriver:
             self._selector.unregister(known.descriptor)
 
     def _lose(self, endpoint: Endpoint, error: KafkaUnavailableError | ConfigurationError, now: float) -> None:
+        self._engine.lost(endpoint, error, now)  # first: an interrupt before it is told must find the link
         self._drop(endpoint)
-        self._engine.lost(endpoint, error, now)
 
     def _drop(self, endpoint: Endpoint) -> None:
         self._forget(endpoint)
@@ -219,6 +227,11 @@ class BlockingDriver:
             link.close()
 
     def _drop_all(self) -> None:
-        self._interrupted += self._links
+        """Close every connection. All that the engine counts on is told to it as lost with the next step, with what it
+        wanted opened and may not have become a link."""
+        self._interrupted = list(
+            dict.fromkeys((*self._interrupted, *self._links, *(command.endpoint for command in self._undone)))
+        )
+        self._undone = []
         for endpoint in list(self._links):
             self._drop(endpoint)

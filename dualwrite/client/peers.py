@@ -85,8 +85,8 @@ class Peers:
             return peer if peer.is_open else None
         trouble = self._troubles.get(endpoint)
         if trouble is None or now >= trouble.until:
+            self._commands.append(Open(endpoint))  # first: interrupted here, a peer that nobody opens would stay
             self._peers[endpoint] = Peer(endpoint)
-            self._commands.append(Open(endpoint))
         else:
             self._is_wanted = True
         return None

@@ -2,13 +2,16 @@
 
 import asyncio
 import gc
+import select
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 import uvloop
 
+from dualwrite.client import asynchronous
 from dualwrite.client.asynchronous import AsyncDriver
 from dualwrite.client.engine_types import Operation
 from dualwrite.client.settings import SaslSettings, TlsSettings
@@ -245,5 +248,69 @@ def test_closing_twice_is_closing_once() -> None:
             await driver.wait(engine.operation)
             await driver.close()
             await driver.close()
+
+        run(engine, test)
+
+
+@LOOPS
+@pytest.mark.parametrize("is_waited_for", [False, True])
+def test_what_arrived_while_the_loop_was_blocked_is_taken_in_before_the_engine_is_asked(
+    new_loop: NewLoop, is_waited_for: bool
+) -> None:
+    late = 0.0
+    done: list[bool] = []
+
+    class Noting(AskingEngine):
+        def step(self, now: float) -> Any:
+            if late:
+                done.append(self.operation.is_done)
+            return super().step(now)
+
+    with scripted() as broker:
+        broker.answer(ApiKey.END_TXN, echo)
+        engine = Noting((broker.endpoint, None))
+
+        async def test(_: AsyncDriver) -> None:
+            nonlocal late
+            driver = AsyncDriver(engine, settings(), clock=lambda: time.monotonic() + late)
+            await driver.wait(engine.operation)
+            operation = engine.ask((broker.endpoint, end_txn(3)))
+            driver.pump()
+            transport = driver._links[broker.endpoint]._transport
+            assert transport is not None
+            assert select.select([transport.get_extra_info("socket").fileno()], [], [], PATIENCE)[0]
+            late = 31.0
+            if not is_waited_for:
+                driver.pump()
+                assert not done
+            (answer,) = await asyncio.wait_for(driver.wait(operation), PATIENCE)
+            assert answer.producer_id == 3
+            assert all(done)
+            await driver.close()
+
+        run(engine, test, new_loop)
+
+
+def test_an_interrupt_while_commands_are_carried_out_is_told_as_the_loss_of_their_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class InterruptedHereError(BaseException):
+        """What a signal's handler raises."""
+
+    def interrupt(*_: Any) -> None:
+        raise InterruptedHereError
+
+    with scripted() as first, scripted() as second:
+        engine = AskingEngine((first.endpoint, None), (second.endpoint, None))
+
+        async def test(driver: AsyncDriver) -> None:
+            with monkeypatch.context() as interrupted:
+                interrupted.setattr(asynchronous, "AsyncLink", interrupt)
+                with pytest.raises(InterruptedHereError):
+                    driver.pump()
+            with pytest.raises(KafkaUnavailableError, match="interrupted"):
+                await driver.wait(engine.operation)
+            assert sorted(told.endpoint for told in engine.told) == sorted((first.endpoint, second.endpoint))
+            await driver.wait(engine.ask((first.endpoint, None), (second.endpoint, None)))
 
         run(engine, test)

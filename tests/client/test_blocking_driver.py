@@ -17,7 +17,7 @@ from dualwrite.client.settings import SaslSettings, TlsSettings
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 from dualwrite.wire.apis import ApiKey
 from tests.client.driving import AskingEngine, end_txn, settings
-from tests.unit.client_broker import SILENCE, ScriptedBroker, ended, scripted
+from tests.unit.client_broker import HANG_UP, SILENCE, ScriptedBroker, ended, scripted
 from tests.unit.client_sasl import handshake_answer, sasl_answer
 
 
@@ -231,3 +231,61 @@ def test_an_address_is_a_new_socket_for_the_selector(monkeypatch: pytest.MonkeyP
             driver.wait(engine.operation)
             assert driver._links[Endpoint("many.test", 9092)].attempt == 2
             assert len(driver._selector.get_map()) == 1
+
+
+def test_an_interrupt_while_a_name_is_looked_up_leaves_no_connection_that_the_engine_counts_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with scripted() as first, scripted() as second:
+        look_up, interruptions = socket.getaddrinfo, [InterruptedHereError()]
+
+        def interrupted(*arguments: Any, **options: Any) -> Any:
+            if interruptions:
+                raise interruptions.pop()
+            return look_up(*arguments, **options)
+
+        monkeypatch.setattr(socket, "getaddrinfo", interrupted)
+        engine = AskingEngine((first.endpoint, None), (second.endpoint, None))
+        with driving(engine) as driver:
+            with pytest.raises(InterruptedHereError):
+                driver.pump()
+            driver.pump()
+            assert sorted(told.endpoint for told in engine.told) == sorted((first.endpoint, second.endpoint))
+            assert {str(error).split(": ")[1] for error in engine.events("lost")} == {"interrupted"}
+            driver.wait(engine.ask((first.endpoint, None), (second.endpoint, None)))
+            assert len(engine.events("opened")) == 2
+
+
+def test_an_interrupt_between_losing_a_connection_and_telling_so_is_told_with_the_next_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with scripted() as broker, asking(broker) as (engine, driver):
+        broker.answer(ApiKey.END_TXN, HANG_UP)
+        operation = engine.ask((broker.endpoint, end_txn()))
+        tell = engine.lost
+
+        def interrupted(*_: Any) -> None:
+            monkeypatch.setattr(engine, "lost", tell)
+            raise InterruptedHereError
+
+        monkeypatch.setattr(engine, "lost", interrupted)
+        with pytest.raises(InterruptedHereError):
+            driver.wait(operation)
+        with pytest.raises(KafkaUnavailableError, match="interrupted"):
+            driver.wait(operation)
+
+
+def test_a_pump_takes_in_what_has_arrived_before_the_engine_is_asked_what_is_overdue() -> None:
+    late = 0.0
+    with scripted() as broker, asking(broker, clock=lambda: time.monotonic() + late) as (engine, driver):
+        operation = engine.ask((broker.endpoint, end_txn(3)))
+        driver.pump()
+        arriving = driver._links[broker.endpoint].socket
+        arriving.settimeout(20)
+        arriving.recv(1, socket.MSG_PEEK)
+        late = 31.0
+        step = engine.step
+        done: list[bool] = []
+        engine.step = lambda now: (done.append(operation.is_done), step(now))[1]  # type: ignore[method-assign]
+        driver.pump()
+        assert done == [True]
