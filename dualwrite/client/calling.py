@@ -118,7 +118,9 @@ class Caller:
             if cost_of(call.api_key, code) in (Cost.RETRY, Cost.MOVE):
                 self._again(call, now, f"FindCoordinator: {error_name(code)}")
             else:
-                self._give_up(error_of_call(f"FindCoordinator of {whose.key}", code), Cost.PRODUCER)
+                is_of_group = code == ErrorCode.GROUP_AUTHORIZATION_FAILED  # without it, the rest can still be aborted
+                cost = Cost.TRANSACTION if is_of_group else Cost.PRODUCER
+                self._give_up(error_of_call(f"FindCoordinator of {whose.key}", code), cost)
 
     def told(self, call: Call, answer: Message, now: float) -> None:
         """A coordinator has answered ``call``."""

@@ -97,10 +97,12 @@ class Peers:
         peers = [peer for peer in self._peers.values() if peer.is_open]
         if peers:
             return min(peers, key=lambda peer: len(peer.asked))
+        candidates = list(candidates)
         unknown = [endpoint for endpoint in candidates if endpoint not in self._troubles]
         if all(endpoint in self._troubles for endpoint in self._peers):  # what is being opened may take long to fail
             untried = [endpoint for endpoint in unknown if endpoint not in self._peers]
-            known = sorted(self._troubles, key=lambda endpoint: self._troubles[endpoint].until)
+            in_trouble = [endpoint for endpoint in candidates if endpoint in self._troubles]
+            known = sorted(in_trouble, key=lambda endpoint: self._troubles[endpoint].until)
             for endpoint in untried[:1] or (known[:1] if not self._peers else ()):
                 self.open_peer(endpoint, now)
         return None

@@ -241,6 +241,17 @@ def test_a_group_that_has_moved_on_costs_the_transaction() -> None:
     assert driver.engine.state is State.READY
 
 
+def test_a_group_that_may_not_be_looked_up_costs_the_transaction_alone() -> None:
+    driver = ready()
+    driver.begin(b"a")
+    refuse(driver, ApiKey.FIND_COORDINATOR, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    with pytest.raises(KafkaRefusedError, match=r"FindCoordinator of g: GROUP_AUTHORIZATION_FAILED"):
+        driver.run(driver.engine.send_offsets_to_transaction([CommittedOffset("in", 0, 42)], MEMBER, driver.now))
+    assert driver.engine.state is State.ABORTABLE
+    driver.abort()
+    assert driver.engine.state is State.READY
+
+
 # --- init
 
 
