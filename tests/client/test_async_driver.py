@@ -309,7 +309,7 @@ def test_an_interrupt_while_commands_are_carried_out_is_told_as_the_loss_of_thei
                 with pytest.raises(InterruptedHereError):
                     driver.pump()
             with pytest.raises(KafkaUnavailableError, match="interrupted"):
-                await driver.wait(engine.operation)
+                await asyncio.wait_for(driver.wait(engine.operation), PATIENCE)
             assert sorted(told.endpoint for told in engine.told) == sorted((first.endpoint, second.endpoint))
             await driver.wait(engine.ask((first.endpoint, None), (second.endpoint, None)))
 
