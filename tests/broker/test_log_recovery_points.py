@@ -206,7 +206,10 @@ def damage(files: MemoryFiles, name: str, how: str) -> None:
         file.append(b"\xff" * max(len(data), 34))
 
 
-@pytest.mark.parametrize("how", ["missing", "cut", "flipped", "junk", "emptied"])
+_SLOWLY = [pytest.param(how, marks=pytest.mark.slow) for how in ("cut", "junk", "emptied")]
+
+
+@pytest.mark.parametrize("how", ["missing", "flipped", *_SLOWLY])
 def test_a_damaged_help_is_made_anew_from_the_log(how: str) -> None:
     noticed: Counter[str] = Counter()
     for seed in range(4):

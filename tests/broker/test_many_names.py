@@ -91,7 +91,12 @@ REQUESTS: dict[str, tuple[int, Callable[[], Message]]] = {
 }
 
 
-@pytest.mark.parametrize("name", REQUESTS)
+ALWAYS_TRIED = {"CreatePartitions", "DeleteTopics", "OffsetFetch"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=[] if each in ALWAYS_TRIED else [pytest.mark.slow]) for each in REQUESTS]
+)
 def test_nobody_waits_for_a_request_of_many_names(shared_broker: EmbeddedBroker, name: str) -> None:
     version, build = REQUESTS[name]
     request = build()
