@@ -204,7 +204,7 @@ def plain_init(settings: EngineSettings, keeps: bool, answer: Callable[[Message]
     return call if keeps or call.fallback is None else call.fallback
 
 
-def forgetful(self: Sender, batch: Batch, at: float, why: str) -> None:
+def forgetful(self: Sender, batch: Batch, at: float, why: str, code: int = 0) -> None:
     """Sends a batch again under a number of its own."""
     self.lane(batch.lane.topic, batch.lane.partition).in_flight.remove(batch)
     batch.sequence = -1

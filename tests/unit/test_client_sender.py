@@ -323,7 +323,7 @@ def test_a_sender_that_lets_batches_overtake_each_other_is_noticed(monkeypatch: 
     def hasty(self: Lane, to: Any, now: float, max_in_flight: int) -> bool:
         return bool(self.queue)
 
-    def last(self: Sender, batch: Batch, at: float, why: str) -> None:
+    def last(self: Sender, batch: Batch, at: float, why: str, code: int = 0) -> None:
         batch.lane.in_flight.remove(batch)
         batch.sequence = -1  # a number of its own, as if it were another batch
         batch.lane.queue.append(batch)
