@@ -8,9 +8,10 @@ from typing import Any
 
 from dualwrite.client.asynchronous import AsyncDriver
 from dualwrite.client.engine_types import Operation
-from dualwrite.client.face import Face, OnDelivery
+from dualwrite.client.face import Face
 from dualwrite.client.machine import Ended
 from dualwrite.client.producing import HeadersGiven, member_of, offsets_of
+from dualwrite.client.sender import OnDelivery
 from dualwrite.client.verbs import State
 from dualwrite.ids import PreparedTxnState
 

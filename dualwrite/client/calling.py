@@ -3,12 +3,12 @@
 from collections.abc import Callable
 
 from dualwrite.client.calls import Call, code_of
-from dualwrite.client.directory import FIND_COORDINATOR_CAP, CoordinatorOf, Directory, find_coordinator_request
+from dualwrite.client.directory import CoordinatorOf, Directory, find_coordinator_request
 from dualwrite.client.endpoint import Endpoint
-from dualwrite.client.engine_types import EngineSettings
+from dualwrite.client.engine_types import NEVER, EngineSettings
 from dualwrite.client.machine import Cost, Machine, cost_of, error_of_call
-from dualwrite.client.peers import NEVER, Asked, Peer, Peers
-from dualwrite.client.versions import NoCommonVersionError
+from dualwrite.client.peers import Asked, Peer, Peers
+from dualwrite.client.versions import FIND_COORDINATOR_CAP, NoCommonVersionError
 from dualwrite.errors import DualWriteError, KafkaUnavailableError
 from dualwrite.wire.apis import ApiKey, Message
 from dualwrite.wire.error_codes import ErrorCode, error_name

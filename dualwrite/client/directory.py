@@ -16,10 +16,6 @@ TRANSACTION = 1
 GROUP = 0
 """Kinds of coordinators (FindCoordinator's key types)."""
 
-METADATA_CAP = 9
-"""Later versions add topic ids, which Produce up to v12 does not need."""
-FIND_COORDINATOR_CAP = 3
-"""Later versions ask for many keys at once."""
 
 _NOT_YET = frozenset(
     {

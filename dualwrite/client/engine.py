@@ -14,13 +14,13 @@ from dualwrite.client.calling import Caller
 from dualwrite.client.calls import CommittedOffset, GroupMember, end_call, init_call, offsets_call
 from dualwrite.client.directory import Directory
 from dualwrite.client.endpoint import Endpoint
-from dualwrite.client.engine_types import Command, EngineSettings, Operation
+from dualwrite.client.engine_types import NEVER, Command, EngineSettings, Operation
 from dualwrite.client.machine import Cost, Ended, Machine, error_of_record, require_unanchored
-from dualwrite.client.peers import NEVER, Asked, Peers
+from dualwrite.client.peers import Asked, Peers
 from dualwrite.client.sender import OnDelivery
 from dualwrite.client.traffic import Report, Traffic
 from dualwrite.client.verbs import State, Verb
-from dualwrite.client.versions import TRANSACTION_VERSION, Versions
+from dualwrite.client.versions import TRANSACTION_VERSION, TV2, Versions
 from dualwrite.errors import (
     ConfigurationError,
     DualWriteError,
@@ -32,7 +32,6 @@ from dualwrite.ids import NO_PRODUCER, PreparedTxnState, ProducerIdentity, is_le
 from dualwrite.wire.apis import ApiKey, Message
 from dualwrite.wire.error_codes import ErrorCode
 
-_TV2 = 2
 _RECORD_OVERHEAD = 70
 """Bytes of a batch of one record beside the record's key, value and headers, at least."""
 
@@ -190,7 +189,7 @@ class Engine:
         before = self._start(Verb.COMMIT)
         if before is not State.IN_TRANSACTION:
             return self._end(before, True, self._run(), now)
-        self._machine.flushing(Verb.COMMIT)
+        self._machine.undecided()
         return self._flush_then(self._commit_flushed, now)
 
     def abort_transaction(self, now: float) -> Operation:
@@ -255,10 +254,10 @@ class Engine:
     def opened(self, endpoint: Endpoint, versions: Versions, now: float) -> None:
         """See Drivable. Refuses a cluster without TV2."""
         level = versions.features.get(TRANSACTION_VERSION, 0)
-        if self._peers.opened(endpoint, versions, now) and level < _TV2:
+        if self._peers.opened(endpoint, versions, now) and level < TV2:
             error = ConfigurationError(
                 f"broker {endpoint}: transaction.version is {level} in this cluster, and the native producer needs"
-                f' {_TV2} (KIP-890 part 2): use producer="librdkafka", or raise it with kafka-features.sh'
+                f' {TV2} (KIP-890 part 2): use producer="librdkafka", or raise it with kafka-features.sh'
             )
             self._doom(error, Cost.PRODUCER)
 

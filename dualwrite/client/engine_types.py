@@ -86,6 +86,10 @@ class EngineSettings:
         return min(self.retry_backoff * 2.0 ** min(attempts - 1, 30), self.retry_backoff_max)
 
 
+NEVER = float("inf")
+"""The time of what does not come by itself."""
+
+
 class Request(NamedTuple):
     """One question to one broker.
 

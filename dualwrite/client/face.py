@@ -13,11 +13,11 @@ from dualwrite.client.engine import Engine
 from dualwrite.client.engine_types import Operation
 from dualwrite.client.native_config import NativeConfig
 from dualwrite.client.producing import HeadersGiven, checked_timestamp, encoded, encoded_headers, settings_of
+from dualwrite.client.sender import OnDelivery
 from dualwrite.client.verbs import State
 from dualwrite.errors import InvalidTransactionStateError, PrepareFailedError
 from dualwrite.ids import PreparedTxnState
 
-OnDelivery = Callable[[Any, Any], None]
 _Record = tuple[str, bytes | None, bytes | None, int, int, Headers, OnDelivery | None]
 """The arguments of Engine.produce, without the time."""
 

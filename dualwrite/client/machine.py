@@ -232,17 +232,13 @@ class Machine:
         """The verb under way has succeeded."""
         self._order.state = self._aim
 
-    def flushing(self, verb: Verb) -> None:
-        """``verb`` is under way but nothing has been decided: whatever fails now, the transaction can be aborted."""
-        if verb is Verb.COMMIT:
-            self._order.state = State.ABORTABLE
-
     def deciding(self) -> None:
         """The transaction's end is asked for: if no answer comes, nobody knows what became of it."""
         self._order.state = State.FAILED
 
     def undecided(self) -> None:
-        """The coordinator refuses to commit, and has not: the transaction can be aborted."""
+        """A commit is under way and not decided, as what precedes it is still sent, or the coordinator has refused it:
+        whatever fails now, the transaction can be aborted."""
         self._order.state = State.ABORTABLE
 
     def initialized(self, identity: ProducerIdentity, kept: ProducerIdentity) -> None:

@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar
 from dualwrite.client.connection import AnswerLostError, BrokerConnection
 from dualwrite.client.endpoint import Endpoint
 from dualwrite.client.settings import ClientSettings
+from dualwrite.client.versions import FIND_COORDINATOR_CAP, METADATA_CAP
 from dualwrite.errors import KafkaRefusedError, KafkaUnavailableError
 from dualwrite.ids import TopicPartition
 from dualwrite.wire.apis import APIS, ApiKey, Message
@@ -25,10 +26,6 @@ FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 1.0
 
 _TRANSACTION_KEY = 1
-_METADATA_CAP = 9
-"""Later versions add topic ids, which nothing here needs."""
-_FIND_COORDINATOR_CAP = 3
-"""Later versions ask for many keys at once."""
 
 _MOVED = frozenset(
     {
@@ -235,7 +232,7 @@ class Cluster:
     def _coordinator(self, transactional_id: str, deadline: float) -> Endpoint:
         if transactional_id not in self._coordinators:
             request = APIS[ApiKey.FIND_COORDINATOR].request(key=transactional_id, key_type=_TRANSACTION_KEY)
-            call = Call(ApiKey.FIND_COORDINATOR, request, floor=1, cap=_FIND_COORDINATOR_CAP)
+            call = Call(ApiKey.FIND_COORDINATOR, request, floor=1, cap=FIND_COORDINATOR_CAP)
             answer = self.ask_any(call, deadline)
             what = f"coordinator of {transactional_id}"
             raise_if_transient(what, answer.error_code)
@@ -249,7 +246,7 @@ class Cluster:
         message = request(
             topics=[request.MetadataRequestTopic(name=topic) for topic in topics], allow_auto_topic_creation=False
         )
-        answer = self.ask_any(Call(ApiKey.METADATA, message, floor=4, cap=_METADATA_CAP), deadline)
+        answer = self.ask_any(Call(ApiKey.METADATA, message, floor=4, cap=METADATA_CAP), deadline)
         nodes = {broker.node_id: Endpoint(broker.host, broker.port) for broker in answer.brokers}
         self._brokers = tuple(nodes.values())
         return nodes, list(answer.topics)

@@ -8,12 +8,10 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from dualwrite.client.endpoint import Endpoint
-from dualwrite.client.engine_types import Close, Command, EngineSettings, Open, Request, Send
+from dualwrite.client.engine_types import NEVER, Close, Command, EngineSettings, Open, Request, Send
 from dualwrite.client.versions import NO_VERSIONS, Versions
 from dualwrite.errors import DualWriteError, KafkaUnavailableError
 from dualwrite.wire.apis import ApiKey, Message
-
-NEVER = float("inf")
 
 
 class Asked(NamedTuple):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dualwrite.client.batches import BatchBuilder, Headers
+from dualwrite.client.engine_types import NEVER
 from dualwrite.ids import ProducerIdentity
 from dualwrite.records.compression import Codec
 from dualwrite.records.header import MAX_SEQUENCE
@@ -18,7 +19,6 @@ from dualwrite.wire.error_codes import ErrorCode
 
 OnDelivery = Callable[[Any, Any], None]
 
-NEVER = float("inf")
 _RECORD_WEIGHT = 40
 """Bytes that a buffered record is taken to cost beside its key and value."""
 

@@ -5,14 +5,14 @@ from typing import NamedTuple
 
 from dualwrite.client.batches import Headers, record_size
 from dualwrite.client.calling import BUSY_PAUSE
-from dualwrite.client.directory import METADATA_CAP, Directory
+from dualwrite.client.directory import Directory
 from dualwrite.client.endpoint import Endpoint
-from dualwrite.client.engine_types import EngineSettings
+from dualwrite.client.engine_types import NEVER, EngineSettings
 from dualwrite.client.machine import Cost, Machine, cost_of, error_of_record
-from dualwrite.client.peers import NEVER, Asked, Peer, Peers
+from dualwrite.client.peers import Asked, Peer, Peers
 from dualwrite.client.reports import DeliveredRecord
 from dualwrite.client.sender import Batch, OnDelivery, Sender
-from dualwrite.client.versions import NoCommonVersionError
+from dualwrite.client.versions import METADATA_CAP, NoCommonVersionError
 from dualwrite.errors import DualWriteError, KafkaRefusedError, PrepareFailedError
 from dualwrite.wire.apis import ApiKey, Message
 from dualwrite.wire.error_codes import ErrorCode, error_name

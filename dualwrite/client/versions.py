@@ -6,7 +6,13 @@ from typing import NamedTuple
 from dualwrite.wire.apis import APIS, ApiKey, Message
 
 TRANSACTION_VERSION = "transaction.version"
-"""The feature that says which transaction protocol the cluster speaks: from level 2 on that of KIP-890 part 2."""
+"""The feature that says which transaction protocol the cluster speaks."""
+TV2 = 2
+"""Its level from which on that is KIP-890 part 2."""
+METADATA_CAP = 9
+"""Later versions of Metadata add topic ids, which neither the control plane nor Produce up to v12 needs."""
+FIND_COORDINATOR_CAP = 3
+"""Later versions of FindCoordinator ask for many keys at once."""
 
 
 class VersionRange(NamedTuple):

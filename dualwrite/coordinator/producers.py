@@ -10,7 +10,7 @@ from typing import Any
 
 from dualwrite.client.control import ControlPlane
 from dualwrite.client.native_config import NativeConfig
-from dualwrite.client.versions import TRANSACTION_VERSION
+from dualwrite.client.versions import TRANSACTION_VERSION, TV2
 from dualwrite.coordinator.participants import KafkaParticipant
 from dualwrite.errors import ConfigurationError
 
@@ -21,7 +21,6 @@ PRODUCERS = (NATIVE, LIBRDKAFKA)
 PROBE_TIMEOUT = 30.0
 """Seconds that the question which transaction version the cluster speaks may take."""
 
-_TV2 = 2
 _LOG = logging.getLogger("dualwrite")
 
 
@@ -73,13 +72,13 @@ class ProducerChoice:
             control.close()
         spoken = f"the cluster's {TRANSACTION_VERSION} is {version}"
         if self._wanted == NATIVE:
-            if version < _TV2:
+            if version < TV2:
                 raise ConfigurationError(
-                    f"{spoken}, and the native producer needs {_TV2} (KIP-890 part 2): use producer="
+                    f"{spoken}, and the native producer needs {TV2} (KIP-890 part 2): use producer="
                     f'"{LIBRDKAFKA}", or raise it with kafka-features.sh'
                 )
             self._choose(NATIVE, "asked for")
-        elif version < _TV2:
+        elif version < TV2:
             self._choose(LIBRDKAFKA, spoken)
         elif not keeps:
             self._choose(LIBRDKAFKA, "the cluster does not offer KIP-939's InitProducerId")

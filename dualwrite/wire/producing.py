@@ -141,7 +141,7 @@ def read_hot_response(api_key: int, version: int, frame: bytes) -> Produced | En
         if api_key == _END_TXN and version == _END_VERSION:
             return _read_ended(frame)
     except (IndexError, ValueError, struct.error):
-        pass
+        return None  # kafka-python says what is wrong with it
     return None
 
 

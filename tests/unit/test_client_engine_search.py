@@ -225,5 +225,8 @@ def test_a_protocol_that_is_broken_is_noticed(
     where: Any, what: str, broken: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(where, what, broken)
-    with pytest.raises(AssertionError, match="with the faults"):
+    with pytest.raises(AssertionError, match="with the faults") as found:
         search(1, set())
+    assert isinstance(found.value.__cause__, AssertionError), (
+        "the oracle says so, and not an error of the control's own"
+    )

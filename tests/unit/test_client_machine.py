@@ -201,7 +201,7 @@ def test_what_costs_the_producer_is_raised_by_every_verb_from_then_on(cost: Cost
 def test_a_commit_can_be_aborted_until_its_end_is_asked_for() -> None:
     machine = at(State.IN_TRANSACTION)
     machine.start(Verb.COMMIT)
-    machine.flushing(Verb.COMMIT)
+    machine.undecided()
     assert machine.state is State.ABORTABLE
     machine.deciding()
     assert machine.state is State.FAILED
