@@ -24,6 +24,15 @@ class KafkaUnavailableError(DualWriteError):
     retriable = True
 
 
+class AnswerLostError(KafkaUnavailableError):
+    """A request was sent and its answer never came: the broker may or may not have carried it out. Ask the broker what
+    is the case before the request is repeated, unless repeating it changes nothing. After a commit: close the producer
+    and make a new one; init_transactions(keep_prepared_txn=True) and complete_transaction(state) bring the transaction
+    to the end that was decided."""
+
+    retriable = False
+
+
 class KafkaRefusedError(DualWriteError):
     """The broker answered with an error: ``code`` and ``name`` are Kafka's. The message says what was asked of it."""
 

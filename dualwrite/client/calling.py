@@ -9,7 +9,7 @@ from dualwrite.client.engine_types import NEVER, EngineSettings
 from dualwrite.client.machine import Cost, Machine, cost_of, error_of_call
 from dualwrite.client.peers import Asked, Peer, Peers
 from dualwrite.client.versions import FIND_COORDINATOR_CAP, NoCommonVersionError
-from dualwrite.errors import DualWriteError, KafkaUnavailableError
+from dualwrite.errors import AnswerLostError, DualWriteError, KafkaUnavailableError
 from dualwrite.wire.apis import ApiKey, Message
 from dualwrite.wire.error_codes import ErrorCode, error_name
 
@@ -160,5 +160,6 @@ class Caller:
     def _time_out(self, call: Call) -> None:
         reasons = "; ".join(dict.fromkeys(reason for reason in (call.last_error, self._peers.why_not()) if reason))
         seconds = self._settings.operation_timeout
-        error = KafkaUnavailableError(f"{call.what}: no answer in {seconds:g} s: {reasons or 'none at all'}")
+        kind = AnswerLostError if call.decides else KafkaUnavailableError
+        error = kind(f"{call.what}: no answer in {seconds:g} s: {reasons or 'none at all'}")
         self._give_up(error, Cost.TRANSACTION if call.api_key is ApiKey.TXN_OFFSET_COMMIT else Cost.PRODUCER)

@@ -85,6 +85,11 @@ class Call:
         """True if it can be asked only where KIP-939 is spoken."""
         return self.api_key is ApiKey.INIT_PRODUCER_ID and self.versions[0] >= _FIRST_WITH_TWO_PHASE
 
+    @property
+    def decides(self) -> bool:
+        """True if it commits: without an answer nobody knows whether the records are there."""
+        return self.api_key is ApiKey.END_TXN and self.message.committed
+
 
 def init_call(settings: EngineSettings, keeps: bool, answer: Callable[[Message], None]) -> Call:
     """InitProducerId: v6 with KIP-939's flags if two-phase commit, or what it prepared, is asked for; else plain.

@@ -8,16 +8,11 @@ from dualwrite.client.endpoint import Endpoint
 from dualwrite.client.link import Link, context_of
 from dualwrite.client.settings import ClientSettings
 from dualwrite.client.versions import NoCommonVersionError, Versions
-from dualwrite.errors import KafkaRefusedError, KafkaUnavailableError
+from dualwrite.errors import AnswerLostError, KafkaRefusedError, KafkaUnavailableError
 from dualwrite.wire.apis import ApiKey, Message
 from dualwrite.wire.error_codes import ErrorCode
 
 _ONLY_TAG = 0
-
-
-class AnswerLostError(KafkaUnavailableError):
-    """A request was sent and its answer never came: the broker may or may not have carried it out. Ask the broker what
-    is the case before the request is repeated, unless repeating it changes nothing."""
 
 
 class BrokerConnection:

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
 
-from dualwrite.client.connection import AnswerLostError, BrokerConnection
+from dualwrite.client.connection import BrokerConnection
 from dualwrite.client.endpoint import Endpoint
 from dualwrite.client.settings import ClientSettings
 from dualwrite.client.versions import FIND_COORDINATOR_CAP, METADATA_CAP
-from dualwrite.errors import KafkaRefusedError, KafkaUnavailableError
+from dualwrite.errors import AnswerLostError, KafkaRefusedError, KafkaUnavailableError
 from dualwrite.ids import TopicPartition
 from dualwrite.wire.apis import APIS, ApiKey, Message
 from dualwrite.wire.error_codes import ErrorCode, error_name

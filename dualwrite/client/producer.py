@@ -147,7 +147,7 @@ class TwoPhaseProducer(Face):
     def commit_transaction(self) -> Ended:
         """Flush, and commit.
 
-        :raises KafkaUnavailableError: if nobody answered: the outcome is unknown; close() and recover.
+        :raises AnswerLostError: if nobody answered: the outcome is unknown; close() and recover.
         """
         if self._engine.state is State.IN_TRANSACTION:
             self.flush()  # callbacks that raise do so before anything is decided

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from dualwrite.client.connection import AnswerLostError, BrokerConnection
+from dualwrite.client.connection import BrokerConnection
 from dualwrite.client.endpoint import Endpoint
 from dualwrite.client.settings import ClientSettings, SaslSettings, TlsSettings
 from dualwrite.client.tls import ssl_context
 from dualwrite.client.tokens import TokenSource
-from dualwrite.errors import ConfigurationError, KafkaRefusedError, KafkaUnavailableError
+from dualwrite.errors import AnswerLostError, ConfigurationError, KafkaRefusedError, KafkaUnavailableError
 from dualwrite.wire.apis import APIS, ApiKey
 from dualwrite.wire.error_codes import ErrorCode
 from dualwrite.wire.frames import with_size

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from dualwrite.client.connection import AnswerLostError
 from dualwrite.client.control import ControlPlane, InitializedProducer, TransactionDescription, TransactionListing
 from dualwrite.errors import (
+    AnswerLostError,
     ConfigurationError,
     FencedError,
     KafkaRefusedError,

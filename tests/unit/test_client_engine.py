@@ -14,6 +14,7 @@ from dualwrite.client.sender import Sender
 from dualwrite.client.verbs import State
 from dualwrite.client.versions import Versions
 from dualwrite.errors import (
+    AnswerLostError,
     ConfigurationError,
     DualWriteError,
     FencedError,
@@ -645,6 +646,25 @@ def test_a_record_over_the_limit_is_refused_at_once() -> None:
     with pytest.raises(KafkaRefusedError, match=r"message.max.bytes: MESSAGE_TOO_LARGE"):
         driver.produce(b"x" * 1000)
     assert driver.engine.state is State.ABORTABLE
+
+
+@pytest.mark.parametrize(("commits", "kind"), [(True, AnswerLostError), (False, KafkaUnavailableError)])
+def test_a_commit_without_an_answer_is_no_reason_to_run_the_unit_again(commits: bool, kind: type[Exception]) -> None:
+    driver = ready()
+    driver.begin()
+    driver.produce(b"a")
+    state = driver.prepare()
+    driver.unreachable.update(NODES)
+    driver.opened.clear()
+    for node in NODES:
+        driver.engine.lost(node, KafkaUnavailableError(f"broker {node}: gone"), driver.now)
+    with pytest.raises(
+        KafkaUnavailableError, match=f"EndTxn .{'commit' if commits else 'abort'}. of .*: no answer in"
+    ) as lost:
+        driver.complete(state) if commits else driver.abort()
+    assert type(lost.value) is kind
+    assert lost.value.retriable is not commits
+    assert driver.engine.state is State.FAILED
 
 
 def test_nobody_reachable_is_an_error_that_says_who_and_why() -> None:

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from dualwrite.client.connection import AnswerLostError
 from dualwrite.client.endpoint import Endpoint
 from dualwrite.client.metadata import FIRST_PAUSE, LONGEST_PAUSE, Call, Cluster
 from dualwrite.client.settings import ClientSettings
-from dualwrite.errors import ConfigurationError, KafkaRefusedError, KafkaUnavailableError
+from dualwrite.errors import AnswerLostError, ConfigurationError, KafkaRefusedError, KafkaUnavailableError
 from dualwrite.ids import TopicPartition
 from dualwrite.wire.apis import APIS, ApiKey
 from dualwrite.wire.error_codes import ErrorCode
