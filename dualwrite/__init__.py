@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dualwrite.coordinator.native import NativeProducer
     from dualwrite.coordinator.unit_of_work import DualWrite
     from dualwrite.errors import (
+        AnswerLostError,
         ConfigurationError,
         CorruptLogError,
         DatabaseBusyError,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from dualwrite.ids import PreparedTxnState
 
 __all__ = [
+    "AnswerLostError",
     "AsyncTwoPhaseProducer",
     "ConfigurationError",
     "CorruptLogError",
