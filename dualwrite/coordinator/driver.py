@@ -162,7 +162,7 @@ class BlockingDriver:
     def _begin_database(self) -> Event:
         self._connection = self._engine.connect()
         self._transaction = self._connection.begin()
-        begin_unit(self._connection)
+        begin_unit(self._connection, self._slot.lease)
         event.listen(self._connection, "commit", self._refuse_users_commit)
         return Event.DONE
 

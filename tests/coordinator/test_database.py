@@ -1,4 +1,4 @@
-"""The state table as a DecisionStore, on real SQLite files and PostgreSQL: leases, locks, zombies, clear errors."""
+"""The state table as a DecisionStore, in each kind of database: leases, locks, zombies, clear errors."""
 
 import sys
 import threading
@@ -196,12 +196,15 @@ def test_an_error_inside_the_lock_releases_it(store: SqlDecisionStore, impatient
     assert impatient.take_over(ID, "b").fencing_token == 2
 
 
-def test_holding_the_lock_writes_nothing(engine: Engine, store: SqlDecisionStore) -> None:
+def test_holding_the_lock_decides_nothing(engine: Engine, store: SqlDecisionStore) -> None:
     lease = store.take_over(ID, "a")
     before = read_row(engine)
     with store.locked(lease) as held:
         held.verify()
-    assert read_row(engine) == before
+    after = read_row(engine)
+    # On MariaDB the time moves: what was read under the lock is put on the disk by a write.
+    moved = [name for name in after._fields if getattr(after, name) != getattr(before, name)]
+    assert moved == (["updated_at"] if engine.dialect.name == "mysql" else [])
 
 
 def test_a_missing_table_says_what_to_run(database_url: str) -> None:

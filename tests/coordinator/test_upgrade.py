@@ -60,14 +60,47 @@ def test_processes_that_upgrade_at_the_same_time_take_turns(database_url: str) -
         assert list(threads.map(lambda _: db.upgrade(database_url), range(4))) == ["0001"] * 4
 
 
-def test_an_upgrade_that_fails_halfway_leaves_nothing(database_url: str) -> None:
+def test_an_upgrade_that_meets_a_table_of_somebody_elses_fails(database_url: str) -> None:
     engine = create_engine(database_url)
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE dualwrite_load_position (id INTEGER)"))
     with pytest.raises(ConfigurationError, match="already exists"):
         db.upgrade(database_url)
     engine.dispose()
-    assert kafka_transaction_state.name not in tables(database_url)
+    halfway = kafka_transaction_state.name in tables(database_url)
+    assert halfway is database_url.startswith("mysql"), "where DDL is in a transaction, nothing is left"
+
+
+@pytest.mark.mariadb
+def test_an_upgrade_that_died_halfway_goes_on_from_there_on_mariadb(mariadb_url: str) -> None:
+    db.upgrade(mariadb_url)
+    engine = create_engine(mariadb_url)
+    with engine.begin() as connection:  # as if it had died after the first table
+        connection.execute(text(f"DROP TABLE {load_position.name}"))
+        connection.execute(text(f"DELETE FROM {VERSION_TABLE}"))
+        connection.execute(
+            text(f"INSERT INTO {kafka_transaction_state.name} VALUES ('a-0','','',1,'',NULL,now(),NULL)")
+        )
+    assert db.upgrade(mariadb_url) == "0001"
+    assert tables(mariadb_url) == OURS
+    with engine.connect() as connection:
+        assert connection.scalar(text(f"SELECT count(*) FROM {kafka_transaction_state.name}")) == 1
+    engine.dispose()
+
+
+@pytest.mark.mariadb
+def test_the_tables_have_transactions_and_tell_letters_apart_whatever_mariadbs_defaults(mariadb_url: str) -> None:
+    engine = create_engine(mariadb_url)
+    with engine.begin() as connection:
+        connection.execute(text(f"ALTER DATABASE {engine.url.database} CHARACTER SET latin1 COLLATE latin1_general_ci"))
+    engine.dispose()
+    url = engine.url.update_query_dict({"init_command": "SET default_storage_engine = MyISAM"})
+    db.upgrade(url.render_as_string(hide_password=False))
+    with engine.connect() as connection:
+        for table in (kafka_transaction_state, load_position):
+            made = str(connection.execute(text(f"SHOW CREATE TABLE {table.name}")).one()[1])
+            assert "ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin" in made
+    engine.dispose()
 
 
 @pytest.mark.parametrize("url", ["nonsense", "nosuchdatabase://x", "sqlite:////no/such/directory/app.db"])

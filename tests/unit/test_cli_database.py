@@ -59,9 +59,9 @@ def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         use("postgresql+pg8000://host/x")
 
 
-@pytest.mark.parametrize("url", ["mysql://host/x", "mariadb+pymysql://host/x", "oracle://host/x"])
+@pytest.mark.parametrize("url", ["mssql+pyodbc://host/x", "oracle://host/x"])
 def test_a_database_that_is_not_supported_is_named_rather_than_its_driver(url: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"is not supported: use SQLite or PostgreSQL"):
+    with pytest.raises(ConfigurationError, match=r"is not supported: use SQLite, PostgreSQL, MariaDB or MySQL"):
         use(url)
 
 
@@ -91,6 +91,9 @@ def test_other_errors_pass(tmp_path: Path) -> None:
         ("postgresql+psycopg://u:p@h:5432/n", "postgresql:h:5432:n"),
         ("postgresql+psycopg2://other@h:5432/n?sslmode=require", "postgresql:h:5432:n"),
         ("postgresql+psycopg://u@/n?host=/run/pg&port=5433", "postgresql:/run/pg:5433:n"),
+        ("mysql+pymysql://u:p@h:3306/n", "mysql:h:3306:n"),
+        ("mariadb+pymysql://other@h:3306/n?charset=utf8mb4", "mysql:h:3306:n"),
+        ("mysql+mysqldb://u@localhost/n?unix_socket=/run/my", "mysql:/run/my::n"),
         ("sqlite:////data/a.db", "sqlite:/data/a.db"),
         ("sqlite:////data/x/../a.db", "sqlite:/data/a.db"),
         ("sqlite:///file:/data/a.db?uri=true", "sqlite:file:/data/a.db"),

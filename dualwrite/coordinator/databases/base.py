@@ -1,0 +1,113 @@
+"""What the recipe asks of a kind of database, and what most of them answer."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+from typing import Any
+
+from sqlalchemy import Connection, Update, bindparam, func, update
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.sql.elements import ColumnElement
+
+from dualwrite.coordinator.tables import kafka_transaction_state as table
+from dualwrite.errors import ConfigurationError
+
+LONGEST_HOLD = 300
+"""Seconds for which a transaction of the library's own may be idle: longer than Kafka may take while the row is held,
+and an end to the lock of a host that has vanished."""
+UNIT = "dualwrite_unit"
+"""The savepoint with which a unit of work begins where the database can end a transaction without a word."""
+
+_LEVEL = "dualwrite_isolation_level"
+
+
+class Trouble(Enum):
+    """What an error of a database means, where it means something to the recipe."""
+
+    NOT_READY = "the state table is missing, or of another version"
+    BUSY = "another transaction held a lock for too long"
+    CONFLICT = "a deadlock or a serialization failure: rolled back, and likely to succeed when it is run again"
+
+
+class Database:
+    """One kind of database, as PEP 249's drivers and SQLAlchemy show it."""
+
+    shows_commits_early = False
+    """True if others see what a transaction committed before the disk has it."""
+
+    def now(self) -> ColumnElement[Any]:
+        """The database's clock."""
+        return func.current_timestamp()
+
+    def store(self) -> Update:
+        """The one statement that a unit of work costs; its parameters are of_id, of_token, new_state and new_anchor."""
+        return (
+            update(table)
+            .where(table.c.transactional_id == bindparam("of_id"))
+            .where(table.c.fencing_token == bindparam("of_token"))
+            .values(
+                prepared_txn_state=bindparam("new_state"),
+                anchor=bindparam("new_anchor"),
+                updated_at=self.now(),
+                outcome=None,
+            )
+        )
+
+    def require_suitable(self, connection: Connection) -> None:
+        """Look at the server's settings and the state table, once per engine; warn of what weakens the promise.
+
+        :raises ConfigurationError: if a dual write cannot work there.
+        """
+
+    def begin(self, connection: Connection) -> None:
+        """Make sure that ``connection``, whose SQLAlchemy transaction has begun, is in one of the database's own.
+
+        :raises ConfigurationError: if the driver is in autocommit mode: no two statements would be one transaction.
+        """
+        if self.autocommits(connection.connection.dbapi_connection):
+            raise ConfigurationError(
+                "the database engine is in AUTOCOMMIT: a dual write needs its transactions; remove it"
+            )
+
+    def autocommits(self, driver: Any) -> bool:
+        """True if each statement on the driver's connection is committed by itself."""
+        return getattr(driver, "autocommit", False) is True
+
+    def begin_unit(self, connection: Connection) -> None:
+        """What a unit of work needs after :meth:`begin`, so that :meth:`require_unit` can tell."""
+
+    def require_unit(self, connection: Connection) -> None:
+        """See to it that the transaction of :meth:`begin_unit` is still what a COMMIT would commit. Call it once.
+
+        :raises InvalidTransactionStateError: if the transaction has ended, or can only be rolled back.
+        """
+
+    def reads_a_snapshot(self, connection: Connection) -> bool:
+        """True if a transaction cannot write a row that another has committed since this one began to read."""
+        return False
+
+    def take_turns(self, connection: Connection) -> None:
+        """Wait until no other connection changes the library's tables; the turn ends with the transaction, or with the
+        connection."""
+
+    @contextmanager
+    def own_transaction(self, connection: Connection, lock_timeout: float) -> Iterator[None]:
+        """Settings for a transaction of the library's own, which has begun; gone when the ``with`` block ends.
+
+        :param lock_timeout: seconds to wait for a row's lock.
+        """
+        yield
+
+    def trouble(self, error: DBAPIError) -> Trouble | None:
+        """What ``error`` means to the recipe; None for an error that is nobody's but the user's."""
+        raise NotImplementedError
+
+
+def isolation_level(connection: Connection) -> str:
+    """The level of ``connection``, which its engine or its server has chosen; the server is asked once."""
+    chosen = connection.get_execution_options().get("isolation_level")
+    if chosen is None:
+        chosen = connection.info.get(_LEVEL)
+    if chosen is None:
+        chosen = connection.info[_LEVEL] = connection.get_isolation_level()
+    return str(chosen)

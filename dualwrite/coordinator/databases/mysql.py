@@ -1,0 +1,151 @@
+"""MariaDB and MySQL with InnoDB, by PyMySQL or mysqlclient.
+
+Why the row lock holds: the library's own transactions run at READ COMMITTED, where each statement sees what was
+committed before it, and a locking read sees the latest at every level. Of the user's transaction only an UPDATE by key
+is needed, which does so too, whatever level the user has chosen.
+
+What is of its own kind here:
+
+- A statement can end the transaction without a word: DDL commits it, a deadlock rolls it back, and the next statement
+  begins another. So a unit of work begins with a savepoint, which is gone then: one short request more at either end.
+- InnoDB releases locks and shows a commit to others before the log is on the disk. What was read may not be acted upon
+  before a later write is committed, which puts everything before it on the disk, too.
+- Timeouts are settings of the session, in whole seconds; what is set is set back.
+- Comparisons know neither case nor accents unless the column says otherwise; see tables.py.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Connection, func, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.sql.elements import ColumnElement
+
+from dualwrite.coordinator.databases.base import LONGEST_HOLD, UNIT, Database, Trouble, isolation_level
+from dualwrite.coordinator.tables import kafka_transaction_state as table
+from dualwrite.errors import ConfigurationError, DatabaseBusyError, InvalidTransactionStateError
+
+_LOG = logging.getLogger("dualwrite")
+_NO_SUCH_SAVEPOINT = 1305
+_TROUBLES = {
+    1146: Trouble.NOT_READY,  # ER_NO_SUCH_TABLE
+    1054: Trouble.NOT_READY,  # ER_BAD_FIELD_ERROR
+    1205: Trouble.BUSY,  # ER_LOCK_WAIT_TIMEOUT
+    1213: Trouble.CONFLICT,  # ER_LOCK_DEADLOCK
+    1020: Trouble.CONFLICT,  # ER_CHECKREAD: MariaDB's innodb_snapshot_isolation
+}
+_TIMEOUTS = {"innodb_lock_wait_timeout": None, "lock_wait_timeout": None, "wait_timeout": LONGEST_HOLD}
+"""Of a row, of a table's definition, and for a client that is silent. None: as long as for the row."""
+_SNAPSHOTS = "dualwrite_reads_a_snapshot"
+
+_SETTINGS = text(
+    "SHOW SESSION VARIABLES WHERE Variable_name IN "
+    "('innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog', 'innodb_snapshot_isolation')"
+)
+_ENGINE = text(
+    "SELECT e.engine, e.transactions FROM information_schema.tables AS t "
+    "JOIN information_schema.engines AS e ON e.engine = t.engine "
+    "WHERE t.table_schema = DATABASE() AND t.table_name = :name"
+)
+
+
+class Mysql(Database):
+    """MariaDB and MySQL."""
+
+    shows_commits_early = True
+
+    def now(self) -> ColumnElement[Any]:
+        """In UTC and to the microsecond: CURRENT_TIMESTAMP is in the session's time zone, and in whole seconds."""
+        return func.utc_timestamp(text("6"))
+
+    def require_suitable(self, connection: Connection) -> None:
+        """The state table must know transactions; a server that does not put each commit on the disk is warned of."""
+        found = connection.execute(_ENGINE, {"name": table.name}).one_or_none()
+        if found is not None and found.transactions != "YES":
+            raise ConfigurationError(
+                f"the table {table.name!r} is kept by the engine {found.engine}, which has no transactions: "
+                f"ALTER TABLE {table.name} ENGINE = InnoDB"
+            )
+        settings = _settings(connection)
+        if settings.get("innodb_flush_log_at_trx_commit", "1") != "1":
+            _warn("innodb_flush_log_at_trx_commit", settings["innodb_flush_log_at_trx_commit"])
+        if settings.get("log_bin") == "ON" and settings.get("sync_binlog", "1") != "1":
+            _warn("sync_binlog", settings["sync_binlog"])
+
+    def autocommits(self, driver: Any) -> bool:
+        """PyMySQL and mysqlclient have a method that knows; ``autocommit`` is the one that sets it."""
+        ask = getattr(driver, "get_autocommit", None)
+        return bool(ask()) if ask is not None else super().autocommits(driver)
+
+    def begin_unit(self, connection: Connection) -> None:
+        """A savepoint: it is gone when the server has ended the transaction."""
+        connection.exec_driver_sql(f"SAVEPOINT {UNIT}")
+
+    def require_unit(self, connection: Connection) -> None:
+        """DDL, LOCK TABLES and more commit what came before, and a deadlock rolls it back."""
+        try:
+            connection.exec_driver_sql(f"RELEASE SAVEPOINT {UNIT}")
+        except DBAPIError as error:
+            if _number(error) != _NO_SUCH_SAVEPOINT:
+                raise
+            raise InvalidTransactionStateError(
+                "the server ended the transaction of this unit of work inside its block (a statement that commits by "
+                "itself, such as DDL, a deadlock whose error was caught, or COMMIT or ROLLBACK as text): what came "
+                "before is not in the transaction; after a commit it is in the database, without its records"
+            ) from error
+
+    def reads_a_snapshot(self, connection: Connection) -> bool:
+        """Where MariaDB's innodb_snapshot_isolation is on, and the level is not READ COMMITTED or below."""
+        known = connection.info.get(_SNAPSHOTS)
+        if known is None:
+            known = _settings(connection).get("innodb_snapshot_isolation") == "ON"
+            connection.info[_SNAPSHOTS] = known
+        return bool(known) and not isolation_level(connection).startswith("READ")
+
+    def take_turns(self, connection: Connection) -> None:
+        """A lock by name, for as long as the connection lasts: DDL would end what is held by the transaction.
+
+        :raises DatabaseBusyError: if another connection has it for a minute.
+        """
+        if connection.scalar(text("SELECT GET_LOCK('dualwrite db upgrade', 60)")) != 1:
+            raise DatabaseBusyError("another process has been upgrading the tables for a minute: is it stuck?")
+
+    @contextmanager
+    def own_transaction(self, connection: Connection, lock_timeout: float) -> Iterator[None]:
+        """Keep the session's own timeouts in variables of the session, and set them back from there."""
+        seconds = round(lock_timeout)
+        connection.exec_driver_sql(
+            "SET "
+            + ", ".join(
+                f"@dualwrite_{name} = @@SESSION.{name}, SESSION {name} = {seconds if value is None else value}"
+                for name, value in _TIMEOUTS.items()
+            )
+        )
+        yield
+        if not connection.invalidated:
+            connection.exec_driver_sql("SET " + ", ".join(f"SESSION {name} = @dualwrite_{name}" for name in _TIMEOUTS))
+
+    def trouble(self, error: DBAPIError) -> Trouble | None:
+        """By the error's number."""
+        return _TROUBLES.get(_number(error))
+
+
+def _number(error: DBAPIError) -> int:
+    """The server's number of ``error``; 0 if it has none."""
+    first = (getattr(error.orig, "args", None) or (0,))[0]
+    return first if isinstance(first, int) else 0
+
+
+def _settings(connection: Connection) -> dict[str, str]:
+    return {str(name): str(value) for name, value in connection.execute(_SETTINGS)}
+
+
+def _warn(name: str, value: str) -> None:
+    _LOG.warning(
+        "the database server has %s = %s: it says that a transaction is committed before the disk has it, so a crash "
+        "can undo a decision after Kafka has committed; set it to 1",
+        name,
+        value,
+    )

@@ -1,0 +1,76 @@
+"""PostgreSQL, by psycopg or psycopg2.
+
+SELECT … FOR UPDATE at READ COMMITTED waits for whoever wrote the row and then sees what it committed, and a commit is
+seen only after the disk has it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import Connection, Update, case, func, select
+from sqlalchemy.exc import DBAPIError
+
+from dualwrite.coordinator.databases.base import LONGEST_HOLD, Database, Trouble, isolation_level
+from dualwrite.errors import InvalidTransactionStateError
+
+_TROUBLES = {
+    "42P01": Trouble.NOT_READY,  # undefined_table
+    "42703": Trouble.NOT_READY,  # undefined_column
+    "55P03": Trouble.BUSY,  # lock_not_available
+    "40001": Trouble.CONFLICT,  # serialization_failure
+    "40P01": Trouble.CONFLICT,  # deadlock_detected
+}
+_IN_FAILED_TRANSACTION = 3
+"""libpq's PQTRANS_INERROR."""
+
+_TURN = 0x6475616C
+"""Any number that no other user of advisory locks is likely to choose."""
+
+_DURABLE = case(
+    (
+        func.current_setting("synchronous_commit") == "off",
+        func.set_config("synchronous_commit", "on", True),
+    ),
+    else_="",
+).is_not(None)
+"""True, and in passing turns PostgreSQL's asynchronous commit off for this transaction: a decision that a crash of the
+server can take back is none."""
+
+
+class Postgresql(Database):
+    """PostgreSQL."""
+
+    def store(self) -> Update:
+        """As everywhere, and the commit that follows is durable."""
+        return super().store().where(_DURABLE)
+
+    def require_unit(self, connection: Connection) -> None:
+        """A statement that failed dooms the transaction, and COMMIT rolls it back without an error."""
+        # psycopg and psycopg2 know it without asking the server.
+        information = getattr(connection.connection.dbapi_connection, "info", None)
+        if getattr(information, "transaction_status", None) == _IN_FAILED_TRANSACTION:
+            raise InvalidTransactionStateError(
+                "a statement of this unit of work failed and its error was caught, so PostgreSQL will roll all of it "
+                "back: let the error leave the block, or use a savepoint (begin_nested) around such a statement"
+            )
+
+    def reads_a_snapshot(self, connection: Connection) -> bool:
+        """At REPEATABLE READ and SERIALIZABLE."""
+        return not isolation_level(connection).startswith("READ")
+
+    def take_turns(self, connection: Connection) -> None:
+        """An advisory lock, for the length of the transaction."""
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_TURN})")
+
+    @contextmanager
+    def own_transaction(self, connection: Connection, lock_timeout: float) -> Iterator[None]:
+        """SET LOCAL ends with the transaction."""
+        connection.execute(select(_DURABLE))
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(lock_timeout * 1000)}")
+        connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = {LONGEST_HOLD * 1000}")
+        yield
+
+    def trouble(self, error: DBAPIError) -> Trouble | None:
+        """By the SQLSTATE; psycopg2 calls it pgcode."""
+        code = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
+        return _TROUBLES.get(str(code))

@@ -1,0 +1,55 @@
+"""SQLite, in a file.
+
+It has one write lock for the whole database, but Python's driver begins transactions late and deferred. So every
+transaction here begins with BEGIN IMMEDIATE, which waits for the lock as long as the engine's ``timeout`` says.
+"""
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from dualwrite.coordinator.databases.base import UNIT, Database, Trouble
+from dualwrite.errors import InvalidTransactionStateError
+
+
+class Sqlite(Database):
+    """Python's sqlite3."""
+
+    def begin(self, connection: Connection) -> None:
+        """Take the write lock now.
+
+        The driver begins a transaction only at the first INSERT, UPDATE or DELETE; a SAVEPOINT before that would commit
+        on its own when it is released, and a transaction that has read before it writes fails at once with "database is
+        locked", whatever the timeout.
+
+        :raises ConfigurationError: in autocommit mode; since Python 3.12 its ``commit()`` does nothing.
+        """
+        super().begin(connection)
+        # A transaction that is open already was begun by the user's own "begin" listener or by autocommit=False.
+        if not getattr(connection.connection.dbapi_connection, "in_transaction", True):
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    def begin_unit(self, connection: Connection) -> None:
+        """A savepoint: it is gone when SQLite has ended the transaction."""
+        connection.exec_driver_sql(f"SAVEPOINT {UNIT}")
+
+    def require_unit(self, connection: Connection) -> None:
+        """INSERT OR ROLLBACK and a full disk end the transaction, and the driver silently begins another one."""
+        try:
+            connection.exec_driver_sql(f"RELEASE {UNIT}")
+        except DBAPIError as error:
+            if "no such savepoint" not in str(error.orig):
+                raise
+            raise InvalidTransactionStateError(
+                "SQLite ended the transaction of this unit of work inside its block (a statement with OR ROLLBACK, an "
+                "error that was caught, or COMMIT or ROLLBACK as text): what came before is not in the transaction; "
+                "after COMMIT as text it is in the database, without its records"
+            ) from error
+
+    def trouble(self, error: DBAPIError) -> Trouble | None:
+        """By the text: Python 3.10 has no error codes."""
+        text = str(error.orig)
+        if "no such table" in text or "no such column" in text:
+            return Trouble.NOT_READY
+        if "database is locked" in text or "database table is locked" in text:
+            return Trouble.BUSY
+        return None
