@@ -9,7 +9,7 @@ from pathlib import Path
 from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 
 from dualwrite.cli.database import database
 from dualwrite.coordinator.database import begin_writing
@@ -43,7 +43,16 @@ def upgrade(url: str, revision: str = "head") -> str | None:
 
     :raises ConfigurationError: if the URL is malformed or the database refuses; the message is one line.
     """
-    with database(url, must_exist=False) as engine, engine.begin() as connection:
+    with database(url, must_exist=False) as engine:
+        return upgrade_engine(engine, revision)
+
+
+def upgrade_engine(engine: Engine, revision: str = "head") -> str | None:
+    """As ``upgrade``, through an engine of the caller's: for one that its URL alone does not make again.
+
+    :raises SQLAlchemyError: if the database refuses.
+    """
+    with engine.begin() as connection:
         begin_writing(connection)
         database_of(connection.dialect).take_turns(connection)
         config = Config()

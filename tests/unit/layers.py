@@ -90,7 +90,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "broker": GROUND_FLOOR,
     "demo": (*GROUND_FLOOR, "coordinator", "loader"),
     "cli": (*GROUND_FLOOR, "client", "coordinator", "loader", "broker", "demo"),
-    "testing": (*GROUND_FLOOR, "client", "coordinator", "loader", "broker"),
+    "testing": (*GROUND_FLOOR, "client", "coordinator", "loader", "broker", "cli"),
     "__main__": ("cli",),
 }
 NEVER: tuple[tuple[str, str], ...] = (

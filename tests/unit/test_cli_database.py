@@ -1,14 +1,15 @@
 """A database named on the command line: its mistakes in one line, without its password."""
 
 import os
+import sqlite3
 import sys
 from pathlib import Path
 
 import pytest
-from sqlalchemy import make_url, text
+from sqlalchemy import create_engine, inspect, make_url, text
 
 from dualwrite.cli.database import database, database_place
-from dualwrite.cli.db import upgrade
+from dualwrite.cli.db import current, upgrade, upgrade_engine
 from dualwrite.errors import ConfigurationError
 
 
@@ -106,3 +107,11 @@ def test_the_place_of_a_database_is_the_same_whoever_logs_in(url: str, place: st
 def test_a_relative_file_is_known_by_its_full_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert database_place(make_url("sqlite:///a.db")) == f"sqlite:{tmp_path.resolve() / 'a.db'}"
+
+
+def test_tables_are_made_through_an_engine_that_its_url_does_not_describe(tmp_path: Path) -> None:
+    engine = create_engine("sqlite://", creator=lambda: sqlite3.connect(tmp_path / "orders.db"))
+    version = upgrade_engine(engine)
+    assert (version, upgrade_engine(engine)) == (current(f"sqlite:///{tmp_path / 'orders.db'}"), version)
+    assert inspect(engine).has_table("kafka_transaction_state")
+    engine.dispose()

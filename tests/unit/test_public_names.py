@@ -29,3 +29,9 @@ def test_importing_it_imports_no_library() -> None:
         "import sys, dualwrite; print(sorted({'sqlalchemy', 'confluent_kafka', 'kafka', 'crc32c'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_whoever_makes_errors_of_warnings_can_import_all_of_it() -> None:
+    code = "import dualwrite; print(len([getattr(dualwrite, name) for name in dualwrite.__all__]))"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == f"{len(dualwrite.__all__)}\n", done.stderr

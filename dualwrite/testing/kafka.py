@@ -1,0 +1,189 @@
+"""A broker for tests: a bundled one that makes topics, and shows what a consumer would see in them."""
+
+import os
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import cast
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from dualwrite.broker.embedded import EmbeddedBroker
+from dualwrite.client.metadata import Call, Cluster
+from dualwrite.client.settings import ClientSettings
+from dualwrite.errors import KafkaRefusedError, KafkaUnavailableError
+from dualwrite.wire.apis import APIS, ApiKey
+from dualwrite.wire.error_codes import ErrorCode, error_name
+
+_IN_TESTS = {"group.initial.rebalance.delay.ms": "0"}
+_REQUEST_SECONDS = 10.0
+_PAUSE_SECONDS = 0.02
+_FETCH_WAIT_MS = 5  # an empty partition is known to be at its end only after the broker has waited so long for more
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record as a consumer gets it. ``timestamp`` is in milliseconds since the epoch."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+class KafkaBroker(EmbeddedBroker):
+    """``with KafkaBroker(data_dir) as broker``: an EmbeddedBroker with what tests ask a cluster for.
+
+    It acknowledges what the operating system has (``durability="os"``), and the first consumer of a group waits for no
+    other. Started again, after ``stop()`` or ``kill()``, it has everything that it had, at the same address.
+
+    :param data_dir: where everything is kept; a directory of its own.
+    :param config: broker settings by Kafka's names.
+    :raises ConfigurationError: if ``data_dir`` is an empty text.
+    """
+
+    def __init__(self, data_dir: str | os.PathLike[str], *, config: Mapping[str, str] | None = None) -> None:
+        super().__init__(data_dir, durability="os", config={**_IN_TESTS, **(config or {})})
+
+    def start(self) -> "KafkaBroker":
+        """As ``EmbeddedBroker.start``, at the address of the last start."""
+        super().start()
+        self._listen = self.bootstrap_servers
+        return self
+
+    def __enter__(self) -> "KafkaBroker":
+        return self.start()
+
+    @property
+    def client_config(self) -> dict[str, str]:
+        """``{"bootstrap.servers": …}``: what a DualWrite and confluent-kafka's clients need; a new dict."""
+        return {"bootstrap.servers": self.bootstrap_servers}
+
+    def create_topic(
+        self, name: str | None = None, *, partitions: int = 1, config: Mapping[str, str] | None = None
+    ) -> str:
+        """Make a topic and return its name, by default one that no other topic has.
+
+        :param config: the topic's settings by Kafka's names.
+        :raises KafkaRefusedError: if the broker does not make it: the name exists or is illegal, or a setting is.
+        :raises KafkaUnavailableError: if the broker does not answer.
+        """
+        name = f"topic-{uuid.uuid4().hex[:12]}" if name is None else name
+        request = APIS[ApiKey.CREATE_TOPICS].request
+        wanted = request.CreatableTopic
+        settings = [wanted.CreatableTopicConfig(name=key, value=value) for key, value in (config or {}).items()]
+        topic = wanted(name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=settings)
+        cluster = Cluster(ClientSettings.from_config(self.client_config), timeout=_REQUEST_SECONDS)
+        try:
+            call = Call(ApiKey.CREATE_TOPICS, request(topics=[topic], timeout_ms=10_000))
+            answer = cluster.ask_any(call, time.monotonic() + _REQUEST_SECONDS).topics[0]
+        finally:
+            cluster.close()
+        if answer.error_code != ErrorCode.NONE:
+            what = f"topic {name!r} was not made ({answer.error_message})"
+            raise KafkaRefusedError(what, answer.error_code, error_name(answer.error_code))
+        return name
+
+    def read(
+        self,
+        topic: str,
+        *,
+        minimum: int = 0,
+        isolation_level: str = "read_committed",
+        timeout: float = 10.0,
+    ) -> list[Record]:
+        """Every record of ``topic`` that a consumer sees now, in the order of offsets, one partition after the other.
+
+        A topic that does not exist has no records: a unit of work that was rolled back may not have made it.
+
+        :param minimum: wait until so many are there: for programs that produce in the background.
+        :param isolation_level: ``read_uncommitted`` shows open and aborted transactions too.
+        :param timeout: seconds.
+        :raises AssertionError: if there are fewer than ``minimum`` after ``timeout``; the message shows them.
+        :raises KafkaUnavailableError: if the broker does not answer.
+        """
+        deadline = time.monotonic() + timeout
+        with self._consumer(isolation_level) as consumer:
+            records = _read_to_the_end(consumer, topic, minimum, deadline)
+        if len(records) < minimum:
+            seen = [(record.key, record.value) for record in records]
+            raise AssertionError(f"{topic} has {len(records)} of {minimum} records after {timeout:g} s: {seen}")
+        return sorted(records, key=lambda record: (record.partition, record.offset))
+
+    @contextmanager
+    def _consumer(self, isolation_level: str) -> Iterator[Consumer]:
+        consumer = Consumer(
+            {
+                **self.client_config,
+                "group.id": "dualwrite-testing",  # librdkafka wants one; nothing is committed under it
+                "isolation.level": isolation_level,
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "fetch.wait.max.ms": _FETCH_WAIT_MS,
+            }
+        )
+        try:
+            yield consumer
+        except KafkaException as error:
+            raise _plain(error.args[0]) from None
+        finally:
+            consumer.close()
+
+
+def _read_to_the_end(consumer: Consumer, topic: str, minimum: int, deadline: float) -> list[Record]:
+    """What is visible in ``topic``, read until the end of each partition, and on until there are ``minimum`` or it is
+    ``deadline``.
+    """
+    records: list[Record] = []
+    partitions = _partitions(consumer, topic, deadline)
+    while not partitions and minimum and time.monotonic() < deadline:
+        time.sleep(_PAUSE_SECONDS)
+        partitions = _partitions(consumer, topic, deadline)
+    consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in partitions])
+    unread = set(partitions)
+    while unread or len(records) < minimum:
+        message = consumer.poll(_remaining(deadline))
+        if message is None:
+            break
+        error = message.error()
+        if error is None:
+            records.append(_record(topic, message))
+        elif error.code() == KafkaError._PARTITION_EOF:
+            unread.discard(message.partition())
+        else:
+            raise KafkaException(error)
+    if unread:
+        raise KafkaUnavailableError(f"partitions {sorted(unread)} of {topic} could not be read to their end in time")
+    return records
+
+
+def _partitions(consumer: Consumer, topic: str, deadline: float) -> list[int]:
+    """The partitions of ``topic``; none if it does not exist."""
+    found = consumer.list_topics(topic, _remaining(deadline)).topics[topic]
+    if found.error is not None and found.error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+        raise KafkaException(found.error)
+    return list(found.partitions)
+
+
+def _remaining(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())
+
+
+def _record(topic: str, message: Message) -> Record:
+    partition, offset = message.partition(), message.offset()
+    assert partition is not None
+    assert offset is not None
+    headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
+    return Record(topic, partition, offset, message.timestamp()[1], message.key(), message.value(), tuple(headers))
+
+
+def _plain(error: KafkaError) -> KafkaRefusedError | KafkaUnavailableError:
+    """``error`` as one of this library's: librdkafka has negative codes for what no broker said."""
+    if error.code() < 0:
+        return KafkaUnavailableError(error.str())
+    return KafkaRefusedError(error.str(), error.code(), error.name())

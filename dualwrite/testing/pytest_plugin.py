@@ -1,0 +1,124 @@
+"""The pytest plugin: a Kafka broker and a DualWrite for the tests of programs that are built on this library.
+
+pytest loads this module in every run where dualwrite is installed, so it imports nothing until a fixture is asked for.
+"""
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from dualwrite.coordinator.unit_of_work import DualWrite
+    from dualwrite.testing.kafka import KafkaBroker
+
+
+@pytest.fixture(scope="session")
+def kafka_broker_config() -> Mapping[str, str]:
+    """Settings of the brokers by Kafka's names; none unless you override this fixture (scope "session")."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def kafka_broker(
+    tmp_path_factory: pytest.TempPathFactory, kafka_broker_config: Mapping[str, str]
+) -> "Iterator[KafkaBroker]":
+    """A running broker, the same for all tests: bootstrap_servers, client_config, create_topic(), read(topic).
+
+    Take topics of your own (kafka_topic) rather than stopping it: kafka_broker_factory makes brokers for that.
+    """
+    from dualwrite.testing.kafka import KafkaBroker
+
+    with KafkaBroker(tmp_path_factory.mktemp("kafka"), config=kafka_broker_config) as broker:
+        yield broker
+
+
+@pytest.fixture
+def kafka_broker_factory(
+    tmp_path_factory: pytest.TempPathFactory, kafka_broker_config: Mapping[str, str]
+) -> "Iterator[Callable[..., KafkaBroker]]":
+    """``kafka_broker_factory(config={…})`` starts a broker of this test's own, to be stopped, killed and started."""
+    from dualwrite.testing.kafka import KafkaBroker
+
+    made: list[KafkaBroker] = []
+
+    def make(config: Mapping[str, str] | None = None) -> KafkaBroker:
+        broker = KafkaBroker(tmp_path_factory.mktemp("kafka"), config={**kafka_broker_config, **(config or {})})
+        made.append(broker)
+        return broker.start()
+
+    yield make
+    for broker in made:
+        broker.stop()
+
+
+@pytest.fixture
+def kafka_topic(kafka_broker: "KafkaBroker") -> str:
+    """The name of a new topic of one partition on kafka_broker."""
+    return kafka_broker.create_topic()
+
+
+@pytest.fixture
+def dualwrite_engine(tmp_path: Path) -> "Iterator[Engine]":
+    """The database of ``dualwrite``: an empty SQLite file of this test's own, with the state tables.
+
+    Override it to test on your database, in any scope; ``dualwrite`` makes the state tables where they are missing.
+    """
+    from sqlalchemy import create_engine
+
+    from dualwrite.cli.db import upgrade_engine
+
+    engine = create_engine(f"sqlite:///{tmp_path / 'dualwrite.db'}")
+    upgrade_engine(engine)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def dualwrite_application() -> str:
+    """The application name of this test's DualWrites, which no other test has. Override it to choose one."""
+    return f"test-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def dualwrite_factory(
+    request: pytest.FixtureRequest, dualwrite_application: str
+) -> "Iterator[Callable[..., DualWrite]]":
+    """``dualwrite_factory(application=…, engine=…, kafka={…}, **options)`` makes a DualWrite, closed at the test's end.
+
+    What is not given is dualwrite_application, dualwrite_engine and kafka_broker; ``kafka`` adds to its client_config.
+    The options are DualWrite's own. Two of the same application are a program and the one that takes over from it.
+    """
+    from dualwrite.cli.db import upgrade_engine
+    from dualwrite.coordinator.unit_of_work import DualWrite
+
+    made: list[DualWrite] = []
+
+    def make(
+        application: str = dualwrite_application,
+        *,
+        engine: "Engine | None" = None,
+        kafka: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> DualWrite:
+        engine = engine or request.getfixturevalue("dualwrite_engine")
+        config = dict(kafka or {})
+        if "bootstrap.servers" not in config:
+            config.update(request.getfixturevalue("kafka_broker").client_config)
+        made.append(DualWrite(engine, config, application=application, **options))
+        upgrade_engine(engine)
+        return made[-1]
+
+    yield make
+    for dual_write in reversed(made):
+        dual_write.close()
+
+
+@pytest.fixture(name="dualwrite")
+def _dualwrite(dualwrite_factory: "Callable[..., DualWrite]") -> "DualWrite":
+    """A DualWrite on dualwrite_engine and kafka_broker, under an application name of this test's own."""
+    return dualwrite_factory()

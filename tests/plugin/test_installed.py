@@ -1,0 +1,64 @@
+"""The plugin as users get it: from a wheel, and found by pytest itself."""
+
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+HOME = Path(__file__).parents[2]
+
+SUITE = """
+import dualwrite
+from sqlalchemy import text
+
+def test_both_sides(dualwrite, kafka_broker, kafka_topic):
+    with dualwrite.transaction() as tx:
+        tx.execute(text("CREATE TABLE orders (item TEXT)"))
+        tx.produce(kafka_topic, "tea")
+    assert [record.value for record in kafka_broker.read(kafka_topic)] == [b"tea"]
+
+def test_it_is_the_wheels_package(request):
+    assert request.config.pluginmanager.has_plugin("dualwrite")
+    assert dualwrite.__file__.startswith(SITE)
+"""
+
+
+def run(*command: str, cwd: Path) -> str:
+    done = subprocess.run(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The interpreter of a new environment with the wheel in it, and every other package from the present one."""
+    pytest.importorskip("hatchling", reason="requirements/build.txt is not installed")
+    scratch = tmp_path_factory.mktemp("wheel")
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q")
+    run(*pip, "wheel", "--no-deps", "--no-index", "--no-build-isolation", "-w", str(scratch), str(HOME), cwd=scratch)
+    venv.create(scratch / "venv")
+    python = str(scratch / "venv" / "bin" / "python")
+    (wheel,) = scratch.glob("*.whl")
+    run(*pip, "--python", python, "install", "--no-deps", "--no-index", str(wheel), cwd=scratch)
+    site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=scratch).strip())
+    (site / "others.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
+    return python
+
+
+@pytest.mark.slow
+def test_a_wheel_brings_the_plugin_to_a_strict_suite(
+    installed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    site = str(Path(installed).parents[1])
+    (tmp_path / "test_shop.py").write_text(f"SITE = {site!r}\n{SUITE}", encoding="utf-8")
+    assert "2 passed" in run(installed, "-m", "pytest", "-W", "error", cwd=tmp_path)
+    assert (
+        "error"
+        in subprocess.run(
+            [installed, "-m", "pytest", "-p", "no:dualwrite"], cwd=tmp_path, capture_output=True, text=True, check=False
+        ).stdout
+    )

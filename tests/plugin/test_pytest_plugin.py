@@ -1,0 +1,166 @@
+"""The pytest plugin, as users' own test suites see it; each of them is a run of pytest inside of a test."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+
+@pytest.fixture
+def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """A user's project, whose runs have this plugin and no other."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p dualwrite.testing.pytest_plugin")
+    return pytester
+
+
+ORDERS = """
+from sqlalchemy import Column, Integer, MetaData, String, Table, func, insert, inspect, select
+
+orders = Table("orders", MetaData(), Column("id", Integer, primary_key=True), Column("item", String(80)))
+
+def place(dual_write, topic, item):
+    with dual_write.transaction() as tx:
+        tx.execute(insert(orders).values(item=item))
+        tx.produce(topic, item)
+        if item == "coffee":
+            raise ValueError("no coffee")
+"""
+
+
+def test_a_users_tests_find_both_sides_as_they_should_be(suite: pytest.Pytester) -> None:
+    suite.makepyfile(shop=ORDERS)
+    suite.makepyfile(
+        """
+        import pytest
+        from shop import func, insert, inspect, orders, place, select
+
+        @pytest.mark.parametrize("run", [1, 2])
+        def test_each_test_has_a_database_of_its_own(run, dualwrite, dualwrite_engine, kafka_broker, kafka_topic):
+            orders.create(dualwrite_engine)
+            place(dualwrite, kafka_topic, "tea")
+            with pytest.raises(ValueError):
+                place(dualwrite, kafka_topic, "coffee")
+            with dualwrite_engine.connect() as connection:
+                assert connection.scalars(select(orders.c.item)).all() == ["tea"]
+            assert [record.value for record in kafka_broker.read(kafka_topic)] == [b"tea"]
+
+        addresses = set()
+
+        @pytest.mark.parametrize("run", [1, 2])
+        def test_all_tests_have_one_broker(run, kafka_broker):
+            addresses.add(kafka_broker.bootstrap_servers)
+            assert len(addresses) == 1
+
+        def test_a_dualwrite_takes_over_from_one_that_was_made_before(
+            dualwrite_factory, dualwrite_engine, kafka_broker, kafka_topic
+        ):
+            orders.create(dualwrite_engine)
+            place(dualwrite_factory(), kafka_topic, "tea")
+            place(dualwrite_factory(application="another"), kafka_topic, "cake")
+            place(dualwrite_factory(kafka={"linger.ms": 0}, producer="librdkafka"), kafka_topic, "milk")
+            assert [record.value for record in kafka_broker.read(kafka_topic)] == [b"tea", b"cake", b"milk"]
+
+        def test_the_state_tables_are_there_before_any_dualwrite_is(dualwrite_engine):
+            assert inspect(dualwrite_engine).has_table("kafka_transaction_state")
+        """
+    )
+    suite.runpytest_subprocess("-W", "error").assert_outcomes(passed=6)
+
+
+@pytest.mark.slow
+def test_a_users_engine_and_settings_take_the_place_of_the_plugins(suite: pytest.Pytester) -> None:
+    suite.makepyfile(shop=ORDERS)
+    suite.makeconftest(
+        """
+        import pytest
+        from shop import orders
+        from sqlalchemy import create_engine
+
+        @pytest.fixture(scope="session")
+        def dualwrite_engine(tmp_path_factory):
+            engine = create_engine(f"sqlite:///{tmp_path_factory.mktemp('db') / 'users.db'}")
+            orders.create(engine)
+            yield engine
+            engine.dispose()
+
+        @pytest.fixture(scope="session")
+        def kafka_broker_config():
+            return {"num.partitions": "3"}
+
+        @pytest.fixture
+        def dualwrite_application():
+            return "shop"
+        """
+    )
+    suite.makepyfile(
+        """
+        import pytest
+        from shop import func, orders, place, select
+        from sqlalchemy import text
+
+        @pytest.mark.parametrize("orders_so_far", [1, 2])
+        def test_it_is_the_users_database(orders_so_far, dualwrite, dualwrite_engine, kafka_topic):
+            place(dualwrite, kafka_topic, "tea")
+            with dualwrite_engine.connect() as connection:
+                assert dualwrite_engine.url.database.endswith("users.db")
+                assert connection.scalar(select(func.count()).select_from(orders)) == orders_so_far
+                ids = connection.scalars(text("SELECT transactional_id FROM kafka_transaction_state")).all()
+                assert ids == ["shop-0"]
+
+        def test_it_is_a_broker_with_the_users_settings(dualwrite, kafka_broker):
+            with dualwrite.transaction() as tx:
+                tx.produce("orders", "tea", partition=2)
+            assert [record.partition for record in kafka_broker.read("orders")] == [2]
+        """
+    )
+    suite.runpytest_subprocess().assert_outcomes(passed=3)
+
+
+@pytest.mark.slow
+def test_a_test_may_stop_a_broker_of_its_own(suite: pytest.Pytester) -> None:
+    suite.makepyfile(
+        """
+        import pytest
+        from dualwrite import KafkaUnavailableError
+
+        def test_an_outage_and_its_end(kafka_broker_factory, dualwrite_factory):
+            broker = kafka_broker_factory(config={"num.partitions": "1"})
+            dual_write = dualwrite_factory(kafka=broker.client_config)
+            with dual_write.transaction() as tx:
+                tx.produce("orders", "before")
+            broker.kill()
+            broker.start()
+            with dual_write.transaction() as tx:
+                tx.produce("orders", "after")
+            assert [record.value for record in broker.read("orders")] == [b"before", b"after"]
+        """
+    )
+    suite.runpytest_subprocess().assert_outcomes(passed=1)
+
+
+def test_its_fixtures_say_what_they_are(suite: pytest.Pytester) -> None:
+    shown = suite.runpytest_inprocess("--fixtures").stdout.str()
+    own = shown.split("fixtures defined from dualwrite.testing.pytest_plugin")[1]
+    assert set(re.findall(r"^(\w+)(?: \[session scope\])? -- ", own, re.MULTILINE)) == {
+        "kafka_broker",
+        "kafka_broker_config",
+        "kafka_broker_factory",
+        "kafka_topic",
+        "dualwrite",
+        "dualwrite_application",
+        "dualwrite_engine",
+        "dualwrite_factory",
+    }
+    assert "no docstring available" not in own
+
+
+def test_whoever_does_not_use_it_pays_for_no_import() -> None:
+    code = (
+        "import sys, dualwrite.testing.pytest_plugin as plugin;"
+        "print(sorted({'sqlalchemy', 'alembic', 'confluent_kafka', 'kafka', 'crc32c', 'asyncio'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
