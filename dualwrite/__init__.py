@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dualwrite.client.producer import TwoPhaseProducer
     from dualwrite.coordinator.librdkafka import LibrdkafkaProducer
     from dualwrite.coordinator.native import NativeProducer
+    from dualwrite.coordinator.transaction import Transaction
     from dualwrite.coordinator.unit_of_work import DualWrite
     from dualwrite.errors import (
         AnswerLostError,
@@ -54,6 +55,7 @@ __all__ = [
     "NativeProducer",
     "PrepareFailedError",
     "PreparedTxnState",
+    "Transaction",
     "TwoPhaseCommitUnavailableError",
     "TwoPhaseProducer",
     "__version__",
@@ -65,6 +67,7 @@ _ELSEWHERE = {
     "LibrdkafkaProducer": "dualwrite.coordinator.librdkafka",
     "NativeProducer": "dualwrite.coordinator.native",
     "PreparedTxnState": "dualwrite.ids",
+    "Transaction": "dualwrite.coordinator.transaction",
     "AsyncTwoPhaseProducer": "dualwrite.client.async_producer",
     "TwoPhaseProducer": "dualwrite.client.producer",
 }

@@ -5,6 +5,7 @@ pytest loads this module in every run where dualwrite is installed, so it import
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,16 +45,13 @@ def kafka_broker_factory(
     """``kafka_broker_factory(config={…})`` starts a broker of this test's own, to be stopped, killed and started."""
     from dualwrite.testing.kafka import KafkaBroker
 
-    made: list[KafkaBroker] = []
+    with ExitStack() as made:
 
-    def make(config: Mapping[str, str] | None = None) -> KafkaBroker:
-        broker = KafkaBroker(tmp_path_factory.mktemp("kafka"), config={**kafka_broker_config, **(config or {})})
-        made.append(broker)
-        return broker.start()
+        def make(config: Mapping[str, str] | None = None) -> KafkaBroker:
+            broker = KafkaBroker(tmp_path_factory.mktemp("kafka"), config={**kafka_broker_config, **(config or {})})
+            return made.enter_context(broker)
 
-    yield make
-    for broker in made:
-        broker.stop()
+        yield make
 
 
 @pytest.fixture
@@ -91,34 +89,32 @@ def dualwrite_factory(
     """``dualwrite_factory(application=…, engine=…, kafka={…}, **options)`` makes a DualWrite, closed at the test's end.
 
     What is not given is dualwrite_application, dualwrite_engine and kafka_broker; ``kafka`` adds to its client_config.
-    The options are DualWrite's own. Two of the same application are a program and the one that takes over from it.
+    The options are DualWrite's own.
     """
     from dualwrite.cli.db import upgrade_engine
     from dualwrite.coordinator.unit_of_work import DualWrite
 
-    made: list[DualWrite] = []
+    with ExitStack() as made:
 
-    def make(
-        application: str = dualwrite_application,
-        *,
-        engine: "Engine | None" = None,
-        kafka: Mapping[str, Any] | None = None,
-        **options: Any,
-    ) -> DualWrite:
-        engine = engine or request.getfixturevalue("dualwrite_engine")
-        config = dict(kafka or {})
-        if "bootstrap.servers" not in config:
-            config.update(request.getfixturevalue("kafka_broker").client_config)
-        made.append(DualWrite(engine, config, application=application, **options))
-        upgrade_engine(engine)
-        return made[-1]
+        def make(
+            application: str = dualwrite_application,
+            *,
+            engine: "Engine | None" = None,
+            kafka: Mapping[str, Any] | None = None,
+            **options: Any,
+        ) -> DualWrite:
+            engine = engine or request.getfixturevalue("dualwrite_engine")
+            config = dict(kafka or {})
+            if "bootstrap.servers" not in config:
+                config.update(request.getfixturevalue("kafka_broker").client_config)
+            dual_write = made.enter_context(DualWrite(engine, config, application=application, **options))
+            upgrade_engine(engine)
+            return dual_write
 
-    yield make
-    for dual_write in reversed(made):
-        dual_write.close()
+        yield make
 
 
 @pytest.fixture(name="dualwrite")
-def _dualwrite(dualwrite_factory: "Callable[..., DualWrite]") -> "DualWrite":
+def dualwrite_fixture(dualwrite_factory: "Callable[..., DualWrite]") -> "DualWrite":
     """A DualWrite on dualwrite_engine and kafka_broker, under an application name of this test's own."""
     return dualwrite_factory()

@@ -55,7 +55,7 @@ def test_a_users_tests_find_both_sides_as_they_should_be(suite: pytest.Pytester)
             addresses.add(kafka_broker.bootstrap_servers)
             assert len(addresses) == 1
 
-        def test_a_dualwrite_takes_over_from_one_that_was_made_before(
+        def test_more_are_made_of_this_application_or_of_others(
             dualwrite_factory, dualwrite_engine, kafka_broker, kafka_topic
         ):
             orders.create(dualwrite_engine)

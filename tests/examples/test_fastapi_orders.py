@@ -1,0 +1,77 @@
+"""The FastAPI example under uvicorn: every answer tells what is in both places, also across kill -9."""
+
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, select
+
+from dualwrite.testing.kafka import KafkaBroker
+from examples.fastapi_orders import orders
+from tests.examples.serving import Service
+
+COMMAND = ["-m", "uvicorn", "--factory", "examples.fastapi_orders:create_app", "--fd", "{fd}"]
+TEA = {"number": "o-1", "item": "tea", "quantity": 2}
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def broker(kafka_broker_factory: Callable[[], KafkaBroker]) -> KafkaBroker:
+    return kafka_broker_factory()
+
+
+@pytest.fixture
+def service(dualwrite_engine: Engine, broker: KafkaBroker, tmp_path: Path) -> Iterator[Service]:
+    environment = {"DATABASE_URL": str(dualwrite_engine.url), "KAFKA": broker.bootstrap_servers}
+    with Service(COMMAND, environment, tmp_path / "uvicorn.log") as service:
+        yield service
+
+
+def rows(engine: Engine) -> list[str]:
+    with engine.connect() as connection:
+        return list(connection.scalars(select(orders.c.number).order_by(orders.c.number)))
+
+
+def records(broker: KafkaBroker) -> list[str]:
+    return sorted((record.key or b"").decode() for record in broker.read("orders"))
+
+
+def test_each_answer_tells_what_is_in_both_places(
+    service: Service, dualwrite_engine: Engine, broker: KafkaBroker
+) -> None:
+    assert service.post("/orders", TEA)[:2] == (201, TEA)
+    assert service.get("/orders/o-1").body == TEA
+    again = service.post("/orders", {**TEA, "item": "coffee"})
+    assert again[:2] == (409, {"detail": "there is an order o-1 already"})
+    assert service.post("/orders", {**TEA, "quantity": 0}).status == 422
+    assert service.get("/orders/o-2").status == 404
+    assert rows(dualwrite_engine) == ["o-1"]
+    (record,) = broker.read("orders")
+    assert (record.key, json.loads(record.value or b"")) == (b"o-1", TEA)
+    assert "Application shutdown complete" in service.stop()
+
+
+@pytest.mark.crash
+def test_after_kill_9_the_next_start_has_both_places_equal_before_its_first_answer(
+    service: Service, dualwrite_engine: Engine, broker: KafkaBroker
+) -> None:
+    def place(number: int) -> int:
+        try:
+            return service.post("/orders", {**TEA, "number": f"o-{number:03}"}).status
+        except OSError:
+            return 0
+
+    assert place(0) == 201
+    with ThreadPoolExecutor(4) as clients:
+        placed = [clients.submit(place, number) for number in range(1, 200)]
+        placed[20].result()
+        service.kill()
+        service.start()
+    statuses = [201, *(future.result() for future in placed)]
+    assert set(statuses) == {201, 0}  # answered, or cut off by the kill
+    kept = rows(dualwrite_engine)
+    assert kept == records(broker)
+    assert {f"o-{number:03}" for number, status in enumerate(statuses) if status == 201} <= set(kept)
