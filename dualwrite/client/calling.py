@@ -3,10 +3,11 @@
 from collections.abc import Callable
 
 from dualwrite.client.calls import Call, code_of
+from dualwrite.client.costs import Cost, cost_of, error_of_call
 from dualwrite.client.directory import CoordinatorOf, Directory, find_coordinator_request
 from dualwrite.client.endpoint import Endpoint
 from dualwrite.client.engine_types import NEVER, EngineSettings
-from dualwrite.client.machine import Cost, Machine, cost_of, error_of_call
+from dualwrite.client.machine import Machine
 from dualwrite.client.peers import Asked, Peer, Peers
 from dualwrite.client.versions import FIND_COORDINATOR_CAP, NoCommonVersionError
 from dualwrite.errors import AnswerLostError, DualWriteError, KafkaUnavailableError
@@ -140,7 +141,9 @@ class Caller:
             is_soon = code == ErrorCode.CONCURRENT_TRANSACTIONS and not call.attempts
             self._again(call, now, error_name(code), BUSY_PAUSE if is_soon else 0.0)
         else:
-            self._give_up(error_of_call(call.what, code, two_phase=call.needs_two_phase), cost)
+            is_content = call.api_key is ApiKey.TXN_OFFSET_COMMIT
+            error = error_of_call(call.what, code, two_phase=call.needs_two_phase, is_content=is_content)
+            self._give_up(error, cost)
 
     def lost(self, asked: list[Asked], why: str, now: float) -> None:
         """A connection is gone, and with it the answers to ``asked``."""

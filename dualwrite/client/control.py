@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from dualwrite.client.costs import NO_TWO_PHASE_CODES, error_of_call
 from dualwrite.client.endpoint import Endpoint
 from dualwrite.client.metadata import DEFAULT_TIMEOUT, Call, Cluster, raise_if_transient
 from dualwrite.client.settings import ClientSettings
 from dualwrite.client.versions import TRANSACTION_VERSION
-from dualwrite.errors import FencedError, KafkaRefusedError, KafkaUnavailableError, TwoPhaseCommitUnavailableError
+from dualwrite.errors import KafkaRefusedError, KafkaUnavailableError, TwoPhaseCommitUnavailableError
 from dualwrite.ids import NO_PRODUCER, TWO_PHASE_TIMEOUT_MS, ProducerIdentity, TopicPartition
 from dualwrite.wire.apis import APIS, ApiKey, Message
 from dualwrite.wire.error_codes import ErrorCode, error_name
@@ -22,10 +23,6 @@ ONGOING = "Ongoing"
 """The state of an open transaction (Kafka's TransactionState)."""
 
 _TWO_PHASE_VERSION = 6
-_FENCING_CODES = frozenset(
-    {ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING}
-)
-_NO_TWO_PHASE_CODES = frozenset({ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, ErrorCode.UNSUPPORTED_VERSION})
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +117,7 @@ class ControlPlane:
             answer = self._cluster.ask_coordinator(transactional_id, call, _own_code)
         except KafkaRefusedError as error:
             _refuse_two_phase(what, error.code, error)
-        if answer.error_code in _NO_TWO_PHASE_CODES and (two_phase_commit or keep_prepared_txn):
+        if answer.error_code in NO_TWO_PHASE_CODES and (two_phase_commit or keep_prepared_txn):
             _refuse_two_phase(what, answer.error_code)
         _raise_for(what, answer.error_code)
         ongoing = ProducerIdentity(answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch)
@@ -275,10 +272,8 @@ def _starts(active: Iterable[Message], producer: ProducerIdentity) -> list[int]:
 
 
 def _raise_for(what: str, code: int) -> None:
-    if code in _FENCING_CODES:
-        raise FencedError(f"{what}: {error_name(code)} ({code}): another producer has taken over")
     if code:
-        raise KafkaRefusedError(what, code, error_name(code))
+        raise error_of_call(what, code)
 
 
 def _refuse_two_phase(what: str, code: int, cause: Exception | None = None) -> NoReturn:

@@ -12,10 +12,11 @@ from functools import partial
 from dualwrite.client.batches import Headers
 from dualwrite.client.calling import Caller
 from dualwrite.client.calls import CommittedOffset, GroupMember, end_call, init_call, offsets_call
+from dualwrite.client.costs import Cost, error_of_record
 from dualwrite.client.directory import Directory
 from dualwrite.client.endpoint import Endpoint
 from dualwrite.client.engine_types import NEVER, Command, EngineSettings, Operation
-from dualwrite.client.machine import Cost, Ended, Machine, error_of_record, require_unanchored
+from dualwrite.client.machine import Ended, Machine, require_unanchored
 from dualwrite.client.peers import Asked, Peers
 from dualwrite.client.sender import OnDelivery
 from dualwrite.client.traffic import Report, Traffic

@@ -6,6 +6,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
+from dualwrite.client.costs import FENCING_CODES
 from dualwrite.errors import (
     DualWriteError,
     FencedError,
@@ -14,14 +15,7 @@ from dualwrite.errors import (
     TwoPhaseCommitUnavailableError,
 )
 
-_FENCED = frozenset(
-    {
-        KafkaError._FENCED,
-        KafkaError.PRODUCER_FENCED,
-        KafkaError.INVALID_PRODUCER_EPOCH,
-        KafkaError.INVALID_PRODUCER_ID_MAPPING,
-    }
-)
+_FENCED = FENCING_CODES | {KafkaError._FENCED}
 _NO_TWO_PHASE = frozenset({KafkaError.INVALID_TRANSACTION_TIMEOUT, KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED})
 _UNAVAILABLE = frozenset(
     {

@@ -1,26 +1,16 @@
-"""The transaction of one producer: its state, its identity, and what each error code of Kafka's means for it.
+"""The transaction of one producer: its state, and its identity.
 
 Only TV2 is spoken (KIP-890 part 2): every transaction that reached a broker ends with an EndTxn that is answered with
 the next transaction's identity, so ``producerId:epoch`` names one transaction for ever. Which verb may be called when
-is ``verbs.py``'s; what an error costs is KIP-691's and KIP-890's, and where those are silent that of Kafka's
-TransactionManager and Sender.
+is ``verbs.py``'s, what an error costs ``costs.py``'s.
 """
 
 from enum import Enum
 
+from dualwrite.client.costs import Cost
 from dualwrite.client.verbs import AFTER, AFTER_FAILURE, State, Verb, VerbOrder
-from dualwrite.errors import (
-    DualWriteError,
-    FencedError,
-    InvalidTransactionStateError,
-    KafkaRefusedError,
-    KafkaUnavailableError,
-    PrepareFailedError,
-    TwoPhaseCommitUnavailableError,
-)
+from dualwrite.errors import DualWriteError, InvalidTransactionStateError
 from dualwrite.ids import NO_PRODUCER, OngoingTransaction, PreparedTxnState, ProducerIdentity
-from dualwrite.wire.apis import ApiKey
-from dualwrite.wire.error_codes import ErrorCode, error_name
 
 
 class Ended(Enum):
@@ -30,153 +20,6 @@ class Ended(Enum):
     ABORTED = "aborted"
     NOTHING = "nothing"
     """Nothing was open."""
-
-
-class Cost(Enum):
-    """What an error code costs."""
-
-    NOTHING = "none: it is success"
-    RETRY = "a retry there, a little later"
-    MOVE = "a retry, once it is known who is in charge now"
-    TRANSACTION = "the transaction: it can only be aborted"
-    PRODUCER = "the producer: it must be dropped"
-    TAKEN_OVER = "the producer: somebody else has its transactional id"
-
-
-_BUSY: dict[int, Cost] = dict.fromkeys(
-    (
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.CONCURRENT_TRANSACTIONS,
-        ErrorCode.REQUEST_TIMED_OUT,
-    ),
-    Cost.RETRY,
-)
-_MOVED: dict[int, Cost] = dict.fromkeys((ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE), Cost.MOVE)
-_TAKEN_OVER: dict[int, Cost] = dict.fromkeys(
-    (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH), Cost.TAKEN_OVER
-)
-_ABORTABLE: dict[int, Cost] = {ErrorCode.TRANSACTION_ABORTABLE: Cost.TRANSACTION}
-_OF_COORDINATOR: dict[int, Cost] = {ErrorCode.NONE: Cost.NOTHING, **_BUSY, **_MOVED, **_TAKEN_OVER}
-
-COSTS: dict[ApiKey, dict[int, Cost]] = {
-    ApiKey.INIT_PRODUCER_ID: _OF_COORDINATOR,
-    ApiKey.END_TXN: {
-        **_OF_COORDINATOR,
-        **_ABORTABLE,
-        ErrorCode.INVALID_PRODUCER_ID_MAPPING: Cost.TAKEN_OVER,
-    },
-    ApiKey.TXN_OFFSET_COMMIT: {
-        **_OF_COORDINATOR,
-        **_ABORTABLE,
-        ErrorCode.REQUEST_TIMED_OUT: Cost.MOVE,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: Cost.RETRY,
-        ErrorCode.INVALID_PRODUCER_ID_MAPPING: Cost.TAKEN_OVER,
-        **dict.fromkeys(
-            (
-                ErrorCode.UNKNOWN_MEMBER_ID,
-                ErrorCode.ILLEGAL_GENERATION,
-                ErrorCode.FENCED_INSTANCE_ID,
-                ErrorCode.GROUP_AUTHORIZATION_FAILED,
-                ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-                ErrorCode.OFFSET_METADATA_TOO_LARGE,
-                ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
-                ErrorCode.INVALID_GROUP_ID,
-                ErrorCode.INVALID_TXN_STATE,
-            ),
-            Cost.TRANSACTION,
-        ),
-    },
-    ApiKey.PRODUCE: {
-        ErrorCode.NONE: Cost.NOTHING,
-        ErrorCode.DUPLICATE_SEQUENCE_NUMBER: Cost.NOTHING,
-        **_BUSY,
-        **_TAKEN_OVER,
-        ErrorCode.INVALID_PRODUCER_ID_MAPPING: Cost.TAKEN_OVER,
-        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Cost.PRODUCER,
-        ErrorCode.CLUSTER_AUTHORIZATION_FAILED: Cost.PRODUCER,
-        ErrorCode.UNSUPPORTED_VERSION: Cost.PRODUCER,
-        **dict.fromkeys(
-            (
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-                ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-                ErrorCode.CORRUPT_MESSAGE,
-                ErrorCode.NOT_COORDINATOR,
-                ErrorCode.COORDINATOR_NOT_AVAILABLE,
-            ),
-            Cost.RETRY,
-        ),
-        **dict.fromkeys(
-            (
-                ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                ErrorCode.LEADER_NOT_AVAILABLE,
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                ErrorCode.NETWORK_EXCEPTION,
-                ErrorCode.KAFKA_STORAGE_ERROR,
-                ErrorCode.FENCED_LEADER_EPOCH,
-            ),
-            Cost.MOVE,
-        ),
-    },
-}
-"""What each answer means. A code that is not here costs the transaction in Produce, and the producer elsewhere."""
-
-_OTHERWISE = {ApiKey.PRODUCE: Cost.TRANSACTION}
-
-_NO_TWO_PHASE = frozenset({ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, ErrorCode.UNSUPPORTED_VERSION})
-_REFUSES_THE_RECORD = frozenset(
-    {
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.MESSAGE_TOO_LARGE,
-        ErrorCode.INVALID_TOPIC_EXCEPTION,
-        ErrorCode.RECORD_LIST_TOO_LARGE,
-        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-        ErrorCode.INVALID_TIMESTAMP,
-        ErrorCode.UNSUPPORTED_VERSION,
-        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-        ErrorCode.POLICY_VIOLATION,
-        ErrorCode.INVALID_RECORD,
-    }
-)
-
-
-def cost_of(api_key: ApiKey, code: int) -> Cost:
-    """What ``code`` in an answer to ``api_key`` costs."""
-    if not code:
-        return Cost.NOTHING
-    return COSTS[api_key].get(code) or _OTHERWISE.get(api_key, Cost.PRODUCER)
-
-
-def error_of_record(what: str, code: int) -> DualWriteError:
-    """The exception for a record that was given up with ``code``: whether another attempt can succeed is in its class.
-
-    :param what: how many records of what, as the beginning of a sentence.
-    """
-    if COSTS[ApiKey.PRODUCE].get(code) is Cost.TAKEN_OVER:
-        return FencedError(f"{what}: {error_name(code)}: another producer has taken over")
-    if code in _REFUSES_THE_RECORD:
-        return KafkaRefusedError(what, code, error_name(code))
-    return PrepareFailedError(f"{what}: {error_name(code)} ({code})")
-
-
-def error_of_call(what: str, code: int, *, two_phase: bool = False) -> DualWriteError:
-    """The exception for a coordinator's answer ``code`` that is not going to change.
-
-    :param two_phase: True if two-phase commit was asked for, which may be what is refused.
-    """
-    if two_phase and code in _NO_TWO_PHASE:
-        return TwoPhaseCommitUnavailableError(
-            f"{what}: {error_name(code)}: two-phase commit is off (transaction.two.phase.commit.enable), not granted"
-            " (operation TWO_PHASE_COMMIT), or not known to the broker"
-        )
-    cost = COSTS[ApiKey.END_TXN].get(code)
-    if cost is Cost.TAKEN_OVER:
-        return FencedError(f"{what}: {error_name(code)} ({code}): another producer has taken over")
-    if cost in (Cost.RETRY, Cost.MOVE):
-        return KafkaUnavailableError(f"{what}: {error_name(code)}")
-    return KafkaRefusedError(what, code, error_name(code))
 
 
 class Machine:

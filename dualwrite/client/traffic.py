@@ -5,10 +5,11 @@ from typing import NamedTuple
 
 from dualwrite.client.batches import Headers, record_size
 from dualwrite.client.calling import BUSY_PAUSE
+from dualwrite.client.costs import Cost, cost_of, error_of_record
 from dualwrite.client.directory import Directory
 from dualwrite.client.endpoint import Endpoint
 from dualwrite.client.engine_types import NEVER, EngineSettings
-from dualwrite.client.machine import Cost, Machine, cost_of, error_of_record
+from dualwrite.client.machine import Machine
 from dualwrite.client.peers import Asked, Peer, Peers
 from dualwrite.client.reports import DeliveredRecord
 from dualwrite.client.sender import Batch, OnDelivery, Sender

@@ -27,6 +27,7 @@ PURE = (
     "client.batches",
     "client.calling",
     "client.calls",
+    "client.costs",
     "client.directory",
     "client.endpoint",
     "client.engine",

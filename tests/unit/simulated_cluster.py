@@ -16,6 +16,7 @@ from dualwrite.broker.core.commands import (
     Command,
     Decision,
     EndTransaction,
+    Expire,
     InitProducerId,
     MarkersWritten,
     Reply,
@@ -366,9 +367,14 @@ class SimulatedCluster:
                 return decision.reply
         raise AssertionError(f"no answer to {command}")
 
-    def _step(self, command: Command) -> Decision:
+    def forget_idle(self) -> None:
+        """The transactional id was idle for transactional.id.expiration.ms."""
+        self._step(Expire(TXN_ID), after_ms=TransactionSettings().id_expiration_ms)
+        assert self.entry() is None
+
+    def _step(self, command: Command, after_ms: int = 0) -> Decision:
         settings = TransactionSettings()
-        decision = decide(self.table, command, Moment(1_000_000, self.fresh_id), settings)
+        decision = decide(self.table, command, Moment(1_000_000 + after_ms, self.fresh_id), settings)
         for fact in decision.facts:
             self.table.apply(fact)
         if decision.takes(self.fresh_id):

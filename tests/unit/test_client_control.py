@@ -30,7 +30,7 @@ from tests.unit.client_broker import (
 
 PRODUCER = ProducerIdentity(7, 0)
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
-FENCING = [ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING]
+FENCING = [ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH]
 
 
 class Control(ControlPlane):
@@ -133,6 +133,14 @@ def test_fencing_codes_mean_that_another_producer_took_over(code: int) -> None:
             keep(control)
         with pytest.raises(FencedError, match="another producer has taken over"):
             control.end_txn("app-0", PRODUCER, True)
+
+
+def test_an_identity_that_has_expired_is_refused_and_fenced_by_nobody() -> None:
+    with scripted() as broker, Control(broker) as control:
+        broker.answer(ApiKey.END_TXN, ended(ErrorCode.INVALID_PRODUCER_ID_MAPPING))
+        with pytest.raises(KafkaRefusedError, match="has expired") as caught:
+            control.end_txn("app-0", PRODUCER, True)
+        assert caught.value.code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
 @pytest.mark.parametrize("committed", [True, False])

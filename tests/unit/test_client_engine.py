@@ -572,6 +572,7 @@ def test_what_is_only_now_impossible_is_tried_again_with_growing_pauses(code: Er
         (ErrorCode.MESSAGE_TOO_LARGE, KafkaRefusedError, State.ABORTABLE),
         (ErrorCode.TOPIC_AUTHORIZATION_FAILED, KafkaRefusedError, State.ABORTABLE),
         (ErrorCode.INVALID_PRODUCER_EPOCH, FencedError, State.FAILED),
+        (ErrorCode.INVALID_PRODUCER_ID_MAPPING, PrepareFailedError, State.FAILED),
         (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, KafkaRefusedError, State.FAILED),
     ],
 )
@@ -596,6 +597,32 @@ def test_a_record_that_is_refused_costs_the_transaction_or_the_producer(
     else:
         with pytest.raises(kind):
             driver.abort()
+
+
+@pytest.mark.parametrize("writes", ["records", "offsets"])
+def test_an_expired_transactional_id_costs_the_producer_and_is_no_takeover(writes: str) -> None:
+    driver = ready()
+    driver.cluster.forget_idle()
+    driver.begin(b"a")
+    engine, offsets = driver.engine, [CommittedOffset("in", 0, 5)]
+    operation = (
+        engine.flush(driver.now)
+        if writes == "records"
+        else engine.send_offsets_to_transaction(offsets, MEMBER, driver.now)
+    )
+    with pytest.raises(PrepareFailedError, match=r"INVALID_PRODUCER_ID_MAPPING .* has expired") as caught:
+        driver.run(operation)
+    assert caught.value.retriable
+    assert driver.engine.state is State.FAILED
+    with pytest.raises(PrepareFailedError):
+        driver.abort()
+    heir = SimulatedDriver(driver.cluster)
+    heir.init(keep=True)
+    assert heir.complete(PreparedTxnState()) is Ended.NOTHING
+    heir.init()
+    heir.begin(b"again")
+    heir.commit()
+    assert committed(driver) == [b"again"]
 
 
 def test_a_topic_that_does_not_come_to_be_costs_the_transaction() -> None:

@@ -16,7 +16,7 @@ TABLE = [
     (KafkaError(KafkaError._FENCED, fatal=True), FencedError),
     (KafkaError(KafkaError.PRODUCER_FENCED, fatal=True), FencedError),
     (KafkaError(KafkaError.INVALID_PRODUCER_EPOCH), FencedError),
-    (KafkaError(KafkaError.INVALID_PRODUCER_ID_MAPPING), FencedError),
+    (KafkaError(KafkaError.INVALID_PRODUCER_ID_MAPPING), KafkaRefusedError),
     (KafkaError(KafkaError._TIMED_OUT, retriable=True), KafkaUnavailableError),
     (KafkaError(KafkaError._TRANSPORT), KafkaUnavailableError),
     (KafkaError(KafkaError._ALL_BROKERS_DOWN), KafkaUnavailableError),

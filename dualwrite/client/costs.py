@@ -1,0 +1,172 @@
+"""What each error code of Kafka's means: what it costs a transactional producer, and the exception that says so.
+
+KIP-691 and KIP-890 class them; where both are silent, Kafka's TransactionManager and Sender do. The control plane and
+librdkafka's producer are told the same codes, so what they mean to all alike stands here too.
+"""
+
+from enum import Enum
+
+from dualwrite.errors import (
+    DualWriteError,
+    FencedError,
+    KafkaRefusedError,
+    KafkaUnavailableError,
+    PrepareFailedError,
+    TwoPhaseCommitUnavailableError,
+)
+from dualwrite.wire.apis import ApiKey
+from dualwrite.wire.error_codes import ErrorCode, error_name
+
+FENCING_CODES = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
+"""Another producer has the transactional id. INVALID_PRODUCER_ID_MAPPING is none of them: it is what becomes of a
+producer that was idle for transactional.id.expiration.ms, and a new one sets it right (Kafka:
+InvalidPidMappingException, KIP-1050)."""
+
+NO_TWO_PHASE_CODES = frozenset({ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, ErrorCode.UNSUPPORTED_VERSION})
+"""If two-phase commit was asked for, this is what was refused."""
+
+
+class Cost(Enum):
+    """What an error code costs."""
+
+    NOTHING = "none: it is success"
+    RETRY = "a retry there, a little later"
+    MOVE = "a retry, once it is known who is in charge now"
+    TRANSACTION = "the transaction: it can only be aborted"
+    PRODUCER = "the producer: it must be dropped"
+    TAKEN_OVER = "the producer: somebody else has its transactional id"
+
+
+_BUSY: dict[int, Cost] = dict.fromkeys(
+    (
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.REQUEST_TIMED_OUT,
+    ),
+    Cost.RETRY,
+)
+_MOVED: dict[int, Cost] = dict.fromkeys((ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE), Cost.MOVE)
+_TAKEN_OVER: dict[int, Cost] = dict.fromkeys(FENCING_CODES, Cost.TAKEN_OVER)
+_ABORTABLE: dict[int, Cost] = {ErrorCode.TRANSACTION_ABORTABLE: Cost.TRANSACTION}
+_OF_COORDINATOR: dict[int, Cost] = {ErrorCode.NONE: Cost.NOTHING, **_BUSY, **_MOVED, **_TAKEN_OVER}
+
+COSTS: dict[ApiKey, dict[int, Cost]] = {
+    ApiKey.INIT_PRODUCER_ID: _OF_COORDINATOR,
+    ApiKey.END_TXN: {**_OF_COORDINATOR, **_ABORTABLE},
+    ApiKey.TXN_OFFSET_COMMIT: {
+        **_OF_COORDINATOR,
+        **_ABORTABLE,
+        ErrorCode.REQUEST_TIMED_OUT: Cost.MOVE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: Cost.RETRY,
+        **dict.fromkeys(
+            (
+                ErrorCode.UNKNOWN_MEMBER_ID,
+                ErrorCode.ILLEGAL_GENERATION,
+                ErrorCode.FENCED_INSTANCE_ID,
+                ErrorCode.GROUP_AUTHORIZATION_FAILED,
+                ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                ErrorCode.OFFSET_METADATA_TOO_LARGE,
+                ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+                ErrorCode.INVALID_GROUP_ID,
+                ErrorCode.INVALID_TXN_STATE,
+            ),
+            Cost.TRANSACTION,
+        ),
+    },
+    ApiKey.PRODUCE: {
+        ErrorCode.NONE: Cost.NOTHING,
+        ErrorCode.DUPLICATE_SEQUENCE_NUMBER: Cost.NOTHING,
+        **_BUSY,
+        **_TAKEN_OVER,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING: Cost.PRODUCER,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Cost.PRODUCER,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED: Cost.PRODUCER,
+        ErrorCode.UNSUPPORTED_VERSION: Cost.PRODUCER,
+        **dict.fromkeys(
+            (
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+                ErrorCode.CORRUPT_MESSAGE,
+                ErrorCode.NOT_COORDINATOR,
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            ),
+            Cost.RETRY,
+        ),
+        **dict.fromkeys(
+            (
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                ErrorCode.LEADER_NOT_AVAILABLE,
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                ErrorCode.NETWORK_EXCEPTION,
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                ErrorCode.FENCED_LEADER_EPOCH,
+            ),
+            Cost.MOVE,
+        ),
+    },
+}
+"""What each answer means. A code that is not here costs the transaction in Produce, and the producer elsewhere."""
+
+_OTHERWISE = {ApiKey.PRODUCE: Cost.TRANSACTION}
+
+_EXPIRED = ": the transactional id has expired (transactional.id.expiration.ms); a new producer is needed"
+_REFUSES_THE_RECORD = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ErrorCode.INVALID_TIMESTAMP,
+        ErrorCode.UNSUPPORTED_VERSION,
+        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+        ErrorCode.POLICY_VIOLATION,
+        ErrorCode.INVALID_RECORD,
+    }
+)
+
+
+def cost_of(api_key: ApiKey, code: int) -> Cost:
+    """What ``code`` in an answer to ``api_key`` costs."""
+    if not code:
+        return Cost.NOTHING
+    return COSTS[api_key].get(code) or _OTHERWISE.get(api_key, Cost.PRODUCER)
+
+
+def error_of_record(what: str, code: int) -> DualWriteError:
+    """The exception for a record that was given up with ``code``: whether another attempt can succeed is in its class.
+
+    :param what: how many records of what, as the beginning of a sentence.
+    """
+    if code in FENCING_CODES:
+        return FencedError(f"{what}: {error_name(code)}: another producer has taken over")
+    if code in _REFUSES_THE_RECORD:
+        return KafkaRefusedError(what, code, error_name(code))
+    return PrepareFailedError(f"{what}: {error_name(code)} ({code}){_advice(code)}")
+
+
+def error_of_call(what: str, code: int, *, two_phase: bool = False, is_content: bool = False) -> DualWriteError:
+    """The exception for a coordinator's answer ``code`` that is not going to change.
+
+    :param two_phase: True if two-phase commit was asked for, which may be what is refused.
+    :param is_content: True if it was about what the transaction consists of, not about its beginning or its end.
+    """
+    if two_phase and code in NO_TWO_PHASE_CODES:
+        return TwoPhaseCommitUnavailableError(
+            f"{what}: {error_name(code)}: two-phase commit is off (transaction.two.phase.commit.enable), not granted"
+            " (operation TWO_PHASE_COMMIT), or not known to the broker"
+        )
+    if code in FENCING_CODES:
+        return FencedError(f"{what}: {error_name(code)} ({code}): another producer has taken over")
+    if COSTS[ApiKey.END_TXN].get(code) in (Cost.RETRY, Cost.MOVE):
+        return KafkaUnavailableError(f"{what}: {error_name(code)}")
+    if is_content and code == ErrorCode.INVALID_PRODUCER_ID_MAPPING:
+        return PrepareFailedError(f"{what}: {error_name(code)} ({code}){_advice(code)}")
+    return KafkaRefusedError(f"{what}{_advice(code)}", code, error_name(code))
+
+
+def _advice(code: int) -> str:
+    return _EXPIRED if code == ErrorCode.INVALID_PRODUCER_ID_MAPPING else ""
