@@ -89,8 +89,8 @@ class AsyncTwoPhaseProducer(Face):
 
     async def poll(self, timeout: float = 0.0) -> int:
         """See TwoPhaseProducer. Sending and receiving goes on without it, while the loop runs."""
-        self._check_process("poll()")
-        self._driver.pump()
+        if self._is_driven():
+            self._driver.pump()
         return self._report()
 
     async def flush(self, timeout: float | None = None) -> int:

@@ -88,9 +88,18 @@ class Directory:
         self._missing.clear()
         self.is_stale = self.is_stale and bool(self.wanted)
 
+    def want_nothing(self) -> None:
+        """No topic will be written to any more."""
+        self.wanted.clear()
+        self.is_stale = False
+
     def candidates(self) -> Iterable[Endpoint]:
         """Whom to ask what anybody knows."""
         return (*self._nodes.values(), *self._settings.bootstrap)
+
+    def endpoints(self) -> set[Endpoint]:
+        """Everybody who is known to be there, or was given to begin with."""
+        return {*self.candidates(), *self.coordinators.values()}
 
     def leader(self, topic: str, partition: int) -> Endpoint | None:
         """The leader of a partition; None if nobody knows it now."""

@@ -311,6 +311,8 @@ class Engine:
         """The transaction or the producer is lost, and with it the verb under way."""
         self._machine.doom(error, cost)
         self._traffic.drop(error)
+        if self._machine.state is State.FAILED:
+            self._directory.want_nothing()
         self._caller.forget()
         running, self._running = self._running, None
         if running is not None:

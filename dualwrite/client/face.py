@@ -98,6 +98,16 @@ class Face:
             self._engine.abandon()
         self._report()
 
+    def _is_driven(self) -> bool:
+        """True if poll() can send or receive something: a producer that has failed can only tell its callbacks.
+
+        :raises InvalidTransactionStateError: if it is closed.
+        """
+        self._check_process("poll()")
+        if self._engine.state is State.CLOSED:
+            raise InvalidTransactionStateError("poll(): the producer is closed; make a new one")
+        return self._engine.state is not State.FAILED
+
     def _check_process(self, verb: str) -> None:
         if self._process != os.getpid():
             raise InvalidTransactionStateError(

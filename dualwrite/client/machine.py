@@ -109,6 +109,7 @@ class Machine:
 
     def close(self) -> None:
         """Nothing is allowed any more."""
+        self.failure = None
         self._order.state = State.CLOSED
 
     def commits(self, before: State, state: PreparedTxnState) -> bool:

@@ -4,7 +4,7 @@ Every request has a deadline. One that passes costs the whole connection: its an
 the missing one can be told either (Kafka's NetworkClient does the same).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import Any, NamedTuple
 
 from dualwrite.client.endpoint import Endpoint
@@ -129,6 +129,11 @@ class Peers:
             pause = min(before.pause * 2, self._settings.reconnect_backoff_max)
         self._troubles[endpoint] = _Trouble(now + pause, pause, error)
         return list(peer.asked.values())
+
+    def forget_troubles(self, known: Set[Endpoint]) -> None:
+        """The cluster has nobody at other endpoints than ``known``: what was wrong there explains nothing any more."""
+        for endpoint in self._troubles.keys() - known - self._peers.keys():
+            del self._troubles[endpoint]
 
     def why_not(self) -> str:
         """What keeps brokers from being reached, as the end of a sentence; empty if nothing does."""

@@ -79,7 +79,8 @@ class TwoPhaseProducer(Face):
         :param on_delivery: called as ``on_delivery(error, record)`` by a later call of this producer, once the record
             is acknowledged or given up.
         :raises PrepareFailedError: if the buffer stayed full for delivery.timeout.ms, or what went wrong meanwhile.
-        :raises KafkaRefusedError: if the record is larger than message.max.bytes.
+        :raises KafkaRefusedError: if the record is larger than message.max.bytes (MESSAGE_TOO_LARGE), or no topic can
+            have this name (INVALID_TOPIC_EXCEPTION). Abort.
         """
         record = self._record(topic, value, key, partition, timestamp, headers, on_delivery)
         try:
@@ -104,10 +105,14 @@ class TwoPhaseProducer(Face):
     def poll(self, timeout: float = 0.0) -> int:
         """Send and receive what can be now, and call the delivery callbacks that are due; their number.
 
+        What has become of the transaction, or of the producer, is not raised here but by the next verb, as with
+        confluent-kafka.
+
         :param timeout: there for confluent-kafka's sake; this producer waits in its verbs alone.
+        :raises InvalidTransactionStateError: if the producer is closed.
         """
-        self._check_process("poll()")
-        self._driver.pump()
+        if self._is_driven():
+            self._driver.pump()
         return self._report()
 
     def flush(self, timeout: float | None = None) -> int:

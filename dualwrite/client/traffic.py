@@ -202,6 +202,7 @@ class Traffic:
         """Metadata was answered."""
         asked_at, self._asked_metadata_at = self._asked_metadata_at, None
         refused = self._directory.learn(answer, now)
+        self._peers.forget_troubles(self._directory.endpoints())
         self._topic_errors = {entry.name: entry.error_code for entry in answer.topics if entry.error_code}
         for topic in [topic for topic in self._waiting if topic in refused]:
             what = f"{self.unacknowledged} records not acknowledged: topic {topic!r}"

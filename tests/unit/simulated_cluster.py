@@ -137,6 +137,8 @@ class SimulatedCluster:
         self.topic_errors: deque[ErrorCode] = deque()
         """What the next answers to Metadata say of every topic."""
         self.has_leaders = True
+        self.listed = NODES
+        """The nodes that Metadata tells."""
         self._late: list[tuple[int | None, Endpoint, Request]] = []
 
     # --- the network
@@ -220,6 +222,7 @@ class SimulatedCluster:
         nodes = [
             response.MetadataResponseBroker(node_id=index, host=node.host, port=node.port, rack=None)
             for index, node in enumerate(NODES)
+            if node in self.listed
         ]
         error = self.topic_errors.popleft() if self.topic_errors else ErrorCode.NONE
         topics = [

@@ -714,6 +714,33 @@ def test_nobody_reachable_while_records_wait_costs_the_transaction() -> None:
     assert driver.engine.state is State.ABORTABLE
 
 
+def test_an_error_names_no_broker_that_the_cluster_no_longer_has() -> None:
+    driver = ready(bootstrap=NODES[1:])
+    driver.begin(b"a")
+    driver.cluster.listed, driver.cluster.has_leaders = NODES[1:], False
+    driver.unreachable.add(NODES[0])
+    driver.opened.discard(NODES[0])
+    driver.engine.lost(NODES[0], KafkaUnavailableError("broker one:1: gone"), driver.now)
+    with pytest.raises(PrepareFailedError, match=r"^1 records not acknowledged in 30 s: t-0: no answer$"):
+        driver.prepare()
+
+
+def test_a_producer_that_has_failed_asks_nothing_more() -> None:
+    driver = ready()
+    driver.begin()
+    driver.produce(b"a", topic="unknown")
+    refuse(driver, ApiKey.PRODUCE, ErrorCode.INVALID_PRODUCER_EPOCH)
+    driver.produce(b"b")
+    driver.cluster.topic_errors.extend([ErrorCode.LEADER_NOT_AVAILABLE] * 9)
+    with pytest.raises(FencedError):
+        driver.prepare()
+    driver.cluster.requests.clear()
+    while driver.turn():
+        assert driver.now < 100, "it asks for ever"
+    assert driver.cluster.requests == []
+    assert driver.engine.wake_at() is None
+
+
 def test_a_commit_without_an_answer_costs_the_producer() -> None:
     driver = ready()
     driver.begin(b"a")

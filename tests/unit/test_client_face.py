@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from dualwrite.client.async_producer import AsyncTwoPhaseProducer
+from dualwrite.client.costs import Cost
 from dualwrite.client.engine_types import Operation
 from dualwrite.client.face import Face
 from dualwrite.client.machine import Ended
 from dualwrite.client.producer import TwoPhaseProducer
 from dualwrite.client.sender import Sender
 from dualwrite.client.verbs import State
-from dualwrite.errors import InvalidTransactionStateError, PrepareFailedError
+from dualwrite.errors import FencedError, InvalidTransactionStateError, PrepareFailedError
 from dualwrite.ids import TopicPartition
 from tests.unit.simulated_cluster import SimulatedCluster, SimulatedDriver
 
@@ -272,6 +273,29 @@ def test_closing_calls_every_callback_and_raises_what_the_first_one_raised(make:
     with pytest.raises(ZeroDivisionError):
         rig.call("close")
     assert told == [0, 1, 2, 3]
+
+
+# --- poll
+
+
+def test_polling_a_producer_that_has_failed_asks_nothing_and_tells_what_it_has_to_tell(make: Make) -> None:
+    rig, told = make().begun(), []
+    rig.produce("a", lambda error, _record: told.append(type(error)))
+    rig.face._engine._doom(FencedError("taken over"), Cost.TAKEN_OVER)
+    rig.face._driver.pump = raising
+    assert rig.call("poll") == 1
+    assert told == [FencedError]
+    assert rig.state is State.FAILED
+    with pytest.raises(FencedError, match="taken over"):
+        rig.call("prepare_transaction")
+
+
+@pytest.mark.parametrize("verb", ["poll", "flush", "prepare_transaction", "abort_transaction", "begin_transaction"])
+def test_a_closed_producer_says_that_it_is_closed(make: Make, verb: str) -> None:
+    rig = make().begun()
+    rig.call("close")
+    with pytest.raises(InvalidTransactionStateError, match="the producer is closed"):
+        rig.call(verb)
 
 
 # --- interrupts

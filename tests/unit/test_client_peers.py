@@ -16,3 +16,24 @@ def test_in_an_outage_no_broker_is_tried_that_the_cluster_no_longer_has() -> Non
     peers.take_commands()
     assert peers.any_open_peer((CURRENT,), 20.0) is None
     assert peers.take_commands() == [Open(CURRENT)]
+
+
+def test_a_broker_that_the_cluster_no_longer_has_is_no_reason_for_anything() -> None:
+    peers = Peers(EngineSettings((CURRENT,), "app-0"))
+    for endpoint in (RETIRED, CURRENT):
+        peers.open_peer(endpoint, 0.0)
+        peers.lost(endpoint, KafkaUnavailableError(f"broker {endpoint}: gone"), 0.0)
+    assert peers.why_not() == f"broker {RETIRED}: gone; broker {CURRENT}: gone"
+    peers.forget_troubles({CURRENT})
+    assert peers.why_not() == f"broker {CURRENT}: gone"
+
+
+def test_while_a_broker_is_being_tried_its_trouble_keeps_nobody_else_from_being_tried() -> None:
+    peers = Peers(EngineSettings((CURRENT,), "app-0"))
+    peers.open_peer(RETIRED, 0.0)
+    peers.lost(RETIRED, KafkaUnavailableError("gone"), 0.0)
+    peers.open_peer(RETIRED, 10.0)
+    peers.forget_troubles({CURRENT})
+    peers.take_commands()
+    peers.any_open_peer((CURRENT,), 10.0)
+    assert peers.take_commands() == [Open(CURRENT)]
