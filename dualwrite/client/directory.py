@@ -39,13 +39,15 @@ class CoordinatorOf(NamedTuple):
 class Topic:
     """What is known of one topic."""
 
-    __slots__ = ("choose", "leaders", "sticky", "used_at")
+    __slots__ = ("choose", "epochs", "leaders", "sticky", "used_at")
 
     def __init__(self, choose: Partitioner, sticky: StickyChoice) -> None:
         self.choose = choose
         self.sticky = sticky
         self.leaders: list[int] = []
         """The leader's node id of each partition, -1 where there is none."""
+        self.epochs: list[int] = []
+        """The epoch of each leader."""
         self.used_at = 0.0
         """When a record for it came last."""
 
@@ -108,6 +110,21 @@ class Directory:
             return None
         return self._nodes.get(known.leaders[partition])
 
+    def hear(self, topic: str, partition: int, hint: Message | None, nodes: Iterable[Message]) -> Endpoint | None:
+        """A broker that does not lead a partition says who does (KIP-951); the leader, if it is known thereby.
+
+        :param hint: its id and epoch; one that is older than what is known is passed over.
+        :param nodes: where the nodes are that hints name.
+        """
+        known = self.topics.get(topic)
+        if hint is None or known is None or partition >= len(known.leaders):
+            return None
+        if hint.leader_epoch < known.epochs[partition]:
+            return None
+        self._nodes.update({node.node_id: Endpoint(node.host, node.port) for node in nodes})
+        known.leaders[partition], known.epochs[partition] = hint.leader_id, hint.leader_epoch
+        return self.leader(topic, partition)
+
     def renew_choices(self) -> None:
         """Records without a key go to a partition chosen anew."""
         for topic in self.topics.values():
@@ -155,8 +172,9 @@ class Directory:
 
     def _learn_topic(self, entry: Message, now: float) -> None:
         leaders = [_NO_LEADER] * (1 + max((each.partition_index for each in entry.partitions), default=-1))
+        epochs = leaders.copy()
         for each in entry.partitions:
-            leaders[each.partition_index] = each.leader_id
+            leaders[each.partition_index], epochs[each.partition_index] = each.leader_id, each.leader_epoch
         if not leaders:
             self._missing.add(entry.name)
             self.is_stale = True
@@ -169,7 +187,7 @@ class Directory:
             )
             topic = self.topics[entry.name] = Topic(partitioner, sticky)
             topic.used_at = now
-        topic.leaders = leaders
+        topic.leaders, topic.epochs = leaders, epochs
 
 
 def find_coordinator_request(of: CoordinatorOf) -> Message:

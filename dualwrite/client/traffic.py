@@ -1,6 +1,6 @@
 """Records on their way to the leaders of their partitions: the sender's batches, carried by Metadata and Produce."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from dualwrite.client.batches import Headers, record_size
@@ -308,12 +308,12 @@ class Traffic:
             for entry in topic.partition_responses:
                 batch = missing.pop((topic.name, entry.index), None)
                 if batch is not None and self._sender.is_waiting_for(batch):
-                    self._told_batch(batch, entry, now)
+                    self._told_batch(batch, entry, answer.node_endpoints, now)
         for batch in missing.values():
             if self._sender.is_waiting_for(batch):
                 self._again(batch, now, "the broker's answer leaves it out")
 
-    def _told_batch(self, batch: Batch, entry: Message, now: float) -> None:
+    def _told_batch(self, batch: Batch, entry: Message, nodes: Sequence[Message], now: float) -> None:
         code = entry.error_code
         cost = cost_of(ApiKey.PRODUCE, code)
         if cost is Cost.NOTHING:
@@ -322,9 +322,12 @@ class Traffic:
         elif self._sender.is_out_of_order(batch, code):
             self._sender.send_again(batch, now, "an earlier batch is missing")
         elif cost in (Cost.RETRY, Cost.MOVE):
+            pause = BUSY_PAUSE if code == ErrorCode.CONCURRENT_TRANSACTIONS else None
             if cost is Cost.MOVE:
-                self._directory.want(batch.lane.topic)
-            pause = BUSY_PAUSE if code == ErrorCode.CONCURRENT_TRANSACTIONS else 0.0
+                lane = batch.lane
+                self._directory.want(lane.topic)
+                leader = self._directory.hear(lane.topic, lane.partition, entry.current_leader, nodes)
+                pause = None if leader in (None, lane.sent_to) else 0.0
             self._again(batch, now, error_name(code), pause, code)
         else:
             where = f"{batch.lane.topic}-{batch.lane.partition}"
@@ -344,13 +347,15 @@ class Traffic:
                     if self._sender.is_waiting_for(batch):
                         self._again(batch, now, why)
 
-    def _again(self, batch: Batch, now: float, why: str, pause: float = 0.0, code: int = 0) -> None:
+    def _again(self, batch: Batch, now: float, why: str, pause: float | None = None, code: int = 0) -> None:
         if batch.attempts > self._settings.retries:
             where = f"{batch.lane.topic}-{batch.lane.partition}"
             what = f"{self.unacknowledged} records not acknowledged after {batch.attempts} attempts: {where}"
             self._doom(PrepareFailedError(f"{what}: {why}"), Cost.TRANSACTION)
             return
-        self._sender.send_again(batch, now + (pause or self._settings.pause_after(batch.attempts)), why, code)
+        if pause is None:
+            pause = self._settings.pause_after(batch.attempts)
+        self._sender.send_again(batch, now + pause, why, code)
 
     def _report(self, batch: Batch, base_offset: int, error: DualWriteError | None) -> None:
         for each in batch.tracked:

@@ -107,6 +107,7 @@ class ProducedPartition(NamedTuple):
     log_start_offset: int
     record_errors: Sequence[Any] = ()
     error_message: str | None = None
+    current_leader: Any = None
 
 
 class ProducedTopic(NamedTuple):
@@ -121,6 +122,7 @@ class Produced(NamedTuple):
 
     responses: Sequence[ProducedTopic]
     throttle_time_ms: int
+    node_endpoints: Sequence[Any] = ()
 
 
 class Ended(NamedTuple):

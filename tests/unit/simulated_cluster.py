@@ -126,7 +126,9 @@ class SimulatedCluster:
         self.logs: dict[TopicPartition, Log] = {}
         self.offsets: list[tuple[ProducerIdentity, str, int]] = []
         """Offsets that were committed under a transaction: by whom, of which topic, which."""
-        self.leader = self.coordinator = 0
+        self.coordinator = 0
+        self.leader_epoch = -1
+        self.leader = 0
         self.requests: list[ApiKey] = []
         """Everything that arrived, in order."""
         self.seen: set[Any] = set()
@@ -137,9 +139,21 @@ class SimulatedCluster:
         self.topic_errors: deque[ErrorCode] = deque()
         """What the next answers to Metadata say of every topic."""
         self.has_leaders = True
+        self.gives_hints = True
+        """True if a node that does not lead a partition says who does."""
         self.listed = NODES
         """The nodes that Metadata tells."""
         self._late: list[tuple[int | None, Endpoint, Request]] = []
+
+    @property
+    def leader(self) -> int:
+        """Which node leads all partitions. Each that is made the leader has an epoch of its own."""
+        return self._leader
+
+    @leader.setter
+    def leader(self, node: int) -> None:
+        self._leader = node
+        self.leader_epoch += 1
 
     # --- the network
 
@@ -235,7 +249,7 @@ class SimulatedCluster:
                         error_code=0,
                         partition_index=index,
                         leader_id=self.leader if self.has_leaders else -1,
-                        leader_epoch=0,
+                        leader_epoch=self.leader_epoch,
                         replica_nodes=[0],
                         isr_nodes=[0],
                         offline_replicas=[],
@@ -257,13 +271,18 @@ class SimulatedCluster:
             TopicPartition(topic.name, data.index) for topic in request.topic_data for data in topic.partition_data
         ]
         error = refusal or self._joined(request, names)
+        partition_class = topic_class.PartitionProduceResponse
+        hints: dict[str, Message] = {}
+        if error == ErrorCode.NOT_LEADER_OR_FOLLOWER and self.gives_hints and self.has_leaders:
+            told = partition_class.LeaderIdAndEpoch(leader_id=self.leader, leader_epoch=self.leader_epoch)
+            hints["current_leader"] = told
         answers = []
         for topic in request.topic_data:
             entries = []
             for data in topic.partition_data:
                 code, offset = (error, -1) if error else self._append(topic.name, data)
                 entries.append(
-                    topic_class.PartitionProduceResponse(
+                    partition_class(
                         index=data.index,
                         error_code=code,
                         base_offset=offset,
@@ -271,10 +290,13 @@ class SimulatedCluster:
                         log_start_offset=0,
                         record_errors=[],
                         error_message=None,
+                        **hints,
                     )
                 )
             answers.append(topic_class(name=topic.name, partition_responses=entries))
-        return response(responses=answers, throttle_time_ms=0)
+        where = NODES[self.leader]
+        nodes = [response.NodeEndpoint(node_id=self.leader, host=where.host, port=where.port, rack=None)]
+        return response(responses=answers, throttle_time_ms=0, node_endpoints=nodes if hints else [])
 
     def _joined(self, request: Message, names: list[TopicPartition]) -> ErrorCode:
         header = peek_header(request.topic_data[0].partition_data[0].records)

@@ -128,6 +128,7 @@ class Application:
 def search(faults: int, seen: set[Any], epoch: int | None = None) -> int:
     def scenario(chooser: Chooser) -> None:
         cluster = SimulatedCluster(chooser.choose, partitions=PARTITIONS)
+        cluster.gives_hints = epoch is None
         if epoch is not None:
             cluster.begin_at(recorded(TransactionStatus.EMPTY, ProducerIdentity(7, epoch)))
         application = Application(chooser, cluster, seen)
@@ -189,6 +190,7 @@ def test_with_any_number_of_faults_every_decided_unit_is_there_once_and_no_other
     chooser = Chooser([])
     chooser.choose = lambda options: remaining.pop() % options if remaining else 0  # type: ignore[method-assign]
     cluster = SimulatedCluster(chooser.choose, partitions=PARTITIONS)
+    cluster.gives_hints = len(choices) % 2 == 0
     seen: set[Any] = set()
     application = Application(chooser, cluster, seen)
     for unit in range(4):
