@@ -10,19 +10,14 @@ processor time for each. units: the same of one producer whose transactions have
 are threads of one process, as in a service with worker threads; --processes gives each a process of its own.
 """
 
-import argparse
-import json
-import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from benchmarks.broker import DURABILITIES, ordered, running
 from benchmarks.clients import LIBRDKAFKA, NATIVE
-from benchmarks.contenders import OURS, Contender, contenders, why_no_kafka
+from benchmarks.contenders import OURS, Contender
 from benchmarks.figures import Sample, elapsed_seconds, new_topic, percentiles, run_clients
-from benchmarks.report import Comparison, Pair, as_json, machine, markdown
+from benchmarks.report import Comparison, Pair
+from benchmarks.rounds import Rounds, measure, ordered, parser_of
 
 CLIENTS = (NATIVE, LIBRDKAFKA)
 BOTH = Pair(NATIVE, LIBRDKAFKA, "native", "librdkafka", "native / librdkafka")
@@ -74,71 +69,42 @@ def _measure(contender: Contender, client: str, scale: Scale, name: str, produce
     }
 
 
-@dataclass(frozen=True)
-class Run:
-    """How to measure.
+def compare(figures: Sequence[str], durability: str, scale: Scale, rounds: Rounds) -> Iterator[Comparison]:
+    """Each figure on each broker: both clients in turn, round by round, so that a machine's drift meets both."""
+    with rounds.running(rounds.contenders(durability)) as started:
+        for name in figures:
+            samples: dict[str, dict[str, list[Sample]]] = {
+                contender.name: {client: [] for client in CLIENTS} for contender in started
+            }
+            for number in range(-rounds.warm_up, rounds.count):
+                for contender in ordered(started, number):
+                    for client in ordered(CLIENTS, number):
+                        sample = FIGURES[name](contender, client, scale)
+                        if number >= 0:
+                            samples[contender.name][client].append(sample)
+            for broker, found in samples.items():
+                where = "the bundled broker" if broker == OURS else "Apache Kafka"
+                yield Comparison(f"{name} on {where}", durability, found, BOTH)
 
-    :param warm_up: rounds that are not counted: a JVM compiles what runs often, while it runs.
-    """
 
-    scale: Scale
-    rounds: int
-    warm_up: int
-    directory: Path
-    with_kafka: bool
-
-    def compare(self, figures: Sequence[str], durability: str) -> Iterator[Comparison]:
-        """Each figure on each broker: both clients in turn, round by round, so that a machine's drift meets both."""
-        with running(contenders(durability, self.directory, self.with_kafka), self.directory) as started:
-            for name in figures:
-                samples: dict[str, dict[str, list[Sample]]] = {
-                    contender.name: {client: [] for client in CLIENTS} for contender in started
-                }
-                for number in range(-self.warm_up, self.rounds):
-                    for contender in ordered(started, number):
-                        for client in ordered(CLIENTS, number):
-                            sample = FIGURES[name](contender, client, self.scale)
-                            if number >= 0:
-                                samples[contender.name][client].append(sample)
-                for broker, found in samples.items():
-                    where = "the bundled broker" if broker == OURS else "Apache Kafka"
-                    yield Comparison(f"{name} on {where}", durability, found, BOTH)
+def compare_all(
+    figures: Sequence[str], durabilities: Sequence[str], scale: Scale, rounds: Rounds
+) -> Iterator[Comparison]:
+    """All of it, at one durability after the other."""
+    for durability in durabilities:
+        yield from compare(figures, durability, scale, rounds)
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
-    parser.add_argument("--figures", nargs="+", choices=list(FIGURES), default=list(FIGURES))
-    parser.add_argument("--durabilities", nargs="+", choices=DURABILITIES, default=list(DURABILITIES))
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--warm-up", type=int, default=1, help="rounds before them that are not counted")
+    parser = parser_of((__doc__ or "").partition("\n\n")[0], list(FIGURES), warm_up=1)
     parser.add_argument("--seconds", type=float, default=Scale.seconds, help="of each measurement")
     parser.add_argument("--producers", type=int, nargs="+", default=list(Scale.producers))
     parser.add_argument("--units", type=int, nargs="+", default=list(Scale.units), help="records of a transaction")
     parser.add_argument("--processes", action="store_true", help="each producer in a process of its own")
-    parser.add_argument("--no-kafka", action="store_true", help="on the bundled broker alone")
-    parser.add_argument("--json", type=Path, help="write every sample to this file")
-    parser.add_argument("--markdown", type=Path, help="write the tables to this file, too")
-    parser.add_argument("--directory", type=Path, help="where the brokers keep their data; a temporary one otherwise")
     options = parser.parse_args()
     scale = Scale(options.seconds, tuple(options.producers), tuple(options.units), options.processes)
-    reason = "--no-kafka" if options.no_kafka else why_no_kafka()
-    if reason is not None:
-        print(f"on the bundled broker alone, without Apache Kafka: {reason}", file=sys.stderr)
-    comparisons: list[Comparison] = []
-    lines = [", ".join(f"{key} {value}" for key, value in machine().items()) + f"; {options.rounds} rounds", ""]
-    print("\n".join(lines))
-    with tempfile.TemporaryDirectory(prefix="dualwrite-benchmark-", dir=options.directory) as scratch:
-        run = Run(scale, options.rounds, options.warm_up, Path(scratch), reason is None)
-        for durability in options.durabilities:
-            for done in run.compare(options.figures, durability):
-                comparisons.append(done)
-                lines += (table := list(markdown(done)))
-                print("\n".join(table), flush=True)
-    if options.json is not None:
-        options.json.write_text(json.dumps(as_json(comparisons, options.rounds), indent=1) + "\n")
-    if options.markdown is not None:
-        options.markdown.write_text("\n".join(lines))
+    measure(options, lambda rounds: compare_all(options.figures, options.durabilities, scale, rounds))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,90 @@
+"""What the benchmarks side by side have in common: their options, rounds that alternate, and where the results go."""
+
+import json
+import shutil
+import sys
+import tempfile
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from benchmarks.contenders import Contender, contenders, why_no_kafka
+from benchmarks.report import Comparison, as_json, machine, markdown
+
+DURABILITIES = ("os", "fsync")
+AnyT = TypeVar("AnyT")
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """How to measure.
+
+    :param warm_up: rounds that are not counted: a JVM compiles what runs often, while it runs.
+    """
+
+    count: int
+    warm_up: int
+    directory: Path
+    with_kafka: bool
+
+    def contenders(self, durability: str) -> Sequence[Contender]:
+        """The brokers, not started yet."""
+        return contenders(durability, self.directory, self.with_kafka)
+
+    @contextmanager
+    def running(self, all_of_them: Sequence[Contender]) -> Iterator[Sequence[Contender]]:
+        """All of them started; in the end stopped, and their data removed."""
+        started: list[Contender] = []
+        try:
+            for contender in all_of_them:
+                contender.start()
+                started.append(contender)
+            yield all_of_them
+        finally:
+            for contender in started:
+                contender.kill()
+            for entry in self.directory.iterdir():
+                shutil.rmtree(entry)
+
+
+def ordered(all_of_them: Sequence[AnyT], number: int) -> Sequence[AnyT]:
+    """Who goes first changes from round to round."""
+    return all_of_them if number % 2 == 0 else all_of_them[::-1]
+
+
+def parser_of(description: str, figures: Sequence[str], warm_up: int) -> ArgumentParser:
+    """The options that all have."""
+    parser = ArgumentParser(description=description)
+    parser.add_argument("--figures", nargs="+", choices=figures, default=figures)
+    parser.add_argument("--durabilities", nargs="+", choices=DURABILITIES, default=list(DURABILITIES))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--warm-up", type=int, default=warm_up, help="rounds before them that are not counted")
+    parser.add_argument("--no-kafka", action="store_true", help="measure the bundled broker alone")
+    parser.add_argument("--json", type=Path, help="write every sample to this file")
+    parser.add_argument("--markdown", type=Path, help="write the tables to this file, too")
+    parser.add_argument(
+        "--directory", type=Path, help="where the brokers keep their data; a temporary one if not given"
+    )
+    return parser
+
+
+def measure(options: Namespace, compare: Callable[[Rounds], Iterator[Comparison]]) -> None:
+    """Print each of what ``compare`` gives as a table when it is there, and write all of it where ``options`` say."""
+    reason = "--no-kafka" if options.no_kafka else why_no_kafka()
+    if reason is not None:
+        print(f"the bundled broker alone, without Apache Kafka beside it: {reason}", file=sys.stderr)
+    comparisons: list[Comparison] = []
+    lines = [", ".join(f"{key} {value}" for key, value in machine().items()) + f"; {options.rounds} rounds", ""]
+    print("\n".join(lines))
+    with tempfile.TemporaryDirectory(prefix="dualwrite-benchmark-", dir=options.directory) as scratch:
+        for done in compare(Rounds(options.rounds, options.warm_up, Path(scratch), reason is None)):
+            comparisons.append(done)
+            lines += (table := list(markdown(done)))
+            print("\n".join(table), flush=True)
+    if options.json is not None:
+        options.json.write_text(json.dumps(as_json(comparisons, options.rounds), indent=1) + "\n")
+    if options.markdown is not None:
+        options.markdown.write_text("\n".join(lines))
