@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         InvalidTransactionStateError,
         KafkaRefusedError,
         KafkaUnavailableError,
+        NoFreeSlotError,
         PrepareFailedError,
         TwoPhaseCommitUnavailableError,
     )
@@ -53,6 +54,7 @@ __all__ = [
     "KafkaUnavailableError",
     "LibrdkafkaProducer",
     "NativeProducer",
+    "NoFreeSlotError",
     "PrepareFailedError",
     "PreparedTxnState",
     "Transaction",

@@ -55,8 +55,18 @@ class PrepareFailedError(DualWriteError):
 
 
 class FencedError(DualWriteError):
-    """Another process has taken over this application's transactional id. Both sides of the unit of work were rolled
-    back. Stop this process, or give the two applications different names; do not take the id back in a loop."""
+    """Another process has taken over the transactional id. Of a unit of work nothing is left on either side; run it
+    again, and it gets another slot. It happens to whoever was paused for longer than ``lease_timeout``; if it goes on,
+    see whether two databases are in use under one application name. A producer of your own must be closed."""
+
+    retriable = True
+
+
+class NoFreeSlotError(DualWriteError):
+    """Every slot of the application was in use for as long as a unit of work may wait. Nothing was begun: run it again,
+    or raise ``pool_size`` or ``acquire_timeout``. The message says who holds the slots."""
+
+    retriable = True
 
 
 class InDoubtError(DualWriteError):

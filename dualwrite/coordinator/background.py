@@ -17,11 +17,19 @@ class Background:
 
     :param act: returns when the work is done. Never runs twice at the same time in here.
     :param name: of the thread and in the log.
+    :param when_idle: called each time that nothing is left to do.
     :param first_delay: seconds before the second attempt; each further delay is twice as long, up to five seconds.
     """
 
-    def __init__(self, act: Callable[[], object], name: str, first_delay: float = _FIRST_DELAY) -> None:
+    def __init__(
+        self,
+        act: Callable[[], object],
+        name: str,
+        when_idle: Callable[[], None] = lambda: None,
+        first_delay: float = _FIRST_DELAY,
+    ) -> None:
         self._act = act
+        self._when_idle = when_idle
         self._name = name
         self._first_delay = first_delay
         self._lock = threading.Lock()
@@ -55,11 +63,14 @@ class Background:
                 self._thread = thread
                 self._idle.clear()
 
+    def hurry(self) -> None:
+        """Try at once if it was sleeping."""
+        if self.running:
+            self._hurry.set()
+
     def wait(self, timeout: float) -> bool:
-        """Try at once if it was sleeping, and wait up to ``timeout`` seconds; True if nothing is left to do."""
-        if self._idle.is_set():
-            return True
-        self._hurry.set()
+        """Hurry, and wait up to ``timeout`` seconds; True if nothing is left to do."""
+        self.hurry()
         return self._idle.wait(timeout)
 
     def close(self, timeout: float) -> bool:
@@ -80,9 +91,10 @@ class Background:
                 if self._closed or not self._requested:
                     self._thread = None
                     self._idle.set()
-                    return
+                    break
                 self._requested = False
             self._attempt_until_done()
+        self._when_idle()
 
     def _attempt_until_done(self) -> None:
         delay = self._first_delay

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sqlalchemy import Connection, Engine, insert, select, update
-from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy import Connection, Engine, select, update
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from dualwrite.coordinator.databases.base import Trouble
 from dualwrite.coordinator.databases.supported import database_of
@@ -18,7 +18,6 @@ from dualwrite.errors import ConfigurationError, DatabaseBusyError, DatabaseNotR
 from dualwrite.ids import PreparedTxnState
 
 _LOG = logging.getLogger("dualwrite")
-_TAKE_OVER_ATTEMPTS = 3
 
 
 def begin_writing(connection: Connection) -> None:
@@ -27,7 +26,7 @@ def begin_writing(connection: Connection) -> None:
     :raises ConfigurationError: if the driver is in autocommit mode.
     :raises DatabaseBusyError: if SQLite's write lock was not free within the engine's ``timeout``.
     """
-    with _clear_errors(connection.engine):
+    with clear_errors(connection.engine):
         database_of(connection.dialect).begin(connection)
 
 
@@ -43,7 +42,7 @@ def begin_unit(connection: Connection, lease: Lease) -> None:
     database = database_of(connection.dialect)
     database.begin_unit(connection)
     if database.reads_a_snapshot(connection):
-        with _clear_errors(connection.engine):
+        with clear_errors(connection.engine):
             _lock_row(connection, lease)
 
 
@@ -98,23 +97,18 @@ class SqlDecisionStore:
         self._store = self._database.store()
         self._is_suitable = False
 
-    def take_over(self, transactional_id: str, owner: str) -> Lease:
-        """Raise the fencing token; see DecisionStore.take_over."""
-        for _ in range(_TAKE_OVER_ATTEMPTS):
-            lease = self._raise_token(transactional_id, owner) or self._insert(transactional_id, owner)
-            if lease is not None:
-                return lease
-        raise DatabaseBusyError(
-            f"the state row of {transactional_id!r} appears and vanishes: does something delete it?"
-        )
+    @property
+    def one_writer(self) -> bool:
+        """See DecisionStore.one_writer."""
+        return self._database.one_writer
 
     @contextmanager
     def locked(self, lease: Lease) -> Iterator[SqlHeldDecision]:
         """Hold the row's lock; see DecisionStore.locked. Its transaction is rolled back at the end."""
         if self._database.shows_commits_early:
             self._settle(lease)
-        with self._transaction(commit=False) as connection:
-            with _clear_errors(self._engine):
+        with self.transaction(commit=False) as connection:
+            with clear_errors(self._engine):
                 state = _lock_row(connection, lease)
             yield SqlHeldDecision(connection, lease, state)
 
@@ -126,14 +120,14 @@ class SqlDecisionStore:
             "new_state": str(state.producer) if state else "",
             "new_anchor": None if state.anchor is None else str(state.anchor),
         }
-        with _clear_errors(self._engine):
+        with clear_errors(self._engine):
             if connection.execute(self._store, values).rowcount != 1:
                 raise _fenced(lease)
 
     def _settle(self, lease: Lease) -> None:
         """Put what the row shows on the disk: wait for whoever writes it, and commit a change after that. With the
         lease's token it can show nothing else from then on."""
-        with self._transaction(commit=True) as connection, _clear_errors(self._engine):
+        with self.transaction(commit=True) as connection, clear_errors(self._engine):
             connection.execute(
                 update(table)
                 .where(table.c.transactional_id == lease.transactional_id)
@@ -141,36 +135,8 @@ class SqlDecisionStore:
                 .values(updated_at=self._database.now())
             )
 
-    def _raise_token(self, transactional_id: str, owner: str) -> Lease | None:
-        """The new lease; None if there is no row yet."""
-        with self._transaction(commit=True) as connection, _clear_errors(self._engine):
-            raised = connection.execute(
-                update(table)
-                .where(table.c.transactional_id == transactional_id)
-                .values(
-                    fencing_token=table.c.fencing_token + 1,
-                    owner=owner,
-                    lease_expires_at=None,
-                    updated_at=self._database.now(),
-                )
-            )
-            if raised.rowcount == 0:
-                return None
-            token = connection.scalar(select(table.c.fencing_token).where(table.c.transactional_id == transactional_id))
-            return Lease(transactional_id, int(token or 0))
-
-    def _insert(self, transactional_id: str, owner: str) -> Lease | None:
-        """The first lease of a new row; None if another process has just inserted it."""
-        row = {"transactional_id": transactional_id, "fencing_token": 1, "owner": owner, "prepared_txn_state": ""}
-        try:
-            with self._transaction(commit=True) as connection, _clear_errors(self._engine):
-                connection.execute(insert(table).values(updated_at=self._database.now(), **row))
-        except IntegrityError:
-            return None
-        return Lease(transactional_id, 1)
-
     @contextmanager
-    def _transaction(self, *, commit: bool) -> Iterator[Connection]:
+    def transaction(self, *, commit: bool) -> Iterator[Connection]:
         """A transaction of its own. It never reuses a snapshot: what it waited for, it sees."""
         with self._engine.connect() as connection:
             if connection.dialect.name != "sqlite":
@@ -184,7 +150,7 @@ class SqlDecisionStore:
                         self._is_suitable = True
                     yield connection
                 if commit:
-                    with _clear_errors(self._engine):
+                    with clear_errors(self._engine):
                         transaction.commit()
                 else:
                     transaction.rollback()
@@ -230,13 +196,13 @@ def _lock_row(connection: Connection, lease: Lease) -> PreparedTxnState:
 
 def _fenced(lease: Lease) -> FencedError:
     return FencedError(
-        f"another process has taken over {lease.transactional_id!r} (fencing token {lease.fencing_token} is no longer "
-        "valid): stop one of the two, or give the applications different names"
+        f"another process has taken over {lease.transactional_id!r}: this one did not renew its lease in time (fencing "
+        f"token {lease.fencing_token} is no longer valid)"
     )
 
 
 @contextmanager
-def _clear_errors(engine: Engine) -> Iterator[None]:
+def clear_errors(engine: Engine) -> Iterator[None]:
     """Give the errors that have a plain meaning here their name; every other passes as SQLAlchemy's."""
     try:
         yield

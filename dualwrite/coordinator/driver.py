@@ -54,12 +54,12 @@ class BlockingDriver:
 
     def __init__(self, engine: Engine, store: DecisionStore, slot: Slot, observe: Callable[[str], None]) -> None:
         self.machine = Machine()
+        self.slot = slot
         self.interrupt: BaseException | None = None
         """The first KeyboardInterrupt, SystemExit or the like that hit a step; it must reach the caller."""
         self.fenced: FencedError | None = None
         self._engine = engine
         self._store = store
-        self._slot = slot
         self._observe = observe
         self._participant = slot.lend()
         self._reusable = True
@@ -152,7 +152,7 @@ class BlockingDriver:
             self._observe(step.name)
             return self._actions[step](), None
         except BaseException as error:  # noqa: BLE001 - the machine decides what follows; the caller gets the error
-            _LOG.info("%s: %s failed: %r", self._slot.transactional_id, step.name, error)
+            _LOG.info("%s: %s failed: %r", self.slot.transactional_id, step.name, error)
             if self.interrupt is None and not isinstance(error, Exception):
                 self.interrupt = error
             if self.fenced is None and isinstance(error, FencedError):
@@ -162,7 +162,7 @@ class BlockingDriver:
     def _begin_database(self) -> Event:
         self._connection = self._engine.connect()
         self._transaction = self._connection.begin()
-        begin_unit(self._connection, self._slot.lease)
+        begin_unit(self._connection, self.slot.lease)
         event.listen(self._connection, "commit", self._refuse_users_commit)
         return Event.DONE
 
@@ -183,7 +183,7 @@ class BlockingDriver:
 
     def _store_state(self) -> Event:
         assert self._connection is not None
-        self._store.store(self._connection, self._slot.lease, self._prepared)
+        self._store.store(self._connection, self.slot.lease, self._prepared)
         return Event.DONE
 
     def _commit_database(self) -> Event:
@@ -199,7 +199,7 @@ class BlockingDriver:
         assert self._connection is not None
         # If the COMMIT had no effect, the transaction is open still and holds the row that is to be locked.
         discard(self._connection)
-        committed = was_committed(self._store, self._slot.lease, self._prepared)
+        committed = was_committed(self._store, self.slot.lease, self._prepared)
         return Event.COMMITTED if committed else Event.NOT_COMMITTED
 
     def _rollback_database(self) -> Event:
@@ -216,7 +216,7 @@ class BlockingDriver:
 
     def _finish_later(self) -> Event:
         self._participant.close()
-        self._slot.finish_later(self.fenced)
+        self.slot.finish_later(self.fenced)
         return Event.DONE
 
     def _transaction_is_ours(self) -> bool:
@@ -254,10 +254,10 @@ class BlockingDriver:
     def _release(self) -> None:
         """Give back what was borrowed: the participant to the slot, the connection to its pool."""
         if self.fenced is not None:
-            self._slot.fence(self.fenced)
+            self.slot.fence(self.fenced)
         ended = self._reusable and self.fenced is None and self.machine.result is not None
         if ended and self._participant.is_reusable:
-            self._slot.give_back(self._participant)
+            self.slot.give_back(self._participant)
         else:
             self._participant.close()
         try:
@@ -270,4 +270,4 @@ class BlockingDriver:
                 self._connection.close()
         except Exception:  # noqa: BLE001 - logged; see below
             # The unit of work has ended; whoever is told otherwise by an error from here might run it again.
-            _LOG.exception("%s: releasing the connection failed", self._slot.transactional_id)
+            _LOG.exception("%s: releasing the connection failed", self.slot.transactional_id)

@@ -4,7 +4,7 @@ The machine, the driver and recovery are written against these Protocols. ``nati
 KafkaParticipant each, ``database.py`` a DecisionStore; the tests have fakes that can fail at every call.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from sqlalchemy import Connection
 
+from dualwrite.coordinator.leasing import Candidate, SlotRow
 from dualwrite.ids import PreparedTxnState
 
 Headers = Sequence[tuple[str, bytes | None]] | Mapping[str, bytes | None]
@@ -103,15 +104,10 @@ class HeldDecision(Protocol):
 class DecisionStore(Protocol):
     """The state table of one database: where the decision of every unit of work is found again after a crash."""
 
-    def take_over(self, transactional_id: str, owner: str) -> Lease:
-        """Raise the fencing token of the row (insert it if it is missing), in a transaction of its own.
-
-        Waits until a predecessor's database transaction that holds the row has ended; whatever a predecessor tries on
-        the row afterwards matches nothing.
-
-        :raises DatabaseNotReadyError: if there is no state table.
-        :raises DatabaseBusyError: if the predecessor's transaction did not end in time.
-        """
+    @property
+    def one_writer(self) -> bool:
+        """True if the database lets one transaction write at a time: units of work that run at once would only wait
+        for each other inside of it."""
 
     def locked(self, lease: Lease) -> AbstractContextManager[HeldDecision]:
         """Hold the row's lock for the length of the ``with`` block.
@@ -127,3 +123,30 @@ class DecisionStore(Protocol):
 
         :raises FencedError: if somebody else has taken over; the caller rolls back.
         """
+
+
+class Leases(Protocol):
+    """The leases in the state table. Each method is a short transaction of its own; times are the database's.
+
+    :raises DatabaseNotReadyError: from every method, if there is no state table.
+    """
+
+    def rows(self, application: str) -> list[SlotRow]:
+        """The slots of ``application`` that have a row; nothing is locked."""
+
+    def take(self, candidates: Sequence[Candidate], owner: str, seconds: float, most: int) -> list[Lease]:
+        """Take up to ``most`` of ``candidates``, the first ones first: raise the fencing token, sign as ``owner``.
+
+        One whose row is locked or has changed since it was read is passed over. Whatever its former owner tries on a
+        row that was taken matches nothing.
+        """
+
+    def renew(self, leases: Collection[Lease], seconds: float) -> list[Lease]:
+        """Let ``leases`` run out ``seconds`` from now; those that somebody else has taken are returned.
+
+        A row that is locked is passed over: nobody can take it now.
+        """
+
+    def give_back(self, leases: Collection[Lease], *, finished: bool) -> None:
+        """End ``leases``, as far as they are valid: free for anybody if ``finished``; else run out at once, so that the
+        next one to look recovers what is left."""

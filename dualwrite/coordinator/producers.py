@@ -5,6 +5,7 @@ librdkafka. Where nobody has said which one to take, what cannot work with the n
 """
 
 import logging
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,7 +26,7 @@ _LOG = logging.getLogger("dualwrite")
 
 
 class ProducerChoice:
-    """Makes participants, all of one kind.
+    """Makes participants, all of one kind. Thread-safe.
 
     :param config: the configuration of the Kafka side, transactional.id included.
     :param wanted: one of PRODUCERS; None to take the native one wherever it works.
@@ -39,6 +40,7 @@ class ProducerChoice:
         """One of PRODUCERS; None as long as nothing is chosen."""
         self._config = config
         self._wanted = wanted
+        self._choosing = threading.Lock()
         self._objection = "" if wanted == LIBRDKAFKA else _refused_setting(config)
         if wanted == NATIVE and self._objection:
             raise ConfigurationError(f'{self._objection}; or use producer="{LIBRDKAFKA}"')
@@ -47,22 +49,23 @@ class ProducerChoice:
         elif self._objection:
             self._choose(LIBRDKAFKA, self._objection)
 
-    def participant(self) -> KafkaParticipant:
-        """A new participant; the first time, the cluster is asked what it speaks.
+    def participant(self, transactional_id: str) -> KafkaParticipant:
+        """A new participant of ``transactional_id``; the first time, the cluster is asked what it speaks.
 
         :raises KafkaUnavailableError: if nobody answers; nothing is chosen then.
         :raises ConfigurationError: if the native producer is wanted and the cluster is too old for it.
         """
         if self.chosen is None:
             self._probe()
+        config = {**self._config, "transactional.id": transactional_id}
         # Imported here: a program loads the one that it uses. librdkafka alone takes as long as all the rest.
         if self.chosen == NATIVE:
             from dualwrite.coordinator.native import NativeProducer
 
-            return NativeProducer(self._config)
+            return NativeProducer(config)
         from dualwrite.coordinator.librdkafka import LibrdkafkaProducer
 
-        return LibrdkafkaProducer(self._config)
+        return LibrdkafkaProducer(config)
 
     def _probe(self) -> None:
         control = ControlPlane(self._config, timeout=PROBE_TIMEOUT)
@@ -86,8 +89,10 @@ class ProducerChoice:
             self._choose(NATIVE, spoken)
 
     def _choose(self, name: str, reason: str) -> None:
-        self.chosen = name
-        _LOG.info("%s: the producer is %s: %s", self._config["transactional.id"], name, reason)
+        with self._choosing:
+            if self.chosen is None:
+                self.chosen = name
+                _LOG.info("%s: the producer is %s: %s", self._config["transactional.id"], name, reason)
 
 
 def _refused_setting(config: Mapping[str, Any]) -> str:

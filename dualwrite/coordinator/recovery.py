@@ -1,9 +1,8 @@
 """Recovery: bring the Kafka side of one transactional id where the database's decision says, then make it usable again.
 
-The caller has taken the lease over (``DecisionStore.take_over``), once per process: that fenced the predecessor in the
-database. From then on everything happens under the row's lock, in an order in which every step has its reason. It is
-safe to run again after any failure, and at the same time as another process: one ends up as the owner, the others get
-FencedError or take over in their turn.
+The caller has taken the lease (``Leases.take``), which fenced the predecessor in the database. From then on everything
+happens under the row's lock, in an order in which every step has its reason. It is safe to run again after any failure,
+and at the same time as another process: one ends up as the owner, the others get FencedError.
 """
 
 from collections.abc import Callable
@@ -24,7 +23,7 @@ def recover(
     Nothing in Kafka ties a plain init to a lease; the window is one request long.
 
     :param observe: called with the name of each step before it (see DualWrite's ``on_step``).
-    :raises FencedError: if another process has taken over. Do not take over again.
+    :raises FencedError: if another process has taken over: it recovers.
     :raises KafkaUnavailableError: if Kafka does not answer. The lock is released; run recovery again.
     """
     participant = factory()

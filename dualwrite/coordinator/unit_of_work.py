@@ -3,7 +3,6 @@
 import functools
 import inspect
 import os
-import socket
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -12,13 +11,17 @@ from sqlalchemy import Engine
 
 from dualwrite.coordinator.database import SqlDecisionStore
 from dualwrite.coordinator.driver import BlockingDriver
+from dualwrite.coordinator.holders import PoolSettings
+from dualwrite.coordinator.leases import SqlLeases
+from dualwrite.coordinator.leasing import slot_id
 from dualwrite.coordinator.machine import Result
+from dualwrite.coordinator.owners import new_owner
 from dualwrite.coordinator.participants import KafkaParticipant, Outcome
+from dualwrite.coordinator.pool import Pool
 from dualwrite.coordinator.producers import ProducerChoice
-from dualwrite.coordinator.slots import Counters, Slot
+from dualwrite.coordinator.slots import Counters
 from dualwrite.coordinator.transaction import Transaction
 from dualwrite.errors import ConfigurationError, InDoubtError, InvalidTransactionStateError
-from dualwrite.ids import validated_transactional_id
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -42,19 +45,26 @@ so they are kept for as long as the process lives."""
 class DualWrite:
     """Units of work that are in the database and in Kafka, or in neither, through any crash.
 
-    Thread-safe: the units of work of one DualWrite run one after the other. Make it once per process and application;
-    in a process that forks (gunicorn, Celery), make it after the fork.
+    Thread-safe. Each unit of work uses one of the application's slots, the transactional ids ``application-0`` to
+    ``application-(pool_size - 1)``, so that many run at the same time: in the threads of a process, and in as many
+    processes, on as many machines, as use the same application name and database. A process leases a slot when it
+    needs one more than before, keeps it, and gives its slots back in :meth:`close`. The slots of a process that died
+    are recovered by the others, or by the next start.
 
     :param engine: a SQLAlchemy Engine on SQLite (a file) or PostgreSQL, after ``dualwrite db upgrade``. The decision is
         kept in the same database as the user's rows.
     :param kafka: configuration by librdkafka's names; ``bootstrap.servers`` is required. See OWNED_SETTINGS.
-    :param application: names this application among all that use the cluster and the database. A process that starts
-        under the name of a running one takes over from it: the earlier one gets FencedError and stays closed.
+    :param application: names this application among all that use the cluster and the database.
+    :param pool_size: slots of the application: units of work that may run at once in all its processes together. SQLite
+        writes for one at a time, so a process uses one slot there. Give it the same value in all processes.
+    :param acquire_timeout: seconds that a unit of work waits for a slot.
+    :param lease_timeout: seconds after which the slots of a process that is dead, or that cannot reach the database,
+        may be taken by others; they are renewed three times in that time. After a death on the same machine nobody
+        waits for it.
     :param producer: "native" or "librdkafka". If it is not given, native is taken where the cluster speaks transaction
         version 2 and every setting in ``kafka`` is one of the native producer's, librdkafka elsewhere; the log and
         :attr:`producer` say which. Either recovers what the other left.
     :param participant: makes the Kafka side from its configuration, instead of a ``producer``.
-    :param recovery_timeout: seconds that a unit of work waits while an earlier one is being finished in the background.
     :param on_step: called with the name of each Step (machine.py) but RUN, and of each step of recovery ("RECOVER_…"),
         right before it; may be called from a background thread. For tests that kill the process at an exact place. An
         exception that it raises counts as that step's failure.
@@ -67,33 +77,33 @@ class DualWrite:
         kafka: Mapping[str, Any],
         *,
         application: str,
+        pool_size: int = 64,
+        acquire_timeout: float = 30.0,
+        lease_timeout: float = 30.0,
         producer: str | None = None,
         participant: Callable[[Mapping[str, Any]], KafkaParticipant] | None = None,
-        recovery_timeout: float = 30.0,
         on_step: Callable[[str], None] | None = None,
     ) -> None:
         if not isinstance(engine, Engine):
             raise ConfigurationError(f"engine is a {type(engine).__name__}: pass sqlalchemy.create_engine(url)")
-        if not application:
-            raise ConfigurationError("application is empty: name this application, differently from every other")
-        transactional_id = validated_transactional_id(f"{application}-0")
-        config = {**_validated(kafka), "transactional.id": transactional_id}
+        settings = PoolSettings(application, pool_size, acquire_timeout, lease_timeout)
+        settings.check()
+        config = {**_validated(kafka), "transactional.id": slot_id(application, 0)}
         self._choice: ProducerChoice | None = None
         if participant is None:
             self._choice = ProducerChoice(config, producer)
-            make = self._choice.participant
+            self._make = self._choice.participant
         elif producer is None:
-            make = functools.partial(participant, config)
+            self._make = functools.partial(_made_by, participant, config)
         else:
             raise ConfigurationError(f"producer {producer!r} and a participant of your own: give one of the two")
-        self._application = application
+        self._settings = settings
         self._engine = engine
         self._store = SqlDecisionStore(engine)
         self._observe = on_step or _ignore
-        self._recovery_timeout = recovery_timeout
+        self._counters = Counters()
         self._pid = os.getpid()
-        owner = f"{socket.gethostname()}:{self._pid}"[:255]
-        self._slot = Slot(transactional_id, self._store, make, owner, self._observe)
+        self._pool = self._new_pool()
 
     @property
     def producer(self) -> str | None:
@@ -104,14 +114,14 @@ class DualWrite:
     @property
     def counters(self) -> Counters:
         """What was done so far; the object stays the same and goes on counting."""
-        return self._slot.counters
+        return self._counters
 
     def transaction(self) -> Transaction:
         """A unit of work, for ``with dw.transaction() as tx``. Entering it recovers first, where that is needed.
 
-        Entering raises KafkaUnavailableError if Kafka cannot be reached for that, FencedError if another process has
-        taken over, DatabaseNotReadyError before ``dualwrite db upgrade``, InvalidTransactionStateError if this thread
-        is inside a unit of work already. Leaving raises what kept the unit from being committed, after it was rolled
+        Entering raises NoFreeSlotError if every slot is in use, KafkaUnavailableError if Kafka cannot be reached,
+        DatabaseNotReadyError before ``dualwrite db upgrade``, InvalidTransactionStateError if this thread is inside a
+        unit of work already. Leaving raises what kept the unit from being committed, after it was rolled
         back on both sides; or InDoubtError, and then it must not be run again.
         """
         return Transaction(self._enter, self._leave)
@@ -139,38 +149,35 @@ class DualWrite:
 
         return unit_of_work
 
-    def recover(self) -> Outcome:
+    def recover(self) -> dict[str, Outcome]:
         """Complete or abort now what a predecessor left, as the first unit of work would do.
 
-        Returns what was found open and what became of it. Raises as entering ``transaction()`` does.
+        Returns what was found open, and what became of it, by transactional id. Raises as entering ``transaction()``
+        does.
         """
-        self._check_process()
-        self._slot.require_unused_here()
+        self._require_outside()
         try:
-            self._slot.acquire()
-            return self._slot.make_ready(self._recovery_timeout)
+            slot = self._pool.acquire()
+            return {} if slot.is_warm else {slot.transactional_id: slot.recover()}
         finally:
-            self._slot.release_if_used_here()
+            self._pool.release_used_here()
 
-    def pending(self) -> bool:
-        """True while the Kafka side of an earlier unit of work is being finished in the background."""
-        return self._slot.pending
+    def pending(self) -> int:
+        """How many earlier units of work are being finished in the background: their Kafka side, as decided."""
+        return self._pool.pending
 
     def close(self, timeout: float = 10.0) -> None:
-        """Wait for the unit of work of another thread, and up to ``timeout`` seconds for ``pending()``; release all.
+        """Wait for the units of work of other threads, and up to ``timeout`` seconds for ``pending()``; release all.
 
-        What is still pending is finished by the next start under this application name. Closing twice does nothing.
+        The slots are given back. What is still pending is finished by another process, or by the next start, under this
+        application name. Closing twice does nothing.
 
         :raises InvalidTransactionStateError: inside a unit of work.
         """
         if os.getpid() != self._pid:
             return  # a forked child: the sockets and threads are its parent's
-        self._slot.require_unused_here()
-        try:
-            self._slot.acquire()
-            self._slot.close(timeout)
-        finally:
-            self._slot.release_if_used_here()
+        self._require_outside()
+        self._pool.close(timeout)
 
     def __enter__(self) -> "DualWrite":
         return self
@@ -181,18 +188,17 @@ class DualWrite:
         self.close()
 
     def _enter(self) -> BlockingDriver:
-        self._check_process()
-        self._slot.require_unused_here()
+        self._require_outside()
         try:
-            self._slot.acquire()
-            self._slot.make_ready(self._recovery_timeout)
-            driver = BlockingDriver(self._engine, self._store, self._slot, self._observe)
-            self.counters.units += 1
+            slot = self._pool.acquire()
+            slot.recover()
+            driver = BlockingDriver(self._engine, self._store, slot, self._observe)
+            self._counters.add("units")
             driver.begin()
             if driver.machine.result is not None:
                 self._report(driver, None)
         except BaseException:
-            self._slot.release_if_used_here()
+            self._pool.release_used_here()
             raise
         return driver
 
@@ -207,25 +213,37 @@ class DualWrite:
             driver.finish(error)
             self._report(driver, error)
         finally:
-            self._slot.release()
+            self._pool.release(driver.slot)
+
+    def _new_pool(self) -> Pool:
+        leases = SqlLeases(self._engine, self._store)
+        return Pool(self._settings, self._store, leases, self._make, new_owner(), self._counters, self._observe)
+
+    def _require_outside(self) -> None:
+        """Refuse a thread that is inside a unit of work: waiting for itself might never end."""
+        self._check_process()
+        if self._pool.is_used_here:
+            raise InvalidTransactionStateError(
+                "a unit of work is open in this thread already: use its tx, or end it before the next one"
+            )
 
     def _report(self, driver: BlockingDriver, error: BaseException | None) -> None:
         """Count the unit of work, and raise what its caller must know unless that is ``error``, on its way already."""
         machine = driver.machine
         if machine.result is Result.SUCCEEDED:
-            self.counters.committed += 1
+            self._counters.add("committed")
         elif machine.result is Result.ROLLED_BACK:
-            self.counters.rolled_back += 1
+            self._counters.add("rolled_back")
         else:
-            self.counters.in_doubt += 1
+            self._counters.add("in_doubt")
         if driver.interrupt is not None and driver.interrupt is not error:
             raise driver.interrupt
         if error is not None or machine.result is Result.SUCCEEDED:
             return
         if machine.result is Result.IN_DOUBT:
             raise InDoubtError(
-                f"a unit of work of application {self._application!r} is in both or in neither, and it is not known "
-                f"which: the COMMIT failed ({machine.error}), and the database could not be asked. Do not run it "
+                f"a unit of work of application {self._settings.application!r} is in both or in neither, and it is not "
+                f"known which: the COMMIT failed ({machine.error}), and the database could not be asked. Do not run it "
                 "again before recovery: it ends both sides alike"
             ) from machine.error
         assert machine.error is not None
@@ -246,6 +264,13 @@ def _validated(kafka: Mapping[str, Any]) -> Mapping[str, Any]:
     for key in sorted(OWNED_SETTINGS.intersection(kafka)):
         raise ConfigurationError(f'kafka: "{key}" is set by DualWrite itself: remove it')
     return kafka
+
+
+def _made_by(
+    participant: Callable[[Mapping[str, Any]], KafkaParticipant], config: Mapping[str, Any], transactional_id: str
+) -> KafkaParticipant:
+    """The user's own participant of ``transactional_id``."""
+    return participant({**config, "transactional.id": transactional_id})
 
 
 def _ignore(step: str) -> None:

@@ -49,11 +49,11 @@ def kafka() -> FakeKafka:
 
 @pytest.fixture
 def make_dual_write(sqlite_engine: Engine, kafka: FakeKafka) -> Iterator[Callable[..., DualWrite]]:
-    """Makes DualWrites over the fake Kafka, and closes them."""
+    """Makes DualWrites over the fake Kafka, which knows one transactional id, and closes them."""
     made: list[DualWrite] = []
 
     def make(engine: Engine = sqlite_engine, application: str = "orders", **options: Any) -> DualWrite:
-        options.setdefault("participant", kafka.participant)
+        options = {"participant": kafka.participant, "pool_size": 1, **options}
         dual_write = DualWrite(engine, CONFIG, application=application, **options)
         made.append(dual_write)
         return dual_write

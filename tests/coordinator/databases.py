@@ -1,10 +1,18 @@
 """A table of the user's, beside the state table."""
 
+import time
+from datetime import datetime, timezone
 from typing import Any
 
-from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_engine, select
+from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_engine, select, update
 
 from dualwrite.cli.db import upgrade
+from dualwrite.coordinator.database import SqlDecisionStore
+from dualwrite.coordinator.leases import SqlLeases
+from dualwrite.coordinator.leasing import Candidate, SlotRow, Standing
+from dualwrite.coordinator.participants import Lease
+from dualwrite.coordinator.tables import kafka_transaction_state
+from dualwrite.errors import DatabaseBusyError
 
 user_metadata = MetaData()
 events = Table(
@@ -26,3 +34,41 @@ def ready_engine(url: str, **options: Any) -> Engine:
 def stored_values(engine: Engine) -> list[str]:
     with engine.connect() as connection:
         return list(connection.scalars(select(events.c.value).order_by(events.c.id)))
+
+
+class TakingStore(SqlDecisionStore):
+    """A store that takes leases over whoever holds them, as if every owner were known to be dead.
+
+    :param patience: seconds to go on trying while the row is locked or changes.
+    """
+
+    def __init__(self, engine: Engine, lock_timeout: float = 30.0, patience: float = 20.0) -> None:
+        super().__init__(engine, lock_timeout)
+        self.leases = SqlLeases(engine, self)
+        self._patience = patience
+
+    def take_over(self, transactional_id: str, owner: str) -> Lease:
+        application, _, number = transactional_id.rpartition("-")
+        deadline = time.monotonic() + self._patience
+        while True:
+            rows = [row for row in self.leases.rows(application) if row.transactional_id == transactional_id]
+            row = rows[0] if rows else SlotRow(transactional_id, int(number))
+            taken = self.leases.take([Candidate(row, Standing.DEAD)], owner, 30.0, most=1)
+            if taken:
+                return taken[0]
+            if time.monotonic() > deadline:
+                raise DatabaseBusyError("the row is locked")
+            time.sleep(0.005)
+
+
+def expire_leases(engine: Engine) -> None:
+    """Every lease has run out: its owners are paused, or on a machine that is gone."""
+    with engine.begin() as connection:
+        past = datetime(2000, 1, 1, tzinfo=timezone.utc)
+        connection.execute(update(kafka_transaction_state).values(lease_expires_at=past))
+
+
+def slot_rows(engine: Engine) -> dict[str, Any]:
+    """The rows of the state table by transactional id."""
+    with engine.connect() as connection:
+        return {row.transactional_id: row for row in connection.execute(select(kafka_transaction_state))}

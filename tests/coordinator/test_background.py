@@ -125,3 +125,11 @@ def test_a_wait_that_is_too_short_says_so() -> None:
     assert not background.wait(0.01)
     go_on.set()
     assert background.wait(LONG)
+
+
+def test_whoever_waits_is_told_when_nothing_is_left_to_do() -> None:
+    told = threading.Event()
+    act, _ = failing(2, KafkaUnavailableError("down"))
+    background = Background(act, "orders-0", lambda: told.set() if not background.running else None, 0.001)
+    background.start()
+    assert told.wait(LONG)

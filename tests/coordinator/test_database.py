@@ -17,7 +17,7 @@ from dualwrite.coordinator.participants import Lease
 from dualwrite.coordinator.tables import kafka_transaction_state as table
 from dualwrite.errors import ConfigurationError, DatabaseBusyError, DatabaseNotReadyError, FencedError
 from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity, TopicPartition
-from tests.coordinator.databases import events, ready_engine, stored_values
+from tests.coordinator.databases import TakingStore, events, ready_engine, stored_values
 
 ID = "orders-0"
 PRODUCER = ProducerIdentity(42, 7)
@@ -28,20 +28,20 @@ LONGEST = PreparedTxnState(
 
 
 @pytest.fixture
-def store(engine: Engine) -> SqlDecisionStore:
-    return SqlDecisionStore(engine)
+def store(engine: Engine) -> TakingStore:
+    return TakingStore(engine)
 
 
 @pytest.fixture
-def impatient(database_url: str, engine: Engine) -> Iterator[SqlDecisionStore]:
+def impatient(database_url: str, engine: Engine) -> Iterator[TakingStore]:
     """A second process that does not wait long for locks."""
     options: dict[str, Any] = {"connect_args": {"timeout": 0}} if engine.dialect.name == "sqlite" else {}
     other = create_engine(database_url, **options)
-    yield SqlDecisionStore(other, lock_timeout=0.05)
+    yield TakingStore(other, lock_timeout=0.05, patience=0)
     other.dispose()
 
 
-def store_committed(engine: Engine, store: SqlDecisionStore, lease: Lease, state: PreparedTxnState) -> None:
+def store_committed(engine: Engine, store: TakingStore, lease: Lease, state: PreparedTxnState) -> None:
     with engine.begin() as connection:
         store.store(connection, lease, state)
 
@@ -51,21 +51,15 @@ def read_row(engine: Engine) -> Any:
         return connection.execute(select(table)).one()
 
 
-def test_the_first_to_take_over_makes_the_row(engine: Engine, store: SqlDecisionStore) -> None:
+def test_the_first_to_take_over_makes_the_row(engine: Engine, store: TakingStore) -> None:
     assert store.take_over(ID, "me") == Lease(ID, 1)
     row = read_row(engine)
-    assert (row.prepared_txn_state, row.anchor, row.owner, row.outcome, row.lease_expires_at) == (
-        "",
-        None,
-        "me",
-        None,
-        None,
-    )
+    assert (row.prepared_txn_state, row.anchor, row.owner, row.outcome) == ("", None, "me", None)
     with store.locked(Lease(ID, 1)) as held:
         assert held.state == PreparedTxnState()
 
 
-def test_each_take_over_raises_the_token_and_keeps_the_state(engine: Engine, store: SqlDecisionStore) -> None:
+def test_each_take_over_raises_the_token_and_keeps_the_state(engine: Engine, store: TakingStore) -> None:
     store_committed(engine, store, store.take_over(ID, "a"), STATE)
     lease = store.take_over(ID, "b")
     assert lease == Lease(ID, 2)
@@ -74,7 +68,7 @@ def test_each_take_over_raises_the_token_and_keeps_the_state(engine: Engine, sto
         assert held.state == STATE
 
 
-def test_other_transactional_ids_are_left_alone(engine: Engine, store: SqlDecisionStore) -> None:
+def test_other_transactional_ids_are_left_alone(engine: Engine, store: TakingStore) -> None:
     lease, other = store.take_over(ID, "a"), store.take_over("other-0", "a")
     store_committed(engine, store, lease, STATE)
     with store.locked(other) as held:
@@ -85,7 +79,7 @@ def test_other_transactional_ids_are_left_alone(engine: Engine, store: SqlDecisi
 
 
 @pytest.mark.parametrize("state", [STATE, LONGEST, PreparedTxnState(PRODUCER), PreparedTxnState()])
-def test_a_state_comes_back_as_it_was_stored(engine: Engine, store: SqlDecisionStore, state: PreparedTxnState) -> None:
+def test_a_state_comes_back_as_it_was_stored(engine: Engine, store: TakingStore, state: PreparedTxnState) -> None:
     lease = store.take_over(ID, "a")
     store_committed(engine, store, lease, LONGEST)
     store_committed(engine, store, lease, state)
@@ -93,13 +87,13 @@ def test_a_state_comes_back_as_it_was_stored(engine: Engine, store: SqlDecisionS
         assert held.state == state
 
 
-def test_the_row_shows_the_kips_own_string(engine: Engine, store: SqlDecisionStore) -> None:
+def test_the_row_shows_the_kips_own_string(engine: Engine, store: TakingStore) -> None:
     store_committed(engine, store, store.take_over(ID, "a"), STATE)
     row = read_row(engine)
     assert (row.prepared_txn_state, row.anchor) == ("42:7", "events:3:99")
 
 
-def test_a_state_rolled_back_was_never_stored(engine: Engine, store: SqlDecisionStore) -> None:
+def test_a_state_rolled_back_was_never_stored(engine: Engine, store: TakingStore) -> None:
     lease = store.take_over(ID, "a")
     with engine.connect() as connection:
         store.store(connection, lease, STATE)
@@ -108,7 +102,7 @@ def test_a_state_rolled_back_was_never_stored(engine: Engine, store: SqlDecision
         assert held.state == PreparedTxnState()
 
 
-def test_a_zombie_can_neither_store_nor_lock(engine: Engine, store: SqlDecisionStore) -> None:
+def test_a_zombie_can_neither_store_nor_lock(engine: Engine, store: TakingStore) -> None:
     zombie = store.take_over(ID, "zombie")
     store.take_over(ID, "successor")
     with engine.connect() as connection, pytest.raises(FencedError, match="another process has taken over 'orders-0'"):
@@ -117,7 +111,7 @@ def test_a_zombie_can_neither_store_nor_lock(engine: Engine, store: SqlDecisionS
         pytest.fail("the zombie got the lock")
 
 
-def test_a_row_that_somebody_deleted_fences(engine: Engine, store: SqlDecisionStore) -> None:
+def test_a_row_that_somebody_deleted_fences(engine: Engine, store: TakingStore) -> None:
     lease = store.take_over(ID, "a")
     with engine.begin() as connection:
         connection.execute(table.delete())
@@ -125,7 +119,7 @@ def test_a_row_that_somebody_deleted_fences(engine: Engine, store: SqlDecisionSt
         pytest.fail("there is no row to lock")
 
 
-def test_many_that_take_over_a_missing_row_at_once_all_get_their_turn(store: SqlDecisionStore) -> None:
+def test_many_that_take_over_a_missing_row_at_once_all_get_their_turn(store: TakingStore) -> None:
     together = threading.Barrier(8)
 
     def take_over(owner: int) -> int:
@@ -137,7 +131,7 @@ def test_many_that_take_over_a_missing_row_at_once_all_get_their_turn(store: Sql
 
 
 def test_while_the_row_is_held_nobody_takes_over_or_stores(
-    engine: Engine, store: SqlDecisionStore, impatient: SqlDecisionStore
+    engine: Engine, store: TakingStore, impatient: TakingStore
 ) -> None:
     lease = store.take_over(ID, "a")
     with store.locked(lease) as held:
@@ -150,7 +144,7 @@ def test_while_the_row_is_held_nobody_takes_over_or_stores(
 
 
 def test_take_over_waits_for_a_zombies_transaction_and_sees_what_it_committed(
-    engine: Engine, store: SqlDecisionStore, impatient: SqlDecisionStore
+    engine: Engine, store: TakingStore, impatient: TakingStore
 ) -> None:
     zombie = store.take_over(ID, "zombie")
     with engine.connect() as connection:
@@ -170,7 +164,7 @@ def test_take_over_waits_for_a_zombies_transaction_and_sees_what_it_committed(
 
 
 def test_a_zombie_whose_transaction_began_before_the_take_over_is_fenced(
-    engine: Engine, database_url: str, store: SqlDecisionStore
+    engine: Engine, database_url: str, store: TakingStore
 ) -> None:
     zombie = store.take_over(ID, "zombie")
     with engine.connect() as connection:
@@ -180,7 +174,7 @@ def test_a_zombie_whose_transaction_began_before_the_take_over_is_fenced(
             store.store(connection, zombie, STATE)
 
 
-def test_verify_notices_that_the_lock_was_lost_and_taken(engine: Engine, store: SqlDecisionStore) -> None:
+def test_verify_notices_that_the_lock_was_lost_and_taken(engine: Engine, store: TakingStore) -> None:
     lease = store.take_over(ID, "a")
     with store.locked(lease) as held:
         held._connection.connection.commit()  # behind SQLAlchemy's back, as a lost connection would
@@ -189,14 +183,14 @@ def test_verify_notices_that_the_lock_was_lost_and_taken(engine: Engine, store: 
             held.verify()
 
 
-def test_an_error_inside_the_lock_releases_it(store: SqlDecisionStore, impatient: SqlDecisionStore) -> None:
+def test_an_error_inside_the_lock_releases_it(store: TakingStore, impatient: TakingStore) -> None:
     lease = store.take_over(ID, "a")
     with pytest.raises(ValueError, match="inside"), store.locked(lease):
         raise ValueError("inside")
     assert impatient.take_over(ID, "b").fencing_token == 2
 
 
-def test_holding_the_lock_decides_nothing(engine: Engine, store: SqlDecisionStore) -> None:
+def test_holding_the_lock_decides_nothing(engine: Engine, store: TakingStore) -> None:
     lease = store.take_over(ID, "a")
     before = read_row(engine)
     with store.locked(lease) as held:
@@ -210,7 +204,7 @@ def test_holding_the_lock_decides_nothing(engine: Engine, store: SqlDecisionStor
 def test_a_missing_table_says_what_to_run(database_url: str) -> None:
     engine = create_engine(database_url)
     with pytest.raises(DatabaseNotReadyError, match="dualwrite db upgrade --db"):
-        SqlDecisionStore(engine).take_over(ID, "a")
+        TakingStore(engine).take_over(ID, "a")
     engine.dispose()
 
 
@@ -219,7 +213,7 @@ def test_a_table_of_another_version_says_what_to_run(database_url: str) -> None:
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE kafka_transaction_state (transactional_id VARCHAR(255) PRIMARY KEY)"))
     with pytest.raises(DatabaseNotReadyError) as raised:
-        SqlDecisionStore(engine).take_over(ID, "a")
+        TakingStore(engine).take_over(ID, "a")
     assert "\n" not in str(raised.value)
     engine.dispose()
 
@@ -228,7 +222,7 @@ def test_a_table_of_another_version_says_what_to_run(database_url: str) -> None:
 def test_the_error_does_not_print_the_password(postgresql_url: str) -> None:
     engine = create_engine(postgresql_url.replace("dualwrite@", "dualwrite:hunter2@"))
     with pytest.raises(DatabaseNotReadyError) as raised:
-        SqlDecisionStore(engine).take_over(ID, "a")
+        TakingStore(engine).take_over(ID, "a")
     assert "hunter2" not in str(raised.value)
     engine.dispose()
 
@@ -236,7 +230,7 @@ def test_the_error_does_not_print_the_password(postgresql_url: str) -> None:
 def test_an_unreachable_database_keeps_its_own_error(tmp_path: Path) -> None:
     engine = create_engine(f"sqlite:///{tmp_path / 'missing' / 'app.db'}")
     with pytest.raises(OperationalError, match="unable to open"):
-        SqlDecisionStore(engine).take_over(ID, "a")
+        TakingStore(engine).take_over(ID, "a")
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:"])
@@ -276,7 +270,7 @@ def test_a_sqlite_driver_whose_commit_does_nothing_is_refused(sqlite_url: str) -
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE", "AUTOCOMMIT"])
 def test_the_stores_own_transactions_do_not_depend_on_the_engines_isolation(postgresql_url: str, level: Any) -> None:
     engine = ready_engine(postgresql_url, isolation_level=level)
-    store = SqlDecisionStore(engine, lock_timeout=0.05)
+    store = TakingStore(engine, lock_timeout=0.05, patience=0)
     lease = store.take_over(ID, "a")
     with store.locked(lease), pytest.raises(DatabaseBusyError):
         store.take_over(ID, "b")
@@ -321,11 +315,11 @@ def test_sqlites_write_lock_is_really_held_however_the_engine_begins(
 ) -> None:
     upgrade(sqlite_url)
     engine, other = make(sqlite_url), create_engine(sqlite_url, connect_args={"timeout": 0})
-    store = SqlDecisionStore(engine)
+    store = TakingStore(engine)
     lease = store.take_over(ID, "a")
     with store.locked(lease), pytest.raises(DatabaseBusyError):
-        SqlDecisionStore(other).take_over(ID, "b")
-    assert SqlDecisionStore(other).take_over(ID, "b").fencing_token == 2
+        TakingStore(other, patience=0).take_over(ID, "b")
+    assert TakingStore(other, patience=0).take_over(ID, "b").fencing_token == 2
     engine.dispose()
     other.dispose()
 
@@ -356,7 +350,7 @@ def test_without_begin_writing_a_savepoint_would_commit_on_sqlite(sqlite_engine:
 
 
 def test_a_unit_that_reads_before_it_writes_waits_for_its_turn_on_sqlite(sqlite_engine: Engine) -> None:
-    store = SqlDecisionStore(sqlite_engine)
+    store = TakingStore(sqlite_engine)
     lease = store.take_over(ID, "a")
 
     def read_then_write(value: str) -> None:
@@ -371,7 +365,7 @@ def test_a_unit_that_reads_before_it_writes_waits_for_its_turn_on_sqlite(sqlite_
     assert len(stored_values(sqlite_engine)) == 20
 
 
-def test_discard_ends_the_transaction_even_after_a_failed_commit(engine: Engine, store: SqlDecisionStore) -> None:
+def test_discard_ends_the_transaction_even_after_a_failed_commit(engine: Engine, store: TakingStore) -> None:
     lease = store.take_over(ID, "a")
     plain = engine.dialect.do_commit
 
@@ -400,7 +394,7 @@ def test_discard_does_nothing_on_a_closed_connection(engine: Engine) -> None:
 @pytest.mark.postgresql
 def test_a_connection_killed_by_the_server_is_noticed_by_verify(postgresql_url: str) -> None:
     engine = ready_engine(postgresql_url)
-    store = SqlDecisionStore(engine)
+    store = TakingStore(engine)
     lease = store.take_over(ID, "a")
 
     def lose_the_connection() -> None:
@@ -420,7 +414,7 @@ def test_a_connection_killed_by_the_server_is_noticed_by_verify(postgresql_url: 
 @pytest.mark.parametrize(("given", "committed_with"), [("off", "on"), ("local", "local"), ("on", "on")])
 def test_a_decision_is_never_committed_asynchronously(postgresql_url: str, given: str, committed_with: str) -> None:
     engine = ready_engine(postgresql_url, connect_args={"options": f"-c synchronous_commit={given}"})
-    store = SqlDecisionStore(engine)
+    store = TakingStore(engine)
     lease = store.take_over(ID, "a")
     with engine.begin() as connection:
         assert connection.scalar(text("SHOW synchronous_commit")) == given
@@ -434,7 +428,7 @@ def test_a_decision_is_never_committed_asynchronously(postgresql_url: str, given
 @pytest.mark.postgresql
 def test_a_failed_statement_of_the_users_keeps_the_state_from_being_stored(postgresql_url: str) -> None:
     engine = ready_engine(postgresql_url)
-    store = SqlDecisionStore(engine)
+    store = TakingStore(engine)
     lease = store.take_over(ID, "a")
     with engine.connect() as connection:
         connection.begin()
@@ -445,7 +439,7 @@ def test_a_failed_statement_of_the_users_keeps_the_state_from_being_stored(postg
     engine.dispose()
 
 
-def test_storing_clears_an_acknowledged_outcome(engine: Engine, store: SqlDecisionStore) -> None:
+def test_storing_clears_an_acknowledged_outcome(engine: Engine, store: TakingStore) -> None:
     lease = store.take_over(ID, "a")
     with engine.begin() as connection:
         connection.execute(update(table).values(outcome="heuristic-abort"))

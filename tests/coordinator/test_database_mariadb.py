@@ -9,14 +9,14 @@ from sqlalchemy import Engine, create_engine, event, insert, select, text
 from sqlalchemy.exc import OperationalError
 
 from dualwrite.cli.db import upgrade
-from dualwrite.coordinator.database import SqlDecisionStore, begin_unit, begin_writing, require_unit
+from dualwrite.coordinator.database import begin_unit, begin_writing, require_unit
 from dualwrite.coordinator.databases.base import Trouble
 from dualwrite.coordinator.databases.mysql import Mysql
 from dualwrite.coordinator.participants import Lease
 from dualwrite.coordinator.tables import kafka_transaction_state as table
 from dualwrite.errors import ConfigurationError, DatabaseBusyError, DatabaseNotReadyError, InvalidTransactionStateError
 from dualwrite.ids import PreparedTxnState, ProducerIdentity
-from tests.coordinator.databases import events, ready_engine, stored_values
+from tests.coordinator.databases import TakingStore, events, ready_engine, stored_values
 
 pytestmark = pytest.mark.mariadb
 
@@ -33,8 +33,8 @@ def engine(mariadb_url: str) -> Iterator[Engine]:
 
 
 @pytest.fixture
-def store(engine: Engine) -> SqlDecisionStore:
-    return SqlDecisionStore(engine)
+def store(engine: Engine) -> TakingStore:
+    return TakingStore(engine)
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def set_global(engine: Engine) -> Iterator[Any]:
         change(name, value)
 
 
-def test_ids_that_differ_in_case_or_accent_are_two(store: SqlDecisionStore) -> None:
+def test_ids_that_differ_in_case_or_accent_are_two(store: TakingStore) -> None:
     ids = ["orders-0", "Orders-0", "órders-0"]
     assert [store.take_over(name, "a") for name in ids] == [Lease(name, 1) for name in ids]
 
@@ -61,7 +61,7 @@ def test_ids_that_differ_in_case_or_accent_are_two(store: SqlDecisionStore) -> N
 def test_both_of_sqlalchemys_names_work(mariadb_url: str, scheme: str) -> None:
     url = mariadb_url.replace("mysql+pymysql", scheme)
     engine = ready_engine(url)
-    store = SqlDecisionStore(engine)
+    store = TakingStore(engine)
     lease = store.take_over(ID, "a")
     with engine.begin() as connection:
         store.store(connection, lease, STATE)
@@ -73,7 +73,7 @@ def test_both_of_sqlalchemys_names_work(mariadb_url: str, scheme: str) -> None:
 def test_mysqlclient_works_where_it_is_installed(mariadb_url: str) -> None:
     pytest.importorskip("MySQLdb")
     engine = ready_engine(mariadb_url.replace("pymysql", "mysqldb"))
-    store = SqlDecisionStore(engine, lock_timeout=0)
+    store = TakingStore(engine, lock_timeout=0, patience=0)
     lease = store.take_over(ID, "a")
     with engine.connect() as connection:
         connection.begin()
@@ -97,7 +97,7 @@ def test_mysqlclient_works_where_it_is_installed(mariadb_url: str) -> None:
 def test_the_sessions_own_timeouts_come_back(engine: Engine) -> None:
     event.listen(engine, "connect", lambda driver, _: driver.query("SET innodb_lock_wait_timeout = 7"))
     engine.dispose()  # the connections from before the listener
-    store = SqlDecisionStore(engine, lock_timeout=3)
+    store = TakingStore(engine, lock_timeout=3)
     with store.locked(store.take_over(ID, "a")) as held:
         assert held._connection.execute(text(TIMEOUTS)).one() == (3, 3, 300)
     with engine.connect() as connection:
@@ -107,7 +107,7 @@ def test_the_sessions_own_timeouts_come_back(engine: Engine) -> None:
 
 
 def test_a_table_that_somebody_changes_is_waited_for_no_longer_than_a_row(engine: Engine) -> None:
-    store = SqlDecisionStore(engine, lock_timeout=0)
+    store = TakingStore(engine, lock_timeout=0, patience=0)
     with engine.connect() as connection:
         connection.execute(text(f"LOCK TABLES {table.name} READ"))
         with pytest.raises(DatabaseBusyError):
@@ -115,7 +115,7 @@ def test_a_table_that_somebody_changes_is_waited_for_no_longer_than_a_row(engine
         connection.execute(text("UNLOCK TABLES"))
 
 
-def test_what_is_read_under_the_lock_was_put_on_the_disk_before(engine: Engine, store: SqlDecisionStore) -> None:
+def test_what_is_read_under_the_lock_was_put_on_the_disk_before(engine: Engine, store: TakingStore) -> None:
     """InnoDB shows a commit before its log is written; a later commit writes the log up to itself."""
     lease = store.take_over(ID, "a")
     seen: list[str] = []
@@ -132,12 +132,12 @@ def test_a_state_table_without_transactions_is_refused(mariadb_url: str) -> None
     with engine.begin() as connection:
         connection.execute(text(f"ALTER TABLE {table.name} ENGINE = Aria"))
     with pytest.raises(ConfigurationError, match="Aria, which has no transactions: ALTER TABLE"):
-        SqlDecisionStore(engine).take_over(ID, "a")
+        TakingStore(engine).take_over(ID, "a")
     engine.dispose()
 
 
 def test_no_warning_is_written_where_every_commit_is_durable(
-    store: SqlDecisionStore, caplog: pytest.LogCaptureFixture
+    store: TakingStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.take_over(ID, "a")
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
@@ -148,7 +148,7 @@ def test_commits_that_a_crash_can_undo_are_warned_of_once(
     engine: Engine, set_global: Any, caplog: pytest.LogCaptureFixture, value: int
 ) -> None:
     set_global("innodb_flush_log_at_trx_commit", value)
-    store = SqlDecisionStore(engine)
+    store = TakingStore(engine)
     for owner in ("a", "b"):
         store.take_over(ID, owner)
     warned = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
@@ -157,7 +157,7 @@ def test_commits_that_a_crash_can_undo_are_warned_of_once(
 
 
 def test_a_binary_log_that_is_not_synced_is_warned_of(
-    store: SqlDecisionStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    store: TakingStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {"innodb_flush_log_at_trx_commit": "1", "log_bin": "ON", "sync_binlog": "0"}
     monkeypatch.setattr("dualwrite.coordinator.databases.mysql._settings", lambda connection: settings)
@@ -188,7 +188,7 @@ ENDS = [
 
 @pytest.mark.parametrize("statement", ENDS)
 def test_a_statement_that_ends_the_transaction_is_noticed_though_another_has_begun(
-    engine: Engine, store: SqlDecisionStore, statement: str
+    engine: Engine, store: TakingStore, statement: str
 ) -> None:
     lease = store.take_over(ID, "a")
     with engine.connect() as connection:
@@ -207,7 +207,7 @@ HARMLESS = ["CREATE TEMPORARY TABLE other (id INTEGER)", "SAVEPOINT other", "SEL
 
 @pytest.mark.parametrize("statement", HARMLESS)
 def test_a_statement_that_does_not_end_the_transaction_is_fine(
-    engine: Engine, store: SqlDecisionStore, statement: str
+    engine: Engine, store: TakingStore, statement: str
 ) -> None:
     lease = store.take_over(ID, "a")
     with engine.connect() as connection:
@@ -223,7 +223,7 @@ def test_a_statement_that_does_not_end_the_transaction_is_fine(
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
 def test_the_users_isolation_level_stays_and_the_stores_own_does_not_depend_on_it(mariadb_url: str, level: Any) -> None:
     engine = ready_engine(mariadb_url, isolation_level=level)
-    store = SqlDecisionStore(engine, lock_timeout=0)
+    store = TakingStore(engine, lock_timeout=0, patience=0)
     lease = store.take_over(ID, "a")
     with store.locked(lease) as held:
         assert held._connection.get_isolation_level() == "READ COMMITTED"
@@ -259,13 +259,13 @@ def test_errors_are_told_apart_by_number(engine: Engine, statement: str, trouble
 def test_a_url_without_a_database_is_one_clear_line(mariadb_server: str) -> None:
     engine = create_engine(mariadb_server)
     with pytest.raises((DatabaseNotReadyError, OperationalError), match="No database selected"):
-        SqlDecisionStore(engine).take_over(ID, "a")
+        TakingStore(engine).take_over(ID, "a")
     engine.dispose()
 
 
 def test_a_connection_that_the_server_closed_while_it_was_idle_is_replaced_by_pre_ping(mariadb_url: str) -> None:
     engine = ready_engine(mariadb_url, pool_pre_ping=True)
-    store = SqlDecisionStore(engine)
+    store = TakingStore(engine)
     store.take_over(ID, "a")
     killer = create_engine(mariadb_url)
     with killer.connect() as connection:

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, create_engine, delete, event, insert
 
-from dualwrite.coordinator import recovery, slots
+from dualwrite.coordinator import pool, recovery, slots
 from dualwrite.coordinator.tables import kafka_transaction_state
 from dualwrite.coordinator.unit_of_work import DualWrite
 from dualwrite.errors import DualWriteError, InDoubtError
 from dualwrite.ids import OngoingTransaction, PreparedTxnState
-from tests.coordinator.databases import CONFIG, events, ready_engine, stored_values
+from tests.coordinator.databases import CONFIG, events, expire_leases, ready_engine, stored_values
 from tests.coordinator.fakes import Crash, FakeKafka, Fault
 from tests.exploring import Chooser, every_run
 
@@ -33,8 +33,11 @@ class NoBackground:
     running = closed = False
     last_error = None
 
-    def __init__(self, act: Callable[[], object], name: str) -> None:
+    def __init__(self, act: Callable[[], object], name: str, when_idle: Callable[[], None]) -> None:
         """Take what Background takes."""
+
+    def hurry(self) -> None:
+        """There is nothing to hurry."""
 
     def start(self) -> None:
         """The next use does it."""
@@ -44,6 +47,19 @@ class NoBackground:
 
     def close(self, timeout: float) -> bool:
         return True
+
+
+class NoHeartbeat:
+    """Instead of the thread that renews leases."""
+
+    def __init__(self, beat: Callable[[], None], interval: float, name: str) -> None:
+        """Take what Heartbeat takes."""
+
+    def start(self) -> None:
+        """No lease runs out here."""
+
+    def stop(self, timeout: float) -> None:
+        """There is nothing to stop."""
 
 
 class World:
@@ -102,11 +118,14 @@ def engine(sqlite_url: str, tmp_path: Path) -> Iterator[Engine]:
 @pytest.fixture(autouse=True)
 def _foreground(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots, "Background", NoBackground)
+    monkeypatch.setattr(pool, "Heartbeat", NoHeartbeat)
 
 
 def start(world: World) -> DualWrite:
-    world.dead = False
-    return DualWrite(world.engine, CONFIG, application="a", participant=world.kafka.participant, on_step=world.observe)
+    world.dead = world.committing = False
+    expire_leases(world.engine)
+    options: Any = {"application": "a", "pool_size": 1, "participant": world.kafka.participant}
+    return DualWrite(world.engine, CONFIG, on_step=world.observe, **options)
 
 
 def run_unit(dual_write: DualWrite, value: str) -> str:
@@ -160,9 +179,9 @@ def search(engine: Engine, values: tuple[str, ...], faults: int) -> Counter[str]
         for value in values:
             ends[value] = run_unit(dual_write, value)
             if world.dead:
-                dual_write.close()
                 dual_write = start(world)
         world.chooser = None
+        world.committing = False
         dual_write.close()
         assert world.kafka.open_participants() == 0 or "killed" in ends.values(), "a participant is never closed"
         survivor = start(world)

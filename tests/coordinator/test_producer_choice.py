@@ -53,7 +53,7 @@ def choice(broker: ScriptedBroker, wanted: str | None = None, **settings: Any) -
 
 
 def made(chosen: ProducerChoice) -> type:
-    participant = chosen.participant()
+    participant = chosen.participant("app-0")
     participant.close()
     return type(participant)
 
@@ -111,7 +111,7 @@ def test_a_setting_that_only_librdkafka_knows_is_reason_enough_to_take_it(
 
 def test_a_setting_that_nobody_knows_is_refused_all_the_same(broker: ScriptedBroker) -> None:
     with pytest.raises(ConfigurationError, match="lingr"):
-        choice(broker, lingr=1).participant()
+        choice(broker, lingr=1).participant("app-0")
 
 
 def test_librdkafka_is_taken_without_a_question_if_it_is_asked_for(broker: ScriptedBroker) -> None:
@@ -132,7 +132,7 @@ def test_native_is_refused_on_a_cluster_without_tv2_before_anything_else_is_aske
     says(broker, version)
     chosen = choice(broker, "native")
     with pytest.raises(ConfigurationError, match=r'transaction.version is \d.*use producer="librdkafka"'):
-        chosen.participant()
+        chosen.participant("app-0")
     assert chosen.chosen is None
     assert {seen.api_key for seen in broker.seen} == {ApiKey.API_VERSIONS}
 
@@ -146,7 +146,7 @@ def test_while_nobody_answers_nothing_is_chosen(broker: ScriptedBroker, monkeypa
     monkeypatch.setattr(producers, "PROBE_TIMEOUT", 0.05)
     chosen = ProducerChoice({"bootstrap.servers": "127.0.0.1:1", "transactional.id": "app-0"})
     with pytest.raises(KafkaUnavailableError, match=r"127\.0\.0\.1:1"):
-        chosen.participant()
+        chosen.participant("app-0")
     assert chosen.chosen is None
 
 

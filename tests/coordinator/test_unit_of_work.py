@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError, InvalidRequestError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from dualwrite.coordinator.participants import Outcome
-from dualwrite.coordinator.slots import Slot
+from dualwrite.coordinator.pool import Pool
 from dualwrite.coordinator.tables import kafka_transaction_state
 from dualwrite.coordinator.transaction import Transaction
 from dualwrite.coordinator.unit_of_work import OWNED_SETTINGS, DualWrite
@@ -24,8 +24,9 @@ from dualwrite.errors import (
     InDoubtError,
     InvalidTransactionStateError,
     KafkaUnavailableError,
+    NoFreeSlotError,
 )
-from tests.coordinator.databases import CONFIG, events, ready_engine, stored_values
+from tests.coordinator.databases import CONFIG, events, expire_leases, ready_engine, stored_values
 from tests.coordinator.fakes import FakeKafka, Fault
 
 Make = Callable[..., DualWrite]
@@ -83,7 +84,7 @@ def fail_at(kafka: FakeKafka, request: str, fault: Fault = Fault.BEFORE, times: 
 
 def recovered(dual_write: DualWrite) -> bool:
     """Wait until the background is done."""
-    return dual_write._slot._background.wait(20)
+    return all(slot._background.wait(20) for slot in dual_write._pool._snapshot())
 
 
 def in_both(engine: Engine, kafka: FakeKafka, *values: str) -> bool:
@@ -395,17 +396,18 @@ def test_a_kafka_failure_after_the_commit_is_not_the_callers_error(
 def test_the_next_unit_waits_until_the_earlier_one_is_finished(
     make_dual_write: Make, sqlite_engine: Engine, kafka: FakeKafka
 ) -> None:
-    dual_write = make_dual_write(recovery_timeout=0.01)
+    dual_write = make_dual_write(acquire_timeout=0.01)
     write_unit(dual_write, "one")
     down = threading.Event()
     down.set()
     kafka.fault = lambda request: Fault.BEFORE if down.is_set() else Fault.NONE
     with pytest.raises(KafkaUnavailableError):
         write_unit(dual_write, "never")
-    assert dual_write.pending()
-    with pytest.raises(KafkaUnavailableError, match="an earlier unit of work of 'orders-0' is not finished") as raised:
+    assert dual_write.pending() == 1
+    with pytest.raises(NoFreeSlotError, match=r"orders-0 .* an earlier unit of work is not finished") as raised:
         write_unit(dual_write, "too early")
     assert raised.value.retriable
+    assert isinstance(raised.value.__cause__, KafkaUnavailableError)
     down.clear()
     assert recovered(dual_write)
     assert not dual_write.pending()
@@ -547,18 +549,18 @@ def test_an_interrupt_between_two_steps_leaves_the_unit_to_recovery(
     assert in_both(sqlite_engine, kafka, "one", "two")
 
 
-@pytest.mark.parametrize("call", ["transaction", "recover", "close"])
+@pytest.mark.parametrize("call", ["transaction", "recover"])
 def test_an_interrupt_right_after_the_slot_was_taken_gives_it_back(
     dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    plain = Slot.acquire
+    plain = Pool.acquire
 
-    def interrupted(self: Slot) -> None:
+    def interrupted(self: Pool) -> None:
         plain(self)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Slot, "acquire", interrupted)
+        patch.setattr(Pool, "acquire", interrupted)
         with pytest.raises(KeyboardInterrupt):
             write_unit(dual_write, "one") if call == "transaction" else getattr(dual_write, call)()
     write_unit(dual_write, "two")
@@ -676,24 +678,27 @@ def test_the_next_process_finishes_what_a_killed_one_left(
     with pytest.raises(SystemExit):
         write_unit(make_dual_write(on_step=killed), "one")
     assert kafka.committed == []
+    expire_leases(sqlite_engine)
     successor = make_dual_write()
-    assert successor.recover() is Outcome.COMMITTED
+    assert successor.recover() == {"orders-0": Outcome.COMMITTED}
     assert in_both(sqlite_engine, kafka, "one")
-    assert successor.recover() is Outcome.NOTHING
+    assert successor.recover() == {}
 
 
-def test_a_successor_fences_the_earlier_process_for_good(
+def test_a_process_whose_lease_ran_out_is_fenced_and_takes_nothing_back(
     make_dual_write: Make, sqlite_engine: Engine, kafka: FakeKafka
 ) -> None:
-    earlier, successor = make_dual_write(), make_dual_write()
+    earlier, successor = make_dual_write(acquire_timeout=0), make_dual_write()
     write_unit(earlier, "one")
+    expire_leases(sqlite_engine)
     write_unit(successor, "two")
-    with pytest.raises(FencedError):
+    with pytest.raises(FencedError) as raised:
         write_unit(earlier, "zombie")
+    assert raised.value.retriable
     for _ in range(3):
-        with pytest.raises(FencedError, match="give the applications different names"):
+        with pytest.raises(NoFreeSlotError, match=r"orders-0 by .*, whose lease has"):
             write_unit(earlier, "zombie")
-    with pytest.raises(FencedError):
+    with pytest.raises(NoFreeSlotError):
         earlier.recover()
     assert not earlier.pending()
     write_unit(successor, "three")
@@ -711,18 +716,20 @@ def test_a_take_over_in_the_middle_of_a_unit_leaves_both_sides_equal(
     outcomes: list[object] = []
 
     def observe(name: str) -> None:
+        if name == "BEGIN_DATABASE":
+            expire_leases(sqlite_engine)
         if name == step:
             try:
                 outcomes.append(successor.recover())
             except DatabaseBusyError as error:
                 outcomes.append(error)
 
-    earlier = make_dual_write(on_step=observe)
+    earlier = make_dual_write(on_step=observe, acquire_timeout=0)
     write_unit(earlier, "one")
     assert in_both(sqlite_engine, kafka, "one")
-    assert (outcomes == [Outcome.COMMITTED]) is (step == "COMMIT_KAFKA")
+    assert (outcomes == [{"orders-0": Outcome.COMMITTED}]) is (step == "COMMIT_KAFKA")
     write_unit(successor, "two")
-    with pytest.raises(FencedError):
+    with pytest.raises((FencedError, NoFreeSlotError)):
         write_unit(earlier, "zombie")
     assert in_both(sqlite_engine, kafka, "one", "two")
     impatient.dispose()
@@ -738,12 +745,13 @@ def test_a_take_over_before_the_state_is_stored_rolls_the_unit_back(
 
     def observe(name: str) -> None:
         if name == step:
+            expire_leases(engine)
             write_unit(successor, "successor's")
 
-    earlier = make_dual_write(engine, on_step=observe)
+    earlier = make_dual_write(engine, on_step=observe, acquire_timeout=0)
     with pytest.raises(FencedError):
         write_unit(earlier, "zombie's")
-    with pytest.raises(FencedError):
+    with pytest.raises(NoFreeSlotError):
         write_unit(earlier, "zombie's")
     write_unit(successor, "two")
     assert in_both(engine, kafka, "successor's", "two")
@@ -762,6 +770,8 @@ def test_a_take_over_waits_for_the_commit_of_the_unit_that_has_stored_its_state(
         waiting: list[Any] = []
 
         def observe(name: str) -> None:
+            if name == "BEGIN_DATABASE":
+                expire_leases(engine)
             if name == "COMMIT_DATABASE":
                 waiting.append(thread.submit(successor.recover))
 
@@ -804,16 +814,15 @@ def test_a_postgresql_connection_killed_around_commit_settles_the_unit_by_the_ro
     engine.dispose()
 
 
-def test_an_operator_who_fences_the_producer_in_kafka_closes_it(
+def test_an_operator_who_fences_the_producer_in_kafka_costs_the_unit_and_no_other(
     dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka
 ) -> None:
     write_unit(dual_write, "one")
     with pytest.raises(FencedError):
         # As kafka-transactions --forceTerminateTransaction does.
         run_unit(dual_write, writing("two"), lambda tx: kafka.init_producer_id(keep_prepared_txn=False))
-    with pytest.raises(FencedError):
-        write_unit(dual_write, "three")
-    assert in_both(sqlite_engine, kafka, "one")
+    write_unit(dual_write, "three")
+    assert in_both(sqlite_engine, kafka, "one", "three")
 
 
 def test_the_fencing_of_another_application_inside_a_unit_does_not_close_this_one(

@@ -22,6 +22,7 @@ PURE = (
     "wire",
     "broker.facts",
     "broker.core",
+    "coordinator.leasing",
     "coordinator.machine",
     "coordinator.verdict",
     "client.batches",

@@ -1,11 +1,11 @@
 """What the recipe asks of a kind of database, and what most of them answer."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from typing import Any
 
-from sqlalchemy import Connection, Update, bindparam, func, update
+from sqlalchemy import Connection, Row, Select, Update, bindparam, func, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.elements import ColumnElement
 
@@ -35,9 +35,20 @@ class Database:
     shows_commits_early = False
     """True if others see what a transaction committed before the disk has it."""
 
+    one_writer = False
+    """True if only one transaction can write at a time: all others wait for it, in no order."""
+
     def now(self) -> ColumnElement[Any]:
         """The database's clock."""
         return func.current_timestamp()
+
+    def from_now(self, seconds: float) -> ColumnElement[Any]:
+        """The moment ``seconds`` from now, by the database's clock, whenever its transaction began."""
+        raise NotImplementedError
+
+    def seconds_until(self, moment: ColumnElement[Any]) -> ColumnElement[Any]:
+        """Seconds from now until ``moment``, by the same clock; NULL for no moment."""
+        raise NotImplementedError
 
     def store(self) -> Update:
         """The one statement that a unit of work costs; its parameters are of_id, of_token, new_state and new_anchor."""
@@ -52,6 +63,10 @@ class Database:
                 outcome=None,
             )
         )
+
+    def lock_at_once(self, connection: Connection, rows: Select[Any]) -> Sequence[Row[Any]]:
+        """Lock and read ``rows`` but for those that others have locked; nothing waits."""
+        return connection.execute(rows.with_for_update(skip_locked=True)).all()
 
     def require_suitable(self, connection: Connection) -> None:
         """Look at the server's settings and the state table, once per engine; warn of what weakens the promise.

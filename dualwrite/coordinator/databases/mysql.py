@@ -15,11 +15,11 @@ What is of its own kind here:
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, func, text
+from sqlalchemy import Connection, Row, Select, func, literal, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.elements import ColumnElement
 
@@ -29,6 +29,8 @@ from dualwrite.errors import ConfigurationError, DatabaseBusyError, InvalidTrans
 
 _LOG = logging.getLogger("dualwrite")
 _NO_SUCH_SAVEPOINT = 1305
+_LOCKED = (1205, 3572)
+"""What NOWAIT says of a locked row, on MariaDB and on MySQL."""
 _TROUBLES = {
     1146: Trouble.NOT_READY,  # ER_NO_SUCH_TABLE
     1054: Trouble.NOT_READY,  # ER_BAD_FIELD_ERROR
@@ -59,6 +61,23 @@ class Mysql(Database):
     def now(self) -> ColumnElement[Any]:
         """In UTC and to the microsecond: CURRENT_TIMESTAMP is in the session's time zone, and in whole seconds."""
         return func.utc_timestamp(text("6"))
+
+    def from_now(self, seconds: float) -> ColumnElement[Any]:
+        """To the microsecond, as :meth:`now`."""
+        return func.timestampadd(text("MICROSECOND"), round(seconds * 1_000_000), self.now())
+
+    def seconds_until(self, moment: ColumnElement[Any]) -> ColumnElement[Any]:
+        """From microseconds."""
+        return func.timestampdiff(text("MICROSECOND"), self.now(), moment) / literal(1_000_000.0)
+
+    def lock_at_once(self, connection: Connection, rows: Select[Any]) -> Sequence[Row[Any]]:
+        """All or none: MariaDB (10.11) takes SKIP LOCKED for a failed COMMIT if the row that is sought is locked."""
+        try:
+            return connection.execute(rows.with_for_update(nowait=True)).all()
+        except DBAPIError as error:
+            if _number(error) not in _LOCKED:
+                raise
+            return []
 
     def require_suitable(self, connection: Connection) -> None:
         """The state table must know transactions; a server that does not put each commit on the disk is warned of."""

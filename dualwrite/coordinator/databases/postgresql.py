@@ -6,9 +6,11 @@ seen only after the disk has it.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from sqlalchemy import Connection, Update, case, func, select
+from sqlalchemy import Connection, Update, case, extract, func, select
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.sql.elements import ColumnElement
 
 from dualwrite.coordinator.databases.base import LONGEST_HOLD, Database, Trouble, isolation_level
 from dualwrite.errors import InvalidTransactionStateError
@@ -39,6 +41,14 @@ server can take back is none."""
 
 class Postgresql(Database):
     """PostgreSQL."""
+
+    def from_now(self, seconds: float) -> ColumnElement[Any]:
+        """CURRENT_TIMESTAMP would be when the transaction began."""
+        return func.clock_timestamp() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+
+    def seconds_until(self, moment: ColumnElement[Any]) -> ColumnElement[Any]:
+        """From an interval."""
+        return extract("epoch", moment - func.clock_timestamp())
 
     def store(self) -> Update:
         """As everywhere, and the commit that follows is durable."""

@@ -4,8 +4,11 @@ It has one write lock for the whole database, but Python's driver begins transac
 transaction here begins with BEGIN IMMEDIATE, which waits for the lock as long as the engine's ``timeout`` says.
 """
 
-from sqlalchemy import Connection
+from typing import Any
+
+from sqlalchemy import Connection, func, literal
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.sql.elements import ColumnElement
 
 from dualwrite.coordinator.databases.base import UNIT, Database, Trouble
 from dualwrite.errors import InvalidTransactionStateError
@@ -13,6 +16,16 @@ from dualwrite.errors import InvalidTransactionStateError
 
 class Sqlite(Database):
     """Python's sqlite3."""
+
+    one_writer = True
+
+    def from_now(self, seconds: float) -> ColumnElement[Any]:
+        """As text in UTC with six digits, as SQLAlchemy writes and reads a DateTime here."""
+        return func.strftime("%Y-%m-%d %H:%M:%f000", "now", f"{seconds:.3f} seconds")
+
+    def seconds_until(self, moment: ColumnElement[Any]) -> ColumnElement[Any]:
+        """From days with fractions."""
+        return (func.julianday(moment) - func.julianday("now")) * literal(86400.0)
 
     def begin(self, connection: Connection) -> None:
         """Take the write lock now.

@@ -1,0 +1,71 @@
+"""What a user says about the pool of slots, and what is said to a user who waited for a slot in vain."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dualwrite.coordinator.leasing import SlotRow, slot_id
+from dualwrite.coordinator.owners import describe
+from dualwrite.coordinator.slots import Slot
+from dualwrite.errors import ConfigurationError
+from dualwrite.ids import validated_transactional_id
+
+_SHOWN = 5
+"""Slots that an error names."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSettings:
+    """What the user says about the pool; times in seconds. See DualWrite."""
+
+    application: str
+    size: int
+    acquire_timeout: float
+    lease_timeout: float
+
+    def check(self) -> None:
+        """Refuse what cannot be meant.
+
+        :raises ConfigurationError: naming the setting.
+        """
+        if not self.application:
+            raise ConfigurationError("application is empty: name this application, differently from every other")
+        if self.size < 1:
+            raise ConfigurationError(f"pool_size {self.size}: use 1 or more")
+        validated_transactional_id(slot_id(self.application, self.size - 1))
+        if self.acquire_timeout < 0:
+            raise ConfigurationError(f"acquire_timeout {self.acquire_timeout:g}: use 0 seconds or more")
+        if self.lease_timeout <= 0:
+            raise ConfigurationError(f"lease_timeout {self.lease_timeout:g}: use more than 0 seconds")
+
+
+def no_free_slot(settings: PoolSettings, own: Mapping[str, Slot], rows: Sequence[SlotRow], *, one_writer: bool) -> str:
+    """The message of NoFreeSlotError: who holds the slots, until when, and what to do.
+
+    :param own: the slots of this process by transactional id.
+    :param rows: as they were read last.
+    :param one_writer: see DecisionStore.
+    """
+    holders = [_own_use(slot) for slot in own.values()]
+    holders += [
+        f"{row.transactional_id} by {describe(row.owner)}, whose lease has {row.remaining:.0f} s left"
+        for row in rows
+        if row.transactional_id not in own and row.owner and row.remaining is not None
+    ]
+    more = f" and {len(holders) - _SHOWN} more" if len(holders) > _SHOWN else ""
+    if one_writer and any(slot.user is not None for slot in own.values()):
+        advice = "SQLite writes for one unit of work at a time: make them shorter, or raise acquire_timeout"
+    else:
+        advice = "Raise pool_size to the number of units of work that may run at once in all processes together"
+    return (
+        f"no slot of application {settings.application!r} was free for {settings.acquire_timeout:g} s; pool_size is "
+        f"{settings.size}, in use are {'; '.join(holders[:_SHOWN])}{more}. {advice}"
+    )
+
+
+def _own_use(slot: Slot) -> str:
+    if not slot.pending:
+        return f"{slot.transactional_id} by this process"
+    return (
+        f"{slot.transactional_id} by this process, where an earlier unit of work is not finished in Kafka (last error: "
+        f"{slot.last_error})"
+    )

@@ -1,0 +1,122 @@
+"""Who may take which slot: pure rules over the rows of one application and what is known of their owners.
+
+A slot is a transactional id ``application-0``, ``application-1``, … with a row in the state table. Nobody takes a slot
+whose owner may be alive: taking it would fence that owner in the middle of its work.
+"""
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRow:
+    """A slot's row as it was read.
+
+    :param fencing_token: 0 stands for a row that does not exist yet.
+    :param owner: empty if the lease was given back.
+    :param remaining: seconds that the lease had left by the database's clock; None for a row without an end.
+    """
+
+    transactional_id: str
+    number: int
+    fencing_token: int = 0
+    owner: str = ""
+    remaining: float | None = None
+
+
+class Standing(Enum):
+    """What a row says about its slot."""
+
+    FREE = "given back, or never used"
+    EXPIRED = "its owner has not renewed the lease in time"
+    DEAD = "its owner was a process of this machine that is gone"
+    ABANDONED = "this owner's, who does not know of it: taking it was interrupted, or Kafka fenced it"
+    HELD = "leased, by this owner or by another that may be alive"
+
+
+ENDED = (Standing.EXPIRED, Standing.DEAD, Standing.ABANDONED)
+"""The owner has left the slot without giving it back: there may be a transaction of its to be recovered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A slot that may be taken, if its row has not changed meanwhile."""
+
+    row: SlotRow
+    standing: Standing
+
+
+@dataclass(frozen=True, slots=True)
+class Onlooker:
+    """Who looks at the rows, and what it knows.
+
+    :param owner: how it signs its own leases.
+    :param held: the transactional ids that it knows to be its own.
+    :param is_gone: True for an owner that is known to be dead, whatever is left of its lease. It may err: whoever is
+        taken over while alive is fenced, and both sides of its unit of work are rolled back.
+    """
+
+    owner: str
+    held: Collection[str]
+    is_gone: Callable[[str], bool]
+
+    def standing(self, row: SlotRow) -> Standing:
+        """What ``row`` says. A lease without an end is of a release that did not renew: it is there to be taken."""
+        if not row.owner:
+            return Standing.FREE
+        if row.owner == self.owner:
+            return Standing.HELD if row.transactional_id in self.held else Standing.ABANDONED
+        if row.remaining is None or row.remaining <= 0:
+            return Standing.EXPIRED
+        return Standing.DEAD if self.is_gone(row.owner) else Standing.HELD
+
+
+def slot_id(application: str, number: int) -> str:
+    """The transactional id of slot ``number``."""
+    return f"{application}-{number}"
+
+
+def slot_number(application: str, transactional_id: str) -> int | None:
+    """The number of the slot; None if it is not one of ``application``: ``a-1-0`` is of ``a-1`` and not of ``a``."""
+    start, _, digits = transactional_id.rpartition("-")
+    if start != application or not (digits.isascii() and digits.isdigit()) or digits != str(int(digits)):
+        return None
+    return int(digits)
+
+
+_ORDER = (Standing.DEAD, Standing.EXPIRED, Standing.FREE, Standing.ABANDONED)
+
+
+def choose(application: str, pool_size: int, rows: Iterable[SlotRow], onlooker: Onlooker) -> list[Candidate]:
+    """The slots that a unit of work may take, the best first.
+
+    What a dead owner left comes first: it must be recovered by somebody, and each lease begins with recovery. A slot
+    that this owner has abandoned comes last: if Kafka fenced it, whoever did that may do it again.
+    """
+    known = {row.number: row for row in rows if row.number < pool_size}
+    candidates = [Candidate(row, onlooker.standing(row)) for row in known.values()]
+    candidates += [
+        Candidate(SlotRow(slot_id(application, number), number), Standing.FREE)
+        for number in range(pool_size)
+        if number not in known
+    ]
+    takeable = [candidate for candidate in candidates if candidate.standing is not Standing.HELD]
+    return sorted(
+        takeable,
+        key=lambda candidate: (
+            _ORDER.index(candidate.standing),
+            not candidate.row.fencing_token,
+            candidate.row.number,
+        ),
+    )
+
+
+def left_behind(rows: Iterable[SlotRow], onlooker: Onlooker, *, free_too: bool = False) -> list[Candidate]:
+    """The slots whose owner has left them, of whatever pool size: what there is to recover.
+
+    :param free_too: those, too, that were given back, where nothing should be left.
+    """
+    wanted = (*ENDED, Standing.FREE) if free_too else ENDED
+    candidates = [Candidate(row, onlooker.standing(row)) for row in rows]
+    return [candidate for candidate in candidates if candidate.standing in wanted]

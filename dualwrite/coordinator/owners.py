@@ -1,0 +1,67 @@
+"""Who holds a lease, in a form that another process on the same machine can check.
+
+An owner signs with what identifies a process as long as a machine runs: boot, process id namespace, process id and
+start time. So after ``kill -9`` the next start need not wait until the lease of the dead process has run out. A wrong
+answer would be safe: taking a slot over fences its owner, if it is alive, before anything else is done.
+"""
+
+import os
+import secrets
+import socket
+from pathlib import Path
+
+_LONGEST_HOST = 100
+_PROC = Path("/proc")
+_DEAD_STATES = ("Z", "X")
+"""A process that has ended and that nobody has waited for yet."""
+
+
+def new_owner() -> str:
+    """The signature of one DualWrite in this process: ``host:pid``, then what tells it from all others."""
+    host = socket.gethostname()[:_LONGEST_HOST]
+    pid = os.getpid()
+    return f"{host}:{pid} {_machine() or '-'} {_start_time(pid) or '-'} {secrets.token_hex(4)}"
+
+
+def is_gone(owner: str) -> bool:
+    """True if ``owner`` was a process of this machine, and of this process id namespace, that does not run any more.
+
+    False whenever that cannot be told: other machines, other containers, systems without /proc.
+    """
+    words = owner.split(" ")
+    if len(words) != 4 or words[1] != _machine() or not words[2].isdigit():
+        return False
+    pid = int(words[0].rpartition(":")[2])
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        pass  # it is somebody else's, perhaps one that got the number later: its start time tells
+    started = _start_time(pid)
+    return started is not None and started != words[2]
+
+
+def describe(owner: str) -> str:
+    """``owner`` for a person: host and process id."""
+    return owner.split(" ")[0]
+
+
+def _machine() -> str | None:
+    """This boot of this machine, and the namespace that process ids are of; None where there is no /proc."""
+    try:
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{os.stat(_PROC / 'self/ns/pid').st_ino}"
+    except OSError:
+        return None
+
+
+def _start_time(pid: int) -> str | None:
+    """When process ``pid`` began, in clock ticks since the boot; "ended" if it is dead; None if nobody says."""
+    try:
+        status = (_PROC / str(pid) / "stat").read_text()
+    except OSError:
+        return None
+    # The name in parentheses may contain anything; the fields after it are counted by proc(5) from 3 on.
+    fields = status.rpartition(")")[2].split()
+    return "ended" if fields[0] in _DEAD_STATES else fields[19]

@@ -1,0 +1,65 @@
+"""Leases in memory, with a clock that a test sets: what several pools share instead of a database."""
+
+import threading
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from dualwrite.coordinator.leasing import Candidate, SlotRow, slot_number
+from dualwrite.coordinator.participants import Lease
+
+
+class MemoryLeases:
+    """A Leases. ``locked`` rows are passed over, as those that a unit of work's COMMIT holds."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.locked: set[str] = set()
+        self.looks = 0
+        self._guard = threading.Lock()
+        self._rows: dict[str, SlotRow] = {}
+        self._ends: dict[str, float | None] = {}
+
+    def row(self, name: str) -> SlotRow:
+        """The row as it is now."""
+        end = self._ends[name]
+        return replace(self._rows[name], remaining=None if end is None else end - self.now)
+
+    def owners(self) -> dict[str, str]:
+        """Who holds what."""
+        return {name: row.owner for name, row in self._rows.items()}
+
+    def rows(self, application: str) -> list[SlotRow]:
+        with self._guard:
+            self.looks += 1
+            return [self.row(name) for name in self._rows if slot_number(application, name) is not None]
+
+    def take(self, candidates: Sequence[Candidate], owner: str, seconds: float, most: int) -> list[Lease]:
+        with self._guard:
+            taken: list[Lease] = []
+            for candidate in candidates:
+                name, token = candidate.row.transactional_id, candidate.row.fencing_token
+                present = self._rows[name].fencing_token if name in self._rows else 0
+                if len(taken) < most and name not in self.locked and present == token:
+                    self._rows[name] = SlotRow(name, candidate.row.number, token + 1, owner)
+                    self._ends[name] = self.now + seconds
+                    taken.append(Lease(name, token + 1))
+            return taken
+
+    def renew(self, leases: Collection[Lease], seconds: float) -> list[Lease]:
+        with self._guard:
+            visible = [lease for lease in leases if lease.transactional_id not in self.locked]
+            valid = [lease for lease in visible if self._is_valid(lease)]
+            self._ends.update({lease.transactional_id: self.now + seconds for lease in valid})
+            return [lease for lease in visible if lease not in valid]
+
+    def give_back(self, leases: Collection[Lease], *, finished: bool) -> None:
+        with self._guard:
+            for lease in leases:
+                if self._is_valid(lease):
+                    name = lease.transactional_id
+                    self._ends[name] = None if finished else self.now
+                    if finished:
+                        self._rows[name] = replace(self._rows[name], owner="")
+
+    def _is_valid(self, lease: Lease) -> bool:
+        return self._rows[lease.transactional_id].fencing_token == lease.fencing_token

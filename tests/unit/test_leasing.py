@@ -1,0 +1,131 @@
+"""Who may take which slot: the table of standings, the order of choice, and what no row may bring about."""
+
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dualwrite.coordinator.leasing import (
+    Candidate,
+    Onlooker,
+    SlotRow,
+    Standing,
+    choose,
+    left_behind,
+    slot_id,
+    slot_number,
+)
+
+ME, OTHER, GONE = "me", "other", "gone"
+
+
+def onlooker(held: Collection[str] = ()) -> Onlooker:
+    return Onlooker(ME, held, lambda owner: owner == GONE)
+
+
+def row(number: int, owner: str = "", remaining: float | None = None, token: int = 1) -> SlotRow:
+    return SlotRow(slot_id("a", number), number, token, owner, remaining)
+
+
+@pytest.mark.parametrize(
+    ("found", "held", "standing"),
+    [
+        (row(0), (), Standing.FREE),
+        (row(0, remaining=9), (), Standing.FREE),
+        (row(0, OTHER, 9), (), Standing.HELD),
+        (row(0, OTHER, 0.001), (), Standing.HELD),
+        (row(0, OTHER, 0), (), Standing.EXPIRED),
+        (row(0, OTHER, -5), (), Standing.EXPIRED),
+        (row(0, OTHER, None), (), Standing.EXPIRED),
+        (row(0, GONE, 9), (), Standing.DEAD),
+        (row(0, GONE, -1), (), Standing.EXPIRED),
+        (row(0, ME, 9), ("a-0",), Standing.HELD),
+        (row(0, ME, -1), ("a-0",), Standing.HELD),
+        (row(0, ME, 9), ("a-1",), Standing.ABANDONED),
+    ],
+)
+def test_what_a_row_says(found: SlotRow, held: Collection[str], standing: Standing) -> None:
+    assert onlooker(held).standing(found) is standing
+
+
+def test_what_a_dead_owner_left_comes_first_then_free_rows_then_missing_ones_then_what_was_abandoned() -> None:
+    rows = [row(0, ME, 9), row(1), row(2, OTHER, 9), row(3, OTHER, -1), row(5, GONE, 9)]
+    found = choose("a", 7, rows, onlooker())
+    assert [(candidate.row.number, candidate.standing) for candidate in found] == [
+        (5, Standing.DEAD),
+        (3, Standing.EXPIRED),
+        (1, Standing.FREE),
+        (4, Standing.FREE),
+        (6, Standing.FREE),
+        (0, Standing.ABANDONED),
+    ]
+    assert [candidate.row.fencing_token for candidate in found] == [1, 1, 1, 0, 0, 1]
+
+
+def test_rows_beyond_the_pool_are_recovered_and_not_used() -> None:
+    rows = [row(0, OTHER, 9), row(1, OTHER, -1), row(2), row(3, ME, 9)]
+    assert choose("a", 1, rows, onlooker()) == []
+    assert left_behind(rows, onlooker()) == [
+        Candidate(rows[1], Standing.EXPIRED),
+        Candidate(rows[3], Standing.ABANDONED),
+    ]
+    assert [candidate.row.number for candidate in left_behind(rows, onlooker(), free_too=True)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("application", "transactional_id", "number"),
+    [
+        ("a", "a-0", 0),
+        ("a", "a-12", 12),
+        ("a-1", "a-1-0", 0),
+        ("a", "a-1-0", None),
+        ("a", "a-", None),
+        ("a", "a-x", None),
+        ("a", "a-01", None),
+        ("a", "a--1", None),
+        ("a", "a-٣", None),
+        ("a", "a-²", None),
+        ("a", "b-0", None),
+        ("a", "A-0", None),
+        ("a", "a0", None),
+        ("a", "a", None),
+    ],
+)
+def test_a_slot_belongs_to_one_application(application: str, transactional_id: str, number: int | None) -> None:
+    assert slot_number(application, transactional_id) == number
+
+
+@given(st.text(max_size=8), st.text(max_size=8), st.integers(0, 10**6))
+def test_no_transactional_id_is_of_two_applications(one: str, other: str, number: int) -> None:
+    assert slot_number(one, slot_id(one, number)) == number
+    assert (slot_number(other, slot_id(one, number)) is None) is (one != other)
+
+
+@st.composite
+def tables(draw: Any) -> list[SlotRow]:
+    numbers = draw(st.lists(st.integers(0, 9), unique=True))
+    owners = st.sampled_from(["", ME, OTHER, GONE])
+    ends = st.none() | st.floats(-60, 60)
+    return [row(number, draw(owners), draw(ends), draw(st.integers(1, 5))) for number in numbers]
+
+
+@given(tables(), st.integers(1, 12), st.sets(st.sampled_from([slot_id("a", number) for number in range(10)])))
+def test_nobody_takes_what_may_be_in_use_and_everything_else_is_to_be_had(
+    rows: list[SlotRow], pool_size: int, held: set[str]
+) -> None:
+    onlooking = onlooker(held)
+    by_number = {found.number: found for found in rows}
+    chosen = choose("a", pool_size, rows, onlooking)
+    numbers = [candidate.row.number for candidate in chosen]
+    assert len(set(numbers)) == len(numbers)
+    for number in range(pool_size):
+        found = by_number.get(number)
+        in_use = found is not None and onlooking.standing(found) is Standing.HELD
+        assert (number in numbers) is not in_use
+    for candidate in left_behind(rows, onlooking):
+        found = candidate.row
+        assert found.owner, "what was given back is nobody's to recover"
+        assert not (found.owner == OTHER and found.remaining is not None and found.remaining > 0), "it may be alive"
+        assert not (found.owner == ME and found.transactional_id in held), "it is in use here"
