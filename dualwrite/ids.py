@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from dualwrite.errors import ConfigurationError
 
@@ -25,8 +26,7 @@ _LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _LEGAL_TRANSACTIONAL_ID = re.compile(r"[^\x00-\x1f\x7f]{1,255}")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class TopicPartition:
+class TopicPartition(NamedTuple):
     """One partition of a topic."""
 
     topic: str
@@ -36,8 +36,7 @@ class TopicPartition:
         return f"{self.topic}-{self.partition}"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ProducerIdentity:
+class ProducerIdentity(NamedTuple):
     """A producer id and its epoch: who may write, as the broker fences it (KIP-98)."""
 
     producer_id: int = NO_PRODUCER_ID

@@ -1,7 +1,5 @@
 """What the tables of every command leave out: the order of checks, retries, time, and what is kept of a transaction."""
 
-from dataclasses import replace
-
 import pytest
 
 from dualwrite.broker.core.commands import Command, Decision, Expire, InitProducerId, MarkersWritten, Reply, TimeOut
@@ -369,7 +367,7 @@ def test_partitions_that_are_known_cost_no_fact() -> None:
 @pytest.mark.parametrize("situation", ["empty", "committed-1", "committed-2", "aborted-2"])
 def test_a_transaction_does_not_begin_with_no_partition(situation: str) -> None:
     world = SITUATIONS[situation]()
-    nothing = replace(add(world.entry.client), partitions=frozenset())
+    nothing = add(world.entry.client)._replace(partitions=frozenset())
     assert world.decide(nothing) == Decision(Reply())
 
 

@@ -28,7 +28,7 @@ def kept(epoch: int, client_epoch: int, versions: tuple[TransactionVersion, ...]
     entry = recorded(TransactionStatus.ONGOING, who(42, epoch), partitions=frozenset({P0}), started_ms=START_MS)
     first, second = map(Client, versions)
     return World(
-        replace(entry, next_producer=who(73, client_epoch)),
+        entry._replace(next_producer=who(73, client_epoch)),
         (replace(first, identity=who(73, client_epoch), is_kept=True), second),
         fresh_id=85,
         writers=(Writer(42, epoch, 0, is_open=True),),
@@ -108,7 +108,7 @@ def anybody_known_is_a_retry(entry: Any, command: Any) -> bool:
 
 def a_timeout_leaves_its_victim_a_retry(entry: Any, at: Any, asked_by: Any = NO_PRODUCER) -> Any:
     decision = rules._prepare(entry, rules.Marker.ABORT, TV2, at)
-    return replace(decision, facts=(replace(decision.facts[0], previous=entry.client),))
+    return decision._replace(facts=(decision.facts[0]._replace(previous=entry.client),))
 
 
 def keeping_bumps_nothing(entry: Any, timeout_ms: int, at: Any) -> Any:
@@ -122,7 +122,7 @@ def epochs_never_run_out(client: Any, at: Any) -> Any:
 
 def a_commit_completes_as_an_abort(entry: Any, at: Any) -> Any:
     status = TransactionStatus.COMPLETE_ABORT
-    fact = replace(entry, status=status, producer=entry.client, next_producer=NO_PRODUCER, partitions=frozenset())
+    fact = entry._replace(status=status, producer=entry.client, next_producer=NO_PRODUCER, partitions=frozenset())
     return rules.Decision(Reply(), (fact,))
 
 

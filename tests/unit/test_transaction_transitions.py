@@ -1,7 +1,6 @@
 """What the table of transactions takes in: a fact that breaks a rule is refused, and does not reach memory."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -52,7 +51,7 @@ def successor_of(before: TransactionRecorded, status: TransactionStatus) -> Tran
     """A fact of ``status`` that is sound in all but perhaps the step from ``before``."""
     producer = C6 if status is EMPTY else C5
     partitions = before.partitions if status in (PREPARE_COMMIT, PREPARE_ABORT) else SOUND[status].partitions
-    return replace(SOUND[status], producer=producer, partitions=partitions)
+    return SOUND[status]._replace(producer=producer, partitions=partitions)
 
 
 @pytest.mark.parametrize("after", STORED, ids=lambda status: status.name)
@@ -109,38 +108,38 @@ WRONG_ALONE: list[tuple[str, TransactionStatus, dict[str, Any]]] = [
     ("status", "change"), [case[1:] for case in WRONG_ALONE], ids=[case[0] for case in WRONG_ALONE]
 )
 def test_a_fact_that_contradicts_itself_is_refused(status: TransactionStatus, change: dict[str, Any]) -> None:
-    sound = SOUND.get(status, replace(SOUND[EMPTY], status=status))
-    assert_refused(TransactionTable(), replace(sound, **change))
+    sound = SOUND.get(status, SOUND[EMPTY]._replace(status=status))
+    assert_refused(TransactionTable(), sound._replace(**change))
 
 
-KEPT = replace(SOUND[ONGOING], next_producer=C6)
+KEPT = SOUND[ONGOING]._replace(next_producer=C6)
 WRONG_STEPS: list[tuple[str, TransactionRecorded, TransactionRecorded]] = [
     ("a session with the identity of the one before", SOUND[EMPTY], SOUND[EMPTY]),
-    ("a session whose epoch goes back", SOUND[COMPLETE_COMMIT], replace(SOUND[EMPTY], producer=C4)),
-    ("a transaction begun by a stranger", SOUND[EMPTY], replace(SOUND[ONGOING], producer=C6)),
+    ("a session whose epoch goes back", SOUND[COMPLETE_COMMIT], SOUND[EMPTY]._replace(producer=C4)),
+    ("a transaction begun by a stranger", SOUND[EMPTY], SOUND[ONGOING]._replace(producer=C6)),
     ("a transaction that begins as kept", SOUND[EMPTY], KEPT),
-    ("an ongoing transaction that changes hands", SOUND[ONGOING], replace(SOUND[ONGOING], producer=C6)),
+    ("an ongoing transaction that changes hands", SOUND[ONGOING], SOUND[ONGOING]._replace(producer=C6)),
     (
         "an ongoing transaction that loses a partition",
-        replace(SOUND[ONGOING], partitions=TWO),
-        replace(SOUND[ONGOING], partitions=ONE),
+        SOUND[ONGOING]._replace(partitions=TWO),
+        SOUND[ONGOING]._replace(partitions=ONE),
     ),
-    ("an ongoing transaction that starts again", SOUND[ONGOING], replace(SOUND[ONGOING], started_ms=START_MS + 1)),
-    ("a timeout that shrinks", replace(SOUND[ONGOING], timeout_ms=NO_TIMEOUT), SOUND[ONGOING]),
-    ("a recovering client whose identity goes back", replace(KEPT, next_producer=C7), KEPT),
+    ("an ongoing transaction that starts again", SOUND[ONGOING], SOUND[ONGOING]._replace(started_ms=START_MS + 1)),
+    ("a timeout that shrinks", SOUND[ONGOING]._replace(timeout_ms=NO_TIMEOUT), SOUND[ONGOING]),
+    ("a recovering client whose identity goes back", KEPT._replace(next_producer=C7), KEPT),
     ("a kept transaction whose client is lost", KEPT, SOUND[ONGOING]),
-    ("a marker for a partition that was not added", SOUND[ONGOING], replace(SOUND[PREPARE_COMMIT], partitions=TWO)),
-    ("no marker for a partition", replace(SOUND[ONGOING], partitions=TWO), SOUND[PREPARE_COMMIT]),
-    ("a marker two epochs on", SOUND[ONGOING], replace(SOUND[PREPARE_COMMIT], producer=C7)),
-    ("a marker of another producer id", SOUND[ONGOING], replace(SOUND[PREPARE_ABORT], producer=who(7, 6))),
+    ("a marker for a partition that was not added", SOUND[ONGOING], SOUND[PREPARE_COMMIT]._replace(partitions=TWO)),
+    ("no marker for a partition", SOUND[ONGOING]._replace(partitions=TWO), SOUND[PREPARE_COMMIT]),
+    ("a marker two epochs on", SOUND[ONGOING], SOUND[PREPARE_COMMIT]._replace(producer=C7)),
+    ("a marker of another producer id", SOUND[ONGOING], SOUND[PREPARE_ABORT]._replace(producer=who(7, 6))),
     (
         "a marker for nothing, of another producer id",
         SOUND[EMPTY],
-        replace(SOUND[PREPARE_ABORT], producer=who(7, 6), partitions=frozenset()),
+        SOUND[PREPARE_ABORT]._replace(producer=who(7, 6), partitions=frozenset()),
     ),
     (
         "a completed transaction that leaves its client with another identity",
-        replace(SOUND[PREPARE_COMMIT], next_producer=who(85, 0)),
+        SOUND[PREPARE_COMMIT]._replace(next_producer=who(85, 0)),
         SOUND[COMPLETE_COMMIT],
     ),
 ]
@@ -160,12 +159,12 @@ def test_the_refusal_shows_both_facts() -> None:
 
 def ids(*facts: TransactionRecorded) -> Iterator[TransactionRecorded]:
     for number, fact in enumerate(facts):
-        yield replace(fact, transactional_id=f"app-{number}")
+        yield fact._replace(transactional_id=f"app-{number}")
 
 
 def test_the_table_finds_what_has_outlived_its_timeout() -> None:
     table = table_with(
-        *ids(SOUND[ONGOING], replace(SOUND[ONGOING], timeout_ms=NO_TIMEOUT), SOUND[EMPTY], SOUND[PREPARE_COMMIT])
+        *ids(SOUND[ONGOING], SOUND[ONGOING]._replace(timeout_ms=NO_TIMEOUT), SOUND[EMPTY], SOUND[PREPARE_COMMIT])
     )
     assert list(table.timed_out(START_MS + TIMEOUT_MS - 1)) == []
     assert list(table.timed_out(START_MS + TIMEOUT_MS)) == ["app-0"]

@@ -1,6 +1,6 @@
 """What the transaction coordinator can be asked, what it answers, and what it wants done once its facts are on disk."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from dualwrite.broker.facts.transactions import TransactionFact, TransactionRecorded, TransactionVersion
 from dualwrite.ids import NO_PRODUCER, ProducerIdentity, TopicPartition
@@ -8,8 +8,7 @@ from dualwrite.records.control import Marker
 from dualwrite.wire.error_codes import ErrorCode
 
 
-@dataclass(frozen=True, slots=True)
-class InitProducerId:
+class InitProducerId(NamedTuple):
     """A transactional client introduces itself (KIP-98; ``expected`` by KIP-360; the two flags by KIP-939).
 
     :param timeout_ms: transaction.timeout.ms; 2147483647 asks for two-phase commit as ``enable_2pc`` does, because
@@ -25,8 +24,7 @@ class InitProducerId:
     expected: ProducerIdentity = NO_PRODUCER
 
 
-@dataclass(frozen=True, slots=True)
-class AddPartitions:
+class AddPartitions(NamedTuple):
     """Partitions join the transaction, beginning it if none is ongoing (AddPartitionsToTxn; Produce from TV2 on)."""
 
     transactional_id: str
@@ -34,8 +32,7 @@ class AddPartitions:
     partitions: frozenset[TopicPartition]
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyPartitions:
+class VerifyPartitions(NamedTuple):
     """May ``producer`` write to ``partitions`` in its ongoing transaction? (KIP-890 part 1: no hanging transactions)"""
 
     transactional_id: str
@@ -43,8 +40,7 @@ class VerifyPartitions:
     partitions: frozenset[TopicPartition]
 
 
-@dataclass(frozen=True, slots=True)
-class EndTransaction:
+class EndTransaction(NamedTuple):
     """The client commits or aborts (EndTxn); under TV2 the answer carries the next identity."""
 
     transactional_id: str
@@ -53,22 +49,19 @@ class EndTransaction:
     version: TransactionVersion
 
 
-@dataclass(frozen=True, slots=True)
-class MarkersWritten:
+class MarkersWritten(NamedTuple):
     """Every marker of an ended transaction is on disk."""
 
     transactional_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class TimeOut:
+class TimeOut(NamedTuple):
     """Abort the transaction if it has outlived its timeout; never one of two-phase commit."""
 
     transactional_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Expire:
+class Expire(NamedTuple):
     """Forget the transactional id if it has been idle for transactional.id.expiration.ms; never an open one."""
 
     transactional_id: str
@@ -77,8 +70,7 @@ class Expire:
 Command = InitProducerId | AddPartitions | VerifyPartitions | EndTransaction | MarkersWritten | TimeOut | Expire
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """An answer: an error, or the client's identity and (KIP-939) that of the transaction that was kept."""
 
     error: ErrorCode = ErrorCode.NONE
@@ -86,8 +78,7 @@ class Reply:
     ongoing: ProducerIdentity = NO_PRODUCER
 
 
-@dataclass(frozen=True, slots=True)
-class WriteMarkers:
+class WriteMarkers(NamedTuple):
     """An effect: write ``marker`` for ``producer`` to every partition, then tell the coordinator ``MarkersWritten``."""
 
     transactional_id: str
@@ -96,8 +87,7 @@ class WriteMarkers:
     partitions: frozenset[TopicPartition]
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """What follows from a command.
 
     :param reply: the answer; None means: decide the same command again once the effects are done.

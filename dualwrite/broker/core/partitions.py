@@ -8,6 +8,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from dualwrite.broker.facts.producer_snapshot import ProducerSnapshot, RetainedBatch
 from dualwrite.broker.facts.transaction_index import EndedTransaction
@@ -50,8 +51,7 @@ class ProducerEntry:
         return last.first_offset + last.offset_delta
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """Whether a batch is to be appended: ``error`` refuses it; ``duplicate_of`` is the offset that it already has, and
     ``duplicate_timestamp`` its MaxTimestamp."""
 

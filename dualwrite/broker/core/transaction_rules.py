@@ -5,7 +5,8 @@ Two identities run through KIP-939. ``producer`` is that of the ongoing transact
 32767: it is kept free for the markers that fence it.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from dualwrite.broker.core.commands import (
     AddPartitions,
@@ -54,8 +55,7 @@ class TransactionSettings:
     """transaction.partition.verification.enable; off, a client of TV1 can begin a transaction that hangs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(NamedTuple):
     """What a decision needs from outside: the time in milliseconds, and a producer id that nobody has."""
 
     now_ms: int
@@ -111,7 +111,7 @@ def _init_producer_id(
     if command.keep_prepared:
         return _keep_prepared(entry, timeout_ms, at)
     # Then the same command begins the new session; for the living client, which named itself, the abort's bump is it.
-    return replace(_abort_by_coordinator(entry, at, asked_by=command.expected), reply=None)
+    return _abort_by_coordinator(entry, at, asked_by=command.expected)._replace(reply=None)
 
 
 def _introduce(transactional_id: str, timeout_ms: int, at: Moment) -> Decision:
@@ -146,8 +146,7 @@ def _keep_prepared(entry: TransactionRecorded, timeout_ms: int, at: Moment) -> D
     latest = entry.client
     used_up = latest.epoch >= (MAX_PRODUCER_EPOCH if entry.next_producer else MAX_PRODUCER_EPOCH - 1)
     following = ProducerIdentity(at.fresh_producer_id, 0) if used_up else _successor(latest)
-    fact = replace(
-        entry,
+    fact = entry._replace(
         next_producer=following,
         timeout_ms=max(entry.timeout_ms, timeout_ms),
         next_timeout_ms=timeout_ms if timeout_ms < entry.timeout_ms else -1,
@@ -168,10 +167,9 @@ def _add_partitions(entry: TransactionRecorded, command: AddPartitions, at: Mome
     if command.partitions <= entry.partitions:  # or none at all: a transaction begins with its first
         return Decision(Reply())
     if entry.status is TransactionStatus.ONGOING:
-        fact = replace(entry, partitions=entry.partitions | command.partitions, updated_ms=at.now_ms)
+        fact = entry._replace(partitions=entry.partitions | command.partitions, updated_ms=at.now_ms)
     else:
-        fact = replace(
-            entry,
+        fact = entry._replace(
             status=TransactionStatus.ONGOING,
             partitions=command.partitions,
             started_ms=at.now_ms,
@@ -237,8 +235,7 @@ def _prepare(entry: TransactionRecorded, result: Marker, version: TransactionVer
     bumps = version is TransactionVersion.TV2
     marker_producer = _successor(entry.producer) if bumps or entry.next_producer else entry.producer
     following = _bumped(client, at) if bumps else client
-    fact = replace(
-        entry,
+    fact = entry._replace(
         status=_PREPARED[result],
         producer=marker_producer,
         next_producer=following if following != marker_producer else NO_PRODUCER,
@@ -253,8 +250,8 @@ def _prepare(entry: TransactionRecorded, result: Marker, version: TransactionVer
 def _abort_by_coordinator(entry: TransactionRecorded, at: Moment, asked_by: ProducerIdentity = NO_PRODUCER) -> Decision:
     """Abort what nobody will end, and fence the client that began it: only who asked may claim the bump in a retry."""
     decision = _prepare(entry, Marker.ABORT, TransactionVersion.TV2, at)
-    fact = replace(_recorded(decision), previous=asked_by)
-    return replace(decision, facts=(fact,))
+    fact = _recorded(decision)._replace(previous=asked_by)
+    return decision._replace(facts=(fact,))
 
 
 def _recorded(decision: Decision) -> TransactionRecorded:
@@ -289,8 +286,7 @@ def _house_keeping(
 
 
 def _complete(entry: TransactionRecorded, at: Moment) -> Decision:
-    fact = replace(
-        entry,
+    fact = entry._replace(
         status=_COMPLETED[_MARKER_OF[entry.status]],
         producer=entry.client,
         next_producer=NO_PRODUCER,

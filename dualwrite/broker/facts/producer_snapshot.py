@@ -7,6 +7,7 @@ the other batches of those that a client may have in flight follow the form; Kaf
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import crc32c
 
@@ -19,8 +20,7 @@ _ENTRY = struct.Struct(">qhiqiqiq")
 _BATCH = struct.Struct(">iiqq")
 
 
-@dataclass(frozen=True, slots=True)
-class RetainedBatch:
+class RetainedBatch(NamedTuple):
     """One of a producer's last batches, as needed to recognise it when it comes again."""
 
     first_sequence: int

@@ -3,8 +3,8 @@
 A fact replaces the one before it, so that a journal can be compacted by key and replayed from any point.
 """
 
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from dualwrite.ids import NO_PRODUCER, TWO_PHASE_TIMEOUT_MS, ProducerIdentity, TopicPartition
 
@@ -40,8 +40,7 @@ class TransactionVersion(IntEnum):
     TV2 = 2
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionRecorded:
+class TransactionRecorded(NamedTuple):
     """The state of one transactional id.
 
     :param producer: ProducerId and ProducerEpoch. While a transaction is ongoing, the identity of its records; in a
@@ -84,8 +83,7 @@ class TransactionRecorded:
         return self.status in (TransactionStatus.PREPARE_COMMIT, TransactionStatus.PREPARE_ABORT)
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionForgotten:
+class TransactionForgotten(NamedTuple):
     """The transactional id expired (transactional.id.expiration.ms): a tombstone."""
 
     transactional_id: str
