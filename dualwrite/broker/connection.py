@@ -26,6 +26,7 @@ from dualwrite.wire.codec import (
 )
 from dualwrite.wire.errors import error_codes
 from dualwrite.wire.frames import SIZE_PREFIX, FrameTooLargeError
+from dualwrite.wire.hot_requests import read_hot_request
 
 logger = logging.getLogger(__name__)
 
@@ -87,9 +88,9 @@ class Connection:
             return self._refuse_version(key, head)
         if key is not ApiKey.PRODUCE and len(frame) > MOST_BYTES_WITHOUT_RECORDS:
             raise MalformedMessageError(f"{key.name} of {len(frame)} bytes; it may have {MOST_BYTES_WITHOUT_RECORDS}")
-        make_ready(APIS[key].request, head.version)
         takes_long = key is not ApiKey.PRODUCE and len(frame) > _BYTES_AT_ONCE
         if takes_long:
+            make_ready(APIS[key].request, head.version)
             request = await _in_thread(lambda: _read(key, head, frame, body_position))
         else:
             request = _read(key, head, frame, body_position)
@@ -120,6 +121,9 @@ class Connection:
 
 
 def _read(key: ApiKey, head: RequestHead, frame: bytearray | memoryview, position: int) -> Message:
+    hot = read_hot_request(key, head.version, frame, position)
+    if hot is not None:
+        return hot
     request = read_body(APIS[key].request, head.version, frame, position)
     refuse_nulls(request, head.version)
     return request
@@ -127,7 +131,7 @@ def _read(key: ApiKey, head: RequestHead, frame: bytearray | memoryview, positio
 
 def _written(key: ApiKey, head: RequestHead, response: Message) -> tuple[list[int], list[bytes]]:
     """The error codes in ``response``, and its bytes."""
-    return list(error_codes(response)), write_response_parts(key, head.version, head.correlation_id, response)
+    return error_codes(response), write_response_parts(key, head.version, head.correlation_id, response)
 
 
 async def _in_thread(work: Callable[[], ResultT]) -> ResultT:

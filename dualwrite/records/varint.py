@@ -44,6 +44,8 @@ def decode_unsigned_varint(buffer: bytes | bytearray | memoryview, position: int
 
     :raises ValueError: if the buffer ends first or the number has more than 32 bits.
     """
+    if position < len(buffer) and (byte := buffer[position]) < 0x80:
+        return byte, position + 1
     value = shift = 0
     for end in range(position, min(position + 5, len(buffer))):
         byte = buffer[end]

@@ -19,6 +19,13 @@ Frame = bytes | bytearray | memoryview
 _HEAD = struct.Struct(">hhi")
 _LENGTH = struct.Struct(">h")
 _CORRELATION = struct.Struct(">i")
+_FLEXIBLE_REQUESTS = frozenset(
+    (int(key), version)
+    for key, api in APIS.items()
+    for version in range(api.request.max_version + 1)
+    if api.request.flexible_version_q(version)
+)
+"""API keys and versions of requests whose header has tagged fields."""
 
 
 class MalformedMessageError(ValueError):
@@ -44,8 +51,7 @@ def read_request_head(frame: Frame) -> tuple[RequestHead, int]:
     try:
         api_key, version, correlation_id = _HEAD.unpack_from(frame)
         client_id, position = _nullable_string(frame, _HEAD.size)
-        api = APIS.get(api_key)
-        if api is not None and version <= api.request.max_version and api.request.flexible_version_q(version):
+        if (api_key, version) in _FLEXIBLE_REQUESTS:
             position = _after_tags(frame, position)
     except (struct.error, ValueError) as error:
         raise MalformedMessageError(f"request header: {error}") from error

@@ -1,10 +1,14 @@
 """Every error code that a response holds, wherever it is in the message."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
-from dualwrite.wire.apis import Message
+from dualwrite.wire.apis import EndTxnResponse, Message, ProduceResponse
+from dualwrite.wire.producing import Ended, Produced
+
+_SCHEMAS: Mapping[Any, Any] = {Produced: ProduceResponse, Ended: EndTxnResponse}
+"""Of what has none itself."""
 
 
 class _Plan(NamedTuple):
@@ -14,25 +18,27 @@ class _Plan(NamedTuple):
     arrays: tuple[tuple[str, "_Plan"], ...]
 
 
-def error_codes(response: Message) -> Iterator[int]:
+def error_codes(response: Message) -> list[int]:
     """The codes in ``response`` other than 0."""
     message_class: Any = type(response)
-    return _codes(response, _plan_of(message_class))
+    found: list[int] = []
+    _collect(response, _plan_of(message_class), found)
+    return found
 
 
-def _codes(message: Message, plan: _Plan) -> Iterator[int]:
+def _collect(message: Message, plan: _Plan, found: list[int]) -> None:
     for name in plan.codes:
         code = getattr(message, name)
         if code:
-            yield int(code)
+            found.append(int(code))
     for name, inner in plan.arrays:
         for element in getattr(message, name) or ():
-            yield from _codes(element, inner)
+            _collect(element, inner, found)
 
 
 @cache
 def _plan_of(message_class: Any) -> _Plan:
-    return _plan(message_class.fields)
+    return _plan(_SCHEMAS.get(message_class, message_class).fields)
 
 
 def _plan(fields: Mapping[str, Any]) -> _Plan:

@@ -1,5 +1,7 @@
 """Responses that are written thousands of times a second, encoded by hand: byte for byte what kafka-python writes.
 
+They are kafka-python's messages, or the tuples of ``producing``, which have the same attributes and are made sooner.
+
 A fetched log's bytes stay where they are: an encoded response is a list of parts to be written one after another, so
 that megabytes of records are not copied to have a header put before them. What these encoders do not do, a message
 with tagged fields or one that is rare, they leave to kafka-python by returning None.
@@ -36,7 +38,12 @@ _END_TXN_FLEXIBLE, _END_TXN_TV2 = 3, 5
 def encode_hot(key: ApiKey, version: int, response: Message) -> Parts | None:
     """``response`` without its header, in parts; None if it is not among those that are encoded here."""
     encode = _ENCODERS.get((key, version))
-    return None if encode is None or response.tags else encode(response, version)
+    return None if encode is None or _is_tagged(response) else encode(response, version)
+
+
+def _is_tagged(message: Message) -> bool:
+    """True if it has tagged fields. What is not kafka-python's never has."""
+    return not isinstance(message, tuple) and bool(message.tags)
 
 
 def _length(count: int, flexible: bool) -> bytes:
@@ -67,7 +74,7 @@ def _produce(response: Message, version: int) -> Parts | None:
         parts.append(_topic(topic, topic.name, version >= _PRODUCE_TOPIC_IDS, flexible))
         parts.append(_length(len(topic.partition_responses), flexible))
         for entry in topic.partition_responses:
-            if entry.tags:
+            if _is_tagged(entry):
                 return None
             fixed = entry.index, entry.error_code, entry.base_offset, entry.log_append_time_ms
             if version >= _PRODUCE_LOG_START:

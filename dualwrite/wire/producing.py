@@ -7,6 +7,7 @@ attributes, so they go wherever those do. Measured on a unit of one record they 
 import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from dualwrite.records.varint import decode_unsigned_varint, encode_unsigned_varint
 
@@ -115,10 +116,11 @@ class ProducedTopic(NamedTuple):
 
     name: str
     partition_responses: Sequence[ProducedPartition]
+    topic_id: UUID | None = None
 
 
 class Produced(NamedTuple):
-    """A Produce response v12."""
+    """A Produce response."""
 
     responses: Sequence[ProducedTopic]
     throttle_time_ms: int
@@ -126,7 +128,7 @@ class Produced(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """An EndTxn response v5."""
+    """An EndTxn response."""
 
     throttle_time_ms: int
     error_code: int

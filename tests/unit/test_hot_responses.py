@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from dualwrite.wire.apis import APIS, AddPartitionsToTxnResponse, ApiKey, EndTxnResponse, FetchResponse, ProduceResponse
 from dualwrite.wire.codec import write_response, write_response_parts
+from dualwrite.wire.errors import error_codes
 from dualwrite.wire.hot import encode_hot
+from dualwrite.wire.producing import Ended, Produced, ProducedPartition, ProducedTopic
 from tests.strategies import messages
 
 HOT = (ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.END_TXN)
@@ -129,6 +131,42 @@ def test_tagged_fields_are_left_to_kafka_python(hot: tuple[ApiKey, int], data: s
     key, version = hot
     response = data.draw(messages(APIS[key].response, version))
     assert write_response(key, version, 5, response).endswith(response.encode(version=version))
+
+
+def as_tuples(response: Any) -> Produced:
+    """A Produce response of kafka-python as the broker makes it."""
+    return Produced(
+        [
+            ProducedTopic(
+                topic.name,
+                [
+                    ProducedPartition(*(getattr(entry, field) for field in ProducedPartition._fields))
+                    for entry in topic.partition_responses
+                ],
+                topic.topic_id,
+            )
+            for topic in response.responses
+        ],
+        response.throttle_time_ms,
+    )
+
+
+@given(st.integers(3, 13), UNTAGGED[ApiKey.PRODUCE])
+def test_a_produce_response_of_tuples_is_written_and_counted_as_that_of_kafka_python(
+    version: int, response: Any
+) -> None:
+    ours = as_tuples(response)
+    assert write_response(ApiKey.PRODUCE, version, 5, ours) == write_response(ApiKey.PRODUCE, version, 5, response)
+    assert error_codes(ours) == error_codes(response)
+
+
+@given(st.integers(0, 5), UNTAGGED[ApiKey.END_TXN])
+def test_an_end_txn_response_of_a_tuple_is_written_and_counted_as_that_of_kafka_python(
+    version: int, response: Any
+) -> None:
+    ours = Ended(response.throttle_time_ms, response.error_code, response.producer_id, response.producer_epoch)
+    assert write_response(ApiKey.END_TXN, version, 5, ours) == write_response(ApiKey.END_TXN, version, 5, response)
+    assert error_codes(ours) == error_codes(response)
 
 
 def test_fetched_records_are_not_copied() -> None:

@@ -12,7 +12,8 @@ from dualwrite.broker.core.commands import EndTransaction
 from dualwrite.broker.facts.transactions import TransactionVersion
 from dualwrite.ids import ProducerIdentity
 from dualwrite.records.control import Marker
-from dualwrite.wire.apis import ApiKey, EndTxnResponse, Message
+from dualwrite.wire.apis import ApiKey, Message
+from dualwrite.wire.producing import Ended
 
 KEY = ApiKey.END_TXN
 VERSIONS = range(6)
@@ -31,9 +32,4 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
             TransactionVersion.TV2 if version >= _FIRST_OF_TV2 else TransactionVersion.TV1,
         )
     )
-    return EndTxnResponse(
-        throttle_time_ms=0,
-        error_code=fenced_as(reply.error, version >= _FIRST_WITH_FENCED),
-        producer_id=reply.producer.producer_id,
-        producer_epoch=reply.producer.epoch,
-    )
+    return Ended(0, fenced_as(reply.error, version >= _FIRST_WITH_FENCED), *reply.producer)

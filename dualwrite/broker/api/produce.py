@@ -10,7 +10,7 @@ broker's own topics take nothing from clients. ACL: none yet.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from dualwrite.broker.api.context import BrokerContext, UnanswerableError
 from dualwrite.broker.api.joining import PRODUCE, join_transaction
@@ -21,16 +21,17 @@ from dualwrite.ids import TopicPartition
 from dualwrite.records.header import NO_TIMESTAMP, BatchHeader, peek_header, stamp_append_time
 from dualwrite.wire.apis import ApiKey, Message, ProduceResponse
 from dualwrite.wire.error_codes import ErrorCode, error_name
+from dualwrite.wire.producing import Produced, ProducedPartition, ProducedTopic
 
 KEY = ApiKey.PRODUCE
 VERSIONS = range(3, 14)
 
+_RECORD_ERROR = ProduceResponse.TopicProduceResponse.PartitionProduceResponse.BatchIndexAndErrorMessage
 _FIRST_WITH_ZSTD = 7
 _FIRST_WITH_TOPIC_IDS = 13
 
 
-@dataclass(frozen=True, slots=True)
-class _Batch:
+class _Batch(NamedTuple):
     """A batch that is fit to be appended, if its transaction allows it."""
 
     name: TopicPartition
@@ -44,13 +45,13 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
     joining = [entry for results in found for entry in results if isinstance(entry, _Batch)]
     refused = await _join_transaction(request.transactional_id, version, joining, broker)
     responses = [  # nothing may come between the answer above and this
-        ProduceResponse.TopicProduceResponse(
-            name=topic.name,
-            topic_id=topic.topic_id,
-            partition_responses=[
+        ProducedTopic(
+            topic.name,
+            [
                 _answer(data, entry, refused, version, broker)
                 for data, entry in zip(topic.partition_data, results, strict=True)
             ],
+            topic.topic_id,
         )
         for topic, results in zip(request.topic_data, found, strict=True)
     ]
@@ -60,7 +61,7 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
             raise UnanswerableError(f"Produce with acks=0: {', '.join(map(error_name, sorted(errors)))}")
         return None
     await broker.flusher.barrier()
-    return ProduceResponse(responses=responses, throttle_time_ms=0)
+    return Produced(responses, throttle_time_ms=0)
 
 
 def _examine_topic(
@@ -120,8 +121,7 @@ def _answer(
     not_joined: RefusedBatchError | None,
     version: int,
     broker: BrokerContext,
-) -> Message:
-    response = ProduceResponse.TopicProduceResponse.PartitionProduceResponse
+) -> ProducedPartition:
     try:
         if isinstance(entry, RefusedBatchError):
             raise entry
@@ -129,26 +129,9 @@ def _answer(
             raise not_joined
         base_offset, append_time_ms, partition = _append(entry, version, broker)
     except RefusedBatchError as refused:
-        return response(
-            index=data.index,
-            error_code=refused.error,
-            base_offset=-1,
-            log_append_time_ms=-1,
-            log_start_offset=-1,
-            record_errors=[
-                response.BatchIndexAndErrorMessage(batch_index=position, batch_index_error_message=message)
-                for position, message in refused.record_errors
-            ],
-            error_message=refused.message,
-        )
-    return response(
-        index=data.index,
-        error_code=ErrorCode.NONE,
-        base_offset=base_offset,
-        log_append_time_ms=append_time_ms,
-        log_start_offset=partition.log.start_offset,
-        record_errors=[],
-    )
+        errors = [_RECORD_ERROR(batch_index=at, batch_index_error_message=what) for at, what in refused.record_errors]
+        return ProducedPartition(data.index, refused.error, -1, -1, -1, errors, refused.message)
+    return ProducedPartition(data.index, ErrorCode.NONE, base_offset, append_time_ms, partition.log.start_offset)
 
 
 def _append(batch: _Batch, version: int, broker: BrokerContext) -> tuple[int, int, Partition]:
