@@ -32,7 +32,7 @@ class File(Protocol):
     an unknown state: the process must stop and recover from what the disk has.
     """
 
-    def append(self, *parts: bytes | memoryview) -> None:
+    def append(self, *parts: bytes | bytearray | memoryview) -> None:
         """Write ``parts`` one after another at the end, all of them or raise."""
 
     def read(self, position: int, size: int) -> bytes:

@@ -4,7 +4,14 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from dualwrite.records.header import HEADER_SIZE, BatchFields, BatchHeader, MalformedBatchError, peek_header, seal_batch
+from dualwrite.records.header import (
+    HEADER_SIZE,
+    BatchFields,
+    BatchHeader,
+    MalformedBatchError,
+    peek_header,
+    seal_placed,
+)
 from dualwrite.records.varint import decode_varint, encode_varint
 
 
@@ -18,6 +25,7 @@ class Record(NamedTuple):
 
 
 _NULL = encode_varint(-1)
+_PLAIN = BatchFields()
 
 
 def build_batch(records: Sequence[Record], fields: BatchFields | None = None) -> bytes:
@@ -25,12 +33,22 @@ def build_batch(records: Sequence[Record], fields: BatchFields | None = None) ->
 
     :raises ValueError: if there are no records.
     """
+    return place_records(0, records, fields)[1]
+
+
+def place_records(
+    base_offset: int, records: Sequence[Record], fields: BatchFields | None = None
+) -> tuple[BatchHeader, bytes]:
+    """As :func:`build_batch`, with its place in a log, and its header."""
     if not records:
         raise ValueError("a record batch holds at least one record")
+    fields = fields or _PLAIN
     first = records[0].timestamp
+    if len(records) == 1:
+        return seal_placed(base_offset, _encode_record(records[0], 0, first), fields, 1, (first, first))
     body = b"".join(_encode_record(record, delta, first) for delta, record in enumerate(records))
     highest = max(record.timestamp for record in records)
-    return seal_batch(body, fields or BatchFields(), len(records), first, highest)
+    return seal_placed(base_offset, body, fields, len(records), (first, highest))
 
 
 def iterate_records(batch: bytes | memoryview) -> Iterator[Record]:

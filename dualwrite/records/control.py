@@ -4,8 +4,8 @@ import struct
 from enum import IntEnum
 
 from dualwrite.ids import ProducerIdentity
-from dualwrite.records.batch import Record, build_batch, iterate_records
-from dualwrite.records.header import BatchFields, MalformedBatchError
+from dualwrite.records.batch import Record, iterate_records, place_records
+from dualwrite.records.header import BatchFields, BatchHeader, MalformedBatchError
 
 _KEY = struct.Struct(">hh")
 _VALUE = struct.Struct(">hi")
@@ -20,8 +20,15 @@ class Marker(IntEnum):
 
 def build_marker(marker: Marker, producer: ProducerIdentity, coordinator_epoch: int, timestamp: int) -> bytes:
     """The control batch that ends ``producer``'s transaction in one partition."""
+    return place_marker(0, marker, producer, coordinator_epoch, timestamp)[1]
+
+
+def place_marker(
+    base_offset: int, marker: Marker, producer: ProducerIdentity, coordinator_epoch: int, timestamp: int
+) -> tuple[BatchHeader, bytes]:
+    """As :func:`build_marker`, with its place in a log, and its header."""
     record = Record(_KEY.pack(0, marker), _VALUE.pack(0, coordinator_epoch), timestamp)
-    return build_batch([record], BatchFields(producer, transactional=True, control=True))
+    return place_records(base_offset, [record], BatchFields(producer, transactional=True, control=True))
 
 
 def read_marker(batch: bytes | memoryview) -> Marker:

@@ -7,7 +7,6 @@ everything from the attributes on, so a broker may set the base offset and the l
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import crc32c
@@ -68,6 +67,10 @@ class BatchHeader(NamedTuple):
     producer_epoch: int
     base_sequence: int
     record_count: int
+
+    def placed(self, base_offset: int, leader_epoch: int) -> "BatchHeader":
+        """The header once :func:`place_batch` has placed its batch."""
+        return BatchHeader(base_offset, self.batch_length, leader_epoch, *self[3:])
 
     @property
     def size(self) -> int:
@@ -223,8 +226,7 @@ def emptied(header: BatchHeader) -> BatchHeader:
     return header._replace(attributes=kept, base_timestamp=NO_TIMESTAMP, record_count=0)
 
 
-@dataclass(frozen=True, slots=True)
-class BatchFields:
+class BatchFields(NamedTuple):
     """What the writer of a batch chooses about its header."""
 
     producer: ProducerIdentity = NO_PRODUCER
@@ -235,10 +237,18 @@ class BatchFields:
 
 def seal_batch(body: bytes, fields: BatchFields, record_count: int, first_timestamp: int, max_timestamp: int) -> bytes:
     """A whole batch with base offset 0 around ``body``, the encoded uncompressed records."""
+    return seal_placed(0, body, fields, record_count, (first_timestamp, max_timestamp))[1]
+
+
+def seal_placed(
+    base_offset: int, body: bytes, fields: BatchFields, record_count: int, timestamps: tuple[int, int]
+) -> tuple[BatchHeader, bytes]:
+    """As :func:`seal_batch`, with its place in a log, and its header.
+
+    :param timestamps: the first record's and the highest, in milliseconds since the epoch.
+    """
     attributes = (_TRANSACTIONAL_BIT if fields.transactional else 0) | (_CONTROL_BIT if fields.control else 0)
-    return _sealed(
-        body, attributes, record_count, (first_timestamp, max_timestamp), fields.producer, fields.base_sequence
-    )
+    return _sealed(body, attributes, record_count, timestamps, fields.producer, fields.base_sequence, base_offset)
 
 
 def seal_transactional(
@@ -254,7 +264,7 @@ def seal_transactional(
     :param body: the encoded records, compressed by ``codec`` (0 for not).
     :param timestamps: the first record's and the highest, in milliseconds since the epoch.
     """
-    return _sealed(body, _TRANSACTIONAL_BIT | codec, record_count, timestamps, producer, base_sequence)
+    return _sealed(body, _TRANSACTIONAL_BIT | codec, record_count, timestamps, producer, base_sequence)[1]
 
 
 def _sealed(
@@ -264,10 +274,10 @@ def _sealed(
     timestamps: tuple[int, int],
     producer: ProducerIdentity,
     base_sequence: int,
-) -> bytes:
-    fields = _CHECKED.pack(
-        attributes, record_count - 1, *timestamps, producer.producer_id, producer.epoch, base_sequence, record_count
-    )
+    base_offset: int = 0,
+) -> tuple[BatchHeader, bytes]:
+    checked = attributes, record_count - 1, *timestamps, *producer, base_sequence, record_count
+    fields = _CHECKED.pack(*checked)
     length = HEADER_SIZE - _PREFIX_SIZE + len(body)
-    checksum = crc32c.crc32c(body, crc32c.crc32c(fields))
-    return b"".join((_PLACE.pack(0, length, 0, MAGIC, checksum), fields, body))
+    place = base_offset, length, 0, MAGIC, crc32c.crc32c(body, crc32c.crc32c(fields))
+    return BatchHeader(*place, *checked), b"".join((_PLACE.pack(*place), fields, body))

@@ -62,7 +62,7 @@ class MemoryFile:
         self._files = files
         self._content: _Content | None = content
 
-    def append(self, *parts: bytes | memoryview) -> None:
+    def append(self, *parts: bytes | bytearray | memoryview) -> None:
         """Write ``parts``; or, if this append was told to fail, the first half of them."""
         content, data = self._open_content(), b"".join(parts)
         if self._files.appends.hit():

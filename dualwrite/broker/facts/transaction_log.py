@@ -7,7 +7,6 @@ NextTimeoutMs.
 
 import struct
 from collections.abc import Iterable
-from operator import attrgetter
 
 from dualwrite.broker.facts.tagged_fields import decode_tagged_fields
 from dualwrite.broker.facts.transactions import (
@@ -20,7 +19,6 @@ from dualwrite.broker.facts.transactions import (
 from dualwrite.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerIdentity, TopicPartition
 from dualwrite.records.varint import decode_unsigned_varint, encode_unsigned_varint
 
-_TOPIC_AND_INDEX = attrgetter("topic", "partition")
 _KEY_VERSION = 0
 _VALUE_VERSION = 1
 _SHORT = struct.Struct(">h")
@@ -68,25 +66,26 @@ def decode_fact(key: bytes, value: bytes | None) -> TransactionFact:
 
 
 def _encode_value(fact: TransactionRecorded) -> bytes:
-    producer, previous, following = fact.producer, fact.previous, fact.next_producer
-    present = []
-    for head, form, value, default in (
-        (_PREVIOUS_ID_HEAD, _LONG, previous.producer_id, NO_PRODUCER_ID),
-        (_NEXT_ID_HEAD, _LONG, following.producer_id, NO_PRODUCER_ID),
-        (_CLIENT_VERSION_HEAD, _SHORT, fact.version, 0),
-        (_NEXT_EPOCH_HEAD, _SHORT, following.epoch, NO_PRODUCER_EPOCH),
-        (_PREVIOUS_EPOCH_HEAD, _SHORT, previous.epoch, NO_PRODUCER_EPOCH),
-        (_NEXT_TIMEOUT_HEAD, _INT, fact.next_timeout_ms, -1),
-    ):
-        if value != default:
-            present.append(head + form.pack(value))
+    (previous_id, previous_epoch), (next_id, next_epoch) = fact.previous, fact.next_producer
+    tags = []
+    if previous_id != NO_PRODUCER_ID:
+        tags.append(_PREVIOUS_ID_HEAD + _LONG.pack(previous_id))
+    if next_id != NO_PRODUCER_ID:
+        tags.append(_NEXT_ID_HEAD + _LONG.pack(next_id))
+    tags.append(_CLIENT_VERSION_HEAD + _SHORT.pack(fact.version))
+    if next_epoch != NO_PRODUCER_EPOCH:
+        tags.append(_NEXT_EPOCH_HEAD + _SHORT.pack(next_epoch))
+    if previous_epoch != NO_PRODUCER_EPOCH:
+        tags.append(_PREVIOUS_EPOCH_HEAD + _SHORT.pack(previous_epoch))
+    if fact.next_timeout_ms != -1:
+        tags.append(_NEXT_TIMEOUT_HEAD + _INT.pack(fact.next_timeout_ms))
     return b"".join(
         (
-            _FIXED.pack(_VALUE_VERSION, producer.producer_id, producer.epoch, fact.timeout_ms, fact.status),
+            _FIXED.pack(_VALUE_VERSION, *fact.producer, fact.timeout_ms, fact.status),
             _encode_partitions(fact.partitions),
             _TIMES.pack(fact.updated_ms, fact.started_ms),
-            encode_unsigned_varint(len(present)),
-            *present,
+            encode_unsigned_varint(len(tags)),
+            *tags,
         )
     )
 
@@ -119,8 +118,8 @@ def _decode_value(transactional_id: str, value: bytes) -> TransactionRecorded:
 
 def _encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
     by_topic: dict[str, list[int]] = {}
-    for entry in sorted(partitions, key=_TOPIC_AND_INDEX):
-        by_topic.setdefault(entry.topic, []).append(entry.partition)
+    for topic, index in sorted(partitions):
+        by_topic.setdefault(topic, []).append(index)
     out = [encode_unsigned_varint(len(by_topic) + 1)]
     for topic, indexes in by_topic.items():
         name = topic.encode()

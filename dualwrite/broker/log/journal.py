@@ -10,13 +10,12 @@ from dualwrite.broker.log.partition_log import PartitionLog
 from dualwrite.broker.log.settings import LogSettings
 from dualwrite.errors import CorruptLogError
 from dualwrite.ports import Files
-from dualwrite.records.batch import Record, build_batch, iterate_records
+from dualwrite.records.batch import Record, iterate_records, place_records
 from dualwrite.records.header import (
     BatchHeader,
     MalformedBatchError,
     checksum_matches,
     iterate_batches,
-    place_batch,
 )
 
 _SETTINGS = LogSettings(segment_bytes=64 * 1024 * 1024)
@@ -49,9 +48,8 @@ class Journal:
 
         :raises ValueError: if there are no records.
         """
-        batch = bytearray(build_batch(records))
-        place_batch(batch, self.log.end_offset, leader_epoch=0)
-        self.log.append(batch)
+        header, batch = place_records(self.log.end_offset, records)
+        self.log.append(batch, header)
 
 
 def replay(log: PartitionLog) -> Iterator[tuple[BatchHeader, memoryview]]:

@@ -105,7 +105,7 @@ class PartitionLog:
         """True if something was appended that no :meth:`sync` has covered yet."""
         return self._synced_offset < self._end_offset
 
-    def append(self, batch: bytearray | memoryview, header: BatchHeader | None = None) -> None:
+    def append(self, batch: bytes | bytearray | memoryview, header: BatchHeader | None = None) -> None:
         """Write ``batch``, placed at :attr:`end_offset` by the caller, beginning a new segment if the last is full or
         too old.
 

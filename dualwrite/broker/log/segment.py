@@ -201,7 +201,7 @@ class Segment:
 
         :raises OSError: as the file does; the segment must not be used again.
         """
-        self._writer().append(memoryview(batch))
+        self._writer().append(batch)
         self._add(header, settings)
 
     def read(self, offset: int, max_bytes: int, before: int, at_least_one: bool) -> bytes:

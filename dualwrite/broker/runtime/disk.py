@@ -30,21 +30,27 @@ class DiskFile:
         self._path = path
         self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
 
-    def append(self, *parts: bytes | memoryview) -> None:
+    def append(self, *parts: bytes | bytearray | memoryview) -> None:
         """Write ``parts`` at the end, all of them.
 
         :raises OSError: if the disk is full or broken. Part of the bytes may be in the file: stop and recover.
         """
-        rest = [memoryview(part).cast("B") for part in parts if len(part)]
-        while rest:
-            try:
-                written = os.writev(self._descriptor, rest[:_MOST_PARTS])
-            except OSError as error:
-                raise self._named(error) from None
+        try:
+            written = os.writev(self._descriptor, parts[:_MOST_PARTS])
+            if written < sum(map(len, parts)):
+                self._append_rest([memoryview(part) for part in parts], written)
+        except OSError as error:
+            raise self._named(error) from None
+
+    def _append_rest(self, rest: list[memoryview], written: int) -> None:
+        """Go on after the first ``written`` bytes."""
+        while True:
             while rest and written >= len(rest[0]):
                 written -= len(rest.pop(0))
-            if rest:
-                rest[0] = rest[0][written:]
+            if not rest:
+                return
+            rest[0] = rest[0][written:]
+            written = os.writev(self._descriptor, rest[:_MOST_PARTS])
 
     def read(self, position: int, size: int) -> bytes:
         """Up to ``size`` bytes from ``position``; fewer only at the end of the file."""

@@ -21,9 +21,9 @@ from dualwrite.broker.runtime.partition import Partition, replay_into
 from dualwrite.errors import CorruptLogError
 from dualwrite.ids import TopicPartition
 from dualwrite.ports import Files
-from dualwrite.records.batch import Record, build_batch
+from dualwrite.records.batch import Record
 from dualwrite.records.control import Marker, read_marker
-from dualwrite.records.header import BatchFields, BatchHeader, peek_header
+from dualwrite.records.header import BatchFields, BatchHeader
 
 logger = logging.getLogger(__name__)
 
@@ -89,8 +89,7 @@ class InternalTopic:
 
         :param fields: whose transaction they belong to, if to any.
         """
-        batch = build_batch(records, fields)
-        return self.partition.append_own(bytearray(batch), peek_header(batch))
+        return self.partition.append_own(records, fields)
 
 
 def _replay(log: PartitionLog, on_record: OnRecord, on_marker: OnMarker | None) -> None:

@@ -1,7 +1,7 @@
 """One partition at run time: its state, its log, and the readers that wait for it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from dualwrite.broker.core.partitions import PartitionState, Verdict
@@ -11,8 +11,9 @@ from dualwrite.broker.log.replacement import Replacement
 from dualwrite.broker.log.settings import LogSettings
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.ids import ProducerIdentity, TopicPartition
-from dualwrite.records.control import Marker, build_marker, read_coordinator_epoch, read_marker
-from dualwrite.records.header import BatchHeader, peek_header, place_batch
+from dualwrite.records.batch import Record, place_records
+from dualwrite.records.control import Marker, place_marker, read_coordinator_epoch, read_marker
+from dualwrite.records.header import BatchFields, BatchHeader, place_batch
 
 LEADER_EPOCH = 0
 """A single node has led every partition since its creation."""
@@ -55,39 +56,40 @@ class Partition:
         if not verdict.appends:
             return AppendResult(verdict, verdict.duplicate_of)
         own = batch if isinstance(batch, memoryview) and not batch.readonly else bytearray(batch)
-        return AppendResult(verdict, self._append(own, header, None))
+        base_offset = self.state.end_offset
+        place_batch(own, base_offset, LEADER_EPOCH)
+        self._append(own, header.placed(base_offset, LEADER_EPOCH))
+        return AppendResult(verdict, base_offset)
 
-    def append_own(self, batch: bytearray, header: BatchHeader) -> int:
+    def append_own(self, records: Sequence[Record], fields: BatchFields | None = None) -> int:
         """Append a batch of the broker's own, about which nobody is asked, and return its base offset."""
-        return self._append(batch, header, None)
+        header, batch = place_records(self.state.end_offset, records, fields)
+        self._append(batch, header)
+        return header.base_offset
 
     def append_marker(
         self, marker: Marker, producer: ProducerIdentity, timestamp_ms: int, coordinator_epoch: int = LEADER_EPOCH
     ) -> None:
         """Append the control batch that ends ``producer``'s transaction here."""
-        batch = bytearray(build_marker(marker, producer, coordinator_epoch, timestamp_ms))
-        self._append(batch, peek_header(batch), marker, coordinator_epoch)
+        header, batch = place_marker(self.state.end_offset, marker, producer, coordinator_epoch, timestamp_ms)
+        self._append(batch, header, marker, coordinator_epoch)
 
     def _append(
         self,
-        batch: bytearray | memoryview,
+        batch: bytes | bytearray | memoryview,
         header: BatchHeader,
-        marker: Marker | None,
+        marker: Marker | None = None,
         coordinator_epoch: int = LEADER_EPOCH,
-    ) -> int:
-        base_offset = self.state.end_offset
+    ) -> None:
         with self._flusher.critical():
-            place_batch(batch, base_offset, LEADER_EPOCH)
-            placed = header._replace(base_offset=base_offset, partition_leader_epoch=LEADER_EPOCH)
-            self.log.append(batch, placed)
-            self.state.apply(placed, marker, coordinator_epoch)
+            self.log.append(batch, header)
+            self.state.apply(header, marker, coordinator_epoch)
             if marker is not None and self._on_marker is not None:
-                self._on_marker(placed, marker)
+                self._on_marker(header, marker)
             self._flusher.touch(self)
             if self.log.point_due:
                 self._plan_recovery_point()
                 self._flusher.in_background(self.log.write_recovery_points)
-        return base_offset
 
     def _plan_recovery_point(self) -> None:
         self.log.plan_recovery_point(self.state.snapshot(), self.state.aborted_since)
