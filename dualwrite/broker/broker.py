@@ -41,6 +41,8 @@ _LOCK_NAME = ".lock"
 _LOCK_POLL_SECONDS = 0.02
 _PREDECESSOR_SECONDS = 3.0
 """How long an embedded broker waits for the one of a process that was killed, which stops when it notices that."""
+_LONGEST_UNSYNCED_MS = 100
+"""How long what nobody waits for may not be on disk."""
 _OPEN_FILES_IF_UNLIMITED = 10240  # macOS allows no more, whatever it says
 
 
@@ -202,6 +204,7 @@ def _chores(options: BrokerOptions, context: BrokerContext, compaction: Compacti
         await context.offsets.expire()
 
     coordinator = context.coordinator
+    yield context.flusher.barrier, _LONGEST_UNSYNCED_MS
     yield expire_offsets, options.number("offsets.retention.check.interval.ms")
     yield coordinator.end_overdue, options.number("transaction.abort.timed.out.transaction.cleanup.interval.ms")
     yield coordinator.forget_idle, options.number("transaction.remove.expired.transaction.cleanup.interval.ms")

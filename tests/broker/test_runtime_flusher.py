@@ -215,6 +215,56 @@ def test_a_client_that_goes_away_at_a_barrier_leaves_the_others_waiting_for_the_
     flushing(test)
 
 
+def test_what_nobody_waits_for_begins_no_round_and_goes_with_the_next_one() -> None:
+    async def test(flusher: Flusher) -> None:
+        unhurried, awaited = Target(flusher), Target(flusher)
+        unhurried.append()
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert (unhurried.syncs, unhurried.shown) == (0, 0)
+        awaited.append()
+        await flusher.barrier()
+        assert (unhurried.syncs, unhurried.shown, awaited.shown) == (1, 1, 1)
+
+    flushing(test)
+
+
+def test_what_nobody_waits_for_begins_no_round_behind_that_of_another_either() -> None:
+    async def test(flusher: Flusher) -> None:
+        unhurried, awaited = Target(flusher), Target(flusher)
+        awaited.during_sync = unhurried.append
+        awaited.append()
+        await flusher.barrier()
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert (unhurried.end_offset, unhurried.syncs) == (1, 0)
+
+    flushing(test)
+
+
+def test_what_is_hurried_is_synced_though_nobody_waits() -> None:
+    async def test(flusher: Flusher) -> None:
+        target = Target(flusher)
+        target.append()
+        flusher.hurry()
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert (target.durable, target.shown) == (1, 1)
+
+    flushing(test)
+
+
+def test_what_nobody_has_waited_for_is_synced_before_the_flusher_closes() -> None:
+    async def main() -> None:
+        flusher = Flusher(durable=True, on_failure=never)
+        target = Target(flusher)
+        target.append()
+        await flusher.close()
+        assert (target.durable, target.shown) == (1, 1)
+
+    run(main())
+
+
 def test_each_target_is_synced_once_a_round() -> None:
     async def test(flusher: Flusher) -> None:
         one, other = Target(flusher), Target(flusher)
@@ -251,6 +301,7 @@ def test_a_failed_sync_stops_the_process_and_acknowledges_nothing(error: Excepti
         target.during_sync = fail
         target.append()
         waiting = asyncio.ensure_future(flusher.barrier())
+        await asyncio.sleep(0)
         (rounds,) = asyncio.all_tasks() - {asyncio.current_task(), waiting}
         with pytest.raises(StoppedError):
             await rounds

@@ -59,6 +59,7 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
         errors = {entry.error_code for response in responses for entry in response.partition_responses}
         if errors - {ErrorCode.NONE}:
             raise UnanswerableError(f"Produce with acks=0: {', '.join(map(error_name, sorted(errors)))}")
+        broker.flusher.hurry()
         return None
     await broker.flusher.barrier()
     return Produced(responses, throttle_time_ms=0)

@@ -102,8 +102,8 @@ class TransactionCoordinator:
     async def _write_markers(self, effect: WriteMarkers) -> None:
         """Markers to every partition, durable, and only then the end of the transaction.
 
-        The last fact needs no barrier of its own: until it is durable a restart finds the decision and writes the
-        markers again, which changes nothing, and the client's next transaction is journaled behind it.
+        The last fact needs no barrier, and no fsync, of its own: until it is durable a restart finds the decision and
+        writes the markers again, which changes nothing, and the client's next transaction is journaled behind it.
         """
         with self._flusher.critical():
             for name in effect.partitions:

@@ -1,5 +1,8 @@
 """One fsync for many: what several connections append while one round of fsyncs runs is made durable by the next.
 
+A round begins when somebody waits for it. What nobody waits for, as the end of a transaction whose markers are durable,
+goes with the next one: a round of its own would only keep the next client's waiting.
+
 ``durability=fsync``: nothing is acknowledged or shown before it is on disk. ``durability=os``: what the operating
 system has taken is as good as durable, as is Kafka's default; it survives a killed process but not a power cut.
 
@@ -87,6 +90,8 @@ class Flusher:
         self._current: asyncio.Future[None] | None = None
         self._following: asyncio.Future[None] | None = None
         self._rounds: asyncio.Task[None] | None = None
+        self._is_wanted = False
+        """True if another round is to follow."""
         self._background: set[asyncio.Task[None]] = set()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="fsync")
 
@@ -95,19 +100,24 @@ class Flusher:
         return self._critical
 
     def touch(self, target: Flushable) -> None:
-        """``target`` was appended to. Its ``flushed`` is called once that is durable."""
+        """``target`` was appended to. Its ``flushed`` is called once that is durable: see :meth:`hurry`."""
         if not self._durable:
             target.flushed(target.end_offset)
             return
         self._dirty[target] = None
         if self._following is None:
-            loop = asyncio.get_running_loop()
-            self._following = loop.create_future()
+            self._following = asyncio.get_running_loop().create_future()
+
+    def hurry(self) -> None:
+        """Begin to make durable what was appended, as soon as the round that is under way is over."""
+        if self._dirty:
+            self._is_wanted = True
             if self._rounds is None:
-                self._rounds = loop.create_task(self._flush_rounds())
+                self._rounds = asyncio.get_running_loop().create_task(self._flush_rounds())
 
     async def barrier(self) -> None:
         """Return once everything appended before the call is durable."""
+        self.hurry()
         waiting_for = self._following if self._dirty else self._current
         if waiting_for is not None:
             await asyncio.shield(waiting_for)
@@ -137,7 +147,8 @@ class Flusher:
 
     async def _flush_rounds(self) -> None:
         loop = asyncio.get_running_loop()
-        while self._dirty:
+        while self._is_wanted:
+            self._is_wanted = False
             self._current, self._following = self._following, None
             positions = {target: target.end_offset for target in self._dirty}
             self._dirty.clear()
