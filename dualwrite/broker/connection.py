@@ -37,6 +37,7 @@ minutes while they are unpacked. This is room for ten thousand partitions."""
 _BYTES_AT_ONCE = 16 * 1024
 """A longer request without records is unpacked, and its answer packed, in a thread: others are served meanwhile."""
 
+_KEYS = {int(key): key for key in ROUTES}
 ResultT = TypeVar("ResultT")
 
 
@@ -79,11 +80,10 @@ class Connection:
 
     async def _answer(self, frame: bytearray | memoryview) -> list[bytes] | None:
         head, body_position = read_request_head(frame)
-        try:
-            key = ApiKey(head.api_key)
-            route = ROUTES[key]
-        except (ValueError, KeyError):
-            raise MalformedMessageError(f"unknown API key {head.api_key}") from None
+        key = _KEYS.get(head.api_key)
+        if key is None:
+            raise MalformedMessageError(f"unknown API key {head.api_key}")
+        route = ROUTES[key]
         if head.version not in route.versions:
             return self._refuse_version(key, head)
         if key is not ApiKey.PRODUCE and len(frame) > MOST_BYTES_WITHOUT_RECORDS:

@@ -74,11 +74,11 @@ def iterate_records(batch: bytes | memoryview) -> Iterator[Record]:
 
 
 def _encode_record(record: Record, offset_delta: int, first_timestamp: int) -> bytes:
-    key, value = record.key, record.value
+    key, value, timestamp, _ = record
     body = b"".join(
         (
             b"\x00",
-            encode_varint(record.timestamp - first_timestamp),
+            encode_varint(timestamp - first_timestamp),
             encode_varint(offset_delta),
             _NULL if key is None else encode_varint(len(key)),
             key or b"",

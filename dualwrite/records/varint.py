@@ -1,15 +1,14 @@
 """Variable-length integers: zigzag in records (ByteUtils.writeVarlong), unsigned in flexible messages (KIP-482)."""
 
-_SINGLE_BYTES = tuple(bytes([value]) for value in range(0x80))
-_FIRST_OF_TWO_BYTES = 0x40
-"""In zigzag form."""
+_SMALL = 1024
+"""Below it most sizes are, and all of them are in a table."""
 
 
 def encode_varint(value: int) -> bytes:
     """``value`` in zigzag form, seven bits a byte, lowest first."""
-    if 0 <= value < _FIRST_OF_TWO_BYTES:
-        return _SINGLE_BYTES[value << 1]
-    return encode_unsigned_varint((value << 1) ^ (value >> 63))
+    if 0 <= value < _SMALL:
+        return _SMALL_SIGNED[value]
+    return _encoded((value << 1) ^ (value >> 63))
 
 
 def decode_varint(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
@@ -29,8 +28,10 @@ def decode_varint(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
 
 def encode_unsigned_varint(value: int) -> bytes:
     """``value`` (not negative) in seven bits a byte, lowest first: sizes and tags of flexible versions (KIP-482)."""
-    if value <= 0x7F:
-        return _SINGLE_BYTES[value]
+    return _SMALL_UNSIGNED[value] if value < _SMALL else _encoded(value)
+
+
+def _encoded(value: int) -> bytes:
     out = bytearray()
     while value > 0x7F:
         out.append((value & 0x7F) | 0x80)
@@ -54,3 +55,7 @@ def decode_unsigned_varint(buffer: bytes | bytearray | memoryview, position: int
             return value, end + 1
         shift += 7
     raise ValueError(f"no complete unsigned varint at byte {position}")
+
+
+_SMALL_UNSIGNED = tuple(_encoded(value) for value in range(_SMALL))
+_SMALL_SIGNED = tuple(_encoded(value << 1) for value in range(_SMALL))

@@ -101,8 +101,9 @@ class Decision(NamedTuple):
 
     def takes(self, producer_id: int) -> bool:
         """True if a fact uses ``producer_id``, the fresh one that was offered."""
-        return any(
-            producer_id in (fact.producer.producer_id, fact.next_producer.producer_id)
-            for fact in self.facts
-            if isinstance(fact, TransactionRecorded)
-        )
+        for fact in self.facts:
+            if isinstance(fact, TransactionRecorded) and (
+                fact.producer.producer_id == producer_id or fact.next_producer.producer_id == producer_id
+            ):
+                return True
+        return False

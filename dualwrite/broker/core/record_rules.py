@@ -25,6 +25,7 @@ from dualwrite.wire.error_codes import ErrorCode
 CREATE_TIME, APPEND_TIME = "CreateTime", "LogAppendTime"
 
 _UNBOUNDED = 2**63 - 1
+_LAST_CODEC = max(Codec)
 _CODECS = {"uncompressed": Codec.NONE, **{codec.name.lower(): codec for codec in Codec if codec}}
 _LEAST_RECORD_SIZE = 7  # size, attributes, two deltas, key, value and headers: a byte each
 
@@ -66,7 +67,7 @@ def checked_header(records: bytes | memoryview | None, config: TopicConfig, now_
         raise RefusedBatchError(ErrorCode.INVALID_RECORD, "expected exactly one record batch for the partition")
     if not checksum_matches(header, records):
         raise RefusedBatchError(ErrorCode.CORRUPT_MESSAGE, "the batch's CRC-32C does not match")
-    if header.compression > max(Codec) or (header.compression == Codec.ZSTD and not zstd):
+    if header.compression > _LAST_CODEC or (header.compression == Codec.ZSTD and not zstd):
         raise RefusedBatchError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
     wrong = _contradiction(header)
     if wrong is not None:
@@ -112,9 +113,10 @@ def _contradiction(header: BatchHeader) -> str | None:
         return "record count and offsets of the batch disagree"
     if not header.compression and header.record_count * _LEAST_RECORD_SIZE > header.size - HEADER_SIZE:
         return "the batch is too short for its record count"
-    if header.producer and (header.base_sequence < 0 or header.producer_epoch < 0):
+    has_producer = header.producer_id >= 0
+    if has_producer and (header.base_sequence < 0 or header.producer_epoch < 0):
         return "an idempotent batch without a sequence or an epoch"
-    if header.is_transactional and not header.producer:
+    if header.is_transactional and not has_producer:
         return "a transactional batch without a producer id"
     return None
 
