@@ -36,14 +36,14 @@ class Peer:
         self.producing = 0
         """How many of them are Produce."""
         self.used_at = 0.0
-        self._picked: dict[tuple[int, int, int], int] = {}
+        self._picked: dict[tuple[ApiKey, int, int], int] = {}
 
     def version(self, api_key: ApiKey, floor: int, cap: int) -> int:
         """The version to ask ``api_key`` in; it is looked up once.
 
         :raises NoCommonVersionError: if there is none in these bounds.
         """
-        wanted = api_key.value, floor, cap
+        wanted = api_key, floor, cap
         picked = self._picked.get(wanted)
         if picked is None:
             picked = self._picked[wanted] = self.versions.of(api_key, floor, cap)

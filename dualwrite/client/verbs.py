@@ -24,6 +24,8 @@ class State(Enum):
     FAILED = "failed"
     CLOSED = "closed"
 
+    __hash__ = object.__hash__  # Enum's own is Python code, and the tables below are asked in every call
+
 
 class Verb(Enum):
     """The calls, by their Python names."""
@@ -38,6 +40,8 @@ class Verb(Enum):
     COMMIT = "commit_transaction()"
     ABORT = "abort_transaction()"
     CLOSE = "close()"
+
+    __hash__ = object.__hash__
 
 
 AFTER: dict[tuple[State, Verb], State] = {
