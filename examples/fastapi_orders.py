@@ -41,14 +41,14 @@ def create_app(engine: Engine | None = None, kafka: dict[str, str] | None = None
     """The service; what is not given comes from the environment."""
     engine = engine or create_engine(os.environ["DATABASE_URL"])
     kafka = kafka or {"bootstrap.servers": os.environ["KAFKA"]}
-    # Somebody waits for the answer: if Kafka does not take a record, say so after seconds and not after half a minute.
+    # Somebody waits for the answer: in an outage of Kafka, say so after seconds and not after half a minute.
     kafka = {"message.timeout.ms": "2000", **kafka}
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         # Made here, in the worker's own process, and closed when the server stops.
         metadata.create_all(engine)
-        dual_write = DualWrite(engine, kafka, application="order-service")
+        dual_write = DualWrite(engine, kafka, application="order-service", acquire_timeout=2)
         # What a predecessor left is finished before the first request. Without this the first order would do it.
         await run_in_threadpool(dual_write.recover)
         app.state.dual_write = dual_write

@@ -60,7 +60,7 @@ class Worker:
 
     def __init__(self, engine: Engine, kafka: dict[str, str], name: str) -> None:
         self._engine = engine
-        self._dual_write = DualWrite(engine, kafka, application=f"invoices-{name}")
+        self._dual_write = DualWrite(engine, kafka, application="invoices")
         group = {"group.id": "invoices", "group.instance.id": name, "enable.auto.commit": "false"}
         reading = {"isolation.level": "read_committed", "auto.offset.reset": "earliest"}
         self._consumer = Consumer({**kafka, **group, **reading})

@@ -9,6 +9,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from email.message import Message
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ _SECONDS = 60.0  # a service that hangs fails the test; nothing is expected to t
 class Answer(NamedTuple):
     status: int
     body: Any
-    headers: Mapping[str, str]
+    headers: Message  # any case of a name will do
 
 
 class Service:
@@ -92,7 +93,7 @@ class Service:
 def _answer(request: urllib.request.Request) -> Answer:
     try:
         with urllib.request.urlopen(request, timeout=_SECONDS) as response:
-            return Answer(response.status, json.load(response), dict(response.headers))
+            return Answer(response.status, json.load(response), response.headers)
     except urllib.error.HTTPError as error:
         with error:
-            return Answer(error.code, json.load(error), dict(error.headers))
+            return Answer(error.code, json.load(error), error.headers)

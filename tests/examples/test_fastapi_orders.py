@@ -1,4 +1,4 @@
-"""The FastAPI example under uvicorn: every answer tells what is in both places, also across kill -9."""
+"""The FastAPI example under uvicorn: every answer tells what is in both places, also across an outage and kill -9."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -52,6 +52,20 @@ def test_each_answer_tells_what_is_in_both_places(
     (record,) = broker.read("orders")
     assert (record.key, json.loads(record.value or b"")) == (b"o-1", TEA)
     assert "Application shutdown complete" in service.stop()
+
+
+def test_in_an_outage_of_kafka_an_order_can_be_sent_again_afterwards(
+    service: Service, dualwrite_engine: Engine, broker: KafkaBroker
+) -> None:
+    assert service.post("/orders", TEA).status == 201
+    broker.stop()
+    refused = service.post("/orders", {**TEA, "number": "o-2"})
+    assert (refused.status, refused.headers["Retry-After"]) == (503, "1")
+    assert rows(dualwrite_engine) == ["o-1"]
+    broker.start()
+    while service.post("/orders", {**TEA, "number": "o-2"}).status == 503:
+        pass  # each waits in the service until what was under way has been finished, or two seconds
+    assert rows(dualwrite_engine) == records(broker) == ["o-1", "o-2"]
 
 
 @pytest.mark.crash

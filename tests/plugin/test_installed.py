@@ -42,8 +42,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> str:
     venv.create(scratch / "venv")
     python = str(scratch / "venv" / "bin" / "python")
     (wheel,) = scratch.glob("*.whl")
-    run(*pip, "--python", python, "install", "--no-deps", "--no-index", str(wheel), cwd=scratch)
     site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=scratch).strip())
+    run(*pip, "install", "--no-deps", "--no-index", "--target", str(site), str(wheel), cwd=scratch)
     (site / "others.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
     return python
 
