@@ -278,7 +278,8 @@ def _raise_for(what: str, code: int) -> None:
 
 def _refuse_two_phase(what: str, code: int, cause: Exception | None = None) -> NoReturn:
     reasons = {
-        int(ErrorCode.UNSUPPORTED_VERSION): "the broker does not offer KIP-939's KeepPreparedTxn",
+        int(ErrorCode.UNSUPPORTED_VERSION): "the broker does not offer KIP-939's KeepPreparedTxn (the bundled broker"
+        " does, and Apache Kafka 4.4 does not)",
         int(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED): "two-phase commit is off"
         " (transaction.two.phase.commit.enable), or the TWO_PHASE_COMMIT operation is not granted",
     }
