@@ -1,7 +1,8 @@
 """A real cluster of Apache Kafka (KRaft) on loopback, whose brokers are killed and come back.
 
-One controller, which nobody kills, so that a failover takes as long as it takes a broker's session to end; and brokers
-with three replicas of everything, two of which must be in sync: with one of three dead, everything goes on.
+One controller, so that a failover takes as long as it takes a broker's session to end, and there is none while it is
+dead itself; and brokers with three replicas of everything, two of which must be in sync: with one of three dead,
+everything goes on.
 """
 
 import time
@@ -16,6 +17,7 @@ from kafka import KafkaAdminClient
 from kafka import TopicPartition as KafkaPythonPartition
 from kafka.protocol.admin import ElectionType
 
+from dualwrite.client.directory import TRANSACTION
 from dualwrite.wire.apis import FindCoordinatorRequest, Message, MetadataRequest
 from dualwrite.wire.error_codes import ErrorCode
 from tests.broker.calls import ask_for_topics, configs, unique, wanted_topic
@@ -25,7 +27,6 @@ from tests.conformance.kafka_process import QUICK_START, START_SECONDS, KafkaPro
 TRANSACTION_LOG = "__transaction_state"
 
 _CONTROLLER = 100
-_TRANSACTION_KEY = 1
 _POLL_SECONDS = 0.1
 _BROKER_JVM = ("-Xms192m", "-Xmx320m", *QUICK_START)
 _CONTROLLER_JVM = ("-Xms64m", "-Xmx160m", *QUICK_START)
@@ -117,6 +118,8 @@ class KafkaCluster:
             for node, internal in zip(self.nodes, ports[nodes:], strict=True)
         }
         self._processes = (*self._brokers.values(), self._controller)
+        self._has_controller = True
+        """True if the controller is meant to run."""
 
     # --- its life
 
@@ -150,6 +153,16 @@ class KafkaCluster:
         """Start a node that was killed; wait for :meth:`wait_until_in_sync` before the next is killed."""
         self._brokers[node].start(self._cluster_id)
         self.live.add(node)
+
+    def kill_controller(self) -> None:
+        """SIGKILL. Nothing that is led stops, and nothing gets another leader."""
+        self._has_controller = False
+        self._controller.kill()
+
+    def restart_controller(self) -> None:
+        """Start the controller that was killed."""
+        self._controller.start(self._cluster_id)
+        self._has_controller = True
 
     def log(self, node: int) -> str:
         """Everything that ``node`` said."""
@@ -195,15 +208,15 @@ class KafkaCluster:
         (leader,) = self._until(look, self._is_one_live_node, f"a leader of {topic}-{partition}")
         return leader
 
-    def coordinator_of(self, transactional_id: str) -> int:
-        """The node that coordinates ``transactional_id`` now, as every live node has it."""
-        request = FindCoordinatorRequest(key=transactional_id, key_type=_TRANSACTION_KEY)
+    def coordinator_of(self, key: str, kind: int = TRANSACTION) -> int:
+        """The node that coordinates the transactional id, or the group, ``key`` now, as every live node has it."""
+        request = FindCoordinatorRequest(key=key, key_type=kind)
 
         def look() -> set[int]:
             answers = [self._ask(node, request, 3) for node in sorted(self.live)]
             return {answer.node_id if answer.error_code == ErrorCode.NONE else -1 for answer in answers}
 
-        (coordinator,) = self._until(look, self._is_one_live_node, f"a coordinator of {transactional_id}")
+        (coordinator,) = self._until(look, self._is_one_live_node, f"a coordinator of {key}")
         return coordinator
 
     def wait_until_in_sync(self, *topics: str) -> None:
@@ -277,7 +290,8 @@ class KafkaCluster:
         deadline = time.monotonic() + START_SECONDS
         seen: object = "no answer"
         while time.monotonic() < deadline:
-            self._controller.require_running()
+            if self._has_controller:
+                self._controller.require_running()
             for node in sorted(self.live):
                 self._require_running(node)
             with suppress(OSError):

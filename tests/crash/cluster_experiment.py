@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from enum import Enum
 from typing import NamedTuple
 
+from dualwrite.client.directory import GROUP
 from dualwrite.ids import TopicPartition
 from dualwrite.records.batch import iterate_records
 from dualwrite.records.header import iterate_batches
@@ -17,6 +18,7 @@ from tests.broker.consumers import consume
 from tests.broker.raw import RawClient, eventually
 from tests.conformance.kafka_cluster import KafkaCluster
 from tests.crash.broker_history import History, anomalies
+from tests.crash.cluster_offsets import OFFSETS, OffsetWorker, offsets_seen, offsets_told
 from tests.crash.cluster_producers import ClusterWorker, Make, Stage, Step
 from tests.crash.wire_tap import Asked, Fault, Lost, Tap, nothing
 
@@ -32,6 +34,8 @@ class Event(Enum):
     COORDINATOR_KILLED = "a coordinator was killed at EndTxn"
     COORDINATOR_MOVED = "a coordinator moved"
     LEADER_MOVED = "a leader moved by reassignment during a transaction"
+    GROUP_COORDINATOR_KILLED = "a group's coordinator was killed when it had taken offsets"
+    CONTROLLER_KILLED = "the controller was killed, and a leader before it came back"
 
 
 class Kill(NamedTuple):
@@ -64,6 +68,9 @@ class Experiment:
         self.happened: Counter[Event] = Counter()
         self.topics = [cluster.create_topic(PARTITIONS, retention_ms="-1") for _ in range(TOPICS)]
         self.places = [TopicPartition(topic, partition) for topic in self.topics for partition in range(PARTITIONS)]
+        self.has_offsets = issubclass(worker, OffsetWorker)
+        if self.has_offsets:
+            cluster.coordinator_of("warm-up", GROUP)  # it makes the topic
         self.workers = [worker(name, make, self.places, self.history, self.stage, seed) for name, make in makes.items()]
 
     @contextmanager
@@ -103,6 +110,7 @@ class Experiment:
         self.tap.arm(Fault(kill.api, kill.lost, name, also)).wait()
         self.happened[Event.LEADER_KILLED] += kill.api is ApiKey.PRODUCE and kill.asked
         self.happened[Event.COORDINATOR_KILLED] += kill.api is ApiKey.END_TXN and kill.asked
+        self.happened[Event.GROUP_COORDINATOR_KILLED] += kill.api is ApiKey.TXN_OFFSET_COMMIT and kill.asked
         self._comes_back(name, coordinator)
 
     def kills_a_leader_at(self, step: Step) -> None:
@@ -119,6 +127,21 @@ class Experiment:
         with self.stage.holding(step) as unit:
             coordinator = self.cluster.coordinator_of(unit.producer)
             self.cluster.kill(coordinator)
+        self._comes_back(unit.producer, coordinator)
+
+    def kills_the_controller_at(self, step: Step) -> None:
+        """Kill the controller between two steps of a transaction: everybody goes on without it. Then kill a leader:
+        nobody succeeds it before there is a controller again."""
+        with self.stage.holding(step):
+            self.cluster.kill_controller()
+        self.everybody_gets_on()
+        with self.stage.holding(step) as unit:
+            place = next(iter(unit.writes))
+            coordinator = self.cluster.coordinator_of(unit.producer)
+            leader = self.cluster.leader_of(place.topic, place.partition)
+            self.cluster.kill(leader)
+        self.cluster.restart_controller()
+        self.happened[Event.CONTROLLER_KILLED] += self.cluster.leader_of(place.topic, place.partition) != leader
         self._comes_back(unit.producer, coordinator)
 
     def moves_a_leader_at(self, step: Step) -> None:
@@ -145,14 +168,19 @@ class Experiment:
         """Everything that contradicts what the workers were told, and every transaction that nobody ends."""
         log, visible = {}, {}
         hanging = []
-        for place in self.places:
+        for place in [*self.places, *[OFFSETS] * self.has_offsets]:
             with self.cluster.connect(self.cluster.leader_of(place.topic, place.partition)) as client:
                 ends = eventually(lambda: _ends(client, place), lambda seen: seen[0] == seen[1])  # noqa: B023
                 hanging += [f"hanging transaction: {place} at {ends}"] * (ends[0] != ends[1])
                 log[place], visible[place] = _read(client, place, ends[0])
         seen = {topic: consume(self.cluster.bootstrap_servers, topic, PARTITIONS) for topic in self.topics}
         released = {place: seen[place.topic][place.partition] for place in self.places}
-        assert released == visible, "librdkafka's consumer sees something else"
+        assert {place: visible[place] for place in self.places} == released, "librdkafka's consumer sees something else"
+        if self.has_offsets:
+            del log[OFFSETS]  # offsets that are sent again are there twice, which changes nothing
+            visible[OFFSETS] = offsets_seen(self.cluster, self.workers)
+            last = {name.decode().split()[0]: name for name in visible[OFFSETS]}
+            assert offsets_told(self.cluster, self.workers) == last, "a group has come to something else"
         return hanging + anomalies(self.history.units, log, visible)
 
 

@@ -211,10 +211,13 @@ class ClusterWorker(Worker):
     def prepares(self, participant: KafkaParticipant, unit: Unit) -> None:
         participant.begin_transaction()
         for place, value in unit.values():
-            report = self.reporting(unit, place)
-            participant.produce(place.topic, value, partition=place.partition, on_delivery=report)
+            self.writes(participant, unit, place, value)
         self._stage.passes(Step.PRODUCED, unit)
         participant.prepare_transaction()
+
+    def writes(self, participant: KafkaParticipant, unit: Unit, place: TopicPartition, value: bytes) -> None:
+        report = self.reporting(unit, place)
+        participant.produce(place.topic, value, partition=place.partition, on_delivery=report)
 
     def ends(self, participant: KafkaParticipant, unit: Unit, commit: bool) -> bool:
         try:

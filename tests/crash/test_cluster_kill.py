@@ -16,6 +16,7 @@ from dualwrite.wire.apis import ApiKey
 from tests.conformance.kafka_cluster import KafkaCluster
 from tests.crash.broker_history import Fate
 from tests.crash.cluster_experiment import Event, Experiment, Kill
+from tests.crash.cluster_offsets import LIBRDKAFKA, OFFSETS, OffsetWorker
 from tests.crash.cluster_producers import (
     HASTE_SECONDS,
     ClusterWorker,
@@ -62,32 +63,41 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 def test_nothing_that_was_told_is_untrue_after_leaders_and_coordinators_were_killed(world: World, seed: int) -> None:
     cluster, tap = world
     makes = {
-        "librdkafka": librdkafka(cluster.bootstrap_servers),
+        LIBRDKAFKA: librdkafka(cluster.bootstrap_servers),
         "native": native(cluster.bootstrap_servers),
         "asynchronous": asynchronous(cluster.bootstrap_servers),
         "hasty": native(cluster.bootstrap_servers, HASTE_SECONDS),
     }
-    experiment = Experiment(cluster, tap, makes, seed)
+    experiment = Experiment(cluster, tap, makes, seed, OffsetWorker)
     patient = [name for name in makes if name != "hasty"]
+    with_groups = [name for name in patient if name != LIBRDKAFKA]
     with experiment.running():
         for name in patient:
             for api in (ApiKey.PRODUCE, ApiKey.END_TXN, ApiKey.INIT_PRODUCER_ID):
                 for lost in Lost:
                     experiment.loses(name, api, lost)
+        for name in with_groups:
+            for lost in Lost:
+                experiment.loses(name, ApiKey.TXN_OFFSET_COMMIT, lost)
         experiment.moves_a_leader_at(Step.PRODUCED)
         experiment.moves_a_leader_at(Step.PREPARED)
         for index, kill in enumerate(random.Random(seed).sample(KILLS, len(KILLS))):
             experiment.kills(patient[index % len(patient)], kill)
+        experiment.kills("native", Kill(ApiKey.TXN_OFFSET_COMMIT, Lost.ANSWER))
         for lost in Lost:
             experiment.kills("hasty", Kill(ApiKey.END_TXN, lost))
         experiment.kills_a_leader_at(Step.PREPARED)
         experiment.kills_the_coordinator_at(Step.PREPARED)
+        experiment.kills_the_controller_at(Step.PREPARED)
 
     assert experiment.judge() == []
     assert set(+experiment.happened) == set(Event)
     for name in patient:
         assert tap.repeated[name, ApiKey.PRODUCE] > 0, f"{name} has sent no batch again"
         assert tap.repeated[name, ApiKey.END_TXN] > 0, f"{name} has sent no EndTxn again"
+    for name in with_groups:
+        assert any(unit.producer == name and OFFSETS in unit.writes for unit in experiment.history.units)
+        assert tap.repeated[name, ApiKey.TXN_OFFSET_COMMIT] > 0, f"{name} has sent no offset again"
     fates = experiment.history.fates()
     assert fates[Fate.UNKNOWN] > 0, "nobody was ever in doubt"
     assert fates[Fate.COMMITTED] > 100, fates

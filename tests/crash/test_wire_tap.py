@@ -7,7 +7,15 @@ from collections.abc import Iterator
 import pytest
 
 from dualwrite.ids import ProducerIdentity
-from dualwrite.wire.apis import APIS, ApiKey, EndTxnResponse, Message, ProduceResponse
+from dualwrite.wire.apis import (
+    APIS,
+    ApiKey,
+    EndTxnResponse,
+    Message,
+    ProduceResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
 from dualwrite.wire.codec import read_body, read_request_head, write_response
 from dualwrite.wire.error_codes import ErrorCode
 from dualwrite.wire.frames import with_size
@@ -52,13 +60,31 @@ class FakeNode:
         api = ApiKey(head.api_key)
         request = read_body(APIS[api].request, head.version, frame, position)
         self.carried_out.append(request)
-        if api is ApiKey.END_TXN:
+        if api is ApiKey.TXN_OFFSET_COMMIT:
+            answer = offsets_answer(self.error)
+        elif api is ApiKey.END_TXN:
             answer = EndTxnResponse(error_code=self.error, producer_id=5, producer_epoch=1)
         else:
             topic = ProduceResponse.TopicProduceResponse
             entry = topic.PartitionProduceResponse(index=0, error_code=self.error, base_offset=0)
             answer = ProduceResponse(responses=[topic(name="t", partition_responses=[entry])])
         return with_size(write_response(api, head.version, head.correlation_id, answer))
+
+
+def offsets_answer(code: ErrorCode) -> Message:
+    topic = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
+    entry = topic.TxnOffsetCommitResponsePartition(partition_index=0, error_code=code)
+    return TxnOffsetCommitResponse(throttle_time_ms=0, topics=[topic(name="t", partitions=[entry])])
+
+
+def send_offset(client: RawClient, metadata: str) -> Message:
+    topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+    entry = topic.TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata=metadata)
+    identity = {"producer_id": PRODUCER.producer_id, "producer_epoch": PRODUCER.epoch}
+    request = TxnOffsetCommitRequest(
+        transactional_id="id", group_id="g", topics=[topic(name="t", partitions=[entry])], **identity
+    )
+    return client.ask(request, 5)
 
 
 @pytest.fixture
@@ -116,6 +142,24 @@ def test_a_batch_that_comes_again_is_known_by_its_sequence(tap: Tap, client: Raw
         produce(other, "t", tx_batch([b"v"], PRODUCER), "id", version=12)
         produce(other, "t", tx_batch([b"v"], PRODUCER, 1), "id", version=12)
     assert tap.repeated["id", ApiKey.PRODUCE] == 1
+
+
+@ALL_LOSSES
+def test_an_offset_that_comes_again_is_known_by_its_metadata(tap: Tap, client: RawClient, lost: Lost) -> None:
+    tap.arm(Fault(ApiKey.TXN_OFFSET_COMMIT, lost, "id", nothing))
+    with pytest.raises(ConnectionError):
+        send_offset(client, "one")
+    with again(tap) as other:
+        send_offset(other, "one")
+        send_offset(other, "two")
+    assert tap.repeated["id", ApiKey.TXN_OFFSET_COMMIT] == 1
+
+
+def test_offsets_that_were_refused_are_no_success(tap: Tap, client: RawClient, node: FakeNode) -> None:
+    fault = tap.arm(Fault(ApiKey.TXN_OFFSET_COMMIT, Lost.ANSWER, "id", nothing))
+    node.error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    send_offset(client, "one")
+    assert not fault.struck.done()
 
 
 def test_only_the_answer_to_what_succeeded_is_lost(tap: Tap, client: RawClient, node: FakeNode) -> None:

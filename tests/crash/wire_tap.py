@@ -18,11 +18,11 @@ from typing import NamedTuple
 from dualwrite.records.header import iterate_batches
 from dualwrite.wire.apis import APIS, ApiKey, Message
 from dualwrite.wire.codec import read_body, read_request_head, read_response
-from dualwrite.wire.error_codes import ErrorCode
+from dualwrite.wire.errors import error_codes
 from tests.broker.raw import PATIENCE_SECONDS
 from tests.conformance.kafka_process import free_ports
 
-WATCHED = (ApiKey.PRODUCE, ApiKey.INIT_PRODUCER_ID, ApiKey.END_TXN)
+WATCHED = (ApiKey.PRODUCE, ApiKey.TXN_OFFSET_COMMIT, ApiKey.INIT_PRODUCER_ID, ApiKey.END_TXN)
 
 
 class Lost(Enum):
@@ -93,7 +93,7 @@ class Tap:
         """By transactional id and API, how many requests were sent again as their answer was an error, or lost."""
         self._targets: Mapping[int, int] = {}
         self._faults: list[Fault] = []
-        self._batches: set[tuple[object, ...]] = set()
+        self._contents: set[tuple[object, ...]] = set()
         self._unanswered: set[str] = set()
         self._connections: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
@@ -214,9 +214,9 @@ class Tap:
         elif asked.api is ApiKey.INIT_PRODUCER_ID:
             self._unanswered.discard(name)
         else:
-            for batch in _batches(asked.message):
-                self.repeated[name, asked.api] += batch in self._batches
-                self._batches.add(batch)
+            for content in (_batches if asked.api is ApiKey.PRODUCE else _offsets)(asked.message):
+                self.repeated[name, asked.api] += content in self._contents
+                self._contents.add(content)
 
 
 async def _frame(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
@@ -235,10 +235,7 @@ def _read(node: int, frame: bytes) -> Asked | None:
 
 
 def _succeeded(asked: Asked, frame: bytes) -> bool:
-    answer = read_response(asked.api, asked.version, frame)
-    if asked.api is not ApiKey.PRODUCE:
-        return bool(answer.error_code == ErrorCode.NONE)
-    return all(entry.error_code == ErrorCode.NONE for topic in answer.responses for entry in topic.partition_responses)
+    return not any(error_codes(read_response(asked.api, asked.version, frame)))
 
 
 def _batches(request: Message) -> set[tuple[object, ...]]:
@@ -248,4 +245,14 @@ def _batches(request: Message) -> set[tuple[object, ...]]:
         for topic in request.topic_data
         for entry in topic.partition_data
         for header, _ in iterate_batches(entry.records)
+    }
+
+
+def _offsets(request: Message) -> set[tuple[object, ...]]:
+    """What tells the offsets of a TxnOffsetCommit request from all others that have metadata of their own."""
+    return {
+        (request.group_id, request.producer_id, request.producer_epoch, topic.name, entry.partition_index, metadata)
+        for topic in request.topics
+        for entry in topic.partitions
+        for metadata in [entry.committed_metadata]
     }
