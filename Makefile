@@ -2,6 +2,8 @@
 PYTHON ?= python3
 ROWS ?= 20000
 PYTEST ?=
+WORKERS ?= 2
+PARALLEL := -n $(WORKERS) --dist loadfile
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -18,13 +20,14 @@ help:
 	@echo "make format  let ruff rewrite what it can"
 	@echo "make lock    pin the newest dependencies again (needs uv)"
 	@echo "make clean   remove .venv and every cache"
-	@echo "PYTHON=python3.12 chooses the interpreter, PYTEST='-k name' adds options to the tests."
+	@echo "PYTHON=python3.12 chooses the interpreter, PYTEST='-k name' adds options to the tests,"
+	@echo "WORKERS=4 runs more of the fast ones at once."
 
 demo: $(READY)
 	$(BIN)/dualwrite demo --rows $(ROWS)
 
 test: $(READY)
-	$(BIN)/python -m pytest -m "not slow" $(PYTEST)
+	$(BIN)/python -m pytest -m "not slow" $(PARALLEL) $(PYTEST)
 
 slow: $(READY)
 	$(BIN)/python -m pytest -m slow $(PYTEST)
@@ -33,7 +36,7 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/unit -m "not slow" $(PYTEST)
+	$(BIN)/python -m pytest -q tests/unit -m "not slow" $(PARALLEL) $(PYTEST)
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -16,6 +16,7 @@ from dualwrite.wire.error_codes import ErrorCode
 from tests.unit.client_broker import HANG_UP, FakeClock, ScriptedBroker, coordinator_is, ended, listed, scripted
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+DEADLINE = 60.0  # on a FakeClock, which begins at 0
 TRANSIENT = [
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -185,14 +186,14 @@ def test_every_bootstrap_broker_is_tried_and_named() -> None:
     with pytest.raises(KafkaUnavailableError, match=f"broker {first}: .*; broker {second}: .*gave up after 0 s"):
         asking.any_connection()
     with pytest.raises(KafkaUnavailableError, match=f"{first}.*{second}"):
-        asking.ask_any(list_transactions(), 0)
+        asking.ask_any(list_transactions(), DEADLINE)
 
 
 def test_one_bootstrap_broker_that_answers_is_enough() -> None:
     with scripted() as broker:
         broker.answer(ApiKey.LIST_TRANSACTIONS, listed())
         asking = cluster(unreachable(), broker)
-        assert asking.ask_any(list_transactions(), 0).error_code == 0
+        assert asking.ask_any(list_transactions(), DEADLINE).error_code == 0
         assert asking.any_connection().endpoint == broker.endpoint
         asking.close()
 
@@ -214,8 +215,8 @@ def test_leaders_are_where_metadata_says() -> None:
         first.nodes[2] = second.endpoint
         first.leaders["t", 1] = 2
         asking = cluster(first)
-        assert asking.leaders([T1, T0, T1], 0) == {T0: first.endpoint, T1: second.endpoint}
-        assert asking.brokers(0) == (first.endpoint, second.endpoint)
+        assert asking.leaders([T1, T0, T1], DEADLINE) == {T0: first.endpoint, T1: second.endpoint}
+        assert asking.brokers(DEADLINE) == (first.endpoint, second.endpoint)
         asking.close()
         asked = first.requests(ApiKey.METADATA)[0].message
         assert ([topic.name for topic in asked.topics], asked.allow_auto_topic_creation) == (["t"], False)
@@ -226,7 +227,7 @@ def test_an_unknown_partition_is_named(partition: TopicPartition) -> None:
     with scripted() as broker:
         asking = cluster(broker)
         with pytest.raises(KafkaRefusedError, match=f"{partition.topic}.*UNKNOWN_TOPIC_OR_PARTITION"):
-            asking.leaders([T0, partition], 0)
+            asking.leaders([T0, partition], DEADLINE)
         asking.close()
 
 
@@ -235,7 +236,7 @@ def test_a_partition_without_a_leader_is_unavailable() -> None:
         broker.leaders["t", 1] = -1
         asking = cluster(broker)
         with pytest.raises(KafkaUnavailableError, match="partition t-1: LEADER_NOT_AVAILABLE"):
-            asking.leaders([T0, T1], 0)
+            asking.leaders([T0, T1], DEADLINE)
         asking.close()
 
 
@@ -256,8 +257,8 @@ def test_a_forked_process_gets_connections_of_its_own() -> None:
     with scripted() as broker:
         broker.answer(ApiKey.LIST_TRANSACTIONS, listed())
         asking = cluster(broker)
-        asking.ask_any(list_transactions(), 0)
-        assert in_child(lambda: asking.ask_any(list_transactions(), 0).error_code == 0)
-        asking.ask_any(list_transactions(), 0)
+        asking.ask_any(list_transactions(), DEADLINE)
+        assert in_child(lambda: asking.ask_any(list_transactions(), DEADLINE).error_code == 0)
+        asking.ask_any(list_transactions(), DEADLINE)
         asking.close()
         assert [seen.connection for seen in broker.requests(ApiKey.LIST_TRANSACTIONS)] == [1, 2, 1]
