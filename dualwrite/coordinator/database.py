@@ -43,7 +43,9 @@ def begin_unit(connection: Connection, lease: Lease) -> None:
     database.begin_unit(connection)
     if database.reads_a_snapshot(connection):
         with clear_errors(connection.engine):
+            database.find_by_key(connection, on=True)
             _lock_row(connection, lease)
+            database.find_by_key(connection, on=False)
 
 
 def require_unit(connection: Connection) -> None:
@@ -121,6 +123,7 @@ class SqlDecisionStore:
             "new_anchor": None if state.anchor is None else str(state.anchor),
         }
         with clear_errors(self._engine):
+            self._database.find_by_key(connection, on=True)
             if connection.execute(self._store, values).rowcount != 1:
                 raise _fenced(lease)
 

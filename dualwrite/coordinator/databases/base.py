@@ -101,6 +101,9 @@ class Database:
         """True if a transaction cannot write a row that another has committed since this one began to read."""
         return False
 
+    def find_by_key(self, connection: Connection, *, on: bool) -> None:
+        """Let the statements that follow find rows by their key even in a small table, where not doing so does harm."""
+
     def take_turns(self, connection: Connection) -> None:
         """Wait until no other connection changes the library's tables; the turn ends with the transaction, or with the
         connection."""

@@ -68,6 +68,12 @@ class Postgresql(Database):
         """At REPEATABLE READ and SERIALIZABLE."""
         return not isolation_level(connection).startswith("READ")
 
+    def find_by_key(self, connection: Connection, *, on: bool) -> None:
+        """At SERIALIZABLE, who scans a table has read every row of it. Units of work that write each a row of its own
+        would then fail each other, and scanning is what PostgreSQL prefers for a table of one page."""
+        if isolation_level(connection) == "SERIALIZABLE":
+            connection.exec_driver_sql(f"SET LOCAL enable_seqscan = {'off' if on else 'DEFAULT'}")
+
     def take_turns(self, connection: Connection) -> None:
         """An advisory lock, for the length of the transaction."""
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_TURN})")
