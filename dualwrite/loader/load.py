@@ -5,6 +5,7 @@ from collections.abc import Callable
 from sqlalchemy import JSON, Engine, MetaData, Table, inspect
 from sqlalchemy.exc import NoSuchTableError
 
+from dualwrite.coordinator.databases.supported import database_of
 from dualwrite.coordinator.tables import kafka_transaction_state, load_position
 from dualwrite.errors import ConfigurationError, DatabaseNotReadyError, InputError
 from dualwrite.ids import is_legal_topic
@@ -27,6 +28,7 @@ def load(
     :param on_progress: called before the first batch, after each, and at the end.
     :raises InputError: if the input does not fit; the batch that the message is about is in neither place.
     :raises DatabaseNotReadyError: if the state tables are missing.
+    :raises ConfigurationError: if the database changes values that do not fit.
     :raises DualWriteError: from the unit of work; see the classes. Loading again is always safe.
     """
     with InputFile(job.path) as source:
@@ -63,6 +65,8 @@ def _checked(job: LoadJob, engine: Engine, source: InputFile) -> Batches:
             raise DatabaseNotReadyError(
                 f"the database has no table {needed.name}; run: dualwrite db upgrade --db {url}"
             )
+    with engine.connect() as connection:
+        database_of(engine.dialect).require_strict(connection)
     exact = engine.dialect.name != "sqlite"
     typer = RowTyper(table, job.path.name, csv=source.columns is not None, null=job.null, exact=exact)
     if job.key is not None and job.key not in table.columns:

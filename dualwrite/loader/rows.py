@@ -8,12 +8,14 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from datetime import date, datetime, time, timezone
-from decimal import Decimal
+from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Column, Table
 from sqlalchemy import types as sqltypes
+from sqlalchemy.dialects import mysql
+from sqlalchemy.types import TypeEngine
 
 from dualwrite.errors import InputError
 from dualwrite.loader.input import ExactFloat, InputRow
@@ -26,6 +28,8 @@ _DECIMAL = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?"
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TIME = re.compile(r"([0-9]{2}:[0-9]{2})(:[0-9]{2})?(?:\.([0-9]{1,6}))?")
 _ZONE = re.compile(r"(Z|z|[+-][0-9]{2}:?[0-9]{2})$")
+_LONG = Context(prec=20_000)
+"""More digits than any database keeps."""
 _BOOLEANS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
 
@@ -86,11 +90,13 @@ class RowTyper:
             raise InputError(f"{where}: column {column.name!r} is of type {kind!r}, which cannot be loaded from text")
         if convert is _timestamp and not getattr(kind, "timezone", False):
             convert = _without_zone
-        elif convert is _decimal and not self._exact:
-            convert = _float
+        elif convert is _decimal:
+            convert = _decimal_of(getattr(kind, "scale", None)) if self._exact else _float
+        elif convert is _integer and getattr(kind, "display_width", None) == 1:
+            convert = _tiny  # MySQL's BOOLEAN
         elif convert is _json and not self._csv:
             convert = _as_it_is
-        return _nullable(convert, column, self._nulls)
+        return _nullable(_cut(convert, _digits(kind)), column, self._nulls)
 
 
 def encode_value(row: Row) -> bytes:
@@ -167,6 +173,48 @@ def _float(value: Any) -> float:
 
 def _decimal(value: Any) -> Decimal:
     return Decimal(_number_text(value))
+
+
+def _decimal_of(scale: int | None) -> Convert:
+    """Rounded as databases round what has more digits than its column."""
+    if scale is None:
+        return _decimal
+    smallest = Decimal(1).scaleb(-scale)
+
+    def rounded(value: Any) -> Decimal:
+        number = _decimal(value)
+        if -int(number.as_tuple().exponent) <= scale:
+            return number
+        return number.quantize(smallest, ROUND_HALF_UP, _LONG)
+
+    return rounded
+
+
+def _tiny(value: Any) -> int:
+    """An integer; true and false are 1 and 0, as the database stores them."""
+    known = value if isinstance(value, bool) else _BOOLEANS.get(str(value).lower())
+    return _integer(value) if known is None else int(known)
+
+
+def _digits(kind: TypeEngine[Any]) -> int:
+    """Digits of a second that a column of ``kind`` keeps."""
+    if isinstance(kind, mysql.DATETIME | mysql.TIMESTAMP | mysql.TIME):
+        return kind.fsp or 0
+    precision = getattr(kind, "precision", None)
+    return precision if isinstance(precision, int) else 6
+
+
+def _cut(convert: Convert, digits: int) -> Convert:
+    """``convert`` for moments, less what the column does not keep: one database would round it, another cut it."""
+    if digits >= 6 or convert not in (_time, _timestamp, _without_zone):
+        return convert
+    unit = 10 ** (6 - digits)
+
+    def cut(value: Any) -> Any:
+        moment = convert(value)
+        return moment.replace(microsecond=moment.microsecond // unit * unit)
+
+    return cut
 
 
 def _boolean(value: Any) -> bool:

@@ -32,7 +32,7 @@ from sqlalchemy import (
     Time,
     Uuid,
 )
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.types import NullType, TypeEngine
 
 from dualwrite.errors import InputError
@@ -70,6 +70,14 @@ def refusal(kind: TypeEngine[Any], value: Any, **options: Any) -> str:
         (sqlite.REAL(), ".5", 0.5),
         (Numeric(30, 20), "0.10000000000000000001", Decimal("0.10000000000000000001")),
         (Numeric(10, 2), "5.", Decimal("5")),
+        (Numeric(10, 2), "0.125", Decimal("0.13")),
+        (Numeric(10, 2), "-0.125", Decimal("-0.13")),
+        (Numeric(10, 2), "0.1249", Decimal("0.12")),
+        (Numeric(65, 2), "9" * 60 + ".005", Decimal("9" * 60 + ".01")),
+        (Numeric(10, 0), "2.5", Decimal("3")),
+        (mysql.TINYINT(display_width=1), "true", 1),
+        (mysql.TINYINT(display_width=1), "F", 0),
+        (mysql.TINYINT(display_width=1), "7", 7),
         (Boolean(), "TRUE", True),
         (Boolean(), "f", False),
         (Boolean(), "1", True),
@@ -81,6 +89,11 @@ def refusal(kind: TypeEngine[Any], value: Any, **options: Any) -> str:
         (DateTime(), "2013-01-01", datetime(2013, 1, 1)),
         (DateTime(), "2013-01-01T10:00:00+05:30", datetime(2013, 1, 1, 4, 30)),
         (sqlite.TIMESTAMP(), "2013-01-01T10:00:00.123456Z", datetime(2013, 1, 1, 10, 0, 0, 123456)),
+        (mysql.DATETIME(), "2013-01-01T10:00:00.999999", datetime(2013, 1, 1, 10)),
+        (mysql.DATETIME(fsp=3), "2013-01-01T10:00:00.123956", datetime(2013, 1, 1, 10, 0, 0, 123000)),
+        (mysql.DATETIME(fsp=6), "2013-01-01T10:00:00.123956", datetime(2013, 1, 1, 10, 0, 0, 123956)),
+        (mysql.TIME(), "10:00:00.9", time(10)),
+        (postgresql.TIMESTAMP(precision=0), "2013-01-01T10:00:00.9", datetime(2013, 1, 1, 10)),
         (DateTime(timezone=True), "2013-01-01T10:00:00-0200", datetime(2013, 1, 1, 12, tzinfo=UTC)),
         (DateTime(timezone=True), "2013-01-01T10:00:00", datetime(2013, 1, 1, 10, tzinfo=UTC)),
         (postgresql.TIMESTAMP(timezone=True), "2013-01-01T10:00:00.1z", datetime(2013, 1, 1, 10, 0, 0, 100_000, UTC)),
@@ -107,6 +120,7 @@ def test_a_text_becomes_its_columns_type(kind: TypeEngine[Any], text: str, value
         (Integer(), "1_000", "expected an integer, not '1_000'"),
         (Integer(), "٣", "expected an integer, not '٣'"),
         (BigInteger(), "9223372036854775808", "9223372036854775808 does not fit 64 bits"),
+        (mysql.TINYINT(display_width=1), "yes", "expected an integer, not 'yes'"),
         (Float(), "nan", "expected a number, not 'nan'"),
         (Float(), "1e999", "1e999 is too large for a floating-point number"),
         (Numeric(), "1,5", "expected a number, not '1,5'"),

@@ -101,6 +101,12 @@ class Database:
         """True if a transaction cannot write a row that another has committed since this one began to read."""
         return False
 
+    def require_strict(self, connection: Connection) -> None:
+        """See to it that the database refuses a value that does not fit its column, rather than to change it.
+
+        :raises ConfigurationError: if it would change it.
+        """
+
     def find_by_key(self, connection: Connection, *, on: bool) -> None:
         """Let the statements that follow find rows by their key even in a small table, where not doing so does harm."""
 

@@ -123,6 +123,15 @@ class Mysql(Database):
             connection.info[_SNAPSHOTS] = known
         return bool(known) and not isolation_level(connection).startswith("READ")
 
+    def require_strict(self, connection: Connection) -> None:
+        """Without a strict ``sql_mode`` a long text is cut, and a number that is too large becomes the largest."""
+        mode = str(connection.scalar(text("SELECT @@SESSION.sql_mode")))
+        if "STRICT_" not in mode and "TRADITIONAL" not in mode:
+            raise ConfigurationError(
+                "the database changes values that do not fit their column, so rows and records would differ: add "
+                "STRICT_TRANS_TABLES to sql_mode"
+            )
+
     def take_turns(self, connection: Connection) -> None:
         """A lock by name, for as long as the connection lasts: DDL would end what is held by the transaction.
 
