@@ -1,21 +1,21 @@
 """Fixtures that several directories share: a PostgreSQL and a MariaDB server, from wherever there is one."""
 
 import os
-import pwd
 import shutil
 import subprocess
-import tempfile
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
-from typing import NoReturn
+from contextlib import contextmanager
+from typing import NoReturn, TypeVar
 
 import pytest
 from hypothesis import settings
 from sqlalchemy import create_engine, make_url
 
-from tests.accounts import server_user
 from tests.mariadb import MariaDB, find_program
+from tests.postgresql import PostgreSQL, find_binaries
+
+Server = TypeVar("Server", MariaDB, PostgreSQL)
 
 settings.register_profile("dualwrite", deadline=None)  # no test asserts a time
 settings.load_profile("dualwrite")
@@ -29,7 +29,8 @@ def postgresql_server() -> Iterator[str]:
     if given:
         yield given
     elif binaries is not None:
-        yield from local_server(binaries)
+        with running(PostgreSQL(binaries)) as local:
+            yield local.url
     elif docker_answers():
         from testcontainers.postgres import PostgresContainer
 
@@ -60,12 +61,8 @@ def mariadb_server() -> Iterator[str]:
     if given:
         yield given
     elif program is not None:
-        server = MariaDB(program)
-        try:
-            server.start()
-            yield server.url
-        finally:
-            server.close()
+        with running(MariaDB(program)) as local:
+            yield local.url
     elif docker_answers():
         from testcontainers.mysql import MySqlContainer
 
@@ -76,17 +73,23 @@ def mariadb_server() -> Iterator[str]:
 
 
 @pytest.fixture
+def own_postgresql() -> Iterator[PostgreSQL]:
+    """A PostgreSQL server that only this test has, and may kill."""
+    binaries = find_binaries()
+    if binaries is None:
+        missing("PostgreSQL", "a test kills the server")
+    with running(PostgreSQL(binaries)) as server:
+        yield server
+
+
+@pytest.fixture
 def own_mariadb() -> Iterator[MariaDB]:
     """A MariaDB server that only this test has, and may kill."""
     program = find_program("mariadbd")
     if program is None:
         missing("MariaDB", "a test kills the server")
-    server = MariaDB(program)
-    try:
-        server.start()
+    with running(MariaDB(program)) as server:
         yield server
-    finally:
-        server.close()
 
 
 @pytest.fixture
@@ -102,6 +105,16 @@ def mariadb_url(mariadb_server: str) -> Iterator[str]:
     server.dispose()
 
 
+@contextmanager
+def running(server: Server) -> Iterator[Server]:
+    """Start ``server``; nothing of it is left afterwards."""
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
 def missing(server: str, why: str = "") -> NoReturn:
     """There is no ``server``: skip the test, or fail where DUALWRITE_REQUIRE names it."""
     name = server.upper()
@@ -111,42 +124,6 @@ def missing(server: str, why: str = "") -> NoReturn:
     if server.lower() in os.environ.get("DUALWRITE_REQUIRE", ""):
         pytest.fail(reason)
     pytest.skip(reason)
-
-
-def find_binaries() -> Path | None:
-    """The directory of initdb and pg_ctl; the newest if there are several."""
-    candidates = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name), reverse=True)
-    on_path = shutil.which("initdb")
-    if on_path is not None:
-        candidates.append(Path(on_path).resolve().parent)
-    for directory in candidates:
-        if (directory / "initdb").exists() and (directory / "pg_ctl").exists():
-            return directory
-    return None
-
-
-def local_server(binaries: Path) -> Iterator[str]:
-    """A server on a Unix socket in a temporary directory."""
-    home = Path(tempfile.mkdtemp(prefix="dw-pg-"))
-    user = server_user("postgres", "nobody")
-    if user is not None:
-        account = pwd.getpwnam(user)
-        os.chown(home, account.pw_uid, account.pw_gid)
-
-    def run(*command: str) -> None:
-        done = subprocess.run(command, user=user, cwd=home, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        assert done.returncode == 0, done.stdout
-
-    data = str(home / "data")
-    run(str(binaries / "initdb"), "-D", data, "-U", "dualwrite", "--auth=trust", "--no-sync", "-E", "UTF8")
-    options = f"-k {home} -c listen_addresses='' -c fsync=off"
-    try:
-        # A log file, as a server that inherits the pipe would keep it open for ever.
-        run(str(binaries / "pg_ctl"), "-D", data, "-w", "-l", str(home / "log"), "-o", options, "start")
-        yield f"postgresql+psycopg://dualwrite@/postgres?host={home}"
-        run(str(binaries / "pg_ctl"), "-D", data, "-w", "-m", "immediate", "stop")
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
 
 
 def docker_answers() -> bool:

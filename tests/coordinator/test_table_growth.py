@@ -3,10 +3,9 @@
 import pytest
 from sqlalchemy import Engine, text
 
-from dualwrite.coordinator.database import SqlDecisionStore
 from dualwrite.coordinator.tables import kafka_transaction_state
 from dualwrite.ids import PreparedTxnState, ProducerIdentity
-from tests.coordinator.databases import ready_engine
+from tests.coordinator.databases import TakingStore, ready_engine
 
 UNITS = 10_000
 SLOTS = 10
@@ -41,7 +40,7 @@ def log_position(engine: Engine) -> int:
 @pytest.mark.postgresql
 def test_ten_thousand_units_leave_the_state_table_as_small_as_it_was(postgresql_url: str) -> None:
     engine = ready_engine(postgresql_url, isolation_level="READ COMMITTED")
-    store = SqlDecisionStore(engine)
+    store = TakingStore(engine)
     leases = [store.take_over(f"orders-{slot}", "host.example.com:4711") for slot in range(SLOTS)]
     size, began, (all_before, hot_before) = sizes(engine), log_position(engine), updates(engine)
     with engine.connect() as connection:

@@ -9,13 +9,13 @@ import pytest
 from sqlalchemy import Connection, Engine, create_engine, insert, select, text, update
 from sqlalchemy.exc import IntegrityError, OperationalError
 
-from dualwrite.coordinator.database import SqlDecisionStore, begin_unit
+from dualwrite.coordinator.database import begin_unit
 from dualwrite.coordinator.tables import kafka_transaction_state as table
 from dualwrite.coordinator.transaction import Transaction
 from dualwrite.coordinator.unit_of_work import DualWrite
 from dualwrite.errors import InvalidTransactionStateError
 from dualwrite.ids import PreparedTxnState, ProducerIdentity
-from tests.coordinator.databases import events, ready_engine, stored_values
+from tests.coordinator.databases import TakingStore, events, ready_engine, stored_values
 from tests.coordinator.fakes import FakeKafka
 
 Make = Callable[..., DualWrite]
@@ -155,7 +155,7 @@ def test_a_lease_that_is_renewed_during_a_unit_does_not_fail_it(
 def test_units_with_rows_of_their_own_do_not_fail_each_other_at_serializable(postgresql_url: str) -> None:
     """A scan of the small table, which PostgreSQL prefers once it knows its size, would have read all rows."""
     engine = ready_engine(postgresql_url, isolation_level="SERIALIZABLE")
-    store = SqlDecisionStore(engine)
+    store = TakingStore(engine)
     leases = [store.take_over(f"orders-{slot}", "me") for slot in range(2)]
     with engine.connect() as connection:
         connection.execution_options(isolation_level="AUTOCOMMIT").execute(

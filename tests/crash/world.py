@@ -28,15 +28,24 @@ class World:
         self.task = Task(url, self.broker.bootstrap_servers, producer=producer)
         self.told = Told()
 
-    def run(self, task: Task, *, kill_after: float | None = None, on_pause: Callable[[], None] = lambda: None) -> int:
+    def run(
+        self,
+        task: Task,
+        *,
+        kill_after: float | None = None,
+        on_start: Callable[[], object] = lambda: None,
+        on_pause: Callable[[], None] = lambda: None,
+    ) -> int:
         """Run the application until it ends, or kill it some seconds after it started or where it pauses; its exit
         code."""
         with subprocess.Popen(task.command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             timer = threading.Timer(kill_after or 0, process.kill)
             for line in process.stdout:
-                if kill_after is not None and line == "started\n":
-                    timer.start()
+                if line == "started\n":
+                    on_start()
+                    if kill_after is not None:
+                        timer.start()
                 self.told.take(line)
                 if self.told.paused:
                     on_pause()

@@ -1,0 +1,68 @@
+"""Dual writes through SIGKILL of the application and of its database server, PostgreSQL or MariaDB."""
+
+import random
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, make_url
+
+from tests.crash.world import World
+from tests.mariadb import MariaDB
+from tests.postgresql import PostgreSQL
+
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
+
+STEPS = ["BEGIN_KAFKA", "PREPARE_KAFKA", "STORE_STATE", "COMMIT_DATABASE", "COMMIT_KAFKA"]
+KILLS = 10
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("postgresql", marks=pytest.mark.postgresql),
+        pytest.param("mariadb", marks=pytest.mark.mariadb),
+    ]
+)
+def server(request: pytest.FixtureRequest) -> MariaDB | PostgreSQL:
+    found: MariaDB | PostgreSQL = request.getfixturevalue(f"own_{request.param}")
+    return found
+
+
+@pytest.fixture
+def world(tmp_path: Path, server: MariaDB | PostgreSQL) -> Iterator[World]:
+    engine = create_engine(server.url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.exec_driver_sql("CREATE DATABASE crash")
+    engine.dispose()
+    url = make_url(server.url).set(database="crash").render_as_string()
+    made = World(tmp_path, url, "native")
+    yield made
+    made.close()
+
+
+def test_application_and_database_killed_at_each_step_of_a_unit(world: World, server: MariaDB | PostgreSQL) -> None:
+    for step in STEPS:
+        world.kill_at(step, unit=2)
+        world.kill_at(step, unit=2, on_pause=server.kill)
+        server.start()
+    world.recover()
+    world.engine.dispose()  # of connections to the servers that were
+    assert world.judge() == []
+    assert len(world.told.ok) >= 5
+
+
+def test_random_kills_of_the_database_under_a_running_application(world: World, server: MariaDB | PostgreSQL) -> None:
+    """The application ends with the error of its database, or is killed, too; and is started again."""
+    chance = random.Random(11)
+    for _ in range(KILLS):
+        killer = threading.Timer(chance.uniform(0.2, 1.5), server.kill)
+        task = replace(world.task, seed=chance.randrange(10**6))
+        world.run(task, kill_after=chance.uniform(0.5, 4), on_start=killer.start)
+        killer.join()
+        server.start()
+    world.recover()
+    world.engine.dispose()
+    assert world.judge() == []
+    assert len(world.told.ok) > 20, "hardly anything happened"

@@ -1,0 +1,108 @@
+"""A PostgreSQL server of the tests' own, from binaries on this machine: it can be killed and started again."""
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from tests.accounts import server_user
+
+END_SECONDS = 30
+
+
+class PostgreSQL:
+    """A server on a Unix socket in a temporary directory. Commits reach the operating system, not the disk.
+
+    :param binaries: the directory of initdb and pg_ctl.
+    """
+
+    def __init__(self, binaries: Path) -> None:
+        self._control = str(binaries / "pg_ctl")
+        self._home = Path(tempfile.mkdtemp(prefix="dw-pg-"))
+        self._data = str(self._home / "data")
+        self._user = server_user("postgres", "nobody")  # PostgreSQL refuses to run as root
+        if self._user is not None:
+            account = pwd.getpwnam(self._user)
+            os.chown(self._home, account.pw_uid, account.pw_gid)
+        initdb = str(binaries / "initdb")
+        self._run(initdb, "-D", self._data, "-U", "dualwrite", "--auth=trust", "--no-sync", "-E", "UTF8")
+
+    @property
+    def url(self) -> str:
+        """The URL of the server's own database."""
+        return f"postgresql+psycopg://dualwrite@/postgres?host={self._home}"
+
+    def start(self) -> None:
+        """Start the server, and return when it answers."""
+        options = f"-k {self._home} -c listen_addresses='' -c fsync=off"
+        # A log file, as a server that inherits the pipe would keep it open for ever.
+        self._run(self._control, "-D", self._data, "-w", "-l", str(self._home / "log"), "-o", options, "start")
+
+    def kill(self) -> None:
+        """SIGKILL to the server and to all of its processes, which would keep its memory in use for a while."""
+        postmaster = int((Path(self._data) / "postmaster.pid").read_text().split()[0])
+        processes = [postmaster, *children(postmaster)]
+        for process in processes:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        patience = time.monotonic() + END_SECONDS
+        while any(status(process) not in ("", "Z") for process in processes):
+            assert time.monotonic() < patience
+            time.sleep(0.01)
+        # In a container nobody may ever reap it, and the next server takes a zombie for a server that runs.
+        for lock in (Path(self._data) / "postmaster.pid", self._home / ".s.PGSQL.5432.lock"):
+            lock.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Leave nothing."""
+        if (Path(self._data) / "postmaster.pid").exists():
+            subprocess.run(
+                [self._control, "-D", self._data, "-w", "-m", "immediate", "stop"],
+                user=self._user,
+                cwd=self._home,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        shutil.rmtree(self._home, ignore_errors=True)
+
+    def _run(self, *command: str) -> None:
+        done = subprocess.run(
+            command, user=self._user, cwd=self._home, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        assert done.returncode == 0, done.stdout
+
+
+def children(process: int) -> list[int]:
+    """The processes that ``process`` has started and that have not ended."""
+    known = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+    return [other for other in known if fields(other)[1:2] == [str(process)]]
+
+
+def status(process: int) -> str:
+    """The letter of the state of ``process``; Z if it has ended, and nothing if that was noticed."""
+    return "".join(fields(process)[:1])
+
+
+def fields(process: int) -> list[str]:
+    """What the kernel says of ``process`` after its name: state, parent and more; nothing if there is none."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def find_binaries() -> Path | None:
+    """The directory of initdb and pg_ctl; the newest if there are several."""
+    candidates = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name), reverse=True)
+    on_path = shutil.which("initdb")
+    if on_path is not None:
+        candidates.append(Path(on_path).resolve().parent)
+    for directory in candidates:
+        if (directory / "initdb").exists() and (directory / "pg_ctl").exists():
+            return directory
+    return None
