@@ -5,7 +5,7 @@ import inspect
 import os
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from sqlalchemy import Engine
 
@@ -19,6 +19,7 @@ from dualwrite.coordinator.owners import new_owner
 from dualwrite.coordinator.participants import KafkaParticipant, Outcome
 from dualwrite.coordinator.pool import Pool
 from dualwrite.coordinator.producers import ProducerChoice
+from dualwrite.coordinator.retrying import Retrying
 from dualwrite.coordinator.slots import Counters
 from dualwrite.coordinator.transaction import Transaction
 from dualwrite.errors import ConfigurationError, InDoubtError, InvalidTransactionStateError
@@ -126,13 +127,30 @@ class DualWrite:
         """
         return Transaction(self._enter, self._leave)
 
-    def transactional(self, function: Callable[Concatenate[Transaction, P], R]) -> Callable[P, R]:
+    @overload
+    def transactional(self, function: Callable[Concatenate[Transaction, P], R], /) -> Callable[P, R]: ...
+
+    @overload
+    def transactional(
+        self, /, *, retries: int
+    ) -> Callable[[Callable[Concatenate[Transaction, P], R]], Callable[P, R]]: ...
+
+    def transactional(self, function: Any = None, /, *, retries: int = 0) -> Any:
         """Decorate ``function(tx, …)`` so that each call ``function(…)`` is a unit of work of its own.
 
-        For plain functions. In a method use the ``with`` block: ``tx`` would come before ``self``.
+        For plain functions. In a method use the ``with`` block: ``tx`` would come before ``self``. As
+        ``@dw.transactional``, or as ``@dw.transactional(retries=3)``: then a unit that ended with an error that is
+        likely to pass (a deadlock, a serialization failure, a lock that was not free in time, one of this library's
+        errors that is ``retriable``) is run again up to so many times, rolled back on both sides first, after pauses of
+        up to 0.05 s, twice that, and so on to 2 s. So ``function`` may run several times: what it does elsewhere should
+        be as harmless twice. Inside another unit of work it is not run again; the outer one is.
 
         :raises ConfigurationError: if ``function`` is a coroutine or a generator: its body would run after the commit.
         """
+        retrying = Retrying(retries, self._engine.dialect)
+        return functools.partial(self._decorated, retrying) if function is None else self._decorated(retrying, function)
+
+    def _decorated(self, retrying: Retrying, function: Callable[Concatenate[Transaction, P], R]) -> Callable[P, R]:
         if (
             inspect.iscoroutinefunction(function)
             or inspect.isgeneratorfunction(function)
@@ -144,8 +162,11 @@ class DualWrite:
 
         @functools.wraps(function)
         def unit_of_work(*args: P.args, **kwargs: P.kwargs) -> R:
-            with self.transaction() as tx:
-                return function(tx, *args, **kwargs)
+            def once() -> R:
+                with self.transaction() as tx:
+                    return function(tx, *args, **kwargs)
+
+            return once() if self._pool.is_used_here else retrying.run(once)
 
         return unit_of_work
 
