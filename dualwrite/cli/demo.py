@@ -1,4 +1,4 @@
-"""``dualwrite demo``: load real flights into SQLite and a topic through kill -9, and compare both sides row by row."""
+"""``dualwrite demo``: load real flights into a table and a topic through kill -9, and compare both sides row by row."""
 
 import argparse
 import random
@@ -8,9 +8,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from sqlalchemy import create_engine
+from sqlalchemy import make_url
 
 from dualwrite.broker.embedded import EmbeddedBroker
+from dualwrite.cli.database import database
 from dualwrite.cli.db import upgrade
 from dualwrite.cli.producer import add_producer
 from dualwrite.cli.progress import ProgressReport
@@ -34,6 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--kills", type=int, default=8, help="how often the loader is killed, at least 3 (8)")
     parser.add_argument("--seed", type=int, help="repeats the choices of an earlier run, if not its timing")
+    parser.add_argument("--db", metavar="URL", help="load into this database instead of a new file of SQLite's")
     add_producer(parser)
     parser.add_argument("--keep", type=Path, metavar="DIR", help="work in DIR, an empty directory, and leave it there")
 
@@ -52,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(10**6)
     try:
         with EmbeddedBroker(directory / "broker") as broker:
-            demo = _Demo(directory, broker.bootstrap_servers, arguments.rows, arguments.producer)
+            demo = _Demo(directory, broker.bootstrap_servers, arguments.rows, arguments.db, arguments.producer)
             return demo.run(arguments.kills, seed)
     finally:
         if keep is None:
@@ -62,13 +64,14 @@ def run(arguments: argparse.Namespace) -> int:
 class _Demo:
     """One run, in ``directory``."""
 
-    def __init__(self, directory: Path, bootstrap_servers: str, rows: int, producer: str | None) -> None:
-        self._database = directory / "flights.db"
+    def __init__(
+        self, directory: Path, bootstrap_servers: str, rows: int, url: str | None, producer: str | None
+    ) -> None:
         self._file = directory / "flights.csv"
         self._bootstrap_servers = bootstrap_servers
         self._rows = write_flights(self._file, rows)
         batch_size = min(_LARGEST_BATCH, max(1, self._rows // _FEWEST_UNITS))
-        url = f"sqlite:///{self._database}"
+        url = url or f"sqlite:///{directory / 'flights.db'}"
         self._task = Task(str(self._file), url, _TABLE, _TOPIC, bootstrap_servers, batch_size, producer)
         self._report = ProgressReport("flights", sys.stdout)
 
@@ -76,7 +79,8 @@ class _Demo:
         """Load through ``kills`` kills, then compare."""
         self._prepare()
         units = -(-self._rows // self._task.batch_size)
-        print(f"1. A broker runs at {self._bootstrap_servers}, a process of its own. SQLite is {self._database.name}.")
+        database_name = make_url(self._task.database_url).render_as_string()
+        print(f"1. A broker runs at {self._bootstrap_servers}, a process of its own. The database is {database_name}.")
         print(
             f"2. Loading {self._rows:,} flights into table '{_TABLE}' and topic '{_TOPIC}' in {units} units of work of "
             f"{self._task.batch_size} rows.\n   Each must be in both or in neither. The loader will be killed with "
@@ -91,9 +95,8 @@ class _Demo:
         return self._compare()
 
     def _prepare(self) -> None:
-        engine = create_engine(self._task.database_url)
-        create_table(engine)
-        engine.dispose()
+        with database(self._task.database_url, must_exist=False) as engine:
+            create_table(engine)
         upgrade(self._task.database_url)
 
     def _load(self, kills: int, units: int, chance: random.Random) -> None:
@@ -118,7 +121,7 @@ class _Demo:
         print(f"\r\x1b[K{line}" if sys.stdout.isatty() else line, flush=True)
 
     def _compare(self) -> int:
-        result = compare(self._database, _TABLE, KEY, self._bootstrap_servers, _TOPIC)
+        result = compare(self._task.database_url, _TABLE, KEY, self._bootstrap_servers, _TOPIC)
         in_log = sum(1 for _ in read_topic(self._bootstrap_servers, _TOPIC, "read_uncommitted"))
         for line in _report_lines(result, in_log - result.records):
             print(f"   {line}")

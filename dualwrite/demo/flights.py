@@ -7,9 +7,9 @@ from importlib.metadata import PackageNotFoundError, files
 from itertools import islice
 from pathlib import Path
 
-from sqlalchemy import Column, Engine, Integer, MetaData, String, Table
+from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, inspect
 
-from dualwrite.errors import ConfigurationError
+from dualwrite.errors import ConfigurationError, InputError
 
 KEY = "flight_id"
 NULL = "NA"
@@ -28,7 +28,7 @@ flights = Table(
     MetaData(),
     Column(KEY, Integer, primary_key=True, autoincrement=False),
     *(Column(name, Integer) for name in _NUMBERS),
-    *(Column(name, String) for name in _TEXTS),
+    *(Column(name, String(32)) for name in _TEXTS),
 )
 
 
@@ -54,7 +54,12 @@ def write_flights(path: Path, rows: int) -> int:
 
 
 def create_table(engine: Engine) -> None:
-    """Create the table ``flights``."""
+    """Create the table ``flights``.
+
+    :raises InputError: if there is one.
+    """
+    if inspect(engine).has_table(flights.name):
+        raise InputError(f"the database has a table {flights.name} already: give the demo a database of its own")
     flights.create(engine)
 
 

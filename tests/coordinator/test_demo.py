@@ -71,7 +71,7 @@ def test_the_comparison_counts_what_differs(
     database = write_table(tmp_path / "orders.db", ROWS)
     write_topic(bootstrap_servers, name, records)
     write_topic(bootstrap_servers, name, [(9, "never")], aborted=True)
-    result = compare(database, "orders", KEY, bootstrap_servers, name)
+    result = compare(f"sqlite:///{database}", "orders", KEY, bootstrap_servers, name)
     assert (result.rows, result.records) == (len(ROWS), len(records))
     assert counts(result) == found
     assert result.is_equal is not bool(found)
@@ -113,6 +113,24 @@ def test_a_whole_run(tmp_path: Path, capsys: pytest.CaptureFixture[str], produce
     for window in Window:
         assert window.where in printed
     assert (directory / "flights.db").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "database",
+    [
+        pytest.param("postgresql", marks=pytest.mark.postgresql),
+        pytest.param("mariadb", marks=pytest.mark.mariadb),
+    ],
+)
+def test_a_whole_run_on_a_server(
+    request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], database: str
+) -> None:
+    options = ["--rows", "600", "--kills", "3", "--db", request.getfixturevalue(f"{database}_url")]
+    assert main(["demo", *options]) == 0
+    assert "Both sides are the same, to the row." in capsys.readouterr().out
+    assert main(["demo", *options]) == 2
+    assert capsys.readouterr().err.startswith("dualwrite: the database has a table flights already")
 
 
 def test_a_run_whose_sides_differ_ends_with_1(
