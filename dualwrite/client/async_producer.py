@@ -55,8 +55,7 @@ class AsyncTwoPhaseProducer(Face):
 
     async def begin_transaction(self) -> None:
         """See TwoPhaseProducer. Awaits nothing; it is asynchronous for the sake of the other verbs."""
-        self._check_process("begin_transaction()")
-        self._engine.begin_transaction()
+        self._begin()
 
     async def produce(
         self,
@@ -120,7 +119,7 @@ class AsyncTwoPhaseProducer(Face):
     async def commit_transaction(self) -> Ended:
         """See TwoPhaseProducer."""
         if self._engine.state is State.IN_TRANSACTION:
-            await self.flush()  # callbacks that raise do so before anything is decided
+            await self.flush()  # cancelled, or with a callback that raises, before anything is decided
             while len(self):  # those that callbacks have produced
                 await self.flush()
         self._report_before("commit_transaction()")

@@ -39,6 +39,8 @@ class Face:
         self._delivery_timeout = made.delivery_timeout
         self._engine = Engine(settings_of(made), random.randrange)
         self._process = os.getpid()
+        self._has_callbacks = False
+        """True if a record of the transaction has a delivery callback."""
 
     def __len__(self) -> int:
         """Records that were not acknowledged yet."""
@@ -62,6 +64,9 @@ class Face:
         """What produce() was given, as the engine takes it. Whatever this raises has cost nothing."""
         if self._process != os.getpid():
             self._check_process("produce()")
+        on_delivery = on_delivery or self._on_delivery
+        if on_delivery is not None:
+            self._has_callbacks = True
         return (
             topic,
             encoded(value),
@@ -69,8 +74,13 @@ class Face:
             partition,
             checked_timestamp(timestamp) if timestamp else time.time_ns() // 1_000_000,
             encoded_headers(headers) if headers else (),
-            on_delivery or self._on_delivery,
+            on_delivery,
         )
+
+    def _begin(self) -> None:
+        self._check_process("begin_transaction()")
+        self._engine.begin_transaction()
+        self._has_callbacks = False
 
     def _spoil(self, verb: str, error: BaseException) -> None:
         """produce() or flush() raised in the middle, be it a callback's error or an interrupt: a record may be on its

@@ -59,8 +59,7 @@ class TwoPhaseProducer(Face):
 
     def begin_transaction(self) -> None:
         """Begin a transaction; local, no request is sent."""
-        self._check_process("begin_transaction()")
-        self._engine.begin_transaction()
+        self._begin()
 
     def produce(
         self,
@@ -154,7 +153,7 @@ class TwoPhaseProducer(Face):
 
         :raises AnswerLostError: if nobody answered: the outcome is unknown; close() and recover.
         """
-        if self._engine.state is State.IN_TRANSACTION:
+        if self._has_callbacks and self._engine.state is State.IN_TRANSACTION:
             self.flush()  # callbacks that raise do so before anything is decided
             while len(self):  # those that callbacks have produced
                 self.flush()

@@ -1,6 +1,7 @@
 """Both faces of the native producer over a simulated cluster: what callbacks and interrupts in a call's middle cost."""
 
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -14,8 +15,10 @@ from dualwrite.client.machine import Ended
 from dualwrite.client.producer import TwoPhaseProducer
 from dualwrite.client.sender import Sender
 from dualwrite.client.verbs import State
-from dualwrite.errors import FencedError, InvalidTransactionStateError, PrepareFailedError
+from dualwrite.errors import FencedError, InvalidTransactionStateError, KafkaRefusedError, PrepareFailedError
 from dualwrite.ids import TopicPartition
+from dualwrite.wire.apis import ApiKey
+from dualwrite.wire.error_codes import ErrorCode
 from tests.unit.simulated_cluster import SimulatedCluster, SimulatedDriver
 
 
@@ -296,6 +299,22 @@ def test_a_closed_producer_says_that_it_is_closed(make: Make, verb: str) -> None
     rig.call("close")
     with pytest.raises(InvalidTransactionStateError, match="the producer is closed"):
         rig.call(verb)
+
+
+@pytest.mark.parametrize("on_delivery", [None, lambda _error, _record: None], ids=["untold", "told"])
+def test_a_commit_whose_records_are_refused_leaves_an_abort(
+    make: Make, on_delivery: Callable[[Any, Any], None] | None
+) -> None:
+    rig = make().begun()
+    rig.produce("a", on_delivery)
+    rig.face._driver.cluster.refusals[ApiKey.PRODUCE] = deque([ErrorCode.INVALID_RECORD])
+    with pytest.raises(KafkaRefusedError):
+        rig.call("commit_transaction")
+    assert rig.state is State.ABORTABLE
+    assert rig.call("abort_transaction") is Ended.ABORTED
+    rig.begun().produce("b")
+    assert rig.call("commit_transaction") is Ended.COMMITTED
+    assert rig.committed == [b"b"]
 
 
 # --- interrupts
