@@ -204,7 +204,8 @@ def _chores(options: BrokerOptions, context: BrokerContext, compaction: Compacti
         await context.offsets.expire()
 
     coordinator = context.coordinator
-    yield context.flusher.barrier, _LONGEST_UNSYNCED_MS
+    if options.durability == "fsync":
+        yield context.flusher.barrier, _LONGEST_UNSYNCED_MS
     yield expire_offsets, options.number("offsets.retention.check.interval.ms")
     yield coordinator.end_overdue, options.number("transaction.abort.timed.out.transaction.cleanup.interval.ms")
     yield coordinator.forget_idle, options.number("transaction.remove.expired.transaction.cleanup.interval.ms")

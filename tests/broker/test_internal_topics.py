@@ -23,13 +23,16 @@ from tests.broker.calls import add as add_partitions
 from tests.broker.calls import (
     ask_for_topics,
     batch,
+    end,
     fetch,
     fetch_request,
     metadata,
     new_producer,
     new_topic,
     only_partition,
+    open_transaction,
     produce,
+    read_all,
     topic_id,
     tx_batch,
     unique,
@@ -37,7 +40,7 @@ from tests.broker.calls import (
 )
 from tests.broker.consumers import consume
 from tests.broker.offset_calls import commit
-from tests.broker.raw import RawClient
+from tests.broker.raw import RawClient, eventually
 from tests.broker.simulated import DATA_DIR, Rooms, read_log, run
 
 INTERNAL = ["__consumer_offsets", "__transaction_state"]
@@ -123,6 +126,22 @@ def test_a_released_consumer_reads_the_transactions(shared_broker: EmbeddedBroke
     key = transaction_log.encode_fact(TransactionForgotten(transactional_id))[0]
     facts = [transaction_log.decode_fact(key, value) for value in values]
     assert producer in [fact.producer for fact in facts if isinstance(fact, TransactionRecorded)]
+
+
+def test_the_end_of_a_transaction_can_be_read_though_nobody_waits_for_it(client: RawClient) -> None:
+    topic, transactional_id = new_topic(client), unique("txn")
+    producer = new_producer(client, transactional_id)
+    open_transaction(client, transactional_id, producer, {(topic, 0): [b"v"]})
+    end(client, transactional_id, producer)
+    key = transaction_log.encode_fact(TransactionForgotten(transactional_id))[0]
+
+    def last() -> TransactionStatus:
+        fact = transaction_log.decode_fact(key, read_all(client, "__transaction_state")[-1])
+        assert isinstance(fact, TransactionRecorded)
+        return fact.status
+
+    assert eventually(last, lambda status: status is TransactionStatus.COMPLETE_COMMIT)
+    assert last() is TransactionStatus.COMPLETE_COMMIT
 
 
 def test_offsets_and_producers_of_them_are_told(client: RawClient) -> None:

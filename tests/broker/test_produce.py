@@ -1,16 +1,21 @@
 """Produce: every check of a batch, acknowledgements, several partitions, and bytes that come back as they were sent."""
 
+import asyncio
 import struct
 import uuid
+from types import SimpleNamespace
+from typing import Any
 
 import crc32c
 import pytest
 from confluent_kafka import Producer
 
+from dualwrite.broker.api.produce import handle
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.ids import ProducerIdentity
 from dualwrite.records.compression import Codec
 from dualwrite.records.header import iterate_batches
+from dualwrite.testing.files import MemoryFiles
 from dualwrite.wire.error_codes import ErrorCode
 from tests.broker.calls import (
     batch,
@@ -26,6 +31,7 @@ from tests.broker.calls import (
 )
 from tests.broker.consumers import consume
 from tests.broker.raw import RawClient, eventually
+from tests.broker.simulated import TOPIC, Rooms, run
 
 NOBODY = ProducerIdentity(4242, 0)
 
@@ -65,6 +71,23 @@ def test_without_acknowledgements_there_is_no_answer_and_the_next_request_is_ans
         client.send(produce_request({(name, 0): batch([value])}, acks=0), 9)
     assert metadata(client, name).topics[0].error_code == ErrorCode.NONE
     assert eventually(lambda: read_all(client, name), lambda seen: len(seen) == 2) == [b"a", b"b"]
+
+
+def test_records_without_acknowledgements_are_shown_though_nobody_waits_for_them() -> None:
+    async def main() -> int:
+        rooms = await Rooms(MemoryFiles()).with_topic(1)
+        broker: Any = SimpleNamespace(
+            cluster=rooms.cluster, coordinator=rooms.coordinator, flusher=rooms.flusher, clock=rooms.clock
+        )
+        request = produce_request({(TOPIC, 0): batch([b"v"])}, acks=0)
+        assert await handle(request, 9, broker) is None
+        for _ in range(50):
+            await asyncio.sleep(0)
+        shown = rooms.partition(0).state.high_watermark
+        await rooms.flusher.close()
+        return shown
+
+    assert run(main()) == 1
 
 
 def test_an_error_without_acknowledgements_closes_the_connection(shared_broker: EmbeddedBroker) -> None:
