@@ -4,6 +4,7 @@ It decides nothing. A step that raises is reported to the machine as failed, wha
 """
 
 import logging
+import os
 from collections.abc import Callable, Mapping
 
 from sqlalchemy import Connection, Engine, RootTransaction, event
@@ -55,6 +56,9 @@ class BlockingDriver:
     def __init__(self, engine: Engine, store: DecisionStore, slot: Slot, observe: Callable[[str], None]) -> None:
         self.machine = Machine()
         self.slot = slot
+        self.process = os.getpid()
+        self.is_released = False
+        """True once nothing is borrowed any more: the unit of work has ended, or was interrupted."""
         self.interrupt: BaseException | None = None
         """The first KeyboardInterrupt, SystemExit or the like that hit a step; it must reach the caller."""
         self.fenced: FencedError | None = None
@@ -68,6 +72,7 @@ class BlockingDriver:
         self._session: Session | None = None
         self._records = 0
         self._prepared = PreparedTxnState()
+        self._doom: BaseException | None = None
         self._actions: Mapping[Step, Callable[[], Event]] = {
             Step.BEGIN_DATABASE: self._begin_database,
             Step.BEGIN_KAFKA: self._begin_kafka,
@@ -87,7 +92,7 @@ class BlockingDriver:
 
         :raises InvalidTransactionStateError: outside the block.
         """
-        self._require_user_code()
+        self.require_user_code()
         assert self._connection is not None
         return self._connection
 
@@ -99,7 +104,7 @@ class BlockingDriver:
         """
         if self._session is None:
             self._session = UnitSession(bind=self.connection, join_transaction_mode="rollback_only")
-        self._require_user_code()
+        self.require_user_code()
         return self._session
 
     def begin(self) -> None:
@@ -118,7 +123,7 @@ class BlockingDriver:
 
         :raises InvalidTransactionStateError: outside the block.
         """
-        self._require_user_code()
+        self.require_user_code()
         if self.machine.state is State.RUNNING:
             self.machine.advance(Event.PRODUCE)
             self._perform_steps()
@@ -139,6 +144,10 @@ class BlockingDriver:
             self._perform_steps()
         finally:
             self._release()
+
+    def doom(self, error: BaseException) -> None:
+        """An inner block raised ``error``: whatever the outer one does with it, the unit of work is rolled back."""
+        self._doom = self._doom or error
 
     def _perform_steps(self) -> None:
         """Do one step after the other until it is the user's turn or the end."""
@@ -235,6 +244,13 @@ class BlockingDriver:
 
     def _failure_before_leaving(self) -> BaseException | None:
         """What keeps the unit of work from being committed, if anything. Flushing may run user code that produces."""
+        if self._doom is not None:
+            caught = InvalidTransactionStateError(
+                f"an inner block of this unit of work raised {self._doom!r}, and the error was caught: all of the unit "
+                "is rolled back; let the error leave the outer block, or use a savepoint (begin_nested) instead"
+            )
+            caught.__cause__ = self._doom
+            return caught
         try:
             if self._session is not None:
                 self._session.flush()
@@ -245,7 +261,11 @@ class BlockingDriver:
             return error
         return None
 
-    def _require_user_code(self) -> None:
+    def require_user_code(self) -> None:
+        """Pass inside the block.
+
+        :raises InvalidTransactionStateError: before it, after it, and while it is being left.
+        """
         if not self.machine.in_user_code:
             raise InvalidTransactionStateError(
                 f"this unit of work is {self.machine.state.value!r}: tx can be used only inside its own block"
@@ -253,6 +273,7 @@ class BlockingDriver:
 
     def _release(self) -> None:
         """Give back what was borrowed: the participant to the slot, the connection to its pool."""
+        self.is_released = True
         if self.fenced is not None:
             self.slot.fence(self.fenced)
         ended = self._reusable and self.fenced is None and self.machine.result is not None

@@ -22,12 +22,14 @@ class Heartbeat:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def start(self) -> None:
-        """Begin, unless it has begun or was stopped."""
+    def start(self) -> bool:
+        """Begin, unless it has begun or was stopped; True if it begins now."""
         with self._lock:
-            if self._thread is None and not self._stopped.is_set():
-                self._thread = threading.Thread(target=self._run, name=f"dualwrite-{self._name}-leases", daemon=True)
-                self._thread.start()
+            if self._thread is not None or self._stopped.is_set():
+                return False
+            self._thread = threading.Thread(target=self._run, name=f"dualwrite-{self._name}-leases", daemon=True)
+            self._thread.start()
+            return True
 
     def stop(self, timeout: float) -> None:
         """End, and wait up to ``timeout`` seconds for a beat that is under way."""

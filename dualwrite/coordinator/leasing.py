@@ -63,10 +63,12 @@ class Onlooker:
 
     def standing(self, row: SlotRow) -> Standing:
         """What ``row`` says. A lease without an end is of a release that did not renew: it is there to be taken."""
+        if row.transactional_id in self.held:
+            return Standing.HELD  # or lost, or read before it was taken: its holder finds out
         if not row.owner:
             return Standing.FREE
         if row.owner == self.owner:
-            return Standing.HELD if row.transactional_id in self.held else Standing.ABANDONED
+            return Standing.ABANDONED
         if row.remaining is None or row.remaining <= 0:
             return Standing.EXPIRED
         return Standing.DEAD if self.is_gone(row.owner) else Standing.HELD

@@ -1,17 +1,16 @@
 """The slots of one DualWrite: leased when a unit of work needs one, kept warm, renewed, and given back at the end."""
 
-import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 
+from dualwrite.coordinator.book import LeaseBook
 from dualwrite.coordinator.heartbeat import Heartbeat
 from dualwrite.coordinator.holders import PoolSettings, no_free_slot
-from dualwrite.coordinator.leasing import Candidate, Onlooker, SlotRow, Standing, choose
-from dualwrite.coordinator.owners import describe, is_gone
-from dualwrite.coordinator.participants import DecisionStore, KafkaParticipant, Lease, Leases
+from dualwrite.coordinator.participants import DecisionStore, KafkaParticipant, Lease
 from dualwrite.coordinator.slots import Counters, Slot
+from dualwrite.coordinator.sweep import Sweeper
 from dualwrite.errors import FencedError, InvalidTransactionStateError, NoFreeSlotError
 
 LOOK_INTERVAL = 0.2
@@ -20,14 +19,13 @@ LOOK_INTERVAL = 0.2
 BEATS = 3
 """Renewals in the time in which a lease would run out."""
 
-_LOG = logging.getLogger("dualwrite")
-
 
 class Pool:
     """The slots that this process has leased. Thread-safe; of use only in the process that made it.
 
+    :param book: its leases.
+    :param sweeper: told to look for what dead owners left, at the first use and at every beat.
     :param make: makes the participant of a transactional id.
-    :param owner: how leases are signed (owners.py).
     :param observe: called with each step's name.
     """
 
@@ -35,17 +33,17 @@ class Pool:
         self,
         settings: PoolSettings,
         store: DecisionStore,
-        leases: Leases,
+        book: LeaseBook,
+        sweeper: Sweeper,
         make: Callable[[str], KafkaParticipant],
-        owner: str,
         counters: Counters,
         observe: Callable[[str], None],
     ) -> None:
         self._settings = settings
         self._store = store
-        self._leases = leases
+        self._book = book
+        self._sweeper = sweeper
         self._make = make
-        self._owner = owner
         self._counters = counters
         self._observe = observe
         # A database with one writer makes units of work wait for each other anyhow, impatiently and in no order.
@@ -56,20 +54,12 @@ class Pool:
         self._queue: deque[object] = deque()
         """The units of work that wait, each with its turn."""
         self._closed = False
-        self._leasing = threading.Lock()
-        """Held from a look at the rows until what was taken is known, so that it is not thought abandoned."""
-        self._seen: list[SlotRow] = []
         self._heartbeat = Heartbeat(self.beat, settings.lease_timeout / BEATS, settings.application)
 
     @property
     def pending(self) -> int:
         """Slots in which the Kafka side of an earlier unit of work is being finished in the background."""
         return sum(slot.pending for slot in self._snapshot())
-
-    @property
-    def is_used_here(self) -> bool:
-        """True if this thread uses a slot."""
-        return any(slot.user == threading.get_ident() for slot in self._snapshot())
 
     def acquire(self) -> Slot:
         """A slot for this thread: a warm one, else a cold one, else a free row's; else wait for one, in turn.
@@ -119,17 +109,17 @@ class Pool:
                 self.release(slot)
 
     def beat(self) -> None:
-        """Renew all leases. A slot whose lease is found lost is fenced, and dropped after its use."""
-        slots = {slot.lease: slot for slot in self._snapshot() if not slot.is_fenced}
-        if slots:
-            for lease in self._leases.renew(slots, self._settings.lease_timeout):
-                slots[lease].fence(
-                    FencedError(
-                        f"another process has taken over {lease.transactional_id!r}: this one did not renew its lease "
-                        "in time"
-                    )
+        """Renew all leases, and look for what dead owners left. A slot whose lease is found lost is fenced, and dropped
+        after its use."""
+        lost = self._book.renew()
+        for slot in self._snapshot():
+            if slot.lease in lost:
+                name = slot.transactional_id
+                slot.fence(
+                    FencedError(f"another process has taken over {name!r}: this one did not renew its lease in time")
                 )
         self._drop_fenced()
+        self._sweeper.look(again=True)
 
     def close(self, timeout: float) -> None:
         """Wait for units of work of other threads; then give the background up to ``timeout`` seconds, and the leases
@@ -146,10 +136,10 @@ class Pool:
             finished = slot.close(max(0.0, deadline - time.monotonic()))
             if not slot.is_fenced:
                 ended[finished].append(slot.lease)
+        self._sweeper.stop(max(0.0, deadline - time.monotonic()))
         self._heartbeat.stop(timeout)
         for finished, leases in ended.items():
-            if leases:
-                self._give_back(leases, finished)
+            self._book.give_back(leases, finished=finished)
 
     def abandon(self) -> None:
         """After a fork, in the child: release what the parent's slots have open here. The parent keeps them."""
@@ -196,16 +186,13 @@ class Pool:
 
     def _lease(self) -> Slot | None:
         """Lease a slot for this thread, if one is to be had; it is to be recovered first."""
-        settings = self._settings
-        with self._leasing:
-            self._seen = self._leases.rows(settings.application)
-            for candidate in choose(settings.application, settings.size, self._seen, self._onlooker()):
-                self._observe("RECOVER_TAKE_OVER")
-                taken = self._leases.take([candidate], self._owner, settings.lease_timeout, most=1)
-                if taken:
-                    self._log_taking(candidate)
-                    return self._add(taken[0])
-        return None
+        lease = self._book.lease_one(self._settings.size, self._observe)
+        if lease is None:
+            return None
+        slot = self._add(lease)
+        if self._heartbeat.start():
+            self._sweeper.look(again=False)
+        return slot
 
     def _add(self, lease: Lease) -> Slot:
         """Make the slot of a new lease, in this thread's use."""
@@ -214,11 +201,7 @@ class Pool:
         slot.user = threading.get_ident()
         with self._changed:
             self._slots[name] = slot
-        self._heartbeat.start()
         return slot
-
-    def _onlooker(self) -> Onlooker:
-        return Onlooker(self._owner, frozenset(slot.transactional_id for slot in self._snapshot()), is_gone)
 
     def _notify(self) -> None:
         with self._changed:
@@ -232,21 +215,11 @@ class Pool:
             self._changed.notify_all()
         for slot in lost:
             slot.close(0)
-
-    def _give_back(self, leases: list[Lease], finished: bool) -> None:
-        try:
-            self._leases.give_back(leases, finished=finished)
-        except Exception as error:  # noqa: BLE001 - logged: the leases run out by themselves
-            _LOG.warning("%s: the leases were not given back: %s", self._settings.application, error)
-
-    def _log_taking(self, candidate: Candidate) -> None:
-        if candidate.standing is not Standing.FREE:
-            row = candidate.row
-            _LOG.info("%s: taken over from %s: %s", row.transactional_id, describe(row.owner), candidate.standing.value)
+        self._book.forget([slot.lease for slot in lost])
 
     def _no_free_slot(self) -> NoFreeSlotError:
         with self._changed:
             own = dict(self._slots)
-        error = NoFreeSlotError(no_free_slot(self._settings, own, self._seen, one_writer=self._store.one_writer))
+        error = NoFreeSlotError(no_free_slot(self._settings, own, self._book.seen, one_writer=self._store.one_writer))
         error.__cause__ = next((slot.last_error for slot in own.values() if slot.pending and slot.last_error), None)
         return error

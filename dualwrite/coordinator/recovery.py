@@ -5,12 +5,27 @@ happens under the row's lock, in an order in which every step has its reason. It
 and at the same time as another process: one ends up as the owner, the others get FencedError.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
 
-from dualwrite.coordinator.participants import DecisionStore, KafkaParticipant, Lease, Outcome
+from dualwrite.coordinator.participants import DecisionStore, HeldDecision, KafkaParticipant, Lease, Outcome
 from dualwrite.ids import PreparedTxnState
 
 ParticipantFactory = Callable[[], KafkaParticipant]
+
+
+class Recoverable(Protocol):
+    """Of a KafkaParticipant, what it takes to end what a predecessor left."""
+
+    def init_transactions(self, keep_prepared_txn: bool = False) -> None:
+        """See KafkaParticipant."""
+
+    def complete_transaction(self, state: PreparedTxnState) -> Outcome:
+        """See KafkaParticipant."""
+
+    def close(self) -> None:
+        """See KafkaParticipant."""
 
 
 def recover(
@@ -28,19 +43,7 @@ def recover(
     """
     participant = factory()
     try:
-        observe("RECOVER_LOCK")
-        # Before anything is said to Kafka. Whoever reads the row unlocked may read it, be slow, and abort the prepared
-        # transaction of a unit that a successor has committed meanwhile. While the lock is held nobody can take over,
-        # and no unit of work can commit. Taking the lock also waits for the predecessor's database transaction to end.
-        with store.locked(lease) as held:
-            observe("RECOVER_FENCE_KAFKA")
-            # Fences the predecessor in Kafka, and keeps what it prepared: a plain init would abort it undecided.
-            participant.init_transactions(keep_prepared_txn=True)
-            # Again, after Kafka is fenced. If the lock was lost meanwhile, the transaction seen now may be a
-            # successor's. A successor that takes over from here on fences this producer before it does anything else.
-            held.verify()
-            observe("RECOVER_COMPLETE")
-            outcome = participant.complete_transaction(held.state)
+        with _completed(store, lease, participant, observe) as (held, outcome):
             held.verify()
             observe("RECOVER_INIT")
             # Still under the lock: this init would abort whatever a successor had prepared.
@@ -49,6 +52,35 @@ def recover(
         participant.close()
         raise
     return participant, outcome
+
+
+def settle(store: DecisionStore, lease: Lease, participant: Recoverable, observe: Callable[[str], None]) -> Outcome:
+    """As :func:`recover`, for a slot that nobody is going to use: no producer is made. ``participant`` is closed."""
+    try:
+        with _completed(store, lease, participant, observe) as (_, outcome):
+            return outcome
+    finally:
+        participant.close()
+
+
+@contextmanager
+def _completed(
+    store: DecisionStore, lease: Lease, participant: Recoverable, observe: Callable[[str], None]
+) -> Iterator[tuple[HeldDecision, Outcome]]:
+    """End what a predecessor left; the row's lock is held until the block ends."""
+    observe("RECOVER_LOCK")
+    # Before anything is said to Kafka. Whoever reads the row unlocked may read it, be slow, and abort the prepared
+    # transaction of a unit that a successor has committed meanwhile. While the lock is held nobody can take over,
+    # and no unit of work can commit. Taking the lock also waits for the predecessor's database transaction to end.
+    with store.locked(lease) as held:
+        observe("RECOVER_FENCE_KAFKA")
+        # Fences the predecessor in Kafka, and keeps what it prepared: a plain init would abort it undecided.
+        participant.init_transactions(keep_prepared_txn=True)
+        # Again, after Kafka is fenced. If the lock was lost meanwhile, the transaction seen now may be a
+        # successor's. A successor that takes over from here on fences this producer before it does anything else.
+        held.verify()
+        observe("RECOVER_COMPLETE")
+        yield held, participant.complete_transaction(held.state)
 
 
 def was_committed(store: DecisionStore, lease: Lease, prepared: PreparedTxnState) -> bool:

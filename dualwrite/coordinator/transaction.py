@@ -1,8 +1,11 @@
 """What user code holds inside ``with dw.transaction() as tx``: the database connection and the Kafka transaction."""
 
+import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from sqlalchemy import Connection, CursorResult, Executable, ScalarResult
 from sqlalchemy.orm import Session
@@ -14,39 +17,75 @@ from dualwrite.errors import InvalidTransactionStateError
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 
 
+class UnitsOfWork(Protocol):
+    """What a Transaction asks of the DualWrite that it belongs to."""
+
+    def enter(self) -> BlockingDriver:
+        """A driver that has begun."""
+
+    def leave(self, driver: BlockingDriver, error: BaseException | None) -> None:
+        """End it, with the block's exception or None, and raise what the caller must know."""
+
+
+_open: ContextVar[tuple["Transaction", ...]] = ContextVar("dualwrite_open_units", default=())
+"""The units of work that are open here, in whatever DualWrite. A context and not a thread: two tasks of an event loop
+share a thread, and have units of their own."""
+
+
 class Transaction:
     """One unit of work: a context manager to be entered once. Leaving the block commits both sides; raising, neither.
+
+    Entered inside the block of another one of the same DualWrite, in the same thread, it joins that one: it returns the
+    outer Transaction, leaving it commits nothing, and an exception that leaves it is the end of the whole unit.
 
     Inside the block, use it from one thread only. Commit and rollback belong to the block's end: a ``commit()`` on the
     connection raises, a ``rollback()`` makes the whole unit of work fail; SQL text that says COMMIT is not noticed.
     Savepoints (``begin_nested()``) are free to use; rolling one back takes no record back.
-
-    :param enter: makes a driver that has begun, or raises.
-    :param leave: ends it, with the block's exception or None, and raises what the caller must know.
     """
 
-    def __init__(
-        self,
-        enter: Callable[[], BlockingDriver],
-        leave: Callable[[BlockingDriver, BaseException | None], None],
-    ) -> None:
-        self._enter = enter
-        self._leave = leave
+    def __init__(self, units: UnitsOfWork) -> None:
+        self._units = units
         self._driver: BlockingDriver | None = None
+        self._outer: Transaction | None = None
+        self._thread = 0
 
     def __enter__(self) -> "Transaction":
-        if self._driver is not None:
+        if self._driver is not None or self._outer is not None:
             raise InvalidTransactionStateError("this unit of work has been used: call transaction() for each one")
-        self._driver = self._enter()
+        self._outer = open_unit(self._units)
+        if self._outer is not None:
+            self._outer._running().require_user_code()
+            return self._outer
+        self._driver = self._units.enter()
+        self._thread = threading.get_ident()
+        _open.set((*_open.get(), self))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if self._outer is not None:
+            if error is not None:
+                self._outer._running().doom(error)
+            return
         driver = self._running()
         if not driver.machine.in_user_code:
             raise InvalidTransactionStateError("this unit of work has ended: its block cannot be left twice")
-        self._leave(driver, error)
+        try:
+            self._units.leave(driver, error)
+        finally:
+            _open.set(tuple(unit for unit in _open.get() if unit is not self))
+
+    def is_open_here(self, units: UnitsOfWork) -> bool:
+        """True if this is a unit of work of ``units`` that this thread of this process has begun and not ended."""
+        driver = self._driver
+        return (
+            self._units is units
+            and self._thread == threading.get_ident()
+            and driver is not None
+            and driver.process == os.getpid()
+            and not driver.is_released
+        )
 
     @property
     def connection(self) -> Connection:
@@ -100,3 +139,8 @@ class Transaction:
         if self._driver is None:
             raise InvalidTransactionStateError("tx can be used only inside its own with block")
         return self._driver
+
+
+def open_unit(units: UnitsOfWork) -> Transaction | None:
+    """The unit of work of ``units`` that is open in this thread and context, if there is one."""
+    return next((unit for unit in reversed(_open.get()) if unit.is_open_here(units)), None)

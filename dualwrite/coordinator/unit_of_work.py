@@ -3,12 +3,16 @@
 import functools
 import inspect
 import os
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from sqlalchemy import Engine
+from sqlalchemy.pool import Pool as ConnectionPool
 
+from dualwrite.coordinator.book import LeaseBook
 from dualwrite.coordinator.database import SqlDecisionStore
 from dualwrite.coordinator.driver import BlockingDriver
 from dualwrite.coordinator.holders import PoolSettings
@@ -21,7 +25,8 @@ from dualwrite.coordinator.pool import Pool
 from dualwrite.coordinator.producers import ProducerChoice
 from dualwrite.coordinator.retrying import Retrying
 from dualwrite.coordinator.slots import Counters
-from dualwrite.coordinator.transaction import Transaction
+from dualwrite.coordinator.sweep import Settlers, Sweeper, by_control_plane
+from dualwrite.coordinator.transaction import Transaction, open_unit
 from dualwrite.errors import ConfigurationError, InDoubtError, InvalidTransactionStateError
 
 P = ParamSpec("P")
@@ -38,9 +43,23 @@ OWNED_SETTINGS = frozenset(
 """Settings of the producer that follow from the recipe: a user's value would be ignored or would break it."""
 
 
-_inherited: list[BlockingDriver] = []
-"""Units of work that a forked process got from its parent. A connection that is collected is rolled back by its pool,
-so they are kept for as long as the process lives."""
+_inherited: list[BlockingDriver | ConnectionPool] = []
+"""What a forked process got from its parent: units of work, and connections. A connection that is collected is rolled
+back or closed, so they are kept for as long as the process lives."""
+
+
+class _AfterFork:
+    """The lock under which a child begins anew. It is new in every process: the parent's may be held for ever."""
+
+    def __init__(self) -> None:
+        self.renew()
+        os.register_at_fork(after_in_child=self.renew)
+
+    def renew(self) -> None:
+        self.lock = threading.Lock()
+
+
+_after_fork = _AfterFork()
 
 
 class DualWrite:
@@ -51,6 +70,9 @@ class DualWrite:
     processes, on as many machines, as use the same application name and database. A process leases a slot when it
     needs one more than before, keeps it, and gives its slots back in :meth:`close`. The slots of a process that died
     are recovered by the others, or by the next start.
+
+    It may be made before a fork (gunicorn, Celery): the child leaves to its parent what is the parent's, the engine's
+    connections included, and leases slots of its own.
 
     :param engine: a SQLAlchemy Engine on SQLite (a file) or PostgreSQL, after ``dualwrite db upgrade``. The decision is
         kept in the same database as the user's rows.
@@ -89,22 +111,16 @@ class DualWrite:
             raise ConfigurationError(f"engine is a {type(engine).__name__}: pass sqlalchemy.create_engine(url)")
         settings = PoolSettings(application, pool_size, acquire_timeout, lease_timeout)
         settings.check()
-        config = {**_validated(kafka), "transactional.id": slot_id(application, 0)}
-        self._choice: ProducerChoice | None = None
-        if participant is None:
-            self._choice = ProducerChoice(config, producer)
-            self._make = self._choice.participant
-        elif producer is None:
-            self._make = functools.partial(_made_by, participant, config)
-        else:
+        if producer is not None and participant is not None:
             raise ConfigurationError(f"producer {producer!r} and a participant of your own: give one of the two")
+        self._config = {**_validated(kafka), "transactional.id": slot_id(application, 0)}
+        self._wanted = producer
+        self._participant = participant
         self._settings = settings
         self._engine = engine
         self._store = SqlDecisionStore(engine)
         self._observe = on_step or _ignore
-        self._counters = Counters()
-        self._pid = os.getpid()
-        self._pool = self._new_pool()
+        self._begin_process()
 
     @property
     def producer(self) -> str | None:
@@ -114,18 +130,18 @@ class DualWrite:
 
     @property
     def counters(self) -> Counters:
-        """What was done so far; the object stays the same and goes on counting."""
+        """What this process has done so far; the object stays the same and goes on counting."""
         return self._counters
 
     def transaction(self) -> Transaction:
         """A unit of work, for ``with dw.transaction() as tx``. Entering it recovers first, where that is needed.
 
         Entering raises NoFreeSlotError if every slot is in use, KafkaUnavailableError if Kafka cannot be reached,
-        DatabaseNotReadyError before ``dualwrite db upgrade``, InvalidTransactionStateError if this thread is inside a
-        unit of work already. Leaving raises what kept the unit from being committed, after it was rolled
+        DatabaseNotReadyError before ``dualwrite db upgrade``. Inside a unit of work of this DualWrite, in the same
+        thread, it joins that one. Leaving raises what kept the unit from being committed, after it was rolled
         back on both sides; or InDoubtError, and then it must not be run again.
         """
-        return Transaction(self._enter, self._leave)
+        return Transaction(self)
 
     @overload
     def transactional(self, function: Callable[Concatenate[Transaction, P], R], /) -> Callable[P, R]: ...
@@ -166,26 +182,35 @@ class DualWrite:
                 with self.transaction() as tx:
                     return function(tx, *args, **kwargs)
 
-            return once() if self._pool.is_used_here else retrying.run(once)
+            return retrying.run(once) if open_unit(self) is None else once()
 
         return unit_of_work
 
     def recover(self) -> dict[str, Outcome]:
-        """Complete or abort now what a predecessor left, as the first unit of work would do.
+        """Complete or abort now what is left of processes that ended or are silent, and have a slot ready.
 
-        Returns what was found open, and what became of it, by transactional id. Raises as entering ``transaction()``
-        does.
+        It looks at every slot of the application that nobody holds, those beyond ``pool_size`` included. The first unit
+        of work does the same in the background, and so does every heartbeat.
+
+        Returns what was found open, and what became of it, by transactional id; Outcome.NOTHING for most. Raises as
+        entering ``transaction()`` does, after all was tried that could be.
+
+        :raises InvalidTransactionStateError: inside a unit of work.
         """
         self._require_outside()
-        try:
-            slot = self._pool.acquire()
-            return {} if slot.is_warm else {slot.transactional_id: slot.recover()}
-        finally:
-            self._pool.release_used_here()
+        with self._sweeper.alone():
+            found = {}
+            try:
+                slot = self._pool.acquire()
+                if not slot.is_warm:
+                    found[slot.transactional_id] = slot.recover()
+            finally:
+                self._pool.release_used_here()
+            return {**found, **self._sweeper.sweep()}
 
     def pending(self) -> int:
         """How many earlier units of work are being finished in the background: their Kafka side, as decided."""
-        return self._pool.pending
+        return self._pool.pending if os.getpid() == self._pid else 0
 
     def close(self, timeout: float = 10.0) -> None:
         """Wait for the units of work of other threads, and up to ``timeout`` seconds for ``pending()``; release all.
@@ -208,8 +233,9 @@ class DualWrite:
     ) -> None:
         self.close()
 
-    def _enter(self) -> BlockingDriver:
-        self._require_outside()
+    def enter(self) -> BlockingDriver:
+        """Begin a unit of work. Transaction's."""
+        self._check_process()
         try:
             slot = self._pool.acquire()
             slot.recover()
@@ -223,12 +249,16 @@ class DualWrite:
             raise
         return driver
 
-    def _leave(self, driver: BlockingDriver, error: BaseException | None) -> None:
-        if os.getpid() != self._pid:
+    def leave(self, driver: BlockingDriver, error: BaseException | None) -> None:
+        """End a unit of work. Transaction's."""
+        if driver.process != os.getpid():
             # A child forked inside the block. The connection is its parent's: a rollback here would be the parent's.
             _inherited.append(driver)
             if error is None:
-                self._check_process()
+                raise InvalidTransactionStateError(
+                    f"this unit of work was begun in process {driver.process}, which alone can end it: begin one after "
+                    "the fork"
+                )
             return
         try:
             driver.finish(error)
@@ -236,17 +266,43 @@ class DualWrite:
         finally:
             self._pool.release(driver.slot)
 
-    def _new_pool(self) -> Pool:
+    def _begin_process(self) -> None:
+        """Make what belongs to one process: locks, threads, leases, producers."""
+        self._pid = os.getpid()
+        self._counters = Counters()
+        settings = self._settings
+        settlers: Settlers
+        if self._participant is None:
+            self._choice: ProducerChoice | None = ProducerChoice(self._config, self._wanted)
+            make = self._choice.participant
+            settlers = functools.partial(by_control_plane, self._config)
+        else:
+            self._choice = None
+            make = functools.partial(_made_by, self._participant, self._config)
+            settlers = functools.partial(_always, make)
         leases = SqlLeases(self._engine, self._store)
-        return Pool(self._settings, self._store, leases, self._make, new_owner(), self._counters, self._observe)
+        book = LeaseBook(leases, settings.application, new_owner(), settings.lease_timeout)
+        self._sweeper = Sweeper(book, self._store, settlers, self._counters, self._observe)
+        self._pool = Pool(settings, self._store, book, self._sweeper, make, self._counters, self._observe)
+
+    def _check_process(self) -> None:
+        """In a forked child, leave to the parent what is the parent's. Nothing of it is closed or collected where that
+        could be noticed by the other end."""
+        if self._pid == os.getpid():
+            return
+        with _after_fork.lock:
+            if self._pid != os.getpid():
+                inherited = self._pool
+                _inherited.append(self._engine.pool)
+                self._engine.dispose(close=False)
+                self._begin_process()
+                inherited.abandon()
 
     def _require_outside(self) -> None:
         """Refuse a thread that is inside a unit of work: waiting for itself might never end."""
         self._check_process()
-        if self._pool.is_used_here:
-            raise InvalidTransactionStateError(
-                "a unit of work is open in this thread already: use its tx, or end it before the next one"
-            )
+        if open_unit(self) is not None:
+            raise InvalidTransactionStateError("a unit of work is open in this thread: end it before that")
 
     def _report(self, driver: BlockingDriver, error: BaseException | None) -> None:
         """Count the unit of work, and raise what its caller must know unless that is ``error``, on its way already."""
@@ -270,13 +326,6 @@ class DualWrite:
         assert machine.error is not None
         raise machine.error
 
-    def _check_process(self) -> None:
-        if os.getpid() != self._pid:
-            raise InvalidTransactionStateError(
-                f"this DualWrite was made in process {self._pid} and is used in {os.getpid()}: a fork cannot share its "
-                "producer; make a DualWrite in each process, after the fork"
-            )
-
 
 def _validated(kafka: Mapping[str, Any]) -> Mapping[str, Any]:
     """``kafka`` if the recipe can work with it."""
@@ -292,6 +341,12 @@ def _made_by(
 ) -> KafkaParticipant:
     """The user's own participant of ``transactional_id``."""
     return participant({**config, "transactional.id": transactional_id})
+
+
+@contextmanager
+def _always(make: Callable[[str], KafkaParticipant]) -> Iterator[Callable[[str], KafkaParticipant]]:
+    """The user's own participants recover, too."""
+    yield make
 
 
 def _ignore(step: str) -> None:

@@ -4,7 +4,7 @@ It speaks the older transaction protocol, as librdkafka does: one epoch for a wh
 one transaction of a session from the next.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeVar
@@ -194,3 +194,24 @@ class FakeParticipant:
     def _usable(self) -> None:
         assert not self.closed, "used after close"
         assert not self.spent, "used after a commit or abort of unknown outcome"
+
+
+class FakeCluster:
+    """Kafka with many transactional ids, each of its own."""
+
+    def __init__(self) -> None:
+        self.ids: dict[str, FakeKafka] = {}
+
+    def of(self, transactional_id: str) -> FakeKafka:
+        return self.ids.setdefault(transactional_id, FakeKafka())
+
+    def participant(self, config: Mapping[str, Any]) -> FakeParticipant:
+        return self.of(config["transactional.id"]).participant()
+
+    @property
+    def committed(self) -> list[Any]:
+        return sorted(value for kafka in self.ids.values() for value in kafka.committed)
+
+    @property
+    def ongoing(self) -> list[str]:
+        return sorted(name for name, kafka in self.ids.items() if kafka.ongoing is not None)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dualwrite.coordinator import pool as pools
+from dualwrite.coordinator.book import LeaseBook
 from dualwrite.coordinator.holders import PoolSettings
 from dualwrite.coordinator.pool import Pool
 from dualwrite.coordinator.slots import Counters, Slot
@@ -31,6 +32,16 @@ class Store:
         self.one_writer = one_writer
 
 
+class NoSweeper:
+    """Of a Sweeper, what the pool asks; it recovers nothing."""
+
+    def look(self, *, again: bool) -> None:
+        """There is nothing to see."""
+
+    def stop(self, timeout: float) -> None:
+        """There is nothing to stop."""
+
+
 class World:
     """Processes that share the leases of one application."""
 
@@ -42,7 +53,9 @@ class World:
     def pool(self, owner: str = "me", size: int = 2, timeout: float = LONG, one_writer: bool = False) -> Pool:
         settings = PoolSettings("a", size, timeout, 30.0)
         store: Any = Store(one_writer)
-        made = Pool(settings, store, self.leases, self.kafka.participant, owner, Counters(), lambda step: None)
+        book = LeaseBook(self.leases, "a", owner, 30.0)
+        sweeper: Any = NoSweeper()
+        made = Pool(settings, store, book, sweeper, self.kafka.participant, Counters(), lambda step: None)
         self.pools.append(made)
         return made
 
@@ -254,10 +267,9 @@ def test_a_hundred_units_of_eight_threads_share_three_slots(world: World, thread
 def test_an_interrupt_gives_back_what_this_thread_had_got(world: World, threads: ThreadPoolExecutor) -> None:
     pool = world.pool()
     others = threads.submit(pool.acquire).result()
-    pool.acquire()
-    assert pool.is_used_here
+    mine = pool.acquire()
     pool.release_used_here()
-    assert not pool.is_used_here
+    assert mine.user is None
     assert others.user is not None
 
 

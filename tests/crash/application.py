@@ -6,8 +6,10 @@ it says ``paused`` and waits to be killed.
 """
 
 import json
+import os
 import random
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -39,6 +41,13 @@ class Task:
     pause_unit: int = 0
     sabotage: str = ""
     producer: str | None = None
+    lease_timeout: float = 30.0
+    threads: int = 1
+    """That run so many units each, at once."""
+    children: int = 0
+    """Forked after a first unit of work; each runs so many units, as its parent does."""
+    lingers: bool = False
+    """Says "idle" at the end and goes on holding its slots until its stdin ends."""
 
     def command(self) -> list[str]:
         """The command line for it."""
@@ -77,23 +86,57 @@ def write_unit(dual_write: DualWrite, unit: str, count: int, fails: bool) -> Non
             raise OnPurposeError
 
 
+def run_units(task: Task, dual_write: DualWrite, seed: int) -> None:
+    chance = random.Random(seed)
+    for _ in range(task.units):
+        unit = uuid.uuid4().hex
+        try:
+            write_unit(dual_write, unit, chance.randint(1, 30), chance.random() < 0.1)
+            say(f"ok {unit}")
+        except InDoubtError:
+            say(f"doubt {unit}")
+        except (OnPurposeError, DualWriteError) as error:
+            say(f"no {unit} {error}")
+            if not isinstance(error, OnPurposeError):
+                time.sleep(0.05)  # the broker is down: no need to ask it a thousand times a second
+
+
+def fork(task: Task, dual_write: DualWrite) -> list[int]:
+    """The children's process ids. Each uses what its parent made, and closes it as its own."""
+    unit = uuid.uuid4().hex
+    write_unit(dual_write, unit, 3, fails=False)
+    say(f"ok {unit}")
+    children = []
+    for number in range(task.children):
+        pid = os.fork()
+        if not pid:
+            run_units(task, dual_write, task.seed + number + 1)
+            dual_write.close()
+            os._exit(0)
+        children.append(pid)
+    return children
+
+
 def run(task: Task, engine: Engine) -> None:
     say("started")
-    chance = random.Random(task.seed)
     config = {"bootstrap.servers": task.bootstrap_servers, "delivery.timeout.ms": 5000}
-    on_step = pauses(task)
-    with DualWrite(engine, config, application="crash", producer=task.producer, on_step=on_step) as dual_write:
-        for _ in range(task.units):
-            unit = uuid.uuid4().hex
-            try:
-                write_unit(dual_write, unit, chance.randint(1, 30), chance.random() < 0.1)
-                say(f"ok {unit}")
-            except InDoubtError:
-                say(f"doubt {unit}")
-            except (OnPurposeError, DualWriteError) as error:
-                say(f"no {unit} {error}")
-                if not isinstance(error, OnPurposeError):
-                    time.sleep(0.05)  # the broker is down: no need to ask it a thousand times a second
+    options: Any = {"producer": task.producer, "on_step": pauses(task), "lease_timeout": task.lease_timeout}
+    with DualWrite(engine, config, application="crash", **options) as dual_write:
+        children = fork(task, dual_write) if task.children else []
+        others = [
+            threading.Thread(target=run_units, args=(task, dual_write, task.seed + number))
+            for number in range(1, task.threads)
+        ]
+        for thread in others:
+            thread.start()
+        run_units(task, dual_write, task.seed)
+        for thread in others:
+            thread.join()
+        for child in children:
+            assert os.waitpid(child, 0)[1] == 0
+        if task.lingers:
+            say("idle")
+            sys.stdin.read()
         dual_write.recover()
 
 

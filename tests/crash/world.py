@@ -1,9 +1,11 @@
 """A broker, a database, and an application: all of them can be killed."""
 
+import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,6 +56,17 @@ class World:
             timer.cancel()
             return process.wait()
 
+    @contextmanager
+    def running(self, task: Task) -> Iterator["Worker"]:
+        """One of several that run at the same time; its stdin ends with the block, and it must end well then."""
+        with subprocess.Popen(task.command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            worker = Worker(process, self.told)
+            try:
+                yield worker
+                worker.end()
+            finally:
+                process.kill()
+
     def kill_at(
         self, step: str, unit: int = 1, on_pause: Callable[[], None] = lambda: None, sabotage: str = ""
     ) -> None:
@@ -87,3 +100,33 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+class Worker:
+    """An application that runs beside others."""
+
+    def __init__(self, process: "subprocess.Popen[str]", told: Told) -> None:
+        self.process = process
+        self._told = told
+
+    def until(self, line: str) -> None:
+        """Read what it says until it says ``line``."""
+        assert self.process.stdout is not None
+        for said in self.process.stdout:
+            self._take(said)
+            if said.strip() == line:
+                return
+        raise AssertionError(f"it ended without {line!r}")
+
+    def end(self) -> None:
+        """Let it end, unless it was killed."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        for said in self.process.stdout:
+            self._take(said)
+        assert self.process.wait() in (0, -signal.SIGKILL)
+
+    def _take(self, said: str) -> None:
+        self._told.take(said)
+        self._told.paused = False  # nobody is to be killed for it

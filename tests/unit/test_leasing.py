@@ -44,6 +44,8 @@ def row(number: int, owner: str = "", remaining: float | None = None, token: int
         (row(0, ME, 9), ("a-0",), Standing.HELD),
         (row(0, ME, -1), ("a-0",), Standing.HELD),
         (row(0, ME, 9), ("a-1",), Standing.ABANDONED),
+        (row(0, OTHER, -1), ("a-0",), Standing.HELD),
+        (row(0), ("a-0",), Standing.HELD),
     ],
 )
 def test_what_a_row_says(found: SlotRow, held: Collection[str], standing: Standing) -> None:
