@@ -16,7 +16,7 @@ from dualwrite.wire.error_codes import ErrorCode
 from tests.unit.client_broker import HANG_UP, FakeClock, ScriptedBroker, coordinator_is, ended, listed, scripted
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-DEADLINE = 60.0  # on a FakeClock, which begins at 0
+DEADLINE = FakeClock().now + 60.0
 TRANSIENT = [
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
