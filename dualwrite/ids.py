@@ -113,16 +113,31 @@ class OngoingTransaction:
     start_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class PreparedTxnState:
     """KIP-939's PreparedTxnState: which transaction was prepared, as one string of at most 255 characters.
 
     The string is the KIP's ``producerId:epoch``, followed by ``:topic:partition:offset`` if there is an anchor. The
     empty state, ``PreparedTxnState()``, is the empty string and identifies nothing.
+
+    :param producer: the string that ``str()`` gave, as in KIP-939; or the identity, with the anchor if there is one.
+    :raises ConfigurationError: if the string is no such string.
+    :raises TypeError: if it is neither. None is neither, so that a value that is missing never means "abort".
     """
 
-    producer: ProducerIdentity = NO_PRODUCER
-    anchor: Anchor | None = None
+    producer: ProducerIdentity
+    anchor: Anchor | None
+
+    def __init__(self, producer: ProducerIdentity | str = NO_PRODUCER, anchor: Anchor | None = None) -> None:
+        if type(producer) is not ProducerIdentity:
+            if anchor is not None or not isinstance(producer, str):
+                raise TypeError(
+                    f"PreparedTxnState of type {type(producer).__name__}: give the text that str() wrote, or a"
+                    " ProducerIdentity"
+                )
+            producer, anchor = _parsed(producer)
+        object.__setattr__(self, "producer", producer)
+        object.__setattr__(self, "anchor", anchor)
 
     def __bool__(self) -> bool:
         return bool(self.producer)
@@ -149,22 +164,43 @@ class PreparedTxnState:
 
     @classmethod
     def parse(cls, text: str) -> "PreparedTxnState":
-        """The state that ``str()`` wrote.
+        """The state that ``str()`` wrote: as the constructor, of text alone.
 
         :raises ConfigurationError: if ``text`` is no such string.
+        :raises TypeError: if it is no text.
         """
-        if not text:
-            return cls()
-        parts = text.split(":")
-        try:
-            if len(parts) not in (2, 5):
-                raise ValueError(text)
-            producer = ProducerIdentity(int(parts[0]), int(parts[1]))
-            if producer.producer_id < 0 or not 0 <= producer.epoch <= MAX_PRODUCER_EPOCH:
-                raise ValueError(text)
-            anchor = Anchor(parts[2], int(parts[3]), int(parts[4])) if len(parts) == 5 else None
-        except ValueError:
-            raise ConfigurationError(
-                f"prepared transaction state {text!r}: expected producerId:epoch[:topic:partition:offset]"
-            ) from None
-        return cls(producer, anchor)
+        if not isinstance(text, str):
+            raise TypeError(
+                f"a prepared transaction state of type {type(text).__name__}: give the text that str() wrote"
+            )
+        return cls(text)
+
+
+def _parsed(text: str) -> tuple[ProducerIdentity, Anchor | None]:
+    if not text:
+        return NO_PRODUCER, None
+    parts = text.split(":")
+    try:
+        if len(parts) not in (2, 5):
+            raise ValueError(text)
+        producer = ProducerIdentity(int(parts[0]), int(parts[1]))
+        if producer.producer_id < 0 or not 0 <= producer.epoch <= MAX_PRODUCER_EPOCH:
+            raise ValueError(text)
+        return producer, Anchor(parts[2], int(parts[3]), int(parts[4])) if len(parts) == 5 else None
+    except ValueError:
+        raise ConfigurationError(
+            f"prepared transaction state {text!r}: expected producerId:epoch[:topic:partition:offset]"
+        ) from None
+
+
+def require_prepared_state(state: object) -> PreparedTxnState:
+    """``state``, if complete_transaction() can take it: anything else would be no transaction's name, and so an abort.
+
+    :raises TypeError: if it is no PreparedTxnState.
+    """
+    if not isinstance(state, PreparedTxnState):
+        raise TypeError(
+            f"complete_transaction(): state of type {type(state).__name__}: give a PreparedTxnState,"
+            " as PreparedTxnState(text) makes one"
+        )
+    return state

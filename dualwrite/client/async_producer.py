@@ -13,7 +13,7 @@ from dualwrite.client.machine import Ended
 from dualwrite.client.producing import HeadersGiven, member_of, offsets_of
 from dualwrite.client.sender import OnDelivery
 from dualwrite.client.verbs import State
-from dualwrite.ids import PreparedTxnState
+from dualwrite.ids import PreparedTxnState, require_prepared_state
 
 
 class AsyncTwoPhaseProducer(Face):
@@ -111,6 +111,7 @@ class AsyncTwoPhaseProducer(Face):
     async def complete_transaction(self, state: PreparedTxnState) -> Ended:
         """See TwoPhaseProducer."""
         self._report_before("complete_transaction()")
+        require_prepared_state(state)
         if self._is_anchored(state):
             state = await asyncio.to_thread(self._look_up_anchor, state)
         ended: Ended = await self._wait(self._engine.complete_transaction, PreparedTxnState(state.producer))

@@ -110,7 +110,7 @@ COSTS: dict[ApiKey, dict[int, Cost]] = {
 _OTHERWISE = {ApiKey.PRODUCE: Cost.TRANSACTION}
 
 _EXPIRED = ": the transactional id has expired (transactional.id.expiration.ms); a new producer is needed"
-_REFUSES_THE_RECORD = frozenset(
+REFUSES_THE_RECORD = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.MESSAGE_TOO_LARGE,
@@ -127,6 +127,7 @@ _REFUSES_THE_RECORD = frozenset(
         ErrorCode.INVALID_RECORD,
     }
 )
+"""Codes with which a record is given up for good: the same record would be refused again."""
 
 
 def cost_of(api_key: ApiKey, code: int) -> Cost:
@@ -143,7 +144,7 @@ def error_of_record(what: str, code: int) -> DualWriteError:
     """
     if code in FENCING_CODES:
         return FencedError(f"{what}: {error_name(code)}: another producer has taken over")
-    if code in _REFUSES_THE_RECORD:
+    if code in REFUSES_THE_RECORD:
         return KafkaRefusedError(what, code, error_name(code))
     return PrepareFailedError(f"{what}: {error_name(code)} ({code}){_advice(code)}")
 

@@ -20,7 +20,7 @@ from dualwrite.client.machine import Ended, Machine, require_unanchored
 from dualwrite.client.peers import Asked, Peers
 from dualwrite.client.sender import OnDelivery
 from dualwrite.client.traffic import Report, Traffic
-from dualwrite.client.verbs import State, Verb
+from dualwrite.client.verbs import State, Verb, init_verb
 from dualwrite.client.versions import TRANSACTION_VERSION, TV2, Versions
 from dualwrite.errors import (
     ConfigurationError,
@@ -97,7 +97,7 @@ class Engine:
     def init_transactions(self, now: float, keep_prepared_txn: bool = False) -> Operation:
         """Fence every earlier producer of the transactional id, and abort what is open there or keep it (KIP-939).
         Result: None."""
-        self._start(Verb.INIT_KEEPING if keep_prepared_txn else Verb.INIT)
+        self._start(init_verb(keep_prepared_txn))
         initialized = partial(self._initialized, keep_prepared_txn, now)
         self._caller.call(init_call(self._settings, keep_prepared_txn, initialized), now)
         return self._run().operation

@@ -6,7 +6,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from dualwrite.client.costs import FENCING_CODES
+from dualwrite.client.costs import FENCING_CODES, REFUSES_THE_RECORD
 from dualwrite.errors import (
     DualWriteError,
     FencedError,
@@ -32,19 +32,7 @@ _UNAVAILABLE = frozenset(
     }
 )
 
-
-_PERMANENT = frozenset(
-    {
-        KafkaError._UNKNOWN_PARTITION,
-        KafkaError._UNKNOWN_TOPIC,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.INVALID_RECORD,
-        KafkaError.MSG_SIZE_TOO_LARGE,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.TOPIC_EXCEPTION,
-        KafkaError.UNSUPPORTED_COMPRESSION_TYPE,
-    }
-)
+_PERMANENT = REFUSES_THE_RECORD | {KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC}
 _FAILED_CONNECTION = "FAIL"
 _WAS_UP = "in state UP"
 

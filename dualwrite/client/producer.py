@@ -16,7 +16,7 @@ from dualwrite.client.machine import Ended
 from dualwrite.client.producing import HeadersGiven, member_of, offsets_of
 from dualwrite.client.sender import OnDelivery
 from dualwrite.client.verbs import State
-from dualwrite.ids import PreparedTxnState
+from dualwrite.ids import PreparedTxnState, require_prepared_state
 
 
 class TwoPhaseProducer(Face):
@@ -141,8 +141,12 @@ class TwoPhaseProducer(Face):
     def complete_transaction(self, state: PreparedTxnState) -> Ended:
         """Commit the open transaction if ``state`` names it, abort it otherwise. Only after prepare_transaction() or
         init_transactions(keep_prepared_txn=True). Nothing open is success: the end got through before, and its answer
-        was lost (apache/kafka PR 20039)."""
+        was lost (apache/kafka PR 20039).
+
+        :raises TypeError: if ``state`` is no PreparedTxnState: ``PreparedTxnState(text)`` makes one of what was stored.
+        """
         self._report_before("complete_transaction()")
+        require_prepared_state(state)
         if self._is_anchored(state):
             state = self._look_up_anchor(state)
         ended: Ended = self._wait(self._engine.complete_transaction, PreparedTxnState(state.producer))

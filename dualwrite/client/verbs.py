@@ -75,6 +75,18 @@ AFTER_FAILURE: dict[Verb, State] = {
 """The state after a call that raised. FAILED: what became of the transaction is unknown, so the producer is dropped."""
 
 
+def init_verb(keep_prepared_txn: object) -> Verb:
+    """Which verb init_transactions(``keep_prepared_txn``) is.
+
+    :raises TypeError: if it is no bool: confluent-kafka's first argument is a timeout, and a number taken for True
+        would keep a predecessor's transaction.
+    """
+    if not isinstance(keep_prepared_txn, bool):
+        given = f"{keep_prepared_txn!r} of type {type(keep_prepared_txn).__name__}"
+        raise TypeError(f"init_transactions(): keep_prepared_txn {given}: give True or False; there is no timeout")
+    return Verb.INIT_KEEPING if keep_prepared_txn else Verb.INIT
+
+
 class VerbOrder:
     """The state of one producer, moved by its calls."""
 

@@ -24,7 +24,7 @@ from dualwrite.client.librdkafka_errors import (
     translating,
 )
 from dualwrite.client.producer_config import ProducerConfig
-from dualwrite.client.verbs import AFTER_FAILURE, State, Verb, VerbOrder
+from dualwrite.client.verbs import AFTER_FAILURE, State, Verb, VerbOrder, init_verb
 from dualwrite.coordinator.kept import KeptTransaction
 from dualwrite.coordinator.participants import Headers, Outcome
 from dualwrite.coordinator.verdict import Verdict
@@ -36,7 +36,7 @@ from dualwrite.errors import (
     KafkaUnavailableError,
     PrepareFailedError,
 )
-from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity, TopicPartition
+from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity, TopicPartition, require_prepared_state
 
 DEFAULT_TIMEOUT = 30.0
 """Seconds that init, commit and abort may take each, and each question to the control plane."""
@@ -94,7 +94,7 @@ class LibrdkafkaProducer:
 
         :raises TwoPhaseCommitUnavailableError: if the cluster has no two-phase commit, or not for this client.
         """
-        if keep_prepared_txn:
+        if init_verb(keep_prepared_txn) is Verb.INIT_KEEPING:
             with self._calling(Verb.INIT_KEEPING):
                 self._kept = KeptTransaction(self._control, self._transactional_id)
             return
@@ -185,6 +185,7 @@ class LibrdkafkaProducer:
 
     def complete_transaction(self, state: PreparedTxnState) -> Outcome:
         """See KafkaParticipant."""
+        require_prepared_state(state)
         with self._calling(Verb.COMPLETE) as before:
             if before is State.KEPT:
                 return self._predecessors().complete(state)

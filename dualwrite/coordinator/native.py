@@ -14,12 +14,12 @@ from dualwrite.client.machine import Ended
 from dualwrite.client.native_config import NativeConfig
 from dualwrite.client.producer import TwoPhaseProducer
 from dualwrite.client.producer_config import TWO_PHASE_KEY
-from dualwrite.client.verbs import State, Verb, VerbOrder
+from dualwrite.client.verbs import State, Verb, VerbOrder, init_verb
 from dualwrite.coordinator.kept import KeptTransaction
 from dualwrite.coordinator.participants import Headers, Outcome
 from dualwrite.coordinator.verdict import Verdict
 from dualwrite.errors import ConfigurationError, InvalidTransactionStateError
-from dualwrite.ids import PreparedTxnState
+from dualwrite.ids import PreparedTxnState, require_prepared_state
 
 DEFAULT_TIMEOUT = 30.0
 """Seconds that each question to the control plane may take."""
@@ -57,7 +57,7 @@ class NativeProducer:
         :raises TwoPhaseCommitUnavailableError: if the cluster has no two-phase commit, or not for this client.
         :raises ConfigurationError: if the cluster does not speak transaction version 2.
         """
-        if not keep_prepared_txn:
+        if init_verb(keep_prepared_txn) is Verb.INIT:
             self._ready(Verb.INIT).init_transactions()
             return
         if self._producer.state is not State.UNINITIALIZED:
@@ -99,6 +99,7 @@ class NativeProducer:
 
     def complete_transaction(self, state: PreparedTxnState) -> Outcome:
         """See KafkaParticipant."""
+        require_prepared_state(state)
         if self._kept is not None:
             return self._end_kept(Verb.COMPLETE, lambda kept: kept.complete(state))
         # A state with an anchor is of the other producer's: it is no transaction of this one.

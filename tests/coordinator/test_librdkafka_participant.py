@@ -259,6 +259,20 @@ def test_only_the_prepared_state_commits_what_was_prepared() -> None:
     assert rig.producer.calls[-1] == "commit_transaction"
 
 
+def test_the_text_of_a_state_is_no_name_of_another_transaction() -> None:
+    rig = Rig().begun(T0)
+    state = str(rig.participant.prepare_transaction())
+    for wrong in (state, None):
+        with pytest.raises(TypeError, match="give a PreparedTxnState"):
+            rig.participant.complete_transaction(wrong)  # type: ignore[arg-type]
+    assert rig.participant.complete_transaction(PreparedTxnState(state)) is Outcome.COMMITTED
+
+
+def test_a_timeout_is_not_taken_for_keeping_a_predecessors_transaction() -> None:
+    with pytest.raises(TypeError, match="keep_prepared_txn 30 of type int"):
+        Rig().participant.init_transactions(30)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("other", [PreparedTxnState(), PreparedTxnState(SESSION, Anchor.of(T0, 9))])
 def test_any_other_state_aborts_what_was_prepared(other: PreparedTxnState) -> None:
     rig = Rig().begun(T0)

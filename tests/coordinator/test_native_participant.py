@@ -123,6 +123,19 @@ def test_a_setting_that_contradicts_it_is_refused(settings: dict[str, Any], comp
         Rig(**settings)
 
 
+@pytest.mark.parametrize("wrong", ["7:1", None])
+def test_only_a_state_completes_a_predecessors_transaction(wrong: Any) -> None:
+    rig = Rig().keeping(SESSION)
+    with pytest.raises(TypeError, match="give a PreparedTxnState"):
+        rig.participant.complete_transaction(wrong)
+    assert rig.participant.complete_transaction(PreparedTxnState(str(SESSION))) is Outcome.COMMITTED
+
+
+def test_a_timeout_is_not_taken_for_keeping_a_predecessors_transaction() -> None:
+    with pytest.raises(TypeError, match="keep_prepared_txn 30 of type int"):
+        Rig().participant.init_transactions(30)  # type: ignore[arg-type]
+
+
 # What a predecessor left.
 
 

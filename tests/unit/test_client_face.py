@@ -16,7 +16,7 @@ from dualwrite.client.producer import TwoPhaseProducer
 from dualwrite.client.sender import Sender
 from dualwrite.client.verbs import State
 from dualwrite.errors import FencedError, InvalidTransactionStateError, KafkaRefusedError, PrepareFailedError
-from dualwrite.ids import TopicPartition
+from dualwrite.ids import PreparedTxnState, TopicPartition
 from dualwrite.wire.apis import ApiKey
 from dualwrite.wire.error_codes import ErrorCode
 from tests.unit.simulated_cluster import SimulatedCluster, SimulatedDriver
@@ -207,6 +207,28 @@ def test_a_call_that_is_refused_because_of_another_costs_that_one_nothing(make: 
     assert rig.state is State.IN_TRANSACTION
     done(rig.face._driver.wait(other))
     assert rig.call("commit_transaction") is Ended.COMMITTED
+
+
+# --- arguments that would mean something else
+
+
+def test_the_text_of_a_state_commits_what_it_names(make: Make) -> None:
+    rig = make().begun()
+    rig.produce("a")
+    stored = str(rig.call("prepare_transaction"))
+    for wrong in (stored, None):
+        with pytest.raises(TypeError, match="give a PreparedTxnState"):
+            rig.call("complete_transaction", wrong)
+    assert rig.state is State.PREPARED
+    assert rig.call("complete_transaction", PreparedTxnState(stored)) is Ended.COMMITTED
+    assert rig.committed == [b"a"]
+
+
+def test_a_timeout_given_to_init_transactions_is_refused_and_costs_nothing(make: Make) -> None:
+    rig = make()
+    with pytest.raises(TypeError, match="keep_prepared_txn 30 of type int"):
+        rig.call("init_transactions", 30)
+    assert rig.state is State.READY
 
 
 # --- callbacks that raise

@@ -3,7 +3,8 @@
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from dualwrite.client.librdkafka_errors import is_fenced, translating
+from dualwrite.client.costs import REFUSES_THE_RECORD, error_of_record
+from dualwrite.client.librdkafka_errors import is_fenced, is_permanent, translating
 from dualwrite.errors import (
     DualWriteError,
     FencedError,
@@ -48,6 +49,17 @@ def test_a_refusal_keeps_kafkas_code_and_name() -> None:
     with pytest.raises(KafkaRefusedError) as caught:
         translate(KafkaError(KafkaError.INVALID_TXN_STATE))
     assert (caught.value.code, caught.value.name) == (48, "INVALID_TXN_STATE")
+
+
+@pytest.mark.parametrize("code", sorted(REFUSES_THE_RECORD))
+def test_a_record_that_is_refused_for_good_with_one_producer_is_so_with_the_other(code: int) -> None:
+    assert is_permanent(KafkaError(code))
+    assert isinstance(error_of_record("1 record", code), KafkaRefusedError)
+
+
+@pytest.mark.parametrize("code", [KafkaError._MSG_TIMED_OUT, KafkaError.NOT_ENOUGH_REPLICAS, KafkaError._PURGE_QUEUE])
+def test_a_record_that_may_be_taken_the_next_time_is_not_refused_for_good(code: int) -> None:
+    assert not is_permanent(KafkaError(code))
 
 
 def test_what_is_not_librdkafkas_passes_through() -> None:

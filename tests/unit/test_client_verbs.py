@@ -1,10 +1,12 @@
 """The order of KIP-939's verbs: the whole table, every pair of state and verb."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualwrite.client.verbs import AFTER, AFTER_FAILURE, State, Verb, VerbOrder
+from dualwrite.client.verbs import AFTER, AFTER_FAILURE, State, Verb, VerbOrder, init_verb
 from dualwrite.errors import InvalidTransactionStateError
 
 ENDINGS = {Verb.COMPLETE, Verb.COMMIT, Verb.ABORT}
@@ -32,6 +34,13 @@ def attempt(order: VerbOrder, verb: Verb, *, fails: bool = False) -> None:
     with order.calling(verb):
         if fails:
             raise ConnectionError("lost")
+
+
+@pytest.mark.parametrize("given", [30, 30.0, 0, 1, None, "false"])
+def test_a_timeout_does_not_keep_a_predecessors_transaction(given: Any) -> None:
+    assert [init_verb(False), init_verb(True)] == [Verb.INIT, Verb.INIT_KEEPING]
+    with pytest.raises(TypeError, match=r"init_transactions\(\): keep_prepared_txn .* of type \w+: give True or False"):
+        init_verb(given)
 
 
 @pytest.mark.parametrize(("state", "verb"), EVERY_PAIR)

@@ -1,5 +1,7 @@
 """Identities: the equality of transactions, and the strings that stand in the database."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +15,7 @@ from dualwrite.ids import (
     ProducerIdentity,
     TopicPartition,
     is_legal_topic,
+    require_prepared_state,
     validated_transactional_id,
 )
 from tests.strategies import attempt, producers
@@ -28,7 +31,7 @@ states = st.builds(PreparedTxnState, producers, st.none() | st.builds(Anchor.of,
 
 @given(states)
 def test_a_state_survives_its_string(state: PreparedTxnState) -> None:
-    assert PreparedTxnState.parse(str(state)) == state
+    assert PreparedTxnState.parse(str(state)) == PreparedTxnState(str(state)) == state
 
 
 @given(states)
@@ -43,7 +46,7 @@ def test_a_state_begins_with_the_pair_of_the_kip(state: PreparedTxnState) -> Non
 
 def test_the_empty_state_is_the_empty_string() -> None:
     assert str(PreparedTxnState()) == ""
-    assert PreparedTxnState.parse("") == PreparedTxnState()
+    assert PreparedTxnState.parse("") == PreparedTxnState("") == PreparedTxnState()
     assert not PreparedTxnState()
 
 
@@ -66,8 +69,30 @@ def test_the_empty_state_is_the_empty_string() -> None:
     ],
 )
 def test_a_string_that_is_no_state_is_refused_by_name(text: str) -> None:
-    with pytest.raises(ConfigurationError, match="prepared transaction state"):
-        PreparedTxnState.parse(text)
+    for read in (PreparedTxnState.parse, PreparedTxnState):
+        with pytest.raises(ConfigurationError, match="prepared transaction state"):
+            read(text)
+
+
+@pytest.mark.parametrize("given", [None, 7, b"4:3", (4, 3), PreparedTxnState(OURS)])
+def test_a_state_is_made_of_text_or_an_identity_and_of_nothing_else(given: Any) -> None:
+    for read in (PreparedTxnState.parse, PreparedTxnState):
+        with pytest.raises(TypeError, match=f"of type {type(given).__name__}: give the text"):
+            read(given)
+
+
+def test_text_brings_its_anchor_with_it() -> None:
+    with pytest.raises(TypeError, match="of type str"):
+        PreparedTxnState("4:3", Anchor("t", 0, 1))
+
+
+@pytest.mark.parametrize("given", [None, "4:3", OURS])
+def test_only_a_state_can_complete_a_transaction(given: Any) -> None:
+    assert require_prepared_state(PreparedTxnState("4:3")) == PreparedTxnState(ProducerIdentity(4, 3))
+    with pytest.raises(
+        TypeError, match=rf"complete_transaction\(\): state of type {type(given).__name__}: give a Prepared"
+    ):
+        require_prepared_state(given)
 
 
 @given(st.text(max_size=30))
