@@ -7,12 +7,12 @@ from types import TracebackType
 from typing import Any
 
 from dualwrite.client.asynchronous import AsyncDriver
-from dualwrite.client.engine_types import Operation
-from dualwrite.client.face import Face
+from dualwrite.client.engine_types import NEVER, Operation
+from dualwrite.client.face import Face, deadline_of
 from dualwrite.client.machine import Ended
 from dualwrite.client.producing import HeadersGiven, member_of, offsets_of
 from dualwrite.client.sender import OnDelivery
-from dualwrite.client.verbs import State
+from dualwrite.client.verbs import State, Verb
 from dualwrite.ids import PreparedTxnState, require_prepared_state
 
 
@@ -51,6 +51,7 @@ class AsyncTwoPhaseProducer(Face):
 
     async def init_transactions(self, keep_prepared_txn: bool = False) -> None:
         """See TwoPhaseProducer."""
+        self._enter("init_transactions()")
         await self._wait(self._engine.init_transactions, keep_prepared_txn=keep_prepared_txn)
 
     async def begin_transaction(self) -> None:
@@ -66,9 +67,11 @@ class AsyncTwoPhaseProducer(Face):
         timestamp: int = 0,
         headers: HeadersGiven | None = None,
         on_delivery: OnDelivery | None = None,
+        *,
+        callback: OnDelivery | None = None,
     ) -> None:
         """See TwoPhaseProducer. Awaits only while the buffer is full."""
-        record = self._record(topic, value, key, partition, timestamp, headers, on_delivery)
+        record = self._record(topic, value, key, partition, timestamp, headers, on_delivery, callback)
         try:
             while not self._engine.produce(*record, time.monotonic()):
                 await self._wait(self._engine.room)  # callbacks that produce may have taken the room again
@@ -83,34 +86,37 @@ class AsyncTwoPhaseProducer(Face):
 
     async def send_offsets_to_transaction(self, positions: Iterable[Any], group_metadata: Any) -> None:
         """See TwoPhaseProducer."""
+        self._enter("send_offsets_to_transaction()")
         offsets, member = offsets_of(positions), member_of(group_metadata)
         await self._wait(self._engine.send_offsets_to_transaction, offsets, member)
 
     async def poll(self, timeout: float = 0.0) -> int:
         """See TwoPhaseProducer. Sending and receiving goes on without it, while the loop runs."""
+        before = self._told
         if self._is_driven():
             self._driver.pump()
-        return self._report()
+        self._report()
+        if timeout != 0 and self._told == before and self._can_wait_for_a_report:
+            await self._wait(self._engine.await_report, until=deadline_of(timeout))
+        return self._told - before
 
     async def flush(self, timeout: float | None = None) -> int:
         """See TwoPhaseProducer."""
-        try:
-            await self._wait(self._engine.flush)
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:
-            self._spoil("flush()", error)
-            raise
+        self._enter("flush()")
+        await self._flush("flush()", deadline_of(timeout))
         return len(self)
 
     async def prepare_transaction(self) -> PreparedTxnState:
         """See TwoPhaseProducer."""
+        self._enter("prepare_transaction()")
+        if self._has_callbacks and self._engine.state is State.IN_TRANSACTION:
+            await self._flush("prepare_transaction()")
         prepared: PreparedTxnState = await self._wait(self._engine.prepare_transaction)
         return prepared
 
     async def complete_transaction(self, state: PreparedTxnState) -> Ended:
         """See TwoPhaseProducer."""
-        self._report_before("complete_transaction()")
+        self._enter("complete_transaction()")
         require_prepared_state(state)
         if self._is_anchored(state):
             state = await asyncio.to_thread(self._look_up_anchor, state)
@@ -119,16 +125,17 @@ class AsyncTwoPhaseProducer(Face):
 
     async def commit_transaction(self) -> Ended:
         """See TwoPhaseProducer."""
+        self._enter("commit_transaction()")
         if self._engine.state is State.IN_TRANSACTION:
-            await self.flush()  # cancelled, or with a callback that raises, before anything is decided
-            while len(self):  # those that callbacks have produced
-                await self.flush()
-        self._report_before("commit_transaction()")
+            await self._flush(
+                "commit_transaction()"
+            )  # cancelled, or with a callback that raises, before all is decided
         ended: Ended = await self._wait(self._engine.commit_transaction)
         return ended
 
     async def abort_transaction(self) -> Ended:
         """See TwoPhaseProducer."""
+        self._enter("abort_transaction()")
         ended: Ended = await self._wait(self._engine.abort_transaction)
         return ended
 
@@ -138,6 +145,20 @@ class AsyncTwoPhaseProducer(Face):
         if self._close_engine():
             await self._driver.close()
             self._report_all()
+
+    async def _flush(self, verb: str, until: float = NEVER) -> None:
+        """Flush what ``verb`` was called with, and then what delivery callbacks have produced."""
+        try:
+            await self._wait(self._engine.flush, until=until)
+            while len(self) and time.monotonic() < until:
+                await self._wait(self._engine.flush, until=until)
+        except asyncio.CancelledError as error:
+            if verb == Verb.PREPARE.value:  # of which nobody can tell whether it was through
+                self._spoil(verb, error)
+            raise
+        except BaseException as error:
+            self._spoil(verb, error)
+            raise
 
     async def _wait(self, verb: Callable[..., Operation], *arguments: Any, **options: Any) -> Any:
         before, operation = self._engine.under_way, None

@@ -40,7 +40,7 @@ _RECORD_OVERHEAD = 70
 class _Running:
     """A verb that is not done yet."""
 
-    __slots__ = ("flushed", "operation", "wants_room")
+    __slots__ = ("flushed", "operation", "until", "wants_report", "wants_room")
 
     def __init__(self) -> None:
         self.operation = Operation()
@@ -48,6 +48,10 @@ class _Running:
         """True if what is waited for is room for another record."""
         self.flushed: Callable[[float], None] | None = None
         """What comes next when every record is acknowledged; None if that is not what is waited for."""
+        self.wants_report = False
+        """True if what is waited for is a delivery callback that is due, or that there is none to wait for."""
+        self.until = NEVER
+        """When the wait ends though nothing has come."""
 
 
 class Engine:
@@ -83,6 +87,11 @@ class Engine:
     def has_news(self) -> bool:
         """True if :meth:`produce` has left something that can be sent before the records are flushed."""
         return self._traffic.has_news
+
+    @property
+    def has_reports(self) -> bool:
+        """True if a delivery callback is due."""
+        return bool(self._traffic.reports)
 
     @property
     def unacknowledged(self) -> int:
@@ -126,8 +135,7 @@ class Engine:
         :raises DualWriteError: what has made the transaction impossible meanwhile.
         """
         if self._machine.state is not State.IN_TRANSACTION:
-            self._refuse_a_second(Verb.PRODUCE)
-            self._machine.require(Verb.PRODUCE)
+            self._require_producing("produce()")
         if topic not in self._directory.topics and not (isinstance(topic, str) and is_legal_topic(topic)):
             error = error_of_record(f"record for topic {topic!r}", ErrorCode.INVALID_TOPIC_EXCEPTION)
             self._doom(error, Cost.TRANSACTION)
@@ -144,8 +152,7 @@ class Engine:
 
     def room(self, now: float) -> Operation:
         """Wait until the buffer has room for another record. Result: None."""
-        self._refuse_a_second(Verb.PRODUCE)
-        self._machine.require(Verb.PRODUCE)
+        self._require_producing("produce()")
         running = self._run()
         running.wants_room = True
         self._traffic.flush(now)
@@ -174,11 +181,22 @@ class Engine:
             self._finish(None)
         return operation
 
-    def flush(self, now: float) -> Operation:
-        """Send everything, and wait until it is acknowledged. Result: None."""
-        self._refuse_a_second(Verb.PRODUCE)
-        self._machine.require(Verb.PRODUCE)
-        return self._flush_then(lambda _now: self._end_operation(None), now)
+    def flush(self, now: float, until: float = NEVER) -> Operation:
+        """Send everything, and wait until it is acknowledged, or the time is ``until``. Result: None."""
+        self._require_producing("flush()")
+        operation = self._flush_then(lambda _now: self._end_operation(None), now)
+        if self._running is not None:
+            self._running.until = until
+        return operation
+
+    def await_report(self, now: float, until: float) -> Operation:
+        """Wait until a delivery callback is due, or every record is acknowledged, or the time is ``until``. What has
+        been gathered is sent, unless it lingers. Result: None."""
+        self._refuse_a_second("poll()")
+        running = self._run()
+        running.wants_report, running.until = True, until
+        self._look_flushed(now)
+        return running.operation
 
     def prepare_transaction(self, now: float) -> Operation:
         """Flush: prepared is a transaction of which every record is acknowledged. Result: its PreparedTxnState."""
@@ -242,7 +260,9 @@ class Engine:
             self._gone(endpoint, asked, KafkaUnavailableError(f"broker {endpoint}: timed out"), now)
         self._caller.step(now)
         running = self._running
-        self._traffic.step(now, running is not None and (running.wants_room or running.flushed is not None))
+        self._traffic.step(now, running is not None and self._sends_all(running))
+        if running is not None and now >= running.until and running is self._running:
+            self._end_operation(None)
         self._stepped_at = now
         return self._peers.take_commands()
 
@@ -250,6 +270,8 @@ class Engine:
         """See Drivable."""
         now = self._stepped_at
         wake_at = min(self._peers.wake_at(now), self._traffic.wake_at(now), self._caller.wake_at(now))
+        if self._running is not None:
+            wake_at = min(wake_at, self._running.until)
         return None if wake_at == NEVER else wake_at
 
     def opened(self, endpoint: Endpoint, versions: Versions, now: float) -> None:
@@ -285,12 +307,20 @@ class Engine:
 
     # --- operations
 
-    def _refuse_a_second(self, verb: Verb) -> None:
+    def _refuse_a_second(self, called: str) -> None:
         if self._running is not None:
-            raise InvalidTransactionStateError(f"{verb.value}: another call of the producer is under way")
+            raise InvalidTransactionStateError(f"{called}: another call of the producer is under way")
+
+    def _require_producing(self, called: str) -> None:
+        self._refuse_a_second(called)
+        self._machine.require(Verb.PRODUCE, called)
+
+    def _sends_all(self, running: _Running) -> bool:
+        is_unasked = running.wants_report and self._settings.linger is None
+        return running.wants_room or running.flushed is not None or is_unasked
 
     def _start(self, verb: Verb) -> State:
-        self._refuse_a_second(verb)
+        self._refuse_a_second(verb.value)
         return self._machine.start(verb)
 
     def _run(self) -> _Running:
@@ -315,7 +345,9 @@ class Engine:
             self._directory.want_nothing()
         self._caller.forget()
         running, self._running = self._running, None
-        if running is not None:
+        if running is not None and running.wants_report:
+            running.operation.succeed()  # the next verb raises it
+        elif running is not None:
             running.operation.fail(error)
 
     def _call_failed(self, error: DualWriteError, cost: Cost) -> None:
@@ -335,7 +367,9 @@ class Engine:
         running = self._running
         if running is None:
             return
-        if running.wants_room and not self._traffic.is_full:
+        if (running.wants_room and not self._traffic.is_full) or (
+            running.wants_report and (self._traffic.reports or self._traffic.is_empty)
+        ):
             self._end_operation(None)
         elif running.flushed is not None and self._traffic.is_empty:
             flushed, running.flushed = running.flushed, None

@@ -10,10 +10,19 @@ from dualwrite.client.anchors import ongoing_transaction
 from dualwrite.client.batches import Headers
 from dualwrite.client.control import ControlPlane
 from dualwrite.client.engine import Engine
-from dualwrite.client.engine_types import Operation
+from dualwrite.client.engine_types import NEVER, Operation
 from dualwrite.client.native_config import NativeConfig
-from dualwrite.client.producing import HeadersGiven, checked_timestamp, encoded, encoded_headers, settings_of
+from dualwrite.client.producing import (
+    HeadersGiven,
+    checked_on_delivery,
+    checked_partition,
+    checked_timestamp,
+    encoded,
+    encoded_headers,
+    settings_of,
+)
 from dualwrite.client.sender import OnDelivery
+from dualwrite.client.traffic import Report
 from dualwrite.client.verbs import State
 from dualwrite.errors import InvalidTransactionStateError, PrepareFailedError
 from dualwrite.ids import PreparedTxnState
@@ -40,7 +49,15 @@ class Face:
         self._engine = Engine(settings_of(made), random.randrange)
         self._process = os.getpid()
         self._has_callbacks = False
-        """True if a record of the transaction has a delivery callback."""
+        """True if a record of this transaction has a delivery callback, which may produce another."""
+        self._is_telling = False
+        """True while delivery callbacks are being called."""
+        self._told = 0
+        """Delivery callbacks that were called."""
+
+    def __bool__(self) -> bool:
+        """True, however many records there are: whoever asks wants to know whether there is a producer."""
+        return True
 
     def __len__(self) -> int:
         """Records that were not acknowledged yet."""
@@ -60,38 +77,44 @@ class Face:
         timestamp: int,
         headers: HeadersGiven | None,
         on_delivery: OnDelivery | None,
+        callback: OnDelivery | None,
     ) -> _Record:
         """What produce() was given, as the engine takes it. Whatever this raises has cost nothing."""
         if self._process != os.getpid():
             self._check_process("produce()")
-        on_delivery = on_delivery or self._on_delivery
+        if not isinstance(topic, str):
+            raise TypeError(f"topic of type {type(topic).__name__}: give text")
+        if callback is not None:
+            if on_delivery is not None:
+                raise TypeError("on_delivery and callback are two names of one argument: give one of them")
+            on_delivery = callback
+        on_delivery = self._on_delivery if on_delivery is None else checked_on_delivery(on_delivery)
         if on_delivery is not None:
             self._has_callbacks = True
         return (
             topic,
             encoded(value),
             encoded(key),
-            partition,
+            partition if type(partition) is int and partition == -1 else checked_partition(partition),
             checked_timestamp(timestamp) if timestamp else time.time_ns() // 1_000_000,
             encoded_headers(headers) if headers else (),
             on_delivery,
         )
 
     def _begin(self) -> None:
-        self._check_process("begin_transaction()")
+        self._enter("begin_transaction()")
         self._engine.begin_transaction()
-        self._has_callbacks = False
+        self._has_callbacks = self._engine.has_reports
 
     def _spoil(self, verb: str, error: BaseException) -> None:
-        """produce() or flush() raised in the middle, be it a callback's error or an interrupt: a record may be on its
-        way, or half taken. Whoever produces it again must not commit both: the transaction can only be aborted."""
+        """``verb`` raised while it added or sent records, be it a callback's error or an interrupt: a record may be on
+        its way, or half taken. Whoever produces it again must not commit both: the transaction can only be aborted."""
         if isinstance(error, InvalidTransactionStateError) and self._engine.under_way is not None:
             return  # it was refused, and nothing done: another task's call is under way
         if self._engine.state is State.IN_TRANSACTION:
             self._engine.spoil(PrepareFailedError(f"{verb} raised {type(error).__name__} ({error}): abort"))
 
     def _begin_verb(self, verb: Callable[..., Operation], *arguments: Any, **options: Any) -> Operation:
-        self._check_process(verb.__name__)
         return verb(*arguments, now=time.monotonic(), **options)
 
     def _after(self, operation: Operation | None, before: Operation | None) -> None:
@@ -113,10 +136,31 @@ class Face:
 
         :raises InvalidTransactionStateError: if it is closed.
         """
-        self._check_process("poll()")
+        self._enter("poll()")
         if self._engine.state is State.CLOSED:
             raise InvalidTransactionStateError("poll(): the producer is closed; make a new one")
         return self._engine.state is not State.FAILED
+
+    @property
+    def _can_wait_for_a_report(self) -> bool:
+        """True if waiting brings one, or an acknowledgement: not while another task's call waits for that."""
+        return len(self) > 0 and self._engine.under_way is None
+
+    def _enter(self, verb: str) -> None:
+        """A call begins that is not produce().
+
+        :raises InvalidTransactionStateError: in another process than the producer's, and in a delivery callback, which
+            is called by another call.
+        """
+        self._check_process(verb)
+        self._refuse_in_callback(verb)
+
+    def _refuse_in_callback(self, verb: str) -> None:
+        if self._is_telling:
+            raise InvalidTransactionStateError(
+                f"{verb}: another call is under way, which has called this delivery callback: produce() is all that a"
+                " callback may call"
+            )
 
     def _check_process(self, verb: str) -> None:
         if self._process != os.getpid():
@@ -125,22 +169,29 @@ class Face:
             )
 
     def _report(self) -> int:
-        """Call the delivery callbacks that are due; their number. If one raises, the next call goes on after it."""
-        reports = self._engine.take_reports()
-        told = 0
+        """Call the delivery callbacks that are due; their number. If one raises, the next call goes on after it. One
+        that produces may make others due: they are called after it, not by it."""
+        if self._is_telling or not self._engine.has_reports:
+            return 0
+        before = self._told
+        self._is_telling = True
+        try:
+            while reports := self._engine.take_reports():
+                self._call_back(reports)
+        finally:
+            self._is_telling = False
+        return self._told - before
+
+    def _call_back(self, reports: list[Report]) -> None:
+        called = 0
         try:
             for on_delivery, error, record in reports:
-                told += 1
+                called += 1
+                self._told += 1
                 on_delivery(error, record)
         except BaseException:
-            self._engine.put_back(reports[told:])
+            self._engine.put_back(reports[called:])
             raise
-        return told
-
-    def _report_before(self, verb: str) -> None:
-        """Call what a callback that raised has left over: if one raises again, it does so before ``verb`` decides."""
-        self._check_process(verb)
-        self._report()
 
     def _report_all(self) -> None:
         """Every callback that is due is called, as no other call will; then the first error of one is raised."""
@@ -158,6 +209,7 @@ class Face:
         """False if this is not the process that made the producer: then nothing of its is to be touched."""
         if self._process != os.getpid():
             return False
+        self._refuse_in_callback("close()")
         if self._engine.state is not State.CLOSED:
             self._engine.close()
         return True
@@ -176,3 +228,8 @@ class Face:
         finally:
             control.close()
         return PreparedTxnState(kept) if state.identifies(ongoing) else PreparedTxnState()
+
+
+def deadline_of(timeout: float | None) -> float:
+    """When a call that may wait ``timeout`` seconds has to return, in monotonic seconds; None and -1 are for ever."""
+    return NEVER if timeout is None or timeout < 0 else time.monotonic() + timeout

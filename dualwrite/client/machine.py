@@ -62,14 +62,17 @@ class Machine:
         self._order.state = AFTER_FAILURE[verb]
         return before
 
-    def require(self, verb: Verb) -> State:
-        """The state that ``verb`` would lead to; raises as :meth:`start` does."""
+    def require(self, verb: Verb, called: str = "") -> State:
+        """The state that ``verb`` would lead to; raises as :meth:`start` does.
+
+        :param called: what was called, if it is not ``verb`` itself but needs the same state.
+        """
         after = AFTER.get((self._order.state, verb))
         if after is not None:
             return after
         if self.failure is not None and (self._order.state is State.FAILED or verb not in (Verb.BEGIN, Verb.INIT)):
             raise self.failure.with_traceback(None)
-        return self._order.require(verb)
+        return self._order.require(verb, called)
 
     def finish(self) -> None:
         """The verb under way has succeeded."""

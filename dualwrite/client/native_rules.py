@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import iscoroutinefunction
 from typing import Any
 
 FLAGS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
@@ -95,7 +96,7 @@ def _words(value: Any) -> str:
 
 
 def _callable(value: Any) -> Any:
-    if not callable(value):
+    if not callable(value) or iscoroutinefunction(value):
         raise TypeError(value)
     return value
 
@@ -105,5 +106,5 @@ TEXT = Rule("text", _text)
 FILE = Rule("a file's name", _text)
 NAMES = Rule("HOST:PORT, …", _words)
 SECRET = Rule("text", _text, is_secret=True)
-CALLABLE = Rule("a function", _callable)
+CALLABLE = Rule("a function, and no coroutine function", _callable)
 ANY = Rule("anything", lambda value: value)

@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Any
 
 from dualwrite.client.blocking import BlockingDriver
-from dualwrite.client.engine_types import Operation
-from dualwrite.client.face import Face
+from dualwrite.client.engine_types import NEVER, Operation
+from dualwrite.client.face import Face, deadline_of
 from dualwrite.client.machine import Ended
 from dualwrite.client.producing import HeadersGiven, member_of, offsets_of
 from dualwrite.client.sender import OnDelivery
@@ -55,6 +55,7 @@ class TwoPhaseProducer(Face):
         :raises TwoPhaseCommitUnavailableError: if the cluster has no two-phase commit, or not for this client.
         :raises ConfigurationError: if the cluster does not speak TV2, or refuses TLS or SASL.
         """
+        self._enter("init_transactions()")
         self._wait(self._engine.init_transactions, keep_prepared_txn=keep_prepared_txn)
 
     def begin_transaction(self) -> None:
@@ -70,18 +71,23 @@ class TwoPhaseProducer(Face):
         timestamp: int = 0,
         headers: HeadersGiven | None = None,
         on_delivery: OnDelivery | None = None,
+        *,
+        callback: OnDelivery | None = None,
     ) -> None:
         """Add a record to the transaction. Waits only while the buffer is full.
 
         :param partition: -1 lets the partitioner choose.
         :param timestamp: milliseconds since the epoch; 0 is now.
         :param on_delivery: called as ``on_delivery(error, record)`` by a later call of this producer, once the record
-            is acknowledged or given up.
+            is acknowledged or given up. It may produce, and call no other method. No coroutine function.
+        :param callback: another name of ``on_delivery``, as confluent-kafka has it.
+        :raises TypeError: if an argument is of a wrong type: then the record is not in the transaction, and nothing is
+            lost. ValueError is the same for a value that no record can have.
         :raises PrepareFailedError: if the buffer stayed full for delivery.timeout.ms, or what went wrong meanwhile.
         :raises KafkaRefusedError: if the record is larger than message.max.bytes (MESSAGE_TOO_LARGE), or no topic can
             have this name (INVALID_TOPIC_EXCEPTION). Abort.
         """
-        record = self._record(topic, value, key, partition, timestamp, headers, on_delivery)
+        record = self._record(topic, value, key, partition, timestamp, headers, on_delivery, callback)
         try:
             while not self._engine.produce(*record, time.monotonic()):
                 self._wait(self._engine.room)  # callbacks that produce may have taken the room again
@@ -95,10 +101,13 @@ class TwoPhaseProducer(Face):
     def send_offsets_to_transaction(self, positions: Iterable[Any], group_metadata: Any) -> None:
         """Commit a consumer group's offsets as part of the transaction (KIP-447).
 
-        :param positions: the next offset to read of each partition: confluent_kafka.TopicPartition or its like.
+        :param positions: the next offset to read of each partition: confluent_kafka.TopicPartition or its like. One
+            without an offset, as of a partition that nothing was read of, is left out.
         :param group_metadata: what the consumer's ``consumer_group_metadata()`` gives, or the group's name.
-        :raises KafkaRefusedError: if the group has moved on (UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION). Abort.
+        :raises KafkaRefusedError: if the group has moved on (UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION), or there is no
+            such topic. Abort.
         """
+        self._enter("send_offsets_to_transaction()")
         self._wait(self._engine.send_offsets_to_transaction, offsets_of(positions), member_of(group_metadata))
 
     def poll(self, timeout: float = 0.0) -> int:
@@ -107,24 +116,27 @@ class TwoPhaseProducer(Face):
         What has become of the transaction, or of the producer, is not raised here but by the next verb, as with
         confluent-kafka.
 
-        :param timeout: there for confluent-kafka's sake; this producer waits in its verbs alone.
+        :param timeout: seconds to wait for a callback, as long as a record is not acknowledged; None and -1 are for
+            ever. Waiting sends what was gathered, unless it lingers (linger.ms).
         :raises InvalidTransactionStateError: if the producer is closed.
         """
+        before = self._told
         if self._is_driven():
             self._driver.pump()
-        return self._report()
+        self._report()
+        if timeout != 0 and self._told == before and self._can_wait_for_a_report:
+            self._wait(self._engine.await_report, until=deadline_of(timeout))
+        return self._told - before
 
     def flush(self, timeout: float | None = None) -> int:
-        """Send every record of the transaction, and wait until all are acknowledged; how many are not: 0.
+        """Send every record of the transaction, and wait until all are acknowledged; how many are not. Those that
+        delivery callbacks produce are among them, as they are in prepare and commit.
 
-        :param timeout: there for confluent-kafka's sake; delivery.timeout.ms ends the wait.
+        :param timeout: seconds; None and -1 are until delivery.timeout.ms.
         :raises DualWriteError: if a record was not acknowledged. Abort.
         """
-        try:
-            self._wait(self._engine.flush)
-        except BaseException as error:
-            self._spoil("flush()", error)
-            raise
+        self._enter("flush()")
+        self._flush("flush()", deadline_of(timeout))
         return len(self)
 
     def prepare_transaction(self) -> PreparedTxnState:
@@ -135,6 +147,9 @@ class TwoPhaseProducer(Face):
         :raises KafkaRefusedError: if a record is one that no broker will take.
         :raises FencedError: if another producer has taken over.
         """
+        self._enter("prepare_transaction()")
+        if self._has_callbacks and self._engine.state is State.IN_TRANSACTION:
+            self._flush("prepare_transaction()")
         prepared: PreparedTxnState = self._wait(self._engine.prepare_transaction)
         return prepared
 
@@ -145,7 +160,7 @@ class TwoPhaseProducer(Face):
 
         :raises TypeError: if ``state`` is no PreparedTxnState: ``PreparedTxnState(text)`` makes one of what was stored.
         """
-        self._report_before("complete_transaction()")
+        self._enter("complete_transaction()")
         require_prepared_state(state)
         if self._is_anchored(state):
             state = self._look_up_anchor(state)
@@ -157,17 +172,16 @@ class TwoPhaseProducer(Face):
 
         :raises AnswerLostError: if nobody answered: the outcome is unknown; close() and recover.
         """
+        self._enter("commit_transaction()")
         if self._has_callbacks and self._engine.state is State.IN_TRANSACTION:
-            self.flush()  # callbacks that raise do so before anything is decided
-            while len(self):  # those that callbacks have produced
-                self.flush()
-        self._report_before("commit_transaction()")
+            self._flush("commit_transaction()")  # callbacks that raise do so before anything is decided
         ended: Ended = self._wait(self._engine.commit_transaction)
         return ended
 
     def abort_transaction(self) -> Ended:
         """Drop what was not sent, and abort. An error leaves the outcome unknown: close() and recover. But that of a
         delivery callback comes when the transaction is aborted: the state is READY then."""
+        self._enter("abort_transaction()")
         ended: Ended = self._wait(self._engine.abort_transaction)
         return ended
 
@@ -178,6 +192,16 @@ class TwoPhaseProducer(Face):
         self._driver.close()
         if is_own:
             self._report_all()
+
+    def _flush(self, verb: str, until: float = NEVER) -> None:
+        """Flush what ``verb`` was called with, and then what delivery callbacks have produced."""
+        try:
+            self._wait(self._engine.flush, until=until)
+            while len(self) and time.monotonic() < until:
+                self._wait(self._engine.flush, until=until)
+        except BaseException as error:
+            self._spoil(verb, error)
+            raise
 
     def _wait(self, verb: Callable[..., Operation], *arguments: Any, **options: Any) -> Any:
         before, operation = self._engine.under_way, None

@@ -3,13 +3,15 @@
 import struct
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from inspect import iscoroutinefunction
 from operator import index
-from typing import Any
+from typing import Any, cast
 
 from dualwrite.client.batches import Headers
 from dualwrite.client.calls import CommittedOffset, GroupMember
 from dualwrite.client.engine_types import EngineSettings
 from dualwrite.client.native_config import NativeConfig
+from dualwrite.client.sender import OnDelivery
 
 HeadersGiven = Sequence[tuple[str, str | bytes | None]] | Mapping[str, str | bytes | None]
 
@@ -18,6 +20,7 @@ _GENERATION = struct.Struct("<i" if sys.byteorder == "little" else ">i")
 """librdkafka writes its own int."""
 _NO_OFFSET = -1
 _MAX_TIMESTAMP = 2**63 - 1
+_MAX_PARTITION = 2**31 - 1
 
 
 def settings_of(config: NativeConfig) -> EngineSettings:
@@ -62,25 +65,76 @@ def encoded(content: Any) -> bytes | None:
     if content is None or isinstance(content, bytes):
         return content
     if isinstance(content, str):
-        return content.encode()
+        return _utf_8(content)
     if isinstance(content, (bytearray, memoryview)):
         return bytes(content)
     raise TypeError(f"a key or value of type {type(content).__name__}: give bytes, text or None")
 
 
-def encoded_headers(headers: HeadersGiven | None) -> Headers:
+def _utf_8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"text that has no UTF-8 form ({error.reason}): {text!r:.100}") from None
+
+
+def encoded_headers(headers: Any) -> Headers:
     """Headers as pairs, with their values in bytes.
 
-    :raises TypeError: if a name is not text.
+    :raises TypeError: if they are no pairs, a name is not text, or a value is neither text nor bytes.
+    :raises ValueError: if a name or a value is text that has no UTF-8 form.
     """
     if not headers:
         return ()
-    pairs = headers.items() if isinstance(headers, Mapping) else headers
-    given = [(name, encoded(content)) for name, content in pairs]
-    for name, _ in given:
-        if not isinstance(name, str):
-            raise TypeError(f"a header's name of type {type(name).__name__}: give text")
-    return given
+    if isinstance(headers, (str, bytes)) or not isinstance(headers, Iterable):
+        raise TypeError(f"headers of type {type(headers).__name__}: give pairs of a name and a value, or a mapping")
+    return [_header(each) for each in (headers.items() if isinstance(headers, Mapping) else headers)]
+
+
+def _header(given: Any) -> tuple[str, bytes | None]:
+    if not isinstance(given, (tuple, list)) or len(given) != 2:
+        raise TypeError(f"header {given!r:.100}: give a pair of a name and a value")
+    name, content = given
+    if not isinstance(name, str):
+        raise TypeError(f"a header's name of type {type(name).__name__}: give text")
+    _utf_8(name)
+    try:
+        return name, encoded(content)
+    except TypeError:
+        raise TypeError(
+            f"header {name!r}: a value of type {type(content).__name__}: give bytes, text or None"
+        ) from None
+
+
+def checked_partition(partition: int) -> int:
+    """``partition``, if a topic can have it, or -1.
+
+    :raises TypeError: if it is no whole number.
+    :raises ValueError: if it is less than -1, or needs more than 32 bits.
+    """
+    try:
+        whole = index(partition)
+    except TypeError:
+        whole = None
+    if whole is None or isinstance(partition, bool):
+        raise TypeError(
+            f"a partition of type {type(partition).__name__}: give a whole number, or -1 for the partitioner's"
+        )
+    if not -1 <= whole <= _MAX_PARTITION:
+        raise ValueError(f"partition {whole}: give -1 for the partitioner's, or 0 to {_MAX_PARTITION}")
+    return whole
+
+
+def checked_on_delivery(on_delivery: Any) -> OnDelivery:
+    """``on_delivery``, if it can be called when a record is delivered.
+
+    :raises TypeError: if it can't be called, or gives a coroutine, which nobody would await.
+    """
+    if not callable(on_delivery):
+        raise TypeError(f"on_delivery of type {type(on_delivery).__name__}: give a function, or None")
+    if iscoroutinefunction(on_delivery) or iscoroutinefunction(type(on_delivery).__call__):
+        raise TypeError("on_delivery is a coroutine function, which nobody would await: give a plain function")
+    return cast(OnDelivery, on_delivery)
 
 
 def checked_timestamp(timestamp_ms: int) -> int:
@@ -100,18 +154,27 @@ def checked_timestamp(timestamp_ms: int) -> int:
 
 def offsets_of(positions: Iterable[Any]) -> list[CommittedOffset]:
     """The offsets of ``positions``: confluent_kafka.TopicPartition, or anything with ``topic``, ``partition`` and
-    ``offset``. Those without an offset (negative) are left out, as librdkafka does."""
-    return [
-        CommittedOffset(
-            each.topic,
-            each.partition,
-            each.offset,
-            -1 if (epoch := getattr(each, "leader_epoch", None)) is None else epoch,
-            getattr(each, "metadata", None) or "",
+    ``offset``. Those without an offset (negative) are left out, as librdkafka does.
+
+    :raises TypeError: if one of them is something else, as a tuple is.
+    """
+    if not isinstance(positions, Iterable):
+        raise TypeError(f"positions of type {type(positions).__name__}: give a list of confluent_kafka.TopicPartition")
+    offsets = (_offset(each) for each in positions)
+    return [each for each in offsets if each.offset > _NO_OFFSET]
+
+
+def _offset(position: Any) -> CommittedOffset:
+    try:
+        epoch = getattr(position, "leader_epoch", None)
+        metadata = getattr(position, "metadata", None) or ""
+        return CommittedOffset(
+            position.topic, position.partition, position.offset, -1 if epoch is None else epoch, metadata
         )
-        for each in positions
-        if each.offset > _NO_OFFSET
-    ]
+    except AttributeError:
+        raise TypeError(
+            f"position {position!r:.100}: give confluent_kafka.TopicPartition, or what has topic, partition and offset"
+        ) from None
 
 
 def member_of(group_metadata: Any) -> GroupMember:

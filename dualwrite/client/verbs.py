@@ -93,16 +93,17 @@ class VerbOrder:
     def __init__(self) -> None:
         self.state = State.UNINITIALIZED
 
-    def require(self, verb: Verb) -> State:
+    def require(self, verb: Verb, called: str = "") -> State:
         """The state that ``verb`` would lead to.
 
+        :param called: what was called, if it is not ``verb`` itself but needs the same state.
         :raises InvalidTransactionStateError: if it is forbidden now; the message names what is allowed.
         """
         after = AFTER.get((self.state, verb))
         if after is None:
             allowed = ", ".join(other.value for state, other in AFTER if state is self.state)
             raise InvalidTransactionStateError(
-                f"{verb.value}: the producer is {self.state.value}; allowed now: {allowed}"
+                f"{called or verb.value}: the producer is {self.state.value}; allowed now: {allowed}"
             )
         return after
 

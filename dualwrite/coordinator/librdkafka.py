@@ -24,6 +24,7 @@ from dualwrite.client.librdkafka_errors import (
     translating,
 )
 from dualwrite.client.producer_config import ProducerConfig
+from dualwrite.client.producing import checked_on_delivery
 from dualwrite.client.verbs import AFTER_FAILURE, State, Verb, VerbOrder, init_verb
 from dualwrite.coordinator.kept import KeptTransaction
 from dualwrite.coordinator.participants import Headers, Outcome
@@ -133,7 +134,7 @@ class LibrdkafkaProducer:
         """
         self._check_process(Verb.PRODUCE)
         self._order.require(Verb.PRODUCE)
-        callback = on_delivery or self._default_on_delivery
+        callback = self._default_on_delivery if on_delivery is None else checked_on_delivery(on_delivery)
         report = self._report if callback is None else _reporter(self._deliveries, callback)
         record: dict[str, Any] = {
             "value": value,

@@ -14,6 +14,7 @@ from dualwrite.client.machine import Ended
 from dualwrite.client.native_config import NativeConfig
 from dualwrite.client.producer import TwoPhaseProducer
 from dualwrite.client.producer_config import TWO_PHASE_KEY
+from dualwrite.client.producing import checked_on_delivery
 from dualwrite.client.verbs import State, Verb, VerbOrder, init_verb
 from dualwrite.coordinator.kept import KeptTransaction
 from dualwrite.coordinator.participants import Headers, Outcome
@@ -89,7 +90,7 @@ class NativeProducer:
 
         :raises PrepareFailedError: if it stayed full for the delivery timeout.
         """
-        report = None if on_delivery is None else _reporter(on_delivery)
+        report = None if on_delivery is None else _reporter(checked_on_delivery(on_delivery))
         self._ready(Verb.PRODUCE).produce(topic, value, key, partition, timestamp, headers, report)
 
     def prepare_transaction(self) -> PreparedTxnState:

@@ -327,6 +327,20 @@ def test_a_commit_that_is_cancelled_while_it_sends_records_has_not_decided(
     assert seen(broker, topic) == []
 
 
+def test_a_prepare_that_is_cancelled_while_it_sends_records_with_callbacks_leaves_nothing_but_abort(
+    broker: EmbeddedBroker, config: dict[str, Any], topic: str
+) -> None:
+    async def test(producer: AsyncTwoPhaseProducer) -> None:
+        await producer.begin_transaction()
+        await producer.produce(topic, "a", on_delivery=lambda error, record: None)
+        await cancelled(producer.prepare_transaction())
+        assert producer.state is State.ABORTABLE
+        await producer.abort_transaction()
+
+    run(config, test)
+    assert seen(broker, topic) == []
+
+
 def test_a_cancelled_init_costs_the_producer(config: dict[str, Any]) -> None:
     async def test(producer: AsyncTwoPhaseProducer) -> None:
         await cancelled(producer.init_transactions())
@@ -397,7 +411,7 @@ def test_a_forked_process_must_make_a_producer_of_its_own(config: dict[str, Any]
         if not child:
             code = 2
             try:
-                producer._begin_verb(producer._engine.prepare_transaction)
+                producer._enter("prepare_transaction()")
             except InvalidTransactionStateError as error:
                 closing = producer.close()
                 with pytest.raises(StopIteration):  # it awaits nothing: the loop is the parent's

@@ -268,6 +268,13 @@ def test_the_text_of_a_state_is_no_name_of_another_transaction() -> None:
     assert rig.participant.complete_transaction(PreparedTxnState(state)) is Outcome.COMMITTED
 
 
+def test_what_cannot_be_called_back_costs_a_transaction_nothing() -> None:
+    rig = Rig().begun(T0)
+    with pytest.raises(TypeError, match="on_delivery"):
+        rig.participant.produce("t", "a", on_delivery=5)  # type: ignore[arg-type]
+    assert rig.participant.prepare_transaction()
+
+
 def test_a_timeout_is_not_taken_for_keeping_a_predecessors_transaction() -> None:
     with pytest.raises(TypeError, match="keep_prepared_txn 30 of type int"):
         Rig().participant.init_transactions(30)  # type: ignore[arg-type]

@@ -136,6 +136,16 @@ def test_a_timeout_is_not_taken_for_keeping_a_predecessors_transaction() -> None
         Rig().participant.init_transactions(30)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("wrong", [5, "print"])
+def test_what_cannot_be_called_back_costs_a_transaction_nothing(wrong: Any) -> None:
+    rig = Rig().begun()
+    with pytest.raises(TypeError, match="on_delivery"):
+        rig.participant.produce("t", "a", on_delivery=wrong)
+    rig.participant.produce("t", "b")
+    assert rig.producer.calls.count("produce()") == 1
+    rig.participant.prepare_transaction()
+
+
 # What a predecessor left.
 
 

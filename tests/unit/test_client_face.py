@@ -145,16 +145,19 @@ def test_a_callback_that_raises_out_of_produce_leaves_nothing_but_abort(make: Ma
     assert rig.committed == [b"known", b"once"]
 
 
-@pytest.mark.parametrize("verb", ["flush", "commit_transaction"])
+@pytest.mark.parametrize("verb", ["flush", "prepare_transaction", "commit_transaction"])
 def test_a_callback_that_raises_out_of_a_flush_leaves_nothing_but_abort(make: Make, verb: str) -> None:
     rig = make().begun()
     rig.produce("a", raising)
+    rig.produce("b", raising)
     with pytest.raises(ZeroDivisionError):
         rig.call(verb)
     assert rig.state is State.ABORTABLE
-    with pytest.raises(PrepareFailedError, match=r"flush\(\) raised"):
+    with pytest.raises(PrepareFailedError, match=rf"{verb}\(\) raised"):
         rig.call("prepare_transaction")
-    assert rig.call("abort_transaction") is Ended.ABORTED
+    with pytest.raises(ZeroDivisionError):
+        rig.call("abort_transaction")  # the other one's
+    assert rig.state is State.READY
     assert rig.committed == []
 
 
@@ -187,12 +190,39 @@ def test_what_is_interrupted_in_the_middle_of_a_record_can_only_be_aborted(
     assert rig.committed == [b"known", b"c"]
 
 
-@pytest.mark.parametrize("wrong", [{"key": 7}, {"headers": {"h": 7}}, {"headers": {7: "h"}}, {"timestamp": 2**63}])
+async def a_coroutine_function(_error: Any, _record: Any) -> None:
+    """Nobody awaits it."""
+
+
+WRONG = [
+    {"key": 7},
+    {"headers": {"h": 7}},
+    {"headers": {7: "h"}},
+    {"headers": {"\ud800": "h"}},
+    {"headers": 3},
+    {"timestamp": 2**63},
+    {"partition": "0"},
+    {"partition": None},
+    {"partition": True},
+    {"partition": 0.5},
+    {"partition": -2},
+    {"partition": 2**31},
+    {"on_delivery": 5},
+    {"on_delivery": a_coroutine_function},
+    {"on_delivery": print, "callback": print},
+    {"value": "\ud800"},
+    {"topic": None},
+    {"topic": b"t"},
+    {"topic": []},
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
 def test_a_wrong_argument_costs_nothing(make: Make, wrong: dict[str, Any]) -> None:
     rig = make().begun()
     rig.produce("a")
     with pytest.raises((TypeError, ValueError)):
-        rig.produce("b", **wrong)
+        rig.call("produce", **{"topic": "t", "value": "b"} | wrong)
     assert rig.state is State.IN_TRANSACTION
     assert rig.call("commit_transaction") is Ended.COMMITTED
     assert rig.committed == [b"a"]
@@ -274,20 +304,16 @@ def test_a_callback_that_raises_leaves_the_others_to_the_next_calls(make: Make) 
     assert told == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("verb", ["commit_transaction", "complete_transaction"])
-def test_callbacks_that_are_left_over_raise_before_a_prepared_transaction_is_committed(make: Make, verb: str) -> None:
+def test_a_callback_that_is_left_over_from_a_transaction_raises_before_the_next_one_is_prepared(make: Make) -> None:
     rig = make().begun()
-    for value in ("a", "b", "c"):
-        rig.produce(value, None if value == "c" else raising)
+    for value in ("a", "b"):
+        rig.produce(value, raising)
+    with pytest.raises(ZeroDivisionError):
+        rig.call("abort_transaction")
+    rig.begun().produce("c")
     with pytest.raises(ZeroDivisionError):
         rig.call("prepare_transaction")
-    assert rig.state is State.PREPARED
-    state = () if verb == "commit_transaction" else (rig.face._engine._machine.prepared,)
-    with pytest.raises(ZeroDivisionError):
-        rig.call(verb, *state)
-    assert rig.state is State.PREPARED
-    assert rig.call(verb, *state) is Ended.COMMITTED
-    assert rig.committed == [b"a", b"b", b"c"]
+    assert rig.state is State.ABORTABLE
 
 
 def test_closing_calls_every_callback_and_raises_what_the_first_one_raised(make: Make) -> None:
@@ -315,12 +341,151 @@ def test_polling_a_producer_that_has_failed_asks_nothing_and_tells_what_it_has_t
         rig.call("prepare_transaction")
 
 
-@pytest.mark.parametrize("verb", ["poll", "flush", "prepare_transaction", "abort_transaction", "begin_transaction"])
-def test_a_closed_producer_says_that_it_is_closed(make: Make, verb: str) -> None:
+def test_a_poll_that_may_wait_brings_the_records_that_were_gathered_to_their_callbacks(make: Make) -> None:
+    rig, told = make().begun(), []
+    for value in ("a", "b"):
+        rig.produce(value, lambda error, record: told.append((error, record.value())), partition=0)
+    assert rig.call("poll") == 0
+    assert rig.call("poll", 60.0) == 2
+    assert told == [(None, b"a"), (None, b"b")]
+    assert rig.call("poll", -1) == len(rig.face) == 0
+
+
+def test_a_poll_waits_for_records_without_a_callback_too(make: Make) -> None:
     rig = make().begun()
+    rig.produce("a")
+    assert rig.call("poll", 60.0) == len(rig.face) == 0
+    assert rig.state is State.IN_TRANSACTION
+
+
+def test_a_poll_does_not_raise_what_the_next_verb_will(make: Make) -> None:
+    rig, told = make().begun(), []
+    rig.produce("a", lambda error, _record: told.append(type(error)))
+    rig.face._engine.step = lambda now: rig.face._engine._doom(FencedError("taken over"), Cost.TAKEN_OVER) or []
+    rig.face._driver.pump = lambda: None
+    assert rig.call("poll", 60.0) == 1
+    assert told == [FencedError]
+    del rig.face._engine.step
+    with pytest.raises(FencedError, match="taken over"):
+        rig.call("prepare_transaction")
+
+
+@pytest.mark.parametrize("verb", ["poll", "flush"])
+def test_a_wait_ends_when_its_time_is_up_and_costs_nothing(make: Make, verb: str) -> None:
+    rig = make().begun()
+    rig.produce("a")
+    rig.face._driver.pump = lambda: None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rig.face._driver._simulated, "perform", lambda command: None)  # nobody answers
+        patch.setattr(rig.face._driver._simulated, "run", run_without_answers(rig))
+        assert rig.call(verb, 0.01) == (1 if verb == "flush" else 0)
+    assert rig.state is State.IN_TRANSACTION
+    assert len(rig.face) == 1
+
+
+def run_without_answers(rig: Rig) -> Callable[[Operation], Any]:
+    """What a driver does whose cluster says nothing: it passes the time until the operation is done."""
+
+    def run(operation: Operation) -> Any:
+        engine, now = rig.face._engine, time.monotonic()
+        while not operation.is_done:
+            assert not engine.step(now) or engine.wake_at() is not None
+            now = max(now, engine.wake_at())
+        return operation.outcome()
+
+    return run
+
+
+# --- what a callback may call
+
+
+@pytest.mark.parametrize("verb", ["flush", "prepare_transaction", "commit_transaction"])
+def test_what_a_callback_produces_is_sent_by_the_call_that_it_is_called_by(make: Make, verb: str) -> None:
+    rig = make().begun()
+    rig.produce("a", lambda _error, _record: rig.produce("b", lambda _error, _record: rig.produce("c")))
+    rig.call(verb)
+    assert len(rig.face) == 0
+    if verb != "commit_transaction":
+        rig.call("commit_transaction")
+    assert rig.committed == [b"a", b"b", b"c"]
+
+
+OF_CALLBACKS = [
+    ("init_transactions", ()),
+    ("begin_transaction", ()),
+    ("send_offsets_to_transaction", ([], "group")),
+    ("poll", ()),
+    ("flush", ()),
+    ("prepare_transaction", ()),
+    ("complete_transaction", (PreparedTxnState(),)),
+    ("commit_transaction", ()),
+    ("abort_transaction", ()),
+    ("close", ()),
+]
+
+
+@pytest.mark.parametrize("outer", ["flush", "prepare_transaction", "commit_transaction"])
+@pytest.mark.parametrize(("verb", "arguments"), OF_CALLBACKS, ids=lambda given: given if isinstance(given, str) else "")
+def test_a_callback_may_call_nothing_but_produce(make: Make, verb: str, arguments: Any, outer: str) -> None:
+    rig, refusals = make().begun(), []
+
+    def meddle(_error: Any, _record: Any) -> None:
+        with pytest.raises(InvalidTransactionStateError) as refused:
+            rig.call(verb, *arguments)
+        refusals.append(str(refused.value))
+
+    rig.produce("a", meddle)
+    rig.call(outer)
+    assert len(refusals) == 1
+    assert refusals[0].startswith(f"{verb}(): another call is under way, which has called this delivery callback")
+    if outer != "commit_transaction":
+        rig.call("commit_transaction")
+    assert rig.committed == [b"a"]
+
+
+# --- what errors say
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments"),
+    [*OF_CALLBACKS[:-1], ("produce", ("t", "b"))],
+    ids=lambda given: given if isinstance(given, str) else "",
+)
+def test_in_another_process_an_error_names_what_was_called(make: Make, verb: str, arguments: Any) -> None:
+    rig = make().begun()
+    rig.face._process -= 1
+    with pytest.raises(InvalidTransactionStateError, match=rf"^{verb}\(\): the producer belongs to process"):
+        rig.call(verb, *arguments)
+
+
+@pytest.mark.parametrize(("verb", "arguments"), [("flush", ()), ("produce", ("t", "a"))])
+def test_before_a_transaction_begins_an_error_names_what_was_called(make: Make, verb: str, arguments: Any) -> None:
+    with pytest.raises(InvalidTransactionStateError, match=rf"^{verb}\(\): the producer is ready; allowed now: begin"):
+        make().call(verb, *arguments)
+
+
+def test_a_producer_is_true_though_nothing_is_in_it(make: Make) -> None:
+    assert bool(make().face)
+
+
+def test_confluent_kafkas_name_of_the_callback_is_taken(make: Make) -> None:
+    rig, told = make().begun(), []
+    rig.call("produce", "t", "a", callback=lambda error, _record: told.append(error))
+    rig.call("commit_transaction")
+    assert told == [None]
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments"),
+    [*OF_CALLBACKS[:-1], ("produce", ("t", "b"))],
+    ids=lambda given: given if isinstance(given, str) else "",
+)
+def test_a_closed_producer_says_that_it_is_closed(make: Make, verb: str, arguments: Any) -> None:
+    rig = make().begun()
+    rig.produce("a")
     rig.call("close")
     with pytest.raises(InvalidTransactionStateError, match="the producer is closed"):
-        rig.call(verb)
+        rig.call(verb, *arguments)
 
 
 @pytest.mark.parametrize("on_delivery", [None, lambda _error, _record: None], ids=["untold", "told"])

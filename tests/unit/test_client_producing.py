@@ -1,5 +1,6 @@
 """confluent-kafka's arguments, as the native producer's engine takes them."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
@@ -8,7 +9,16 @@ from confluent_kafka import Consumer, TopicPartition
 from dualwrite.client.calls import CommittedOffset, GroupMember
 from dualwrite.client.engine_types import EngineSettings
 from dualwrite.client.native_config import NativeConfig
-from dualwrite.client.producing import checked_timestamp, encoded, encoded_headers, member_of, offsets_of, settings_of
+from dualwrite.client.producing import (
+    checked_on_delivery,
+    checked_partition,
+    checked_timestamp,
+    encoded,
+    encoded_headers,
+    member_of,
+    offsets_of,
+    settings_of,
+)
 from dualwrite.records.compression import Codec
 
 BASIS = {"bootstrap.servers": "one:1,two:2", "transactional.id": "app-0"}
@@ -62,6 +72,63 @@ def test_a_timestamp_is_milliseconds_in_64_bits(given: int) -> None:
 def test_a_timestamp_that_no_record_can_have_is_refused(given: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="timestamp"):
         checked_timestamp(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        (3, "headers of type int: give pairs"),
+        ("ab", "headers of type str: give pairs"),
+        ([("a", "b", "c")], r"header \('a', 'b', 'c'\): give a pair"),
+        ([b"ab"], "header b'ab': give a pair"),
+        ({"h": 7}, "header 'h': a value of type int: give bytes, text or None"),
+    ],
+)
+def test_what_are_no_headers_is_refused_in_words(given: Any, complaint: str) -> None:
+    with pytest.raises(TypeError, match=complaint):
+        encoded_headers(given)
+
+
+@pytest.mark.parametrize("given", [{"\ud800": "x"}, {"x": "\ud800"}])
+def test_a_header_that_has_no_utf_8_form_is_refused(given: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=r"text that has no UTF-8 form \(surrogates not allowed\)"):
+        encoded_headers(given)
+
+
+@pytest.mark.parametrize("given", [-1, 0, 2**31 - 1, TopicPartition("t", 5).partition])
+def test_a_partition_is_a_whole_number_in_32_bits_or_the_partitioners(given: int) -> None:
+    assert checked_partition(given) == given
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [("0", TypeError), (None, TypeError), (0.5, TypeError), (True, TypeError), (-2, ValueError), (2**31, ValueError)],
+)
+def test_a_partition_that_no_topic_can_have_is_refused(given: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="partition"):
+        checked_partition(given)
+
+
+class Awaited:
+    async def __call__(self, _error: Any, _record: Any) -> None:
+        """Nobody awaits it."""
+
+
+@pytest.mark.parametrize("given", [5, "f", Awaited(), Awaited.__call__, partial(Awaited.__call__, None)])
+def test_what_cannot_be_called_back_is_refused(given: Any) -> None:
+    with pytest.raises(TypeError, match="on_delivery"):
+        checked_on_delivery(given)
+
+
+@pytest.mark.parametrize("given", [print, [].append, partial(print, "x"), lambda error, record: None])
+def test_what_can_be_called_can_be_called_back(given: Any) -> None:
+    assert checked_on_delivery(given) is given
+
+
+@pytest.mark.parametrize("given", [None, 5, TopicPartition("in", 0, 5), [("in", 0, 5)], ["in"], [None]])
+def test_what_are_no_positions_is_refused(given: Any) -> None:
+    with pytest.raises(TypeError, match=r"position.*confluent_kafka\.TopicPartition"):
+        offsets_of(given)
 
 
 def test_positions_without_an_offset_are_left_out() -> None:
