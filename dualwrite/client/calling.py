@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from dualwrite.client.calls import Call, code_of
+from dualwrite.client.calls import Call, code_of, place_of
 from dualwrite.client.costs import Cost, cost_of, error_of_call
 from dualwrite.client.directory import CoordinatorOf, Directory, find_coordinator_request
 from dualwrite.client.endpoint import Endpoint
@@ -130,6 +130,7 @@ class Caller:
         call.is_asked = False
         code = code_of(call.api_key, answer)
         cost = cost_of(call.api_key, code)
+        place = place_of(call.api_key, answer) if code else ""
         if cost is Cost.NOTHING:
             self._call = None
             call.answer(answer)
@@ -139,10 +140,12 @@ class Caller:
             if cost is Cost.MOVE:
                 self._directory.coordinators.pop(call.coordinator, None)
             is_soon = code == ErrorCode.CONCURRENT_TRANSACTIONS and not call.attempts
-            self._again(call, now, error_name(code), BUSY_PAUSE if is_soon else 0.0)
+            self._again(call, now, _in_words(place, error_name(code)), BUSY_PAUSE if is_soon else 0.0)
+            call.last_code = code
         else:
             is_content = call.api_key is ApiKey.TXN_OFFSET_COMMIT
-            error = error_of_call(call.what, code, two_phase=call.needs_two_phase, is_content=is_content)
+            what = _in_words(call.what, place)
+            error = error_of_call(what, code, two_phase=call.needs_two_phase, is_content=is_content)
             self._give_up(error, cost)
 
     def lost(self, asked: list[Asked], why: str, now: float) -> None:
@@ -150,6 +153,8 @@ class Caller:
         for each in asked:
             if each.api_key is ApiKey.FIND_COORDINATOR:
                 self._looking_for.discard(each.about)
+                if self._call is not None and self._call.coordinator == each.about:
+                    self._again(self._call, now, f"FindCoordinator: {why}")
             elif self._call is not None and each.about is self._call:
                 if each.api_key is ApiKey.TXN_OFFSET_COMMIT:
                     self._machine.stray_offsets.add(self._call.coordinator.key)
@@ -157,12 +162,21 @@ class Caller:
 
     def _again(self, call: Call, now: float, why: str, pause: float = 0.0) -> None:
         call.attempts += 1
-        call.is_asked, call.last_error = False, why
+        call.is_asked, call.last_code, call.last_error = False, 0, why
         call.retry_at = now + (pause or self._settings.pause_after(call.attempts))
 
     def _time_out(self, call: Call) -> None:
-        reasons = "; ".join(dict.fromkeys(reason for reason in (call.last_error, self._peers.why_not()) if reason))
+        is_content = call.api_key is ApiKey.TXN_OFFSET_COMMIT
         seconds = self._settings.operation_timeout
+        if is_content and call.last_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            what = f"{call.what}: refused for {seconds:g} s: {call.last_error.partition(': ')[0]}"
+            self._give_up(error_of_call(what, call.last_code), Cost.TRANSACTION)
+            return
+        reasons = "; ".join(dict.fromkeys(reason for reason in (call.last_error, self._peers.why_not()) if reason))
         kind = AnswerLostError if call.decides else KafkaUnavailableError
         error = kind(f"{call.what}: no answer in {seconds:g} s: {reasons or 'none at all'}")
-        self._give_up(error, Cost.TRANSACTION if call.api_key is ApiKey.TXN_OFFSET_COMMIT else Cost.PRODUCER)
+        self._give_up(error, Cost.TRANSACTION if is_content else Cost.PRODUCER)
+
+
+def _in_words(*parts: str) -> str:
+    return ": ".join(part for part in parts if part)

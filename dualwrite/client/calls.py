@@ -50,6 +50,7 @@ class Call:
         "coordinator",
         "fallback",
         "is_asked",
+        "last_code",
         "last_error",
         "message",
         "retry_at",
@@ -78,6 +79,8 @@ class Call:
         self.is_asked = False
         """True while it is unanswered."""
         self.retry_at = 0.0
+        self.last_code = 0
+        """With which the coordinator has answered last; 0 if it has not."""
         self.last_error = ""
 
     @property
@@ -173,3 +176,16 @@ def code_of(api_key: ApiKey, answer: Message) -> int:
         return int(answer.error_code)
     codes = (entry.error_code for topic in answer.topics for entry in topic.partitions)
     return next((code for code in codes if code), int(ErrorCode.NONE))
+
+
+def place_of(api_key: ApiKey, answer: Message) -> str:
+    """Which partition the error code of an answer is about; empty if it is about no single one."""
+    if api_key is not ApiKey.TXN_OFFSET_COMMIT:
+        return ""
+    wrong = (
+        f"{topic.name}-{entry.partition_index}"
+        for topic in answer.topics
+        for entry in topic.partitions
+        if entry.error_code
+    )
+    return next(wrong, "")

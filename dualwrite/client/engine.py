@@ -257,7 +257,7 @@ class Engine:
     def step(self, now: float) -> list[Command]:
         """See Drivable."""
         for endpoint, asked in self._peers.expire(now):
-            self._gone(endpoint, asked, KafkaUnavailableError(f"broker {endpoint}: timed out"), now)
+            self._gone(endpoint, asked, KafkaUnavailableError(f"broker {endpoint}: timed out"), now, is_broken=False)
         self._caller.step(now)
         running = self._running
         self._traffic.step(now, running is not None and self._sends_all(running))
@@ -414,7 +414,9 @@ class Engine:
 
     # --- connections
 
-    def _gone(self, endpoint: Endpoint, asked: list[Asked], error: DualWriteError, now: float) -> None:
+    def _gone(
+        self, endpoint: Endpoint, asked: list[Asked], error: DualWriteError, now: float, is_broken: bool = True
+    ) -> None:
         self._directory.is_unreachable(endpoint)
         self._caller.lost(asked, str(error), now)
-        self._traffic.lost(asked, str(error), now)
+        self._traffic.lost(asked, str(error), now, is_broken)

@@ -70,6 +70,10 @@ class Machine:
         after = AFTER.get((self._order.state, verb))
         if after is not None:
             return after
+        if self.failure is not None and self._order.state is State.FAILED and verb in (Verb.INIT, Verb.INIT_KEEPING):
+            raise InvalidTransactionStateError(
+                f"{verb.value}: the producer has failed: close it and make a new one ({self.failure})"
+            ) from self.failure
         if self.failure is not None and (self._order.state is State.FAILED or verb not in (Verb.BEGIN, Verb.INIT)):
             raise self.failure.with_traceback(None)
         return self._order.require(verb, called)

@@ -135,7 +135,9 @@ _TAKEN: dict[str, Key] = {
         integer(1, 86_400_000), 900_000, "As topic.metadata.refresh.interval.ms; the shorter holds."
     ),
     "topic.metadata.propagation.max.ms": _taken(
-        integer(0, 3_600_000), 30_000, "How long a topic may be unknown before its records fail."
+        integer(0, 3_600_000),
+        30_000,
+        "How long a topic may be unknown before its records fail; at most delivery.timeout.ms.",
     ),
     "allow.auto.create.topics": _taken(FLAG, True, "Whether a broker may create a topic that is missing."),
     "connections.max.idle.ms": _taken(

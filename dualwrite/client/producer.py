@@ -31,6 +31,9 @@ class TwoPhaseProducer(Face):
     complete_transaction(state) it brings the transaction to its end.
     After FencedError: another process has the transactional id now.
 
+    Other than confluent_kafka.Producer's, init, send_offsets, commit and abort take no timeout; produce and flush raise
+    what has become of the transaction; and a delivery callback is told a DualWriteError.
+
     :param config: librdkafka's keys; docs/reference/producer.md has each of them.
     :raises ConfigurationError: if a setting is missing, unknown, refused, or out of its range; the message names it.
     """

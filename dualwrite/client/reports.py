@@ -11,7 +11,7 @@ CREATE_TIME = 1
 class DeliveredRecord:
     """One record and where it went: the methods of confluent_kafka.Message that mean something here."""
 
-    __slots__ = ("_error", "_headers", "_key", "_offset", "_partition", "_timestamp_ms", "_topic", "_value")
+    __slots__ = ("_error", "_headers", "_key", "_latency", "_offset", "_partition", "_timestamp_ms", "_topic", "_value")
 
     def __init__(
         self,
@@ -19,23 +19,32 @@ class DeliveredRecord:
         content: tuple[bytes | None, bytes | None, Headers],
         timestamp_ms: int,
         error: Any,
+        latency: float | None = None,
     ) -> None:
         self._topic, self._partition, self._offset = place
         self._key, self._value, self._headers = content
         self._timestamp_ms = timestamp_ms
         self._error = error
+        self._latency = latency
 
     def topic(self) -> str:
         """The topic's name."""
         return self._topic
 
-    def partition(self) -> int:
-        """The partition; -1 if none was chosen."""
-        return self._partition
+    def partition(self) -> int | None:
+        """The partition; None if none was chosen."""
+        return None if self._partition < 0 else self._partition
 
-    def offset(self) -> int:
-        """The offset; -1 if the record was not acknowledged, or the broker told only that it is there."""
-        return self._offset
+    def offset(self) -> int | None:
+        """The offset; None if the record was not acknowledged, or the broker told only that it is there."""
+        return None if self._offset < 0 else self._offset
+
+    def latency(self) -> float | None:
+        """Seconds from produce() to the acknowledgement; None if there was none."""
+        return self._latency
+
+    def leader_epoch(self) -> None:
+        """None: no broker tells it to a producer. It is there as it is with confluent-kafka."""
 
     def key(self) -> bytes | None:
         """The key."""
@@ -60,7 +69,7 @@ class DeliveredRecord:
     def with_error(self, error: Any) -> "DeliveredRecord":
         """The same with ``error`` for its error."""
         place, content = (self._topic, self._partition, self._offset), (self._key, self._value, self._headers)
-        return DeliveredRecord(place, content, self._timestamp_ms, error)
+        return DeliveredRecord(place, content, self._timestamp_ms, error, self._latency)
 
     def __len__(self) -> int:
         return len(self._value or b"")

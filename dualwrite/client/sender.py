@@ -32,6 +32,7 @@ class Tracked(NamedTuple):
     value: bytes | None
     headers: Headers
     timestamp_ms: int
+    since: float
 
 
 class Batch:
@@ -45,6 +46,7 @@ class Batch:
         "lane",
         "last_code",
         "last_error",
+        "losses",
         "number",
         "sequence",
         "since",
@@ -66,6 +68,8 @@ class Batch:
         """Which batch of its lane it is; -1 until it is sent."""
         self.last_code = 0
         self.last_error = ""
+        self.losses = 0
+        """Connections that were lost with it since a broker answered."""
         self.weight = 0
         self.tracked: list[Tracked] = []
 
@@ -183,7 +187,7 @@ class Sender:
         if builder.count == 1:
             self._filling[lane] = batch
         if on_delivery is not None:
-            batch.tracked.append(Tracked(on_delivery, builder.count - 1, key, value, headers, timestamp_ms))
+            batch.tracked.append(Tracked(on_delivery, builder.count - 1, key, value, headers, timestamp_ms, now))
         weight = _RECORD_WEIGHT + (len(value) if value else 0) + (len(key) if key else 0)
         batch.weight += weight
         self.buffered += weight

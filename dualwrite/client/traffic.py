@@ -22,6 +22,10 @@ from dualwrite.wire.producing import ProduceBatch, TransactionalProduce
 PRODUCE_VERSION = 12
 """The one of TV2 that names topics."""
 _OLDEST_METADATA = 4
+_NEVER_DROPPED = 1024 * 1024
+"""Bytes of a request that every broker reads (Kafka: message.max.bytes, which socket.request.max.bytes exceeds)."""
+_LOSSES = 5
+"""Connections that are lost in a row over a larger one, before that is taken for a refusal."""
 Report = tuple[OnDelivery, DualWriteError | None, DeliveredRecord]
 
 
@@ -63,6 +67,8 @@ class Traffic:
         self._waiting: dict[str, list[_Waiting]] = {}
         self._waiting_bytes = 0
         self._topic_errors: dict[str, int] = {}
+        self._flushed_at: dict[str, float] = {}
+        """When somebody began to wait for the records of a topic that is not known."""
         self._asked_metadata_at: float | None = None
         self._metadata_attempts = 0
         self._metadata_retry_at = 0.0
@@ -79,6 +85,11 @@ class Traffic:
         """How many records were not acknowledged."""
         waiting = sum(map(len, self._waiting.values())) if self._waiting else 0
         return self._sender.records + waiting
+
+    @property
+    def _records(self) -> str:
+        count = self.unacknowledged
+        return "1 record" if count == 1 else f"{count} records"
 
     @property
     def is_full(self) -> bool:
@@ -117,6 +128,8 @@ class Traffic:
     def flush(self, now: float) -> None:
         """Everything is to be sent."""
         self._sender.flush(now)
+        for topic in self._waiting:
+            self._flushed_at.setdefault(topic, now)
 
     def drop(self, error: DualWriteError | None) -> None:
         """The transaction has ended: forget its records. What was not acknowledged is reported with ``error``."""
@@ -132,6 +145,7 @@ class Traffic:
         self._waiting.clear()
         self._waiting_bytes = 0
         self._topic_errors.clear()
+        self._flushed_at.clear()
         self._directory.forget_unused()
 
     # --- time
@@ -155,9 +169,15 @@ class Traffic:
         wake_at = NEVER if self._sender.is_empty else self._sender.wake_at(now)
         if self._directory.is_stale and self._metadata_retry_at > now:
             wake_at = min(wake_at, self._metadata_retry_at)
-        for records in self._waiting.values():
-            wake_at = min(wake_at, records[0].since + self._settings.topic_propagation)
+        for topic, records in self._waiting.items():
+            wake_at = min(wake_at, *self._patience(topic, records[0].since))
         return wake_at
+
+    def _patience(self, topic: str, since: float) -> tuple[float, float]:
+        """When records for a topic that is not known are given up: for the time that it may be unknown, and for that
+        which a record may take that somebody waits for."""
+        flushed_at = self._flushed_at.get(topic, NEVER)
+        return since + self._settings.topic_propagation, flushed_at + self._settings.delivery_timeout
 
     def _give_up_overdue(self, now: float) -> None:
         batch = self._sender.overdue(now)
@@ -165,13 +185,16 @@ class Traffic:
             seconds = self._settings.delivery_timeout
             self._give_up(f"{batch.lane.topic}-{batch.lane.partition}", batch.last_code, batch.last_error, seconds)
         for topic, records in self._waiting.items():
-            if now >= records[0].since + self._settings.topic_propagation:
-                code = self._topic_errors.get(topic, 0)
-                self._give_up(topic, code, "the topic is not known", self._settings.topic_propagation)
+            unknown_too_long, taken_too_long = self._patience(topic, records[0].since)
+            if now >= min(unknown_too_long, taken_too_long):
+                settings, code = self._settings, self._topic_errors.get(topic, 0)
+                is_first = unknown_too_long <= taken_too_long
+                seconds = settings.topic_propagation if is_first else settings.delivery_timeout
+                self._give_up(topic, code, "the topic is not known", seconds)
                 break
 
     def _give_up(self, where: str, code: int, why: str, seconds: float) -> None:
-        what = f"{self.unacknowledged} records not acknowledged in {seconds:g} s: {where}"
+        what = f"{self._records} not acknowledged in {seconds:g} s: {where}"
         reasons = ": ".join(reason for reason in (why, self._peers.why_not()) if reason)
         if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             self._doom(KafkaRefusedError(what, code, error_name(code)), Cost.TRANSACTION)
@@ -205,11 +228,11 @@ class Traffic:
         self._peers.forget_troubles(self._directory.endpoints())
         self._topic_errors = {entry.name: entry.error_code for entry in answer.topics if entry.error_code}
         for topic in [topic for topic in self._waiting if topic in refused]:
-            what = f"{self.unacknowledged} records not acknowledged: topic {topic!r}"
+            what = f"{self._records} not acknowledged: topic {topic!r}"
             self._doom(error_of_record(what, refused[topic]), Cost.TRANSACTION)
             return
         for topic in [topic for topic in self._waiting if topic in self._directory.topics]:
-            self._assign(topic, asked_at or now, now)
+            self._assign(topic, asked_at or now)
         waiting = (each for records in self._waiting.values() for each in records)
         self._waiting_bytes = sum(record_size(each.key, each.value, each.headers) for each in waiting)
         if any(self._directory.leader(lane.topic, lane.partition) is None for lane in self._sender.lanes_to_send()):
@@ -222,23 +245,31 @@ class Traffic:
         if self._waiting.keys() - {entry.name for entry in answer.topics}:
             self._directory.is_stale = True  # of what the question did not ask for yet
 
-    def _assign(self, topic: str, asked_at: float, now: float) -> None:
+    def _assign(self, topic: str, asked_at: float) -> None:
         """Give the records for ``topic`` to their partitions, now that it is known."""
         records = self._waiting.get(topic, [])  # none are left once the transaction is doomed
         place = 0
         try:
             self._waiting.pop(topic, None)
+            self._flushed_at.pop(topic, None)
             for place, each in enumerate(records):
                 if each.partition >= len(self._directory.topics[topic].leaders):
                     self._waiting[topic] = records[place:]
                     self._lacks_partition(topic, each, asked_at)
                     return
                 self.append(
-                    topic, each.partition, each.key, each.value, each.headers, each.timestamp_ms, each.on_delivery, now
+                    topic,
+                    each.partition,
+                    each.key,
+                    each.value,
+                    each.headers,
+                    each.timestamp_ms,
+                    each.on_delivery,
+                    each.since,
                 )
         except BaseException as error:  # an interrupt: one of them may be in no batch, and would be lost
             self._waiting[topic] = records[place:]
-            what = f"{self.unacknowledged} records not acknowledged: {topic}: {type(error).__name__}"
+            what = f"{self._records} not acknowledged: {topic}: {type(error).__name__}"
             self._doom(PrepareFailedError(what), Cost.TRANSACTION)
             raise
 
@@ -246,7 +277,7 @@ class Traffic:
         if record.since > asked_at:
             self._directory.is_stale = True  # the answer may be older than the partition
         else:
-            what = f"{self.unacknowledged} records not acknowledged: {topic}-{record.partition}"
+            what = f"{self._records} not acknowledged: {topic}-{record.partition}"
             self._doom(error_of_record(what, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), Cost.TRANSACTION)
 
     def _pause_metadata(self, now: float) -> None:
@@ -316,9 +347,10 @@ class Traffic:
     def _told_batch(self, batch: Batch, entry: Message, nodes: Sequence[Message], now: float) -> None:
         code = entry.error_code
         cost = cost_of(ApiKey.PRODUCE, code)
+        batch.losses = 0
         if cost is Cost.NOTHING:
             self._sender.acknowledge(batch)
-            self._report(batch, entry.base_offset, None)
+            self._report(batch, entry.base_offset, None, now)
         elif self._sender.is_out_of_order(batch, code):
             self._sender.send_again(batch, now, "an earlier batch is missing")
         elif cost in (Cost.RETRY, Cost.MOVE):
@@ -332,34 +364,59 @@ class Traffic:
         else:
             where = f"{batch.lane.topic}-{batch.lane.partition}"
             reason = f": {entry.error_message}" if entry.error_message else ""
-            what = f"{self.unacknowledged} records not acknowledged: {where}{reason}"
+            what = f"{self._records} not acknowledged: {where}{reason}"
             self._doom(error_of_record(what, code), cost)
 
-    def lost(self, asked: list[Asked], why: str, now: float) -> None:
-        """A connection is gone, and with it the answers to ``asked``."""
+    def lost(self, asked: list[Asked], why: str, now: float, is_broken: bool = True) -> None:
+        """A connection is gone, and with it the answers to ``asked``.
+
+        :param is_broken: True if it was not this client that closed it.
+        """
         for each in asked:
             if each.api_key is ApiKey.METADATA:
                 self._asked_metadata_at = None
                 self._directory.is_stale = True
                 self._pause_metadata(now)
-            elif each.api_key is ApiKey.PRODUCE:
+            elif each.api_key is ApiKey.PRODUCE and not (is_broken and self._is_dropped_for_size(each.about)):
                 for batch in each.about:
                     if self._sender.is_waiting_for(batch):
                         self._again(batch, now, why)
 
+    def _is_dropped_for_size(self, batches: list[Batch]) -> bool:
+        """True if a broker has dropped the connection over ``batches`` so often, and they are so large, that this can
+        only be how it refuses a request over its socket.request.max.bytes: it gives no answer to that. Then the
+        transaction is lost."""
+        waiting = [batch for batch in batches if self._sender.is_waiting_for(batch)]
+        for batch in waiting:
+            batch.losses += 1
+        size = sum(len(batch.data) for batch in batches)
+        if not waiting or size < _NEVER_DROPPED or min(batch.losses for batch in waiting) < _LOSSES:
+            return False
+        where = f"{waiting[0].lane.topic}-{waiting[0].lane.partition}"
+        what = (
+            f"{self._records} not acknowledged: {where}: the broker has closed the connection {waiting[0].losses} times"
+            f" over {size} bytes of records; its socket.request.max.bytes may be less"
+        )
+        self._doom(error_of_record(what, ErrorCode.MESSAGE_TOO_LARGE), Cost.TRANSACTION)
+        return True
+
     def _again(self, batch: Batch, now: float, why: str, pause: float | None = None, code: int = 0) -> None:
         if batch.attempts > self._settings.retries:
             where = f"{batch.lane.topic}-{batch.lane.partition}"
-            what = f"{self.unacknowledged} records not acknowledged after {batch.attempts} attempts: {where}"
+            what = f"{self._records} not acknowledged after {batch.attempts} attempts: {where}"
             self._doom(PrepareFailedError(f"{what}: {why}"), Cost.TRANSACTION)
             return
         if pause is None:
             pause = self._settings.pause_after(batch.attempts)
         self._sender.send_again(batch, now + pause, why, code)
 
-    def _report(self, batch: Batch, base_offset: int, error: DualWriteError | None) -> None:
+    def _report(
+        self, batch: Batch, base_offset: int, error: DualWriteError | None, acknowledged_at: float | None = None
+    ) -> None:
         for each in batch.tracked:
             offset = base_offset + each.place if base_offset >= 0 else -1
             place = batch.lane.topic, batch.lane.partition, offset
             content = each.key, each.value, each.headers
-            self.reports.append((each.on_delivery, error, DeliveredRecord(place, content, each.timestamp_ms, error)))
+            latency = None if acknowledged_at is None else acknowledged_at - each.since
+            record = DeliveredRecord(place, content, each.timestamp_ms, error, latency)
+            self.reports.append((each.on_delivery, error, record))

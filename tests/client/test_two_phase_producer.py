@@ -281,7 +281,7 @@ def test_a_broker_that_is_gone_is_an_error_in_time(tmp_path: Path, topic: str) -
     with producer:
         producer.begin_transaction()
         producer.produce(topic, "b")
-        with pytest.raises(PrepareFailedError, match=r"1 records not acknowledged in 0.3 s: .*Connection refused"):
+        with pytest.raises(PrepareFailedError, match=r"1 record not acknowledged in 0.3 s: .*Connection refused"):
             producer.prepare_transaction()
         with pytest.raises(KafkaUnavailableError, match=r"EndTxn \(abort\) of app-0: no answer in 0.3 s"):
             producer.abort_transaction()

@@ -585,12 +585,12 @@ def test_a_record_that_is_refused_costs_the_transaction_or_the_producer(
     driver, told = ready(), []
     driver.begin(b"a", on_delivery=lambda error, record: told.append((error, record.offset())))
     refuse(driver, ApiKey.PRODUCE, code)
-    with pytest.raises(kind, match=f"1 records not acknowledged: t-0: {code.name}") as caught:
+    with pytest.raises(kind, match=f"1 record not acknowledged: t-0: {code.name}") as caught:
         getattr(driver, verb)()
     assert driver.engine.state is state
     for on_delivery, error, record in driver.engine.take_reports():
         on_delivery(error, record)
-    assert told == [(caught.value, -1)]
+    assert told == [(caught.value, None)]
     if state is State.ABORTABLE:
         assert driver.abort() is Ended.ABORTED
         driver.begin(b"b")
@@ -711,7 +711,7 @@ def test_nobody_reachable_while_records_wait_costs_the_transaction() -> None:
     driver.opened.clear()
     for node in NODES:
         driver.engine.lost(node, KafkaUnavailableError(f"broker {node}: gone"), driver.now)
-    with pytest.raises(PrepareFailedError, match=r"1 records not acknowledged in 30 s: t-0: .*refused"):
+    with pytest.raises(PrepareFailedError, match=r"1 record not acknowledged in 30 s: t-0: .*refused"):
         driver.prepare()
     assert driver.engine.state is State.ABORTABLE
 
@@ -723,7 +723,7 @@ def test_an_error_names_no_broker_that_the_cluster_no_longer_has() -> None:
     driver.unreachable.add(NODES[0])
     driver.opened.discard(NODES[0])
     driver.engine.lost(NODES[0], KafkaUnavailableError("broker one:1: gone"), driver.now)
-    with pytest.raises(PrepareFailedError, match=r"^1 records not acknowledged in 30 s: t-0: no answer$"):
+    with pytest.raises(PrepareFailedError, match=r"^1 record not acknowledged in 30 s: t-0: no answer$"):
         driver.prepare()
 
 
@@ -751,9 +751,11 @@ def test_a_commit_without_an_answer_costs_the_producer() -> None:
     with pytest.raises(KafkaUnavailableError, match=r"EndTxn \(commit\).*COORDINATOR_LOAD_IN_PROGRESS"):
         driver.commit()
     assert driver.engine.state is State.FAILED
-    for verb in (driver.commit, driver.abort, driver.begin, driver.init):
+    for verb in (driver.commit, driver.abort, driver.begin):
         with pytest.raises(KafkaUnavailableError):
             verb()
+    with pytest.raises(InvalidTransactionStateError, match="close it and make a new one"):
+        driver.init()
 
 
 def test_a_commit_that_is_refused_for_good_can_be_aborted() -> None:

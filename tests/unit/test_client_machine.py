@@ -124,9 +124,18 @@ def test_what_costs_the_producer_is_raised_by_every_verb_from_then_on(cost: Cost
     machine = at(State.READY)
     machine.doom(FencedError("taken over"), cost)
     assert machine.state is State.FAILED
-    for verb in (Verb.BEGIN, Verb.ABORT, Verb.INIT):
+    for verb in (Verb.BEGIN, Verb.ABORT, Verb.PRODUCE):
         with pytest.raises(FencedError, match="taken over"):
             machine.start(verb)
+
+
+@pytest.mark.parametrize("verb", [Verb.INIT, Verb.INIT_KEEPING])
+def test_a_producer_that_has_failed_is_not_initialised_again(verb: Verb) -> None:
+    machine = at(State.UNINITIALIZED)
+    machine.start(verb)
+    machine.doom(KafkaUnavailableError("nobody answered"), Cost.PRODUCER)
+    with pytest.raises(InvalidTransactionStateError, match=r"close it and make a new one \(nobody answered\)"):
+        machine.start(verb)
 
 
 def test_a_commit_can_be_aborted_until_its_end_is_asked_for() -> None:
