@@ -357,7 +357,7 @@ FORKING = """
 
     bootstrap, name, kind = sys.argv[1:]
     config = {"bootstrap.servers": bootstrap, "transactional.id": name}
-    participant = ProducerChoice(config, kind).participant()
+    participant = ProducerChoice(config, kind).participant(name)
     participant.init_transactions()
     participant.begin_transaction()
     participant.produce(name, b"parent")
@@ -396,7 +396,7 @@ DOOMED = """
 
     bootstrap, name, kind = sys.argv[1:]
     config = {"bootstrap.servers": bootstrap, "transactional.id": name}
-    participant = ProducerChoice(config, kind).participant()
+    participant = ProducerChoice(config, kind).participant(name)
     participant.init_transactions()
     for unit in (b"N", b"N+1"):
         participant.begin_transaction()
