@@ -17,12 +17,15 @@ class Endpoint(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @classmethod
-    def parse(cls, text: str) -> "Endpoint":
+    def parse(cls, text: str, security_protocol: str = "PLAINTEXT") -> "Endpoint":
         """The endpoint that ``text`` names: HOST, HOST:PORT, [IPV6]:PORT, each with an optional PROTOCOL:// before it.
 
-        :raises ConfigurationError: if it is none of these.
+        :param security_protocol: what brokers are spoken to in, in capital letters.
+        :raises ConfigurationError: if it is none of these, or names another protocol.
         """
-        address = text.strip().rpartition("://")[2]
+        protocol, _, address = text.strip().rpartition("://")
+        if protocol and protocol.upper() != security_protocol:
+            raise ConfigurationError(f"bootstrap.servers: {text!r} is not security.protocol's {security_protocol}")
         if address.startswith("["):
             host, _, rest = address[1:].partition("]")
             port = rest.removeprefix(":")

@@ -92,7 +92,7 @@ class ClientSettings:
         if protocol not in _SECURITY_PROTOCOLS:
             raise ConfigurationError(f"security.protocol {protocol!r}: use one of {', '.join(_SECURITY_PROTOCOLS)}")
         return cls(
-            bootstrap=tuple(Endpoint.parse(part) for part in str(servers).split(",") if part.strip()),
+            bootstrap=tuple(Endpoint.parse(part, protocol) for part in str(servers).split(",") if part.strip()),
             client_id=str(config.get("client.id", DEFAULT_CLIENT_ID)),
             tls=_tls(config) if protocol.endswith("SSL") else None,
             sasl=_sasl(config) if protocol.startswith("SASL") else None,
@@ -107,15 +107,20 @@ def _tls(config: Mapping[str, Any]) -> TlsSettings:
         if config.get(key):
             raise ConfigurationError(f"{key}: not supported together with dualwrite's control plane; {advice}")
     location = _text(config, "ssl.ca.location")
+    certificate, key = _text(config, "ssl.certificate.location"), _text(config, "ssl.key.location")
+    password = _text(config, "ssl.key.password")
+    for name, value in (("ssl.key.location", key), ("ssl.key.password", password)):
+        if value is not None and certificate is None:
+            raise ConfigurationError(f"{name}: of no use without ssl.certificate.location, the key's certificate")
     algorithm = str(config.get("ssl.endpoint.identification.algorithm", "https"))
     if algorithm not in ("https", "none"):
         raise ConfigurationError(f"ssl.endpoint.identification.algorithm {algorithm!r}: use https or none")
     return TlsSettings(
         ca_location=None if location == "probe" else location,
         ca_pem=_text(config, "ssl.ca.pem"),
-        certificate_location=_text(config, "ssl.certificate.location"),
-        key_location=_text(config, "ssl.key.location"),
-        key_password=_text(config, "ssl.key.password"),
+        certificate_location=certificate,
+        key_location=key,
+        key_password=password,
         verify_certificate=_flag(config, "enable.ssl.certificate.verification", True),
         verify_hostname=algorithm == "https",
     )

@@ -10,6 +10,22 @@ from dualwrite.client.settings import ClientSettings, SocketSettings
 from dualwrite.errors import ConfigurationError
 
 
+def servers(text: str, protocol: str) -> tuple[Endpoint, ...]:
+    config = {"bootstrap.servers": text, "sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": "p"}
+    return ClientSettings.from_config({**config, "security.protocol": protocol}).bootstrap
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"])
+def test_a_server_may_name_the_protocol_that_it_is_spoken_to_in_and_no_other(protocol: str) -> None:
+    expected = (Endpoint("a", 1), Endpoint("b", 9092))
+    assert servers(f"a:1,{protocol}://b", protocol) == expected
+    assert servers(f"{protocol.lower()}://a:1,b", protocol.lower()) == expected
+    for other in {"PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL", "FOO"} - {protocol}:
+        with pytest.raises(ConfigurationError) as caught:
+            servers(f"a:1,{other}://b:2", protocol)
+        assert str(caught.value) == f"bootstrap.servers: '{other}://b:2' is not security.protocol's {protocol}"
+
+
 def settings(**overrides: Any) -> ClientSettings:
     config = {"bootstrap.servers": "b:1"} | {key.replace("_", "."): value for key, value in overrides.items()}
     return ClientSettings.from_config(config)
@@ -27,7 +43,7 @@ def secured(**overrides: Any) -> ClientSettings:
         ("host:", Endpoint("host", 9092)),
         ("host:1", Endpoint("host", 1)),
         (" host:65535 ", Endpoint("host", 65535)),
-        ("SASL_SSL://host:9", Endpoint("host", 9)),
+        ("PLAINTEXT://host:9", Endpoint("host", 9)),
         ("[::1]:9093", Endpoint("::1", 9093)),
         ("[::1]", Endpoint("::1", 9092)),
     ],
@@ -125,10 +141,19 @@ def test_an_unknown_security_protocol_is_refused() -> None:
 
 
 def test_tls_settings_keep_librdkafkas_names_and_defaults() -> None:
-    tls = settings(security_protocol="ssl", ssl_ca_location="/ca", ssl_key_password="secret").tls
+    certificate = {"ssl_certificate_location": "/certificate", "ssl_key_password": "secret"}
+    tls = settings(security_protocol="ssl", ssl_ca_location="/ca", **certificate).tls
     assert tls is not None
     assert (tls.ca_location, tls.verify_certificate, tls.verify_hostname) == ("/ca", True, True)
     assert "secret" not in repr(tls)
+
+
+@pytest.mark.parametrize("name", ["ssl.key.location", "ssl.key.password"])
+def test_a_key_without_a_certificate_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        settings(security_protocol="SSL", **{name: "x"})
+    assert str(caught.value) == f"{name}: of no use without ssl.certificate.location, the key's certificate"
+    settings(**{name: "x"})  # without TLS it has no meaning
 
 
 def test_verification_is_switched_off_only_by_its_own_keys() -> None:

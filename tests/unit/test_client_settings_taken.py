@@ -17,6 +17,7 @@ LEAST = {"bootstrap.servers": "b:1", "transactional.id": "t"}
 SASL = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": "p"}
 TOKENS = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER", "oauth_cb": print}
 TLS = {"security.protocol": "SSL"}
+CERTIFICATE = {"ssl.certificate.location": "c.pem"}
 PLAIN_TRANSACTIONS = {"transaction.two.phase.commit.enable": False}
 
 ONE_VALUE = {"acks", "enable.idempotence"}
@@ -34,8 +35,8 @@ OTHER_VALUES: dict[str, tuple[Any, dict[str, Any]]] = {
     "ssl.ca.location": ("ca.pem", TLS),
     "ssl.ca.pem": ("-----BEGIN", TLS),
     "ssl.certificate.location": ("c.pem", TLS),
-    "ssl.key.location": ("k.pem", TLS),
-    "ssl.key.password": ("p", TLS),
+    "ssl.key.location": ("k.pem", TLS | CERTIFICATE),
+    "ssl.key.password": ("p", TLS | CERTIFICATE),
     "enable.ssl.certificate.verification": (False, TLS),
     "ssl.endpoint.identification.algorithm": ("none", TLS),
     "sasl.mechanism": ("SCRAM-SHA-256", SASL),
