@@ -13,7 +13,8 @@ from typing import Protocol, cast
 
 from dualwrite.client.endpoint import Endpoint
 from dualwrite.client.engine_types import Request
-from dualwrite.client.link import SESSION_OVER, node_of, reason_of, session_end, untrusted
+from dualwrite.client.link import SESSION_OVER, node_of, session_end
+from dualwrite.client.losses import of_handshake, of_opening, reason_of
 from dualwrite.client.node import Answer
 from dualwrite.client.settings import ClientSettings
 from dualwrite.client.socket_options import tune
@@ -129,7 +130,9 @@ class AsyncLink(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio's: nothing more will come."""
         self._is_lost()
-        self._fail(self._unavailable("the broker closed the connection" if exc is None else reason_of(exc)))
+        error = ConnectionError("the broker closed the connection") if exc is None else exc
+        is_secured = self._context is not None
+        self._fail(of_opening(self.endpoint, error, is_first=not self.node.has_heard, is_secured=is_secured))
 
     async def _open(self) -> None:
         try:
@@ -183,10 +186,10 @@ class AsyncLink(asyncio.Protocol):
         except asyncio.CancelledError:
             self._is_lost()  # the loop closes the transport itself; uvloop then does not tell its protocol
             raise
-        except ssl.SSLCertVerificationError as error:
-            raise untrusted(self.endpoint, error) from error
-        except (OSError, *_TIMEOUTS) as error:
-            raise self._unavailable(f"TLS: {_reason(error)}") from error
+        except _TIMEOUTS as error:
+            raise self._unavailable("TLS: timed out") from error
+        except OSError as error:
+            raise of_handshake(self.endpoint, error) from error
 
     def _is_lost(self) -> None:
         if not self._gone.done():

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from dualwrite.client.endpoint import Endpoint
+from dualwrite.client.losses import of_handshake, of_opening, reason_of
 from dualwrite.client.node import Answer, Node
 from dualwrite.client.sasl import make_mechanism
 from dualwrite.client.settings import ClientSettings
@@ -53,23 +54,6 @@ def node_of(endpoint: Endpoint, settings: ClientSettings) -> Node:
 def session_end(node: Node, now: float) -> float:
     """When a connection that is open since ``now`` is not to be used any more (KIP-368)."""
     return math.inf if node.session_lifetime is None else now + _SESSION_USED * node.session_lifetime
-
-
-def untrusted(endpoint: Endpoint, error: ssl.SSLCertVerificationError) -> ConfigurationError:
-    """What a certificate that is not trusted means to the caller."""
-    return ConfigurationError(
-        f"broker {endpoint}: its certificate is not trusted: {error.verify_message};"
-        " see ssl.ca.location and ssl.endpoint.identification.algorithm"
-    )
-
-
-def reason_of(error: BaseException) -> str:
-    """``error`` in few words."""
-    if isinstance(error, TimeoutError):
-        return "timed out"
-    if isinstance(error, OSError) and error.errno and not isinstance(error, ssl.SSLError | socket.gaierror):
-        return os.strerror(error.errno)  # asyncio has words of its own
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 class Link:
@@ -274,10 +258,10 @@ class Link:
         self.socket.close()
         if isinstance(error, (KafkaUnavailableError, ConfigurationError)):
             raise error
-        if isinstance(error, ssl.SSLCertVerificationError):
-            raise untrusted(self.endpoint, error) from error
-        stage = "TLS: " if self._stage == self._handshaking else ""
-        raise self._unavailable(stage + reason_of(error)) from error
+        if self._stage == self._handshaking:
+            raise of_handshake(self.endpoint, error) from error
+        is_secured = self._context is not None
+        raise of_opening(self.endpoint, error, is_first=not self.node.has_heard, is_secured=is_secured) from error
 
     def _unavailable(self, reason: str) -> KafkaUnavailableError:
         return KafkaUnavailableError(f"broker {self.endpoint}: {reason}")

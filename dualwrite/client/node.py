@@ -24,6 +24,9 @@ _Opening = Generator[bytes, Message, None]
 _LAST_VERSION_ASKED = 2
 """ApiVersions is asked in our version, and then once in the broker's."""
 
+_TLS_ALERT = b"\x15\x03"
+"""How TLS answers what is no TLS; as a frame it would be too large by far."""
+
 _WRONG_CREDENTIALS = frozenset({ErrorCode.SASL_AUTHENTICATION_FAILED, ErrorCode.ILLEGAL_SASL_STATE})
 
 
@@ -73,6 +76,8 @@ class Node:
         self._mechanism = mechanism
         self._opening = self._open()
         self._tags: deque[int] = deque()
+        self.has_heard = False
+        """True once the broker has answered anything."""
         self.is_open = False
         """True once requests may be sent."""
         self.session_lifetime: float | None = None
@@ -96,8 +101,11 @@ class Node:
         """Take what the broker sent while the connection is being opened; give what to write next, if anything.
 
         :raises KafkaUnavailableError: if the peer is no Kafka broker, or does not speak with this client.
-        :raises ConfigurationError: if SASL is refused; correct the settings that the message names.
+        :raises ConfigurationError: if TLS or SASL is missing or refused; correct the settings that the message names.
         """
+        if not self.has_heard and data.startswith(_TLS_ALERT):
+            raise ConfigurationError(f"broker {self._broker}: TLS is spoken at this listener; see security.protocol")
+        self.has_heard = True
         self._protocol.feed(data)
         outgoing = b""
         while (answer := self._next()) is not None:
@@ -149,7 +157,11 @@ class Node:
 
     def _authenticate(self, mechanism: Mechanism) -> _Opening:
         ask = APIS[ApiKey.SASL_HANDSHAKE].request(mechanism=mechanism.name)
+        if ApiKey.SASL_HANDSHAKE not in self.versions.ranges:
+            raise self._without_sasl()
         answer = yield self._ask(ApiKey.SASL_HANDSHAKE, 1, ask)
+        if answer.error_code == ErrorCode.ILLEGAL_SASL_STATE:
+            raise self._without_sasl()
         if answer.error_code:
             offered = ", ".join(answer.mechanisms)
             raise ConfigurationError(
@@ -177,6 +189,9 @@ class Node:
         if answer.error_code in _WRONG_CREDENTIALS:
             return ConfigurationError(f"{mechanism.settings}: broker {self._broker}: {reason}")
         return self._unavailable(f"SASL {mechanism.name}: {reason}")
+
+    def _without_sasl(self) -> ConfigurationError:
+        return ConfigurationError(f"broker {self._broker}: there is no SASL at this listener; see security.protocol")
 
     def _unavailable(self, reason: str) -> KafkaUnavailableError:
         return KafkaUnavailableError(f"broker {self._broker}: {reason}")

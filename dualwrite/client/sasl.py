@@ -47,10 +47,19 @@ def make_mechanism(settings: SaslSettings) -> Mechanism:
     if settings.tokens is not None:
         provider = _Provider(settings.tokens)
         return Mechanism(SaslMechanismOAuth(sasl_oauth_token_provider=provider), settings.mechanism, "oauth_cb")
-    inner = SaslMechanismPlain if settings.mechanism == "PLAIN" else SaslMechanismScram
+    inner = _Plain if settings.mechanism == "PLAIN" else SaslMechanismScram
     username = settings.username if settings.mechanism == "PLAIN" else _saslname(settings.username)
     made = inner(sasl_mechanism=settings.mechanism, sasl_plain_username=username, sasl_plain_password=settings.password)
     return Mechanism(made, settings.mechanism, "sasl.username and sasl.password")
+
+
+class _Plain(SaslMechanismPlain):  # type: ignore[misc]  # kafka-python ships no types
+    """PLAIN as librdkafka and Java have it: nobody but the user to act for is named, which means the same."""
+
+    def auth_bytes(self) -> bytes:
+        """Kafka-python's, without the name that comes first."""
+        message: bytes = super().auth_bytes()
+        return message[len(self.username.encode()) :]
 
 
 class _Provider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python ships no types

@@ -103,14 +103,14 @@ class ClientSettings:
 
 
 def _tls(config: Mapping[str, Any]) -> TlsSettings:
-    for key, advice in _UNSUPPORTED.items():
-        if config.get(key):
-            raise ConfigurationError(f"{key}: not supported together with dualwrite's control plane; {advice}")
+    for name, advice in _UNSUPPORTED.items():
+        if config.get(name):
+            raise ConfigurationError(f"{name}: not supported together with dualwrite's control plane; {advice}")
     location = _text(config, "ssl.ca.location")
     certificate, key = _text(config, "ssl.certificate.location"), _text(config, "ssl.key.location")
     password = _text(config, "ssl.key.password")
-    for name, value in (("ssl.key.location", key), ("ssl.key.password", password)):
-        if value is not None and certificate is None:
+    for name, given in (("ssl.key.location", key), ("ssl.key.password", password)):
+        if given is not None and certificate is None:
             raise ConfigurationError(f"{name}: of no use without ssl.certificate.location, the key's certificate")
     algorithm = str(config.get("ssl.endpoint.identification.algorithm", "https"))
     if algorithm not in ("https", "none"):

@@ -18,7 +18,7 @@ from dualwrite.wire.apis import APIS, ApiKey
 from dualwrite.wire.codec import read_request_head, write_response
 from dualwrite.wire.frames import with_size
 from tests.client.driving import AskingEngine, Drive, drive_async, drive_blocking, end_txn
-from tests.unit.client_broker import HANG_UP, SILENCE, Cut, ScriptedBroker, ended, scripted
+from tests.unit.client_broker import HANG_UP, SILENCE, Cut, ScriptedBroker, ended, scripted, with_shutdown
 from tests.unit.client_certificate import CERTIFICATE, KEY
 from tests.unit.client_sasl import ScramServer, handshake_answer, sasl_answer
 
@@ -318,6 +318,7 @@ def test_tls_refuses_another_hosts_certificate(
             AskingEngine((host, end_txn())), drive, ConfigurationError, tls=TlsSettings(ca_pem=CERTIFICATE)
         )
         assert "not trusted" in message
+        assert ".; see" not in message
 
 
 def test_tls_against_a_plaintext_broker_is_unavailable(drive: Drive) -> None:
@@ -335,6 +336,52 @@ def test_a_broker_that_hangs_up_in_the_tls_handshake_is_lost(drive: Drive) -> No
             patch.setattr(ScriptedBroker, "_reply", lambda *_: False)
             patch.setattr("tests.unit.client_broker.frame_size", lambda *_: 1)
             assert "TLS: " in lost_error(engine, drive, KafkaUnavailableError, tls=TlsSettings())
+
+
+@contextlib.contextmanager
+def saying(said: bytes) -> Iterator[Endpoint]:
+    """A listener that takes some bytes, says ``said``, and closes the connection."""
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                with connection:
+                    connection.recv(1 << 16)
+                    connection.sendall(said)
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield Endpoint(*listener.getsockname()[:2])
+    with_shutdown(listener)
+    thread.join()
+
+
+def test_tls_against_a_listener_without_it_names_the_setting(drive: Drive) -> None:
+    with saying(b"") as endpoint:
+        message = lost_error(AskingEngine((endpoint, end_txn())), drive, KafkaUnavailableError, tls=TlsSettings())
+        assert message.startswith(f"broker {endpoint}: TLS: ")
+        assert message.endswith("; is it a listener without TLS? See security.protocol")
+    with saying(b"HTTP/1.1 400 Bad Request\r\n\r\n") as endpoint:
+        message = lost_error(AskingEngine((endpoint, end_txn())), drive, ConfigurationError, tls=TlsSettings())
+        assert message == f"broker {endpoint}: no TLS is spoken at this listener; see security.protocol"
+
+
+def test_plaintext_against_a_listener_with_tls_names_the_setting(drive: Drive) -> None:
+    with saying(bytes.fromhex("15030300020246")) as endpoint:  # the alert protocol_version
+        message = lost_error(AskingEngine((endpoint, end_txn())), drive, ConfigurationError)
+        assert message == f"broker {endpoint}: TLS is spoken at this listener; see security.protocol"
+    with saying(b"") as endpoint:
+        message = lost_error(AskingEngine((endpoint, end_txn())), drive, KafkaUnavailableError)
+        assert message.endswith("closed the connection; is it a listener with TLS? See security.protocol")
+
+
+def test_a_broker_that_hangs_up_when_it_has_answered_is_not_suspected(drive: Drive) -> None:
+    with scripted() as broker:
+        broker.answer(ApiKey.END_TXN, HANG_UP)
+        message = lost_error(AskingEngine((broker.endpoint, end_txn())), drive, KafkaUnavailableError)
+        assert "security.protocol" not in message
 
 
 @pytest.mark.parametrize("secured", [False, True])

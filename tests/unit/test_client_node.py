@@ -155,7 +155,7 @@ def test_another_error_of_api_versions_is_named() -> None:
             "PLAIN",
             (APIS[ApiKey.SASL_HANDSHAKE].response(error_code=int(ErrorCode.ILLEGAL_SASL_STATE), mechanisms=[]),),
             ConfigurationError,
-            "sasl.mechanism PLAIN: broker b:1 offers none",
+            "broker b:1: there is no SASL at this listener; see security.protocol",
         ),
         (
             "PLAIN",
@@ -205,12 +205,31 @@ def test_scram_sends_a_user_name_in_which_signs_have_a_meaning_as_the_rfc_has_it
     assert first.startswith(b"n,,n=a=3Db=2Cc,r=")
 
 
-def test_a_broker_without_sasl_is_unavailable() -> None:
+@pytest.mark.parametrize(
+    ("version", "kind", "said"),
+    [
+        (None, ConfigurationError, "^broker b:1: there is no SASL at this listener; see security.protocol$"),
+        (0, KafkaUnavailableError, "SASL_HANDSHAKE: the broker offers versions 0 to 0"),
+    ],
+)
+def test_a_broker_without_sasl_is_told_at_once(version: int | None, kind: type[Exception], said: str) -> None:
     client = node("PLAIN")
     client.start()
-    response = APIS[ApiKey.API_VERSIONS].response(error_code=0, api_keys=[], throttle_time_ms=0)
-    with pytest.raises(KafkaUnavailableError, match="SASL_HANDSHAKE: not offered"):
-        client.advance(with_size(write_response(ApiKey.API_VERSIONS, 4, 0, response)))
+    response = APIS[ApiKey.API_VERSIONS].response
+    keys = [] if version is None else [response.ApiVersion(api_key=17, min_version=0, max_version=version)]
+    answer = response(error_code=0, api_keys=keys, throttle_time_ms=0)
+    with pytest.raises(kind, match=said):
+        client.advance(with_size(write_response(ApiKey.API_VERSIONS, 4, 0, answer)))
+
+
+def test_a_listener_that_answers_with_tls_is_told_as_what_it_is() -> None:
+    alert = bytes.fromhex("15030300020228")
+    client = node(None)
+    client.start()
+    with pytest.raises(
+        ConfigurationError, match=r"^broker b:1: TLS is spoken at this listener; see security\.protocol$"
+    ):
+        client.advance(alert)
 
 
 def test_answers_come_back_in_order_with_their_tags_wherever_the_bytes_are_split() -> None:
