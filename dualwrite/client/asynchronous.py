@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dualwrite.client.async_link import AsyncLink, Loss
+from dualwrite.client.connection_log import ConnectionLog
 from dualwrite.client.endpoint import Endpoint
 from dualwrite.client.engine_types import Command, Drivable, Open, Operation, Send
 from dualwrite.client.link import context_of
@@ -39,6 +40,7 @@ class AsyncDriver:
         self._settings = settings
         self._clock = clock
         self._context = context_of(settings)
+        self._log = ConnectionLog(settings)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._links: dict[Endpoint, AsyncLink] = {}
         self._closing: set[AsyncLink] = set()
@@ -98,6 +100,7 @@ class AsyncDriver:
 
     def opened(self, link: AsyncLink) -> None:
         """A connection's news."""
+        self._log.opened(link.endpoint)
         self._tell(lambda now: self._engine.opened(link.endpoint, link.node.versions, now))
 
     def answered(self, link: AsyncLink, answers: list[Answer]) -> None:
@@ -112,6 +115,7 @@ class AsyncDriver:
 
     def lost(self, link: AsyncLink, error: Loss) -> None:
         """A connection's news."""
+        self._log.lost(link.endpoint, error, self._clock(), is_idle=link.node.is_idle)
         self._drop(link.endpoint)
         self._tell(lambda now: self._engine.lost(link.endpoint, error, now))
 
@@ -163,6 +167,10 @@ class AsyncDriver:
             if (link := self._links.get(endpoint)) is not None:
                 link.send(command.request)
             return
+        if type(command) is Open:
+            self._log.opening(endpoint)
+        elif (link := self._links.get(endpoint)) is not None:
+            self._log.closed(endpoint, link.node.unanswered)
         self._drop(endpoint)
         if type(command) is Open:
             self._links[endpoint] = AsyncLink(endpoint, self._settings, self._context, self, self._clock)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from dualwrite.client.connection_log import ConnectionLog
 from dualwrite.client.endpoint import Endpoint
 from dualwrite.client.engine_types import Close, Command, Drivable, Open, Operation, Send
 from dualwrite.client.link import PATIENCE, Link, context_of
@@ -46,6 +47,7 @@ class BlockingDriver:
         self._settings = settings
         self._clock = clock
         self._context = context_of(settings)
+        self._log = ConnectionLog(settings)
         self._selector = selectors.DefaultSelector()
         self._links: dict[Endpoint, Link] = {}
         self._watched: dict[Endpoint, _Watched] = {}
@@ -115,7 +117,7 @@ class BlockingDriver:
                             link.send(*command.request)
                             self._watch(endpoint, link)
                     elif type(command) is Close:
-                        self._drop(endpoint)
+                        self._close(endpoint)
                     elif type(command) is Open:
                         self._open(endpoint, now)
                 except _Broken as error:
@@ -126,6 +128,7 @@ class BlockingDriver:
                 return now
 
     def _open(self, endpoint: Endpoint, now: float) -> None:
+        self._log.opening(endpoint)
         self._drop(endpoint)
         link = self._links[endpoint] = Link(endpoint, self._settings, self._context, now)
         self._watch(endpoint, link)
@@ -182,6 +185,7 @@ class BlockingDriver:
             return
         self._watch(endpoint, link)
         if not was_open and link.node.is_open:
+            self._log.opened(endpoint)
             self._engine.opened(endpoint, link.node.versions, now)
         for tag, message in answers:
             self._engine.answered(endpoint, tag, message, now)
@@ -218,6 +222,14 @@ class BlockingDriver:
 
     def _lose(self, endpoint: Endpoint, error: KafkaUnavailableError | ConfigurationError, now: float) -> None:
         self._engine.lost(endpoint, error, now)  # first: an interrupt before it is told must find the link
+        link = self._links.get(endpoint)
+        self._log.lost(endpoint, error, now, is_idle=link is not None and link.node.is_idle)
+        self._drop(endpoint)
+
+    def _close(self, endpoint: Endpoint) -> None:
+        link = self._links.get(endpoint)
+        if link is not None:
+            self._log.closed(endpoint, link.node.unanswered)
         self._drop(endpoint)
 
     def _drop(self, endpoint: Endpoint) -> None:

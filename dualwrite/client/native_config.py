@@ -4,6 +4,7 @@ Every wrong name and value is an error that says what is allowed. What each sett
 docs/reference/producer.md.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -18,6 +19,7 @@ from dualwrite.records.compression import Codec
 _TWO_PHASE = "transaction.two.phase.commit.enable"
 _MILLISECONDS = 1000
 _KIBIBYTE = 1024
+_PLAIN_NAME = re.compile(r"[\w.-]+")
 _LEVELS = {Codec.NONE: (-1, 12), Codec.GZIP: (-1, 9), Codec.SNAPPY: (-1, 0), Codec.LZ4: (-1, 0), Codec.ZSTD: (-1, 12)}
 
 
@@ -115,6 +117,8 @@ class NativeConfig:
 
 def _given(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that have an effect, read, under the names of ``KEYS``."""
+    if not isinstance(config, Mapping):
+        raise ConfigurationError(f"the configuration is of type {type(config).__name__}: allowed: a dict of settings")
     given: dict[str, Any] = {}
     spelt: dict[str, str] = {}
     for name, value in config.items():
@@ -130,7 +134,7 @@ def _given(config: Mapping[str, Any]) -> dict[str, Any]:
             read = key.rule.read(value)
         except (TypeError, ValueError, OverflowError):
             shown = f"of type {type(value).__name__}" if key.rule.is_secret else repr(value)
-            raise ConfigurationError(f"{name} {shown}: allowed: {key.rule.says}") from None
+            raise ConfigurationError(f"{name} {shown}: allowed: {key.rule.kind}{key.rule.says}") from None
         if given.get(known, read) != read:
             raise ConfigurationError(f"{spelt[known]} and {name} are one setting with two values: give one of them")
         spelt[known] = name
@@ -140,10 +144,11 @@ def _given(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _unknown(name: Any) -> str:
-    if name in JAVAS:
+    if isinstance(name, str) and name in JAVAS:
         return f"{name}: a setting of the Java producer; here it is {JAVAS[name]}"
     close = get_close_matches(str(name), [*KEYS, *ALIASES], 1)
-    return f"{name}: unknown setting" + (f"; did you mean {close[0]}?" if close else "")
+    shown = name if isinstance(name, str) and _PLAIN_NAME.fullmatch(name) else repr(name)
+    return f"{shown}: unknown setting" + (f"; did you mean {close[0]}?" if close else "")
 
 
 def _of_client(values: Mapping[str, Any]) -> dict[str, Any]:

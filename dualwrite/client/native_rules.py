@@ -16,11 +16,13 @@ class Rule:
     :param says: completes "allowed: …".
     :param read: gives the value as the program uses it; raises ValueError or TypeError for one that is not allowed.
     :param is_secret: True if the value must not be shown.
+    :param kind: what goes before ``says`` where it is not plain.
     """
 
     says: str
     read: Callable[[Any], Any]
     is_secret: bool = False
+    kind: str = ""
 
 
 def integer(lowest: int, highest: int) -> Rule:
@@ -28,11 +30,13 @@ def integer(lowest: int, highest: int) -> Rule:
 
     def read(value: Any) -> int:
         number = int(value)
-        if (isinstance(value, float) and value != number) or not lowest <= number <= highest:
+        if isinstance(value, bool) or (isinstance(value, float) and value != number):
+            raise TypeError(value)
+        if not lowest <= number <= highest:
             raise ValueError(value)
         return number
 
-    return Rule(f"{lowest} to {highest}", read)
+    return Rule(f"{lowest} to {highest}", read, kind="whole numbers, ")
 
 
 def decimal(lowest: int, highest: int) -> Rule:
@@ -40,6 +44,8 @@ def decimal(lowest: int, highest: int) -> Rule:
 
     def read(value: Any) -> float:
         number = float(value)
+        if isinstance(value, bool):
+            raise TypeError(value)
         if not lowest <= number <= highest:
             raise ValueError(value)
         return number

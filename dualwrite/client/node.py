@@ -93,6 +93,11 @@ class Node:
         """How many requests are under way."""
         return len(self._tags)
 
+    @property
+    def is_idle(self) -> bool:
+        """True if the connection is open, and no request under way."""
+        return self.is_open and not self._tags
+
     def start(self) -> bytes:
         """The first bytes of a connection."""
         return next(self._opening)

@@ -20,6 +20,8 @@ DEFAULT_REQUEST_TIMEOUT_MS = 30_000
 _BOOTSTRAP_KEYS = ("bootstrap.servers", "metadata.broker.list")
 _SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+_TLS_KEYS = ("ssl.ca.location", "ssl.ca.pem", "ssl.certificate.location", "ssl.key.location", "ssl.key.password")
+_SASL_KEYS = ("sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password", "oauth_cb")
 _UNSUPPORTED = {
     "ssl.key.pem": "use ssl.key.location",
     "ssl.certificate.pem": "use ssl.certificate.location",
@@ -77,6 +79,8 @@ class ClientSettings:
     socket: SocketSettings = SocketSettings()
     connect_timeout: float = DEFAULT_CONNECT_TIMEOUT_MS / 1000
     request_timeout: float = DEFAULT_REQUEST_TIMEOUT_MS / 1000
+    unused: tuple[str, ...] = ()
+    """Settings of TLS or SASL that were given, and are of no use with this security.protocol."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "ClientSettings":
@@ -99,7 +103,14 @@ class ClientSettings:
             socket=_socket(config),
             connect_timeout=_seconds(config, "socket.connection.setup.timeout.ms", DEFAULT_CONNECT_TIMEOUT_MS),
             request_timeout=_seconds(config, "socket.timeout.ms", DEFAULT_REQUEST_TIMEOUT_MS),
+            unused=_unused(config, protocol),
         )
+
+
+def _unused(config: Mapping[str, Any], protocol: str) -> tuple[str, ...]:
+    tls = () if protocol.endswith("SSL") else _TLS_KEYS
+    sasl = () if protocol.startswith("SASL") else _SASL_KEYS
+    return tuple(name for name in (*tls, *sasl) if config.get(name))
 
 
 def _tls(config: Mapping[str, Any]) -> TlsSettings:

@@ -68,7 +68,7 @@ def _checked(given: Any, now: float) -> Token:
     """``given`` as a token. The message of an error never shows it."""
     if not isinstance(given, tuple) or not 2 <= len(given) <= 4:
         raise ConfigurationError(
-            f"oauth_cb gave a {type(given).__name__}: allowed: (token, expiry in seconds since the epoch"
+            f"oauth_cb gave a value of type {type(given).__name__}: allowed: (token, expiry in seconds since the epoch"
             "[, principal, extensions])"
         )
     value, expires_at = given[0], given[1]
@@ -80,7 +80,7 @@ def _checked(given: Any, now: float) -> Token:
             f"oauth_cb gave a token with the expiry {expires_at!r}: allowed: seconds after {now:.0f}"
         )
     if not isinstance(extensions, dict):
-        raise ConfigurationError(f"oauth_cb gave extensions in a {type(extensions).__name__}: allowed: a dict")
+        raise ConfigurationError(f"oauth_cb gave extensions of type {type(extensions).__name__}: allowed: a dict")
     for name, content in extensions.items():
         if not _NAME.fullmatch(str(name)) or name == _RESERVED:
             raise ConfigurationError(f"oauth_cb gave the extension {name!r}: allowed: letters, and not {_RESERVED!r}")

@@ -410,7 +410,7 @@ def test_a_callback_that_has_no_token_is_told_as_what_it_is(drive: Drive) -> Non
         broker.answer(ApiKey.SASL_HANDSHAKE, handshake_answer())
         for callback, kind, said in (
             (fails, KafkaUnavailableError, "oauth_cb: OSError: no route"),
-            (lambda _: None, ConfigurationError, "oauth_cb gave a NoneType"),
+            (lambda _: None, ConfigurationError, "oauth_cb gave a value of type NoneType"),
         ):
             engine = AskingEngine((broker.endpoint, end_txn()))
             sasl = SaslSettings("OAUTHBEARER", tokens=TokenSource(callback))

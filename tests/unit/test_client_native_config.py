@@ -23,6 +23,9 @@ OURS = {
     *("transaction.two.phase.commit.enable", "oauth_cb", "on_delivery", "on_commit", "logger", "default.topic.config"),
     # Not in its table, as nobody but a binding sets them.
     *("client.software.name", "client.software.version"),
+    # Known to it, and in none of its lists.
+    *("enable.sparse.connections", "enable_sasl_queue", "metadata.request.timeout.ms", "test.mock.num.brokers"),
+    *("test.mock.broker.rtt", "ut_handle_ProduceResponse"),
 }
 OTHER_DEFAULTS = {
     *("client.id", "linger.ms", "delivery.timeout.ms", "socket.timeout.ms", "socket.connection.setup.timeout.ms"),
@@ -164,11 +167,14 @@ def test_tokens_are_taken_from_the_callback_with_its_configuration() -> None:
         ({"linger.ms": "soon"}, "linger.ms 'soon': allowed: 0 to 900000"),
         ({"linger.ms": "nan"}, "linger.ms 'nan': allowed: 0 to 900000"),
         ({"queue.buffering.max.ms": -1}, "queue.buffering.max.ms -1: allowed: 0 to 900000"),
-        ({"batch.size": 1.5}, "batch.size 1.5: allowed: 1 to 2147483647"),
-        ({"batch.size": float("inf")}, "batch.size inf: allowed: 1 to 2147483647"),
+        ({"batch.size": 1.5}, "batch.size 1.5: allowed: whole numbers, 1 to 2147483647"),
+        ({"batch.size": float("inf")}, "batch.size inf: allowed: whole numbers, 1 to 2147483647"),
+        ({"batch.size": True}, "batch.size True: allowed: whole numbers, 1 to 2147483647"),
+        ({"compression.level": 3.5}, "compression.level 3.5: allowed: whole numbers, -1 to 12"),
+        ({"linger.ms": True}, "linger.ms True: allowed: 0 to 900000"),
         ({"acks": 1}, "acks 1: allowed: all or -1 only: a transaction is in every in-sync replica"),
         ({"enable.idempotence": "no"}, "enable.idempotence 'no': allowed: true only: a transaction stands on it"),
-        ({"max.in.flight": 6}, "max.in.flight 6: allowed: 1 to 5"),
+        ({"max.in.flight": 6}, "max.in.flight 6: allowed: whole numbers, 1 to 5"),
         ({"partitioner": "murmur3"}, "partitioner 'murmur3': allowed: random, consistent, consistent_random, murmur2"),
         ({"compression.type": "brotli"}, "compression.type 'brotli': allowed: none, gzip, snappy, lz4, zstd, inherit"),
         ({"compression.type": "lz4", "compression.level": 9}, "compression.level 9: allowed with lz4: -1 to 0"),
@@ -199,6 +205,15 @@ def test_tokens_are_taken_from_the_callback_with_its_configuration() -> None:
         ({"xyzzy": 5}, "xyzzy: unknown setting"),
         ({"xyzzy": None}, "xyzzy: unknown setting"),
         ({7: 5}, "7: unknown setting"),
+        ({"": 5}, "'': unknown setting"),
+        ({"linger.ms ": 5}, "'linger.ms ': unknown setting; did you mean linger.ms?"),
+        ({b"linger.ms": 5}, "b'linger.ms': unknown setting"),
+        ({"test.mock.num.brokers": 3}, "test.mock.num.brokers 3: allowed: 0 only: there are no mock brokers"),
+        ({"bootstrap.servers": "SSL://b:1"}, "bootstrap.servers: 'SSL://b:1' is not security.protocol's PLAINTEXT"),
+        (
+            {"security.protocol": "SSL", "ssl.key.location": "k.pem"},
+            "ssl.key.location: of no use without ssl.certificate.location, the key's certificate",
+        ),
         (
             {"buffer.memory": 5},
             "buffer.memory: a setting of the Java producer; here it is queue.buffering.max.kbytes",
@@ -218,6 +233,13 @@ def test_tokens_are_taken_from_the_callback_with_its_configuration() -> None:
 )
 def test_what_is_wrong_is_named_with_what_is_allowed(config: dict[str, Any], message: str) -> None:
     assert refusal(config).startswith(message)
+
+
+@pytest.mark.parametrize("config", [None, "bootstrap.servers=b:1", [("bootstrap.servers", "b:1")]])
+def test_a_configuration_that_is_no_mapping_is_refused(config: Any) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        NativeConfig.of(config)
+    assert str(caught.value) == f"the configuration is of type {type(config).__name__}: allowed: a dict of settings"
 
 
 def test_a_secret_is_never_shown() -> None:

@@ -156,6 +156,20 @@ def test_a_key_without_a_certificate_is_refused(name: str) -> None:
     settings(**{name: "x"})  # without TLS it has no meaning
 
 
+@pytest.mark.parametrize(
+    ("protocol", "unused"),
+    [
+        ("PLAINTEXT", ("ssl.ca.location", "sasl.mechanism", "sasl.username", "sasl.password")),
+        ("SSL", ("sasl.mechanism", "sasl.username", "sasl.password")),
+        ("SASL_PLAINTEXT", ("ssl.ca.location",)),
+        ("SASL_SSL", ()),
+    ],
+)
+def test_settings_that_the_protocol_has_no_use_for_are_told(protocol: str, unused: tuple[str, ...]) -> None:
+    assert secured(security_protocol=protocol, ssl_ca_location="/ca").unused == unused
+    assert settings(sasl_mechanisms="", oauth_cb=None).unused == ()
+
+
 def test_verification_is_switched_off_only_by_its_own_keys() -> None:
     tls = settings(
         security_protocol="SSL",

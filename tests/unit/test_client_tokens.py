@@ -43,10 +43,10 @@ def test_a_token_that_is_still_good_outlives_a_callback_that_fails() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (None, "oauth_cb gave a NoneType: allowed: (token, expiry"),
-        ("token", "oauth_cb gave a str: allowed: (token, expiry"),
-        (("token",), "oauth_cb gave a tuple: allowed: (token, expiry"),
-        (("token", 9, "p", {}, 5), "oauth_cb gave a tuple: allowed: (token, expiry"),
+        (None, "oauth_cb gave a value of type NoneType: allowed: (token, expiry"),
+        ("token", "oauth_cb gave a value of type str: allowed: (token, expiry"),
+        (("token",), "oauth_cb gave a value of type tuple: allowed: (token, expiry"),
+        (("token", 9, "p", {}, 5), "oauth_cb gave a value of type tuple: allowed: (token, expiry"),
         ((b"token", 9), "oauth_cb gave a token with characters"),
         (("", 9), "oauth_cb gave a token with characters"),
         (("a b", 9), "oauth_cb gave a token with characters"),
@@ -54,7 +54,7 @@ def test_a_token_that_is_still_good_outlives_a_callback_that_fails() -> None:
         (("token", "9"), "oauth_cb gave a token with the expiry '9': allowed: seconds after 5"),
         (("token", 5), "oauth_cb gave a token with the expiry 5: allowed: seconds after 5"),
         (("token", float("nan")), "oauth_cb gave a token with the expiry nan: allowed: seconds after 5"),
-        (("token", 9, "p", [("a", "b")]), "oauth_cb gave extensions in a list: allowed: a dict"),
+        (("token", 9, "p", [("a", "b")]), "oauth_cb gave extensions of type list: allowed: a dict"),
         (("token", 9, "p", {"auth": "x"}), "oauth_cb gave the extension 'auth': allowed: letters, and not 'auth'"),
         (("token", 9, "p", {"a=b": "x"}), "oauth_cb gave the extension 'a=b': allowed: letters, and not 'auth'"),
         (("token", 9, "p", {"a": "x\x01"}), "oauth_cb gave the extension 'a' a value that is no printable text"),
