@@ -12,7 +12,9 @@ from dualwrite.version import __version__
 if TYPE_CHECKING:
     from dualwrite.broker.embedded import EmbeddedBroker
     from dualwrite.client.async_producer import AsyncTwoPhaseProducer
+    from dualwrite.client.machine import Ended
     from dualwrite.client.producer import TwoPhaseProducer
+    from dualwrite.client.verbs import State
     from dualwrite.coordinator.librdkafka import LibrdkafkaProducer
     from dualwrite.coordinator.native import NativeProducer
     from dualwrite.coordinator.transaction import Transaction
@@ -46,6 +48,7 @@ __all__ = [
     "DualWrite",
     "DualWriteError",
     "EmbeddedBroker",
+    "Ended",
     "FencedError",
     "InDoubtError",
     "InputError",
@@ -57,6 +60,7 @@ __all__ = [
     "NoFreeSlotError",
     "PrepareFailedError",
     "PreparedTxnState",
+    "State",
     "Transaction",
     "TwoPhaseCommitUnavailableError",
     "TwoPhaseProducer",
@@ -71,6 +75,8 @@ _ELSEWHERE = {
     "PreparedTxnState": "dualwrite.ids",
     "Transaction": "dualwrite.coordinator.transaction",
     "AsyncTwoPhaseProducer": "dualwrite.client.async_producer",
+    "Ended": "dualwrite.client.machine",
+    "State": "dualwrite.client.verbs",
     "TwoPhaseProducer": "dualwrite.client.producer",
 }
 
