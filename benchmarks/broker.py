@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from benchmarks.contenders import Contender
 from benchmarks.figures import FIGURES, Figure, Sample, Scale
 from benchmarks.report import Comparison
-from benchmarks.rounds import Rounds, measure, ordered, parser_of
+from benchmarks.rounds import Rounds, measure, ordered, parser_of, positive_seconds
 
 
 def compare(figure: Figure, name: str, durability: str, scale: Scale, rounds: Rounds) -> Comparison:
@@ -52,7 +52,7 @@ def compare_all(
 def main() -> None:
     """Measure and print."""
     parser = parser_of((__doc__ or "").partition("\n")[0], list(FIGURES), warm_up=2)
-    parser.add_argument("--seconds", type=float, default=Scale.seconds)
+    parser.add_argument("--seconds", type=positive_seconds, default=Scale.seconds)
     parser.add_argument("--megabytes", type=int, default=Scale.megabytes)
     parser.add_argument("--restart-mebibytes", type=int, default=Scale.restart_mebibytes)
     parser.add_argument("--producers", type=int, nargs="+", default=list(Scale.producers))

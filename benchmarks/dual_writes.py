@@ -25,6 +25,7 @@ from pathlib import Path
 from confluent_kafka import Producer
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_engine, insert
 
+from benchmarks.rounds import at_least, positive_seconds
 from dualwrite import DualWrite, EmbeddedBroker
 from dualwrite.cli.db import upgrade
 
@@ -116,8 +117,8 @@ def peers(url: str, bootstrap: str, size: int) -> Iterator[dict[str, Unit]]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=positive_seconds, default=2.0)
+    parser.add_argument("--rounds", type=at_least(1), default=5)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 500])
     parser.add_argument("--db")
     parser.add_argument("--bootstrap")

@@ -17,7 +17,7 @@ from benchmarks.clients import LIBRDKAFKA, NATIVE
 from benchmarks.contenders import OURS, Contender
 from benchmarks.figures import Sample, elapsed_seconds, new_topic, percentiles, run_clients
 from benchmarks.report import Comparison, Pair
-from benchmarks.rounds import Rounds, measure, ordered, parser_of
+from benchmarks.rounds import Rounds, at_least, measure, ordered, parser_of, positive_seconds
 
 CLIENTS = (NATIVE, LIBRDKAFKA)
 BOTH = Pair(NATIVE, LIBRDKAFKA, "native", "librdkafka", "native / librdkafka")
@@ -98,9 +98,11 @@ def compare_all(
 def main() -> None:
     """Measure and print."""
     parser = parser_of((__doc__ or "").partition("\n\n")[0], list(FIGURES), warm_up=1)
-    parser.add_argument("--seconds", type=float, default=Scale.seconds, help="of each measurement")
-    parser.add_argument("--producers", type=int, nargs="+", default=list(Scale.producers))
-    parser.add_argument("--units", type=int, nargs="+", default=list(Scale.units), help="records of a transaction")
+    parser.add_argument("--seconds", type=positive_seconds, default=Scale.seconds, help="of each measurement")
+    parser.add_argument("--producers", type=at_least(1), nargs="+", default=list(Scale.producers))
+    parser.add_argument(
+        "--units", type=at_least(1), nargs="+", default=list(Scale.units), help="records of a transaction"
+    )
     parser.add_argument("--processes", action="store_true", help="each producer in a process of its own")
     options = parser.parse_args()
     scale = Scale(options.seconds, tuple(options.producers), tuple(options.units), options.processes)

@@ -4,10 +4,11 @@ import json
 import shutil
 import sys
 import tempfile
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import TypeVar
 
@@ -55,13 +56,35 @@ def ordered(all_of_them: Sequence[AnyT], number: int) -> Sequence[AnyT]:
     return all_of_them if number % 2 == 0 else all_of_them[::-1]
 
 
+def at_least(lowest: int) -> Callable[[str], int]:
+    """Reads an option that is a whole number."""
+
+    def read(text: str) -> int:
+        if not text.isdecimal() or int(text) < lowest:
+            raise ArgumentTypeError(f"{text!r}: allowed: whole numbers, {lowest} or more")
+        return int(text)
+
+    return read
+
+
+def positive_seconds(text: str) -> float:
+    """Reads an option that is the length of a measurement."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < inf:
+        raise ArgumentTypeError(f"{text!r}: allowed: seconds, more than 0")
+    return number
+
+
 def parser_of(description: str, figures: Sequence[str], warm_up: int) -> ArgumentParser:
     """The options that all have."""
     parser = ArgumentParser(description=description)
     parser.add_argument("--figures", nargs="+", choices=figures, default=figures)
     parser.add_argument("--durabilities", nargs="+", choices=DURABILITIES, default=list(DURABILITIES))
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--warm-up", type=int, default=warm_up, help="rounds before them that are not counted")
+    parser.add_argument("--rounds", type=at_least(1), default=5)
+    parser.add_argument("--warm-up", type=at_least(0), default=warm_up, help="rounds before them that are not counted")
     parser.add_argument("--no-kafka", action="store_true", help="measure the bundled broker alone")
     parser.add_argument("--json", type=Path, help="write every sample to this file")
     parser.add_argument("--markdown", type=Path, help="write the tables to this file, too")

@@ -15,6 +15,7 @@ from dualwrite.cli.database import database
 from dualwrite.cli.db import upgrade
 from dualwrite.cli.producer import add_producer
 from dualwrite.cli.progress import ProgressReport
+from dualwrite.coordinator.producers import ProducerName
 from dualwrite.demo.check import Comparison, compare, read_topic
 from dualwrite.demo.flights import KEY, MOST_ROWS, create_table, write_flights
 from dualwrite.demo.supervisor import Window, plan, run_to_death, run_to_end
@@ -65,7 +66,7 @@ class _Demo:
     """One run, in ``directory``."""
 
     def __init__(
-        self, directory: Path, bootstrap_servers: str, rows: int, url: str | None, producer: str | None
+        self, directory: Path, bootstrap_servers: str, rows: int, url: str | None, producer: ProducerName | None
     ) -> None:
         self._file = directory / "flights.csv"
         self._bootstrap_servers = bootstrap_servers

@@ -174,8 +174,14 @@ class Caller:
             return
         reasons = "; ".join(dict.fromkeys(reason for reason in (call.last_error, self._peers.why_not()) if reason))
         kind = AnswerLostError if call.decides else KafkaUnavailableError
-        error = kind(f"{call.what}: no answer in {seconds:g} s: {reasons or 'none at all'}")
+        error = kind(f"{call.what}: no answer in {seconds:g} s: {reasons or self._silence(call)}")
         self._give_up(error, Cost.TRANSACTION if is_content else Cost.PRODUCER)
+
+    def _silence(self, call: Call) -> str:
+        """Who it is that has not answered, where nothing is known to be wrong."""
+        coordinator = self._directory.coordinators.get(call.coordinator)
+        asked = dict.fromkeys(self._directory.candidates() if coordinator is None else (coordinator,))
+        return f"broker {', '.join(map(str, asked))} says nothing"
 
 
 def _in_words(*parts: str) -> str:

@@ -7,7 +7,7 @@ librdkafka. Where nobody has said which one to take, what cannot work with the n
 import logging
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from dualwrite.client.control import ControlPlane
 from dualwrite.client.native_config import NativeConfig
@@ -15,12 +15,14 @@ from dualwrite.client.versions import TRANSACTION_VERSION, TV2
 from dualwrite.coordinator.participants import KafkaParticipant
 from dualwrite.errors import ConfigurationError
 
+ProducerName = Literal["native", "librdkafka"]
 NATIVE, LIBRDKAFKA = "native", "librdkafka"
 PRODUCERS = (NATIVE, LIBRDKAFKA)
 """What there is to choose from."""
 
 PROBE_TIMEOUT = 30.0
-"""Seconds that the question which transaction version the cluster speaks may take."""
+"""Seconds that the question which transaction version the cluster speaks may take; delivery.timeout.ms if that is
+less."""
 
 _LOG = logging.getLogger("dualwrite")
 
@@ -68,7 +70,7 @@ class ProducerChoice:
         return LibrdkafkaProducer(config)
 
     def _probe(self) -> None:
-        control = ControlPlane(self._config, timeout=PROBE_TIMEOUT)
+        control = ControlPlane(self._config, timeout=min(PROBE_TIMEOUT, NativeConfig.of(self._config).delivery_timeout))
         try:
             version, keeps = control.transaction_version(), control.supports_keep_prepared()
         finally:

@@ -22,7 +22,7 @@ from dualwrite.coordinator.machine import Result
 from dualwrite.coordinator.owners import new_owner
 from dualwrite.coordinator.participants import KafkaParticipant, Outcome
 from dualwrite.coordinator.pool import Pool
-from dualwrite.coordinator.producers import ProducerChoice
+from dualwrite.coordinator.producers import ProducerChoice, ProducerName
 from dualwrite.coordinator.retrying import Retrying
 from dualwrite.coordinator.slots import Counters
 from dualwrite.coordinator.sweep import Settlers, Sweeper, by_control_plane
@@ -74,8 +74,8 @@ class DualWrite:
     It may be made before a fork (gunicorn, Celery): the child leaves to its parent what is the parent's, the engine's
     connections included, and leases slots of its own.
 
-    :param engine: a SQLAlchemy Engine on SQLite (a file) or PostgreSQL, after ``dualwrite db upgrade``. The decision is
-        kept in the same database as the user's rows.
+    :param engine: a SQLAlchemy Engine on SQLite (a file), PostgreSQL, MariaDB or MySQL, after ``dualwrite db upgrade``.
+        The decision is kept in the same database as the user's rows.
     :param kafka: configuration by librdkafka's names; ``bootstrap.servers`` is required. See OWNED_SETTINGS.
     :param application: names this application among all that use the cluster and the database.
     :param pool_size: slots of the application: units of work that may run at once in all its processes together. SQLite
@@ -103,7 +103,7 @@ class DualWrite:
         pool_size: int = 64,
         acquire_timeout: float = 30.0,
         lease_timeout: float = 30.0,
-        producer: str | None = None,
+        producer: ProducerName | None = None,
         participant: Callable[[Mapping[str, Any]], KafkaParticipant] | None = None,
         on_step: Callable[[str], None] | None = None,
     ) -> None:

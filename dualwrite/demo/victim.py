@@ -11,6 +11,7 @@ from pathlib import Path
 
 from sqlalchemy import create_engine
 
+from dualwrite.coordinator.producers import ProducerName
 from dualwrite.coordinator.unit_of_work import DualWrite
 from dualwrite.demo.flights import KEY, NULL
 from dualwrite.errors import DualWriteError
@@ -31,7 +32,7 @@ class Task:
     topic: str
     bootstrap_servers: str
     batch_size: int
-    producer: str | None = None
+    producer: ProducerName | None = None
     pause_step: str = ""
     pause_unit: int = 0
 

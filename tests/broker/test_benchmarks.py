@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import native
 from benchmarks.contenders import KAFKA, OURS
 from benchmarks.figures import FIGURES
 from benchmarks.report import Comparison, is_ahead, markdown
@@ -55,6 +56,27 @@ def test_the_native_producer_is_measured_beside_librdkafka(tmp_path: Path) -> No
             for name in names:
                 assert all(sample[f"{name}, {what}"] > 0 for what in ("per second", "p50", "p99", "CPU"))
     assert "| | native | librdkafka | native / librdkafka | |" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--rounds", "0", "'0': allowed: whole numbers, 1 or more"),
+        ("--warm-up", "-1", "'-1': allowed: whole numbers, 0 or more"),
+        ("--seconds", "0", "'0': allowed: seconds, more than 0"),
+        ("--seconds", "soon", "'soon': allowed: seconds, more than 0"),
+        ("--producers", "0", "'0': allowed: whole numbers, 1 or more"),
+        ("--units", "1.5", "'1.5': allowed: whole numbers, 1 or more"),
+    ],
+)
+def test_an_option_without_a_meaning_is_one_line(
+    option: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["benchmarks.native", f"{option}={value}"])
+    with pytest.raises(SystemExit) as ended:
+        native.main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1].endswith(f"argument {option}: {said}")
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """What both drivers do alike, over real sockets: open, ask, and tell the engine what became of it."""
 
 import contextlib
+import logging
 import socket
 import ssl
 import threading
@@ -382,6 +383,21 @@ def test_a_broker_that_hangs_up_when_it_has_answered_is_not_suspected(drive: Dri
         broker.answer(ApiKey.END_TXN, HANG_UP)
         message = lost_error(AskingEngine((broker.endpoint, end_txn())), drive, KafkaUnavailableError)
         assert "security.protocol" not in message
+
+
+def test_what_becomes_of_connections_is_logged(drive: Drive, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "dualwrite")
+    with scripted() as broker:
+        broker.answer(ApiKey.END_TXN, echo)
+        drive(AskingEngine((broker.endpoint, end_txn())))
+    nobody = unused_endpoint()
+    error = lost_error(AskingEngine((nobody, end_txn())), drive, KafkaUnavailableError)
+    assert [(record.levelname, record.getMessage()) for record in caplog.records if record.name == "dualwrite"] == [
+        ("DEBUG", f"broker {broker.endpoint}: connecting"),
+        ("DEBUG", f"broker {broker.endpoint}: connected"),
+        ("DEBUG", f"broker {nobody}: connecting"),
+        ("WARNING", error),
+    ]
 
 
 @pytest.mark.parametrize("secured", [False, True])

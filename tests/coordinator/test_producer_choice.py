@@ -150,6 +150,31 @@ def test_while_nobody_answers_nothing_is_chosen(broker: ScriptedBroker, monkeypa
     assert chosen.chosen is None
 
 
+@pytest.mark.parametrize(
+    ("config", "seconds"),
+    [
+        ({}, "30 s"),
+        ({"delivery.timeout.ms": 50}, "0.05 s"),
+        ({"message.timeout.ms": "50"}, "0.05 s"),
+        ({"delivery.timeout.ms": 90_000}, "30 s"),
+    ],
+)
+def test_a_cluster_has_the_delivery_timeout_to_say_what_it_speaks(
+    config: dict[str, Any], seconds: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+
+    def control(_config: Any, *, timeout: float) -> Any:
+        asked.append(timeout)
+        raise KafkaUnavailableError("nobody")
+
+    monkeypatch.setattr(producers, "ControlPlane", control)
+    servers = {"bootstrap.servers": "127.0.0.1:1", "transactional.id": "app-0"}
+    with pytest.raises(KafkaUnavailableError):
+        ProducerChoice(servers | config).participant("app-0")
+    assert [f"{each:g} s" for each in asked] == [seconds]
+
+
 @pytest.mark.parametrize("wanted", ["Native", "kafka-python", ""])
 def test_a_producer_that_there_is_not_is_refused_with_those_that_there_are(sqlite_engine: Engine, wanted: str) -> None:
     with pytest.raises(ConfigurationError, match=f"producer '{wanted}': use 'native' or 'librdkafka'"):

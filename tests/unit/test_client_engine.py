@@ -696,6 +696,15 @@ def test_a_commit_without_an_answer_is_no_reason_to_run_the_unit_again(commits: 
     assert driver.engine.state is State.FAILED
 
 
+def test_a_server_that_says_nothing_is_named() -> None:
+    engine = SimulatedDriver(SimulatedCluster(), operation_timeout=3.0).engine
+    operation = engine.init_transactions(now=0.0)
+    engine.step(0.0)
+    engine.step(3.0)
+    with pytest.raises(KafkaUnavailableError, match=r"no answer in 3 s: broker one:1, two:2 says nothing$"):
+        operation.outcome()
+
+
 def test_nobody_reachable_is_an_error_that_says_who_and_why() -> None:
     driver = SimulatedDriver(SimulatedCluster())
     driver.unreachable.update(NODES)

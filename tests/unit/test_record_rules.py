@@ -56,6 +56,8 @@ def test_timestamps_have_bounds(configs: dict[str, str], timestamps: list[int], 
     else:
         assert refused is not None
         assert refused.error is ErrorCode.INVALID_TIMESTAMP
+        bounds = f"between {NOW - 500} and {NOW + 200}" if configs else f"up to {NOW + HOUR}"
+        assert refused.message == f"a record's timestamp is not {bounds}"
         assert [position for position, _ in refused.record_errors] == wrong
 
 

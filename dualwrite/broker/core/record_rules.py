@@ -139,7 +139,7 @@ def _check_records(header: BatchHeader, records: bytes | memoryview, config: Top
     if mistimed or (too_new and not keyless):
         raise RefusedBatchError(
             ErrorCode.INVALID_TIMESTAMP,
-            f"a record's timestamp is not between {earliest} and {latest}",
+            f"a record's timestamp is not {f'between {earliest} and' if earliest > 0 else 'up to'} {latest}",
             [(index, f"timestamp {spans[index].timestamp} is out of range") for index in mistimed],
         )
     if keyless:
