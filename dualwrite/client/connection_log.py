@@ -10,6 +10,7 @@ from dualwrite.client.settings import ClientSettings
 from dualwrite.errors import DualWriteError
 
 _LOG = logging.getLogger("dualwrite")
+_LOG.addHandler(logging.NullHandler())  # without logging set up, silence: not logging's last resort, stderr
 _QUIET_FOR = 60.0
 """Seconds in which the same trouble with a broker is said once: it is tried again every second or so."""
 

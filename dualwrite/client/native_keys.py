@@ -246,7 +246,7 @@ _OTHERS: dict[str, Key] = {
     **_one_value(only("fifo", why="a transaction's records are in order"), "fifo", "queuing.strategy"),
     **_one_value(only("0", why=_NO_STATISTICS), "0", "statistics.interval.ms"),
     **_one_value(
-        only("0", why="the brokers are those of bootstrap.servers"),
+        only("0", why="there are no mock brokers"),
         "0",
         "test.mock.num.brokers",
         "test.mock.broker.rtt",
