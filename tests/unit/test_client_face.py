@@ -217,7 +217,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize("wrong", WRONG, ids=str)
+@pytest.mark.parametrize("wrong", WRONG, ids=" and ".join)
 def test_a_wrong_argument_costs_nothing(make: Make, wrong: dict[str, Any]) -> None:
     rig = make().begun()
     rig.produce("a")
