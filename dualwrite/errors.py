@@ -55,9 +55,10 @@ class PrepareFailedError(DualWriteError):
 
 
 class FencedError(DualWriteError):
-    """Another process has taken over the transactional id. Of a unit of work nothing is left on either side; run it
-    again, and it gets another slot. It happens to whoever was paused for longer than ``lease_timeout``; if it goes on,
-    see whether two databases are in use under one application name. A producer of your own must be closed."""
+    """Another process has taken over the transactional id, or Kafka says that its producer is out of date, which may be
+    the work of a request of its own that the network delivered late. Of a unit of work nothing is left on either side;
+    run it again. The first happens to whoever was paused for longer than ``lease_timeout``; if it goes on, see whether
+    two databases are in use under one application name. A producer of your own must be closed."""
 
     retriable = True
 

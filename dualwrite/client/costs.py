@@ -22,6 +22,10 @@ FENCING_CODES = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER
 producer that was idle for transactional.id.expiration.ms, and a new one sets it right (Kafka:
 InvalidPidMappingException, KIP-1050)."""
 
+FENCED = "another producer has taken over, or a request of this one's came late"
+"""All that they say: the transactional id has a newer epoch. A copy of this producer's own InitProducerId that the
+network delivered late, after its connection was lost, makes one as well."""
+
 NO_TWO_PHASE_CODES = frozenset({ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, ErrorCode.UNSUPPORTED_VERSION})
 """If two-phase commit was asked for, this is what was refused."""
 
@@ -143,7 +147,7 @@ def error_of_record(what: str, code: int) -> DualWriteError:
     :param what: how many records of what, as the beginning of a sentence.
     """
     if code in FENCING_CODES:
-        return FencedError(f"{what}: {error_name(code)}: another producer has taken over")
+        return FencedError(f"{what}: {error_name(code)}: {FENCED}")
     if code in REFUSES_THE_RECORD:
         return KafkaRefusedError(what, code, error_name(code))
     return PrepareFailedError(f"{what}: {error_name(code)} ({code}){_advice(code)}")
@@ -161,7 +165,7 @@ def error_of_call(what: str, code: int, *, two_phase: bool = False, is_content: 
             " (operation TWO_PHASE_COMMIT), or not known to the broker"
         )
     if code in FENCING_CODES:
-        return FencedError(f"{what}: {error_name(code)} ({code}): another producer has taken over")
+        return FencedError(f"{what}: {error_name(code)} ({code}): {FENCED}")
     if COSTS[ApiKey.END_TXN].get(code) in (Cost.RETRY, Cost.MOVE):
         return KafkaUnavailableError(f"{what}: {error_name(code)}")
     if is_content and code == ErrorCode.INVALID_PRODUCER_ID_MAPPING:

@@ -6,7 +6,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from dualwrite.client.costs import FENCING_CODES, REFUSES_THE_RECORD
+from dualwrite.client.costs import FENCED, FENCING_CODES, REFUSES_THE_RECORD
 from dualwrite.errors import (
     DualWriteError,
     FencedError,
@@ -77,7 +77,7 @@ def translated(what: str, error: KafkaError) -> DualWriteError:
     """The exception to raise for ``error``, which happened while ``what`` was asked."""
     text = f"{what}: {error.str()} ({error.name()})"
     if is_fenced(error):
-        return FencedError(f"{text}: another producer has taken over")
+        return FencedError(f"{text}: {FENCED}")
     if error.code() in _NO_TWO_PHASE:
         return TwoPhaseCommitUnavailableError(text)
     if error.code() in _UNAVAILABLE or error.retriable():

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from dualwrite.errors import FencedError
+from dualwrite.coordinator.participants import LeaseLostError
 
 _LOG = logging.getLogger("dualwrite")
 _FIRST_DELAY = 0.05
@@ -13,7 +13,7 @@ _LONGEST_DELAY = 5.0
 
 
 class Background:
-    """Runs ``act`` in a daemon thread until it succeeds, raises FencedError, or :meth:`close` is called.
+    """Runs ``act`` in a daemon thread until it succeeds, raises LeaseLostError, or :meth:`close` is called.
 
     :param act: returns when the work is done. Never runs twice at the same time in here.
     :param name: of the thread and in the log.
@@ -101,7 +101,7 @@ class Background:
         while not self._closed:
             try:
                 self._act()
-            except FencedError as error:
+            except LeaseLostError as error:
                 self.last_error = error
                 _LOG.error("%s: %s", self._name, error)
                 return

@@ -12,9 +12,9 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from dualwrite.coordinator.databases.base import Trouble
 from dualwrite.coordinator.databases.supported import database_of
-from dualwrite.coordinator.participants import Lease
+from dualwrite.coordinator.participants import Lease, LeaseLostError
 from dualwrite.coordinator.tables import kafka_transaction_state as table
-from dualwrite.errors import ConfigurationError, DatabaseBusyError, DatabaseNotReadyError, FencedError
+from dualwrite.errors import ConfigurationError, DatabaseBusyError, DatabaseNotReadyError
 from dualwrite.ids import PreparedTxnState
 
 _LOG = logging.getLogger("dualwrite")
@@ -36,7 +36,7 @@ def begin_unit(connection: Connection, lease: Lease) -> None:
     Where the transaction is going to read a snapshot, the state row is locked before that: a unit of work that lasts
     could not write it otherwise, once the lease has been renewed meanwhile.
 
-    :raises FencedError: if somebody else has taken over, where the row is locked.
+    :raises LeaseLostError: if somebody else has taken over, where the row is locked.
     """
     begin_writing(connection)
     database = database_of(connection.dialect)
@@ -77,7 +77,7 @@ class SqlHeldDecision:
             select(table.c.fencing_token).where(table.c.transactional_id == self._lease.transactional_id)
         )
         if token != self._lease.fencing_token:
-            raise _fenced(self._lease)
+            raise LeaseLostError(self._lease)
 
 
 class SqlDecisionStore:
@@ -125,7 +125,7 @@ class SqlDecisionStore:
         with clear_errors(self._engine):
             self._database.find_by_key(connection, on=True)
             if connection.execute(self._store, values).rowcount != 1:
-                raise _fenced(lease)
+                raise LeaseLostError(lease)
 
     def _settle(self, lease: Lease) -> None:
         """Put what the row shows on the disk: wait for whoever writes it, and commit a change after that. With the
@@ -179,7 +179,7 @@ def discard(connection: Connection) -> None:
 
 
 def _lock_row(connection: Connection, lease: Lease) -> PreparedTxnState:
-    """Lock the row and return the state in it; FencedError if it is no longer the lease's."""
+    """Lock the row and return the state in it; LeaseLostError if it is no longer the lease's."""
     if connection.dialect.name == "sqlite":
         # Where the driver had begun a deferred transaction, this takes the write lock; elsewhere it changes nothing.
         connection.execute(
@@ -193,15 +193,8 @@ def _lock_row(connection: Connection, lease: Lease) -> PreparedTxnState:
         .with_for_update()
     ).one_or_none()
     if row is None or row.fencing_token != lease.fencing_token:
-        raise _fenced(lease)
+        raise LeaseLostError(lease)
     return PreparedTxnState.parse(f"{row.prepared_txn_state}:{row.anchor}" if row.anchor else row.prepared_txn_state)
-
-
-def _fenced(lease: Lease) -> FencedError:
-    return FencedError(
-        f"another process has taken over {lease.transactional_id!r}: this one did not renew its lease in time (fencing "
-        f"token {lease.fencing_token} is no longer valid)"
-    )
 
 
 @contextmanager

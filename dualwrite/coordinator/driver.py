@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from dualwrite.coordinator.database import begin_unit, discard, require_unit
 from dualwrite.coordinator.machine import Event, Machine, State, Step
-from dualwrite.coordinator.participants import DecisionStore, KafkaParticipant
+from dualwrite.coordinator.participants import DecisionStore, KafkaParticipant, LeaseLostError
 from dualwrite.coordinator.recovery import was_committed
 from dualwrite.coordinator.slots import Slot
 from dualwrite.errors import FencedError, InvalidTransactionStateError, PrepareFailedError
@@ -61,7 +61,6 @@ class BlockingDriver:
         """True once nothing is borrowed any more: the unit of work has ended, or was interrupted."""
         self.interrupt: BaseException | None = None
         """The first KeyboardInterrupt, SystemExit or the like that hit a step; it must reach the caller."""
-        self.fenced: FencedError | None = None
         self._engine = engine
         self._store = store
         self._observe = observe
@@ -131,8 +130,8 @@ class BlockingDriver:
             raise self.machine.error
         try:
             send(self._participant)
-        except FencedError as error:
-            self.fenced = error
+        except BaseException as error:
+            self._note(error)
             raise
         self._records += 1
 
@@ -164,9 +163,15 @@ class BlockingDriver:
             _LOG.info("%s: %s failed: %r", self.slot.transactional_id, step.name, error)
             if self.interrupt is None and not isinstance(error, Exception):
                 self.interrupt = error
-            if self.fenced is None and isinstance(error, FencedError):
-                self.fenced = error
+            self._note(error)
             return Event.FAILED, error
+
+    def _note(self, error: BaseException) -> None:
+        """What ``error`` says of the slot. Callbacks raise here, too, and what they say may be of another one."""
+        if isinstance(error, FencedError):
+            self._reusable = False
+        if isinstance(error, LeaseLostError) and error.lease == self.slot.lease:
+            self.slot.fence(error)
 
     def _begin_database(self) -> Event:
         self._connection = self._engine.connect()
@@ -225,7 +230,7 @@ class BlockingDriver:
 
     def _finish_later(self) -> Event:
         self._participant.close()
-        self.slot.finish_later(self.fenced)
+        self.slot.finish_later()
         return Event.DONE
 
     def _transaction_is_ours(self) -> bool:
@@ -274,9 +279,7 @@ class BlockingDriver:
     def _release(self) -> None:
         """Give back what was borrowed: the participant to the slot, the connection to its pool."""
         self.is_released = True
-        if self.fenced is not None:
-            self.slot.fence(self.fenced)
-        ended = self._reusable and self.fenced is None and self.machine.result is not None
+        ended = self._reusable and self.machine.result is not None
         if ended and self._participant.is_reusable:
             self.slot.give_back(self._participant)
         else:

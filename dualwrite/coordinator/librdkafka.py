@@ -14,6 +14,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from dualwrite.client.control import ONGOING, ControlPlane, TransactionDescription
+from dualwrite.client.costs import FENCED
 from dualwrite.client.deliveries import Deliveries
 from dualwrite.client.librdkafka_errors import (
     ConnectionWatch,
@@ -249,7 +250,7 @@ class LibrdkafkaProducer:
             if is_purged(error):
                 self._require_session()  # librdkafka drops what is queued when it is fenced, and does not say why
             if is_fenced(error):
-                raise FencedError(f"{sent.failed} {count}: {error.str()}: another producer has taken over")
+                raise FencedError(f"{sent.failed} {count}: {error.str()}: {FENCED}")
             if is_permanent(error):
                 raise KafkaRefusedError(
                     f"{sent.failed} {count}: topic {sent.first_topic!r}: {error.str()}", error.code(), error.name()
@@ -268,7 +269,7 @@ class LibrdkafkaProducer:
         if described.producer != self._session:
             raise FencedError(
                 f"{what}: it belongs to producer {described.producer} now, not to {self._session}: another process has "
-                f"taken over {self._transactional_id!r}"
+                f"taken over {self._transactional_id!r}, or a request of this one's came late"
             )
         return described
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from sqlalchemy import Connection
 
 from dualwrite.coordinator.leasing import Candidate, SlotRow
+from dualwrite.errors import FencedError
 from dualwrite.ids import PreparedTxnState
 
 Headers = Sequence[tuple[str, bytes | None]] | Mapping[str, bytes | None]
@@ -86,6 +87,18 @@ class Lease:
     fencing_token: int
 
 
+class LeaseLostError(FencedError):
+    """The database says that somebody else has taken ``lease``'s slot. That is certain and final, where Kafka may call
+    a producer fenced by nobody: by a copy, say, of its own InitProducerId that came late."""
+
+    def __init__(self, lease: Lease) -> None:
+        super().__init__(
+            f"another process has taken over {lease.transactional_id!r}: this one did not renew its lease in time "
+            f"(fencing token {lease.fencing_token} is no longer valid)"
+        )
+        self.lease = lease
+
+
 class HeldDecision(Protocol):
     """The state row of a transactional id while its lock is held."""
 
@@ -96,7 +109,7 @@ class HeldDecision(Protocol):
     def verify(self) -> None:
         """Read the fencing token again, through the connection that holds the lock.
 
-        :raises FencedError: if the lock was lost and somebody else has taken over. A lost connection raises the
+        :raises LeaseLostError: if the lock was lost and somebody else has taken over. A lost connection raises the
             database's own error. After either, nothing may be decided.
         """
 
@@ -114,14 +127,14 @@ class DecisionStore(Protocol):
 
         While it is held nobody can take over or commit a unit of work under this transactional id.
 
-        :raises FencedError: if somebody else has taken over.
+        :raises LeaseLostError: if somebody else has taken over.
         :raises DatabaseBusyError: if another transaction held the row for too long.
         """
 
     def store(self, connection: Connection, lease: Lease, state: PreparedTxnState) -> None:
         """Write ``state`` inside the caller's own transaction on ``connection``: one UPDATE.
 
-        :raises FencedError: if somebody else has taken over; the caller rolls back.
+        :raises LeaseLostError: if somebody else has taken over; the caller rolls back.
         """
 
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dualwrite.coordinator.book import LeaseBook
 from dualwrite.coordinator.heartbeat import Heartbeat
 from dualwrite.coordinator.holders import PoolSettings, no_free_slot
-from dualwrite.coordinator.participants import DecisionStore, KafkaParticipant, Lease
+from dualwrite.coordinator.participants import DecisionStore, KafkaParticipant, Lease, LeaseLostError
 from dualwrite.coordinator.slots import Counters, Slot
 from dualwrite.coordinator.sweep import Sweeper
-from dualwrite.errors import FencedError, InvalidTransactionStateError, NoFreeSlotError
+from dualwrite.errors import InvalidTransactionStateError, NoFreeSlotError
 
 LOOK_INTERVAL = 0.2
 """Seconds between two looks at the rows of other processes, while a unit of work waits for a slot."""
@@ -114,10 +114,7 @@ class Pool:
         lost = self._book.renew()
         for slot in self._snapshot():
             if slot.lease in lost:
-                name = slot.transactional_id
-                slot.fence(
-                    FencedError(f"another process has taken over {name!r}: this one did not renew its lease in time")
-                )
+                slot.fence(LeaseLostError(slot.lease))
         self._drop_fenced()
         self._sweeper.look(again=True)
 

@@ -2,7 +2,7 @@
 
 The caller has taken the lease (``Leases.take``), which fenced the predecessor in the database. From then on everything
 happens under the row's lock, in an order in which every step has its reason. It is safe to run again after any failure,
-and at the same time as another process: one ends up as the owner, the others get FencedError.
+and at the same time as another process: one ends up as the owner, the others get LeaseLostError.
 """
 
 from collections.abc import Callable, Iterator
@@ -38,7 +38,8 @@ def recover(
     Nothing in Kafka ties a plain init to a lease; the window is one request long.
 
     :param observe: called with the name of each step before it (see DualWrite's ``on_step``).
-    :raises FencedError: if another process has taken over: it recovers.
+    :raises LeaseLostError: if another process has taken over: it recovers.
+    :raises FencedError: if a newer producer came in between; if the lease is still valid, run recovery again.
     :raises KafkaUnavailableError: if Kafka does not answer. The lock is released; run recovery again.
     """
     participant = factory()
@@ -89,7 +90,7 @@ def was_committed(store: DecisionStore, lease: Lease, prepared: PreparedTxnState
     The row's lock is free only after the unit's database transaction has ended, and the token shows that nobody has
     written the row since; so another state means that the transaction was rolled back, for good.
 
-    :raises FencedError: if another process has taken over: it completed both sides, and may have overwritten the row.
+    :raises LeaseLostError: if another process has taken over: it completed both sides, and may have written the row.
     """
     with store.locked(lease) as held:
         return held.state == prepared

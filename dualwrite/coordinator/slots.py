@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dualwrite.coordinator.background import Background
-from dualwrite.coordinator.participants import DecisionStore, KafkaParticipant, Lease, Outcome
+from dualwrite.coordinator.participants import DecisionStore, KafkaParticipant, Lease, LeaseLostError, Outcome
 from dualwrite.coordinator.recovery import ParticipantFactory, recover
 from dualwrite.errors import FencedError, InvalidTransactionStateError
 
@@ -44,8 +44,9 @@ class Slot:
     """A transactional id that this process has leased.
 
     It is warm while it has a participant. A unit of work borrows the participant and gives it back if nothing is left
-    open; otherwise the slot has none, and recovery is the one way to get another. A slot whose lease was lost, or whose
-    producer another one has fenced, is of no use any more: its pool drops it.
+    open; otherwise the slot has none, and recovery is the one way to get another. A slot whose lease was lost is of no
+    use any more: its pool drops it. One that Kafka alone calls fenced is recovered: under the row's lock, while the
+    lease is valid, nobody else can have a right to it.
 
     :param when_idle: called when the background has done what it had to do.
     :param observe: called with each step's name.
@@ -102,7 +103,7 @@ class Slot:
 
         One at a time: a second caller waits, and finds it done.
 
-        :raises FencedError: if another process has taken over.
+        :raises LeaseLostError: if another process has taken over.
         """
         with self._recovering:
             self._check_open()
@@ -110,7 +111,7 @@ class Slot:
                 return Outcome.NOTHING
             try:
                 participant, outcome = recover(self._store, self.lease, self._factory, self._observe)
-            except FencedError as error:
+            except LeaseLostError as error:
                 self.fence(error)
                 raise
             self._participant = participant
@@ -131,10 +132,10 @@ class Slot:
         """Take back a participant with nothing open in Kafka: the slot is ready."""
         self._participant = participant
 
-    def finish_later(self, fenced: FencedError | None) -> None:
-        """Recover in the background; if the unit of work was fenced, whoever fenced it does that."""
+    def finish_later(self) -> None:
+        """Recover in the background; if the slot is lost, whoever has taken it does that."""
         self._counters.add("finished_later")
-        if fenced is None:
+        if not self.is_fenced:
             self._background.start()
 
     def hurry(self) -> None:

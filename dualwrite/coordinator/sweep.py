@@ -15,10 +15,10 @@ from dualwrite.client.control import ControlPlane
 from dualwrite.coordinator.book import LeaseBook
 from dualwrite.coordinator.kept import KeptTransaction
 from dualwrite.coordinator.leasing import Candidate
-from dualwrite.coordinator.participants import DecisionStore, Lease, Outcome
+from dualwrite.coordinator.participants import DecisionStore, Lease, LeaseLostError, Outcome
 from dualwrite.coordinator.recovery import Recoverable, settle
 from dualwrite.coordinator.slots import Counters
-from dualwrite.errors import FencedError, KafkaUnavailableError
+from dualwrite.errors import KafkaUnavailableError
 from dualwrite.ids import PreparedTxnState
 
 THREADS = 8
@@ -186,7 +186,7 @@ class Sweeper:
         name = lease.transactional_id
         try:
             outcome = settle(self._store, lease, recoverable(name), self._observe)
-        except FencedError as error:
+        except LeaseLostError as error:
             _LOG.info("%s: somebody else recovers it: %s", name, error)
         except Exception as error:  # noqa: BLE001 - kept for whoever asked for the sweep
             errors.append(error)

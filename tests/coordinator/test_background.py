@@ -6,7 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from dualwrite.coordinator.background import Background
-from dualwrite.errors import FencedError, KafkaUnavailableError
+from dualwrite.coordinator.participants import Lease, LeaseLostError
+from dualwrite.errors import KafkaUnavailableError
 
 LONG = 20.0
 
@@ -35,12 +36,12 @@ def test_it_tries_until_it_succeeds() -> None:
 
 
 def test_it_gives_up_when_fenced() -> None:
-    act, calls = failing(9, FencedError("taken over"))
+    act, calls = failing(9, LeaseLostError(Lease("a-0", 1)))
     background = Background(act, "orders-0")
     background.start()
     assert background.wait(LONG)
     assert len(calls) == 1
-    assert isinstance(background.last_error, FencedError)
+    assert isinstance(background.last_error, LeaseLostError)
 
 
 def test_an_unexpected_error_is_logged_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:

@@ -693,6 +693,7 @@ def test_a_process_whose_lease_ran_out_is_fenced_and_takes_nothing_back(
     with pytest.raises(FencedError) as raised:
         write_unit(earlier, "zombie")
     assert raised.value.retriable
+    assert recovered(earlier)
     for _ in range(3):
         with pytest.raises(NoFreeSlotError, match=r"orders-0 by .*, whose lease has"):
             write_unit(earlier, "zombie")
