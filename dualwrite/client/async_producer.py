@@ -8,12 +8,15 @@ from typing import Any
 
 from dualwrite.client.asynchronous import AsyncDriver
 from dualwrite.client.engine_types import NEVER, Operation
-from dualwrite.client.face import Face, deadline_of
+from dualwrite.client.face import REFUSED, Face, deadline_of
 from dualwrite.client.machine import Ended
 from dualwrite.client.producing import HeadersGiven, member_of, offsets_of
 from dualwrite.client.sender import OnDelivery
 from dualwrite.client.verbs import State, Verb
 from dualwrite.ids import PreparedTxnState, require_prepared_state
+
+_HARMLESS = (*REFUSED, asyncio.CancelledError)
+"""What may end a wait whose call has taken nothing."""
 
 
 class AsyncTwoPhaseProducer(Face):
@@ -72,16 +75,15 @@ class AsyncTwoPhaseProducer(Face):
     ) -> None:
         """See TwoPhaseProducer. Awaits only while the buffer is full."""
         record = self._record(topic, value, key, partition, timestamp, headers, on_delivery, callback)
+        is_taken = False
         try:
-            while not self._engine.produce(*record, time.monotonic()):
+            while not (is_taken := self._engine.produce(*record, time.monotonic())):
                 await self._wait(self._engine.room)  # callbacks that produce may have taken the room again
             if self._engine.has_news or self._lingers:  # the driver's timer must know of the batch that lingers
                 self._driver.pump()
                 self._report()
-        except asyncio.CancelledError:
-            raise  # while it waited for room: nothing was taken
         except BaseException as error:
-            self._spoil("produce()", error)
+            self._spoil("produce()", error, *(() if is_taken else _HARMLESS))
             raise
 
     async def send_offsets_to_transaction(self, positions: Iterable[Any], group_metadata: Any) -> None:
@@ -127,9 +129,8 @@ class AsyncTwoPhaseProducer(Face):
         """See TwoPhaseProducer."""
         self._enter("commit_transaction()")
         if self._engine.state is State.IN_TRANSACTION:
-            await self._flush(
-                "commit_transaction()"
-            )  # cancelled, or with a callback that raises, before all is decided
+            # Cancelled, or with a callback that raises, before anything is decided.
+            await self._flush("commit_transaction()")
         ended: Ended = await self._wait(self._engine.commit_transaction)
         return ended
 
@@ -152,12 +153,9 @@ class AsyncTwoPhaseProducer(Face):
             await self._wait(self._engine.flush, until=until)
             while len(self) and time.monotonic() < until:
                 await self._wait(self._engine.flush, until=until)
-        except asyncio.CancelledError as error:
-            if verb == Verb.PREPARE.value:  # of which nobody can tell whether it was through
-                self._spoil(verb, error)
-            raise
         except BaseException as error:
-            self._spoil(verb, error)
+            # Of a prepare that is cancelled nobody can tell whether it was through.
+            self._spoil(verb, error, *(REFUSED if verb == Verb.PREPARE.value else _HARMLESS))
             raise
 
     async def _wait(self, verb: Callable[..., Operation], *arguments: Any, **options: Any) -> Any:

@@ -27,6 +27,9 @@ from dualwrite.client.verbs import State
 from dualwrite.errors import InvalidTransactionStateError, PrepareFailedError
 from dualwrite.ids import PreparedTxnState
 
+REFUSED = (InvalidTransactionStateError,)
+"""What a call raises that has done nothing, as another task's is under way."""
+
 _Record = tuple[str, bytes | None, bytes | None, int, int, Headers, OnDelivery | None]
 """The arguments of Engine.produce, without the time."""
 
@@ -54,6 +57,8 @@ class Face:
         """True while delivery callbacks are being called."""
         self._told = 0
         """Delivery callbacks that were called."""
+        self._objection: BaseException | None = None
+        """What a delivery callback has raised in the call that was last."""
 
     def __bool__(self) -> bool:
         """True, however many records there are: whoever asks wants to know whether there is a producer."""
@@ -106,11 +111,15 @@ class Face:
         self._engine.begin_transaction()
         self._has_callbacks = self._engine.has_reports
 
-    def _spoil(self, verb: str, error: BaseException) -> None:
+    def _spoil(self, verb: str, error: BaseException, *harmless: type[BaseException]) -> None:
         """``verb`` raised while it added or sent records, be it a callback's error or an interrupt: a record may be on
-        its way, or half taken. Whoever produces it again must not commit both: the transaction can only be aborted."""
-        if isinstance(error, InvalidTransactionStateError) and self._engine.under_way is not None:
-            return  # it was refused, and nothing done: another task's call is under way
+        its way, or half taken. Whoever produces it again must not commit both: the transaction can only be aborted.
+
+        :param harmless: errors after which it goes on, if they are no callback's.
+        """
+        is_callbacks, self._objection = error is self._objection, None
+        if isinstance(error, harmless) and not is_callbacks:
+            return
         if self._engine.state is State.IN_TRANSACTION:
             self._engine.spoil(PrepareFailedError(f"{verb} raised {type(error).__name__} ({error}): abort"))
 
@@ -174,6 +183,7 @@ class Face:
         if self._is_telling or not self._engine.has_reports:
             return 0
         before = self._told
+        self._objection = None
         self._is_telling = True
         try:
             while reports := self._engine.take_reports():
@@ -189,7 +199,8 @@ class Face:
                 called += 1
                 self._told += 1
                 on_delivery(error, record)
-        except BaseException:
+        except BaseException as error:
+            self._objection = error
             self._engine.put_back(reports[called:])
             raise
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from dualwrite.client.blocking import BlockingDriver
 from dualwrite.client.engine_types import NEVER, Operation
-from dualwrite.client.face import Face, deadline_of
+from dualwrite.client.face import REFUSED, Face, deadline_of
 from dualwrite.client.machine import Ended
 from dualwrite.client.producing import HeadersGiven, member_of, offsets_of
 from dualwrite.client.sender import OnDelivery
@@ -25,10 +25,10 @@ class TwoPhaseProducer(Face):
     Records are gathered until the transaction is prepared or committed, or a batch is full; ``linger.ms`` sends them
     sooner, at the next call. Every method that waits gives up after delivery.timeout.ms.
 
-    After any error of produce, flush, send_offsets or prepare, a delivery callback's and an interrupt among them:
-    abort_transaction(); only an argument of a wrong type or value costs nothing. After any error of init, commit, abort
-    or complete: close(), and make a new one; with init_transactions(keep_prepared_txn=True) and
-    complete_transaction(state) it brings the transaction to its end.
+    After any error of produce, flush, send_offsets or prepare, a delivery callback's and an interrupt among them, and
+    after an interrupt of poll: abort_transaction(); only an argument of a wrong type or value costs nothing. After any
+    error of init, commit, abort or complete: close(), and make a new one; with
+    init_transactions(keep_prepared_txn=True) and complete_transaction(state) it brings the transaction to its end.
     After FencedError: another process has the transactional id now.
 
     Other than confluent_kafka.Producer's, init, send_offsets, commit and abort take no timeout; produce and flush raise
@@ -203,7 +203,7 @@ class TwoPhaseProducer(Face):
             while len(self) and time.monotonic() < until:
                 self._wait(self._engine.flush, until=until)
         except BaseException as error:
-            self._spoil(verb, error)
+            self._spoil(verb, error, *REFUSED)
             raise
 
     def _wait(self, verb: Callable[..., Operation], *arguments: Any, **options: Any) -> Any:

@@ -1,5 +1,6 @@
 """Both faces of the native producer over a simulated cluster: what callbacks and interrupts in a call's middle cost."""
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -110,6 +111,19 @@ def raising(_error: Any, _record: Any) -> None:
     raise ZeroDivisionError("a callback's")
 
 
+def raising_this(error: BaseException) -> Callable[[Any, Any], None]:
+    """One that raises ``error``."""
+
+    def on_delivery(_error: Any, _record: Any) -> None:
+        raise error
+
+    return on_delivery
+
+
+ERRORS = [kind("a callback's") for kind in (ZeroDivisionError, asyncio.CancelledError, InvalidTransactionStateError)]
+"""What callbacks may raise: the last two are also what a call raises that has done nothing."""
+
+
 # --- a full buffer
 
 
@@ -128,16 +142,17 @@ def test_a_buffer_that_callbacks_fill_again_loses_no_record(make: Make) -> None:
 # --- a call that raises in its middle
 
 
-def test_a_callback_that_raises_out_of_produce_leaves_nothing_but_abort(make: Make) -> None:
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_callback_that_raises_out_of_produce_leaves_nothing_but_abort(make: Make, error: BaseException) -> None:
     rig = make(linger_ms=0)
     rig.begun().produce("known")
     rig.call("commit_transaction")
     rig.begun()
-    with pytest.raises(ZeroDivisionError):
-        rig.produce("once", raising)
+    with pytest.raises(type(error)):
+        rig.produce("once", raising_this(error))
     assert rig.state is State.ABORTABLE
     for again in (lambda: rig.produce("once"), lambda: rig.call("commit_transaction")):
-        with pytest.raises(PrepareFailedError, match=r"produce\(\) raised ZeroDivisionError \(a callback's\): abort"):
+        with pytest.raises(PrepareFailedError, match=rf"produce\(\) raised {type(error).__name__} \(a callback's\)"):
             again()
     rig.call("abort_transaction")
     rig.begun().produce("once")
@@ -145,12 +160,15 @@ def test_a_callback_that_raises_out_of_produce_leaves_nothing_but_abort(make: Ma
     assert rig.committed == [b"known", b"once"]
 
 
+@pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("verb", ["flush", "prepare_transaction", "commit_transaction"])
-def test_a_callback_that_raises_out_of_a_flush_leaves_nothing_but_abort(make: Make, verb: str) -> None:
+def test_a_callback_that_raises_out_of_a_flush_leaves_nothing_but_abort(
+    make: Make, verb: str, error: BaseException
+) -> None:
     rig = make().begun()
-    rig.produce("a", raising)
+    rig.produce("a", raising_this(error))
     rig.produce("b", raising)
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(type(error)):
         rig.call(verb)
     assert rig.state is State.ABORTABLE
     with pytest.raises(PrepareFailedError, match=rf"{verb}\(\) raised"):
@@ -259,6 +277,37 @@ def test_a_timeout_given_to_init_transactions_is_refused_and_costs_nothing(make:
     with pytest.raises(TypeError, match="keep_prepared_txn 30 of type int"):
         rig.call("init_transactions", 30)
     assert rig.state is State.READY
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_callback_that_raises_out_of_produce_while_another_task_waits_leaves_nothing_but_abort(
+    make: Make, error: BaseException
+) -> None:
+    rig = make(linger_ms=0)
+    rig.begun().produce("known")
+    rig.call("commit_transaction")
+    rig.begun()
+
+    def pump() -> None:
+        Driver.pump(rig.face._driver)
+        rig.face._engine._run()  # the other task's call
+
+    rig.face._driver.pump = pump
+    with pytest.raises(type(error)):
+        rig.produce("taken", raising_this(error))
+    assert rig.state is State.ABORTABLE
+
+
+def test_a_record_that_is_taken_where_nobody_drives_the_producer_leaves_nothing_but_abort(make: Make) -> None:
+    rig = make(linger_ms=0).begun()
+
+    def pump() -> None:
+        raise InvalidTransactionStateError("the producer belongs to another event loop")
+
+    rig.face._driver.pump = pump
+    with pytest.raises(InvalidTransactionStateError, match="another event loop"):
+        rig.produce("taken")
+    assert rig.state is State.ABORTABLE
 
 
 # --- callbacks that raise
