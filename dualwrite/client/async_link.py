@@ -39,6 +39,9 @@ class Listener(Protocol):
     def lost(self, connection: "AsyncLink", error: Loss) -> None:
         """It could not be opened, or is broken."""
 
+    def interrupted(self) -> None:
+        """An exception that is nobody's answer struck while something was taken in or told: part of it may be lost."""
+
 
 class AsyncLink(asyncio.Protocol):
     """One connection to one broker, being opened by a task of its own; addresses are tried in turn."""
@@ -113,6 +116,13 @@ class AsyncLink(asyncio.Protocol):
         """asyncio's: the broker sent something."""
         if self._is_closed:
             return
+        try:
+            self._take(data)
+        except BaseException:
+            self._listener.interrupted()
+            raise
+
+    def _take(self, data: bytes) -> None:
         was_open = self.node.is_open
         try:
             if was_open:
@@ -197,8 +207,12 @@ class AsyncLink(asyncio.Protocol):
 
     def _fail(self, error: Loss) -> None:
         if not self._is_closed:
-            self.close()
-            self._listener.lost(self, error)
+            try:
+                self.close()
+                self._listener.lost(self, error)
+            except BaseException:
+                self._listener.interrupted()
+                raise
 
     def _unavailable(self, reason: str) -> KafkaUnavailableError:
         return KafkaUnavailableError(f"broker {self.endpoint}: {reason}")

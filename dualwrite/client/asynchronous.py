@@ -16,7 +16,7 @@ from dualwrite.client.engine_types import Command, Drivable, Open, Operation, Se
 from dualwrite.client.link import context_of
 from dualwrite.client.node import Answer
 from dualwrite.client.settings import ClientSettings
-from dualwrite.errors import InvalidTransactionStateError, KafkaUnavailableError
+from dualwrite.errors import InvalidTransactionStateError
 
 _LOOK_AFTER = 1.0
 """Seconds without a word from the loop after which it is given a turn before the engine is asked: what kept it from
@@ -48,7 +48,6 @@ class AsyncDriver:
         self._timer_at = 0.0
         self._looking: asyncio.Handle | None = None
         self._looked_at = clock()
-        self._interrupted: list[Endpoint] = []
         self._waiting: set[asyncio.Future[None]] = set()
 
     async def wait(self, operation: Operation) -> Any:
@@ -79,7 +78,11 @@ class AsyncDriver:
             if self._looking is None:
                 self._look(_TURNS)
             return
-        self._step(now)
+        try:
+            self._step(now)
+        except BaseException:
+            self.interrupted()
+            raise
 
     async def close(self) -> None:
         """Close every connection, without a word to the engine; what still waits for an operation is cancelled. Safe to
@@ -119,6 +122,13 @@ class AsyncDriver:
         self._drop(link.endpoint)
         self._tell(lambda now: self._engine.lost(link.endpoint, error, now))
 
+    def interrupted(self) -> None:
+        """An exception that is nobody's answer, as a signal's, struck in the middle of something: close every
+        connection, as nobody knows how much of a request was written, and tell the engine."""
+        for endpoint in list(self._links):
+            self._drop(endpoint)
+        self._engine.interrupted()
+
     def _tell(self, event: Callable[[float], None]) -> None:
         """The loop has news: it runs."""
         try:
@@ -127,10 +137,12 @@ class AsyncDriver:
             if now - self._looked_at <= _LOOK_AFTER:  # else there may be more, which pump() waits for
                 self._looked_at = now
             self.pump()
-        except Exception as error:
-            for done in self._waiting:  # otherwise they would wait for ever for an engine that is broken
-                if not done.done():
-                    done.set_exception(error)
+        except BaseException as error:
+            if isinstance(error, Exception):  # an interrupt reaches whoever runs the loop; others have its outcome
+                for done in self._waiting:
+                    if not done.done():
+                        done.set_exception(error)
+            self.interrupted()
             raise
 
     def _look(self, turns: int) -> None:
@@ -144,20 +156,9 @@ class AsyncDriver:
         self._tell(lambda _: None)
 
     def _step(self, now: float) -> None:
-        """Carry out what the engine says. Interrupted, by a signal's exception, everything that it spoke of is closed,
-        and told as lost with the next step: nobody knows how much of it was done."""
-        for endpoint in self._interrupted:
-            self._engine.lost(endpoint, KafkaUnavailableError(f"broker {endpoint}: interrupted"), now)
-        self._interrupted = []
-        commands = self._engine.step(now)
-        try:
-            for command in commands:
-                self._carry_out(command)
-        except BaseException:
-            self._interrupted = list(dict.fromkeys(command.endpoint for command in commands))
-            for endpoint in self._interrupted:
-                self._drop(endpoint)
-            raise
+        """Carry out what the engine says."""
+        for command in self._engine.step(now):
+            self._carry_out(command)
         self._set_timer(now)
 
     def _carry_out(self, command: Command) -> None:
@@ -198,11 +199,12 @@ class AsyncDriver:
 
     def _wake(self) -> None:
         self._timer = None
-        now = self._clock()
+        self._tell(self._expire)
+
+    def _expire(self, now: float) -> None:
         for link in list(self._links.values()):
             if (due := link.due) is not None and due <= now:
                 link.expire()
-        self._tell(lambda _: None)
 
 
 def _resolve(done: "asyncio.Future[None]") -> None:

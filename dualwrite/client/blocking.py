@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from dualwrite.client.connection_log import ConnectionLog
 from dualwrite.client.endpoint import Endpoint
-from dualwrite.client.engine_types import Close, Command, Drivable, Open, Operation, Send
+from dualwrite.client.engine_types import Close, Drivable, Open, Operation, Send
 from dualwrite.client.link import PATIENCE, Link, context_of
 from dualwrite.client.settings import ClientSettings
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
@@ -51,18 +51,21 @@ class BlockingDriver:
         self._selector = selectors.DefaultSelector()
         self._links: dict[Endpoint, Link] = {}
         self._watched: dict[Endpoint, _Watched] = {}
-        self._undone: list[Command] = []
-        """What the engine said last, until all of it is carried out."""
-        self._interrupted: list[Endpoint] = []
+        self._is_amid = False
+        """True while the engine and the connections may not agree: in the middle of a call, or after one that was
+        interrupted."""
         self._looked_at = clock()
 
     def wait(self, operation: Operation) -> Any:
         """Do what the engine says until ``operation`` is done; its outcome, or its error raised. What the engine would
         do then is left to the next call: it may as well be asked when there is more to say.
 
-        Interrupted in the middle, by a signal's exception, the operation stays unfinished, and every connection is
-        closed: nobody knows how much of a request was written.
+        Interrupted in the middle, by a signal's exception, every connection is closed, as nobody knows how much of a
+        request was written, and the engine is told: the operation has failed then.
         """
+        if self._is_amid:
+            self._give_up()
+        self._is_amid = True
         try:
             now = self._clock()
             if now - self._looked_at > _LOOK_AFTER:
@@ -72,20 +75,25 @@ class BlockingDriver:
                 if not operation.is_done:
                     self._await_event(now)
         except BaseException:
-            self._drop_all()
+            self._give_up()
             raise
+        self._is_amid = False
         return operation.outcome()
 
     def pump(self) -> None:
         """Do what can be done now without waiting. What has arrived is taken in first: the engine, asked before, would
-        count what was answered long ago as overdue."""
+        count what was answered long ago as overdue. Interrupted, it is as with :meth:`wait`."""
+        if self._is_amid:
+            self._give_up()
+        self._is_amid = True
         try:
             if self._links:
                 self._look()
             self._step()
         except BaseException:
-            self._drop_all()
+            self._give_up()
             raise
+        self._is_amid = False
 
     def close(self) -> None:
         """Close every connection, without a word to the engine. Never raises; safe to call twice.
@@ -103,12 +111,8 @@ class BlockingDriver:
         """Carry out what the engine says, and what it says to the news that makes; the time of the last step."""
         while True:
             now = self._clock()
-            for endpoint in self._interrupted:
-                self._engine.lost(endpoint, KafkaUnavailableError(f"broker {endpoint}: interrupted"), now)
-            self._interrupted = []
             is_news = False
-            self._undone = self._engine.step(now)
-            for command in self._undone:
+            for command in self._engine.step(now):
                 endpoint = command.endpoint
                 try:
                     if type(command) is Send:
@@ -123,7 +127,6 @@ class BlockingDriver:
                 except _Broken as error:
                     self._lose(endpoint, error, now)
                     is_news = True
-            self._undone = []
             if not is_news:
                 return now
 
@@ -221,10 +224,10 @@ class BlockingDriver:
             self._selector.unregister(known.descriptor)
 
     def _lose(self, endpoint: Endpoint, error: KafkaUnavailableError | ConfigurationError, now: float) -> None:
-        self._engine.lost(endpoint, error, now)  # first: an interrupt before it is told must find the link
         link = self._links.get(endpoint)
         self._log.lost(endpoint, error, now, is_idle=link is not None and link.node.is_idle)
         self._drop(endpoint)
+        self._engine.lost(endpoint, error, now)
 
     def _close(self, endpoint: Endpoint) -> None:
         link = self._links.get(endpoint)
@@ -238,12 +241,10 @@ class BlockingDriver:
         if link is not None:
             link.close()
 
-    def _drop_all(self) -> None:
-        """Close every connection. All that the engine counts on is told to it as lost with the next step, with what it
-        wanted opened and may not have become a link."""
-        self._interrupted = list(
-            dict.fromkeys((*self._interrupted, *self._links, *(command.endpoint for command in self._undone)))
-        )
-        self._undone = []
+    def _give_up(self) -> None:
+        """A call was interrupted: close every connection, and tell the engine. If that is interrupted too, the next
+        call does it again."""
         for endpoint in list(self._links):
             self._drop(endpoint)
+        self._engine.interrupted()
+        self._is_amid = False

@@ -18,11 +18,13 @@ from dualwrite.client.endpoint import Endpoint
 from dualwrite.client.engine_types import NEVER, Command, EngineSettings, Operation
 from dualwrite.client.machine import Ended, Machine, require_unanchored
 from dualwrite.client.peers import Asked, Peers
+from dualwrite.client.running import Running
 from dualwrite.client.sender import OnDelivery
 from dualwrite.client.traffic import Report, Traffic
 from dualwrite.client.verbs import State, Verb, init_verb
 from dualwrite.client.versions import TRANSACTION_VERSION, TV2, Versions
 from dualwrite.errors import (
+    AnswerLostError,
     ConfigurationError,
     DualWriteError,
     InvalidTransactionStateError,
@@ -37,23 +39,6 @@ _RECORD_OVERHEAD = 70
 """Bytes of a batch of one record beside the record's key, value and headers, at least."""
 
 
-class _Running:
-    """A verb that is not done yet."""
-
-    __slots__ = ("flushed", "operation", "until", "wants_report", "wants_room")
-
-    def __init__(self) -> None:
-        self.operation = Operation()
-        self.wants_room = False
-        """True if what is waited for is room for another record."""
-        self.flushed: Callable[[float], None] | None = None
-        """What comes next when every record is acknowledged; None if that is not what is waited for."""
-        self.wants_report = False
-        """True if what is waited for is a delivery callback that is due, or that there is none to wait for."""
-        self.until = NEVER
-        """When the wait ends though nothing has come."""
-
-
 class Engine:
     """One transactional producer. Not thread-safe; see ``engine_types.py`` for how it is driven.
 
@@ -63,13 +48,19 @@ class Engine:
 
     def __init__(self, settings: EngineSettings, randrange: Callable[[int], int]) -> None:
         self._settings = settings
+        self._randrange = randrange
         self._machine = Machine()
-        self._peers = Peers(settings)
-        self._directory = Directory(settings, randrange)
-        self._traffic = Traffic(settings, self._machine, self._peers, self._directory, self._doom)
-        self._caller = Caller(settings, self._machine, self._peers, self._directory, self._call_failed)
-        self._running: _Running | None = None
+        self._running: Running | None = None
         self._stepped_at = 0.0
+        self._begin_afresh()
+
+    def _begin_afresh(self) -> None:
+        """Nobody is connected, nothing is asked, no record is here, and no broker is known but those to begin with."""
+        settings, machine = self._settings, self._machine
+        self._peers = Peers(settings)
+        self._directory = Directory(settings, self._randrange)
+        self._traffic = Traffic(settings, machine, self._peers, self._directory, self._doom)
+        self._caller = Caller(settings, machine, self._peers, self._directory, self._call_failed)
 
     # --- verbs
 
@@ -305,6 +296,20 @@ class Engine:
         if not isinstance(error, KafkaUnavailableError):
             self._doom(error, Cost.PRODUCER)
 
+    def interrupted(self) -> None:
+        """See Drivable. Only the machine is trusted, whose state in the middle of a verb is that of its failure: an
+        open transaction can be aborted, and whatever else may be half done is made anew."""
+        machine = self._machine
+        kind = AnswerLostError if machine.state is State.FAILED else PrepareFailedError
+        error = kind(f"producer of {self._settings.transactional_id}: interrupted in the middle of a call")
+        if machine.failure is None and machine.state in (State.IN_TRANSACTION, State.ABORTABLE, State.FAILED):
+            machine.doom(error, Cost.TRANSACTION)
+        self._traffic.drop(error)
+        reports = self._traffic.reports
+        self._begin_afresh()
+        self._traffic.reports = reports
+        self._fail_running(error)
+
     # --- operations
 
     def _refuse_a_second(self, called: str) -> None:
@@ -315,7 +320,7 @@ class Engine:
         self._refuse_a_second(called)
         self._machine.require(Verb.PRODUCE, called)
 
-    def _sends_all(self, running: _Running) -> bool:
+    def _sends_all(self, running: Running) -> bool:
         is_unasked = running.wants_report and self._settings.linger is None
         return running.wants_room or running.flushed is not None or is_unasked
 
@@ -323,8 +328,8 @@ class Engine:
         self._refuse_a_second(verb.value)
         return self._machine.start(verb)
 
-    def _run(self) -> _Running:
-        self._running = _Running()
+    def _run(self) -> Running:
+        self._running = Running()
         return self._running
 
     def _finish(self, result: object) -> None:
@@ -333,9 +338,10 @@ class Engine:
         self._end_operation(result)
 
     def _end_operation(self, result: object) -> None:
-        running, self._running = self._running, None
+        running = self._running
         assert running is not None
-        running.operation.succeed(result)
+        running.operation.succeed(result)  # first: whoever is interrupted here must find it
+        self._running = None
 
     def _doom(self, error: DualWriteError, cost: Cost) -> None:
         """The transaction or the producer is lost, and with it the verb under way."""
@@ -344,11 +350,12 @@ class Engine:
         if self._machine.state is State.FAILED:
             self._directory.want_nothing()
         self._caller.forget()
-        running, self._running = self._running, None
-        if running is not None and running.wants_report:
-            running.operation.succeed()  # the next verb raises it
-        elif running is not None:
-            running.operation.fail(error)
+        self._fail_running(error)
+
+    def _fail_running(self, error: DualWriteError) -> None:
+        if self._running is not None:
+            self._running.fail(error)
+            self._running = None
 
     def _call_failed(self, error: DualWriteError, cost: Cost) -> None:
         """A coordinator will not do what it was asked."""
@@ -381,7 +388,7 @@ class Engine:
         assert self._running is not None
         self._end(State.IN_TRANSACTION, True, self._running, now)
 
-    def _end(self, before: State, commits: bool, running: _Running, now: float) -> Operation:
+    def _end(self, before: State, commits: bool, running: Running, now: float) -> Operation:
         machine = self._machine
         if not commits:
             self._traffic.drop(machine.failure or PrepareFailedError("the transaction was aborted"))

@@ -199,6 +199,10 @@ class Drivable(Protocol):
             that is not trusted or a password that is wrong, ends the operation under way.
         """
 
+    def interrupted(self) -> None:
+        """An exception that is nobody's answer, as a signal's, struck inside of the engine or of its driver: whatever
+        was being done may be half done. Every connection is closed, and nothing of them will be told any more."""
+
 
 class Driver(Protocol):
     """What a blocking face needs of its driver. One thread at a time uses it, and the engine that it drives.
@@ -209,7 +213,7 @@ class Driver(Protocol):
 
     def wait(self, operation: Operation) -> Any:
         """Do what the engine says until ``operation`` is done; its outcome, or its error raised. Interrupted in the
-        middle, the operation stays unfinished."""
+        middle, it has failed."""
 
     def pump(self) -> None:
         """Do what can be done now without waiting: step, write what sockets take, take in what has arrived."""

@@ -73,8 +73,8 @@ class Link:
     ) -> None:
         self.endpoint = endpoint
         self.node = node_of(endpoint, settings)
-        self.can_be_patient = False
-        """True if :meth:`receive_patiently` may be used: the connection is open, and not encrypted."""
+        self._is_patient = False
+        """True if the socket waits when it receives: the connection is open, and not encrypted."""
         self.attempt = 0
         """Counts the sockets: a selector must be told of each."""
         self._options = settings.socket
@@ -95,6 +95,12 @@ class Link:
     def wants_write(self) -> bool:
         """True if the link can proceed when the socket takes bytes; it always can when the socket has some."""
         return self._turn or bool(self._unsent)
+
+    @property
+    def can_be_patient(self) -> bool:
+        """True if :meth:`receive_patiently` may be used. Not while the socket has not taken all of a request: nobody
+        answers what has not arrived."""
+        return self._is_patient and not self._unsent
 
     @property
     def due(self) -> float | None:
@@ -218,7 +224,7 @@ class Link:
                 self.socket.setblocking(True)
                 wait = _TIMEVAL.pack(0, int(PATIENCE * 1e6))
                 self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
-                self.can_be_patient = True
+                self._is_patient = True
         return []
 
     def _exchanging(self, now: float) -> list[Answer]:

@@ -12,7 +12,7 @@ from dualwrite.client.endpoint import Endpoint
 from dualwrite.client.engine_types import Close, Command, Open, Operation, Request, Send
 from dualwrite.client.settings import ClientSettings
 from dualwrite.client.versions import Versions
-from dualwrite.errors import DualWriteError
+from dualwrite.errors import DualWriteError, KafkaUnavailableError
 from dualwrite.wire.apis import APIS, ApiKey, Message
 
 
@@ -35,7 +35,7 @@ class AskingEngine:
         self.operation = Operation()
         self.commands: deque[Command] = deque()
         self.wakes: float | None = None
-        self.steps = 0
+        self.steps = self.interruptions = 0
         self._questions: dict[Endpoint, list[Message]] = {}
         self._open: set[Endpoint] = set()
         self._tags = 100
@@ -88,6 +88,13 @@ class AskingEngine:
         self._forget(endpoint)
         if not self.operation.is_done:
             self.operation.fail(error)
+
+    def interrupted(self) -> None:
+        self.interruptions += 1
+        for endpoint in [*self._open, *self._questions]:
+            self._forget(endpoint)
+        if not self.operation.is_done:
+            self.operation.fail(KafkaUnavailableError("interrupted"))
 
     def _forget(self, endpoint: Endpoint) -> None:
         self._open.discard(endpoint)

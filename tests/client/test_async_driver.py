@@ -5,6 +5,7 @@ import gc
 import select
 import threading
 import time
+import warnings
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -20,7 +21,7 @@ from dualwrite.errors import InvalidTransactionStateError, KafkaUnavailableError
 from dualwrite.wire.apis import ApiKey
 from tests.client.driving import AskingEngine, end_txn, settings
 from tests.client.test_drivers import deaf, echo
-from tests.unit.client_broker import SILENCE, scripted
+from tests.unit.client_broker import HANG_UP, SILENCE, scripted
 from tests.unit.client_sasl import handshake_answer, sasl_answer
 
 PATIENCE = 20.0
@@ -291,14 +292,11 @@ def test_what_arrived_while_the_loop_was_blocked_is_taken_in_before_the_engine_i
         run(engine, test, new_loop)
 
 
-def test_an_interrupt_while_commands_are_carried_out_is_told_as_the_loss_of_their_connections(
+def test_an_interrupt_while_commands_are_carried_out_closes_every_connection_and_fails_the_operation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class InterruptedHereError(BaseException):
-        """What a signal's handler raises."""
-
     def interrupt(*_: Any) -> None:
-        raise InterruptedHereError
+        raise KeyboardInterrupt
 
     with scripted() as first, scripted() as second:
         engine = AskingEngine((first.endpoint, None), (second.endpoint, None))
@@ -306,11 +304,50 @@ def test_an_interrupt_while_commands_are_carried_out_is_told_as_the_loss_of_thei
         async def test(driver: AsyncDriver) -> None:
             with monkeypatch.context() as interrupted:
                 interrupted.setattr(asynchronous, "AsyncLink", interrupt)
-                with pytest.raises(InterruptedHereError):
+                with pytest.raises(KeyboardInterrupt):
                     driver.pump()
             with pytest.raises(KafkaUnavailableError, match="interrupted"):
                 await asyncio.wait_for(driver.wait(engine.operation), PATIENCE)
-            assert sorted(told.endpoint for told in engine.told) == sorted((first.endpoint, second.endpoint))
+            assert engine.interruptions == 1
+            assert not driver._links
             await driver.wait(engine.ask((first.endpoint, None), (second.endpoint, None)))
 
         run(engine, test)
+
+
+@pytest.mark.parametrize("where", ["answered", "lost", "read"])
+def test_an_interrupt_while_the_loop_tells_news_reaches_who_runs_it_and_fails_the_operation(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with scripted() as broker, warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # of the transport that the interrupt left to its loop
+        broker.answer(ApiKey.END_TXN, HANG_UP if where == "lost" else echo)
+        engine = AskingEngine((broker.endpoint, None))
+        loop = asyncio.new_event_loop()
+        driver = AsyncDriver(engine, settings())
+
+        async def wait() -> Any:
+            return await asyncio.wait_for(driver.wait(engine.operation), PATIENCE)
+
+        def interrupt(*_: Any) -> None:
+            raise KeyboardInterrupt
+
+        try:
+            loop.run_until_complete(wait())
+            engine.ask((broker.endpoint, end_txn(1)))
+            waiting = loop.create_task(wait())
+            target = next(iter(driver._links.values())).node if where == "read" else engine
+            with monkeypatch.context() as patch:
+                patch.setattr(target, "receive" if where == "read" else where, interrupt)
+                with pytest.raises(KeyboardInterrupt):
+                    loop.run_until_complete(waiting)
+            assert engine.interruptions
+            assert not driver._links
+            with pytest.raises(KafkaUnavailableError, match="interrupted"):
+                loop.run_until_complete(waiting)
+            broker.answer(ApiKey.END_TXN, echo)
+            engine.ask((broker.endpoint, end_txn(2)))
+            assert loop.run_until_complete(wait())[-1].producer_id == 2
+            loop.run_until_complete(driver.close())
+        finally:
+            loop.close()

@@ -40,6 +40,7 @@ PURE = (
     "client.machine",
     "client.peers",
     "client.reports",
+    "client.running",
     "client.sender",
     "client.traffic",
     "client.partitioners",
