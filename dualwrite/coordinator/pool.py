@@ -79,6 +79,7 @@ class Pool:
                 slot.hurry()
         try:
             while True:
+                self._drop_fenced()  # the background may have found since that a lease is lost
                 idle = self._await_turn(turn, next_look, deadline)
                 if idle is not None:
                     return idle
