@@ -313,6 +313,17 @@ def test_an_idle_slot_that_is_found_lost_is_dropped_at_once(world: World) -> Non
     assert pool._snapshot() == []
 
 
+def test_a_slot_that_was_found_lost_after_its_use_is_dropped_before_the_next(world: World) -> None:
+    pool, heir = world.pool(size=1, timeout=0), world.pool("heir", size=1)
+    slot = pool.acquire()
+    pool.release(slot)
+    world.leases.now = 31
+    used(heir, world)
+    slot.fence(FencedError("the background found out"))
+    with pytest.raises(NoFreeSlotError, match="in use are a-0 by heir"):
+        pool.acquire()
+
+
 def test_a_beat_passes_over_a_row_that_is_locked(world: World) -> None:
     pool = world.pool()
     slot = pool.acquire()
