@@ -727,6 +727,7 @@ def test_a_take_over_in_the_middle_of_a_unit_leaves_both_sides_equal(
     write_unit(earlier, "one")
     assert in_both(sqlite_engine, kafka, "one")
     assert (outcomes == [{"orders-0": Outcome.COMMITTED}]) is (step == "COMMIT_KAFKA")
+    assert recovered(earlier)  # which asks for the lock that the impatient one does not wait for
     write_unit(successor, "two")
     with pytest.raises((FencedError, NoFreeSlotError)):
         write_unit(earlier, "zombie")
