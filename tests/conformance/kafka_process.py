@@ -84,8 +84,9 @@ class KafkaProcess:
 
 
 def new_cluster_id() -> str:
-    """A cluster id that nobody has."""
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    """A cluster id that nobody has, and that never begins with "-": kafka-storage takes that for an option."""
+    first, *others = uuid.uuid4().bytes
+    return base64.urlsafe_b64encode(bytes([first & 0x7F, *others])).decode().rstrip("=")
 
 
 def free_ports(number: int) -> list[int]:

@@ -10,7 +10,7 @@ from tests.broker.calls import batch, produce
 from tests.broker.raw import RawClient
 from tests.conformance.apache_kafka import ApacheKafka
 from tests.conformance.kafka_cluster import KafkaCluster
-from tests.conformance.kafka_process import free_ports
+from tests.conformance.kafka_process import free_ports, new_cluster_id
 
 
 @pytest.mark.slow
@@ -59,3 +59,9 @@ def test_the_ports_of_nodes_are_none_that_outgoing_connections_get() -> None:
     ports = free_ports(8)
     assert len(set(ports)) == len(ports)
     assert max(ports) < lowest
+
+
+def test_no_cluster_id_looks_like_an_option() -> None:
+    ids = {new_cluster_id() for _ in range(2000)}
+    assert len(ids) == 2000
+    assert not [each for each in ids if each.startswith("-")]
