@@ -8,6 +8,7 @@ answer would be safe: taking a slot over fences its owner, if it is alive, befor
 import os
 import secrets
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 _LONGEST_HOST = 100
@@ -33,11 +34,10 @@ def is_gone(owner: str) -> bool:
         return False
     pid = int(words[0].rpartition(":")[2])
     try:
-        os.kill(pid, 0)
+        with suppress(PermissionError):  # somebody else's, perhaps one that got the number later: its start time tells
+            os.kill(pid, 0)
     except ProcessLookupError:
         return True
-    except PermissionError:
-        pass  # it is somebody else's, perhaps one that got the number later: its start time tells
     started = _start_time(pid)
     return started is not None and started != words[2]
 

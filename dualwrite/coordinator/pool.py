@@ -73,7 +73,6 @@ class Pool:
         turn = object()
         deadline = time.monotonic() + self._settings.acquire_timeout
         next_look = 0.0
-        self._drop_fenced()  # what the background has found lost since
         with self._changed:
             self._queue.append(turn)
             for slot in self._slots.values():

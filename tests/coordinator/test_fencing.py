@@ -21,18 +21,23 @@ def copy_of_init(kafka: FakeKafka) -> None:
     kafka.init_producer_id(keep_prepared_txn=True)
 
 
+def late_copy_at(step: str, kafka: FakeKafka) -> Callable[[str], None]:
+    """An ``on_step`` that lets such a copy arrive right before the first ``step``."""
+    seen: list[str] = []
+
+    def observe(name: str) -> None:
+        seen.append(name)
+        if name == step and seen.count(step) == 1:
+            copy_of_init(kafka)
+
+    return observe
+
+
 @pytest.mark.parametrize("step", ["COMMIT_DATABASE", "COMMIT_KAFKA"])
 def test_a_unit_whose_producer_kafka_calls_fenced_after_its_commit_is_finished_in_the_background(
     make_dual_write: Make, sqlite_engine: Engine, kafka: FakeKafka, step: str
 ) -> None:
-    armed = [True]
-
-    def observe(name: str) -> None:
-        if name == step and armed.pop():
-            armed.append(False)
-            copy_of_init(kafka)
-
-    dual_write = make_dual_write(on_step=observe)
+    dual_write = make_dual_write(on_step=late_copy_at(step, kafka))
     write_unit(dual_write, "one")
     assert recovered(dual_write)
     assert in_both(sqlite_engine, kafka, "one")
@@ -46,14 +51,7 @@ def test_a_unit_whose_producer_kafka_calls_fenced_after_its_commit_is_finished_i
 def test_a_unit_whose_producer_kafka_calls_fenced_before_its_commit_costs_no_other(
     make_dual_write: Make, sqlite_engine: Engine, kafka: FakeKafka, step: str
 ) -> None:
-    armed = [True]
-
-    def observe(name: str) -> None:
-        if name == step and armed.pop():
-            armed.append(False)
-            copy_of_init(kafka)
-
-    dual_write = make_dual_write(on_step=observe)
+    dual_write = make_dual_write(on_step=late_copy_at(step, kafka))
     with pytest.raises(FencedError) as raised:
         write_unit(dual_write, "one")
     assert raised.value.retriable
