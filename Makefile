@@ -1,6 +1,7 @@
 # dualwrite: `make demo`, `make test` and `make check` do all of their set-up themselves, once, in .venv.
 PYTHON ?= python3
 ROWS ?= 20000
+FLIGHTS ?= 336776
 PYTEST ?=
 WORKERS ?= 2
 PARALLEL := -n $(WORKERS) --dist loadfile
@@ -10,33 +11,41 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -q install
 LOCK := uv pip compile -q --universal --python-version 3.10 --generate-hashes --no-emit-index-url --no-header
 
-.PHONY: help demo test check slow format lock clean
+.PHONY: help demo spark-demo test check slow docs format lock clean
 
 help:
-	@echo "make demo    load real flights into SQLite and a topic through kill -9, then compare (ROWS=$(ROWS))"
-	@echo "make test    all tests but the slow ones"
-	@echo "make slow    the slow tests"
-	@echo "make check   ruff, mypy, the layering test and the fast tests"
-	@echo "make format  let ruff rewrite what it can"
-	@echo "make lock    pin the newest dependencies again (needs uv)"
-	@echo "make clean   remove .venv and every cache"
+	@echo "make demo       load real flights into SQLite and a topic through kill -9, then compare (ROWS=$(ROWS))"
+	@echo "make spark-demo the same by Spark, in a stream to PostgreSQL and a topic, all of it killed (FLIGHTS=$(FLIGHTS))"
+	@echo "make test       all tests but the slow ones"
+	@echo "make slow       the slow tests"
+	@echo "make check      ruff, mypy, the layering test and the fast tests"
+	@echo "make docs       the documentation's site, in site/"
+	@echo "make format     let ruff rewrite what it can"
+	@echo "make lock       pin the newest dependencies again (needs uv)"
+	@echo "make clean      remove .venv and every cache"
 	@echo "PYTHON=python3.12 chooses the interpreter, PYTEST='-k name' adds options to the tests,"
-	@echo "WORKERS=4 runs more of the fast ones at once."
+	@echo "WORKERS=4 runs more of them at once."
 
 demo: $(READY)
 	$(BIN)/dualwrite demo --rows $(ROWS)
+
+spark-demo: $(READY)
+	$(BIN)/python -m tests.spark.flights.demo --rows $(FLIGHTS)
 
 test: $(READY)
 	$(BIN)/python -m pytest -m "not slow" $(PARALLEL) $(PYTEST)
 
 slow: $(READY)
-	$(BIN)/python -m pytest -m slow $(PYTEST)
+	$(BIN)/python -m pytest -m slow $(PARALLEL) $(PYTEST)
 
 check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/unit -m "not slow" $(PARALLEL) $(PYTEST)
+
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
@@ -47,7 +56,7 @@ lock:
 	$(LOCK) --extra dev pyproject.toml -o requirements/dev.txt
 
 clean:
-	rm -rf $(VENV) .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # Stamped, so that it runs again only when what it installs has changed.
 $(READY): requirements/build.txt requirements/dev.txt pyproject.toml dualwrite/version.py

@@ -3,25 +3,17 @@ what measures it. All go through librdkafka, but for transactions, which the nat
 
     python -m benchmarks.clients WORKLOAD '{"bootstrap": "HOST:PORT", "topic": "t", ...}'
 
-A process says ``ready`` once it is connected and warm, waits for a line, does its work, and prints one line of JSON.
-:func:`run` starts as many as wanted, lets them go at the same moment, and gathers what they say.
+See processes.py.
 """
 
-import json
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, Producer, TopicPartition
 
+from benchmarks.processes import Result, Work, serve
 from dualwrite.client import TwoPhaseProducer
-
-Result = dict[str, Any]
-Work = Callable[[], Result]
-"""A workload that is connected and warm, and starts when it is called."""
 
 LIBRDKAFKA, NATIVE = "librdkafka", "native"
 """The producers that transactions are made with."""
@@ -230,60 +222,5 @@ WORKLOADS: Mapping[str, Callable[..., Work]] = {
 }
 
 
-def run(workload: str, settings: Sequence[Mapping[str, object]], on_go: Callable[[], None]) -> list[Result]:
-    """The results of one process for each of ``settings``, with ``began`` and ``ended`` on the monotonic clock and the
-    processor time ``cpu`` that each took, in seconds.
-
-    :param on_go: called when all are ready, before they are let go.
-    :raises RuntimeError: if one fails; it has said why on stderr.
-    """
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.clients", workload, json.dumps(each)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for each in settings
-    ]
-    try:
-        for process in processes:
-            if _line(process) != "ready\n":
-                raise RuntimeError(f"a client of {workload} did not get ready")
-        on_go()
-        for process in processes:
-            assert process.stdin is not None
-            process.stdin.write("go\n")
-            process.stdin.flush()
-        return [_result(workload, process) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
-
-
-def _line(process: "subprocess.Popen[str]") -> str:
-    assert process.stdout is not None
-    return process.stdout.readline()
-
-
-def _result(workload: str, process: "subprocess.Popen[str]") -> Result:
-    line = _line(process)
-    if not line:
-        raise RuntimeError(f"a client of {workload} failed")
-    result: Result = json.loads(line)
-    return result
-
-
-def main() -> None:
-    """One client process."""
-    work = WORKLOADS[sys.argv[1]](**json.loads(sys.argv[2]))
-    print("ready", flush=True)
-    sys.stdin.readline()
-    began, cpu_before = time.monotonic(), time.process_time()
-    result = work()
-    print(json.dumps({**result, "began": began, "ended": time.monotonic(), "cpu": time.process_time() - cpu_before}))
-
-
 if __name__ == "__main__":
-    main()
+    serve(WORKLOADS)

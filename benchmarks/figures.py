@@ -7,8 +7,9 @@ from itertools import count
 
 from confluent_kafka import Producer
 
-from benchmarks.clients import Result, produce_one, run
+from benchmarks.clients import produce_one
 from benchmarks.contenders import Contender, create_topic, processor_seconds, resident_mib
+from benchmarks.processes import Result, run
 
 MEGABYTE = 1_000_000
 MEBIBYTE = 1024 * 1024
@@ -172,6 +173,7 @@ def run_clients(
     """The clients' results, and a function that gives their load and the broker's as lines."""
     before: list[float] = []
     results = run(
+        "benchmarks.clients",
         workload,
         [{"bootstrap": contender.bootstrap, **each} for each in settings],
         on_go=lambda: before.append(processor_seconds(contender)),
@@ -199,8 +201,13 @@ def _megabytes_per_second(results: list[Result]) -> float:
 
 def percentiles(name: str, ordered: list[float]) -> Sample:
     """Two lines of ``name``."""
+    return {f"{name}, {line}": value for line, value in percentiles_of(ordered).items()}
+
+
+def percentiles_of(ordered: list[float]) -> Sample:
+    """Two lines without a name."""
 
     def at(share: float) -> float:
         return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
-    return {f"{name}, p50": at(0.5), f"{name}, p99": at(0.99)}
+    return {"p50": at(0.5), "p99": at(0.99)}

@@ -5,12 +5,22 @@ import platform
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import confluent_kafka
 
 from benchmarks.contenders import KAFKA, OURS
 from benchmarks.figures import LOADS, Sample, unit_of
+
+
+class Table(Protocol):
+    """Something measured that is shown as one table."""
+
+    def markdown(self) -> Iterator[str]:
+        """Its lines."""
+
+    def as_json(self) -> dict[str, object]:
+        """All that is known of it."""
 
 
 class Pair(NamedTuple):
@@ -51,59 +61,54 @@ class Comparison:
         """Everything that a sample has."""
         return list(self.samples[self.pair.ours][0])
 
+    def markdown(self) -> Iterator[str]:
+        """A table: medians, with the lowest and the highest round."""
+        yield f"### {self.figure}, durability={self.durability}"
+        yield ""
+        pair = self.pair
+        yield f"| | {pair.title} | {pair.their_title} | {pair.ratio} | | processors busy: broker + clients |"
+        yield "|---|--:|--:|--:|---|---|"
+        for line in self.lines:
+            if unit_of(line).is_load:
+                continue
+            cells = [cell(self.values(name, line)) for name in pair[:2]]
+            ratio = self.ratio(line)
+            verdict = "" if ratio is None else "ahead" if is_ahead(line, ratio) else "behind"
+            shown = "" if ratio is None else f"{ratio:.2f}"
+            name = f"{line} ({unit_of(line).name})" if not line.endswith(f", {unit_of(line).name}") else line
+            yield f"| {name} | {cells[0]} | {cells[1]} | {shown} | {verdict} | {self._loads(line)} |"
+        yield ""
+
+    def as_json(self) -> dict[str, object]:
+        """Every sample, and the ratios."""
+        return {
+            "figure": self.figure,
+            "durability": self.durability,
+            "samples": self.samples,
+            "ratios": {line: self.ratio(line) for line in self.lines},
+        }
+
+    def _loads(self, line: str) -> str:
+        """How many processors were busy, with ours; with Kafka. Once for each measurement, beside its first line."""
+        measured = line.rpartition(", ")[0]
+        loads = [f"{measured}, {who}" for who in LOADS]
+        first = next((each for each in self.lines if each.startswith(f"{measured}, ")), None)
+        if loads[0] not in self.lines or line != first:
+            return ""
+        return "; ".join(
+            " + ".join(f"{statistics.median(self.values(contender, each)):.2f}" for each in loads)
+            for contender in self.samples
+        )
+
 
 def is_ahead(line: str, ratio: float) -> bool:
     """True if a ratio of ours to theirs says that ours is better."""
     return ratio > 1 if unit_of(line).more_is_better else ratio < 1
 
 
-def markdown(comparison: Comparison) -> Iterator[str]:
-    """A table of one comparison: medians, with the lowest and the highest round."""
-    yield f"### {comparison.figure}, durability={comparison.durability}"
-    yield ""
-    pair = comparison.pair
-    yield f"| | {pair.title} | {pair.their_title} | {pair.ratio} | | processors busy: broker + clients |"
-    yield "|---|--:|--:|--:|---|---|"
-    for line in comparison.lines:
-        if unit_of(line).is_load:
-            continue
-        cells = [_cell(comparison.values(name, line)) for name in pair[:2]]
-        ratio = comparison.ratio(line)
-        verdict = "" if ratio is None else "ahead" if is_ahead(line, ratio) else "behind"
-        shown = "" if ratio is None else f"{ratio:.2f}"
-        name = f"{line} ({unit_of(line).name})" if not line.endswith(f", {unit_of(line).name}") else line
-        yield f"| {name} | {cells[0]} | {cells[1]} | {shown} | {verdict} | {_loads(comparison, line)} |"
-    yield ""
-
-
-def _loads(comparison: Comparison, line: str) -> str:
-    """How many processors were busy, with ours; with Kafka. Once for each measurement, beside its first line."""
-    lines = comparison.lines
-    measured = line.rpartition(", ")[0]
-    loads = [f"{measured}, {who}" for who in LOADS]
-    if loads[0] not in lines or line != next(each for each in lines if each.startswith(f"{measured}, ")):
-        return ""
-    return "; ".join(
-        " + ".join(f"{statistics.median(comparison.values(contender, each)):.2f}" for each in loads)
-        for contender in comparison.samples
-    )
-
-
-def as_json(comparisons: Sequence[Comparison], rounds: int) -> dict[str, object]:
+def as_json(tables: Sequence[Table], rounds: int) -> dict[str, object]:
     """Everything that was measured, and where."""
-    return {
-        "machine": machine(),
-        "rounds": rounds,
-        "figures": [
-            {
-                "figure": comparison.figure,
-                "durability": comparison.durability,
-                "samples": comparison.samples,
-                "ratios": {line: comparison.ratio(line) for line in comparison.lines},
-            }
-            for comparison in comparisons
-        ],
-    }
+    return {"machine": machine(), "rounds": rounds, "figures": [table.as_json() for table in tables]}
 
 
 def machine() -> dict[str, object]:
@@ -117,7 +122,8 @@ def machine() -> dict[str, object]:
     }
 
 
-def _cell(values: Sequence[float]) -> str:
+def cell(values: Sequence[float]) -> str:
+    """The median of ``values``, with the lowest and the highest."""
     if not values:
         return ""
     median = statistics.median(values)

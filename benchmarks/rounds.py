@@ -8,12 +8,13 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum
 from math import inf
 from pathlib import Path
 from typing import TypeVar
 
 from benchmarks.contenders import Contender, contenders, why_no_kafka
-from benchmarks.report import Comparison, as_json, machine, markdown
+from benchmarks.report import Table, as_json, machine
 
 DURABILITIES = ("os", "fsync")
 AnyT = TypeVar("AnyT")
@@ -78,14 +79,28 @@ def positive_seconds(text: str) -> float:
     return number
 
 
-def parser_of(description: str, figures: Sequence[str], warm_up: int) -> ArgumentParser:
+class WithKafka(Enum):
+    """Whether a benchmark measures Apache Kafka beside the bundled broker."""
+
+    UNLESS_REFUSED = "--no-kafka"
+    IF_ASKED = "--with-kafka"
+    NEVER = ""
+
+
+def parser_of(
+    description: str, figures: Sequence[str], warm_up: int, kafka: WithKafka = WithKafka.UNLESS_REFUSED
+) -> ArgumentParser:
     """The options that all have."""
     parser = ArgumentParser(description=description)
     parser.add_argument("--figures", nargs="+", choices=figures, default=figures)
     parser.add_argument("--durabilities", nargs="+", choices=DURABILITIES, default=list(DURABILITIES))
     parser.add_argument("--rounds", type=at_least(1), default=5)
     parser.add_argument("--warm-up", type=at_least(0), default=warm_up, help="rounds before them that are not counted")
-    parser.add_argument("--no-kafka", action="store_true", help="measure the bundled broker alone")
+    parser.set_defaults(no_kafka=kafka is not WithKafka.UNLESS_REFUSED)
+    if kafka is WithKafka.UNLESS_REFUSED:
+        parser.add_argument(kafka.value, action="store_true", help="measure the bundled broker alone")
+    elif kafka is WithKafka.IF_ASKED:
+        parser.add_argument(kafka.value, action="store_false", dest="no_kafka", help="measure Apache Kafka, too")
     parser.add_argument("--json", type=Path, help="write every sample to this file")
     parser.add_argument("--markdown", type=Path, help="write the tables to this file, too")
     parser.add_argument(
@@ -94,20 +109,20 @@ def parser_of(description: str, figures: Sequence[str], warm_up: int) -> Argumen
     return parser
 
 
-def measure(options: Namespace, compare: Callable[[Rounds], Iterator[Comparison]]) -> None:
+def measure(options: Namespace, compare: Callable[[Rounds], Iterator[Table]]) -> None:
     """Print each of what ``compare`` gives as a table when it is there, and write all of it where ``options`` say."""
-    reason = "--no-kafka" if options.no_kafka else why_no_kafka()
+    reason = "not asked for" if options.no_kafka else why_no_kafka()
     if reason is not None:
         print(f"the bundled broker alone, without Apache Kafka beside it: {reason}", file=sys.stderr)
-    comparisons: list[Comparison] = []
+    tables: list[Table] = []
     lines = [", ".join(f"{key} {value}" for key, value in machine().items()) + f"; {options.rounds} rounds", ""]
     print("\n".join(lines))
     with tempfile.TemporaryDirectory(prefix="dualwrite-benchmark-", dir=options.directory) as scratch:
         for done in compare(Rounds(options.rounds, options.warm_up, Path(scratch), reason is None)):
-            comparisons.append(done)
-            lines += (table := list(markdown(done)))
-            print("\n".join(table), flush=True)
+            tables.append(done)
+            lines += (shown := list(done.markdown()))
+            print("\n".join(shown), flush=True)
     if options.json is not None:
-        options.json.write_text(json.dumps(as_json(comparisons, options.rounds), indent=1) + "\n")
+        options.json.write_text(json.dumps(as_json(tables, options.rounds), indent=1) + "\n")
     if options.markdown is not None:
         options.markdown.write_text("\n".join(lines))

@@ -15,12 +15,18 @@ if TYPE_CHECKING:
     from dualwrite.client.machine import Ended
     from dualwrite.client.producer import TwoPhaseProducer
     from dualwrite.client.verbs import State
+    from dualwrite.coordinator.async_transaction import AsyncTransaction
+    from dualwrite.coordinator.async_unit_of_work import AsyncDualWrite
     from dualwrite.coordinator.librdkafka import LibrdkafkaProducer
     from dualwrite.coordinator.native import NativeProducer
+    from dualwrite.coordinator.observing import Observer, UnitObserver
+    from dualwrite.coordinator.outcomes import HeuristicOutcome
     from dualwrite.coordinator.transaction import Transaction
     from dualwrite.coordinator.unit_of_work import DualWrite
+    from dualwrite.coordinator.verdict import Outcome
     from dualwrite.errors import (
         AnswerLostError,
+        BatchChangedError,
         ConfigurationError,
         CorruptLogError,
         DatabaseBusyError,
@@ -34,13 +40,17 @@ if TYPE_CHECKING:
         KafkaUnavailableError,
         NoFreeSlotError,
         PrepareFailedError,
+        RebalancedError,
         TwoPhaseCommitUnavailableError,
     )
     from dualwrite.ids import PreparedTxnState
 
 __all__ = [
     "AnswerLostError",
+    "AsyncDualWrite",
+    "AsyncTransaction",
     "AsyncTwoPhaseProducer",
+    "BatchChangedError",
     "ConfigurationError",
     "CorruptLogError",
     "DatabaseBusyError",
@@ -50,6 +60,7 @@ __all__ = [
     "EmbeddedBroker",
     "Ended",
     "FencedError",
+    "HeuristicOutcome",
     "InDoubtError",
     "InputError",
     "InvalidTransactionStateError",
@@ -58,26 +69,36 @@ __all__ = [
     "LibrdkafkaProducer",
     "NativeProducer",
     "NoFreeSlotError",
+    "Observer",
+    "Outcome",
     "PrepareFailedError",
     "PreparedTxnState",
+    "RebalancedError",
     "State",
     "Transaction",
     "TwoPhaseCommitUnavailableError",
     "TwoPhaseProducer",
+    "UnitObserver",
     "__version__",
 ]
 
 _ELSEWHERE = {
+    "AsyncDualWrite": "dualwrite.coordinator.async_unit_of_work",
+    "AsyncTransaction": "dualwrite.coordinator.async_transaction",
     "DualWrite": "dualwrite.coordinator.unit_of_work",
     "EmbeddedBroker": "dualwrite.broker.embedded",
+    "HeuristicOutcome": "dualwrite.coordinator.outcomes",
     "LibrdkafkaProducer": "dualwrite.coordinator.librdkafka",
     "NativeProducer": "dualwrite.coordinator.native",
+    "Outcome": "dualwrite.coordinator.verdict",
+    "Observer": "dualwrite.coordinator.observing",
     "PreparedTxnState": "dualwrite.ids",
     "Transaction": "dualwrite.coordinator.transaction",
     "AsyncTwoPhaseProducer": "dualwrite.client.async_producer",
     "Ended": "dualwrite.client.machine",
     "State": "dualwrite.client.verbs",
     "TwoPhaseProducer": "dualwrite.client.producer",
+    "UnitObserver": "dualwrite.coordinator.observing",
 }
 
 
@@ -85,9 +106,19 @@ def __getattr__(name: str) -> Any:
     """The public name ``name``, from the module that defines it.
 
     :raises AttributeError: if there is no such public name.
+    :raises ImportError: if it needs an extra that is not installed; the message names that.
     """
     if name not in __all__:
         raise AttributeError(f"module 'dualwrite' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_ELSEWHERE.get(name, "dualwrite.errors")), name)
+    try:
+        module = importlib.import_module(_ELSEWHERE.get(name, "dualwrite.errors"))
+    except ImportError as error:
+        from dualwrite.extras import advice, missing_library
+
+        library = missing_library(error)
+        if library is None:
+            raise
+        raise ImportError(f"{name}: {advice(library)}") from error
+    value = getattr(module, name)
     globals()[name] = value
     return value

@@ -44,7 +44,8 @@ class KafkaRefusedError(DualWriteError):
 
 class TwoPhaseCommitUnavailableError(DualWriteError):
     """The cluster cannot keep a prepared transaction, or does not let this client. Use a broker with KIP-939, or enable
-    ``transaction.two.phase.commit.enable`` there, or grant the TWO_PHASE_COMMIT operation on the transactional id."""
+    ``transaction.two.phase.commit.enable`` there, or grant the TWO_PHASE_COMMIT operation on the transactional id; or
+    say ``two_phase="resume"``, and know what that gives up (docs/apache-kafka.md)."""
 
 
 class PrepareFailedError(DualWriteError):
@@ -63,6 +64,12 @@ class FencedError(DualWriteError):
     retriable = True
 
 
+class RebalancedError(DualWriteError):
+    """The consumer's partitions, or their offsets, have gone on in another member of its group: the records of this
+    unit of work are that one's. Nothing is left on either side. Do not run the unit again with the records in hand:
+    drop them, call ``seek_to_stored`` or ``seek_to_committed`` with the consumer, and poll."""
+
+
 class NoFreeSlotError(DualWriteError):
     """Every slot of the application was in use for as long as a unit of work may wait. Nothing was begun: run it again,
     or raise ``pool_size`` or ``acquire_timeout``. The message says who holds the slots."""
@@ -76,7 +83,7 @@ class InDoubtError(DualWriteError):
 
 
 class DatabaseNotReadyError(DualWriteError):
-    """The state table is missing or of another version. Run ``dualwrite db upgrade --db URL``."""
+    """A table of the library's is missing, or older than this release needs. Run ``dualwrite db upgrade --db URL``."""
 
 
 class DatabaseBusyError(DualWriteError):
@@ -88,6 +95,13 @@ class DatabaseBusyError(DualWriteError):
 
 class InputError(DualWriteError):
     """The input that a command was given is missing or malformed. Correct what the message names and run it again."""
+
+
+class BatchChangedError(DualWriteError):
+    """A batch of a Spark job was run again with other rows, or in other partitions, after some of it was written: some
+    rows would be written twice, or never. Nothing was written by this run. Run it again over the same input with the
+    same settings (a query that orders or samples anew gives other rows; ``df.checkpoint()`` fixes them), or finish what
+    is missing by hand and go on with the next batch, or under another name of the job."""
 
 
 class CorruptLogError(DualWriteError):

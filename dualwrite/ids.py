@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import NamedTuple
 
 from dualwrite.errors import ConfigurationError
@@ -113,6 +114,27 @@ class OngoingTransaction:
     start_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
+class Ending(Enum):
+    """How a transaction ended, by the log in which its first record was acknowledged."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    LOST = "its records are not where they were acknowledged: the log ends before, or somebody else's are there"
+    OPEN = "it has no end, as far as the log goes"
+    UNKNOWN = "the log does not tell: too old, compacted, deleted, not to be read by this client"
+
+
+class EndedTransaction(NamedTuple):
+    """What a log says of a transaction that was prepared.
+
+    :param was_overtaken: True if the same producer id has committed another transaction after it, as far as the log
+        was read.
+    """
+
+    ending: Ending
+    was_overtaken: bool = False
+
+
 @dataclass(frozen=True, slots=True, init=False)
 class PreparedTxnState:
     """KIP-939's PreparedTxnState: which transaction was prepared, as one string of at most 255 characters.
@@ -121,14 +143,22 @@ class PreparedTxnState:
     empty state, ``PreparedTxnState()``, is the empty string and identifies nothing.
 
     :param producer: the string that ``str()`` gave, as in KIP-939; or the identity, with the anchor if there is one.
+    :param first_record: where a record of the transaction is: the anchor, if there is one. It says where to look for
+        how the transaction ended; it is no part of the identity, nor of the string.
     :raises ConfigurationError: if the string is no such string.
     :raises TypeError: if it is neither. None is neither, so that a value that is missing never means "abort".
     """
 
     producer: ProducerIdentity
     anchor: Anchor | None
+    first_record: Anchor | None = field(compare=False)
 
-    def __init__(self, producer: ProducerIdentity | str = NO_PRODUCER, anchor: Anchor | None = None) -> None:
+    def __init__(
+        self,
+        producer: ProducerIdentity | str = NO_PRODUCER,
+        anchor: Anchor | None = None,
+        first_record: Anchor | None = None,
+    ) -> None:
         if type(producer) is not ProducerIdentity:
             if anchor is not None or not isinstance(producer, str):
                 raise TypeError(
@@ -138,6 +168,7 @@ class PreparedTxnState:
             producer, anchor = _parsed(producer)
         object.__setattr__(self, "producer", producer)
         object.__setattr__(self, "anchor", anchor)
+        object.__setattr__(self, "first_record", anchor or first_record)
 
     def __bool__(self) -> bool:
         return bool(self.producer)

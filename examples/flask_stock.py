@@ -1,14 +1,16 @@
 """A stock service with Flask under gunicorn: each reservation is in the table and in the topic, or in neither.
 
     dualwrite db upgrade --db sqlite:///stock.db
+    DATABASE_URL=sqlite:///stock.db python flask_stock.py tea 10
     DATABASE_URL=sqlite:///stock.db KAFKA=127.0.0.1:9092 gunicorn --workers 4 --threads 4 'flask_stock:create_app()'
 
-The workers are processes of one application and share its slots: each leases what its threads need. When one dies,
-gunicorn starts another.
+The second line makes the tables and puts tea into stock. The workers are processes of one application and share its
+slots: each leases what its threads need. When one dies, gunicorn starts another.
 """
 
 import atexit
 import os
+import sys
 from uuid import uuid4
 
 from flask import Flask, jsonify, request
@@ -63,3 +65,18 @@ def create_app() -> Flask:
         return (jsonify(left=left), 200) if left is not None else (jsonify(error=f"no article {article}"), 404)
 
     return app
+
+
+def deliver(article: str, count: int) -> None:
+    """Make the tables, and put ``count`` of a new article into stock."""
+    engine = create_engine(os.environ["DATABASE_URL"])
+    metadata.create_all(engine)
+    with engine.begin() as connection:
+        connection.execute(insert(stock).values(article=article, left=count))
+    engine.dispose()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(f"usage: {sys.argv[0]} ARTICLE COUNT")
+    deliver(sys.argv[1], int(sys.argv[2]))

@@ -1,38 +1,25 @@
 """A worker that reads orders from a topic and writes an invoice for each: a row in a table and a record in a topic.
 
     dualwrite db upgrade --db sqlite:///invoices.db
-    DATABASE_URL=sqlite:///invoices.db KAFKA=127.0.0.1:9092 python invoice_worker.py worker-1
+    DATABASE_URL=sqlite:///invoices.db KAFKA=127.0.0.1:9092 python invoice_worker.py
 
-Each order is invoiced once, through any crash and any rebalance: how far the input has been read is a row of the same
-unit of work, so it moves on together with the invoices or not at all. The consumer group is there to share partitions.
+An order is JSON with ``number``, ``quantity`` and ``unit_cents``. Each is invoiced once, through any crash and any
+rebalance: how far the input has been read is in the database, in the unit of work of the invoices, so it moves on
+together with them or not at all. The consumer group is there to share partitions.
+payment_worker.py keeps its offsets in Kafka instead.
 """
 
 import json
 import logging
 import os
 import signal
-import sys
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
 
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Engine,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    create_engine,
-    insert,
-    select,
-    update,
-)
-from sqlalchemy.exc import IntegrityError
+from confluent_kafka import Consumer, KafkaException, Message
+from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_engine, insert
 
-from dualwrite import DualWrite, DualWriteError
+from dualwrite import DualWrite, DualWriteError, RebalancedError
 
 INPUT, OUTPUT = "orders", "invoices"
 
@@ -43,43 +30,31 @@ invoices = Table(
     Column("order_number", String(40), primary_key=True),
     Column("cents", Integer, nullable=False),
 )
-positions = Table(
-    "invoice_worker_positions",
-    metadata,
-    Column("topic", String(249), primary_key=True),
-    Column("partition", Integer, primary_key=True, autoincrement=False),
-    Column("next_offset", BigInteger, nullable=False),
-)
 
 
 class Worker:
-    """Reads, and writes both sides, until :meth:`stop`.
+    """Reads, and writes both sides, until :meth:`stop`."""
 
-    :param name: one for each worker; the same after a restart, which then gets its partitions back at once.
-    """
-
-    def __init__(self, engine: Engine, kafka: dict[str, str], name: str) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, kafka: dict[str, str]) -> None:
         self._dual_write = DualWrite(engine, kafka, application="invoices")
-        group = {"group.id": "invoices", "group.instance.id": name, "enable.auto.commit": "false"}
-        reading = {"isolation.level": "read_committed", "auto.offset.reset": "earliest"}
-        self._consumer = Consumer({**kafka, **group, **reading})
+        reading = {"isolation.level": "read_committed", "enable.auto.commit": "false", "session.timeout.ms": "6000"}
+        self._consumer = Consumer({**kafka, "group.id": "invoices", **reading})
         self._stopping = threading.Event()
 
     def run(self) -> None:
-        """Work until :meth:`stop`; a batch that failed and left nothing is tried again."""
+        """Work until :meth:`stop`; the records of a batch that failed are read again."""
         self._dual_write.recover()
-        self._consumer.subscribe([INPUT], on_assign=self._go_on)
+        self._consumer.subscribe([INPUT], on_assign=self._dual_write.seek_to_stored)
         while not self._stopping.is_set():
             batch = [message for message in self._consumer.consume(num_messages=100, timeout=0.5) if _is_sound(message)]
-            while batch and not self._stopping.is_set():
+            if batch:
                 try:
                     self.invoice(batch)
-                    break
                 except DualWriteError as error:
-                    if not error.retriable:
+                    if not error.retriable and not isinstance(error, RebalancedError):
                         raise
                     logging.warning("nothing was written, once more: %s", error)
+                    self._dual_write.seek_to_stored(self._consumer)
         self._consumer.close()
         self._dual_write.close()
 
@@ -90,26 +65,12 @@ class Worker:
     def invoice(self, batch: Sequence[Message]) -> None:
         """One unit of work: the invoices of ``batch``, and how far the input has been read."""
         with self._dual_write.transaction() as tx:
+            tx.store_offsets(self._consumer)
             for message in batch:
-                # A partition may come here, or go away, while another worker has some of its records in hand: the
-                # row's lock makes the two take turns, and the second finds nothing to do.
-                here = (positions.c.topic == message.topic(), positions.c.partition == message.partition())
-                unread = update(positions).where(*here, positions.c.next_offset <= message.offset())
-                if tx.execute(unread.values(next_offset=message.offset() + 1)).rowcount:
-                    order = json.loads(message.value())
-                    invoice = {"order_number": order["number"], "cents": order["quantity"] * order["unit_cents"]}
-                    tx.execute(insert(invoices).values(invoice))
-                    tx.produce(OUTPUT, key=order["number"], value=json.dumps(invoice))
-
-    def _go_on(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        """Start each partition that was assigned where its last unit of work ended."""
-        for partition in partitions:
-            row = {"topic": partition.topic, "partition": partition.partition}
-            with suppress(IntegrityError), self._engine.begin() as connection:  # it is there, but for the first time
-                connection.execute(insert(positions).values(**row, next_offset=0))
-            with self._engine.connect() as connection:
-                partition.offset = connection.scalar(select(positions.c.next_offset).filter_by(**row))
-        consumer.assign(partitions)
+                order = json.loads(message.value())
+                invoice = {"order_number": order["number"], "cents": order["quantity"] * order["unit_cents"]}
+                tx.execute(insert(invoices).values(invoice))
+                tx.produce(OUTPUT, key=order["number"], value=json.dumps(invoice))
 
 
 def _is_sound(message: Message) -> bool:
@@ -126,7 +87,7 @@ def main() -> None:
     """Work until SIGTERM."""
     engine = create_engine(os.environ["DATABASE_URL"])
     metadata.create_all(engine)
-    worker = Worker(engine, {"bootstrap.servers": os.environ["KAFKA"]}, sys.argv[1])
+    worker = Worker(engine, {"bootstrap.servers": os.environ["KAFKA"]})
     signal.signal(signal.SIGTERM, lambda _signal, _frame: worker.stop())
     worker.run()
 

@@ -11,7 +11,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine, func, insert, select
 
 from dualwrite import DualWrite, EmbeddedBroker
-from dualwrite.cli.db import upgrade
+from dualwrite.schema import upgrade_engine
 
 orders = Table("orders", MetaData(), Column("id", Integer, primary_key=True), Column("item", String(80)))
 
@@ -37,10 +37,9 @@ def visible_records(bootstrap_servers: str, topic: str) -> list[tuple[bytes, byt
 def main(directory: Path) -> None:
     """Place two orders, one of which fails, and show both sides."""
     directory.mkdir(parents=True, exist_ok=True)
-    url = f"sqlite:///{directory / 'orders.db'}"
-    engine = create_engine(url)
+    engine = create_engine(f"sqlite:///{directory / 'orders.db'}")
     orders.create(engine, checkfirst=True)
-    upgrade(url)
+    upgrade_engine(engine)
 
     with (
         EmbeddedBroker(directory / "broker") as broker,

@@ -18,7 +18,7 @@ from pathlib import Path
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, Text, create_engine, delete, insert, select
 
 from dualwrite import DualWrite, EmbeddedBroker, Transaction
-from dualwrite.cli.db import upgrade
+from dualwrite.schema import upgrade_engine
 
 TOPIC = "orders"
 
@@ -84,7 +84,7 @@ def main(directory: Path) -> None:
     metadata.create_all(engine)
     place_order_by_outbox(engine, "ada", "tea")
     place_order_by_outbox(engine, "bob", "coffee")
-    upgrade(str(engine.url))
+    upgrade_engine(engine)
     with (
         EmbeddedBroker(directory / "broker") as broker,
         DualWrite(engine, {"bootstrap.servers": broker.bootstrap_servers}, application="shop") as dw,

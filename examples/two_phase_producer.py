@@ -75,4 +75,6 @@ def main(bootstrap_servers: str, path: Path, items: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit(f"usage: {sys.argv[0]} HOST:PORT FILE ITEM…")
     main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])

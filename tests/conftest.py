@@ -43,14 +43,8 @@ def postgresql_server() -> Iterator[str]:
 @pytest.fixture
 def postgresql_url(postgresql_server: str) -> Iterator[str]:
     """The URL of an empty database of this test's own."""
-    name = f"test_{uuid.uuid4().hex}"
-    server = create_engine(postgresql_server, isolation_level="AUTOCOMMIT")
-    with server.connect() as connection:
-        connection.exec_driver_sql(f"CREATE DATABASE {name}")
-    yield make_url(postgresql_server).set(database=name).render_as_string(hide_password=False)
-    with server.connect() as connection:
-        connection.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")
-    server.dispose()
+    with empty_database(postgresql_server, "DROP DATABASE {} WITH (FORCE)") as url:
+        yield url
 
 
 @pytest.fixture(scope="session")
@@ -95,13 +89,20 @@ def own_mariadb() -> Iterator[MariaDB]:
 @pytest.fixture
 def mariadb_url(mariadb_server: str) -> Iterator[str]:
     """The URL of an empty database of this test's own."""
+    with empty_database(mariadb_server, "DROP DATABASE {}") as url:
+        yield url
+
+
+@contextmanager
+def empty_database(server_url: str, drop: str) -> Iterator[str]:
+    """The URL of a new database on a server, which is gone when the block ends."""
     name = f"test_{uuid.uuid4().hex}"
-    server = create_engine(mariadb_server, isolation_level="AUTOCOMMIT")
+    server = create_engine(server_url, isolation_level="AUTOCOMMIT")
     with server.connect() as connection:
         connection.exec_driver_sql(f"CREATE DATABASE {name}")
-    yield make_url(mariadb_server).set(database=name).render_as_string(hide_password=False)
+    yield make_url(server_url).set(database=name).render_as_string(hide_password=False)
     with server.connect() as connection:
-        connection.exec_driver_sql(f"DROP DATABASE {name}")
+        connection.exec_driver_sql(drop.format(name))
     server.dispose()
 
 

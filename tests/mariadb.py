@@ -28,6 +28,8 @@ class MariaDB:
         if self._user is not None:
             account = pwd.getpwnam(self._user)
             os.chown(self._home, account.pw_uid, account.pw_gid)
+        # A server that starts deletes the temporary tables in its directory for them, those of others too.
+        self._environment = {**os.environ, "TMPDIR": str(self._home)}
         data = f"--datadir={self._home / 'data'}"
         self._command = [
             str(program),
@@ -48,6 +50,7 @@ class MariaDB:
             [install, "--no-defaults", data, "--auth-root-authentication-method=normal", "--skip-test-db"],
             user=self._user,
             cwd=self._home,
+            env=self._environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -62,7 +65,12 @@ class MariaDB:
     def start(self) -> None:
         """Start the server, and return when it answers."""
         self._process = subprocess.Popen(
-            self._command, user=self._user, cwd=self._home, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            self._command,
+            user=self._user,
+            cwd=self._home,
+            env=self._environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         patience = time.monotonic() + START_SECONDS
         while not answers(self._home / "socket"):

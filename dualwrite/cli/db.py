@@ -1,45 +1,61 @@
-"""``dualwrite db``: make and inspect the tables that this library keeps in the user's database.
+"""``dualwrite db``: make, show and take back the tables that this library keeps in the user's database.
 
-Plain functions, for the command line and for programs that upgrade at their own start.
+Plain functions over ``dualwrite.schema``, for a database that is named by its URL.
 """
 
 import argparse
-from pathlib import Path
+from collections.abc import Callable
 
-from alembic import command
-from alembic.config import Config
-from alembic.migration import MigrationContext
-from sqlalchemy import Connection, Engine
-
+from dualwrite import schema
 from dualwrite.cli.database import database
-from dualwrite.coordinator.database import begin_writing
-from dualwrite.coordinator.databases.supported import database_of
-from dualwrite.coordinator.tables import VERSION_TABLE
+from dualwrite.schema import upgrade_engine
+
+__all__ = ["configure", "current", "downgrade", "run", "upgrade", "upgrade_engine"]
+
+_NO_TABLES = "no tables yet; run: dualwrite db upgrade"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    for action, purpose in ((upgrade, "make the tables, or bring them up to date"), (current, "show their version")):
-        subparser = actions.add_parser(action.__name__, help=purpose)
-        subparser.add_argument("--db", required=True, metavar="URL", help="SQLAlchemy URL of the database")
-        subparser.set_defaults(action=action)
+
+    def action(name: str, purpose: str, act: Callable[[argparse.Namespace], str | None]) -> argparse.ArgumentParser:
+        subparser = actions.add_parser(name, help=purpose, description=f"{purpose[0].upper()}{purpose[1:]}.")
+        subparser.set_defaults(act=act)
+        if name != "sql":
+            subparser.add_argument("--db", required=True, metavar="URL", help="SQLAlchemy URL of the database")
+        return subparser
+
+    action("upgrade", "make the tables, or bring them up to date", lambda given: upgrade(given.db))
+    action("current", "show the tables' version", lambda given: current(given.db))
+    back = action(
+        "downgrade",
+        "take the tables back to an earlier version, for an earlier release",
+        lambda given: downgrade(given.db, given.revision, lose_rows=given.yes),
+    )
+    back.add_argument("revision", metavar="REVISION", help='a version that the tables had before; "base" drops them')
+    back.add_argument("--yes", action="store_true", help="drop rows, too, that are needed still")
+    sql = action(
+        "sql",
+        "print the SQL of an upgrade or a downgrade, and connect to nothing",
+        lambda given: schema.statements(given.dialect, given.revision, since=given.since).rstrip(),
+    )
+    sql.add_argument("--dialect", required=True, help="sqlite, postgresql, mysql or mariadb")
+    sql.add_argument("--since", default=schema.BASE, metavar="REVISION", help="the version of the tables now (base)")
+    sql.add_argument("revision", nargs="?", default=schema.HEAD, metavar="REVISION", help="the version wanted (head)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do what was asked, and print the version of the tables.
+    """Do what was asked, and print the version of the tables, or the SQL.
 
     :raises ConfigurationError: if the URL is malformed or the database refuses; the message is one line.
     """
-    print(arguments.action(arguments.db) or "no tables yet; run: dualwrite db upgrade")
+    print(arguments.act(arguments) or _NO_TABLES)
     return 0
 
 
-def upgrade(url: str, revision: str = "head") -> str | None:
-    """Bring the tables in the database at ``url`` up to date; return their version. Doing it again changes nothing.
-
-    One process at a time, and all in one transaction; on MariaDB and MySQL, where DDL is in none, one that died halfway
-    goes on from there when it is run again.
+def upgrade(url: str, revision: str = schema.HEAD) -> str | None:
+    """Bring the tables in the database at ``url`` up to date; return their version. See schema.upgrade_engine.
 
     :raises ConfigurationError: if the URL is malformed or the database refuses; the message is one line.
     """
@@ -47,19 +63,13 @@ def upgrade(url: str, revision: str = "head") -> str | None:
         return upgrade_engine(engine, revision)
 
 
-def upgrade_engine(engine: Engine, revision: str = "head") -> str | None:
-    """As ``upgrade``, through an engine of the caller's: for one that its URL alone does not make again.
+def downgrade(url: str, revision: str, *, lose_rows: bool = False) -> str | None:
+    """Take the tables in the database at ``url`` back to ``revision``. See schema.downgrade_engine.
 
-    :raises SQLAlchemyError: if the database refuses.
+    :raises ConfigurationError: as there, and if the URL is malformed or the database refuses; the message is one line.
     """
-    with engine.begin() as connection:
-        begin_writing(connection)
-        database_of(connection.dialect).take_turns(connection)
-        config = Config()
-        config.set_main_option("script_location", str(migrations_directory()).replace("%", "%%"))
-        config.attributes["connection"] = connection
-        command.upgrade(config, revision)
-        return _version(connection)
+    with database(url, must_exist=True) as engine:
+        return schema.downgrade_engine(engine, revision, lose_rows=lose_rows)
 
 
 def current(url: str) -> str | None:
@@ -68,16 +78,4 @@ def current(url: str) -> str | None:
     :raises ConfigurationError: if the URL is malformed or the database refuses; the message is one line.
     """
     with database(url, must_exist=True) as engine, engine.connect() as connection:
-        return _version(connection)
-
-
-def migrations_directory() -> Path:
-    """Where alembic's scripts are: inside the package when it is installed, beside it in a checkout."""
-    package = Path(__file__).resolve().parents[1]
-    installed = package / "migrations"
-    return installed if installed.is_dir() else package.parent / "migrations"
-
-
-def _version(connection: Connection) -> str | None:
-    context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
-    return context.get_current_revision()
+        return schema.current(connection)

@@ -10,16 +10,15 @@ from pathlib import Path
 from sqlalchemy import URL
 from sqlalchemy.exc import SQLAlchemyError
 
+from dualwrite.cli.cluster import add_cluster, add_two_phase, cluster_config, require_cluster
 from dualwrite.cli.database import database, database_place
 from dualwrite.cli.producer import add_producer
 from dualwrite.cli.progress import ProgressReport
-from dualwrite.client.control import ControlPlane
 from dualwrite.coordinator.unit_of_work import DualWrite
 from dualwrite.errors import ConfigurationError, DualWriteError, InputError
 from dualwrite.loader.job import LoadJob
 from dualwrite.loader.load import load
 
-_REACH_SECONDS = 5.0
 _LONGEST_FIELD = 1 << 20
 """Longer than any record that a broker takes by default (message.max.bytes); an unclosed quote ends here."""
 
@@ -32,13 +31,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--db", required=True, metavar="URL", help="SQLAlchemy URL of the database")
     parser.add_argument("--table", required=True, help="an existing table; schema.table if need be")
     parser.add_argument("--topic", required=True, help="the topic of the records: each row as JSON")
-    parser.add_argument("--bootstrap", required=True, metavar="HOST:PORT", help="bootstrap servers of the cluster")
     parser.add_argument("--batch-size", type=int, default=500, metavar="N", help="rows in a unit of work (500)")
     parser.add_argument("--key", metavar="COLUMN", help="the column whose text is the key of the records")
     parser.add_argument(
         "--null", metavar="TEXT", help="a text that means NULL, such as NA (an empty CSV field always does)"
     )
     add_producer(parser)
+    add_two_phase(parser)
+    add_cluster(parser)
     parser.add_argument(
         "--application",
         metavar="NAME",
@@ -59,6 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         batch_size=arguments.batch_size,
         null=arguments.null,
     )
+    kafka = cluster_config(arguments)
     csv.field_size_limit(_LONGEST_FIELD)
     began = time.monotonic()
     report = ProgressReport(job.path.name, sys.stderr)
@@ -67,12 +68,13 @@ def run(arguments: argparse.Namespace) -> int:
             database(arguments.db, must_exist=True) as engine,
             DualWrite(
                 engine,
-                {"bootstrap.servers": arguments.bootstrap},
+                kafka,
                 application=arguments.application or _application(job, engine.url),
                 producer=arguments.producer,
+                two_phase=arguments.two_phase,
             ) as dual_write,
         ):
-            _require_cluster(arguments.bootstrap)
+            require_cluster(kafka)
             try:
                 done = load(job, engine, dual_write, report)
             finally:
@@ -97,15 +99,6 @@ def run(arguments: argparse.Namespace) -> int:
 def _is_passing(error: DualWriteError) -> bool:
     """True unless something must be corrected. What a database says in the middle of a load is nobody's setting."""
     return not isinstance(error, InputError | ConfigurationError) or isinstance(error.__cause__, SQLAlchemyError)
-
-
-def _require_cluster(bootstrap_servers: str) -> None:
-    """Say within seconds that nobody answers; a unit of work waits for as long as a cluster may take to fail over."""
-    control = ControlPlane({"bootstrap.servers": bootstrap_servers}, timeout=_REACH_SECONDS)
-    try:
-        control.supports_keep_prepared()
-    finally:
-        control.close()
 
 
 def _application(job: LoadJob, url: URL) -> str:

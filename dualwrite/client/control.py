@@ -1,7 +1,7 @@
 """The control plane of transactions: what librdkafka and kafka-python cannot say.
 
 InitProducerId v6 (KIP-939), EndTxn with any identity, DescribeTransactions, ListTransactions and DescribeProducers
-(KIP-664). It never produces a record.
+(KIP-664), and what a log says of a transaction that has ended. It never produces a record.
 """
 
 import time
@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from dualwrite.client.costs import NO_TWO_PHASE_CODES, error_of_call
 from dualwrite.client.endpoint import Endpoint
+from dualwrite.client.log_reader import LogReader
 from dualwrite.client.metadata import DEFAULT_TIMEOUT, Call, Cluster, raise_if_transient
 from dualwrite.client.settings import ClientSettings
 from dualwrite.client.versions import TRANSACTION_VERSION
@@ -112,7 +113,8 @@ class ControlPlane:
             keep_prepared_txn=keep_prepared_txn,
         )
         what = f"InitProducerId of {transactional_id}"
-        call = Call(ApiKey.INIT_PRODUCER_ID, message, floor=_TWO_PHASE_VERSION, cap=_TWO_PHASE_VERSION)
+        floor = _TWO_PHASE_VERSION if two_phase_commit or keep_prepared_txn else 0
+        call = Call(ApiKey.INIT_PRODUCER_ID, message, floor=floor, cap=_TWO_PHASE_VERSION)
         try:
             answer = self._cluster.ask_coordinator(transactional_id, call, _own_code)
         except KafkaRefusedError as error:
@@ -184,7 +186,7 @@ class ControlPlane:
         found: dict[TopicPartition, int] = {}
 
         def attempt(deadline: float) -> None:
-            for endpoint, group in _by_leader(self._cluster.leaders(missing, deadline)).items():
+            for endpoint, group in by_leader(self._cluster.leaders(missing, deadline)).items():
                 answer = self._cluster.ask(endpoint, Call(ApiKey.DESCRIBE_PRODUCERS, _ask_producers(group)), deadline)
                 for topic in answer.topics:
                     for entry in topic.partitions:
@@ -221,6 +223,13 @@ class ControlPlane:
 
         return self._cluster.persist(attempt)
 
+    def logs(self, timeout: float | None = None) -> LogReader:
+        """The logs of the cluster's partitions.
+
+        :param timeout: seconds that a question may take, if it is not ``timeout`` of the control plane.
+        """
+        return LogReader(self._cluster, timeout)
+
     def supports_keep_prepared(self) -> bool:
         """True if a broker advertises InitProducerId v6. Whether two-phase commit is enabled and permitted, and whether
         KeepPreparedTxn is carried out, only InitProducerId itself tells."""
@@ -246,7 +255,8 @@ def _only_state(answer: Message) -> Message:
     return answer.transaction_states[0]
 
 
-def _by_leader(leaders: Mapping[TopicPartition, Endpoint]) -> dict[Endpoint, list[TopicPartition]]:
+def by_leader(leaders: Mapping[TopicPartition, Endpoint]) -> dict[Endpoint, list[TopicPartition]]:
+    """Partitions by whom to ask about them."""
     groups: dict[Endpoint, list[TopicPartition]] = {}
     for partition, endpoint in leaders.items():
         groups.setdefault(endpoint, []).append(partition)
@@ -279,7 +289,7 @@ def _raise_for(what: str, code: int) -> None:
 def _refuse_two_phase(what: str, code: int, cause: Exception | None = None) -> NoReturn:
     reasons = {
         int(ErrorCode.UNSUPPORTED_VERSION): "the broker does not offer KIP-939's KeepPreparedTxn (the bundled broker"
-        " does, and Apache Kafka 4.4 does not)",
+        ' does; Apache Kafka 4.4 does not, and DualWrite runs there with two_phase="resume")',
         int(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED): "two-phase commit is off"
         " (transaction.two.phase.commit.enable), or the TWO_PHASE_COMMIT operation is not granted",
     }

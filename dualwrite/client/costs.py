@@ -113,7 +113,11 @@ COSTS: dict[ApiKey, dict[int, Cost]] = {
 
 _OTHERWISE = {ApiKey.PRODUCE: Cost.TRANSACTION}
 
-_EXPIRED = ": the transactional id has expired (transactional.id.expiration.ms); a new producer is needed"
+_ADVICE: dict[int, str] = {
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: ": the transactional id has expired (transactional.id.expiration.ms); a new"
+    " producer is needed",
+    ErrorCode.INVALID_TRANSACTION_TIMEOUT: ": the cluster allows less (transaction.max.timeout.ms)",
+}
 REFUSES_THE_RECORD = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -150,7 +154,7 @@ def error_of_record(what: str, code: int) -> DualWriteError:
         return FencedError(f"{what}: {error_name(code)}: {FENCED}")
     if code in REFUSES_THE_RECORD:
         return KafkaRefusedError(what, code, error_name(code))
-    return PrepareFailedError(f"{what}: {error_name(code)} ({code}){_advice(code)}")
+    return PrepareFailedError(f"{what}: {error_name(code)} ({code}){advice(code)}")
 
 
 def error_of_call(what: str, code: int, *, two_phase: bool = False, is_content: bool = False) -> DualWriteError:
@@ -169,9 +173,10 @@ def error_of_call(what: str, code: int, *, two_phase: bool = False, is_content: 
     if COSTS[ApiKey.END_TXN].get(code) in (Cost.RETRY, Cost.MOVE):
         return KafkaUnavailableError(f"{what}: {error_name(code)}")
     if is_content and code == ErrorCode.INVALID_PRODUCER_ID_MAPPING:
-        return PrepareFailedError(f"{what}: {error_name(code)} ({code}){_advice(code)}")
-    return KafkaRefusedError(f"{what}{_advice(code)}", code, error_name(code))
+        return PrepareFailedError(f"{what}: {error_name(code)} ({code}){advice(code)}")
+    return KafkaRefusedError(f"{what}{advice(code)}", code, error_name(code))
 
 
-def _advice(code: int) -> str:
-    return _EXPIRED if code == ErrorCode.INVALID_PRODUCER_ID_MAPPING else ""
+def advice(code: int) -> str:
+    """What there is to say of ``code`` beyond its name."""
+    return _ADVICE.get(code, "")

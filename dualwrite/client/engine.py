@@ -128,7 +128,8 @@ class Engine:
         if self._machine.state is not State.IN_TRANSACTION:
             self._require_producing("produce()")
         if topic not in self._directory.topics and not (isinstance(topic, str) and is_legal_topic(topic)):
-            error = error_of_record(f"record for topic {topic!r}", ErrorCode.INVALID_TOPIC_EXCEPTION)
+            what = f"record for topic {topic!r}: a name has 1 to 249 letters, digits, dots, underscores and hyphens"
+            error = error_of_record(what, ErrorCode.INVALID_TOPIC_EXCEPTION)
             self._doom(error, Cost.TRANSACTION)
             raise error
         if self._traffic.is_full:

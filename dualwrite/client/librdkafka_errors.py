@@ -6,7 +6,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from dualwrite.client.costs import FENCED, FENCING_CODES, REFUSES_THE_RECORD
+from dualwrite.client.costs import FENCED, FENCING_CODES, REFUSES_THE_RECORD, advice
 from dualwrite.errors import (
     DualWriteError,
     FencedError,
@@ -73,16 +73,19 @@ def is_permanent(error: KafkaError) -> bool:
     return error.code() in _PERMANENT
 
 
-def translated(what: str, error: KafkaError) -> DualWriteError:
-    """The exception to raise for ``error``, which happened while ``what`` was asked."""
+def translated(what: str, error: KafkaError, *, two_phase: bool = True) -> DualWriteError:
+    """The exception to raise for ``error``, which happened while ``what`` was asked.
+
+    :param two_phase: True if two-phase commit was asked for, which may be what is refused.
+    """
     text = f"{what}: {error.str()} ({error.name()})"
     if is_fenced(error):
         return FencedError(f"{text}: {FENCED}")
-    if error.code() in _NO_TWO_PHASE:
+    if error.code() in _NO_TWO_PHASE and two_phase:
         return TwoPhaseCommitUnavailableError(text)
     if error.code() in _UNAVAILABLE or error.retriable():
         return KafkaUnavailableError(text)
-    return KafkaRefusedError(f"{what}: {error.str()}", error.code(), error.name())
+    return KafkaRefusedError(f"{what}: {error.str()}{advice(error.code())}", error.code(), error.name())
 
 
 def as_kafka_error(error: DualWriteError) -> KafkaError:
@@ -97,7 +100,7 @@ def as_kafka_error(error: DualWriteError) -> KafkaError:
 
 
 @contextmanager
-def translating(what: str) -> Iterator[None]:
+def translating(what: str, *, two_phase: bool = True) -> Iterator[None]:
     """Raise librdkafka's KafkaException as this library's exception.
 
     :raises DualWriteError: see :func:`translated`.
@@ -105,4 +108,4 @@ def translating(what: str) -> Iterator[None]:
     try:
         yield
     except KafkaException as error:
-        raise translated(what, error.args[0]) from error
+        raise translated(what, error.args[0], two_phase=two_phase) from error

@@ -10,7 +10,7 @@ from enum import Enum
 from dualwrite.client.costs import Cost
 from dualwrite.client.verbs import AFTER, AFTER_FAILURE, State, Verb, VerbOrder
 from dualwrite.errors import DualWriteError, InvalidTransactionStateError
-from dualwrite.ids import NO_PRODUCER, OngoingTransaction, PreparedTxnState, ProducerIdentity
+from dualwrite.ids import NO_PRODUCER, Anchor, OngoingTransaction, PreparedTxnState, ProducerIdentity, TopicPartition
 
 
 class Ended(Enum):
@@ -36,6 +36,8 @@ class Machine:
         """True once a record or an offset belongs to the transaction."""
         self.may_be_open = False
         """True once something was sent that may have begun the transaction on a broker."""
+        self.first_record: Anchor | None = None
+        """Where the transaction's first acknowledged batch begins."""
         self.stray_offsets: set[str] = set()
         """Groups of which a copy of the transaction's offsets may be under way still, on a connection that broke."""
         self._order = VerbOrder()
@@ -49,7 +51,14 @@ class Machine:
     @property
     def prepared(self) -> PreparedTxnState:
         """What names the transaction; empty if it is empty."""
-        return PreparedTxnState(self.identity) if self.has_content else PreparedTxnState()
+        if not self.has_content:
+            return PreparedTxnState()
+        return PreparedTxnState(self.identity, first_record=self.first_record)
+
+    def acknowledged(self, topic: str, partition: int, offset: int) -> None:
+        """A batch of the transaction is in the log, from ``offset`` on; negative if the broker did not tell."""
+        if self.first_record is None and offset >= 0:
+            self.first_record = Anchor.of(TopicPartition(topic, partition), offset)
 
     def start(self, verb: Verb) -> State:
         """A verb is called; the state that it was called in.
@@ -131,6 +140,7 @@ class Machine:
 
     def _forget(self) -> None:
         self.has_content = self.may_be_open = False
+        self.first_record = None
         self.stray_offsets.clear()
         self.failure = None
 

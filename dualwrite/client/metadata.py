@@ -94,13 +94,15 @@ class Cluster:
         self._connections: dict[Endpoint, BrokerConnection] = {}
         self._process = os.getpid()
 
-    def persist(self, attempt: Callable[[float], T], *, repeatable: bool = True) -> T:
+    def persist(self, attempt: Callable[[float], T], *, repeatable: bool = True, timeout: float | None = None) -> T:
         """Call ``attempt(deadline)`` until it returns, pausing after each KafkaUnavailableError.
 
         :param repeatable: False to let AnswerLostError through at once.
+        :param timeout: seconds that this call may take, if it is not as long as any other.
         :raises KafkaUnavailableError: the last one, when the deadline would pass.
         """
-        deadline = self._clock() + self._timeout
+        timeout = self._timeout if timeout is None else timeout
+        deadline = self._clock() + timeout
         pause = FIRST_PAUSE
         while True:
             try:
@@ -109,7 +111,7 @@ class Cluster:
                 if isinstance(error, AnswerLostError) and not repeatable:
                     raise
                 if self._clock() + pause >= deadline:
-                    raise KafkaUnavailableError(f"{error} (gave up after {self._timeout:g} s)") from error
+                    raise KafkaUnavailableError(f"{error} (gave up after {timeout:g} s)") from error
             self._sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
 
@@ -176,7 +178,15 @@ class Cluster:
 
     def brokers(self, deadline: float) -> tuple[Endpoint, ...]:
         """Every broker of the cluster, as Metadata has it now."""
-        return tuple(self._metadata((), deadline)[0].values())
+        return tuple(self.nodes(deadline).values())
+
+    def nodes(self, deadline: float) -> dict[int, Endpoint]:
+        """As :meth:`brokers`, by node id."""
+        return self._metadata((), deadline)[0]
+
+    def topics(self, deadline: float) -> list[str]:
+        """The name of every topic that this client may describe."""
+        return [topic.name for topic in self._metadata(None, deadline)[1] if not topic.error_code]
 
     def leaders(self, partitions: Iterable[TopicPartition], deadline: float) -> dict[TopicPartition, Endpoint]:
         """The leader of each of ``partitions``, as Metadata has it now.
@@ -241,11 +251,11 @@ class Cluster:
             self._coordinators[transactional_id] = Endpoint(answer.host, answer.port)
         return self._coordinators[transactional_id]
 
-    def _metadata(self, topics: Iterable[str], deadline: float) -> tuple[dict[int, Endpoint], list[Message]]:
+    def _metadata(self, topics: Iterable[str] | None, deadline: float) -> tuple[dict[int, Endpoint], list[Message]]:
+        """The brokers, by node id, and ``topics``; None for all that there are."""
         request = APIS[ApiKey.METADATA].request
-        message = request(
-            topics=[request.MetadataRequestTopic(name=topic) for topic in topics], allow_auto_topic_creation=False
-        )
+        wanted = None if topics is None else [request.MetadataRequestTopic(name=topic) for topic in topics]
+        message = request(topics=wanted, allow_auto_topic_creation=False)
         answer = self.ask_any(Call(ApiKey.METADATA, message, floor=4, cap=METADATA_CAP), deadline)
         nodes = {broker.node_id: Endpoint(broker.host, broker.port) for broker in answer.brokers}
         self._brokers = tuple(nodes.values())

@@ -101,6 +101,30 @@ class TwoPhaseProducer(Face):
             self._spoil("produce()", error)
             raise
 
+    def produce_at_once(
+        self,
+        topic: str,
+        value: str | bytes | None = None,
+        key: str | bytes | None = None,
+        partition: int = -1,
+        timestamp: int = 0,
+        headers: HeadersGiven | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> bool:
+        """As :meth:`produce`, if that would neither wait, nor send or receive, nor call a delivery callback: for an
+        event loop's thread.
+
+        :returns: False if it would: nothing was added. Call produce() in a thread then.
+        """
+        if self._engine.has_news or self._engine.has_reports:
+            return False
+        record = self._record(topic, value, key, partition, timestamp, headers, on_delivery, None)
+        try:
+            return self._engine.produce(*record, time.monotonic())
+        except BaseException as error:
+            self._spoil("produce()", error)
+            raise
+
     def send_offsets_to_transaction(self, positions: Iterable[Any], group_metadata: Any) -> None:
         """Commit a consumer group's offsets as part of the transaction (KIP-447).
 

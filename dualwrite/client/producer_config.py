@@ -12,6 +12,12 @@ TWO_PHASE_KEY = "transaction.two.phase.commit.enable"
 DEFAULT_DELIVERY_TIMEOUT_MS = 30_000
 """How long a record may stay unacknowledged: as long as a unit of work may hold its database locks for Kafka's sake."""
 
+DEFAULT_TRANSACTION_TIMEOUT_MS = 60_000
+"""librdkafka's and Kafka's own."""
+
+_PROPAGATION, _PROPAGATION_MS = "topic.metadata.propagation.max.ms", 30_000
+"""How long a topic may be unknown, and librdkafka's own default: as long as DEFAULT_DELIVERY_TIMEOUT_MS."""
+
 _LOG_INFO = 6
 
 DEFAULTS: dict[str, Any] = {
@@ -36,22 +42,26 @@ class ProducerConfig:
     :param librdkafka: the configuration that librdkafka gets.
     :param transactional_id: its transactional.id.
     :param delivery_timeout: seconds until every record has its delivery report.
+    :param two_phase: True for a transaction that never expires; False for one with a timeout.
     :param on_delivery: the delivery callback of the configuration, for records that come with none.
     """
 
     librdkafka: dict[str, Any]
     transactional_id: str
     delivery_timeout: float
+    two_phase: bool
     on_delivery: Any = None
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "ProducerConfig":
-        """``config`` with what two-phase commit needs.
+        """``config`` with what a dual write needs.
 
         :raises ConfigurationError: if a setting is missing or contradicts a dual write; the message says which.
         """
         made = dict(config)
-        _require_two_phase(made)
+        two_phase = is_two_phase(made)
+        made.pop(TWO_PHASE_KEY, None)
+        _set_transaction_timeout(made, two_phase)
         if not made.get("transactional.id"):
             raise ConfigurationError("transactional.id is not set")
         if str(made.get("delivery.report.only.error", False)).lower() == "true":
@@ -62,38 +72,60 @@ class ProducerConfig:
         for key, value in DEFAULTS.items():
             if key not in made and _ALIASES.get(key) not in made:
                 made[key] = value
-        made["transaction.timeout.ms"] = TWO_PHASE_TIMEOUT_MS
         # The log is where librdkafka says that it lost a connection (see ConnectionWatch); loggers have levels too.
         made["log.connection.close"] = True
         made["log_level"] = max(_LOG_INFO, int(made.get("log_level", _LOG_INFO)))
-        # librdkafka compares socket.timeout.ms with transaction.timeout.ms + 100, which overflows here, and refuses any
-        # value. Every call that could wait on a silent broker has a deadline of its own instead.
+        # librdkafka compares socket.timeout.ms with transaction.timeout.ms + 100, which overflows in two-phase commit,
+        # and refuses any value. Every call that could wait on a silent broker has a deadline of its own instead.
         made.pop("socket.timeout.ms", None)
-        delivery_timeout_ms = _delivery_timeout_ms(made)
-        return cls(
-            made, validated_transactional_id(str(made["transactional.id"])), delivery_timeout_ms / 1000, on_delivery
-        )
+        transactional_id = validated_transactional_id(str(made["transactional.id"]))
+        timeout_ms = _delivery_timeout_ms(made)
+        # Otherwise a record for a topic that is gone would time out before it is refused, and be tried again for ever.
+        made.setdefault(_PROPAGATION, min(_PROPAGATION_MS, timeout_ms // 2))
+        return cls(made, transactional_id, timeout_ms / 1000, two_phase, on_delivery)
 
 
-def _require_two_phase(made: dict[str, Any]) -> None:
-    enabled = str(made.pop(TWO_PHASE_KEY, True)).lower()
-    if enabled != "true":
-        raise ConfigurationError(f"{TWO_PHASE_KEY} {enabled!r}: a dual write is a two-phase commit; remove the setting")
-    if "transaction.timeout.ms" in made:
+def is_two_phase(config: Mapping[str, Any]) -> bool:
+    """What ``config`` says of two-phase commit (KIP-939): True if it says nothing.
+
+    :raises ConfigurationError: if it is neither true nor false.
+    """
+    value = config.get(TWO_PHASE_KEY)
+    enabled = "true" if value is None else str(value).lower()
+    if enabled not in ("true", "false"):
+        raise ConfigurationError(f"{TWO_PHASE_KEY} {value!r}: allowed: true, false")
+    return enabled == "true"
+
+
+def _set_transaction_timeout(made: dict[str, Any], two_phase: bool) -> None:
+    if two_phase and "transaction.timeout.ms" in made:
         raise ConfigurationError(
-            f"transaction.timeout.ms: not together with {TWO_PHASE_KEY}, which a dual write implies: a transaction in"
-            " two-phase commit never expires; remove the setting"
+            f"transaction.timeout.ms: not together with {TWO_PHASE_KEY}, the default: a transaction in two-phase commit"
+            " never expires; remove the setting"
         )
+    if two_phase:
+        made["transaction.timeout.ms"] = TWO_PHASE_TIMEOUT_MS
+    else:
+        made["transaction.timeout.ms"] = _milliseconds(
+            "transaction.timeout.ms", made.get("transaction.timeout.ms", DEFAULT_TRANSACTION_TIMEOUT_MS)
+        )
+
+
+def _milliseconds(key: str, value: Any) -> int:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        raise ConfigurationError(f"{key} {value!r}: give milliseconds") from None
 
 
 def _delivery_timeout_ms(made: dict[str, Any]) -> int:
     """message.timeout.ms, set explicitly: librdkafka would derive an endless one from transaction.timeout.ms."""
     key = next((name for name in ("message.timeout.ms", "delivery.timeout.ms") if name in made), "message.timeout.ms")
-    value = made.setdefault(key, DEFAULT_DELIVERY_TIMEOUT_MS)
-    try:
-        milliseconds = int(value)
-    except (TypeError, ValueError):
-        raise ConfigurationError(f"{key} {value!r}: give milliseconds") from None
+    longest = made["transaction.timeout.ms"]
+    value = made.setdefault(key, min(DEFAULT_DELIVERY_TIMEOUT_MS, longest))
+    milliseconds = _milliseconds(key, value)
+    if milliseconds > longest:
+        raise ConfigurationError(f"{key} {milliseconds}: at most transaction.timeout.ms, {longest}")
     if milliseconds <= 0:
         raise ConfigurationError(f"{key} {milliseconds}: a record that may stay unacknowledged for ever holds locks")
     return milliseconds

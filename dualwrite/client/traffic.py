@@ -350,6 +350,7 @@ class Traffic:
         batch.losses = 0
         if cost is Cost.NOTHING:
             self._sender.acknowledge(batch)
+            self._machine.acknowledged(batch.lane.topic, batch.lane.partition, entry.base_offset)
             self._report(batch, entry.base_offset, None, now)
         elif self._sender.is_out_of_order(batch, code):
             self._sender.send_again(batch, now, "an earlier batch is missing")

@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
+from weakref import WeakValueDictionary
 
 from dualwrite.coordinator.leasing import Candidate, Onlooker, SlotRow, Standing, choose, left_behind
 from dualwrite.coordinator.owners import describe, is_gone
@@ -29,9 +30,16 @@ class LeaseBook:
         self._looking = threading.Lock()
         self._guard = threading.Lock()
         """Of _held, for a moment: a heartbeat does not wait for a look."""
-        self._held: dict[str, Lease] = {}
+        self._held: WeakValueDictionary[str, Lease] = WeakValueDictionary()
+        """By transactional id, for as long as somebody has the lease in hand: whoever was interrupted between taking it
+        and noting it holds nothing, and it is there to be taken again."""
         self.seen: Sequence[SlotRow] = ()
         """The rows as they were read last."""
+
+    @property
+    def owner(self) -> str:
+        """How its leases are signed."""
+        return self._owner
 
     def lease_one(self, pool_size: int, observe: Callable[[str], None]) -> Lease | None:
         """Lease a slot for a unit of work; None if none is to be had. It is to be recovered first."""
@@ -60,7 +68,7 @@ class LeaseBook:
         """Renew all; those that somebody else has taken are returned, and held no longer."""
         with self._guard:
             held = list(self._held.values())
-        lost = self._leases.renew(held, self._timeout) if held else []
+        lost = self._leases.renew(held, self._owner, self._timeout) if held else []
         self.forget(lost)
         return lost
 
@@ -71,7 +79,8 @@ class LeaseBook:
         try:
             self._leases.give_back(leases, finished=finished)
         except Exception as error:  # noqa: BLE001 - see above
-            _LOG.warning("%s: the leases were not given back: %s", self._application, error)
+            whose = {"application": self._application}
+            _LOG.warning("%s: the leases were not given back: %s", self._application, error, extra=whose)
         self.forget(leases)
 
     def forget(self, leases: Collection[Lease]) -> None:

@@ -5,23 +5,30 @@ It decides nothing. A step that raises is reported to the machine as failed, wha
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Protocol
 
-from sqlalchemy import Connection, Engine, RootTransaction, event
+from sqlalchemy import Connection, Engine, RootTransaction
 from sqlalchemy.orm import Session
 
 from dualwrite.coordinator.database import begin_unit, discard, require_unit
 from dualwrite.coordinator.machine import Event, Machine, State, Step
-from dualwrite.coordinator.participants import DecisionStore, KafkaParticipant, LeaseLostError
+from dualwrite.coordinator.observing import Watch
+from dualwrite.coordinator.participants import DecisionStore, KafkaParticipant, Lease, LeaseLostError
 from dualwrite.coordinator.recovery import was_committed
-from dualwrite.coordinator.slots import Slot
-from dualwrite.errors import FencedError, InvalidTransactionStateError, PrepareFailedError
+from dualwrite.errors import ConfigurationError, FencedError, InvalidTransactionStateError, PrepareFailedError
 from dualwrite.ids import PreparedTxnState
 
 _LOG = logging.getLogger("dualwrite")
 _ENDED_BY_USER = (
     "the database transaction of a unit of work ended inside its block: leave commit and rollback to the block's end"
 )
+_BEGUN_BY_LISTENER = (
+    "a listener of the engine's (engine_connect, say) leaves a transaction open on a new connection: end it there"
+)
+_INTERRUPTED = "this unit of work was interrupted, and the interrupt was caught inside its block: it is rolled back"
 
 
 class UnitSession(Session):
@@ -43,47 +50,89 @@ class UnitSession(Session):
             bind.rollback()
 
 
-class BlockingDriver:
-    """One unit of work, from ``begin`` to ``finish``.
+class UnitTransaction(RootTransaction):
+    """The transaction of a unit of work's connection. All that commits in SQLAlchemy comes by here; a listener to its
+    events would cost every statement something."""
 
-    The slot's participant is borrowed, and given back only after an end that leaves nothing open in Kafka. Whatever
-    else happens, an interrupt between two steps included, the slot is left without one and recovers at its next use.
+    __slots__ = ("_machine", "refused")
+
+    def __init__(self, connection: Connection, machine: Machine) -> None:
+        self._machine = machine
+        self.refused: InvalidTransactionStateError | None = None
+        """What was said to somebody else who wanted to commit; the unit of work fails, even if it was caught."""
+        super().__init__(connection)
+
+    def commit(self) -> None:
+        """The machine's own.
+
+        :raises InvalidTransactionStateError: if it is anybody else's.
+        """
+        if self._machine.step is not Step.COMMIT_DATABASE:
+            self.refused = InvalidTransactionStateError(_ENDED_BY_USER)
+            raise self.refused
+        super().commit()
+
+
+class LentSlot(Protocol):
+    """Of a Slot, what a unit of work needs."""
+
+    @property
+    def lease(self) -> Lease:
+        """See Slot."""
+
+    @property
+    def transactional_id(self) -> str:
+        """See Slot."""
+
+    def lend(self) -> KafkaParticipant:
+        """See Slot."""
+
+    def give_back(self, participant: KafkaParticipant) -> None:
+        """See Slot."""
+
+    def finish_later(self) -> None:
+        """See Slot."""
+
+    def fence(self, error: FencedError) -> None:
+        """See Slot."""
+
+
+class BlockingDriver:
+    """One unit of work, from ``begin`` to ``finish`` and ``release``.
+
+    The slot's participant is borrowed, and given back only after an end that leaves nothing open in Kafka; after any
+    other the slot is recovered. After an interrupt, wherever it came, ``finish`` and ``release`` are called again: they
+    go on from there.
 
     :param slot: ready, and in nobody else's use.
     :param observe: called with each step's name before it; what it raises counts as the step's failure.
     """
 
-    def __init__(self, engine: Engine, store: DecisionStore, slot: Slot, observe: Callable[[str], None]) -> None:
+    def __init__(self, engine: Engine, store: DecisionStore, slot: LentSlot, observe: Callable[[str], None]) -> None:
         self.machine = Machine()
         self.slot = slot
+        self.watch: Watch | None = None
+        """Who is told of each step; None if nobody is."""
         self.process = os.getpid()
         self.is_released = False
-        """True once nothing is borrowed any more: the unit of work has ended, or was interrupted."""
+        """True once the unit of work has ended, and is giving back what it borrowed."""
         self.interrupt: BaseException | None = None
         """The first KeyboardInterrupt, SystemExit or the like that hit a step; it must reach the caller."""
         self._engine = engine
         self._store = store
         self._observe = observe
         self._participant = slot.lend()
+        self._is_lent = True
         self._reusable = True
+        self._needs_recovery = False
+        self._left_to_recovery = False
         self._connection: Connection | None = None
-        self._transaction: RootTransaction | None = None
+        self._transaction: UnitTransaction | None = None
         self._session: Session | None = None
         self._records = 0
         self._prepared = PreparedTxnState()
         self._doom: BaseException | None = None
-        self._actions: Mapping[Step, Callable[[], Event]] = {
-            Step.BEGIN_DATABASE: self._begin_database,
-            Step.BEGIN_KAFKA: self._begin_kafka,
-            Step.PREPARE_KAFKA: self._prepare_kafka,
-            Step.STORE_STATE: self._store_state,
-            Step.COMMIT_DATABASE: self._commit_database,
-            Step.COMMIT_KAFKA: self._commit_kafka,
-            Step.READ_DECISION: self._read_decision,
-            Step.ROLLBACK_DATABASE: self._rollback_database,
-            Step.ABORT_KAFKA: self._abort_kafka,
-            Step.FINISH_LATER: self._finish_later,
-        }
+        self._end: BaseException | None = None
 
     @property
     def connection(self) -> Connection:
@@ -108,15 +157,11 @@ class BlockingDriver:
 
     def begin(self) -> None:
         """Begin the database transaction; Kafka's begins with the first record. What went wrong is in ``machine``."""
-        try:
-            self.machine.advance(Event.BEGIN)
-            self._perform_steps()
-        finally:
-            if not self.machine.in_user_code:
-                self._release()
+        self.machine.advance(Event.BEGIN)
+        self._perform_steps()
 
     def produce(self, send: Callable[[KafkaParticipant], None]) -> None:
-        """Add a record by ``send(participant)``; before the first one the Kafka transaction begins.
+        """Add a record, or offsets, by ``send(participant)``; before the first one the Kafka transaction begins.
 
         If it cannot begin, that error is raised here and at every further call, and the unit of work is rolled back.
 
@@ -135,18 +180,41 @@ class BlockingDriver:
             raise
         self._records += 1
 
+    def produce_at_once(self, send: Callable[[KafkaParticipant], bool]) -> bool:
+        """As :meth:`produce`, if no step is to be taken first, and ``send(participant)`` says that it has added the
+        record. False if not: nothing was added."""
+        if self.machine.state is not State.PRODUCING or self.machine.error is not None:
+            return False
+        try:
+            is_added = send(self._participant)
+        except BaseException as error:
+            self._note(error)
+            raise
+        self._records += is_added
+        return is_added
+
     def finish(self, error: BaseException | None) -> None:
         """Commit both sides if ``error`` is None, roll both back otherwise. How it ended is in ``machine``."""
-        try:
+        if self.machine.step not in (None, Step.RUN, Step.FINISH_LATER):
+            # An interrupt came between two steps. Whether the last one had its effect is not known.
+            self.machine.advance(Event.FAILED, error or InvalidTransactionStateError(_INTERRUPTED))
+        if self.machine.in_user_code:
             error = error or self._failure_before_leaving()
             self.machine.advance(Event.LEFT if error is None else Event.RAISED, error)
-            self._perform_steps()
-        finally:
-            self._release()
+        self._perform_steps()
 
     def doom(self, error: BaseException) -> None:
         """An inner block raised ``error``: whatever the outer one does with it, the unit of work is rolled back."""
         self._doom = self._doom or error
+
+    @contextmanager
+    def dooming(self) -> Iterator[None]:
+        """An error of the block inside is the unit's end, even if the user's code catches it."""
+        try:
+            yield
+        except BaseException as error:
+            self._end = self._end or error
+            raise
 
     def _perform_steps(self) -> None:
         """Do one step after the other until it is the user's turn or the end."""
@@ -156,11 +224,20 @@ class BlockingDriver:
             self.machine.advance(*self._perform(step))
 
     def _perform(self, step: Step) -> tuple[Event, BaseException | None]:
+        if self.watch is None:
+            return self._act(step)
+        self.watch.step_began(step)
+        event, error = self._act(step)
+        self.watch.step_ended(step, error)
+        return event, error
+
+    def _act(self, step: Step) -> tuple[Event, BaseException | None]:
         try:
             self._observe(step.name)
-            return self._actions[step](), None
+            return _ACTIONS[step](self), None
         except BaseException as error:  # noqa: BLE001 - the machine decides what follows; the caller gets the error
-            _LOG.info("%s: %s failed: %r", self.slot.transactional_id, step.name, error)
+            where = {"step": step.name, "state": self.machine.state.value}
+            _LOG.info("%s: %s failed: %r", self.slot.transactional_id, step.name, error, extra=where)
             if self.interrupt is None and not isinstance(error, Exception):
                 self.interrupt = error
             self._note(error)
@@ -175,9 +252,10 @@ class BlockingDriver:
 
     def _begin_database(self) -> Event:
         self._connection = self._engine.connect()
-        self._transaction = self._connection.begin()
-        begin_unit(self._connection, self.slot.lease)
-        event.listen(self._connection, "commit", self._refuse_users_commit)
+        if self._connection.in_transaction():
+            raise ConfigurationError(_BEGUN_BY_LISTENER)
+        self._transaction = UnitTransaction(self._connection, self.machine)
+        begin_unit(self._connection, self.slot.lease, checked=self._store.checks_lease)
         return Event.DONE
 
     def _begin_kafka(self) -> Event:
@@ -229,8 +307,10 @@ class BlockingDriver:
         return Event.DONE
 
     def _finish_later(self) -> Event:
+        self._needs_recovery = True
         self._participant.close()
         self.slot.finish_later()
+        self._left_to_recovery = True
         return Event.DONE
 
     def _transaction_is_ours(self) -> bool:
@@ -242,11 +322,6 @@ class BlockingDriver:
             and self._connection.get_transaction() is self._transaction
         )
 
-    def _refuse_users_commit(self, _: Connection) -> None:
-        """Called by SQLAlchemy before every COMMIT of the connection: only the machine's own may happen."""
-        if self.machine.step is not Step.COMMIT_DATABASE:
-            raise InvalidTransactionStateError(_ENDED_BY_USER)
-
     def _failure_before_leaving(self) -> BaseException | None:
         """What keeps the unit of work from being committed, if anything. Flushing may run user code that produces."""
         if self._doom is not None:
@@ -256,12 +331,15 @@ class BlockingDriver:
             )
             caught.__cause__ = self._doom
             return caught
+        if self._end is not None:
+            return self._end
         try:
             if self._session is not None:
                 self._session.flush()
-            if self._connection is None or not self._transaction_is_ours():
+            transaction = self._transaction
+            if transaction is None or transaction.refused is not None or not self._transaction_is_ours():
                 return InvalidTransactionStateError(_ENDED_BY_USER)
-            require_unit(self._connection)
+            require_unit(transaction.connection)
         except BaseException as error:  # noqa: BLE001 - it is rolled back and raised by whoever called finish
             return error
         return None
@@ -276,14 +354,29 @@ class BlockingDriver:
                 f"this unit of work is {self.machine.state.value!r}: tx can be used only inside its own block"
             )
 
-    def _release(self) -> None:
-        """Give back what was borrowed: the participant to the slot, the connection to its pool."""
+    def release(self) -> None:
+        """Give back what was borrowed: the connection to its pool, the participant to the slot."""
         self.is_released = True
-        ended = self._reusable and self.machine.result is not None
-        if ended and self._participant.is_reusable:
+        self.release_database()
+        if not self._is_lent:
+            return
+        if self._needs_recovery or self.machine.result is None:
+            if not self._left_to_recovery:
+                self._finish_later()
+        elif self._reusable and self._participant.is_reusable:
+            self._is_lent = False  # first: what is given back twice may be in another's use by then
             self.slot.give_back(self._participant)
         else:
             self._participant.close()
+        self._is_lent = False
+
+    def drop_database(self) -> None:
+        """As :meth:`release_database`, where nothing can be said to the database any more: its event loop has ended."""
+        if self._connection is not None:
+            discard(self._connection)
+
+    def release_database(self) -> None:
+        """Give back the connection; a transaction that is open on it still is rolled back."""
         try:
             if self._session is not None:
                 self._session.close()
@@ -295,3 +388,19 @@ class BlockingDriver:
         except Exception:  # noqa: BLE001 - logged; see below
             # The unit of work has ended; whoever is told otherwise by an error from here might run it again.
             _LOG.exception("%s: releasing the connection failed", self.slot.transactional_id)
+
+
+_ACTIONS: Mapping[Step, Callable[[BlockingDriver], Event]] = MappingProxyType(
+    {
+        Step.BEGIN_DATABASE: BlockingDriver._begin_database,
+        Step.BEGIN_KAFKA: BlockingDriver._begin_kafka,
+        Step.PREPARE_KAFKA: BlockingDriver._prepare_kafka,
+        Step.STORE_STATE: BlockingDriver._store_state,
+        Step.COMMIT_DATABASE: BlockingDriver._commit_database,
+        Step.COMMIT_KAFKA: BlockingDriver._commit_kafka,
+        Step.READ_DECISION: BlockingDriver._read_decision,
+        Step.ROLLBACK_DATABASE: BlockingDriver._rollback_database,
+        Step.ABORT_KAFKA: BlockingDriver._abort_kafka,
+        Step.FINISH_LATER: BlockingDriver._finish_later,
+    }
+)

@@ -27,8 +27,9 @@ class Heartbeat:
         with self._lock:
             if self._thread is not None or self._stopped.is_set():
                 return False
-            self._thread = threading.Thread(target=self._run, name=f"dualwrite-{self._name}-leases", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name=f"dualwrite-{self._name}-leases", daemon=True)
+            thread.start()
+            self._thread = thread  # after that: an interrupt must not leave it thought begun
             return True
 
     def stop(self, timeout: float) -> None:
@@ -44,4 +45,5 @@ class Heartbeat:
             try:
                 self._beat()
             except Exception as error:  # noqa: BLE001 - whatever it was, the leases must be renewed
-                _LOG.warning("%s: the leases were not renewed: %s; trying again", self._name, error)
+                whose = {"application": self._name}
+                _LOG.warning("%s: the leases were not renewed: %s; trying again", self._name, error, extra=whose)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 
 from dualwrite.coordinator.leasing import SlotRow, slot_id
 from dualwrite.coordinator.owners import describe
@@ -14,6 +15,23 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
+class Usage:
+    """What the slots of a process are doing.
+
+    :param pool_size: slots of the application in all its processes together.
+    :param used: leased by this process, and used by a unit of work.
+    :param idle: leased and not used.
+    :param pending: where the background finishes an earlier unit of work.
+    """
+
+    application: str
+    pool_size: int
+    used: int = 0
+    idle: int = 0
+    pending: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class PoolSettings:
     """What the user says about the pool; times in seconds. See DualWrite."""
 
@@ -22,6 +40,10 @@ class PoolSettings:
     acquire_timeout: float
     lease_timeout: float
 
+    def unused(self) -> Usage:
+        """The usage of a process that has leased nothing."""
+        return Usage(self.application, self.size)
+
     def check(self) -> None:
         """Refuse what cannot be meant.
 
@@ -29,13 +51,20 @@ class PoolSettings:
         """
         if not self.application:
             raise ConfigurationError("application is empty: name this application, differently from every other")
-        if self.size < 1:
-            raise ConfigurationError(f"pool_size {self.size}: use 1 or more")
+        if not isinstance(self.application, str):
+            raise ConfigurationError(f"application {self.application!r}: name this application by a text")
+        if not _is(Integral, self.size) or self.size < 1:
+            raise ConfigurationError(f"pool_size {self.size!r}: use 1 or more")
         validated_transactional_id(slot_id(self.application, self.size - 1))
-        if self.acquire_timeout < 0:
-            raise ConfigurationError(f"acquire_timeout {self.acquire_timeout:g}: use 0 seconds or more")
-        if self.lease_timeout <= 0:
-            raise ConfigurationError(f"lease_timeout {self.lease_timeout:g}: use more than 0 seconds")
+        if not (_is(Real, self.acquire_timeout) and self.acquire_timeout >= 0):
+            raise ConfigurationError(f"acquire_timeout {self.acquire_timeout!r}: use 0 seconds or more")
+        if not (_is(Real, self.lease_timeout) and self.lease_timeout > 0):
+            raise ConfigurationError(f"lease_timeout {self.lease_timeout!r}: use more than 0 seconds")
+
+
+def _is(kind: type, value: object) -> bool:
+    """True for a number of ``kind``; True and False are none."""
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def no_free_slot(settings: PoolSettings, own: Mapping[str, Slot], rows: Sequence[SlotRow], *, one_writer: bool) -> str:

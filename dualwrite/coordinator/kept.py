@@ -5,15 +5,19 @@ written by librdkafka, which keeps one epoch for a session, and none if it was w
 All of it is the control plane's, under an identity that InitProducerId made for this one purpose.
 """
 
-import logging
-
-from dualwrite.client.anchors import ongoing_transaction
+from dualwrite.client.anchors import ended_transaction, ongoing_transaction
 from dualwrite.client.control import ControlPlane
-from dualwrite.coordinator.participants import Outcome
-from dualwrite.coordinator.verdict import Verdict, verdict
+from dualwrite.coordinator.verdict import Outcome, Verdict, looked_back, verdict
+from dualwrite.errors import KafkaUnavailableError
 from dualwrite.ids import PreparedTxnState, ProducerIdentity
 
-_LOG = logging.getLogger("dualwrite")
+_BRIEFLY = 2.0
+"""Seconds for a question that can be put later."""
+
+
+class NotLookedAtError(KafkaUnavailableError):
+    """Nothing is open under the transactional id any more, but what became of the decided transaction was not seen:
+    look again. The others' can be seen, perhaps."""
 
 
 class KeptTransaction:
@@ -27,14 +31,18 @@ class KeptTransaction:
         self._transactional_id = transactional_id
         self._kept = control.init_producer_id(transactional_id, two_phase_commit=True, keep_prepared_txn=True)
 
-    def complete(self, state: PreparedTxnState) -> Outcome:
-        """Commit it if ``state`` identifies it, abort it otherwise. Nothing open is success: a commit got through
-        before and its answer was lost (apache/kafka PR 20039)."""
-        self._look_for_another_cluster(state.producer)
-        ongoing = self._kept.ongoing
-        if ongoing is None:
-            return Outcome.NOTHING
-        return self.end(verdict(state, ongoing_transaction(self._control, self._transactional_id, ongoing, state)))
+    def complete(self, state: PreparedTxnState, *, is_last: bool = True) -> Outcome:
+        """Commit it if ``state`` identifies it, abort it otherwise; then see whether that is what became of the
+        transaction that ``state`` names. Nothing open is success: a commit got through before and its answer was lost
+        (apache/kafka PR 20039).
+
+        :param is_last: True if nobody looks again before ``state`` is overwritten. Otherwise a commit is taken for
+            done, and nobody waits for long.
+        :raises KafkaUnavailableError: if Kafka gives no answer.
+        :raises NotLookedAtError: if it gives none in the look, and not ``is_last``: all else is done.
+        """
+        done = self._end_as_decided(state)
+        return look_back(self._control, self._transactional_id, state, done, self._kept.producer, is_last=is_last)
 
     def end(self, decided: Verdict) -> Outcome:
         """Commit or abort it, whatever it is."""
@@ -45,15 +53,33 @@ class KeptTransaction:
         self._control.end_txn(self._transactional_id, self._kept.producer, committed, repeatable=True)
         return Outcome.COMMITTED if committed else Outcome.ABORTED
 
-    def _look_for_another_cluster(self, stored: ProducerIdentity) -> None:
-        """Warn if ``stored`` cannot be this cluster's: identities only grow, and this one has just been raised."""
-        now = self._kept.producer
-        if stored and stored.producer_id == now.producer_id and stored.epoch >= now.epoch:
-            _LOG.warning(
-                "%s: the prepared state %s in the database is not of this cluster, which has come to %s only: has it "
-                "lost its data, or is it another? If it is to be used, delete the transactional id's row in the state "
-                "table",
-                self._transactional_id,
-                stored,
-                now,
-            )
+    def _end_as_decided(self, state: PreparedTxnState) -> Outcome:
+        ongoing = self._kept.ongoing
+        if ongoing is None:
+            return Outcome.NOTHING
+        return self.end(verdict(state, ongoing_transaction(self._control, self._transactional_id, ongoing, state)))
+
+
+def look_back(
+    control: ControlPlane,
+    transactional_id: str,
+    state: PreparedTxnState,
+    done: Outcome,
+    now: ProducerIdentity,
+    *,
+    is_last: bool,
+) -> Outcome:
+    """``done``, unless something else became of the transaction that ``state`` names.
+
+    :param now: the identity that the transactional id has now, which is later than that of ``state``.
+    :param is_last: see KeptTransaction.complete.
+    """
+    if not state or (done is Outcome.COMMITTED and not is_last):
+        return done
+    try:
+        ended = ended_transaction(control, state, None if is_last else _BRIEFLY)
+    except KafkaUnavailableError as error:
+        if is_last:
+            raise
+        raise NotLookedAtError(f"{transactional_id}: what became of {state} cannot be seen yet: {error}") from error
+    return looked_back(state, done, now, ended)

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, false, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from dualwrite.coordinator.database import SqlDecisionStore, clear_errors
+from dualwrite.coordinator.database import SqlDecisionStore, clear_errors, of_its_own_level
 from dualwrite.coordinator.databases.supported import database_of
 from dualwrite.coordinator.leasing import Candidate, SlotRow, Standing, slot_number
 from dualwrite.coordinator.participants import Lease
@@ -39,6 +39,7 @@ class SqlLeases:
         columns = (table.c.transactional_id, table.c.fencing_token, table.c.owner, self._remaining)
         start = table.c.transactional_id.startswith(f"{application}-", autoescape=True)
         with self._engine.connect() as connection, clear_errors(self._engine):
+            of_its_own_level(connection)
             found = connection.execute(select(*columns).where(start)).all()
         rows = []
         for transactional_id, token, owner, remaining in found:
@@ -63,7 +64,7 @@ class SqlLeases:
                 taken += self._inserted(row, owner, seconds)
         return taken
 
-    def renew(self, leases: Collection[Lease], seconds: float) -> list[Lease]:
+    def renew(self, leases: Collection[Lease], owner: str, seconds: float) -> list[Lease]:
         """See Leases.renew."""
         lost = []
         with self._transaction() as connection:
@@ -71,7 +72,7 @@ class SqlLeases:
                 row = self._lock_row(connection, lease.transactional_id)
                 if row is not None and row.fencing_token != lease.fencing_token:
                     lost.append(lease)
-                elif row is not None:
+                elif row is not None and row.owner == owner:
                     self._update(connection, lease, lease_expires_at=self._database.from_now(seconds))
         return lost
 

@@ -31,7 +31,7 @@ class Standing(Enum):
     FREE = "given back, or never used"
     EXPIRED = "its owner has not renewed the lease in time"
     DEAD = "its owner was a process of this machine that is gone"
-    ABANDONED = "this owner's, who does not know of it: taking it was interrupted, or Kafka fenced it"
+    ABANDONED = "this owner's, who does not use it: handed over, or its taking was interrupted, or Kafka fenced it"
     HELD = "leased, by this owner or by another that may be alive"
 
 
@@ -74,6 +74,10 @@ class Onlooker:
         return Standing.DEAD if self.is_gone(row.owner) else Standing.HELD
 
 
+_DIGITS = 255
+"""Of a slot's number, at most: so long is a transactional id (ids.py)."""
+
+
 def slot_id(application: str, number: int) -> str:
     """The transactional id of slot ``number``."""
     return f"{application}-{number}"
@@ -82,9 +86,10 @@ def slot_id(application: str, number: int) -> str:
 def slot_number(application: str, transactional_id: str) -> int | None:
     """The number of the slot; None if it is not one of ``application``: ``a-1-0`` is of ``a-1`` and not of ``a``."""
     start, _, digits = transactional_id.rpartition("-")
-    if start != application or not (digits.isascii() and digits.isdigit()) or digits != str(int(digits)):
+    # Names in the cluster, which anybody may have made, are of any length; Python takes 4,300 digits for a number.
+    if start != application or len(digits) > _DIGITS or not (digits.isascii() and digits.isdigit()):
         return None
-    return int(digits)
+    return int(digits) if digits == str(int(digits)) else None
 
 
 _ORDER = (Standing.DEAD, Standing.EXPIRED, Standing.FREE, Standing.ABANDONED)

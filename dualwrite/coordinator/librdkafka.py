@@ -7,12 +7,13 @@ anchor (ids.py), and a transaction that a dead process left is ended by the cont
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from dualwrite.client.bounded import BoundedCalls, HeldCallbacks
 from dualwrite.client.control import ONGOING, ControlPlane, TransactionDescription
 from dualwrite.client.costs import FENCED
 from dualwrite.client.deliveries import Deliveries
@@ -25,10 +26,10 @@ from dualwrite.client.librdkafka_errors import (
     translating,
 )
 from dualwrite.client.producer_config import ProducerConfig
-from dualwrite.client.producing import checked_on_delivery
+from dualwrite.client.producing import checked_on_delivery, member_of
 from dualwrite.client.verbs import AFTER_FAILURE, State, Verb, VerbOrder, init_verb
-from dualwrite.coordinator.kept import KeptTransaction
 from dualwrite.coordinator.participants import Headers, Outcome
+from dualwrite.coordinator.two_phase import LeftTransaction, TimeoutWatch, left_transactions
 from dualwrite.coordinator.verdict import Verdict
 from dualwrite.errors import (
     ConfigurationError,
@@ -41,9 +42,15 @@ from dualwrite.errors import (
 from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity, TopicPartition, require_prepared_state
 
 DEFAULT_TIMEOUT = 30.0
-"""Seconds that init, commit and abort may take each, and each question to the control plane."""
+"""Seconds that init, send_offsets, commit and abort may take each, and each question to the control plane; the delivery
+timeout if that is less."""
 
-_REPORT_GRACE = 5.0
+_GRACE = 2.0
+"""Seconds in which librdkafka may come back after its own timeout, before it is abandoned."""
+
+_OFFSETS = "__consumer_offsets"
+
+_REPORT_GRACE = 2.0
 """Seconds after the delivery timeout in which librdkafka hands out the last delivery reports."""
 
 _QUEUE_POLL = 0.1
@@ -65,24 +72,33 @@ class LibrdkafkaProducer:
     A transaction that produced nothing has the empty PreparedTxnState, and ending it sends nothing.
 
     :param config: librdkafka's keys, transactional.id among them; see ProducerConfig for those that are refused or set.
-    :param timeout: seconds that init, commit and abort may take each.
+    :param timeout: seconds that init, send_offsets, commit and abort may take each; None for DEFAULT_TIMEOUT.
     :raises ConfigurationError: if a setting is missing, unknown, or contradicts a dual write.
     """
 
-    def __init__(self, config: Mapping[str, Any], *, timeout: float = DEFAULT_TIMEOUT) -> None:
+    def __init__(self, config: Mapping[str, Any], *, timeout: float | None = None) -> None:
         made = ProducerConfig.of(config)
         self._transactional_id = made.transactional_id
         self._default_on_delivery = made.on_delivery
         self._delivery_timeout = made.delivery_timeout
-        self._timeout = timeout
+        self._timeout = min(DEFAULT_TIMEOUT, made.delivery_timeout) if timeout is None else timeout
+        self._bounded = BoundedCalls(_GRACE)
+        self._callbacks = HeldCallbacks()
         self._process = os.getpid()
         self._order = VerbOrder()
         self._session: ProducerIdentity | None = None
-        self._kept: KeptTransaction | None = None
+        self._left: LeftTransaction | None = None
         self._prepared = PreparedTxnState()
         self._deliveries = Deliveries()
-        self._report = _reporter(self._deliveries, None)
-        self._control = ControlPlane(config, timeout=timeout)
+        self._report = _reporter(self._deliveries)
+        self._groups: set[str] = set()
+        """Whose offsets are in the open transaction."""
+        self._has_stray_offsets = False
+        """True if offsets that were sent may still be under way: in a later transaction they would be the newer."""
+        self._two_phase = made.two_phase
+        self._left_transaction = left_transactions(config)
+        self._watch = TimeoutWatch(made.librdkafka["transaction.timeout.ms"])
+        self._control = ControlPlane(config, timeout=self._timeout)
         try:
             self._connections = ConnectionWatch(made.librdkafka.get("logger", _log))
             self._producer: Any = Producer({**made.librdkafka, "logger": self._connections})
@@ -98,15 +114,18 @@ class LibrdkafkaProducer:
         """
         if init_verb(keep_prepared_txn) is Verb.INIT_KEEPING:
             with self._calling(Verb.INIT_KEEPING):
-                self._kept = KeptTransaction(self._control, self._transactional_id)
+                self._left = self._left_transaction(self._control, self._transactional_id)
             return
         with self._calling(Verb.INIT):
-            self._producer.init_transactions(self._timeout)
+            self._call(Verb.INIT, self._producer.init_transactions)
             self._session = self._described_identity()
 
     @property
     def is_reusable(self) -> bool:
-        """See KafkaParticipant. False once librdkafka has lost a connection: what it sent may be under way still."""
+        """See KafkaParticipant. False once librdkafka has lost a connection, had no answer about offsets, or has not
+        come back from a call: what it sent may be under way still."""
+        if self._bounded.is_wedged or self._has_stray_offsets:
+            return False
         if self._producer is not None and self._process == os.getpid():
             self._producer.poll(0)  # what it has to tell
         return not self._connections.has_lost_one
@@ -115,8 +134,10 @@ class LibrdkafkaProducer:
         """See KafkaParticipant."""
         with self._calling(Verb.BEGIN):
             self._producer.begin_transaction()
+            self._watch.begin()
             self._deliveries = Deliveries()
-            self._report = _reporter(self._deliveries, None)
+            self._report = _reporter(self._deliveries)
+            self._groups = set()
             self._prepared = PreparedTxnState()
 
     def produce(
@@ -133,10 +154,49 @@ class LibrdkafkaProducer:
 
         :raises KafkaUnavailableError: if the queue stayed full for the delivery timeout.
         """
+        record = self._record(value, key, partition, timestamp, headers, on_delivery)
+        with self._adding():
+            self._enqueue(topic, record)
+            self._deliveries.sent()
+            if self._deliveries.produced % _RECORDS_PER_POLL == 0:
+                self._producer.poll(0)
+
+    def produce_at_once(
+        self,
+        topic: str,
+        value: str | bytes | None = None,
+        key: str | bytes | None = None,
+        partition: int = -1,
+        timestamp: int = 0,
+        headers: Headers | None = None,
+        on_delivery: Callable[[Any, Any], None] | None = None,
+    ) -> bool:
+        """See ProducesAtOnce."""
+        if (self._deliveries.produced + 1) % _RECORDS_PER_POLL == 0:
+            return False  # produce() polls then, which calls callbacks
+        record = self._record(value, key, partition, timestamp, headers, on_delivery)
+        with self._adding():
+            try:
+                self._producer.produce(topic, **record)
+            except BufferError:
+                return False
+            self._deliveries.sent()
+            return True
+
+    def _record(
+        self,
+        value: str | bytes | None,
+        key: str | bytes | None,
+        partition: int,
+        timestamp: int,
+        headers: Headers | None,
+        on_delivery: Callable[[Any, Any], None] | None,
+    ) -> dict[str, Any]:
+        """What produce() was given, as confluent-kafka takes it."""
         self._check_process(Verb.PRODUCE)
         self._order.require(Verb.PRODUCE)
         callback = self._default_on_delivery if on_delivery is None else checked_on_delivery(on_delivery)
-        report = self._report if callback is None else _reporter(self._deliveries, callback)
+        report = self._report if callback is None else _reporter(self._deliveries, self._callbacks.to(callback))
         record: dict[str, Any] = {
             "value": value,
             "key": key,
@@ -146,11 +206,12 @@ class LibrdkafkaProducer:
         }
         if headers is not None:
             record["headers"] = dict(headers) if isinstance(headers, Mapping) else list(headers)
+        return record
+
+    @contextmanager
+    def _adding(self) -> Iterator[None]:
         try:
-            self._enqueue(topic, record)
-            self._deliveries.sent()
-            if self._deliveries.produced % _RECORDS_PER_POLL == 0:
-                self._producer.poll(0)
+            yield
         except BaseException as error:
             # A delivery callback's too: the record may be on its way, and whoever sends it again must not commit both.
             self._order.state = AFTER_FAILURE[Verb.PRODUCE]
@@ -171,6 +232,33 @@ class LibrdkafkaProducer:
                     raise KafkaUnavailableError(f"produce to {topic}: the queue stayed full") from error
                 self._producer.poll(_QUEUE_POLL)
 
+    def send_offsets_to_transaction(self, positions: Sequence[Any], group_metadata: Any) -> None:
+        """See KafkaParticipant.
+
+        :raises WedgedError: if librdkafka does not come back; then close this.
+        """
+        with self._calling(Verb.SEND_OFFSETS):
+            group = member_of(group_metadata).group_id
+            if group in self._groups and not self.is_reusable:
+                # Nothing but its transaction tells a broker which of two is the newer.
+                raise PrepareFailedError(
+                    f"offsets of group {group}: a connection was lost since some were sent, which may be under way"
+                )
+            self._groups.add(group)
+            self._has_stray_offsets = True
+            try:
+                send = self._producer.send_offsets_to_transaction
+                self._call(Verb.SEND_OFFSETS, send, list(positions), group_metadata)
+            except KafkaException as error:
+                refusal = translated(f"{Verb.SEND_OFFSETS.value} of {self._transactional_id}", error.args[0])
+                if not isinstance(refusal, KafkaRefusedError):
+                    raise refusal from error  # a timeout, say: the broker may have them, or get them later
+                if refusal.code < 0:  # of librdkafka's own, after a record that was not acknowledged
+                    raise KafkaUnavailableError(str(refusal)) from error
+                self._has_stray_offsets = False
+                raise refusal from error
+            self._has_stray_offsets = False
+
     def prepare_transaction(self) -> PreparedTxnState:
         """See KafkaParticipant. Not only must every record be acknowledged: the coordinator must agree that the
         transaction is open, under this session's identity, in all the partitions that acknowledged a record."""
@@ -180,9 +268,11 @@ class LibrdkafkaProducer:
             with suppress(SystemError):
                 self._producer.flush(self._delivery_timeout + _REPORT_GRACE)
             self._require_deliveries()
-            if self._deliveries.produced:
-                identity = self._require_ongoing()
-                self._prepared = PreparedTxnState(identity, self._deliveries.anchor() or self._found_anchor(identity))
+            if self._deliveries.produced or self._groups:
+                described = self._require_ongoing()
+                anchor = self._deliveries.anchor() or self._found_anchor(described)
+                self._prepared = PreparedTxnState(described.producer, anchor)
+            self._watch.require_time(self._transactional_id)
             return self._prepared
 
     def complete_transaction(self, state: PreparedTxnState) -> Outcome:
@@ -223,11 +313,12 @@ class LibrdkafkaProducer:
         self._order.state = State.CLOSED
         if self._process != os.getpid():
             _inherited.append(self._producer)
-        else:
+        elif not self._bounded.is_wedged:  # such a one is destroyed by the call, if that ever comes back
             with suppress(Exception):  # of a user's callback, or librdkafka's: nobody is left to act on it
                 self._producer.purge(blocking=False)
                 self._producer.poll(0)
         self._producer = None
+        self._bounded.close()
         self._control.close()
 
     def _check_process(self, verb: Verb) -> None:
@@ -239,7 +330,8 @@ class LibrdkafkaProducer:
     @contextmanager
     def _calling(self, verb: Verb) -> Iterator[State]:
         self._check_process(verb)
-        with self._order.calling(verb) as before, translating(f"{verb.value} of {self._transactional_id}"):
+        what = f"{verb.value} of {self._transactional_id}"
+        with self._order.calling(verb) as before, translating(what, two_phase=self._two_phase):
             yield before
 
     def _require_deliveries(self) -> None:
@@ -273,30 +365,43 @@ class LibrdkafkaProducer:
             )
         return described
 
-    def _require_ongoing(self) -> ProducerIdentity:
+    def _require_ongoing(self) -> TransactionDescription:
         described = self._require_session()
-        missing = self._deliveries.partitions - described.partitions
+        missing = [str(each) for each in sorted(self._deliveries.partitions - described.partitions)]
+        if self._groups and not _of_offsets(described):
+            missing.append(_OFFSETS)
         if described.state != ONGOING or missing:
-            absent = f" without {', '.join(map(str, sorted(missing)))}" if missing else ""
+            absent = f" without {', '.join(missing)}" if missing else ""
             raise PrepareFailedError(
                 f"transaction of {self._transactional_id}: {described.state}{absent}, where it should be {ONGOING}"
             )
-        return described.producer
+        return described
 
-    def _found_anchor(self, identity: ProducerIdentity) -> Anchor:
-        """The anchor as the leaders know it, for when no delivery report told a first offset."""
-        starts = self._control.current_transaction_start_offsets(self._deliveries.partitions, identity)
+    def _found_anchor(self, described: TransactionDescription) -> Anchor:
+        """The anchor as the leaders know it, for when no delivery report told a first offset: of offsets there is none.
+
+        What they know is this transaction's beginning: no partition joins a transaction before the markers of the one
+        before are written.
+        """
+        partitions = self._deliveries.partitions or _of_offsets(described)
+        starts = self._control.current_transaction_start_offsets(partitions, described.producer)
         if not starts:
             raise PrepareFailedError(f"transaction of {self._transactional_id}: no leader knows where it began")
         partition = min(starts)
         return Anchor.of(partition, starts[partition])
 
-    def _predecessors(self) -> KeptTransaction:
-        assert self._kept is not None
-        return self._kept
+    def _predecessors(self) -> LeftTransaction:
+        assert self._left is not None
+        return self._left
+
+    def _call(self, verb: Verb, method: Callable[..., Any], *arguments: Any) -> None:
+        """Call ``method`` in a thread of its own; it takes its timeout as its last argument."""
+        what, timeout = f"{verb.value} of {self._transactional_id}", self._timeout
+        with self._callbacks.held():
+            self._bounded.call(what, timeout, lambda: method(*arguments, timeout))
 
     def _abort(self) -> None:
-        self._producer.abort_transaction(self._timeout)
+        self._call(Verb.ABORT, self._producer.abort_transaction)
         # librdkafka bumps its epoch in the abort if it had lost track of a sequence.
         self._session = self._described_identity()
 
@@ -305,7 +410,14 @@ class LibrdkafkaProducer:
         return None if described is None else described.producer
 
 
-def _reporter(deliveries: Deliveries, on_delivery: Callable[[Any, Any], None] | None) -> Callable[[Any, Any], None]:
+def _of_offsets(described: TransactionDescription) -> frozenset[TopicPartition]:
+    """The partitions of the transaction that hold groups' offsets."""
+    return frozenset(each for each in described.partitions if each.topic == _OFFSETS)
+
+
+def _reporter(
+    deliveries: Deliveries, on_delivery: Callable[[Any, Any], None] | None = None
+) -> Callable[[Any, Any], None]:
     """A delivery callback that counts for one transaction. It holds no producer, so that none is kept alive by it."""
 
     def report(error: KafkaError | None, message: Any) -> None:

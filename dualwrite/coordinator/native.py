@@ -1,11 +1,11 @@
 """The native producer as a participant: every transaction has an epoch of its own, so its name is KIP-939's and enough.
 
-What a dead predecessor left may be librdkafka's, with an anchor, so the control plane ends it (kept.py), as it does for
-the other participant. The producer itself begins after that.
+What a dead predecessor left may be librdkafka's, with an anchor, so the control plane ends it (two_phase.py), as it
+does for the other participant. The producer itself begins after that.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -13,17 +13,16 @@ from dualwrite.client.control import ControlPlane
 from dualwrite.client.machine import Ended
 from dualwrite.client.native_config import NativeConfig
 from dualwrite.client.producer import TwoPhaseProducer
-from dualwrite.client.producer_config import TWO_PHASE_KEY
 from dualwrite.client.producing import checked_on_delivery
 from dualwrite.client.verbs import State, Verb, VerbOrder, init_verb
-from dualwrite.coordinator.kept import KeptTransaction
 from dualwrite.coordinator.participants import Headers, Outcome
+from dualwrite.coordinator.two_phase import LeftTransaction, TimeoutWatch, left_transactions
 from dualwrite.coordinator.verdict import Verdict
-from dualwrite.errors import ConfigurationError, InvalidTransactionStateError
+from dualwrite.errors import InvalidTransactionStateError
 from dualwrite.ids import PreparedTxnState, require_prepared_state
 
 DEFAULT_TIMEOUT = 30.0
-"""Seconds that each question to the control plane may take."""
+"""Seconds that each question to the control plane may take; delivery.timeout.ms if that is less."""
 
 _OUTCOMES = {Ended.COMMITTED: Outcome.COMMITTED, Ended.ABORTED: Outcome.ABORTED, Ended.NOTHING: Outcome.NOTHING}
 
@@ -32,21 +31,22 @@ class NativeProducer:
     """A KafkaParticipant on TwoPhaseProducer. Not thread-safe, and of use only in the process that made it.
 
     :param config: librdkafka's keys, transactional.id among them; see NativeConfig for those that are refused.
-    :param timeout: seconds that each step of ending a predecessor's transaction may take; delivery.timeout.ms has all
-        the others.
+    :param timeout: seconds that each step of ending a predecessor's transaction may take, None for DEFAULT_TIMEOUT;
+        delivery.timeout.ms has all the others.
     :raises ConfigurationError: if a setting is missing, unknown, refused, or contradicts a dual write.
     """
 
-    def __init__(self, config: Mapping[str, Any], *, timeout: float = DEFAULT_TIMEOUT) -> None:
+    def __init__(self, config: Mapping[str, Any], *, timeout: float | None = None) -> None:
         made = NativeConfig.of(config)
-        if not made.two_phase:
-            raise ConfigurationError(f"{TWO_PHASE_KEY} false: a dual write is a two-phase commit; remove the setting")
         self._transactional_id = made.transactional_id
         self._process = os.getpid()
         self._order = VerbOrder()
         """Of what the producer does not know, a predecessor's transaction; UNINITIALIZED if there is none."""
-        self._kept: KeptTransaction | None = None
-        self._control = ControlPlane(config, timeout=timeout)
+        self._left: LeftTransaction | None = None
+        self._left_transaction = left_transactions(config)
+        patience = min(DEFAULT_TIMEOUT, made.delivery_timeout) if timeout is None else timeout
+        self._control = ControlPlane(config, timeout=patience)
+        self._watch = TimeoutWatch(made.transaction_timeout_ms)
         default = made.on_delivery
         reporting = {} if default is None else {"dr_cb": None, "on_delivery": _reporter(default)}
         self._producer = TwoPhaseProducer({**config, **reporting})
@@ -64,7 +64,7 @@ class NativeProducer:
         if self._producer.state is not State.UNINITIALIZED:
             self._producer.init_transactions(keep_prepared_txn=True)  # refuses, and says what is allowed
         with self._of_predecessor(Verb.INIT_KEEPING):
-            self._kept = KeptTransaction(self._control, self._transactional_id)
+            self._left = self._left_transaction(self._control, self._transactional_id)
 
     @property
     def is_reusable(self) -> bool:
@@ -75,6 +75,7 @@ class NativeProducer:
     def begin_transaction(self) -> None:
         """See KafkaParticipant."""
         self._ready(Verb.BEGIN).begin_transaction()
+        self._watch.begin()
 
     def produce(
         self,
@@ -90,34 +91,54 @@ class NativeProducer:
 
         :raises PrepareFailedError: if it stayed full for the delivery timeout.
         """
-        report = None if on_delivery is None else _reporter(checked_on_delivery(on_delivery))
+        report = _checked_reporter(on_delivery)
         self._ready(Verb.PRODUCE).produce(topic, value, key, partition, timestamp, headers, report)
+
+    def produce_at_once(
+        self,
+        topic: str,
+        value: str | bytes | None = None,
+        key: str | bytes | None = None,
+        partition: int = -1,
+        timestamp: int = 0,
+        headers: Headers | None = None,
+        on_delivery: Callable[[Any, Any], None] | None = None,
+    ) -> bool:
+        """See ProducesAtOnce."""
+        report = _checked_reporter(on_delivery)
+        return self._ready(Verb.PRODUCE).produce_at_once(topic, value, key, partition, timestamp, headers, report)
+
+    def send_offsets_to_transaction(self, positions: Sequence[Any], group_metadata: Any) -> None:
+        """See KafkaParticipant."""
+        self._ready(Verb.SEND_OFFSETS).send_offsets_to_transaction(positions, group_metadata)
 
     def prepare_transaction(self) -> PreparedTxnState:
         """See KafkaParticipant. The broker that acknowledges a record has seen to it that its partition is part of the
         transaction, under this identity; nobody else need be asked."""
-        return self._ready(Verb.PREPARE).prepare_transaction()
+        state = self._ready(Verb.PREPARE).prepare_transaction()
+        self._watch.require_time(self._transactional_id)
+        return state
 
     def complete_transaction(self, state: PreparedTxnState) -> Outcome:
         """See KafkaParticipant."""
         require_prepared_state(state)
-        if self._kept is not None:
-            return self._end_kept(Verb.COMPLETE, lambda kept: kept.complete(state))
+        if self._left is not None:
+            return self._end_kept(Verb.COMPLETE, lambda left: left.complete(state))
         # A state with an anchor is of the other producer's: it is no transaction of this one.
         own = state if state.anchor is None else PreparedTxnState()
         return _OUTCOMES[self._ready(Verb.COMPLETE).complete_transaction(own)]
 
     def commit_transaction(self) -> None:
         """See KafkaParticipant."""
-        if self._kept is not None:
-            self._end_kept(Verb.COMMIT, lambda kept: kept.end(Verdict.COMMIT))
+        if self._left is not None:
+            self._end_kept(Verb.COMMIT, lambda left: left.end(Verdict.COMMIT))
         else:
             self._ready(Verb.COMMIT).commit_transaction()
 
     def abort_transaction(self) -> None:
         """See KafkaParticipant."""
-        if self._kept is not None:
-            self._end_kept(Verb.ABORT, lambda kept: kept.end(Verdict.ABORT))
+        if self._left is not None:
+            self._end_kept(Verb.ABORT, lambda left: left.end(Verdict.ABORT))
         else:
             self._ready(Verb.ABORT).abort_transaction()
 
@@ -135,11 +156,11 @@ class NativeProducer:
             self._order.require(verb)
         return self._producer
 
-    def _end_kept(self, verb: Verb, end: Callable[[KeptTransaction], Outcome]) -> Outcome:
-        assert self._kept is not None
+    def _end_kept(self, verb: Verb, end: Callable[[LeftTransaction], Outcome]) -> Outcome:
+        assert self._left is not None
         with self._of_predecessor(verb):
-            outcome = end(self._kept)
-            self._kept = None
+            outcome = end(self._left)
+            self._left = None
             return outcome
 
     @contextmanager
@@ -150,6 +171,10 @@ class NativeProducer:
             )
         with self._order.calling(verb):
             yield
+
+
+def _checked_reporter(on_delivery: Callable[[Any, Any], None] | None) -> Callable[[Any, Any], None] | None:
+    return None if on_delivery is None else _reporter(checked_on_delivery(on_delivery))
 
 
 def _reporter(on_delivery: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:

@@ -7,25 +7,17 @@ KafkaParticipant each, ``database.py`` a DecisionStore; the tests have fakes tha
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from sqlalchemy import Connection
 
 from dualwrite.coordinator.leasing import Candidate, SlotRow
+from dualwrite.coordinator.verdict import Outcome as Outcome
 from dualwrite.errors import FencedError
 from dualwrite.ids import PreparedTxnState
 
+T = TypeVar("T")
 Headers = Sequence[tuple[str, bytes | None]] | Mapping[str, bytes | None]
-
-
-class Outcome(Enum):
-    """How a Kafka transaction ended."""
-
-    COMMITTED = "committed"
-    ABORTED = "aborted"
-    NOTHING = "nothing"
-    """Nothing was open: it was ended before, or never begun."""
 
 
 class KafkaParticipant(Protocol):
@@ -59,6 +51,14 @@ class KafkaParticipant(Protocol):
     ) -> None:
         """Add a record to the transaction; it is sent meanwhile. ``on_delivery(error, message)`` as confluent-kafka."""
 
+    def send_offsets_to_transaction(self, positions: Sequence[Any], group_metadata: Any) -> None:
+        """Commit a consumer group's offsets as part of the transaction (KIP-447). After an error: abort.
+
+        :param positions: of each partition the next offset to read, as confluent_kafka.TopicPartition has it.
+        :param group_metadata: what the consumer's ``consumer_group_metadata()`` gives.
+        :raises KafkaRefusedError: with the group coordinator's code, if the member's generation is over, say.
+        """
+
     def prepare_transaction(self) -> PreparedTxnState:
         """Flush, and return the state that identifies the transaction once every record is acknowledged.
 
@@ -67,7 +67,11 @@ class KafkaParticipant(Protocol):
 
     def complete_transaction(self, state: PreparedTxnState) -> Outcome:
         """Commit the open transaction if ``state`` identifies it, abort it otherwise. Only after
-        ``init_transactions(keep_prepared_txn=True)`` or :meth:`prepare_transaction`."""
+        ``init_transactions(keep_prepared_txn=True)`` or :meth:`prepare_transaction`.
+
+        After the former it also says, by a heuristic Outcome, if that is not what became of the transaction of
+        ``state``, as far as it can be known.
+        """
 
     def commit_transaction(self) -> None:
         """Commit. An error leaves the outcome unknown."""
@@ -76,10 +80,28 @@ class KafkaParticipant(Protocol):
         """Abort. An error leaves the outcome unknown."""
 
     def close(self) -> None:
-        """Release sockets and threads. Does not end an open transaction. Never raises."""
+        """Release sockets and threads. Does not end an open transaction. Never raises; a second call does nothing."""
 
 
-@dataclass(frozen=True, slots=True)
+@runtime_checkable
+class ProducesAtOnce(Protocol):
+    """A KafkaParticipant with which an event loop's thread can add most records by itself."""
+
+    def produce_at_once(
+        self,
+        topic: str,
+        value: str | bytes | None = None,
+        key: str | bytes | None = None,
+        partition: int = -1,
+        timestamp: int = 0,
+        headers: Headers | None = None,
+        on_delivery: Callable[[Any, Any], None] | None = None,
+    ) -> bool:
+        """As KafkaParticipant.produce, if that would neither wait, nor send, nor call a delivery callback. False if it
+        would: nothing was added."""
+
+
+@dataclass(frozen=True)
 class Lease:
     """The right to use a transactional id: valid while the row's fencing token is still ``fencing_token``."""
 
@@ -122,6 +144,13 @@ class DecisionStore(Protocol):
         """True if the database lets one transaction write at a time: units of work that run at once would only wait
         for each other inside of it."""
 
+    def in_thread(self, act: Callable[[], T]) -> T:
+        """Call ``act``, which may use the store, in a thread of the library's own."""
+
+    @property
+    def checks_lease(self) -> bool:
+        """True if each unit of work is to see at its beginning that its lease is valid."""
+
     def locked(self, lease: Lease) -> AbstractContextManager[HeldDecision]:
         """Hold the row's lock for the length of the ``with`` block.
 
@@ -131,10 +160,26 @@ class DecisionStore(Protocol):
         :raises DatabaseBusyError: if another transaction held the row for too long.
         """
 
+    def locked_at_once(self, leases: Sequence[Lease]) -> AbstractContextManager[Mapping[Lease, HeldDecision]]:
+        """As :meth:`locked`, for those of ``leases`` that are valid and whose rows nobody has locked: none is waited
+        for. All are of one connection: use one at a time.
+
+        :raises DatabaseBusyError: where one lock is for all rows, and another transaction held it for too long.
+        """
+
     def store(self, connection: Connection, lease: Lease, state: PreparedTxnState) -> None:
         """Write ``state`` inside the caller's own transaction on ``connection``: one UPDATE.
 
         :raises LeaseLostError: if somebody else has taken over; the caller rolls back.
+        """
+
+    def record(self, lease: Lease, outcome: Outcome) -> None:
+        """Move the state from the row into the record of heuristic outcomes, as one that ended in ``outcome``.
+
+        Nothing of it is open any more, so nothing can be decided by it; and what it names, a cluster that has lost its
+        data would give to another transaction. A transaction of its own: call it while no lock is held.
+
+        :raises LeaseLostError: if somebody else has taken over: whoever that is finds the same.
         """
 
 
@@ -154,10 +199,11 @@ class Leases(Protocol):
         row that was taken matches nothing.
         """
 
-    def renew(self, leases: Collection[Lease], seconds: float) -> list[Lease]:
+    def renew(self, leases: Collection[Lease], owner: str, seconds: float) -> list[Lease]:
         """Let ``leases`` run out ``seconds`` from now; those that somebody else has taken are returned.
 
-        A row that is locked is passed over: nobody can take it now.
+        A row that is locked is passed over: nobody can take it now. So is one that ``owner`` does not sign any more: it
+        was handed over, and runs out when its new owner's does.
         """
 
     def give_back(self, leases: Collection[Lease], *, finished: bool) -> None:

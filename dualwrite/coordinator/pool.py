@@ -1,17 +1,22 @@
 """The slots of one DualWrite: leased when a unit of work needs one, kept warm, renewed, and given back at the end."""
 
+import logging
+import queue
 import threading
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
+from dataclasses import replace
 
 from dualwrite.coordinator.book import LeaseBook
 from dualwrite.coordinator.heartbeat import Heartbeat
-from dualwrite.coordinator.holders import PoolSettings, no_free_slot
-from dualwrite.coordinator.participants import DecisionStore, KafkaParticipant, Lease, LeaseLostError
+from dualwrite.coordinator.holders import PoolSettings, Usage, no_free_slot
+from dualwrite.coordinator.participants import DecisionStore, KafkaParticipant, Lease, LeaseLostError, Outcome
 from dualwrite.coordinator.slots import Counters, Slot
 from dualwrite.coordinator.sweep import Sweeper
 from dualwrite.errors import InvalidTransactionStateError, NoFreeSlotError
+
+_LOG = logging.getLogger("dualwrite")
 
 LOOK_INTERVAL = 0.2
 """Seconds between two looks at the rows of other processes, while a unit of work waits for a slot."""
@@ -27,6 +32,7 @@ class Pool:
     :param sweeper: told to look for what dead owners left, at the first use and at every beat.
     :param make: makes the participant of a transactional id.
     :param observe: called with each step's name.
+    :param repair: of a slot; see there.
     """
 
     def __init__(
@@ -38,6 +44,7 @@ class Pool:
         make: Callable[[str], KafkaParticipant],
         counters: Counters,
         observe: Callable[[str], None],
+        repair: Callable[[Slot], Outcome | None] | None = None,
     ) -> None:
         self._settings = settings
         self._store = store
@@ -46,72 +53,148 @@ class Pool:
         self._make = make
         self._counters = counters
         self._observe = observe
+        self._repair = repair
         # A database with one writer makes units of work wait for each other anyhow, impatiently and in no order.
         self._most_in_use = 1 if store.one_writer else settings.size
         self._changed = threading.Condition()
-        self._slots: dict[str, Slot] = {}
+        self._slots: OrderedDict[str, Slot] = OrderedDict()
         """By transactional id; the one used last is the last one. Guarded by _changed, as are the next two."""
         self._queue: deque[object] = deque()
         """The units of work that wait, each with its turn."""
         self._closed = False
-        self._heartbeat = Heartbeat(self.beat, settings.lease_timeout / BEATS, settings.application)
+        self.left_behind: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        """What ends units of work whose block nobody could end. Finalizers put it here: SimpleQueue allows that."""
+        self._heartbeat = Heartbeat(
+            lambda: store.in_thread(self.beat), settings.lease_timeout / BEATS, settings.application
+        )
 
     @property
     def pending(self) -> int:
         """Slots in which the Kafka side of an earlier unit of work is being finished in the background."""
         return sum(slot.pending for slot in self._snapshot())
 
-    def acquire(self) -> Slot:
-        """A slot for this thread: a warm one, else a cold one, else a free row's; else wait for one, in turn.
+    @property
+    def owner(self) -> str:
+        """How this process signs its leases (owners.py)."""
+        return self._book.owner
 
-        Whoever calls this does so inside the ``try`` that ends in :meth:`release_used_here`: an interrupt may come
-        after the slot was taken, and before this returns.
+    def usage(self) -> Usage:
+        """What the slots of this process are doing."""
+        slots = self._snapshot()
+        used = sum(slot.user is not None for slot in slots)
+        pending = sum(slot.user is None and slot.pending for slot in slots)
+        return replace(self._settings.unused(), used=used, pending=pending, idle=len(slots) - used - pending)
 
+    def acquire_now(self, user: object) -> Slot | None:
+        """A warm slot for ``user``, if there is one to be had at once and nobody waits; None otherwise."""
+        with self._changed:
+            if self._closed or self._queue or not self.left_behind.empty() or not self._has_room():
+                return None
+            slot = self._idle_slot()
+            if slot is None or not slot.is_warm:
+                return None
+            slot.user = user
+            return slot
+
+    def acquire(self, user: object, deadline: float | None = None) -> Slot:
+        """A slot for ``user``: a warm one, else a cold one, else a free row's; else wait for one, in turn.
+
+        Whoever calls this does so inside the ``try`` that ends in :meth:`release`: an interrupt may come after the slot
+        was taken, and before this returns. :meth:`release` from another thread ends the wait.
+
+        :param deadline: in monotonic seconds, of somebody who has waited elsewhere before.
         :raises NoFreeSlotError: if there was none in time.
-        :raises InvalidTransactionStateError: if the pool is closed.
+        :raises InvalidTransactionStateError: if the pool is closed, or ``user`` was released meanwhile.
         """
-        turn = object()
-        deadline = time.monotonic() + self._settings.acquire_timeout
+        if deadline is None:
+            deadline = time.monotonic() + self._settings.acquire_timeout
         next_look = 0.0
         with self._changed:
-            self._queue.append(turn)
+            self._queue.append(user)
             for slot in self._slots.values():
                 slot.hurry()
         try:
             while True:
-                self._drop_fenced()  # the background may have found since that a lease is lost
-                idle = self._await_turn(turn, next_look, deadline)
+                self.end_left_behind()
+                self._drop_fenced()  # what the background has found lost since
+                idle = self._await_turn(user, next_look, deadline)
                 if idle is not None:
                     return idle
                 if next_look and time.monotonic() >= deadline:
                     raise self._no_free_slot()
-                if self._is_first(turn):
-                    leased = self._lease()
+                if self._is_first(user):
+                    leased = self._lease(user)
                     if leased is not None:
                         return leased
                 next_look = time.monotonic() + LOOK_INTERVAL
         finally:
-            with self._changed:
-                self._queue.remove(turn)
-                self._changed.notify_all()
+            self._leave_queue(user)
 
-    def release(self, slot: Slot) -> None:
-        """The end of a slot's use."""
+    def release(self, user: object) -> None:
+        """The end of ``user``'s use of whatever slot it uses, or waits for. Nothing, if that has ended before."""
         with self._changed:
-            slot.user = None
-            if slot.transactional_id in self._slots:
-                self._slots[slot.transactional_id] = self._slots.pop(slot.transactional_id)
+            for slot in list(self._slots.values()):
+                if slot.user is user:
+                    slot.user = None
+                    self._slots.move_to_end(slot.transactional_id)
+            self._leave_queue(user)  # under the same lock: whoever waits in another thread takes no slot after it
         self._drop_fenced()
 
-    def release_used_here(self) -> None:
-        """The end of this thread's use of whatever slot it uses."""
-        for slot in self._snapshot():
-            if slot.user == threading.get_ident():
-                self.release(slot)
+    def part_with(self, user: object, *, finished: bool) -> None:
+        """Forget the slot that ``user`` uses, and has closed the participant of: it is somebody else's now, with what
+        is open there in Kafka. Nothing, if it uses none.
+
+        :param finished: False if it may not be: then its lease runs out at once, whoever has signed it.
+        """
+        with self._changed:
+            slot = next((slot for slot in self._slots.values() if slot.user is user), None)
+            if slot is None:
+                return
+            del self._slots[slot.transactional_id]
+            slot.user = None
+            self._changed.notify_all()
+        slot.close(0)
+        if not finished:
+            self._book.give_back([slot.lease], finished=False)
+        self._book.forget([slot.lease])
+
+    def users(self) -> list[object]:
+        """What uses a slot, or waits for one."""
+        with self._changed:
+            return [*(slot.user for slot in self._slots.values() if slot.user is not None), *self._queue]
+
+    def look_after(self) -> None:
+        """Let the heartbeat look for what dead owners left, though nothing may be leased here."""
+        self._heartbeat.start()
+
+    def end_left_behind(self) -> None:
+        """End units of work whose block nobody could end."""
+        while True:
+            try:
+                end = self.left_behind.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                end()
+            except Exception:  # noqa: BLE001 - logged: it is not the error of whoever comes by
+                whose = self._settings.application
+                _LOG.exception(
+                    "%s: ending a unit of work that was interrupted failed", whose, extra={"application": whose}
+                )
+            except BaseException:
+                self.left_behind.put(end)
+                raise
+
+    def _leave_queue(self, user: object) -> None:
+        with self._changed:
+            if user in self._queue:
+                self._queue.remove(user)
+            self._changed.notify_all()
 
     def beat(self) -> None:
         """Renew all leases, and look for what dead owners left. A slot whose lease is found lost is fenced, and dropped
         after its use."""
+        self.end_left_behind()
         lost = self._book.renew()
         for slot in self._snapshot():
             if slot.lease in lost:
@@ -122,6 +205,7 @@ class Pool:
     def close(self, timeout: float) -> None:
         """Wait for units of work of other threads; then give the background up to ``timeout`` seconds, and the leases
         back. What is left to be recovered is left to whoever looks next: its lease has run out then."""
+        self.end_left_behind()
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -149,30 +233,32 @@ class Pool:
         with self._changed:
             return list(self._slots.values())
 
-    def _is_first(self, turn: object) -> bool:
+    def _is_first(self, user: object) -> bool:
         with self._changed:
-            return self._may_take(turn)
+            return self._may_take(user)
 
-    def _may_take(self, turn: object) -> bool:
-        """True if whoever has ``turn`` is the next to get a slot, and one may be in use more than are now."""
-        if self._queue[0] is not turn:
-            return False
+    def _may_take(self, user: object) -> bool:
+        """True if ``user`` is the next to get a slot, and one may be in use more than are now."""
+        return bool(self._queue) and self._queue[0] is user and self._has_room()
+
+    def _has_room(self) -> bool:
         return sum(slot.user is not None for slot in self._slots.values()) < self._most_in_use
 
-    def _await_turn(self, turn: object, next_look: float, deadline: float) -> Slot | None:
-        """Wait until there is a slot, and use it; None if it is time to look for a free row, or too late."""
+    def _await_turn(self, user: object, next_look: float, deadline: float) -> Slot | None:
+        """Wait until there is a slot, and use it; None if it is time to look around, or too late."""
         with self._changed:
             while True:
                 if self._closed:
                     raise InvalidTransactionStateError("this DualWrite is closed: make a new one")
+                if user not in self._queue:
+                    raise InvalidTransactionStateError("the wait for a slot was given up")
                 now = time.monotonic()
-                until = deadline
-                if self._may_take(turn):
+                until = min(next_look, deadline)
+                if self._may_take(user):
                     slot = self._idle_slot()
                     if slot is not None:
-                        slot.user = threading.get_ident()
+                        slot.user = user
                         return slot
-                    until = min(next_look, deadline)
                 if now >= until:
                     return None
                 self._changed.wait(until - now)
@@ -182,23 +268,24 @@ class Pool:
         idle = [slot for slot in self._slots.values() if slot.user is None and not slot.pending and not slot.is_fenced]
         return next((slot for slot in reversed(idle) if slot.is_warm), idle[-1] if idle else None)
 
-    def _lease(self) -> Slot | None:
-        """Lease a slot for this thread, if one is to be had; it is to be recovered first."""
+    def _lease(self, user: object) -> Slot | None:
+        """Lease a slot for ``user``, if one is to be had; it is to be recovered first."""
         lease = self._book.lease_one(self._settings.size, self._observe)
         if lease is None:
             return None
-        slot = self._add(lease)
+        slot = self._add(lease, user)
         if self._heartbeat.start():
             self._sweeper.look(again=False)
         return slot
 
-    def _add(self, lease: Lease) -> Slot:
-        """Make the slot of a new lease, in this thread's use."""
+    def _add(self, lease: Lease, user: object) -> Slot:
+        """Make the slot of a new lease, in use by ``user``."""
         name = lease.transactional_id
-        slot = Slot(lease, self._store, lambda: self._make(name), self._counters, self._notify, self._observe)
-        slot.user = threading.get_ident()
         with self._changed:
-            self._slots[name] = slot
+            self._slots[name] = slot = Slot(
+                lease, self._store, lambda: self._make(name), self._counters, self._notify, self._observe, self._repair
+            )
+            slot.user = user if user in self._queue else None
         return slot
 
     def _notify(self) -> None:
@@ -210,7 +297,6 @@ class Pool:
             lost = [slot for slot in self._slots.values() if slot.is_fenced and slot.user is None]
             for slot in lost:
                 del self._slots[slot.transactional_id]
-            self._changed.notify_all()
         for slot in lost:
             slot.close(0)
         self._book.forget([slot.lease for slot in lost])

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from dualwrite.client.control import ControlPlane
 from dualwrite.client.native_config import NativeConfig
+from dualwrite.client.producer_config import is_two_phase
 from dualwrite.client.versions import TRANSACTION_VERSION, TV2
 from dualwrite.coordinator.participants import KafkaParticipant
 from dualwrite.errors import ConfigurationError
@@ -67,7 +68,21 @@ class ProducerChoice:
             return NativeProducer(config)
         from dualwrite.coordinator.librdkafka import LibrdkafkaProducer
 
-        return LibrdkafkaProducer(config)
+        try:
+            return LibrdkafkaProducer(config)
+        except ConfigurationError as error:
+            if not self._objection:
+                raise
+            # librdkafka may know the setting by another name than the user has given.
+            raise ConfigurationError(f"{error}; the native producer: {self._objection}") from error
+
+    def require_known_settings(self) -> None:
+        """Refuse settings that no producer knows, and ask Kafka nothing.
+
+        :raises ConfigurationError: naming the setting.
+        """
+        if self.chosen == LIBRDKAFKA:  # which tells when a producer is made
+            self.participant(self._config["transactional.id"]).close()
 
     def _probe(self) -> None:
         control = ControlPlane(self._config, timeout=min(PROBE_TIMEOUT, NativeConfig.of(self._config).delivery_timeout))
@@ -85,7 +100,7 @@ class ProducerChoice:
             self._choose(NATIVE, "asked for")
         elif version < TV2:
             self._choose(LIBRDKAFKA, spoken)
-        elif not keeps:
+        elif not keeps and is_two_phase(self._config):
             self._choose(LIBRDKAFKA, "the cluster does not offer KIP-939's InitProducerId")
         else:
             self._choose(NATIVE, spoken)

@@ -45,23 +45,33 @@ def recover(
     participant = factory()
     try:
         with _completed(store, lease, participant, observe) as (held, outcome):
-            held.verify()
-            observe("RECOVER_INIT")
-            # Still under the lock: this init would abort whatever a successor had prepared.
-            participant.init_transactions()
+            if not outcome.is_heuristic:
+                held.verify()
+                observe("RECOVER_INIT")
+                # Still under the lock: this init would abort whatever a successor had prepared.
+                participant.init_transactions()
+                return participant, outcome
+        # Before the slot is used, which overwrites the state; and again after that, from the beginning.
+        observe("RECOVER_RECORD")
+        store.record(lease, outcome)
     except BaseException:
         participant.close()
         raise
-    return participant, outcome
+    participant.close()
+    return recover(store, lease, factory, observe)[0], outcome
 
 
 def settle(store: DecisionStore, lease: Lease, participant: Recoverable, observe: Callable[[str], None]) -> Outcome:
     """As :func:`recover`, for a slot that nobody is going to use: no producer is made. ``participant`` is closed."""
     try:
         with _completed(store, lease, participant, observe) as (_, outcome):
-            return outcome
+            pass
     finally:
         participant.close()
+    if outcome.is_heuristic:
+        observe("RECOVER_RECORD")
+        store.record(lease, outcome)
+    return outcome
 
 
 @contextmanager

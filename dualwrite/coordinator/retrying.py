@@ -1,5 +1,6 @@
 """Runs a unit of work again after failures that left nothing on either side and are likely to pass."""
 
+import inspect
 import logging
 import random
 import time
@@ -18,6 +19,8 @@ _PASSING = (Trouble.BUSY, Trouble.CONFLICT)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 """Seconds, at most; each pause may be twice as long as the one before."""
 
+_RUN_LATER = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+
 R = TypeVar("R")
 
 
@@ -33,6 +36,18 @@ def may_pass(error: Exception, dialect: Dialect) -> bool:
     if not isinstance(error, DBAPIError) or error.connection_invalidated:
         return False
     return database_of(dialect).trouble(error) in _PASSING
+
+
+def require_plain(function: object) -> None:
+    """Refuse what cannot be run as a unit of work: its body would run after the commit, or not at all.
+
+    :raises ConfigurationError: naming it.
+    """
+    if not callable(function):
+        raise ConfigurationError(f"{function!r} is no function: write @transactional, or @transactional(retries=3)")
+    if any(is_later(function) for is_later in _RUN_LATER):
+        name = getattr(function, "__qualname__", repr(function))
+        raise ConfigurationError(f"{name} is a coroutine or a generator: decorate a plain function")
 
 
 class Retrying:

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dualwrite.coordinator.background import Background
+from dualwrite.coordinator.logs import Fields
 from dualwrite.coordinator.participants import DecisionStore, KafkaParticipant, Lease, LeaseLostError, Outcome
 from dualwrite.coordinator.recovery import ParticipantFactory, recover
 from dualwrite.errors import FencedError, InvalidTransactionStateError
 
 _LOG = logging.getLogger("dualwrite")
 _LOG.addHandler(logging.NullHandler())  # without logging set up, silence: not logging's last resort, stderr
+_LOG.addFilter(Fields())
 
 
 @dataclass
@@ -30,14 +32,18 @@ class Counters:
     """Those whose Kafka side was left to recovery, whatever their outcome."""
     recoveries: int = 0
     """Recoveries that ended well: each slot begins with one."""
+    heuristic: int = 0
+    """Heuristic outcomes that they found: units of work that did not end alike on both sides (see outcomes())."""
+    replayed: int = 0
+    """Units of work whose records were produced again, as Kafka had aborted them (``replay``)."""
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
 
-    def add(self, name: str) -> None:
-        """Count one more of ``name``, from whatever thread."""
+    def add(self, name: str, more: int = 1) -> None:
+        """Count ``more`` of ``name``, from whatever thread."""
         with self._lock:
-            setattr(self, name, getattr(self, name) + 1)
+            setattr(self, name, getattr(self, name) + more)
 
 
 class Slot:
@@ -50,6 +56,7 @@ class Slot:
 
     :param when_idle: called when the background has done what it had to do.
     :param observe: called with each step's name.
+    :param repair: called after each recovery, with the slot ready; says what it has done, if anything was to be done.
     """
 
     def __init__(
@@ -60,18 +67,23 @@ class Slot:
         counters: Counters,
         when_idle: Callable[[], None],
         observe: Callable[[str], None],
+        repair: "Callable[[Slot], Outcome | None] | None" = None,
     ) -> None:
         self.lease = lease
-        self.user: int | None = None
-        """The thread that uses the slot. The pool's."""
+        self.user: object | None = None
+        """What uses the slot. The pool's."""
         self._store = store
         self._factory = factory
         self._counters = counters
         self._observe = observe
+        self._repair = repair
         self._recovering = threading.Lock()
         self._participant: KafkaParticipant | None = None
+        """The last one that was made."""
+        self._is_ready = False
+        """True if it has nothing open in Kafka, and nobody uses it."""
         self._closed: FencedError | InvalidTransactionStateError | None = None
-        self._background = Background(self.recover, lease.transactional_id, when_idle)
+        self._background = Background(lambda: store.in_thread(self.recover), lease.transactional_id, when_idle)
 
     @property
     def transactional_id(self) -> str:
@@ -91,7 +103,7 @@ class Slot:
     @property
     def is_warm(self) -> bool:
         """True if a unit of work can begin at once."""
-        return self._participant is not None
+        return self._is_ready
 
     @property
     def is_fenced(self) -> bool:
@@ -107,30 +119,45 @@ class Slot:
         """
         with self._recovering:
             self._check_open()
-            if self._participant is not None:
-                return Outcome.NOTHING
-            try:
-                participant, outcome = recover(self._store, self.lease, self._factory, self._observe)
-            except LeaseLostError as error:
-                self.fence(error)
-                raise
-            self._participant = participant
+            first = Outcome.NOTHING
+            while not self._is_ready:  # what a repair has done may have to be finished
+                outcome = self._recover_once()
+                first = outcome if first is Outcome.NOTHING else first
             if self._background.closed:  # close() did not wait for this: nobody else would release the participant
                 self.lend().close()
-            self._counters.add("recoveries")
+        return first
+
+    def _recover_once(self) -> Outcome:
+        if self._participant is not None:
+            self._participant.close()  # of a use that was interrupted, if it has not done that itself
+        try:
+            _, outcome = recover(self._store, self.lease, self._make, self._observe)
+        except LeaseLostError as error:
+            self.fence(error)
+            raise
+        self._is_ready = True
+        self._counters.add("recoveries")
+        if outcome.is_heuristic:
+            self._counters.add("heuristic")
         if outcome is not Outcome.NOTHING:
-            _LOG.info("%s: recovery found a transaction open: %s", self.transactional_id, outcome.value)
-        return outcome
+            told = {"outcome": outcome.value}
+            _LOG.info("%s: recovery found a transaction open: %s", self.transactional_id, outcome.value, extra=told)
+        repaired = None if self._repair is None else self._repair(self)
+        if repaired is Outcome.REPLAYED:
+            self._counters.add("replayed")
+        return repaired or outcome
 
     def lend(self) -> KafkaParticipant:
         """The participant of a slot that was made ready, which is not ready any more."""
-        participant, self._participant = self._participant, None
-        assert participant is not None
-        return participant
+        assert self._is_ready
+        assert self._participant is not None
+        self._is_ready = False
+        return self._participant
 
     def give_back(self, participant: KafkaParticipant) -> None:
         """Take back a participant with nothing open in Kafka: the slot is ready."""
         self._participant = participant
+        self._is_ready = True
 
     def finish_later(self) -> None:
         """Recover in the background; if the slot is lost, whoever has taken it does that."""
@@ -155,9 +182,13 @@ class Slot:
             _LOG.warning("%s: closed while a unit of work is not finished in Kafka", self.transactional_id)
         self._closed = self._closed or InvalidTransactionStateError("this DualWrite is closed: make a new one")
         finished = done and self.is_warm
-        if self._participant is not None:
+        if self._is_ready:
             self.lend().close()
         return finished
+
+    def _make(self) -> KafkaParticipant:
+        self._participant = self._factory()
+        return self._participant
 
     def _check_open(self) -> None:
         if self._closed is not None:

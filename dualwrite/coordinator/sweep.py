@@ -5,62 +5,70 @@ database has decided, and gives the slot back. No producer is made for that: the
 """
 
 import logging
-import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Protocol
 
 from dualwrite.client.control import ControlPlane
 from dualwrite.coordinator.book import LeaseBook
-from dualwrite.coordinator.kept import KeptTransaction
 from dualwrite.coordinator.leasing import Candidate
-from dualwrite.coordinator.participants import DecisionStore, Lease, LeaseLostError, Outcome
-from dualwrite.coordinator.recovery import Recoverable, settle
+from dualwrite.coordinator.participants import DecisionStore, KafkaParticipant, Lease, Outcome
+from dualwrite.coordinator.settling import Settler, Settlers, Settling
 from dualwrite.coordinator.slots import Counters
-from dualwrite.errors import KafkaUnavailableError
+from dualwrite.coordinator.two_phase import LeftTransaction, left_transactions
 from dualwrite.ids import PreparedTxnState
-
-THREADS = 8
-"""That recover at the same time, where the database lets more than one write."""
 
 CHUNK = 100
 """Slots that are leased in one transaction: few enough to be recovered before their leases run out."""
 
 _LOG = logging.getLogger("dualwrite")
 
-Settlers = Callable[[], AbstractContextManager[Callable[[str], Recoverable]]]
-"""For one thread: makes what recovers a transactional id, as often as is needed."""
+
+class Repairs(Protocol):
+    """What recovery by itself cannot do for a slot: a replay needs a producer."""
+
+    def due(self, leases: Collection[Lease]) -> Collection[Lease]:
+        """Those of ``leases``, which are recovered, that need it."""
+
+    def repair(self, lease: Lease) -> Outcome:
+        """Do it; what was done. Raises what kept it from its end."""
 
 
 class ControlRecovery:
     """The verbs of recovery without a producer, whichever wrote the transaction."""
 
-    def __init__(self, control: ControlPlane, transactional_id: str) -> None:
-        self._control = control
-        self._transactional_id = transactional_id
+    def __init__(self, find: Callable[[], LeftTransaction]) -> None:
+        self._find = find
 
     def init_transactions(self, keep_prepared_txn: bool = False) -> None:
         """See KafkaParticipant; only with ``keep_prepared_txn``."""
         assert keep_prepared_txn
-        self._kept = KeptTransaction(self._control, self._transactional_id)
+        self._left = self._find()
 
     def complete_transaction(self, state: PreparedTxnState) -> Outcome:
         """See KafkaParticipant."""
-        return self._kept.complete(state)
+        return self._left.complete(state, is_last=False)
 
     def close(self) -> None:
         """The control plane goes on to the next."""
 
 
 @contextmanager
-def by_control_plane(config: Any) -> Iterator[Callable[[str], Recoverable]]:
+def by_control_plane(config: Any) -> Iterator[Settler]:
     """Recovers one transactional id after the other over the same connections."""
-    control = ControlPlane(config)
+    control, left_transaction = ControlPlane(config), left_transactions(config)
     try:
-        yield lambda transactional_id: ControlRecovery(control, transactional_id)
+        yield lambda transactional_id: ControlRecovery(partial(left_transaction, control, transactional_id))
     finally:
         control.close()
+
+
+@contextmanager
+def by_participants(make: Callable[[str], KafkaParticipant]) -> Iterator[Settler]:
+    """The user's own participants recover, too."""
+    yield make
 
 
 class Sweeper:
@@ -68,6 +76,7 @@ class Sweeper:
 
     :param settlers: of the Kafka side.
     :param observe: called with each step's name.
+    :param repairs: what is to be done beside that.
     """
 
     def __init__(
@@ -77,7 +86,9 @@ class Sweeper:
         settlers: Settlers,
         counters: Counters,
         observe: Callable[[str], None],
+        repairs: Repairs | None = None,
     ) -> None:
+        self._repairs = repairs
         self._book = book
         self._store = store
         self._settlers = settlers
@@ -96,10 +107,14 @@ class Sweeper:
             return
         candidates = self._book.left_behind(again=again)
         if candidates:
-            self._thread = threading.Thread(
-                target=self._sweep_quietly, args=(candidates,), name="dualwrite-sweep", daemon=True
+            thread = threading.Thread(
+                target=self._store.in_thread,
+                args=(lambda: self._sweep_quietly(candidates),),
+                name="dualwrite-sweep",
+                daemon=True,
             )
-            self._thread.start()
+            thread.start()
+            self._thread = thread  # after that: one that could not be started cannot be waited for
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -113,11 +128,24 @@ class Sweeper:
         :raises KafkaUnavailableError: if Kafka does not answer, or whatever else kept a slot from being recovered; the
             others are recovered.
         """
-        with self._sweeping:
-            found, errors = self._recover_all(self._book.left_behind(free_too=True))
+        found, errors = self.attempt()
         if errors:
             raise errors[0]
         return found
+
+    def attempt(
+        self, only: Collection[str] | None = None, *, free_too: bool = True
+    ) -> tuple[dict[str, Outcome], list[Exception]]:
+        """As :meth:`sweep`, but what went wrong is returned beside what was found.
+
+        :param only: these transactional ids, as far as nobody has them; None for all.
+        :param free_too: those, too, that were given back.
+        """
+        with self._sweeping:
+            candidates = self._book.left_behind(free_too=free_too)
+            if only is not None:
+                candidates = [each for each in candidates if each.row.transactional_id in only]
+            return self._recover_all(candidates)
 
     def stop(self, timeout: float) -> None:
         """Begin nothing new, and wait up to ``timeout`` seconds for what is under way."""
@@ -136,66 +164,36 @@ class Sweeper:
 
     def _recover_all(self, candidates: Sequence[Candidate]) -> tuple[dict[str, Outcome], list[Exception]]:
         """Recover slots that are still as they were seen. Unavailability ends it; other errors cost one slot each."""
-        found: dict[str, Outcome] = {}
-        errors: list[Exception] = []
-        for start in range(0, len(candidates), CHUNK):
-            if self._is_over(errors):
-                break
-            leases = self._book.take(candidates[start : start + CHUNK])
-            try:
-                self._recover_chunk(leases, found, errors)
-            finally:
-                for finished in (True, False):
-                    ended = [lease for lease in leases if (lease.transactional_id in found) is finished]
-                    self._book.give_back(ended, finished=finished)
-        return found, errors
-
-    def _recover_chunk(self, leases: Sequence[Lease], found: dict[str, Outcome], errors: list[Exception]) -> None:
-        todo: queue.SimpleQueue[Lease] = queue.SimpleQueue()
-        for lease in leases:
-            todo.put(lease)
-        count = 1 if self._store.one_writer else min(THREADS, len(leases))
-        # Not a pool's threads: those would keep a program from ending while Kafka does not answer.
-        others = [
-            threading.Thread(target=self._work, args=(todo, found, errors), name="dualwrite-sweep", daemon=True)
-            for _ in range(count - 1)
-        ]
-        for thread in others:
-            thread.start()
-        self._work(todo, found, errors)
-        for thread in others:
-            thread.join()
-
-    def _work(self, todo: "queue.SimpleQueue[Lease]", found: dict[str, Outcome], errors: list[Exception]) -> None:
-        """One thread's part: recover one slot after the other until there is none."""
-        with self._settlers() as recoverable:
-            while not self._is_over(errors):
+        with Settling(self._store, self._settlers, self._stopped.is_set, self._observe) as settling:
+            for start in range(0, len(candidates), CHUNK):
+                if settling.is_over:
+                    break
+                leases = self._book.take(candidates[start : start + CHUNK])
                 try:
-                    lease = todo.get_nowait()
-                except queue.Empty:
-                    return
-                self._recover_one(lease, recoverable, found, errors)
+                    self._recover_chunk(settling, leases)
+                finally:
+                    done = [lease for lease in leases if lease.transactional_id in settling.found]
+                    self._book.give_back(done, finished=True)
+                    self._book.give_back(set(leases).difference(done), finished=False)
+        return settling.found, settling.errors
 
-    def _recover_one(
-        self,
-        lease: Lease,
-        recoverable: Callable[[str], Recoverable],
-        found: dict[str, Outcome],
-        errors: list[Exception],
-    ) -> None:
-        name = lease.transactional_id
+    def _recover_chunk(self, settling: Settling, leases: Sequence[Lease]) -> None:
+        settling.settle(leases)
+        done = [lease for lease in leases if lease.transactional_id in settling.found]
+        self._counters.add("recoveries", len(done))
+        self._counters.add("heuristic", sum(settling.found[lease.transactional_id].is_heuristic for lease in done))
+        if self._repairs is not None and done:
+            self._repair(self._repairs, done, settling)
+
+    def _repair(self, repairs: Repairs, done: Sequence[Lease], settling: Settling) -> None:
+        """A slot for which this fails is left to whoever looks next."""
+        left = list(done)
         try:
-            outcome = settle(self._store, lease, recoverable(name), self._observe)
-        except LeaseLostError as error:
-            _LOG.info("%s: somebody else recovers it: %s", name, error)
+            left = list(repairs.due(done))
+            while left:
+                settling.found[left[-1].transactional_id] = repairs.repair(left[-1])
+                left.pop()
         except Exception as error:  # noqa: BLE001 - kept for whoever asked for the sweep
-            errors.append(error)
-        else:
-            found[name] = outcome
-            self._counters.add("recoveries")
-            if outcome is not Outcome.NOTHING:
-                _LOG.info("%s: recovery found a transaction open: %s", name, outcome.value)
-
-    def _is_over(self, errors: Sequence[Exception]) -> bool:
-        """True once nobody wants it any more, or Kafka does not answer."""
-        return self._stopped.is_set() or any(isinstance(error, KafkaUnavailableError) for error in errors)
+            settling.errors.append(error)
+            for lease in left:
+                del settling.found[lease.transactional_id]

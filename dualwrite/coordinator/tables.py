@@ -5,7 +5,7 @@ They are made by ``dualwrite db upgrade --db URL``. The metadata is of its own, 
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, DateTime, MetaData, String, Table
+from sqlalchemy import BigInteger, Column, DateTime, Integer, LargeBinary, MetaData, String, Table, Text
 from sqlalchemy.dialects import mysql
 
 VERSION_TABLE = "dualwrite_alembic_version"
@@ -15,6 +15,12 @@ metadata = MetaData()
 
 MOMENT = DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
 """A moment; on MariaDB and MySQL, which know no time zone in a column, in UTC and with its fraction."""
+
+BYTES = LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
+"""A record's key or value: MariaDB's and MySQL's default ends at 64 KiB."""
+
+NUMBER = BigInteger().with_variant(Integer(), "sqlite")
+"""Counts up by itself; SQLite does that for an INTEGER primary key only."""
 
 ON_MYSQL: dict[str, Any] = {
     f"{dialect}_{option}": value
@@ -38,11 +44,69 @@ kafka_transaction_state = Table(
     # NULL: the lease does not run out by itself, it is taken over.
     Column("lease_expires_at", MOMENT),
     Column("updated_at", MOMENT, nullable=False),
-    # NULL: both sides ended as the row says. Otherwise XA's name of what happened instead, until it is acknowledged.
+    # Not used: outcomes outlive the state, so they have a table. The former release writes NULL to it in each unit.
     Column("outcome", String(32)),
+    # Where there is no anchor: the state and topic:partition:offset of a record of it, to look for how the transaction
+    # ended. Of no use if it is another state's: the former release leaves it as it is.
+    Column("first_record", String(255)),
     **ON_MYSQL,
 )
 """One row per transactional id, overwritten by each unit of work: it never grows (DESIGN, "The state table")."""
+
+kafka_transaction_outcome = Table(
+    "kafka_transaction_outcome",
+    metadata,
+    Column("id", NUMBER, primary_key=True, autoincrement=True),
+    Column("transactional_id", String(255), nullable=False),
+    # The decision's, as in the state table, whose row forgets it: producerId:epoch, and topic:partition:offset.
+    Column("prepared_txn_state", String(255), nullable=False),
+    Column("first_record", String(255)),
+    # XA's name of what happened instead of the decision.
+    Column("outcome", String(32), nullable=False),
+    # For the operator, in one line.
+    Column("detail", Text, nullable=False),
+    Column("found_at", MOMENT, nullable=False),
+    # NULL: nobody has seen to it yet.
+    Column("acknowledged_at", MOMENT),
+    Column("acknowledged_by", String(255)),
+    **ON_MYSQL,
+)
+"""Units of work that did not end alike on both sides. Rows are added when they are found, and never changed but by an
+operator's acknowledgement."""
+
+kafka_transaction_record = Table(
+    "kafka_transaction_record",
+    metadata,
+    Column("transactional_id", String(255), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    # Whose records these are, as in the table of outcomes: a unit of work that is not to be replayed leaves them here.
+    Column("prepared_txn_state", String(255), nullable=False),
+    Column("first_record", String(255)),
+    Column("topic", String(249), nullable=False),
+    # Where it went the first time; -1 if that is not known.
+    Column("partition", Integer, nullable=False),
+    Column("record_key", BYTES),
+    Column("record_value", BYTES),
+    Column("headers", BYTES),
+    # Milliseconds since the epoch.
+    Column("record_timestamp", BigInteger, nullable=False),
+    **ON_MYSQL,
+)
+"""The records of the last unit of work of a transactional id, in order; the next one replaces them (replay.py)."""
+
+kafka_consumer_offset = Table(
+    "kafka_consumer_offset",
+    metadata,
+    Column("group_id", String(255), primary_key=True),
+    Column("topic", String(249), primary_key=True),
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    # Of the next record to be read, as Kafka commits it.
+    Column("next_offset", BigInteger, nullable=False),
+    Column("leader_epoch", Integer),
+    Column("updated_at", MOMENT, nullable=False),
+    **ON_MYSQL,
+)
+"""How far a consumer group has come, written in the units of work that its records were used in."""
 
 load_position = Table(
     "dualwrite_load_position",
@@ -57,3 +121,50 @@ load_position = Table(
     **ON_MYSQL,
 )
 """How far each load has come; written in the load's own units of work, so that it resumes exactly there."""
+
+spark_progress = Table(
+    "dualwrite_spark_progress",
+    metadata,
+    Column("job", String(255), primary_key=True),
+    Column("batch_id", BigInteger, primary_key=True, autoincrement=False),
+    # -1 for the batch itself: it says in how many partitions it is written, and is there before they are.
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    Column("partitions", Integer, nullable=False),
+    Column("row_count", BigInteger, nullable=False),
+    # Of the rows, in whatever order, so that other rows under the same name are noticed.
+    Column("digest", String(64), nullable=False),
+    Column("updated_at", MOMENT, nullable=False),
+    **ON_MYSQL,
+)
+"""Which partitions of a Spark job's batches are written, each in the unit of work that wrote it."""
+
+spark_run = Table(
+    "dualwrite_spark_run",
+    metadata,
+    Column("job", String(255), primary_key=True),
+    # Drawn for each run: whoever has another one is fenced.
+    Column("run_id", BigInteger, nullable=False),
+    # open, committed or aborted.
+    Column("state", String(16), nullable=False),
+    # Of the rows that the run's tasks have written so far; with its schema, if it is in another than the rest.
+    Column("staging_schema", String(255)),
+    Column("staging_table", String(255), nullable=False),
+    # What is prepared may be aborted by anybody from then on.
+    Column("expires_at", MOMENT, nullable=False),
+    Column("updated_at", MOMENT, nullable=False),
+    **ON_MYSQL,
+)
+"""The last run of each Spark job that writes whole batches: a new one ends it, so that only one can commit."""
+
+spark_batch = Table(
+    "dualwrite_spark_batch",
+    metadata,
+    Column("job", String(255), primary_key=True),
+    Column("batch_id", BigInteger, primary_key=True, autoincrement=False),
+    # Which run has committed it.
+    Column("run_id", BigInteger, nullable=False),
+    Column("row_count", BigInteger, nullable=False),
+    Column("committed_at", MOMENT, nullable=False),
+    **ON_MYSQL,
+)
+"""The batches that are committed, written in the decision's own transaction: run again, they have no second effect."""

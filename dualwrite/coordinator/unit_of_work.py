@@ -1,47 +1,45 @@
 """DualWrite: a database and Kafka that commit together or not at all. The public face of the coordinator."""
 
 import functools
-import inspect
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from sqlalchemy import Engine
 from sqlalchemy.pool import Pool as ConnectionPool
 
+from dualwrite.coordinator.awaiting import own_engine
 from dualwrite.coordinator.book import LeaseBook
+from dualwrite.coordinator.consuming import Consuming
 from dualwrite.coordinator.database import SqlDecisionStore
-from dualwrite.coordinator.driver import BlockingDriver
-from dualwrite.coordinator.holders import PoolSettings
+from dualwrite.coordinator.driver import BlockingDriver, LentSlot
+from dualwrite.coordinator.holders import PoolSettings, Usage
 from dualwrite.coordinator.leases import SqlLeases
 from dualwrite.coordinator.leasing import slot_id
 from dualwrite.coordinator.machine import Result
+from dualwrite.coordinator.observing import Observed
+from dualwrite.coordinator.outcomes import HeuristicOutcome, acknowledge, outcomes
 from dualwrite.coordinator.owners import new_owner
 from dualwrite.coordinator.participants import KafkaParticipant, Outcome
+from dualwrite.coordinator.parts import Parting
 from dualwrite.coordinator.pool import Pool
 from dualwrite.coordinator.producers import ProducerChoice, ProducerName
-from dualwrite.coordinator.retrying import Retrying
+from dualwrite.coordinator.replay import LeftReplays, Replayer
+from dualwrite.coordinator.retrying import Retrying, require_plain
+from dualwrite.coordinator.seeking import SeekingConsumers
+from dualwrite.coordinator.settling import Settlers
 from dualwrite.coordinator.slots import Counters
-from dualwrite.coordinator.sweep import Settlers, Sweeper, by_control_plane
-from dualwrite.coordinator.transaction import Transaction, open_unit
-from dualwrite.errors import ConfigurationError, InDoubtError, InvalidTransactionStateError
+from dualwrite.coordinator.sweep import Sweeper, by_control_plane, by_participants
+from dualwrite.coordinator.transaction import Block, Transaction, Unit, in_doubt, open_unit
+from dualwrite.coordinator.two_phase import RESUME, TwoPhase, producer_settings, require_mode
+from dualwrite.errors import ConfigurationError, InvalidTransactionStateError
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-OWNED_SETTINGS = frozenset(
-    {
-        "transactional.id",
-        "transaction.timeout.ms",
-        "transaction.two.phase.commit.enable",
-        "enable.idempotence",
-    }
-)
-"""Settings of the producer that follow from the recipe: a user's value would be ignored or would break it."""
-
+_COUNTED: Mapping[Result | None, str] = {Result.SUCCEEDED: "committed", Result.ROLLED_BACK: "rolled_back"}
 
 _inherited: list[BlockingDriver | ConnectionPool] = []
 """What a forked process got from its parent: units of work, and connections. A connection that is collected is rolled
@@ -62,7 +60,7 @@ class _AfterFork:
 _after_fork = _AfterFork()
 
 
-class DualWrite:
+class DualWrite(Observed, SeekingConsumers, Parting):
     """Units of work that are in the database and in Kafka, or in neither, through any crash.
 
     Thread-safe. Each unit of work uses one of the application's slots, the transactional ids ``application-0`` to
@@ -76,7 +74,7 @@ class DualWrite:
 
     :param engine: a SQLAlchemy Engine on SQLite (a file), PostgreSQL, MariaDB or MySQL, after ``dualwrite db upgrade``.
         The decision is kept in the same database as the user's rows.
-    :param kafka: configuration by librdkafka's names; ``bootstrap.servers`` is required. See OWNED_SETTINGS.
+    :param kafka: configuration by librdkafka's names; ``bootstrap.servers`` is required. See two_phase.OWNED_SETTINGS.
     :param application: names this application among all that use the cluster and the database.
     :param pool_size: slots of the application: units of work that may run at once in all its processes together. SQLite
         writes for one at a time, so a process uses one slot there. Give it the same value in all processes.
@@ -87,6 +85,12 @@ class DualWrite:
     :param producer: "native" or "librdkafka". If it is not given, native is taken where the cluster speaks transaction
         version 2 and every setting in ``kafka`` is one of the native producer's, librdkafka elsewhere; the log and
         :attr:`producer` say which. Either recovers what the other left.
+    :param two_phase: "keep-prepared" is KIP-939: the broker keeps what is prepared until recovery has decided it. With
+        "resume", for Apache Kafka of today, it keeps that for transaction.timeout.ms (15 minutes, unless ``kafka`` says
+        otherwise) and aborts it then, even if the database has committed: a heuristic abort, which recovery finds and
+        stores. It is never chosen unasked.
+    :param replay: with "resume", keep each unit's records in the database until the slot's next one, and produce them
+        again after such an abort, later than the records that others have produced meanwhile.
     :param participant: makes the Kafka side from its configuration, instead of a ``producer``.
     :param on_step: called with the name of each Step (machine.py) but RUN, and of each step of recovery ("RECOVER_…"),
         right before it; may be called from a background thread. For tests that kill the process at an exact place. An
@@ -104,23 +108,43 @@ class DualWrite:
         acquire_timeout: float = 30.0,
         lease_timeout: float = 30.0,
         producer: ProducerName | None = None,
+        two_phase: TwoPhase = "keep-prepared",
+        replay: bool = False,
         participant: Callable[[Mapping[str, Any]], KafkaParticipant] | None = None,
         on_step: Callable[[str], None] | None = None,
     ) -> None:
-        if not isinstance(engine, Engine):
-            raise ConfigurationError(f"engine is a {type(engine).__name__}: pass sqlalchemy.create_engine(url)")
+        self._engine = self._checked(engine)
         settings = PoolSettings(application, pool_size, acquire_timeout, lease_timeout)
         settings.check()
         if producer is not None and participant is not None:
             raise ConfigurationError(f"producer {producer!r} and a participant of your own: give one of the two")
-        self._config = {**_validated(kafka), "transactional.id": slot_id(application, 0)}
+        require_mode(two_phase, replay=replay)
+        self._config = {**producer_settings(kafka, two_phase), "transactional.id": slot_id(application, 0)}
         self._wanted = producer
         self._participant = participant
         self._settings = settings
-        self._engine = engine
-        self._store = SqlDecisionStore(engine)
+        self._own_engine = own_engine(self._engine)
         self._observe = on_step or _ignore
+        self._replayer = Replayer(self._own_engine, self._config, self._observe) if replay else None
+        self._checks_lease = two_phase == RESUME
+        self._store = self._make_store(self._own_engine)
+        """For the library's own transactions, in whatever thread."""
         self._begin_process()
+
+    def _make_store(self, engine: Engine) -> SqlDecisionStore:
+        """A store whose transactions are of ``engine``."""
+        if self._replayer is not None:
+            return self._replayer.store_in(engine)
+        return SqlDecisionStore(engine, checks_lease=self._checks_lease)
+
+    @staticmethod
+    def _checked(engine: Any) -> Engine:
+        if not isinstance(engine, Engine):
+            hint = "use AsyncDualWrite" if hasattr(engine, "sync_engine") else "pass sqlalchemy.create_engine(url)"
+            raise ConfigurationError(f"engine is a {type(engine).__name__}: {hint}")
+        if engine.dialect.is_async:
+            raise ConfigurationError(f"{engine.dialect.driver} is a driver for asyncio: use AsyncDualWrite")
+        return engine
 
     @property
     def producer(self) -> str | None:
@@ -133,7 +157,12 @@ class DualWrite:
         """What this process has done so far; the object stays the same and goes on counting."""
         return self._counters
 
-    def transaction(self) -> Transaction:
+    @property
+    def usage(self) -> Usage:
+        """The application's name and slots, and what those of this process are doing."""
+        return self._pool.usage() if os.getpid() == self._pid else self._settings.unused()
+
+    def transaction(self) -> Block:
         """A unit of work, for ``with dw.transaction() as tx``. Entering it recovers first, where that is needed.
 
         Entering raises NoFreeSlotError if every slot is in use, KafkaUnavailableError if Kafka cannot be reached,
@@ -141,7 +170,7 @@ class DualWrite:
         thread, it joins that one. Leaving raises what kept the unit from being committed, after it was rolled
         back on both sides; or InDoubtError, and then it must not be run again.
         """
-        return Transaction(self)
+        return Block(self)
 
     @overload
     def transactional(self, function: Callable[Concatenate[Transaction, P], R], /) -> Callable[P, R]: ...
@@ -161,28 +190,25 @@ class DualWrite:
         up to 0.05 s, twice that, and so on to 2 s. So ``function`` may run several times: what it does elsewhere should
         be as harmless twice. Inside another unit of work it is not run again; the outer one is.
 
-        :raises ConfigurationError: if ``function`` is a coroutine or a generator: its body would run after the commit.
+        :raises ConfigurationError: if ``function`` is none, or a coroutine or a generator: its body would run after the
+            commit.
         """
         retrying = Retrying(retries, self._engine.dialect)
         return functools.partial(self._decorated, retrying) if function is None else self._decorated(retrying, function)
 
     def _decorated(self, retrying: Retrying, function: Callable[Concatenate[Transaction, P], R]) -> Callable[P, R]:
-        if (
-            inspect.iscoroutinefunction(function)
-            or inspect.isgeneratorfunction(function)
-            or inspect.isasyncgenfunction(function)
-        ):
-            raise ConfigurationError(
-                f"{function.__qualname__} is a coroutine or a generator: decorate a plain function"
-            )
+        require_plain(function)
 
         @functools.wraps(function)
         def unit_of_work(*args: P.args, **kwargs: P.kwargs) -> R:
             def once() -> R:
-                with self.transaction() as tx:
+                with Block(self, is_repeated=True) as tx:
                     return function(tx, *args, **kwargs)
 
-            return retrying.run(once) if open_unit(self) is None else once()
+            if open_unit(self) is not None:
+                return once()
+            with self._consuming.failures_count():
+                return retrying.run(once)
 
         return unit_of_work
 
@@ -200,17 +226,45 @@ class DualWrite:
         self._require_outside()
         with self._sweeper.alone():
             found = {}
+            user = object()
             try:
-                slot = self._pool.acquire()
+                slot = self._pool.acquire(user)
                 if not slot.is_warm:
                     found[slot.transactional_id] = slot.recover()
             finally:
-                self._pool.release_used_here()
+                self._pool.release(user)
             return {**found, **self._sweeper.sweep()}
+
+    def sweep(self, only: Collection[str] | None = None) -> tuple[dict[str, Outcome], list[Exception]]:
+        """As :meth:`recover`, but no slot is made ready, so that nothing is held afterwards: for operators.
+
+        :param only: these transactional ids, as far as nobody has them; None for all slots of the application.
+        :returns: what was found open, and what became of it, by transactional id; and what went wrong elsewhere. A slot
+            that is in neither was taken by somebody else, or Kafka did not answer before its turn.
+        :raises InvalidTransactionStateError: inside a unit of work.
+        """
+        self._require_outside()
+        return self._sweeper.attempt(only)
 
     def pending(self) -> int:
         """How many earlier units of work are being finished in the background: their Kafka side, as decided."""
         return self._pool.pending if os.getpid() == self._pid else 0
+
+    def outcomes(self, acknowledged: bool = False) -> list[HeuristicOutcome]:
+        """The units of work of this application that did not end alike on both sides, as recovery found them: after the
+        forced end of a prepared transaction, say, or when one side was restored from an older copy.
+
+        The oldest first; with ``acknowledged``, those too that somebody has seen to. docs/outcomes.md says what is
+        found, and what to do about it. Slots stay usable meanwhile.
+        """
+        return outcomes(self._engine, self._settings.application, acknowledged=acknowledged)
+
+    def acknowledge(self, outcome: HeuristicOutcome | int, *, by: str) -> HeuristicOutcome:
+        """Note that ``by`` has seen to ``outcome``, or to the one with that id. It stays on record.
+
+        :raises InputError: if there is none with that id, or ``by`` is empty.
+        """
+        return acknowledge(self._engine, outcome, by=by)
 
     def close(self, timeout: float = 10.0) -> None:
         """Wait for the units of work of other threads, and up to ``timeout`` seconds for ``pending()``; release all.
@@ -233,38 +287,86 @@ class DualWrite:
     ) -> None:
         self.close()
 
-    def enter(self) -> BlockingDriver:
-        """Begin a unit of work. Transaction's."""
+    def enter(self, unit: Unit) -> None:
+        """Begin a unit of work. Block's, as are the next three."""
         self._check_process()
-        try:
-            slot = self._pool.acquire()
-            slot.recover()
-            driver = BlockingDriver(self._engine, self._store, slot, self._observe)
-            self._counters.add("units")
-            driver.begin()
-            if driver.machine.result is not None:
-                self._report(driver, None)
-        except BaseException:
-            self._pool.release_used_here()
-            raise
-        return driver
+        unit.watch = self._watch()
+        unit.offsets = self._consuming.unit()
+        slot = self._acquire(unit)
+        unit.driver = driver = self._make_driver(unit, slot)
+        if unit.watch is not None:
+            unit.watch.slot_taken(slot.transactional_id)
+            driver.watch = unit.watch
+        self._counters.add("units")
+        driver.begin()
+        if driver.machine.result is not None:
+            self._release(unit)
+            self._report(driver, None)
 
-    def leave(self, driver: BlockingDriver, error: BaseException | None) -> None:
-        """End a unit of work. Transaction's."""
-        if driver.process != os.getpid():
-            # A child forked inside the block. The connection is its parent's: a rollback here would be the parent's.
-            _inherited.append(driver)
+    def leave(self, unit: Unit, error: BaseException | None) -> None:
+        """End a unit of work."""
+        driver = unit.driver
+        assert driver is not None
+        if self._keep_inherited(driver):
             if error is None:
                 raise InvalidTransactionStateError(
                     f"this unit of work was begun in process {driver.process}, which alone can end it: begin one after "
                     "the fork"
                 )
             return
-        try:
+        driver.finish(error)
+        self._release(unit)
+        self._report(driver, error)
+
+    def let_go(self, unit: Unit, error: BaseException) -> None:
+        """End what is left of a unit of work, wherever it was interrupted; in most cases nothing."""
+        driver = unit.driver
+        if driver is not None and self._keep_inherited(driver):
+            return
+        if driver is not None and not driver.is_released:
             driver.finish(error)
-            self._report(driver, error)
-        finally:
-            self._pool.release(driver.slot)
+        self._release(unit, error)
+
+    def let_go_later(self, unit: Unit, error: BaseException) -> None:
+        """At the next use or heartbeat; but what others may wait for in the database, at once."""
+        driver = unit.driver
+        if driver is None or not self._keep_inherited(driver):
+            if driver is not None:
+                driver.release_database()
+            self._pool.left_behind.put(functools.partial(self.let_go, unit, error))
+
+    def _acquire(self, unit: Unit) -> LentSlot:
+        """A slot for ``unit``, ready."""
+        slot = self._pool.acquire(unit)
+        slot.recover()
+        return slot
+
+    def _make_driver(self, unit: Unit, slot: LentSlot) -> BlockingDriver:
+        return BlockingDriver(self._engine, self._store, slot, self._observe)
+
+    def _keep_inherited(self, driver: BlockingDriver) -> bool:
+        """True in a child forked inside the block: it is kept, as a rollback here would be the parent's."""
+        if driver.process == os.getpid():
+            return False
+        _inherited.append(driver)
+        return True
+
+    def _release(self, unit: Unit, error: BaseException | None = None) -> None:
+        """Give back all that ``unit`` has in hand, and count how it ended."""
+        if unit.is_over:
+            return
+        driver = unit.driver
+        if driver is not None:
+            driver.release()
+        self._pool.release(unit)
+        unit.is_over = True
+        if unit.offsets is not None and (unit.has_run or not unit.is_repeated):
+            unit.offsets.ended(succeeded=driver is not None and driver.machine.result is Result.SUCCEEDED)
+        if driver is not None:
+            self._counters.add(_COUNTED.get(driver.machine.result, "in_doubt"))
+        if unit.watch is not None:
+            machine = None if driver is None else driver.machine
+            unit.watch.ended(*(None, error) if machine is None else (machine.result, machine.error))
 
     def _begin_process(self) -> None:
         """Make what belongs to one process: locks, threads, leases, producers."""
@@ -272,6 +374,7 @@ class DualWrite:
         self._counters = Counters()
         settings = self._settings
         settlers: Settlers
+        make: Callable[[str], KafkaParticipant]
         if self._participant is None:
             self._choice: ProducerChoice | None = ProducerChoice(self._config, self._wanted)
             make = self._choice.participant
@@ -279,11 +382,16 @@ class DualWrite:
         else:
             self._choice = None
             make = functools.partial(_made_by, self._participant, self._config)
-            settlers = functools.partial(_always, make)
-        leases = SqlLeases(self._engine, self._store)
+            settlers = functools.partial(by_participants, make)
+        repair = repairs = None
+        if self._replayer is not None:
+            make = self._replayer.watching(make)
+            repair, repairs = self._replayer.replay, LeftReplays(self._replayer, make, self._counters, self._observe)
+        self._consuming = Consuming(self._own_engine, self._store)
+        leases = SqlLeases(self._own_engine, self._store)
         book = LeaseBook(leases, settings.application, new_owner(), settings.lease_timeout)
-        self._sweeper = Sweeper(book, self._store, settlers, self._counters, self._observe)
-        self._pool = Pool(settings, self._store, book, self._sweeper, make, self._counters, self._observe)
+        self._sweeper = Sweeper(book, self._store, settlers, self._counters, self._observe, repairs)
+        self._pool = Pool(settings, self._store, book, self._sweeper, make, self._counters, self._observe, repair)
 
     def _check_process(self) -> None:
         """In a forked child, leave to the parent what is the parent's. Nothing of it is closed or collected where that
@@ -305,35 +413,16 @@ class DualWrite:
             raise InvalidTransactionStateError("a unit of work is open in this thread: end it before that")
 
     def _report(self, driver: BlockingDriver, error: BaseException | None) -> None:
-        """Count the unit of work, and raise what its caller must know unless that is ``error``, on its way already."""
+        """Raise what the unit's caller must know, unless that is ``error``, on its way already."""
         machine = driver.machine
-        if machine.result is Result.SUCCEEDED:
-            self._counters.add("committed")
-        elif machine.result is Result.ROLLED_BACK:
-            self._counters.add("rolled_back")
-        else:
-            self._counters.add("in_doubt")
         if driver.interrupt is not None and driver.interrupt is not error:
             raise driver.interrupt
         if error is not None or machine.result is Result.SUCCEEDED:
             return
         if machine.result is Result.IN_DOUBT:
-            raise InDoubtError(
-                f"a unit of work of application {self._settings.application!r} is in both or in neither, and it is not "
-                f"known which: the COMMIT failed ({machine.error}), and the database could not be asked. Do not run it "
-                "again before recovery: it ends both sides alike"
-            ) from machine.error
+            raise in_doubt(self._settings.application, machine.error) from machine.error
         assert machine.error is not None
         raise machine.error
-
-
-def _validated(kafka: Mapping[str, Any]) -> Mapping[str, Any]:
-    """``kafka`` if the recipe can work with it."""
-    if not kafka.get("bootstrap.servers"):
-        raise ConfigurationError('kafka: "bootstrap.servers" is missing: name at least one broker as HOST:PORT')
-    for key in sorted(OWNED_SETTINGS.intersection(kafka)):
-        raise ConfigurationError(f'kafka: "{key}" is set by DualWrite itself: remove it')
-    return kafka
 
 
 def _made_by(
@@ -341,12 +430,6 @@ def _made_by(
 ) -> KafkaParticipant:
     """The user's own participant of ``transactional_id``."""
     return participant({**config, "transactional.id": transactional_id})
-
-
-@contextmanager
-def _always(make: Callable[[str], KafkaParticipant]) -> Iterator[Callable[[str], KafkaParticipant]]:
-    """The user's own participants recover, too."""
-    yield make
 
 
 def _ignore(step: str) -> None:

@@ -1,8 +1,14 @@
-"""What recovery does with the transaction that it finds open: the stored decision against what the cluster says."""
+"""What recovery does with the transaction that it finds open, and what it says of one that has ended otherwise than was
+decided: the stored decision against what the cluster says.
+
+The names of outcomes that nobody decided are XA's (XA_HEURCOM, XA_HEURRB, XA_HEURMIX, XA_HEURHAZ), with Kafka's word
+for a rollback. A resource manager comes to them when somebody ends a prepared transaction by force, or when one side is
+set back to an older copy of itself.
+"""
 
 from enum import Enum
 
-from dualwrite.ids import OngoingTransaction, PreparedTxnState
+from dualwrite.ids import EndedTransaction, Ending, OngoingTransaction, PreparedTxnState, ProducerIdentity
 
 
 class Verdict(Enum):
@@ -11,6 +17,53 @@ class Verdict(Enum):
     COMMIT = "commit"
     ABORT = "abort"
     NOTHING = "nothing"
+
+
+class Outcome(Enum):
+    """How a Kafka transaction ended."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    NOTHING = "nothing"
+    """Nothing was open: it was ended before, or never begun."""
+    HEURISTIC_COMMIT = "heuristic commit"
+    """Kafka committed a transaction that the database does not know."""
+    HEURISTIC_ABORT = "heuristic abort"
+    """The database decided to commit, and Kafka aborted."""
+    HEURISTIC_MIXED = "heuristic mixed"
+    """The database decided to commit; Kafka aborted in one partition at least, and committed in the others."""
+    HEURISTIC_HAZARD = "heuristic hazard"
+    """The database decided to commit, and nobody knows what Kafka did: the cluster has lost it."""
+    REPLAYED = "replayed"
+    """The database decided to commit, and Kafka aborted; then the records were produced again (replay.py)."""
+
+    @property
+    def is_heuristic(self) -> bool:
+        """True if both sides did not end alike. It stays on record until an operator acknowledges it."""
+        return self in DETAILS
+
+
+DETAILS = {
+    Outcome.HEURISTIC_COMMIT: (
+        "after the transaction that the database knows as the last one, Kafka has committed another under the same "
+        "transactional id: the database was restored from an older copy, or has lost a commit, or somebody else uses "
+        "the transactional id. Its records have no rows"
+    ),
+    Outcome.HEURISTIC_ABORT: (
+        "the database committed, and the transaction was aborted in Kafka, by force or by its timeout. Its rows have "
+        "no records"
+    ),
+    Outcome.HEURISTIC_MIXED: (
+        "the database committed, and so did Kafka, but in the partition of the first record the transaction had been "
+        "aborted by hand before. Some of its rows have no records"
+    ),
+    Outcome.HEURISTIC_HAZARD: (
+        "the database committed, and the cluster does not have the transaction's records where they were acknowledged: "
+        "it has lost data, as one that was restored from an older copy, or the topic was made anew, or it is another "
+        "cluster, or has left them without an end. More than this transaction may be missing"
+    ),
+}
+"""What each heuristic outcome means, in a line for the operator."""
 
 
 def verdict(stored: PreparedTxnState, ongoing: OngoingTransaction | None) -> Verdict:
@@ -23,3 +76,29 @@ def verdict(stored: PreparedTxnState, ongoing: OngoingTransaction | None) -> Ver
     if ongoing is None:
         return Verdict.NOTHING
     return Verdict.COMMIT if stored.identifies(ongoing) else Verdict.ABORT
+
+
+def looked_back(stored: PreparedTxnState, done: Outcome, now: ProducerIdentity, ended: EndedTransaction) -> Outcome:
+    """What recovery has done, in the light of what became of the transaction that the database decided to commit.
+
+    Only what proves that the sides differ makes a heuristic outcome. What proves nothing (an old log, a topic that is
+    gone) is what every application meets that was stopped for long.
+
+    :param stored: as for :func:`verdict`, and not empty.
+    :param done: what recovery did with the open transaction.
+    :param now: the identity that InitProducerId has just given.
+    :param ended: what the log says of the stored transaction.
+    """
+    if done is Outcome.COMMITTED:
+        return Outcome.HEURISTIC_MIXED if ended.ending is Ending.ABORTED else done
+    if ended.ending is Ending.ABORTED:
+        return Outcome.HEURISTIC_ABORT
+    if ended.ending in (Ending.LOST, Ending.OPEN) or _is_ahead(stored.producer, now):
+        return Outcome.HEURISTIC_HAZARD
+    return Outcome.HEURISTIC_COMMIT if ended.was_overtaken else done
+
+
+def _is_ahead(stored: ProducerIdentity, now: ProducerIdentity) -> bool:
+    """True if ``stored`` cannot be this cluster's: the epochs of a producer id only grow, and this one has just been
+    raised. Of different producer ids nothing follows: each broker gives them out of a block of its own."""
+    return stored.producer_id == now.producer_id and stored.epoch >= now.epoch

@@ -10,6 +10,7 @@ from pathlib import Path
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, inspect
 
 from dualwrite.errors import ConfigurationError, InputError
+from dualwrite.extras import advice
 
 KEY = "flight_id"
 NULL = "NA"
@@ -68,9 +69,7 @@ def _archive() -> Path:
     try:
         members = files(_PACKAGE) or []
     except PackageNotFoundError:
-        raise ConfigurationError(
-            f"{_PACKAGE} is not installed; install dualwrite[demo], or '.[demo]' in a clone"
-        ) from None
+        raise ConfigurationError(advice(_PACKAGE)) from None
     found = next((member for member in members if member.name == f"{_MEMBER}.zip"), None)
     if found is None:
         raise ConfigurationError(f"{_PACKAGE} has no {_MEMBER}.zip; install {_PACKAGE}==0.0.3")

@@ -68,7 +68,7 @@ def dualwrite_engine(tmp_path: Path) -> "Iterator[Engine]":
     """
     from sqlalchemy import create_engine
 
-    from dualwrite.cli.db import upgrade_engine
+    from dualwrite.schema import upgrade_engine
 
     engine = create_engine(f"sqlite:///{tmp_path / 'dualwrite.db'}")
     upgrade_engine(engine)
@@ -91,8 +91,8 @@ def dualwrite_factory(
     What is not given is dualwrite_application, dualwrite_engine and kafka_broker; ``kafka`` adds to its client_config.
     The options are DualWrite's own.
     """
-    from dualwrite.cli.db import upgrade_engine
     from dualwrite.coordinator.unit_of_work import DualWrite
+    from dualwrite.schema import upgrade_engine
 
     with ExitStack() as made:
 

@@ -1,36 +1,22 @@
 """The state table and the positions of loads."""
 
+from collections.abc import Iterator
+
 import sqlalchemy as sa
-from alembic import op
-from sqlalchemy.dialects import mysql
+from alembic.operations import Operations
+
+from dualwrite.coordinator.migrating import MOMENT, create_table, drop_table, rows_of
 
 revision = "0001"
 down_revision = None
 branch_labels = None
 depends_on = None
 
-MOMENT = sa.DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
-ON_MYSQL = {
-    f"{dialect}_{option}": value
-    for dialect in ("mysql", "mariadb")
-    for option, value in (("engine", "InnoDB"), ("charset", "utf8mb4"), ("collate", "utf8mb4_bin"))
-}
 
-
-def create(name: str, *columns: sa.Column) -> None:
-    """Create a table, unless it is there already: MariaDB and MySQL, whose DDL is in no transaction, keep what was done
-    before an upgrade died."""
-    if op.get_context().dialect.name in ("mysql", "mariadb"):
-        inspector = sa.inspect(op.get_bind())
-        wanted = [column.name for column in columns]
-        if inspector.has_table(name) and [column["name"] for column in inspector.get_columns(name)] == wanted:
-            return
-    op.create_table(name, *columns, **ON_MYSQL)
-
-
-def upgrade() -> None:
+def upgrade(op: Operations) -> None:
     """Create both tables."""
-    create(
+    create_table(
+        op,
         "kafka_transaction_state",
         sa.Column("transactional_id", sa.String(255), primary_key=True),
         sa.Column("prepared_txn_state", sa.String(255), nullable=False, server_default=""),
@@ -41,7 +27,8 @@ def upgrade() -> None:
         sa.Column("updated_at", MOMENT, nullable=False),
         sa.Column("outcome", sa.String(32)),
     )
-    create(
+    create_table(
+        op,
         "dualwrite_load_position",
         sa.Column("load_id", sa.String(64), primary_key=True),
         sa.Column("source", sa.String(1024), nullable=False),
@@ -51,7 +38,12 @@ def upgrade() -> None:
     )
 
 
-def downgrade() -> None:
+def downgrade(op: Operations) -> None:
     """Drop both tables, and with them every decision: only after all applications are stopped and recovered."""
-    op.drop_table("dualwrite_load_position")
-    op.drop_table("kafka_transaction_state")
+    drop_table(op, "dualwrite_load_position")
+    drop_table(op, "kafka_transaction_state")
+
+
+def losses(connection: sa.Connection) -> Iterator[str]:
+    """The state table is left to decide nothing: its slots were all given back."""
+    yield from rows_of(connection, "dualwrite_load_position", "the positions of loads, which would begin again")

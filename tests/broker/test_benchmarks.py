@@ -10,7 +10,10 @@ import pytest
 from benchmarks import native
 from benchmarks.contenders import KAFKA, OURS
 from benchmarks.figures import FIGURES
-from benchmarks.report import Comparison, is_ahead, markdown
+from benchmarks.report import Comparison, is_ahead
+from benchmarks.standings import Standings
+from benchmarks.unit_contenders import DATABASE, NATIVE, OUTBOX
+from benchmarks.unit_places import require_same
 
 HOME = Path(__file__).parents[2]
 TINY = ["--rounds=1", "--warm-up=0", "--seconds=0.05", "--megabytes=1", "--restart-mebibytes=1", "--loaded-megabytes=1"]
@@ -56,6 +59,52 @@ def test_the_native_producer_is_measured_beside_librdkafka(tmp_path: Path) -> No
             for name in names:
                 assert all(sample[f"{name}, {what}"] > 0 for what in ("per second", "p50", "p99", "CPU"))
     assert "| | native | librdkafka | native / librdkafka | |" in done.stdout
+
+
+@pytest.mark.slow
+def test_units_of_work_are_measured_beside_what_people_do_without_them(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    command = [sys.executable, "-m", "benchmarks.units", "--databases", "sqlite", "--rounds=1", "--seconds=0.05"]
+    command += ["--workers", "2", f"--json={report}", "--contenders", *(compared := [NATIVE, OUTBOX, DATABASE])]
+    done = subprocess.run(command, cwd=HOME, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    throughput, latency = json.loads(report.read_text())["figures"]
+    assert throughput["figure"] == "throughput: SQLite, the bundled broker, 2 threads"
+    assert latency["figure"] == "latency: SQLite, the bundled broker, 1 thread"
+    assert (list(throughput["samples"]), list(latency["samples"])) == (compared, compared[:2])
+    for figure, lines in ((throughput, ("per second", "p50", "p99", "CPU")), (latency, ("p50", "p99"))):
+        assert all(sample[line] > 0 for (sample,) in figure["samples"].values() for line in lines)
+        assert figure["ratios"][lines[0]][NATIVE] == 1
+    assert "| | per second | p50 (ms) | p99 (ms) | CPU" in done.stdout
+
+
+def test_a_recovery_is_measured_and_looked_at(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    command = [sys.executable, "-m", "benchmarks.recovery", "--databases", "sqlite", "--rounds=1", "--ids=5"]
+    done = subprocess.run([*command, f"--json={report}"], cwd=HOME, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (figure,) = json.loads(report.read_text())["figures"]
+    assert figure["figure"] == "recovery of 5 transactional ids"
+    assert figure["samples"]["SQLite"][0]["s"] > 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "records", "said"),
+    [
+        (["a", "b"], ["a"], "1 rows without a record, 0 records without a row"),
+        (["a"], ["a", "a"], "0 rows without a record, 1 records without a row"),
+        ([], [], "0 rows and 0 records"),
+    ],
+)
+def test_what_is_not_the_same_on_both_sides_is_no_result(rows: list[str], records: list[str], said: str) -> None:
+    with pytest.raises(SystemExit, match=said):
+        require_same(rows, records, "somebody")
+
+
+def test_standings_compare_one_with_all_others() -> None:
+    samples = {name: [{"per second": rate}] for name, rate in (("ours", 300.0), ("theirs", 200.0))}
+    table = list(Standings("figure", "os", samples, "ours", ("per second",)).markdown())
+    assert table[-3:] == ["| ours | 300 | 1.00 |", "| theirs | 200 | 1.50 |", ""]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +157,7 @@ def test_a_ratio_is_of_medians_and_lower_is_ahead_for_times_alone() -> None:
 
 def test_a_table_has_the_load_beside_the_first_line_of_a_measurement() -> None:
     values = {"a, per second": [10.0], "a, p50": [2.0], "a, broker": [0.5], "a, clients": [0.25]}
-    table = list(markdown(comparison(values, {**values, "a, per second": [20.0]})))
+    table = list(comparison(values, {**values, "a, per second": [20.0]}).markdown())
     assert table[-3:] == [
         "| a, per second (transactions) | 10 | 20 | 0.50 | behind | 0.50 + 0.25; 0.50 + 0.25 |",
         "| a, p50 (ms) | 2 | 2 | 1.00 | behind |  |",
@@ -119,4 +168,4 @@ def test_a_table_has_the_load_beside_the_first_line_of_a_measurement() -> None:
 def test_without_kafka_there_is_no_ratio() -> None:
     alone = Comparison("figure", "os", {OURS: [{"single, p50": 1.0}]})
     assert alone.ratio("single, p50") is None
-    assert "| single, p50 (ms) | 1 |  |  |  |  |" in list(markdown(alone))
+    assert "| single, p50 (ms) | 1 |  |  |  |  |" in list(alone.markdown())

@@ -13,7 +13,7 @@ from dualwrite.broker.embedded import EmbeddedBroker
 from tests.broker.calls import batch, new_topic, produce, read_all
 from tests.broker.raw import RawClient
 
-RECORDS, PARTITIONS, AT_ONCE = 120, 2, 7
+RECORDS, PARTITIONS, AT_ONCE, KILLS = 120, 2, 7, 4
 CONFIG = {"group.initial.rebalance.delay.ms": "0"}
 
 
@@ -98,20 +98,22 @@ def test_every_record_is_moved_exactly_once_through_kills_of_the_broker(tmp_path
                     partition=number % PARTITIONS,
                 )
         moved = kills = 0
+        fifth = RECORDS // (KILLS + 1)
+        due = [fifth * number + rng.randrange(-fifth // 2, fifth // 2) for number in range(1, KILLS + 1)]
         for application in lives(listen, source, target):
             try:
                 for _ in range(200):
                     moved += application.step(abort=rng.random() < 0.1)
                     if moved >= RECORDS:
                         break
-                    if rng.random() < 0.2 and kills < 4:
+                    if kills < KILLS and moved >= due[kills]:
                         kills += 1
                         broker.kill()
                         broker.start()
             except KafkaException:
                 continue
             break
-        assert kills == 4, "it was killed in the middle"
+        assert kills == KILLS, "it was killed in the middle"
         with RawClient(listen) as client:
             values = [value.removesuffix(b"!") for value in read_all(client, target) if value is not None]
     assert sorted(map(int, values)) == list(range(RECORDS))

@@ -164,6 +164,14 @@ class KafkaCluster:
         self._controller.start(self._cluster_id)
         self._has_controller = True
 
+    def restart_dead(self) -> None:
+        """Start whatever was killed and not started again, and wait until all is in sync."""
+        if not self._has_controller:
+            self.restart_controller()
+        for node in sorted(set(self.nodes) - self.live):
+            self.restart(node)
+        self.wait_until_in_sync()
+
     def log(self, node: int) -> str:
         """Everything that ``node`` said."""
         return self._brokers[node].log()

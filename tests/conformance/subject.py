@@ -36,7 +36,7 @@ class Subject:
     """One case's view of a broker: its connections, the names that it uses, and its transcript."""
 
     def __init__(self, bootstrap_servers: str) -> None:
-        self._bootstrap_servers = bootstrap_servers
+        self.bootstrap_servers = bootstrap_servers
         self._clients: list[RawClient] = []
         self._lines: dict[str, str] = {}
         self._names: dict[object, str] = {}
@@ -51,7 +51,7 @@ class Subject:
 
     def connect(self) -> RawClient:
         """One more connection, closed with the case."""
-        client = RawClient(self._bootstrap_servers)
+        client = RawClient(self.bootstrap_servers)
         self._clients.append(client)
         return client
 

@@ -30,6 +30,11 @@ def test_the_leader_and_the_coordinator_of_a_dead_node_move_and_its_replicas_com
         assert cluster.leader_of(topic) == other, "only a test moves leaders"
         cluster.move_leader(topic, 0, leader)
         assert cluster.leader_of(topic) == leader
+        cluster.kill_controller()
+        cluster.kill(leader)
+        cluster.restart_dead()
+        assert cluster.live == set(cluster.nodes)
+        assert cluster.leader_of(topic) in cluster.nodes
 
 
 @pytest.mark.slow

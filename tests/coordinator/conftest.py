@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import Engine
 
 from dualwrite.coordinator.unit_of_work import DualWrite
+from tests.coordinator.asynchronous import Place, async_url
 from tests.coordinator.databases import CONFIG, ready_engine
 from tests.coordinator.fakes import FakeKafka
 
@@ -66,3 +67,34 @@ def make_dual_write(sqlite_engine: Engine, kafka: FakeKafka) -> Iterator[Callabl
 @pytest.fixture
 def dual_write(make_dual_write: Callable[..., DualWrite]) -> DualWrite:
     return make_dual_write()
+
+
+SERVER_DRIVERS = [
+    pytest.param("asyncpg", marks=pytest.mark.postgresql),
+    pytest.param("psycopg", marks=pytest.mark.postgresql),
+    pytest.param("aiomysql", marks=pytest.mark.mariadb),
+]
+
+
+@pytest.fixture(params=["aiosqlite", *SERVER_DRIVERS])
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    """A database of each driver for asyncio."""
+    yield from place_of(request, request.param)
+
+
+@pytest.fixture(params=SERVER_DRIVERS)
+def server_place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    yield from place_of(request, request.param)
+
+
+@pytest.fixture
+def sqlite_place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    yield from place_of(request, "aiosqlite")
+
+
+def place_of(request: pytest.FixtureRequest, driver: str) -> Iterator[Place]:
+    server = {"aiosqlite": "sqlite", "aiomysql": "mariadb"}.get(driver, "postgresql")
+    url = request.getfixturevalue(f"{server}_url")
+    seen = ready_engine(url)
+    yield Place(driver, async_url(url, driver), seen)
+    seen.dispose()

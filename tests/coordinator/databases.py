@@ -1,5 +1,6 @@
 """A table of the user's, beside the state table."""
 
+import threading
 import time
 from datetime import datetime, timezone
 from typing import Any
@@ -13,6 +14,9 @@ from dualwrite.coordinator.leasing import Candidate, SlotRow, Standing
 from dualwrite.coordinator.participants import Lease
 from dualwrite.coordinator.tables import kafka_transaction_state
 from dualwrite.errors import DatabaseBusyError
+
+HEAD = "0004"
+"""The version of the tables that this release has."""
 
 user_metadata = MetaData()
 events = Table(
@@ -59,6 +63,14 @@ class TakingStore(SqlDecisionStore):
             if time.monotonic() > deadline:
                 raise DatabaseBusyError("the row is locked")
             time.sleep(0.005)
+
+
+def await_sweeps() -> None:
+    """Wait for the sweeps that closed DualWrites have begun: one may have a connection in hand, which an engine that is
+    disposed of would lose."""
+    for thread in threading.enumerate():
+        if thread.name == "dualwrite-sweep":
+            thread.join(20)
 
 
 def expire_leases(engine: Engine) -> None:

@@ -4,17 +4,36 @@ from collections.abc import Iterable
 from typing import Any
 
 from dualwrite.client.control import InitializedProducer, TransactionDescription
-from dualwrite.ids import ProducerIdentity, TopicPartition
+from dualwrite.client.endings import LogSlice
+from dualwrite.ids import Anchor, ProducerIdentity, TopicPartition
 
 CONFIG = {"bootstrap.servers": "127.0.0.1:1", "transactional.id": "app-0"}
 SESSION = ProducerIdentity(7, 0)
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
+class FakeLogs:
+    """A LogReader of one partition, of which a test says what is read there; of none, unless it does."""
+
+    def __init__(self) -> None:
+        self.slice: LogSlice | None = None
+        self.fails: Exception | None = None
+        self.timeouts: list[float | None] = []
+
+    def partition_of(self, anchor: Anchor) -> TopicPartition | None:
+        if self.fails is not None:
+            raise self.fails
+        return None if self.slice is None else TopicPartition(anchor.topic, anchor.partition)
+
+    def read(self, partition: TopicPartition, offset: int, *, committed: bool, most: int) -> LogSlice | None:
+        return self.slice
+
+
 class FakeControl:
     """A control plane over one transactional id whose facts a test sets."""
 
     def __init__(self, config: dict[str, Any], timeout: float) -> None:
+        self.timeout = timeout
         self.state, self.producer = "Ongoing", SESSION
         self.partitions: frozenset[TopicPartition] = frozenset({T0, T1})
         self.unknown = False
@@ -24,6 +43,7 @@ class FakeControl:
         self.asked: list[tuple[frozenset[TopicPartition], ProducerIdentity]] = []
         self.failures: dict[str, Exception] = {}
         self.closed = 0
+        self.log = FakeLogs()
 
     def init_producer_id(self, _id: str, *, two_phase_commit: bool, keep_prepared_txn: bool) -> InitializedProducer:
         assert two_phase_commit
@@ -46,6 +66,10 @@ class FakeControl:
         self._fail("end_txn")
         self.ended.append((producer, committed, repeatable))
         return producer
+
+    def logs(self, timeout: float | None = None) -> FakeLogs:
+        self.log.timeouts.append(timeout)
+        return self.log
 
     def close(self) -> None:
         self.closed += 1

@@ -4,15 +4,23 @@ It speaks the older transaction protocol, as librdkafka does: one epoch for a wh
 one transaction of a session from the next.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeVar
 
 from dualwrite.coordinator.participants import Headers, Outcome
-from dualwrite.coordinator.verdict import Verdict, verdict
+from dualwrite.coordinator.verdict import Verdict, looked_back, verdict
 from dualwrite.errors import FencedError, KafkaUnavailableError, PrepareFailedError
-from dualwrite.ids import Anchor, OngoingTransaction, PreparedTxnState, ProducerIdentity, TopicPartition
+from dualwrite.ids import (
+    Anchor,
+    EndedTransaction,
+    Ending,
+    OngoingTransaction,
+    PreparedTxnState,
+    ProducerIdentity,
+    TopicPartition,
+)
 
 T = TypeVar("T")
 PARTITION = TopicPartition("events", 0)
@@ -50,6 +58,8 @@ class FakeKafka:
         self.ongoing: FakeTransaction | None = None
         self.committed: list[Any] = []
         self.aborted: list[Any] = []
+        self.ended: list[tuple[FakeTransaction, Ending]] = []
+        """The log, as far as it tells how transactions ended."""
         self.next_offset = 0
         self.requests: list[str] = []
         self.participants: list[FakeParticipant] = []
@@ -104,8 +114,20 @@ class FakeKafka:
     def end(self, *, commit: bool) -> None:
         if self.ongoing is not None:
             (self.committed if commit else self.aborted).extend(self.ongoing.values)
+            self.ended.append((self.ongoing, Ending.COMMITTED if commit else Ending.ABORTED))
             self.ongoing = None
             self.next_offset += 1  # the marker
+
+    def ending_of(self, state: PreparedTxnState) -> EndedTransaction:
+        """As ``ended_transaction`` tells it from a log that keeps everything."""
+        if state.first_record is None:
+            return EndedTransaction(Ending.UNKNOWN)
+        offset = state.first_record.offset
+        if offset >= self.next_offset:
+            return EndedTransaction(Ending.LOST)
+        found = [ending for each, ending in self.ended if each.start_offset == offset]
+        later = [ending for each, ending in self.ended if each.start_offset > offset]
+        return EndedTransaction(found[0] if found else Ending.UNKNOWN, Ending.COMMITTED in later)
 
 
 class FakeParticipant:
@@ -152,6 +174,13 @@ class FakeParticipant:
         if on_delivery is not None:
             on_delivery(None, (topic, partition, timestamp, key, headers))
 
+    def send_offsets_to_transaction(self, positions: Sequence[Any], group_metadata: Any) -> None:
+        self._usable()
+        assert self.begun, "offsets outside a transaction"
+        value = (group_metadata, {(each.topic, each.partition): each.offset for each in positions})
+        offset = self.kafka.request("offsets", lambda: self.kafka.append(self.identity, value))
+        self.anchor = self.anchor or Anchor.of(PARTITION, offset)
+
     def prepare_transaction(self) -> PreparedTxnState:
         self._usable()
         if self.anchor is None:
@@ -179,10 +208,11 @@ class FakeParticipant:
         if open_now is not None:
             described = OngoingTransaction(open_now.producer, {PARTITION: open_now.start_offset})
         decided = verdict(state, described)
-        if decided is Verdict.NOTHING:
-            return Outcome.NOTHING
-        self.kafka.end(commit=decided is Verdict.COMMIT)
-        return Outcome.COMMITTED if decided is Verdict.COMMIT else Outcome.ABORTED
+        done = Outcome.NOTHING
+        if decided is not Verdict.NOTHING:
+            self.kafka.end(commit=decided is Verdict.COMMIT)
+            done = Outcome.COMMITTED if decided is Verdict.COMMIT else Outcome.ABORTED
+        return looked_back(state, done, self.identity, self.kafka.ending_of(state)) if state else done
 
     def _end(self, name: str, *, commit: bool) -> None:
         self._usable()

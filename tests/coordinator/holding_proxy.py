@@ -1,4 +1,4 @@
-"""A TCP proxy before a broker that holds one request back, cuts its connection, and delivers it when it is told to."""
+"""A TCP proxy before a broker that counts requests, and can hold one of them back, to deliver it when it is told to."""
 
 import socket
 import struct
@@ -12,15 +12,20 @@ from dualwrite.wire.apis import ApiKey
 class HoldingProxy:
     """Listens from the start, so that the broker can advertise :attr:`port`; forwards once ``broker_port`` is set.
 
-    :param api: the API whose ``number``-th request (from 1 on) is held.
+    :param api: the API whose ``number``-th request (from 1 on) is held; None for none.
+    :param cuts: its connection is cut; else there is no answer on it any more.
     """
 
-    def __init__(self, api: ApiKey, number: int) -> None:
+    def __init__(self, api: ApiKey | None = None, number: int = 1, *, cuts: bool = True) -> None:
         self.broker_port = 0
         self.held = threading.Event()
         self._api = api
         self._number = number
-        self._seen: Counter[int] = Counter()
+        self._cuts = cuts
+        self.swallows = False
+        """True to let all requests of the API go unanswered, and never deliver them."""
+        self.seen: Counter[ApiKey] = Counter()
+        """Requests by API."""
         self._request = b""
         self._upstream: socket.socket | None = None
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -37,6 +42,8 @@ class HoldingProxy:
     def close(self) -> None:
         """Accept no more."""
         self._listener.close()
+        if self._upstream is not None:
+            self._upstream.close()
 
     def _accept(self) -> None:
         with suppress(OSError):
@@ -45,21 +52,31 @@ class HoldingProxy:
                 threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
-        upstream = socket.create_connection(("127.0.0.1", self.broker_port))
         with client, suppress(OSError):
-            while request := read_frame(client):
-                api = struct.unpack_from(">h", request, 4)[0]
-                self._seen[api] += 1
-                if api == self._api and self._seen[api] == self._number:
-                    self._request, self._upstream = request, upstream
-                    self.held.set()
-                    return  # cuts the client, not the way to the broker
-                upstream.sendall(request)
-                answer = read_frame(upstream)
-                if not answer:
-                    break
-                client.sendall(answer)
-        upstream.close()
+            upstream = socket.create_connection(("127.0.0.1", self.broker_port))
+            try:
+                self._forward(client, upstream)
+            finally:
+                if upstream is not self._upstream:
+                    upstream.close()
+
+    def _forward(self, client: socket.socket, upstream: socket.socket) -> None:
+        while request := read_frame(client):
+            api = ApiKey(struct.unpack_from(">h", request, 4)[0])
+            self.seen[api] += 1
+            if api is self._api and self.swallows:
+                continue
+            if api is self._api and self.seen[api] == self._number:
+                self._request, self._upstream = request, upstream
+                self.held.set()
+                while not self._cuts and read_frame(client):
+                    pass
+                return  # cuts the client, not the way to the broker
+            upstream.sendall(request)
+            answer = read_frame(upstream)
+            if not answer:
+                return
+            client.sendall(answer)
 
 
 def read_frame(connection: socket.socket) -> bytes:

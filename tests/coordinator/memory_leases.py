@@ -45,11 +45,12 @@ class MemoryLeases:
                     taken.append(Lease(name, token + 1))
             return taken
 
-    def renew(self, leases: Collection[Lease], seconds: float) -> list[Lease]:
+    def renew(self, leases: Collection[Lease], owner: str, seconds: float) -> list[Lease]:
         with self._guard:
             visible = [lease for lease in leases if lease.transactional_id not in self.locked]
             valid = [lease for lease in visible if self._is_valid(lease)]
-            self._ends.update({lease.transactional_id: self.now + seconds for lease in valid})
+            signed = [lease.transactional_id for lease in valid if self._rows[lease.transactional_id].owner == owner]
+            self._ends.update(dict.fromkeys(signed, self.now + seconds))
             return [lease for lease in visible if lease not in valid]
 
     def give_back(self, leases: Collection[Lease], *, finished: bool) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, create_engine, create_mock_engine, event, insert, select, text, update
+from sqlalchemy import Connection, Engine, create_engine, create_mock_engine, event, insert, select, text
 from sqlalchemy.exc import OperationalError
 
 from dualwrite.cli.db import upgrade
@@ -54,7 +54,7 @@ def read_row(engine: Engine) -> Any:
 def test_the_first_to_take_over_makes_the_row(engine: Engine, store: TakingStore) -> None:
     assert store.take_over(ID, "me") == Lease(ID, 1)
     row = read_row(engine)
-    assert (row.prepared_txn_state, row.anchor, row.owner, row.outcome) == ("", None, "me", None)
+    assert (row.prepared_txn_state, row.anchor, row.owner) == ("", None, "me")
     with store.locked(Lease(ID, 1)) as held:
         assert held.state == PreparedTxnState()
 
@@ -437,11 +437,3 @@ def test_a_failed_statement_of_the_users_keeps_the_state_from_being_stored(postg
         with pytest.raises(Exception, match="aborted"):
             store.store(connection, lease, STATE)
     engine.dispose()
-
-
-def test_storing_clears_an_acknowledged_outcome(engine: Engine, store: TakingStore) -> None:
-    lease = store.take_over(ID, "a")
-    with engine.begin() as connection:
-        connection.execute(update(table).values(outcome="heuristic-abort"))
-    store_committed(engine, store, lease, STATE)
-    assert read_row(engine).outcome is None

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, event, insert, select, text
+from sqlalchemy import Engine, create_engine, event, insert, make_url, select, text
 from sqlalchemy.exc import OperationalError
 
 from dualwrite.cli.db import upgrade
@@ -236,6 +236,16 @@ def test_the_users_isolation_level_stays_and_the_stores_own_does_not_depend_on_i
         connection.commit()
     with store.locked(lease) as held:
         assert held.state == STATE
+    engine.dispose()
+
+
+def test_looking_for_a_slot_waits_for_no_row_at_serializable(mariadb_url: str) -> None:
+    url = make_url(mariadb_url).update_query_dict({"init_command": "SET innodb_lock_wait_timeout = 1"})
+    engine = ready_engine(url.render_as_string(hide_password=False), isolation_level="SERIALIZABLE")
+    store = TakingStore(engine)
+    lease = store.take_over(ID, "a")
+    with store.locked(lease):
+        assert [row.transactional_id for row in store.leases.rows("orders")] == [ID]
     engine.dispose()
 
 

@@ -14,7 +14,8 @@ import pytest
 from sqlalchemy import Engine, create_engine, delete, event, insert
 
 from dualwrite.coordinator import pool, recovery, slots
-from dualwrite.coordinator.tables import kafka_transaction_state
+from dualwrite.coordinator.outcomes import outcomes
+from dualwrite.coordinator.tables import kafka_transaction_outcome, kafka_transaction_state
 from dualwrite.coordinator.unit_of_work import DualWrite
 from dualwrite.errors import DualWriteError, InDoubtError
 from dualwrite.ids import OngoingTransaction, PreparedTxnState
@@ -154,7 +155,9 @@ def check(world: World, ends: dict[str, str]) -> None:
     rows = stored_values(world.engine)
     records = world.kafka.committed
     assert world.kafka.ongoing is None, "a transaction is left open"
-    assert sorted(records) == sorted(rows * 2), f"torn: rows {rows}, records {records}, ends {ends}"
+    found = outcomes(world.engine)
+    assert sorted(records) == sorted(rows * 2), f"torn: rows {rows}, records {records}, ends {ends}, {found}"
+    assert found == [], f"a false alarm: {ends}, {found}"
     for value, end in ends.items():
         if end == "succeeded":
             assert value in rows, f"lost write: {value} {ends}"
@@ -171,6 +174,7 @@ def search(engine: Engine, values: tuple[str, ...], faults: int) -> Counter[str]
         with engine.begin() as connection:
             connection.execute(delete(events))
             connection.execute(delete(kafka_transaction_state))
+            connection.execute(delete(kafka_transaction_outcome))
         world = World(engine)
         engine.dialect.do_commit = lambda connection: world.commit(plain, connection)  # type: ignore[method-assign]
         world.chooser = chooser
@@ -232,9 +236,12 @@ def test_the_search_notices_an_identity_without_the_anchor(engine: Engine, monke
 
 def test_the_search_notices_a_plain_init_before_the_decision(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     def careless(store: Any, lease: Any, factory: Any, observe: Any) -> Any:
-        participant = factory()
-        participant.init_transactions()
-        return recovery.recover(store, lease, lambda: participant, observe)
+        def initialized() -> Any:
+            participant = factory()
+            participant.init_transactions()
+            return participant
+
+        return recovery.recover(store, lease, initialized, observe)
 
     monkeypatch.setattr(slots, "recover", careless)
     with pytest.raises(AssertionError, match="torn"):

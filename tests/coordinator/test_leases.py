@@ -64,7 +64,7 @@ def test_a_lease_that_ran_out_is_taken_and_its_owner_is_fenced(
     assert take(leases, "heir") == [Lease("a-0", 2)]
     with engine.connect() as connection, pytest.raises(FencedError, match="did not renew its lease in time"):
         store.store(connection, zombie, PreparedTxnState())
-    assert leases.renew([zombie], LONG) == [zombie]
+    assert leases.renew([zombie], "zombie", LONG) == [zombie]
     leases.give_back([zombie], finished=True)
     leases.give_back([zombie], finished=False)
     (row,) = leases.rows("a")
@@ -77,7 +77,7 @@ def test_a_lease_that_is_renewed_before_it_is_taken_is_not_taken(engine: Engine,
     expire_leases(engine)
     seen = candidates(leases, "other")
     assert seen[0].standing is Standing.EXPIRED
-    assert leases.renew([lease], LONG) == []
+    assert leases.renew([lease], "slow", LONG) == []
     assert leases.take(seen[:1], "other", LONG, 1) == []
 
 
@@ -109,7 +109,7 @@ def test_a_slot_that_was_given_back_unfinished_has_run_out(leases: SqlLeases) ->
 def test_renewing_moves_the_end_and_nothing_else(engine: Engine, leases: SqlLeases) -> None:
     held = take(leases, most=2, seconds=1)
     before = slot_rows(engine)
-    assert leases.renew(held, LONG) == []
+    assert leases.renew(held, "me", LONG) == []
     after = slot_rows(engine)
     for name, row in before.items():
         moved = {key for key, value in row._mapping.items() if value != after[name]._mapping[key]}
@@ -159,7 +159,7 @@ def test_a_row_that_is_locked_is_passed_over_by_takers_and_by_the_heartbeat(post
         begin_writing(connection)
         store.store(connection, held, PreparedTxnState())
         assert take(leases, "heir") == [Lease("a-1", 1)]
-        assert leases.renew([held], LONG) == []
+        assert leases.renew([held], "unit", LONG) == []
         connection.commit()
     assert take(leases, "second heir") == [Lease("a-0", 2)]
     engine.dispose()
@@ -171,7 +171,7 @@ def test_without_the_table_every_method_says_what_to_run(database_url: str) -> N
     for call in (
         lambda: leases.rows("a"),
         lambda: leases.take([Candidate(SlotRow("a-0", 0), Standing.FREE)], "me", LONG, 1),
-        lambda: leases.renew([Lease("a-0", 1)], LONG),
+        lambda: leases.renew([Lease("a-0", 1)], "me", LONG),
         lambda: leases.give_back([Lease("a-0", 1)], finished=True),
     ):
         with pytest.raises(DatabaseNotReadyError, match="dualwrite db upgrade"):

@@ -1,12 +1,16 @@
 """The librdkafka participant against stand-ins for librdkafka and the control plane, which can fail at every call."""
 
 import os
+import threading
 from collections.abc import Callable, Iterator
+from threading import get_ident
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from dualwrite.client.bounded import BoundedCalls
+from dualwrite.client.calls import GroupMember
 from dualwrite.client.control import InitializedProducer
 from dualwrite.client.verbs import State
 from dualwrite.coordinator import librdkafka
@@ -23,7 +27,11 @@ from dualwrite.errors import (
     TwoPhaseCommitUnavailableError,
 )
 from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity, TopicPartition
+from tests.coordinator.consumers import Position
 from tests.coordinator.fake_control import CONFIG, SESSION, T0, T1, FakeControl
+
+OFFSETS = TopicPartition("__consumer_offsets", 3)
+MEMBER = GroupMember("group", 1, "member")
 
 
 def kafka_error(code: int, **flags: bool) -> KafkaException:
@@ -57,6 +65,9 @@ class FakeProducer:
         self.offset_of: Callable[[int], int] = lambda offset: offset
         self.unreported = 0
         self.produced: list[dict[str, Any]] = []
+        self.sent: list[tuple[list[Any], Any]] = []
+        self.meanwhile: Callable[[], object] = lambda: None
+        """What happens in send_offsets and abort."""
 
     def init_transactions(self, timeout: float) -> None:
         self._call("init_transactions")
@@ -78,11 +89,17 @@ class FakeProducer:
         self._call("flush")
         return self._deliver()
 
+    def send_offsets_to_transaction(self, positions: list[Any], metadata: Any, timeout: float) -> None:
+        self._call("send_offsets_to_transaction")
+        self.sent.append((positions, metadata))
+        self.meanwhile()
+
     def commit_transaction(self, timeout: float) -> None:
         self._call("commit_transaction")
 
     def abort_transaction(self, timeout: float) -> None:
         self._call("abort_transaction")
+        self.meanwhile()
         self.queue.clear()
 
     def purge(self, blocking: bool) -> None:
@@ -320,7 +337,7 @@ def test_a_kept_transaction_is_found_by_a_very_long_topic_name_too() -> None:
         (PreparedTxnState(SESSION, Anchor.of(T0, 10)), {T0: 12}),
         (PreparedTxnState(SESSION, Anchor.of(T0, 10)), {T1: 10}),
         (PreparedTxnState(SESSION, Anchor.of(TopicPartition("gone", 0), 10)), {T0: 10}),
-        (PreparedTxnState(ProducerIdentity(7, 5), Anchor.of(T0, 10)), {T0: 10}),
+        (PreparedTxnState(ProducerIdentity(6, 5), Anchor.of(T0, 10)), {T0: 10}),
         (PreparedTxnState(), {T0: 10}),
     ],
 )
@@ -514,3 +531,183 @@ def test_after_a_fork_every_call_is_refused_and_close_leaves_the_parents_produce
     rig.participant.close()
     assert rig.producer.calls == before
     assert librdkafka._inherited == [rig.producer]
+
+
+# Offsets.
+
+POSITIONS = [Position("in", 0, 7)]
+
+
+def test_offsets_are_part_of_what_is_prepared() -> None:
+    rig = Rig().begun(T0)
+    rig.control.partitions = frozenset({T0, OFFSETS})
+    rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
+    assert rig.producer.sent == [(POSITIONS, MEMBER)]
+    assert rig.participant.prepare_transaction() == PreparedTxnState(SESSION, Anchor.of(T0, 10))
+
+
+def test_a_transaction_of_offsets_alone_begins_where_they_were_written() -> None:
+    rig = Rig().begun()
+    rig.control.partitions = frozenset({OFFSETS})
+    rig.control.starts = {OFFSETS: 44}
+    rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
+    state = rig.participant.prepare_transaction()
+    assert state == PreparedTxnState(SESSION, Anchor.of(OFFSETS, 44))
+    assert rig.participant.complete_transaction(state) is Outcome.COMMITTED
+
+
+def test_offsets_that_the_coordinator_does_not_know_of_are_not_prepared() -> None:
+    rig = Rig().begun(T0)
+    rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
+    with pytest.raises(PrepareFailedError, match="without __consumer_offsets"):
+        rig.participant.prepare_transaction()
+
+
+def test_offsets_are_of_one_transaction() -> None:
+    rig = Rig().begun()
+    rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
+    rig.participant.abort_transaction()
+    rig.participant.begin_transaction()
+    assert rig.participant.prepare_transaction() == PreparedTxnState()
+
+
+@pytest.mark.parametrize("code", [KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID])
+def test_offsets_that_the_group_refuses_can_only_be_aborted(code: int) -> None:
+    rig = Rig().begun(T0)
+    rig.producer.fail("send_offsets_to_transaction", kafka_error(code, txn_requires_abort=True))
+    with pytest.raises(KafkaRefusedError) as raised:
+        rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
+    assert raised.value.code == code
+    with pytest.raises(InvalidTransactionStateError, match="can only be aborted"):
+        rig.participant.prepare_transaction()
+    rig.participant.abort_transaction()
+    assert rig.state is State.READY
+
+
+@pytest.mark.parametrize(
+    ("code", "is_reusable"),
+    [
+        (KafkaError._TIMED_OUT, False),
+        (KafkaError._TRANSPORT, False),
+        (KafkaError._STATE, False),
+        (KafkaError.ILLEGAL_GENERATION, True),
+        (KafkaError.GROUP_AUTHORIZATION_FAILED, True),
+    ],
+)
+def test_offsets_without_an_answer_cost_the_producer(code: int, is_reusable: bool) -> None:
+    rig = Rig().begun(T0)
+    rig.producer.fail("send_offsets_to_transaction", kafka_error(code))
+    with pytest.raises(KafkaRefusedError if is_reusable else KafkaUnavailableError):
+        rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
+    rig.participant.abort_transaction()
+    assert rig.participant.is_reusable is is_reusable
+
+
+def test_of_one_group_nothing_is_sent_twice_once_a_connection_was_lost() -> None:
+    rig = Rig().begun(T0)
+    rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
+    rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
+    rig.participant._connections.has_lost_one = True
+    rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER._replace(group_id="other"))
+    with pytest.raises(PrepareFailedError, match="offsets of group group: a connection was lost"):
+        rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
+    assert len(rig.producer.sent) == 3
+    assert rig.state is State.ABORTABLE
+
+
+# Calls that do not come back.
+
+
+@pytest.fixture
+def released() -> Iterator[threading.Event]:
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def hanging(released: threading.Event) -> Rig:
+    rig = Rig()
+    rig.participant._timeout = 0.05
+    rig.participant._bounded = BoundedCalls(grace=0.05)
+    rig.producer.meanwhile = lambda: released.wait(30)
+    return rig.begun(T0)
+
+
+def test_offsets_that_do_not_come_back_cost_the_producer(released: threading.Event) -> None:
+    rig = hanging(released)
+    with pytest.raises(
+        KafkaUnavailableError, match=r"send_offsets_to_transaction\(\) of app-0: .*did not come back"
+    ) as told:
+        rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
+    assert told.value.retriable
+    assert not rig.participant.is_reusable
+    with pytest.raises(KafkaUnavailableError, match="never come back"):
+        rig.participant.abort_transaction()
+    assert rig.state is State.FAILED
+    before = list(rig.producer.calls)
+    rig.participant.close()
+    assert rig.producer.calls == before, "it is in a call, and makes no other"
+    assert rig.control.closed == 1
+
+
+def test_an_abort_that_does_not_come_back_costs_the_producer(released: threading.Event) -> None:
+    rig = hanging(released)
+    with pytest.raises(KafkaUnavailableError, match=r"abort_transaction\(\) of app-0"):
+        rig.participant.abort_transaction()
+    assert rig.state is State.FAILED
+    rig.participant.close()
+
+
+def test_callbacks_are_called_in_the_thread_that_calls_the_producer() -> None:
+    told: list[tuple[int, KafkaError | None]] = []
+    rig = Rig().begun()
+    rig.participant.produce("t", b"v", partition=0, on_delivery=lambda error, _: told.append((get_ident(), error)))
+    ((_, report),) = rig.producer.queue
+    rig.producer.meanwhile = lambda: (
+        report(KafkaError(KafkaError._PURGE_QUEUE), FakeMessage(T0, -1001)),
+        told.append((0, None)),
+    )
+    rig.participant.abort_transaction()
+    assert [thread for thread, _ in told] == [0, get_ident()]
+
+
+def test_callbacks_of_a_call_that_never_came_back_are_not_called(released: threading.Event) -> None:
+    told: list[Any] = []
+    rig = hanging(released)
+    rig.participant.produce("t", b"v", partition=0, on_delivery=lambda error, _: told.append(error))
+    report = rig.producer.queue[-1][1]
+    ended = threading.Event()
+
+    def late() -> None:
+        released.wait(30)
+        report(KafkaError(KafkaError._PURGE_QUEUE), FakeMessage(T0, -1001))
+        ended.set()
+
+    rig.producer.meanwhile = late
+    with pytest.raises(KafkaUnavailableError):
+        rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
+    rig.participant.close()
+    released.set()
+    assert ended.wait(30)
+    assert not told
+
+
+def test_a_callback_that_raises_in_a_call_costs_the_transaction() -> None:
+    def refuse(error: Any, _: Any) -> None:
+        raise KeyError("of the callback")
+
+    rig = Rig().begun()
+    rig.participant.produce("t", b"v", partition=0, on_delivery=refuse)
+    ((_, report),) = rig.producer.queue
+    rig.producer.meanwhile = lambda: report(KafkaError(KafkaError._PURGE_QUEUE), FakeMessage(T0, -1001))
+    with pytest.raises(KeyError, match="of the callback"):
+        rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
+    with pytest.raises(InvalidTransactionStateError, match="can only be aborted"):
+        rig.participant.prepare_transaction()
+
+
+@pytest.mark.parametrize(("setting", "seconds"), [("1500", 1.5), ("90000", 30.0)])
+def test_no_step_may_take_longer_than_a_record(setting: str, seconds: float) -> None:
+    participant = LibrdkafkaProducer(CONFIG | {"delivery.timeout.ms": setting})
+    control: FakeControl = participant._control  # type: ignore[assignment]
+    assert participant._timeout == control.timeout == seconds

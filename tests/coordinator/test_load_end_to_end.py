@@ -38,7 +38,7 @@ class Place:
 
     def command(self, *options: str) -> list[str]:
         """The command line that loads the file in batches of six."""
-        given = {"--db": self.url, "--table": "flights", "--topic": self.topic, "--bootstrap": self._bootstrap}
+        given = {"--db": self.url, "--table": "flights", "--topic": self.topic, "--bootstrap-servers": self._bootstrap}
         words = [word for pair in given.items() for word in pair]
         program = [sys.executable, "-m", "dualwrite", "load", str(self.file)]
         return [*program, *words, "--batch-size", "6", *options]
@@ -121,6 +121,8 @@ def test_a_malformed_row_ends_the_load_before_its_batch(place: Place) -> None:
         (("--db", "sqlite:////nowhere/x.db"), "there is no database file /nowhere/x.db"),
         (("--topic", "a b"), "topic 'a b'"),
         (("--bootstrap", "a:b:c"), "bootstrap.servers: 'a:b:c' is no HOST:PORT"),
+        (("-X", "nosuch=1"), "-X: nosuch: there is no such setting"),
+        (("-X", "security.protocol=TLS"), "security.protocol 'TLS': use one of PLAINTEXT, SSL"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(place: Place, options: tuple[str, ...], message: str) -> None:

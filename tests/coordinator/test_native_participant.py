@@ -36,6 +36,7 @@ class FakeProducer:
         self.calls: list[str] = []
         self.failures: dict[str, BaseException] = {}
         self.identity = ProducerIdentity(9, 0)
+        self.sent: list[Any] = []
         self.reports: list[Callable[[Any, Any], None]] = []
         self._order = VerbOrder()
 
@@ -55,6 +56,10 @@ class FakeProducer:
         self._order.require(Verb.PRODUCE)
         self.calls.append("produce()")
         self.reports.append(on_delivery or self.config.get("on_delivery"))
+
+    def send_offsets_to_transaction(self, positions: Any, group_metadata: Any) -> None:
+        self._do(Verb.SEND_OFFSETS)
+        self.sent.append((positions, group_metadata))
 
     def prepare_transaction(self) -> PreparedTxnState:
         self._do(Verb.PREPARE)
@@ -116,7 +121,10 @@ def test_it_is_a_kafka_participant_that_can_always_be_used_again() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "complaint"),
-    [({"transaction.two.phase.commit.enable": False}, "two-phase commit"), ({"stats_cb": print}, "stats_cb: refused")],
+    [
+        ({"transaction.two.phase.commit.enable": "perhaps"}, "transaction.two.phase.commit.enable 'perhaps'"),
+        ({"stats_cb": print}, "stats_cb: refused"),
+    ],
 )
 def test_a_setting_that_contradicts_it_is_refused(settings: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigurationError, match=complaint):
@@ -157,7 +165,7 @@ def test_what_cannot_be_called_back_costs_a_transaction_nothing(wrong: Any) -> N
         (PreparedTxnState(SESSION, Anchor.of(T0, 10)), {T0: 12}, False),
         (PreparedTxnState(SESSION, Anchor.of(T0, 10)), {T1: 10}, False),
         (PreparedTxnState(SESSION, Anchor.of(T0, 10)), {}, False),
-        (PreparedTxnState(HEIR), {}, False),
+        (PreparedTxnState(ProducerIdentity(6, 1)), {}, False),
         (PreparedTxnState(), {}, False),
     ],
 )
@@ -292,3 +300,19 @@ def test_after_a_fork_a_predecessors_transaction_is_left_alone(monkeypatch: pyte
         with pytest.raises(InvalidTransactionStateError, match="make a new one after a fork"):
             call()
     assert rig.control.ended == []
+
+
+def test_offsets_go_to_the_producer_in_its_transaction_only() -> None:
+    rig = Rig()
+    with pytest.raises(InvalidTransactionStateError):
+        rig.participant.send_offsets_to_transaction([], "group")
+    rig.begun()
+    rig.participant.send_offsets_to_transaction([7], "group")
+    assert rig.producer.sent == [([7], "group")]
+    assert rig.participant.prepare_transaction()
+
+
+@pytest.mark.parametrize(("setting", "seconds"), [("1500", 1.5), ("90000", 30.0)])
+def test_no_step_of_recovery_may_take_longer_than_a_record(setting: str, seconds: float) -> None:
+    control: FakeControl = NativeProducer(CONFIG | {"delivery.timeout.ms": setting})._control  # type: ignore[assignment]
+    assert control.timeout == seconds

@@ -113,11 +113,12 @@ def test_after_a_unit_the_next_is_one_of_its_own(
 ) -> None:
     with dual_write.transaction() as first:
         write(first, "one")
-    with dual_write.transaction() as second:
+    block = dual_write.transaction()
+    with block as second:
         assert second is not first
         write(second, "two")
     with pytest.raises(InvalidTransactionStateError, match="call transaction"):
-        second.__enter__()
+        block.__enter__()
     assert in_both(sqlite_engine, kafka, "one", "two")
 
 

@@ -114,6 +114,14 @@ def test_a_setting_that_nobody_knows_is_refused_all_the_same(broker: ScriptedBro
         choice(broker, lingr=1).participant("app-0")
 
 
+def test_a_wrong_value_is_told_by_the_name_that_the_user_has_given(broker: ScriptedBroker) -> None:
+    """librdkafka calls it queue.buffering.max.ms."""
+    with pytest.raises(ConfigurationError, match=r"; the native producer: linger.ms 'abc': allowed: 0 to 900000$"):
+        choice(broker, **{"linger.ms": "abc"}).participant("app-0")
+    with pytest.raises(ConfigurationError, match=r"queue.buffering.max.ms\"$"):
+        choice(broker, "librdkafka", **{"linger.ms": "abc"}).participant("app-0")
+
+
 def test_librdkafka_is_taken_without_a_question_if_it_is_asked_for(broker: ScriptedBroker) -> None:
     says(broker, 2)
     chosen = choice(broker, "librdkafka")

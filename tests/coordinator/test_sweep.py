@@ -1,15 +1,16 @@
 """The sweep: what dead owners left is recovered by the others, whatever the pool's size, and nothing else is."""
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, insert
+from sqlalchemy import Engine, insert, text
 
 from dualwrite.coordinator.participants import Outcome
 from dualwrite.coordinator.unit_of_work import DualWrite
-from dualwrite.errors import DualWriteError, KafkaUnavailableError
-from tests.coordinator.databases import CONFIG, events, expire_leases, slot_rows, stored_values
+from dualwrite.errors import DatabaseNotReadyError, DualWriteError, KafkaUnavailableError
+from tests.coordinator.databases import CONFIG, await_sweeps, events, expire_leases, slot_rows, stored_values
 from tests.coordinator.fakes import FakeCluster, Fault
 
 Make = Callable[..., DualWrite]
@@ -34,6 +35,7 @@ def make(engine: Engine, cluster: FakeCluster) -> Iterator[Make]:
     yield process
     for dual_write in made:
         dual_write.close(timeout=0)
+    await_sweeps()
 
 
 def write(dual_write: DualWrite, value: str) -> None:
@@ -52,7 +54,7 @@ def die(make: Make, value: str, step: str = "COMMIT_KAFKA") -> None:
             raise SystemExit
 
     with pytest.raises(SystemExit):
-        write(make(on_step=observe), value)
+        write(make(on_step=observe, lease_timeout=3000), value)  # its heartbeat does not come to pass
 
 
 def die_on_two_slots(engine: Engine, make: Make) -> None:
@@ -107,6 +109,28 @@ def test_a_beat_recovers_what_has_been_left_since(engine: Engine, make: Make, cl
     swept(survivor)
     assert cluster.ongoing == []
     assert cluster.committed == sorted(stored_values(engine)) == ["one", "zero"]
+
+
+def test_a_sweep_that_cannot_begin_keeps_nobody_from_closing(
+    engine: Engine, make: Make, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No thread is to be had, or an interrupt comes just before it begins."""
+    survivor = make()
+    write(survivor, "zero")
+    die(make, "one")
+    expire_leases(engine)
+    start = threading.Thread.start
+
+    def exhausted(thread: threading.Thread) -> None:
+        if thread.name == "dualwrite-sweep":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", exhausted)
+    with pytest.raises(RuntimeError):
+        survivor._pool.beat()
+    survivor.close()
+    assert slot_rows(engine)["a-0"].owner == "", "it was given back"
 
 
 def test_slots_beyond_a_smaller_pool_are_recovered_and_given_back(
@@ -209,3 +233,38 @@ def test_of_two_that_recover_at_once_each_slot_is_recovered_by_one(
     assert first.recover() == {"a-2": Outcome.NOTHING, "a-1": Outcome.NOTHING}
     assert outcomes[1] == {"a-0": Outcome.COMMITTED, "a-1": Outcome.ABORTED}
     assert cluster.committed == stored_values(engine) == ["one"]
+
+
+def test_what_was_ended_by_force_is_put_on_record_by_the_sweep(
+    engine: Engine, make: Make, cluster: FakeCluster
+) -> None:
+    for value in ("one", "two", "three"):
+        die(make, value)
+    expire_leases(engine)
+    for name in ("a-1", "a-2"):
+        cluster.of(name).init_producer_id(keep_prepared_txn=False)
+    survivor = make()
+    rolled_back = Outcome.HEURISTIC_ABORT
+    assert survivor.recover() == {"a-0": Outcome.COMMITTED, "a-1": rolled_back, "a-2": rolled_back}
+    assert sorted(each.transactional_id for each in survivor.outcomes()) == ["a-1", "a-2"]
+    assert survivor.counters.heuristic == 2
+    assert survivor.recover() == {"a-1": Outcome.NOTHING, "a-2": Outcome.NOTHING}
+    assert survivor.counters.heuristic == 2
+    assert cluster.committed == ["one"]
+
+
+def test_what_could_not_be_put_on_record_is_found_by_the_next_sweep(
+    engine: Engine, make: Make, cluster: FakeCluster
+) -> None:
+    die_on_two_slots(engine, make)
+    cluster.of("a-0").init_producer_id(keep_prepared_txn=False)
+    survivor = make()
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE kafka_transaction_outcome RENAME TO elsewhere"))
+    with pytest.raises(DatabaseNotReadyError):
+        survivor._sweeper.sweep()
+    assert slot_rows(engine)["a-0"].owner, "it is not given back"
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE elsewhere RENAME TO kafka_transaction_outcome"))
+    assert survivor._sweeper.sweep()["a-0"] is Outcome.HEURISTIC_ABORT
+    assert [each.transactional_id for each in survivor.outcomes()] == ["a-0"]

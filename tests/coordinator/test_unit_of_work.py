@@ -7,15 +7,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, insert, select, text
-from sqlalchemy.exc import IntegrityError, InvalidRequestError, OperationalError
+from sqlalchemy import Connection, Engine, create_engine, event, insert, select, text
+from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from dualwrite.coordinator.participants import Outcome
 from dualwrite.coordinator.pool import Pool
 from dualwrite.coordinator.tables import kafka_transaction_state
 from dualwrite.coordinator.transaction import Transaction
-from dualwrite.coordinator.unit_of_work import OWNED_SETTINGS, DualWrite
+from dualwrite.coordinator.two_phase import OWNED_SETTINGS
+from dualwrite.coordinator.unit_of_work import DualWrite
 from dualwrite.errors import (
     ConfigurationError,
     DatabaseBusyError,
@@ -555,8 +556,8 @@ def test_an_interrupt_right_after_the_slot_was_taken_gives_it_back(
 ) -> None:
     plain = Pool.acquire
 
-    def interrupted(self: Pool) -> None:
-        plain(self)
+    def interrupted(self: Pool, user: object) -> None:
+        plain(self, user)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -570,6 +571,12 @@ def test_an_interrupt_right_after_the_slot_was_taken_gives_it_back(
 # Commit and rollback belong to the block.
 
 
+def commit_by_a_session_of_their_own(tx: Transaction) -> None:
+    session = Session(tx.connection, join_transaction_mode="control_fully")
+    session.execute(select(events))
+    session.commit()
+
+
 @pytest.mark.parametrize("produces", [True, False])
 @pytest.mark.parametrize(
     "ending",
@@ -577,12 +584,13 @@ def test_an_interrupt_right_after_the_slot_was_taken_gives_it_back(
         lambda tx: tx.connection.commit(),
         lambda tx: tx.connection.rollback(),
         lambda tx: tx.connection.get_transaction().commit(),
+        commit_by_a_session_of_their_own,
         lambda tx: tx.connection.close(),
         lambda tx: tx.connection.invalidate(),
         lambda tx: tx.session.rollback(),
         lambda tx: (tx.connection.rollback(), tx.execute(insert(events).values(value="after"))),
     ],
-    ids=["commit", "rollback", "transaction", "close", "invalidate", "session", "and-on"],
+    ids=["commit", "rollback", "transaction", "own-session", "close", "invalidate", "session", "and-on"],
 )
 def test_ending_the_database_transaction_inside_the_block_fails_and_leaves_nothing(
     dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka, ending: Callable[[Any], Any], produces: bool
@@ -608,34 +616,51 @@ def test_a_swallowed_commit_is_still_an_error(dual_write: DualWrite, sqlite_engi
             for ending in (tx.session.commit, tx.connection.commit):
                 with pytest.raises(InvalidTransactionStateError):
                     ending()
-            with pytest.raises(InvalidRequestError):
-                tx.execute(select(events))
+            write(tx, "two")
 
-    with pytest.raises(InvalidTransactionStateError):
+    with pytest.raises(InvalidTransactionStateError, match="leave commit and rollback to the block's end"):
         unit()
     assert in_both(sqlite_engine, kafka)
 
 
+def test_a_listener_that_has_begun_a_transaction_is_named(
+    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    write_unit(dual_write, "one")
+
+    @event.listens_for(sqlite_engine, "engine_connect")
+    def ask(connection: Connection) -> None:
+        connection.scalar(select(1))
+
+    with pytest.raises(ConfigurationError, match="engine_connect"):
+        write_unit(dual_write, "two")
+    event.remove(sqlite_engine, "engine_connect", ask)
+    write_unit(dual_write, "three")
+    assert in_both(sqlite_engine, kafka, "one", "three")
+
+
 def test_tx_is_of_no_use_after_its_block(dual_write: DualWrite) -> None:
-    with dual_write.transaction() as tx:
+    block = dual_write.transaction()
+    with block as tx:
         write(tx, "one")
     uses: list[Callable[[], object]] = [
         lambda: tx.connection,
         lambda: tx.session,
         lambda: tx.execute(select(events)),
         lambda: tx.produce("events", "two"),
-        lambda: tx.__exit__(None, None, None),
+        lambda: block.__exit__(None, None, None),
     ]
     for use in uses:
         with pytest.raises(InvalidTransactionStateError):
             use()
-    with pytest.raises(InvalidTransactionStateError, match="call transaction"), tx:
+    with pytest.raises(InvalidTransactionStateError, match="call transaction"), block:
         pytest.fail("entered twice")
 
 
 def test_tx_is_of_no_use_before_its_block(dual_write: DualWrite) -> None:
-    with pytest.raises(InvalidTransactionStateError, match="inside its own with block"):
-        dual_write.transaction().produce("events", "one")
+    block: Any = dual_write.transaction()
+    with pytest.raises(AttributeError, match="produce: it is tx that has it, inside the block"):
+        block.produce("events", "one")
 
 
 # One at a time.
@@ -841,13 +866,14 @@ def test_a_child_that_is_forked_inside_a_unit_leaves_its_parents_transaction_alo
 ) -> None:
     engine = ready_engine(postgresql_url)
     dual_write = make_dual_write(engine)
-    with dual_write.transaction() as tx:
+    block = dual_write.transaction()
+    with block as tx:
         write(tx, "before")
         with monkeypatch.context() as child:  # a real one would share the connection just so
             child.setattr(os, "getpid", lambda: dual_write._pid + 1)
-            tx.__exit__(None, RuntimeError("the child's"), None)
+            block.__exit__(None, RuntimeError("the child's"), None)
             with pytest.raises(InvalidTransactionStateError, match="which alone can end it"):
-                tx.__exit__(None, None, None)
+                block.__exit__(None, None, None)
         write(tx, "after")
     assert in_both(engine, kafka, "before", "after")
     engine.dispose()
@@ -885,6 +911,13 @@ def test_coroutines_and_generators_are_refused_as_they_would_run_after_the_commi
             dual_write.transactional(function)  # type: ignore[arg-type]
 
 
+def test_what_is_no_function_is_not_decorated(dual_write: DualWrite) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"3 is no function: write @transactional, or @transactional\(retries=3"
+    ):
+        dual_write.transactional(3)  # type: ignore[call-overload]
+
+
 # Configuration and life.
 
 
@@ -899,14 +932,15 @@ def test_settings_that_follow_from_the_recipe_are_refused_by_name(sqlite_engine:
     [
         ({}, "a", "bootstrap.servers"),
         ({"bootstrap.servers": ""}, "a", "bootstrap.servers"),
+        ({"bootstrap.servers": ["h:1", "i:2"]}, "a", '"bootstrap.servers" is a list: give one text, as "HOST:PORT,'),
+        ("127.0.0.1:9092", "a", 'kafka is a str: give a dict, as {"bootstrap.servers": "HOST:PORT"}'),
+        (None, "a", "kafka is a NoneType: give a dict"),
         (CONFIG, "", "application is empty"),
         (CONFIG, "a\n", "control character"),
         (CONFIG, "a" * 254, "255 characters"),
     ],
 )
-def test_what_is_missing_or_wrong_is_named(
-    sqlite_engine: Engine, kafka: dict[str, str], application: str, message: str
-) -> None:
+def test_what_is_missing_or_wrong_is_named(sqlite_engine: Engine, kafka: Any, application: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         DualWrite(sqlite_engine, kafka, application=application)
 

@@ -42,16 +42,21 @@ class Task:
     sabotage: str = ""
     producer: str | None = None
     lease_timeout: float = 30.0
+    timeout_ms: int = 0
+    """Of transactions, which are resumed then; 0 for those that the broker keeps."""
+    replay: bool = False
     threads: int = 1
     """That run so many units each, at once."""
     children: int = 0
     """Forked after a first unit of work; each runs so many units, as its parent does."""
+    module: str = "tests.crash.application"
+    """That is run: async_application has tasks for threads."""
     lingers: bool = False
     """Says "idle" at the end and goes on holding its slots until its stdin ends."""
 
     def command(self) -> list[str]:
         """The command line for it."""
-        return [sys.executable, "-m", "tests.crash.application", json.dumps(asdict(self))]
+        return [sys.executable, "-m", self.module, json.dumps(asdict(self))]
 
 
 class OnPurposeError(Exception):
@@ -119,8 +124,11 @@ def fork(task: Task, dual_write: DualWrite) -> list[int]:
 
 def run(task: Task, engine: Engine) -> None:
     say("started")
-    config = {"bootstrap.servers": task.bootstrap_servers, "delivery.timeout.ms": 5000}
+    config: dict[str, Any] = {"bootstrap.servers": task.bootstrap_servers, "delivery.timeout.ms": 5000}
     options: Any = {"producer": task.producer, "on_step": pauses(task), "lease_timeout": task.lease_timeout}
+    if task.timeout_ms:
+        config |= {"transaction.timeout.ms": task.timeout_ms, "delivery.timeout.ms": min(5000, task.timeout_ms)}
+        options |= {"two_phase": "resume", "replay": task.replay}
     with DualWrite(engine, config, application="crash", **options) as dual_write:
         children = fork(task, dual_write) if task.children else []
         others = [

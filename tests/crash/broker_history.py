@@ -88,12 +88,12 @@ class History:
             came = self._changed.wait_for(lambda: self._events >= goal, PATIENCE_SECONDS)
         assert came, f"the producers make no progress: {count} events were awaited"
 
-    def wait_for_units_of(self, producers: Sequence[str]) -> None:
-        """Return once each of ``producers`` has begun one more unit."""
+    def wait_for_units_of(self, producers: Sequence[str], patience: float = PATIENCE_SECONDS) -> None:
+        """Return once each of ``producers`` has begun one more unit; fail after ``patience`` seconds."""
         with self._changed:
             goals = {producer: self._begun[producer] + 1 for producer in producers}
             came = self._changed.wait_for(
-                lambda: all(self._begun[producer] >= goal for producer, goal in goals.items()), PATIENCE_SECONDS
+                lambda: all(self._begun[producer] >= goal for producer, goal in goals.items()), patience
             )
             late = [producer for producer, goal in goals.items() if self._begun[producer] < goal]
         assert came, f"no progress of {late}"

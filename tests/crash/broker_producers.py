@@ -78,10 +78,10 @@ class Worker(threading.Thread):
     def goes_on(self) -> bool:
         return not self._stopping.is_set()
 
-    def stop(self) -> None:
-        """End, and raise what went wrong."""
+    def stop(self, patience: float = 2 * PATIENCE_SECONDS) -> None:
+        """End, and raise what went wrong; fail if it takes longer than ``patience`` seconds."""
         self._stopping.set()
-        self.join(2 * PATIENCE_SECONDS)
+        self.join(patience)
         assert not self.is_alive(), f"{self.name} does not end"
         if self.error is not None:
             raise AssertionError(f"{self.name}: {self.error!r}") from self.error

@@ -19,7 +19,7 @@ from tests.broker.raw import RawClient, eventually
 from tests.conformance.kafka_cluster import KafkaCluster
 from tests.crash.broker_history import History, anomalies
 from tests.crash.cluster_offsets import OFFSETS, OffsetWorker, offsets_seen, offsets_told
-from tests.crash.cluster_producers import ClusterWorker, Make, Stage, Step
+from tests.crash.cluster_producers import PROGRESS_SECONDS, ClusterWorker, Make, Stage, Step
 from tests.crash.wire_tap import Asked, Fault, Lost, Tap, nothing
 
 TOPICS, PARTITIONS = 2, 3
@@ -83,21 +83,21 @@ class Experiment:
         finally:
             with ExitStack() as stack:  # all of them, whatever becomes of the first
                 for worker in self.workers:
-                    stack.callback(worker.stop)
+                    stack.callback(worker.stop, PROGRESS_SECONDS)
             # for whoever looks into a failure
             print(*(f"{worker.name}: {dict(worker.troubles)}" for worker in self.workers), sep="\n")
 
     def everybody_gets_on(self) -> None:
         """Return once every worker has ended a unit that it began after this call."""
         names = [worker.name for worker in self.workers]
-        self.history.wait_for_units_of(names)
-        self.history.wait_for_units_of(names)
+        self.history.wait_for_units_of(names, PROGRESS_SECONDS)
+        self.history.wait_for_units_of(names, PROGRESS_SECONDS)
 
     # --- what is done to the cluster
 
     def loses(self, name: str, api: ApiKey, lost: Lost) -> Asked:
         """Lose one request of ``name``, or its answer, with its connection, and nothing else."""
-        return self.tap.arm(Fault(api, lost, name, nothing)).wait()
+        return self.tap.arm(Fault(api, lost, name, nothing)).wait(PROGRESS_SECONDS)
 
     def kills(self, name: str, kill: Kill) -> None:
         """Kill a node at an exact moment of a transaction of ``name``."""
@@ -107,7 +107,7 @@ class Experiment:
             others = [node for node in self.cluster.nodes if node != asked.node]
             self.cluster.kill(asked.node if kill.asked else self.chance.choice(others))
 
-        self.tap.arm(Fault(kill.api, kill.lost, name, also)).wait()
+        self.tap.arm(Fault(kill.api, kill.lost, name, also)).wait(PROGRESS_SECONDS)
         self.happened[Event.LEADER_KILLED] += kill.api is ApiKey.PRODUCE and kill.asked
         self.happened[Event.COORDINATOR_KILLED] += kill.api is ApiKey.END_TXN and kill.asked
         self.happened[Event.GROUP_COORDINATOR_KILLED] += kill.api is ApiKey.TXN_OFFSET_COMMIT and kill.asked

@@ -16,7 +16,6 @@ from dualwrite.coordinator.native import NativeProducer
 from dualwrite.coordinator.participants import KafkaParticipant
 from dualwrite.errors import DualWriteError, KafkaUnavailableError, PrepareFailedError
 from dualwrite.ids import TopicPartition
-from tests.broker.raw import PATIENCE_SECONDS
 from tests.crash.broker_history import Fate, History, Unit
 from tests.crash.broker_producers import Worker
 
@@ -25,6 +24,9 @@ Make = Callable[[str], KafkaParticipant]
 
 FAILOVER_SECONDS = 40.0
 """How long anything may take over the loss of a node before a test fails."""
+
+PROGRESS_SECONDS = 3 * FAILOVER_SECONDS
+"""How long it may take until a worker has come on: to end a unit and begin another session may take several verbs."""
 
 HASTE_SECONDS = 0.8
 """Less than a failover takes: who waits no longer does not learn what became of a commit."""
@@ -115,14 +117,14 @@ class Stage:
             if self._wanted is step and self._held is None:
                 self._held = unit
                 self._changed.notify_all()
-                self._changed.wait_for(lambda: self._held is not unit, PATIENCE_SECONDS)
+                self._changed.wait_for(lambda: self._held is not unit, PROGRESS_SECONDS)
 
     @contextmanager
     def holding(self, step: Step) -> Iterator[Unit]:
         """Hold the next worker that comes to ``step`` for the length of a ``with`` block; what it is at."""
         with self._changed:
             self._wanted = step
-            assert self._changed.wait_for(lambda: self._held is not None, PATIENCE_SECONDS), f"nobody {step.value}"
+            assert self._changed.wait_for(lambda: self._held is not None, PROGRESS_SECONDS), f"nobody {step.value}"
             unit = self._held
             self._wanted = None
         assert unit is not None

@@ -19,6 +19,7 @@ from tests.crash.cluster_experiment import Event, Experiment, Kill
 from tests.crash.cluster_offsets import LIBRDKAFKA, OFFSETS, OffsetWorker
 from tests.crash.cluster_producers import (
     HASTE_SECONDS,
+    PROGRESS_SECONDS,
     ClusterWorker,
     Decision,
     Make,
@@ -51,12 +52,19 @@ class World(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """A cluster for all of these tests, which leave it in sync."""
+def one_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A cluster for all of these tests."""
     tap = Tap(1, 2, 3)
     cluster = KafkaCluster(tmp_path_factory.mktemp("cluster"), told=tap.ports)
     with tap.start(cluster.ports), cluster:
         yield World(cluster, tap)
+
+
+@pytest.fixture
+def world(one_world: World) -> World:
+    """The cluster, whole and in sync even after a test that failed while a node was dead."""
+    one_world.cluster.restart_dead()
+    return one_world
 
 
 @pytest.mark.parametrize("seed", [1])
@@ -165,6 +173,6 @@ def found_after(world: World, name: str, make: Make, control: Control) -> list[s
     with experiment.running():
         with experiment.stage.holding(control.step):
             fault = world.tap.arm(Fault(control.api, control.lost, name, nothing))
-        fault.wait()
+        fault.wait(PROGRESS_SECONDS)
         experiment.everybody_gets_on()
     return experiment.judge()

@@ -21,7 +21,7 @@ from dualwrite.wire.error_codes import ErrorCode
 from dualwrite.wire.frames import with_size
 from tests.broker.calls import end, produce, tx_batch
 from tests.broker.raw import RawClient
-from tests.crash.wire_tap import Asked, Fault, Lost, Tap, nothing
+from tests.crash.wire_tap import Asked, Fault, Lost, NotStruckError, Tap, nothing
 
 NODE = 7
 PRODUCER = ProducerIdentity(5, 0)
@@ -198,3 +198,13 @@ def test_an_abort_is_not_lost(tap: Tap, client: RawClient) -> None:
     fault = tap.arm(Fault(ApiKey.END_TXN, Lost.REQUEST, "id", nothing))
     assert end(client, "id", PRODUCER, commit=False).error_code == ErrorCode.NONE
     assert not fault.struck.done()
+
+
+def test_what_nobody_waits_for_any_more_is_not_lost(tap: Tap, client: RawClient) -> None:
+    fault = tap.arm(Fault(ApiKey.END_TXN, Lost.REQUEST, "id", nothing))
+    with pytest.raises(NotStruckError):
+        fault.wait(patience=0)
+    later = tap.arm(Fault(ApiKey.END_TXN, Lost.ANSWER, "id", nothing))
+    with pytest.raises(ConnectionError):
+        end(client, "id", PRODUCER)
+    assert later.wait().api is ApiKey.END_TXN, "nor does it keep the next one from being lost"

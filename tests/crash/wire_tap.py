@@ -9,6 +9,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotStruckError
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
@@ -75,9 +76,18 @@ class Fault:
         except BaseException as error:  # noqa: BLE001  wait() raises it where the test sees it
             self.struck.set_exception(error)
 
-    def wait(self) -> Asked:
-        """What was lost, once it is."""
-        return self.struck.result(PATIENCE_SECONDS)
+    def begins(self) -> bool:
+        """False if nobody waits for it any more."""
+        return self.struck.set_running_or_notify_cancel()
+
+    def wait(self, patience: float = PATIENCE_SECONDS) -> Asked:
+        """What was lost, once it is. After ``patience`` seconds it never will be: a later test is not to meet it."""
+        try:
+            return self.struck.result(patience)
+        except NotStruckError:
+            if self.struck.cancel():
+                raise
+            return self.struck.result(patience)
 
 
 def nothing(asked: Asked) -> None:
@@ -137,26 +147,31 @@ class Tap:
     async def _end(self) -> None:
         for server in self._servers:
             server.close()
-        for task in list(self._connections):
-            task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        # Those, too, that the loop is still accepting.
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            for connection in self._connections:
+                connection.cancel()
+            await asyncio.wait(tasks)
+        await asyncio.sleep(0)  # for what is called when a connection is done
 
     def _accepting(self, node: int) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]:
         def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = self._loop.create_task(self._serve(node, reader, writer))
             self._connections.add(task)
             task.add_done_callback(self._connections.discard)
+            # Not in the task: one that is cancelled before it begins would leave its connection open.
+            task.add_done_callback(lambda _: writer.transport.abort())
 
         return accept
 
     async def _serve(self, node: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection of a client, for as long as both ends of it last."""
-        writers = [writer]
+        opened: list[asyncio.StreamWriter] = []
         ways: list[asyncio.Task[None]] = []
         try:
             with suppress(OSError, asyncio.IncompleteReadError):
                 answers, node_writer = await asyncio.open_connection("127.0.0.1", self._targets[node])
-                writers.append(node_writer)
+                opened.append(node_writer)
                 under_way: deque[Asked | None] = deque()
                 ways = [
                     self._loop.create_task(self._requests(node, reader, node_writer, under_way)),
@@ -164,11 +179,12 @@ class Tap:
                 ]
                 await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            # Before anything is awaited: a cancellation that comes there would leave the node's connection open.
+            for each in opened:
+                each.transport.abort()
             for way in ways:
                 way.cancel()
             await asyncio.gather(*ways, return_exceptions=True)
-            for each in writers:
-                each.transport.abort()
 
     async def _requests(
         self, node: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, under_way: deque[Asked | None]
@@ -201,6 +217,8 @@ class Tap:
         if fault is None:
             return False
         self._faults.remove(fault)
+        if not fault.begins():
+            return self._strikes(asked, lost)
         fault.strike(asked)
         return True
 

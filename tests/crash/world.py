@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 from sqlalchemy import create_engine
 
@@ -17,12 +18,33 @@ from tests.crash.application import LEFT_PARTITIONS, Task, items
 from tests.crash.oracle import Told, judge
 
 
-class World:
-    """What one test kills and then judges. The broker keeps its port, so that clients find it again."""
+class Broker(Protocol):
+    """What a world needs of its broker, which keeps its port, so that clients find it again."""
 
-    def __init__(self, directory: Path, url: str, producer: str | None = None) -> None:
-        config = {"num.partitions": str(LEFT_PARTITIONS)}
-        self.broker = EmbeddedBroker(directory / "broker", listen=f"127.0.0.1:{free_port()}", config=config)
+    @property
+    def bootstrap_servers(self) -> str: ...
+
+    def start(self) -> object: ...
+
+    def stop(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+CONFIG = {"num.partitions": str(LEFT_PARTITIONS)}
+"""Of the broker."""
+
+
+class World:
+    """What one test kills and then judges.
+
+    :param broker: not started yet; the bundled one if there is none.
+    """
+
+    def __init__(self, directory: Path, url: str, producer: str | None = None, broker: Broker | None = None) -> None:
+        self.broker: Broker = broker or EmbeddedBroker(
+            directory / "broker", listen=f"127.0.0.1:{free_port()}", config=CONFIG
+        )
         self.broker.start()
         self.engine = create_engine(url)
         items.create(self.engine)

@@ -14,7 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-HOME = Path(__file__).parents[2]
+from tests.examples import programs
+
 _SECONDS = 60.0  # a service that hangs fails the test; nothing is expected to take that long
 
 
@@ -33,8 +34,7 @@ class Service:
     def __init__(self, command: list[str], environment: Mapping[str, str], log: Path) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=128)
         self._command = [word.replace("{fd}", str(self._socket.fileno())) for word in command]
-        path = os.pathsep.join(filter(None, [str(HOME), os.environ.get("PYTHONPATH")]))
-        self._environment = {**os.environ, **environment, "PYTHONPATH": path}
+        self._environment = programs.environment(**environment)
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
@@ -50,6 +50,12 @@ class Service:
                 stderr=log,
                 start_new_session=True,
             )
+
+    def workers(self) -> list[int]:
+        """The process ids of the children that the process has now."""
+        assert self._process is not None
+        pid = self._process.pid
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
     def kill(self) -> None:
         """SIGKILL, the workers too."""

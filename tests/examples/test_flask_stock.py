@@ -1,15 +1,19 @@
 """The Flask example under gunicorn: four workers share one application."""
 
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, insert, select
+from sqlalchemy import Engine, select
 
 from dualwrite.testing.kafka import KafkaBroker
-from examples.flask_stock import metadata, reservations, stock
+from examples.flask_stock import reservations
+from tests.examples import programs
+from tests.examples.programs import EXAMPLES
 from tests.examples.serving import Service
 
 COMMAND = ["-m", "gunicorn", "--workers", "4", "--threads", "4", "--bind", "fd://{fd}", "--worker-tmp-dir", "/dev/shm"]
@@ -24,10 +28,9 @@ def broker(kafka_broker_factory: Callable[[], KafkaBroker]) -> KafkaBroker:
 
 @pytest.fixture
 def service(dualwrite_engine: Engine, broker: KafkaBroker, tmp_path: Path) -> Iterator[Service]:
-    metadata.create_all(dualwrite_engine)
-    with dualwrite_engine.begin() as connection:
-        connection.execute(insert(stock).values(article="tea", left=100))
     environment = {"DATABASE_URL": str(dualwrite_engine.url), "KAFKA": broker.bootstrap_servers}
+    delivery = [sys.executable, str(EXAMPLES / "flask_stock.py"), "tea", "100"]
+    subprocess.run(delivery, env=programs.environment(**environment), check=True, timeout=60)
     with Service([*COMMAND, "examples.flask_stock:create_app()"], environment, tmp_path / "gunicorn.log") as service:
         yield service
 

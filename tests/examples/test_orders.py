@@ -9,8 +9,7 @@ from pathlib import Path
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from dualwrite.broker.embedded import EmbeddedBroker
-
-HOME = Path(__file__).parents[2]
+from tests.examples.programs import EXAMPLES, HOME
 
 
 def run(program: Path, directory: Path) -> str:
@@ -67,7 +66,7 @@ def test_the_readmes_example_is_short_and_does_what_it_says(tmp_path: Path) -> N
 
 def test_the_orders_example_runs_twice(tmp_path: Path) -> None:
     for orders in (1, 2):
-        assert run(HOME / "examples" / "orders.py", tmp_path).splitlines() == [
+        assert run(EXAMPLES / "orders.py", tmp_path).splitlines() == [
             "rolled back on both sides: no coffee today",
             f"rows in the table: {orders}",
             f"records in the topic: {orders}",

@@ -14,8 +14,8 @@ from sqlalchemy import Engine, func, select
 from dualwrite import DualWrite
 from dualwrite.testing.kafka import KafkaBroker
 from examples.outbox_migration import TOPIC, metadata, orders, outbox, place_order, place_order_by_outbox, relay
+from tests.examples.programs import EXAMPLES
 
-HOME = Path(__file__).parents[2]
 STEPS = ["BEGIN_DATABASE", "BEGIN_KAFKA", "PREPARE_KAFKA", "STORE_STATE", "COMMIT_DATABASE", "COMMIT_KAFKA"]
 
 
@@ -102,6 +102,6 @@ def test_the_relay_goes_on_until_it_is_stopped_and_nothing_is_left(
 
 @pytest.mark.slow
 def test_it_runs_as_it_stands(tmp_path: Path) -> None:
-    program = str(HOME / "examples" / "outbox_migration.py")
+    program = str(EXAMPLES / "outbox_migration.py")
     done = subprocess.run([sys.executable, program], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("the outbox is empty and gone\n", "")

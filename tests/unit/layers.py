@@ -15,6 +15,7 @@ LONGEST_FUNCTION = 70
 
 PURE = (
     "errors",
+    "extras",
     "ids",
     "ports",
     "version",
@@ -24,12 +25,14 @@ PURE = (
     "broker.core",
     "coordinator.leasing",
     "coordinator.machine",
+    "coordinator.positions",
     "coordinator.verdict",
     "client.batches",
     "client.calling",
     "client.calls",
     "client.costs",
     "client.directory",
+    "client.endings",
     "client.endpoint",
     "client.engine",
     "client.engine_types",
@@ -49,8 +52,13 @@ PURE = (
     "client.tokens",
     "client.verbs",
     "client.versions",
+    "spark.columns",
+    "spark.options",
+    "spark.rows",
+    "spark.schemas",
+    "spark.to_json",
 )
-GROUND_FLOOR = ("errors", "ids", "ports", "version", "records", "wire")
+GROUND_FLOOR = ("errors", "extras", "ids", "ports", "version", "records", "wire")
 
 _IMPURE_IMPORTS = frozenset(
     [
@@ -88,12 +96,15 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(GROUND_FLOOR, GROUND_FLOOR),
     "client": GROUND_FLOOR,
     "coordinator": (*GROUND_FLOOR, "client"),
+    "schema": (*GROUND_FLOOR, "coordinator"),
     "loader": (*GROUND_FLOOR, "coordinator"),
     "spark": (*GROUND_FLOOR, "client", "coordinator"),
     "broker": GROUND_FLOOR,
     "demo": (*GROUND_FLOOR, "coordinator", "loader"),
-    "cli": (*GROUND_FLOOR, "client", "coordinator", "loader", "broker", "demo"),
-    "testing": (*GROUND_FLOOR, "client", "coordinator", "loader", "broker", "cli"),
+    "operations": (*GROUND_FLOOR, "client", "coordinator", "schema"),
+    "telemetry": (*GROUND_FLOOR, "coordinator", "operations"),
+    "cli": (*GROUND_FLOOR, "client", "coordinator", "schema", "loader", "operations", "broker", "demo"),
+    "testing": (*GROUND_FLOOR, "client", "coordinator", "schema", "loader", "broker"),
     "__main__": ("cli",),
 }
 NEVER: tuple[tuple[str, str], ...] = (

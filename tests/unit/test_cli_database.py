@@ -1,6 +1,7 @@
 """A database named on the command line: its mistakes in one line, without its password."""
 
 import os
+import re
 import sqlite3
 import sys
 from pathlib import Path
@@ -22,6 +23,19 @@ def use(url: str, statement: str = "SELECT 1", *, must_exist: bool = False) -> N
 def test_what_is_no_database_url_is_refused(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigurationError):
+        use(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "example"),
+    [
+        ("sqlite+aiosqlite:///orders.db", "sqlite:///orders.db"),
+        ("postgresql+asyncpg://host/x", "postgresql+psycopg://"),
+        ("mariadb+aiomysql://host/x", "mysql+pymysql://"),
+    ],
+)
+def test_a_driver_for_asyncio_is_refused_and_a_blocking_one_named(url: str, example: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(f"for asyncio: name a blocking one here, as in {example}")):
         use(url)
 
 
@@ -52,6 +66,25 @@ def test_a_sqlite_database_in_memory_is_refused(url: str, tmp_path: Path, monkey
         upgrade(url)
     assert "\n" not in str(refused.value)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("driver", "url", "example"),
+    [
+        ("aiosqlite", "sqlite+aiosqlite:///x.db", "sqlite:///orders.db"),
+        ("asyncpg", "postgresql+asyncpg://u@h/x", "postgresql+psycopg://user@host/name"),
+        ("aiomysql", "mariadb+aiomysql://u@h/x", "mysql+pymysql://user@host/name"),
+    ],
+)
+@pytest.mark.parametrize("is_there", [True, False], ids=["installed", "not installed"])
+def test_a_driver_for_asyncio_is_refused_installed_or_not(
+    driver: str, url: str, example: str, is_there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_there:
+        monkeypatch.setitem(sys.modules, driver, None)
+    message = f"^{driver} is a driver for asyncio: name a blocking one here, as in {re.escape(example)}$"
+    with pytest.raises(ConfigurationError, match=message):
+        use(url)
 
 
 def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

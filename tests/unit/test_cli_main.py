@@ -13,6 +13,7 @@ import pytest
 from dualwrite.cli import main as command
 from dualwrite.cli.main import VERBS, main
 from dualwrite.errors import ConfigurationError, InputError
+from dualwrite.extras import EXTRAS
 from dualwrite.version import __version__
 
 
@@ -70,14 +71,22 @@ def test_every_verb_explains_itself(name: str, capsys: pytest.CaptureFixture[str
     assert f"usage: dualwrite {name}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["list", "describe", "resolve", "acknowledge", "terminate"])
+def test_every_action_on_transactions_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("transactions", name, "--help") == 0
+    _, description, *_ = capsys.readouterr().out.split("\n\n")
+    assert description[0].isupper()
+    assert description.endswith(".")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "say what to do: broker, db, demo, load"),
+        ((), "say what to do: broker, db, demo, doctor, load, recover, transactions"),
         (("laod",), "argument VERB: invalid choice: 'laod'"),
         (("try", "--size", "big"), "argument --size: invalid int value: 'big'; see dualwrite try --help"),
         (("try", "--sise"), "unrecognized arguments: --sise"),
-        (("load", "f.csv"), "the following arguments are required: --db, --table, --topic, --bootstrap"),
+        (("load", "f.csv"), "the following arguments are required: --db, --table, --topic, --bootstrap-servers"),
     ],
 )
 @pytest.mark.usefixtures("verb")
@@ -88,6 +97,22 @@ def test_wrong_arguments_give_one_line_and_exit_code_2(
     shown = capsys.readouterr()
     assert shown.err.startswith(f"dualwrite: {message}")
     assert (shown.out, shown.err.count("\n")) == ("", 1)
+
+
+@pytest.mark.parametrize("words", [("--name", "b\udcff"), ("one", "b\udcff")])
+def test_a_name_that_is_no_text_is_refused(
+    verb: ModuleType, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    def configure(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--name")
+        parser.add_argument("names", nargs="*")
+        parser.add_argument("--file", type=Path)
+
+    verb.configure = configure  # type: ignore[attr-defined]
+    verb.run = lambda arguments: 0  # type: ignore[attr-defined]
+    assert exit_code("try", "--file", "b\udcff") == 0
+    assert exit_code("try", *words) == 2
+    assert capsys.readouterr().err == "dualwrite: 'b\\udcff' is no text in UTF-8; see dualwrite --help\n"
 
 
 def test_a_verbs_result_is_the_exit_code(verb: ModuleType) -> None:
@@ -133,7 +158,7 @@ def test_every_library_of_an_extra_is_known_by_its_name() -> None:
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 imported.add(node.module.partition(".")[0])
     of_extras = imported - sys.stdlib_module_names - BASE - WITHOUT_IT_SLOWER - LOADS_IT - {"dualwrite", "_typeshed"}
-    assert {"re2", "prometheus_client"} <= of_extras <= set(command._EXTRAS)
+    assert {"re2", "prometheus_client"} <= of_extras <= set(EXTRAS)
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,19 @@ def test_a_transaction_never_expires_and_a_record_does() -> None:
     assert made().delivery_timeout == DEFAULT_DELIVERY_TIMEOUT_MS / 1000
 
 
+@pytest.mark.parametrize(
+    ("given", "transaction", "delivery"),
+    [({}, 60_000, 30.0), ({"transaction.timeout.ms": "2000"}, 2000, 2.0)],
+)
+def test_without_two_phase_commit_it_does_and_a_record_no_later(
+    given: dict[str, Any], transaction: int, delivery: float
+) -> None:
+    result = ProducerConfig.of(config() | {TWO_PHASE: "False"} | given)
+    assert (result.two_phase, result.librdkafka["transaction.timeout.ms"]) == (False, transaction)
+    assert result.delivery_timeout == delivery
+    Producer(result.librdkafka)  # librdkafka agrees
+
+
 def test_the_callers_mapping_is_left_as_it_is() -> None:
     given = config(on_delivery=print, socket_timeout_ms=1000)
     before = dict(given)
@@ -51,6 +64,21 @@ def test_without_a_wish_nothing_lingers_and_a_restarted_broker_is_met_soon() -> 
     assert (made().librdkafka["linger.ms"], made().librdkafka["reconnect.backoff.max.ms"]) == (0, 1000)
 
 
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ({}, 15_000),
+        ({"delivery.timeout.ms": 4_000}, 2_000),
+        ({"message.timeout.ms": 7_200_000}, 30_000),
+        ({"topic.metadata.propagation.max.ms": 40_000}, 40_000),
+    ],
+    ids=["by default", "in haste", "patiently", "as the user says"],
+)
+def test_a_topic_is_refused_as_unknown_before_its_records_time_out(overrides: dict[str, Any], expected: int) -> None:
+    """Whoever is told of a timeout tries again, for ever, where the topic is gone."""
+    assert made(**overrides).librdkafka["topic.metadata.propagation.max.ms"] == expected
+
+
 def test_other_settings_are_passed_on() -> None:
     assert made(compression_type="zstd").librdkafka["compression.type"] == "zstd"
 
@@ -68,7 +96,12 @@ def test_a_transaction_timeout_is_refused_with_two_phase_commit(two_phase: dict[
 @pytest.mark.parametrize(
     ("overrides", "named"),
     [
-        ({TWO_PHASE: False}, "two-phase commit"),
+        ({TWO_PHASE: "perhaps"}, "'perhaps': allowed: true, false"),
+        ({TWO_PHASE: False, "transaction.timeout.ms": "long"}, r"transaction\.timeout\.ms 'long'"),
+        (
+            {TWO_PHASE: False, "transaction.timeout.ms": 2000, "message.timeout.ms": 2001},
+            r"message\.timeout\.ms 2001: at most transaction\.timeout\.ms, 2000",
+        ),
         ({"transactional.id": ""}, r"transactional\.id is not set"),
         ({"transactional.id": "a\nb"}, "transactional id"),
         ({"delivery.report.only.error": "true"}, r"delivery\.report\.only\.error"),

@@ -93,6 +93,7 @@ def test_rows_beyond_the_pool_are_recovered_and_not_used() -> None:
         ("a", "A-0", None),
         ("a", "a0", None),
         ("a", "a", None),
+        pytest.param("a", f"a-{'1' * 5000}", None, id="more digits than Python takes for a number"),
     ],
 )
 def test_a_slot_belongs_to_one_application(application: str, transactional_id: str, number: int | None) -> None:

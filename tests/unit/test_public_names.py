@@ -35,3 +35,12 @@ def test_whoever_makes_errors_of_warnings_can_import_all_of_it() -> None:
     code = "import dualwrite; print(len([getattr(dualwrite, name) for name in dualwrite.__all__]))"
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout == f"{len(dualwrite.__all__)}\n", done.stderr
+
+
+def test_every_public_name_of_spark_is_there() -> None:
+    pytest.importorskip("pyspark")
+    from dualwrite import spark
+
+    assert [getattr(spark, name).__name__ for name in spark.__all__] == spark.__all__
+    with pytest.raises(AttributeError, match=r"module 'dualwrite\.spark' has no attribute 'Nothing'"):
+        spark.Nothing  # noqa: B018

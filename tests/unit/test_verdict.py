@@ -4,8 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualwrite.coordinator.verdict import Verdict, verdict
-from dualwrite.ids import Anchor, OngoingTransaction, PreparedTxnState, ProducerIdentity, TopicPartition
+from dualwrite.coordinator.verdict import DETAILS, Outcome, Verdict, looked_back, verdict
+from dualwrite.ids import (
+    Anchor,
+    EndedTransaction,
+    Ending,
+    OngoingTransaction,
+    PreparedTxnState,
+    ProducerIdentity,
+    TopicPartition,
+)
 
 PARTITION = TopicPartition("orders", 2)
 PRODUCER = ProducerIdentity(42, 7)
@@ -57,3 +65,54 @@ def test_the_verdict_survives_the_way_through_the_database(producer_id: int, epo
     stored = PreparedTxnState.parse(str(anchored(offset, producer)))
     assert verdict(stored, ongoing(offset, producer)) is Verdict.COMMIT
     assert verdict(stored, ongoing(offset + 1, producer)) is Verdict.ABORT
+
+
+LATER = ProducerIdentity(42, 8)
+
+
+@pytest.mark.parametrize("overtaken", [False, True])
+@pytest.mark.parametrize(
+    ("done", "ending", "expected"),
+    [
+        (Outcome.COMMITTED, Ending.COMMITTED, Outcome.COMMITTED),
+        (Outcome.COMMITTED, Ending.UNKNOWN, Outcome.COMMITTED),
+        (Outcome.COMMITTED, Ending.OPEN, Outcome.COMMITTED),
+        (Outcome.COMMITTED, Ending.ABORTED, Outcome.HEURISTIC_MIXED),
+        (Outcome.NOTHING, Ending.ABORTED, Outcome.HEURISTIC_ABORT),
+        (Outcome.NOTHING, Ending.LOST, Outcome.HEURISTIC_HAZARD),
+        (Outcome.ABORTED, Ending.ABORTED, Outcome.HEURISTIC_ABORT),
+        (Outcome.ABORTED, Ending.LOST, Outcome.HEURISTIC_HAZARD),
+        (Outcome.NOTHING, Ending.OPEN, Outcome.HEURISTIC_HAZARD),
+        (Outcome.ABORTED, Ending.OPEN, Outcome.HEURISTIC_HAZARD),
+    ],
+)
+def test_what_became_of_the_stored_transaction_has_a_name(
+    done: Outcome, ending: Ending, expected: Outcome, overtaken: bool
+) -> None:
+    assert looked_back(PreparedTxnState(PRODUCER), done, LATER, EndedTransaction(ending, overtaken)) is expected
+
+
+@pytest.mark.parametrize("ending", [Ending.COMMITTED, Ending.UNKNOWN])
+@pytest.mark.parametrize("done", [Outcome.NOTHING, Outcome.ABORTED])
+def test_no_name_is_given_without_proof(done: Outcome, ending: Ending) -> None:
+    assert looked_back(PreparedTxnState(PRODUCER), done, LATER, EndedTransaction(ending)) is done
+
+
+@pytest.mark.parametrize("done", [Outcome.NOTHING, Outcome.ABORTED])
+def test_a_commit_that_the_database_does_not_know_is_heuristic(done: Outcome) -> None:
+    ended = EndedTransaction(Ending.COMMITTED, was_overtaken=True)
+    assert looked_back(PreparedTxnState(PRODUCER), done, LATER, ended) is Outcome.HEURISTIC_COMMIT
+
+
+@pytest.mark.parametrize(
+    ("now", "is_behind"),
+    [(ProducerIdentity(42, 7), True), (ProducerIdentity(42, 6), True), (LATER, False), (ProducerIdentity(9, 0), False)],
+)
+def test_a_cluster_behind_the_state_has_lost_it(now: ProducerIdentity, is_behind: bool) -> None:
+    found = looked_back(PreparedTxnState(PRODUCER), Outcome.NOTHING, now, EndedTransaction(Ending.UNKNOWN))
+    assert found is (Outcome.HEURISTIC_HAZARD if is_behind else Outcome.NOTHING)
+
+
+def test_every_heuristic_outcome_and_no_other_says_what_it_means() -> None:
+    named = {outcome for outcome in Outcome if outcome.value.startswith("heuristic ")}
+    assert set(DETAILS) == named == {outcome for outcome in Outcome if outcome.is_heuristic}

@@ -1,11 +1,12 @@
 """What the recipe asks of a kind of database, and what most of them answer."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, Update, bindparam, func, update
+from sqlalchemy import Connection, Dialect, Row, Select, Update, bindparam, func, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.elements import ColumnElement
 
@@ -27,6 +28,42 @@ class Trouble(Enum):
     NOT_READY = "the state table is missing, or of another version"
     BUSY = "another transaction held a lock for too long"
     CONFLICT = "a deadlock or a serialization failure: rolled back, and likely to succeed when it is run again"
+
+
+@dataclass(frozen=True, slots=True)
+class Weakness:
+    """A setting with which a crash can undo what the database has said to be committed.
+
+    :param setting: as the database spells it, with its value.
+    :param meaning: what can happen.
+    :param advice: what to do about it.
+    """
+
+    setting: str
+    meaning: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.setting}: {self.meaning}; {self.advice}"
+
+
+class CompiledUpdate:
+    """``statement`` as text for one dialect: SQLAlchemy takes half as long again if it has to find what it compiled.
+
+    For columns whose values the driver takes as they are.
+    """
+
+    def __init__(self, statement: Update, dialect: Dialect) -> None:
+        compiled = statement.compile(dialect=dialect)
+        self._text = str(compiled)
+        self._constants = compiled.params
+        self._order: Sequence[str] | None = getattr(compiled, "positiontup", None)
+
+    def run(self, connection: Connection, values: Mapping[str, object]) -> int:
+        """Execute it with the parameters ``values``; the number of rows that it found."""
+        named = {**self._constants, **values}
+        given = named if self._order is None else tuple([named[name] for name in self._order])
+        return connection.exec_driver_sql(self._text, given).rowcount
 
 
 class Database:
@@ -51,7 +88,8 @@ class Database:
         raise NotImplementedError
 
     def store(self) -> Update:
-        """The one statement that a unit of work costs; its parameters are of_id, of_token, new_state and new_anchor."""
+        """The one statement that a unit of work costs; its parameters are of_id, of_token, new_state, new_anchor and
+        new_first_record."""
         return (
             update(table)
             .where(table.c.transactional_id == bindparam("of_id"))
@@ -59,8 +97,8 @@ class Database:
             .values(
                 prepared_txn_state=bindparam("new_state"),
                 anchor=bindparam("new_anchor"),
+                first_record=bindparam("new_first_record"),
                 updated_at=self.now(),
-                outcome=None,
             )
         )
 
@@ -73,6 +111,15 @@ class Database:
 
         :raises ConfigurationError: if a dual write cannot work there.
         """
+
+    def version(self, connection: Connection) -> str:
+        """What the server, or the library, calls itself."""
+        numbers = connection.dialect.server_version_info or ()
+        return f"{connection.dialect.name} {'.'.join(map(str, numbers))}".strip()
+
+    def weaknesses(self, connection: Connection) -> list[Weakness]:
+        """Settings of the server, or of the connection, that weaken the promise."""
+        return []
 
     def begin(self, connection: Connection) -> None:
         """Make sure that ``connection``, whose SQLAlchemy transaction has begun, is in one of the database's own.
@@ -110,9 +157,17 @@ class Database:
     def find_by_key(self, connection: Connection, *, on: bool) -> None:
         """Let the statements that follow find rows by their key even in a small table, where not doing so does harm."""
 
-    def take_turns(self, connection: Connection) -> None:
-        """Wait until no other connection changes the library's tables; the turn ends with the transaction, or with the
-        connection."""
+    @contextmanager
+    def changing_tables(self, connection: Connection) -> Iterator[None]:
+        """Wait until no other connection changes the library's tables; keep others waiting until the block ends, or the
+        transaction that has begun on ``connection``."""
+        yield
+
+    @contextmanager
+    def locked_tables(self, connection: Connection, names: Sequence[str]) -> Iterator[None]:
+        """Let nobody else read or write the tables ``names`` until the block ends, or the transaction that has begun on
+        ``connection``; wait for who does."""
+        yield
 
     @contextmanager
     def own_transaction(self, connection: Connection, lock_timeout: float) -> Iterator[None]:

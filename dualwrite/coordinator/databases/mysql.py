@@ -23,7 +23,7 @@ from sqlalchemy import Connection, Row, Select, func, literal, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.elements import ColumnElement
 
-from dualwrite.coordinator.databases.base import LONGEST_HOLD, UNIT, Database, Trouble, isolation_level
+from dualwrite.coordinator.databases.base import LONGEST_HOLD, UNIT, Database, Trouble, Weakness, isolation_level
 from dualwrite.coordinator.tables import kafka_transaction_state as table
 from dualwrite.errors import ConfigurationError, DatabaseBusyError, InvalidTransactionStateError
 
@@ -87,11 +87,27 @@ class Mysql(Database):
                 f"the table {table.name!r} is kept by the engine {found.engine}, which has no transactions: "
                 f"ALTER TABLE {table.name} ENGINE = InnoDB"
             )
+        for weakness in self.weaknesses(connection):
+            _LOG.warning("the database server has %s", weakness)
+
+    def version(self, connection: Connection) -> str:
+        """A MariaDB says so."""
+        return f"mysql {connection.scalar(text('SELECT VERSION()'))}"
+
+    def weaknesses(self, connection: Connection) -> list[Weakness]:
+        """Logs that are not written with each commit."""
         settings = _settings(connection)
-        if settings.get("innodb_flush_log_at_trx_commit", "1") != "1":
-            _warn("innodb_flush_log_at_trx_commit", settings["innodb_flush_log_at_trx_commit"])
-        if settings.get("log_bin") == "ON" and settings.get("sync_binlog", "1") != "1":
-            _warn("sync_binlog", settings["sync_binlog"])
+        names = ["innodb_flush_log_at_trx_commit"] + ["sync_binlog"] * (settings.get("log_bin") == "ON")
+        return [
+            Weakness(
+                f"{name} = {settings[name]}",
+                "it says that a transaction is committed before the disk has it, so a crash can undo a decision after "
+                "Kafka has committed",
+                "set it to 1",
+            )
+            for name in names
+            if settings.get(name, "1") != "1"
+        ]
 
     def autocommits(self, driver: Any) -> bool:
         """PyMySQL and mysqlclient have a method that knows; ``autocommit`` is the one that sets it."""
@@ -132,13 +148,33 @@ class Mysql(Database):
                 "STRICT_TRANS_TABLES to sql_mode"
             )
 
-    def take_turns(self, connection: Connection) -> None:
-        """A lock by name, for as long as the connection lasts: DDL would end what is held by the transaction.
+    @contextmanager
+    def changing_tables(self, connection: Connection) -> Iterator[None]:
+        """A lock by name: DDL would end what is held by the transaction.
 
         :raises DatabaseBusyError: if another connection has it for a minute.
         """
         if connection.scalar(text("SELECT GET_LOCK('dualwrite db upgrade', 60)")) != 1:
-            raise DatabaseBusyError("another process has been upgrading the tables for a minute: is it stuck?")
+            raise DatabaseBusyError("another process has been changing the tables for a minute: is it stuck?")
+        try:
+            yield
+            # DDL has committed the rest. The next one must see it, and the transaction's own end is too late for that.
+            connection.exec_driver_sql("COMMIT")
+        finally:
+            # A connection that goes back to its pool would keep it.
+            _unless_lost(connection, "DO RELEASE_LOCK('dualwrite db upgrade')")
+
+    @contextmanager
+    def locked_tables(self, connection: Connection, names: Sequence[str]) -> Iterator[None]:
+        """LOCK TABLES outlasts the commits that DDL makes."""
+        if not names:
+            yield
+            return
+        connection.exec_driver_sql("LOCK TABLES " + ", ".join(f"{name} WRITE" for name in names))
+        try:
+            yield
+        finally:
+            _unless_lost(connection, "UNLOCK TABLES")
 
     @contextmanager
     def own_transaction(self, connection: Connection, lock_timeout: float) -> Iterator[None]:
@@ -166,14 +202,11 @@ def _number(error: DBAPIError) -> int:
     return first if isinstance(first, int) else 0
 
 
+def _unless_lost(connection: Connection, statement: str) -> None:
+    """Run ``statement``; a connection that is lost has given up its locks."""
+    if not connection.invalidated:
+        connection.exec_driver_sql(statement)
+
+
 def _settings(connection: Connection) -> dict[str, str]:
     return {str(name): str(value) for name, value in connection.execute(_SETTINGS)}
-
-
-def _warn(name: str, value: str) -> None:
-    _LOG.warning(
-        "the database server has %s = %s: it says that a transaction is committed before the disk has it, so a crash "
-        "can undo a decision after Kafka has committed; set it to 1",
-        name,
-        value,
-    )

@@ -1,18 +1,18 @@
-"""PostgreSQL, by psycopg or psycopg2.
+"""PostgreSQL, by psycopg, psycopg2 or asyncpg.
 
 SELECT … FOR UPDATE at READ COMMITTED waits for whoever wrote the row and then sees what it committed, and a commit is
 seen only after the disk has it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, Update, case, extract, func, select
+from sqlalchemy import Connection, Update, case, extract, func, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.elements import ColumnElement
 
-from dualwrite.coordinator.databases.base import LONGEST_HOLD, Database, Trouble, isolation_level
+from dualwrite.coordinator.databases.base import LONGEST_HOLD, Database, Trouble, Weakness, isolation_level
 from dualwrite.errors import InvalidTransactionStateError
 
 _TROUBLES = {
@@ -24,6 +24,8 @@ _TROUBLES = {
 }
 _IN_FAILED_TRANSACTION = 3
 """libpq's PQTRANS_INERROR."""
+_TRANSACTION_FAILED = "25P02"
+"""in_failed_sql_transaction."""
 
 _TURN = 0x6475616C
 """Any number that no other user of advisory locks is likely to choose."""
@@ -54,15 +56,39 @@ class Postgresql(Database):
         """As everywhere, and the commit that follows is durable."""
         return super().store().where(_DURABLE)
 
+    def weaknesses(self, connection: Connection) -> list[Weakness]:
+        """An asynchronous commit is none: :meth:`store` turns it off."""
+        found = []
+        if connection.scalar(text("SHOW fsync")) == "off":
+            found.append(
+                Weakness("fsync = off", "a crash of its machine can undo a decision, or damage all of it", "turn it on")
+            )
+        if connection.scalar(text("SHOW full_page_writes")) == "off":
+            found.append(
+                Weakness("full_page_writes = off", "a crash of its machine can tear pages of the table", "turn it on")
+            )
+        return found
+
     def require_unit(self, connection: Connection) -> None:
         """A statement that failed dooms the transaction, and COMMIT rolls it back without an error."""
-        # psycopg and psycopg2 know it without asking the server.
-        information = getattr(connection.connection.dbapi_connection, "info", None)
-        if getattr(information, "transaction_status", None) == _IN_FAILED_TRANSACTION:
+        if self._has_failed(connection):
             raise InvalidTransactionStateError(
                 "a statement of this unit of work failed and its error was caught, so PostgreSQL will roll all of it "
                 "back: let the error leave the block, or use a savepoint (begin_nested) around such a statement"
             )
+
+    def _has_failed(self, connection: Connection) -> bool:
+        # psycopg and psycopg2 know it without asking the server. asyncpg does not say: a statement tells.
+        information = getattr(connection.connection.driver_connection, "info", None)
+        if information is not None:
+            return bool(information.transaction_status == _IN_FAILED_TRANSACTION)
+        try:
+            connection.exec_driver_sql("SELECT 1")
+        except DBAPIError as error:
+            if _sqlstate(error) != _TRANSACTION_FAILED:
+                raise
+            return True
+        return False
 
     def reads_a_snapshot(self, connection: Connection) -> bool:
         """At REPEATABLE READ and SERIALIZABLE."""
@@ -74,9 +100,18 @@ class Postgresql(Database):
         if isolation_level(connection) == "SERIALIZABLE":
             connection.exec_driver_sql(f"SET LOCAL enable_seqscan = {'off' if on else 'DEFAULT'}")
 
-    def take_turns(self, connection: Connection) -> None:
+    @contextmanager
+    def changing_tables(self, connection: Connection) -> Iterator[None]:
         """An advisory lock, for the length of the transaction."""
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_TURN})")
+        yield
+
+    @contextmanager
+    def locked_tables(self, connection: Connection, names: Sequence[str]) -> Iterator[None]:
+        """For the length of the transaction, as DROP TABLE would."""
+        if names:
+            connection.exec_driver_sql(f"LOCK TABLE {', '.join(names)} IN ACCESS EXCLUSIVE MODE")
+        yield
 
     @contextmanager
     def own_transaction(self, connection: Connection, lock_timeout: float) -> Iterator[None]:
@@ -87,6 +122,10 @@ class Postgresql(Database):
         yield
 
     def trouble(self, error: DBAPIError) -> Trouble | None:
-        """By the SQLSTATE; psycopg2 calls it pgcode."""
-        code = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
-        return _TROUBLES.get(str(code))
+        """By the SQLSTATE."""
+        return _TROUBLES.get(_sqlstate(error))
+
+
+def _sqlstate(error: DBAPIError) -> str:
+    """Psycopg2 calls it pgcode."""
+    return str(getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None))

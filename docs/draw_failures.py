@@ -1,0 +1,151 @@
+"""Writes docs/reference/failures.md from the machine of the dual write: what happens when which step fails.
+
+``python docs/draw_failures.py`` does it. A test compares the page with what this would write.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from dualwrite.coordinator.machine import RESULTS, STEPS, TRANSITIONS, Event, Result, State, Step
+
+PAGE = Path(__file__).parent / "reference" / "failures.md"
+
+
+class Decision(Enum):
+    """What is known, in a state, of the database's COMMIT."""
+
+    NOT_TRIED = "in neither: the database rolls back what was not committed"
+    TRIED = "in both or in neither, as the state row says"
+    MADE = "in both"
+    REFUSED = "in neither"
+
+
+@dataclass(frozen=True)
+class Known:
+    """What stands on either side when a state is reached."""
+
+    decision: Decision
+    kafka_was_begun: bool
+
+
+OUTCOMES = {
+    Result.SUCCEEDED: "**in both**, and no error",
+    Result.ROLLED_BACK: "**in neither**, and the caller gets the error",
+    Result.IN_DOUBT: "**in both or in neither**: InDoubtError; recovery finds out",
+    Result.DATABASE_FAILED: "the database's error is the caller's: there were no records",
+}
+
+
+def known_of_all() -> dict[State, set[Known]]:
+    """Of each state, in what ways it can be reached: a walk through every transition."""
+    found: dict[State, set[Known]] = {}
+    todo = [(State.NEW, Known(Decision.NOT_TRIED, kafka_was_begun=False))]
+    while todo:
+        state, known = todo.pop()
+        if known in found.setdefault(state, set()):
+            continue
+        found[state].add(known)
+        for event, following in TRANSITIONS[state].items():
+            todo.append((following, _after(state, event, following, known)))
+    return found
+
+
+def _after(state: State, event: Event, following: State, known: Known) -> Known:
+    decision = known.decision
+    if STEPS.get(state) is Step.COMMIT_DATABASE and event is Event.DONE:
+        decision = Decision.MADE
+    elif event in (Event.COMMITTED, Event.NOT_COMMITTED):
+        decision = Decision.MADE if event is Event.COMMITTED else Decision.REFUSED
+    elif STEPS.get(following) is Step.COMMIT_DATABASE:
+        decision = Decision.TRIED
+    return Known(decision, known.kafka_was_begun or STEPS.get(following) is Step.BEGIN_KAFKA)
+
+
+def then(state: State) -> str:
+    """What follows from ``state``, if nothing else fails."""
+    if state in RESULTS:
+        return OUTCOMES[RESULTS[state]]
+    step = STEPS[state].value
+    if STEPS[state] is Step.RUN:
+        return f"the block runs on, and each further produce() raises; at its end: {then(_next(state, Event.LEFT))}"
+    ways = TRANSITIONS[state]
+    if Event.COMMITTED in ways:
+        yes, no = then(ways[Event.COMMITTED]), then(ways[Event.NOT_COMMITTED])
+        return f"{step}. If it does: {yes}. If not: {no}"
+    return f"{step}; {then(_next(state, Event.DONE))}"
+
+
+def _next(state: State, event: Event) -> State:
+    return TRANSITIONS[state][event]
+
+
+def dies(known: Known) -> str:
+    """What is left if the application dies, and what recovery makes of it."""
+    if not known.kafka_was_begun:
+        if known.decision is Decision.TRIED:
+            return "the database has committed, or not; there are no records"
+        if known.decision is Decision.MADE:
+            return "in the database; there are no records"
+        return f"{known.decision.value}, and Kafka knows of nothing"
+    if known.decision is Decision.TRIED:
+        return (
+            f"{known.decision.value}: recovery waits for the row's lock, and commits Kafka if the row has this unit's "
+            "state, or aborts it"
+        )
+    return f"{known.decision.value}; recovery {'commits' if known.decision is Decision.MADE else 'aborts'} Kafka"
+
+
+def rows() -> Iterator[str]:
+    """A row for each state that has a step, in the machine's order."""
+    found = known_of_all()
+    for state, step in STEPS.items():
+        failed = Event.RAISED if step is Step.RUN else Event.FAILED
+        left = " *or* ".join(sorted({dies(known) for known in found[state]}))
+        yield f"| {state.value} | {step.value} | {then(_next(state, failed))} | {left} |"
+
+
+def failures_page() -> str:
+    """The page."""
+    return "\n".join([_HEAD, *rows(), "", _REST])
+
+
+_HEAD = """# What happens when something fails
+
+Drawn by `python docs/draw_failures.py` from `coordinator/machine.py`; a test compares.
+
+A unit of work is in one of these states. In each, its step can fail: the database or Kafka is away, refuses, or does
+not answer in time. And the application can die: SIGKILL, a power cut, a machine that is gone. (A broker or a database
+that dies is a step that fails. What it had acknowledged it has again when it is back.) The third column takes it that
+nothing else fails; if something does, the row of that step applies.
+
+| state | step | if the step fails | if the application dies there |
+|---|---|---|---|"""
+
+_REST = """## While recovery runs
+
+Recovery itself can fail, or die, at each of its steps. It is run again then, by whoever comes next, and finds the same
+decision.
+
+| step | what it does | after it |
+|---|---|---|
+| `RECOVER_TAKE_OVER` | raises the row's fencing token | what the former owner writes under its token matches no row |
+| `RECOVER_LOCK` | locks the row; waits for a COMMIT under way | nobody takes over, and no unit of work commits |
+| `RECOVER_FENCE_KAFKA` | InitProducerId, keepPreparedTxn | the former producer is fenced; what it prepared is kept |
+| `RECOVER_COMPLETE` | compares what is open with the row; commits or aborts | both sides say the same |
+| `RECOVER_RECORD` | only if the log proves another end: puts that on record | recovery begins again |
+| `RECOVER_INIT` | makes a producer for the next unit of work | the slot is ready |
+
+What recovery cannot set right is a side that has ended by itself: a transaction that an operator aborted, a cluster
+or a database that was restored from an older copy. It finds that, and [puts it on record](../outcomes.md).
+"""
+
+
+def main() -> None:
+    """Write the page."""
+    PAGE.write_text(failures_page())
+
+
+if __name__ == "__main__":
+    main()

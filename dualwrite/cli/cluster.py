@@ -1,0 +1,107 @@
+"""A cluster named on the command line: its configuration, by librdkafka's names, and whether anybody answers there."""
+
+import argparse
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dualwrite.client.control import ControlPlane
+from dualwrite.client.native_keys import ALIASES, KEYS
+from dualwrite.client.settings import ClientSettings
+from dualwrite.coordinator.two_phase import KEEP_PREPARED, RESUME, owned_settings
+from dualwrite.errors import ConfigurationError
+
+REACH_SECONDS = 5.0
+
+_BOOTSTRAP = ("bootstrap.servers", "metadata.broker.list")
+_FUNCTIONS = ("on_delivery", "on_commit", "logger")
+
+
+def add_cluster(parser: argparse.ArgumentParser) -> None:
+    """Add ``--bootstrap-servers``, ``-X`` and ``--command-config``."""
+    parser.add_argument(
+        "--bootstrap-servers", required=True, metavar="HOST:PORT", help="brokers of the cluster to begin with"
+    )
+    parser.add_argument(
+        "-X",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting by librdkafka's name, such as security.protocol=SASL_SSL; as often as needed",
+    )
+    parser.add_argument(
+        "--command-config",
+        type=Path,
+        metavar="FILE",
+        help="a file of such settings, one in a line: for passwords, which other users of the machine see in -X",
+    )
+
+
+def add_two_phase(parser: argparse.ArgumentParser) -> None:
+    """Add ``--two-phase``."""
+    parser.add_argument(
+        "--two-phase",
+        choices=(KEEP_PREPARED, RESUME),
+        default=KEEP_PREPARED,
+        help="as the application has it: resume on an Apache Kafka that keeps no prepared transaction",
+    )
+
+
+def cluster_config(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The configuration that the options of :func:`add_cluster` spell.
+
+    :raises ConfigurationError: if one is malformed, unknown, or cannot be given on a command line.
+    """
+    config: dict[str, Any] = {}
+    owned = owned_settings(getattr(arguments, "two_phase", KEEP_PREPARED))
+    if arguments.command_config is not None:
+        config.update(_parsed(_lines_of(arguments.command_config), owned))
+    config.update(_parsed((("-X", text) for text in arguments.settings), owned))
+    config["bootstrap.servers"] = arguments.bootstrap_servers
+    ClientSettings.from_config(config)
+    return config
+
+
+def require_cluster(config: Mapping[str, Any]) -> None:
+    """Say within seconds that nobody answers; whatever follows waits for as long as a cluster may take to fail over.
+
+    :raises KafkaUnavailableError: if nobody does.
+    """
+    control = ControlPlane(config, timeout=REACH_SECONDS)
+    try:
+        control.supports_keep_prepared()
+    finally:
+        control.close()
+
+
+def _lines_of(file: Path) -> Iterable[tuple[str, str]]:
+    """The lines of ``file`` that say something, each with its place."""
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text in UTF-8"
+        raise ConfigurationError(f"--command-config {file}: {reason}") from None
+    for number, line in enumerate(lines, start=1):
+        if line.strip() and not line.strip().startswith("#"):
+            yield f"{file}, line {number}", line.strip()
+
+
+def _parsed(settings: Iterable[tuple[str, str]], owned: Collection[str]) -> dict[str, str]:
+    found = {}
+    for place, text in settings:
+        key, equals, value = (part.strip() for part in text.partition("="))
+        if not key:
+            raise ConfigurationError(f"{place}: no KEY=VALUE")
+        if not equals:
+            raise ConfigurationError(f"{place}: {text.split()[0]!r} is not followed by =VALUE")
+        if key in _BOOTSTRAP:
+            raise ConfigurationError(f"{place}: {key}: use --bootstrap-servers")
+        if key in owned:
+            raise ConfigurationError(f"{place}: {key} is set by dualwrite itself: remove it")
+        if key in _FUNCTIONS or key.endswith("_cb"):
+            raise ConfigurationError(f"{place}: {key} is a function: it can be given from Python only")
+        if key not in KEYS and key not in ALIASES:
+            raise ConfigurationError(f"{place}: {key}: there is no such setting")
+        found[key] = value
+    return found

@@ -1,0 +1,65 @@
+"""``dualwrite doctor``: what would go wrong with dual writes on a database and a cluster, and what to do about it."""
+
+import argparse
+
+from dualwrite.cli.cluster import add_cluster, add_two_phase, cluster_config
+from dualwrite.cli.database import database
+from dualwrite.cli.printing import print_json
+from dualwrite.errors import InputError
+from dualwrite.operations.doctor import examine
+from dualwrite.operations.findings import Finding, Level, worst
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    parser.add_argument("--db", required=True, metavar="URL", help="SQLAlchemy URL of the database")
+    parser.add_argument(
+        "--application",
+        metavar="NAME",
+        help="look at its slots, too, and ask for two-phase commit as the transactional id NAME-doctor",
+    )
+    parser.add_argument("--pool-size", type=int, metavar="N", help="as given to DualWrite: look for slots beyond it")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    add_two_phase(parser)
+    add_cluster(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Examine both sides; 1 if a finding is a failure.
+
+    :raises DualWriteError: if an argument is wrong; the message is one for the user.
+    """
+    if arguments.application == "":
+        raise InputError("--application is empty: name the application, or leave it out")
+    if arguments.pool_size is not None and arguments.pool_size < 1:
+        raise InputError(f"--pool-size {arguments.pool_size}: use 1 or more, as for DualWrite")
+    config = cluster_config(arguments)
+    findings = []
+    with database(arguments.db, must_exist=True) as engine:
+        for finding in examine(
+            engine,
+            config,
+            application=arguments.application,
+            pool_size=arguments.pool_size,
+            two_phase=arguments.two_phase,
+        ):
+            findings.append(finding)
+            if not arguments.json:
+                print(_line(finding), flush=True)
+    if arguments.json:
+        print_json({"level": worst(findings), "findings": [_as_json(finding) for finding in findings]})
+    return 1 if worst(findings) is Level.FAILURE else 0
+
+
+def _line(finding: Finding) -> str:
+    advice = f" -> {finding.advice}" if finding.advice else ""
+    return f"{finding.level.value:<8} {finding.check}: {' '.join(finding.message.split())}{advice}"
+
+
+def _as_json(finding: Finding) -> dict[str, object]:
+    return {
+        "check": finding.check,
+        "level": finding.level,
+        "message": finding.message,
+        "advice": finding.advice,
+    }

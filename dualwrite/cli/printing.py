@@ -1,0 +1,51 @@
+"""What the verbs for operators print: tables, durations, and JSON."""
+
+import json
+import sys
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from enum import Enum
+from typing import Any
+
+_UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines with columns as wide as they must be."""
+    widths = [max(len(row[column]) for row in (heads, *rows)) for column in range(len(heads))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in (heads, *rows)
+    ]
+
+
+def since(moment: datetime | None, now: datetime | None = None) -> str:
+    """How long ago ``moment`` was, in its largest unit; empty for none."""
+    if moment is None:
+        return ""
+    seconds = max(0, round(((now or datetime.now(timezone.utc)) - moment).total_seconds()))
+    size, unit = next(((size, unit) for size, unit in _UNITS if seconds >= size), _UNITS[-1])
+    return f"{seconds // size} {unit}"
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 transaction``, ``2 transactions``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def print_json(value: Any) -> None:
+    """``value`` on stdout; enumerations by what they are called, moments in ISO 8601."""
+    json.dump(value, sys.stdout, indent=2, default=_plain)
+    print()
+
+
+def complain(message: str) -> None:
+    """One line on stderr, as main.py's."""
+    print("dualwrite: " + " ".join(message.split()), file=sys.stderr)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Enum):
+        return value.name.lower()
+    raise TypeError(type(value).__name__)

@@ -1,0 +1,44 @@
+"""``dualwrite recover``: end now what dead processes of an application left, as DualWrite.recover() does."""
+
+import argparse
+
+from dualwrite.cli.cluster import add_cluster, add_two_phase, cluster_config, require_cluster
+from dualwrite.cli.database import database
+from dualwrite.cli.printing import complain, counted, print_json
+from dualwrite.coordinator.participants import Outcome
+from dualwrite.operations.resolving import recover
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    parser.add_argument("--db", required=True, metavar="URL", help="SQLAlchemy URL of the database")
+    parser.add_argument(
+        "--application", required=True, metavar="NAME", help="whose slots; those in use stay as they are"
+    )
+    parser.add_argument("--json", action="store_true", help="for programs")
+    add_two_phase(parser)
+    add_cluster(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Recover, and say what was found.
+
+    :raises DualWriteError: if nothing could be recovered; the message is one for the user.
+    """
+    config = cluster_config(arguments)
+    with database(arguments.db, must_exist=True) as engine:
+        require_cluster(config)
+        done = recover(engine, config, arguments.application, two_phase=arguments.two_phase)
+    if done.errors and not done.outcomes:
+        raise done.errors[0]
+    for error in done.errors:
+        complain(str(error))
+    if arguments.json:
+        print_json({"outcomes": done.outcomes, "errors": [str(error) for error in done.errors]})
+        return 1 if done.is_bad else 0
+    for name, outcome in done.outcomes.items():
+        if outcome is not Outcome.NOTHING:
+            print(f"{name}: {outcome.value}")
+    ended = sum(outcome in (Outcome.COMMITTED, Outcome.ABORTED) for outcome in done.outcomes.values())
+    print(f"{counted(len(done.outcomes), 'slot')} recovered; {counted(ended, 'transaction')} had been left open")
+    return 1 if done.is_bad else 0

@@ -1,0 +1,211 @@
+"""``dualwrite transactions``: what is open and why, and ending it: as the database decided, or by force."""
+
+import argparse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy import Engine
+
+from dualwrite.cli.cluster import add_cluster, add_two_phase, cluster_config, require_cluster
+from dualwrite.cli.database import database
+from dualwrite.cli.printing import complain, counted, print_json, since, table
+from dualwrite.cli.transactions_output import HEADS, as_json, line, paragraphs, recovery
+from dualwrite.coordinator.outcomes import HeuristicOutcome, acknowledge, outcomes
+from dualwrite.coordinator.participants import Outcome
+from dualwrite.coordinator.verdict import Verdict
+from dualwrite.errors import InputError
+from dualwrite.operations.listing import describe_transaction, list_transactions
+from dualwrite.operations.resolving import Intention, plan, require_known, resolve
+from dualwrite.operations.terminating import contradicts, foresee, terminate
+from dualwrite.operations.views import Situation, TransactionView
+
+Action = Callable[[argparse.Namespace], int]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's actions and their arguments."""
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+
+    listing = _action(actions, "list", _list, "every slot, and what is open in Kafka that no row names")
+    listing.add_argument("--application", metavar="NAME", help="only its slots")
+    describing = _action(actions, "describe", _describe, "all about one transactional id")
+    describing.add_argument("transactional_id", metavar="ID", help="this transactional id")
+    resolving = _action(actions, "resolve", _resolve, "end what dead owners left, as the database decided")
+    whose = resolving.add_mutually_exclusive_group(required=True)
+    whose.add_argument("transactional_ids", metavar="ID", nargs="*", default=[], help="these transactional ids")
+    whose.add_argument("--application", metavar="NAME", help="all of its slots")
+    add_two_phase(resolving)
+    acknowledging = actions.add_parser(
+        "acknowledge",
+        help="note that somebody has seen to a heuristic outcome",
+        description="Note that somebody has seen to a heuristic outcome; it stays on record.",
+    )
+    acknowledging.set_defaults(action=_acknowledge)
+    acknowledging.add_argument("number", metavar="N", type=int, help="its number in the list")
+    acknowledging.add_argument("--by", required=True, metavar="NAME", help="who has seen to it")
+    terminating = _action(actions, "terminate", _terminate, "abort one in Kafka, WHATEVER the database decided")
+    terminating.add_argument("transactional_id", metavar="ID", help="this transactional id")
+    for each in (listing, describing):
+        each.add_argument("--json", action="store_true", help="for programs")
+    for each in (resolving, terminating):
+        each.add_argument("--yes", action="store_true", help="do it; without, only say what would be done")
+    for each in (listing, describing, resolving, acknowledging):
+        each.add_argument("--db", required=True, metavar="URL", help="SQLAlchemy URL of the database")
+    where = terminating.add_mutually_exclusive_group(required=True)
+    where.add_argument("--db", metavar="URL", help="SQLAlchemy URL of the database that holds the decision")
+    where.add_argument("--no-db", action="store_true", help="that database is lost: nobody knows what was decided")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do what was asked; the exit code is main.py's.
+
+    :raises DualWriteError: if it cannot be done; the message is one for the user.
+    """
+    action: Action = arguments.action
+    return action(arguments)
+
+
+def _action(actions: Any, name: str, action: Action, purpose: str) -> argparse.ArgumentParser:
+    made: argparse.ArgumentParser = actions.add_parser(
+        name, help=purpose, description=f"{purpose[0].upper()}{purpose[1:]}."
+    )
+    made.set_defaults(action=action)
+    add_cluster(made)
+    return made
+
+
+@contextmanager
+def _both(arguments: argparse.Namespace) -> Iterator[tuple[Engine, dict[str, Any]]]:
+    """The database and the cluster, both of which answer."""
+    config = cluster_config(arguments)
+    with database(arguments.db, must_exist=True) as engine:
+        require_cluster(config)
+        yield engine, config
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    with _both(arguments) as (engine, config):
+        views = list_transactions(engine, config, application=arguments.application)
+        found = outcomes(engine, arguments.application)
+    if arguments.json:
+        print_json({"transactions": [as_json(view) for view in views], "outcomes": [asdict(each) for each in found]})
+        return 0
+    if views:
+        for text in table(HEADS, [line(view) for view in views]):
+            print(text)
+    else:
+        print("no slot has a row, and no transaction is open")
+    left = [view for view in views if view.situation is Situation.LEFT_BEHIND]
+    if left:
+        print(f"{counted(len(left), 'transaction')} left behind: see dualwrite transactions resolve")
+    for each in found:
+        print(_heuristic(each))
+    return 0
+
+
+def _heuristic(outcome: HeuristicOutcome) -> str:
+    return (
+        f"{outcome.outcome.value} {outcome.id}, found {since(outcome.found_at)} ago: {outcome.transactional_id}, "
+        f"{outcome.state}: {outcome.detail}"
+    )
+
+
+def _acknowledge(arguments: argparse.Namespace) -> int:
+    with database(arguments.db, must_exist=True) as engine:
+        known = acknowledge(engine, arguments.number, by=arguments.by)
+    assert known.acknowledged_at is not None
+    print(
+        f"{known.outcome.value} {known.id} of {known.transactional_id}: acknowledged by {known.acknowledged_by}, "
+        f"{known.acknowledged_at.isoformat(timespec='seconds')}"
+    )
+    return 0
+
+
+def _describe(arguments: argparse.Namespace) -> int:
+    with _both(arguments) as (engine, config):
+        view, ends = describe_transaction(engine, config, arguments.transactional_id)
+    require_known([view])
+    if arguments.json:
+        print_json(as_json(view, ends))
+    else:
+        for text in paragraphs(view, ends):
+            print(text)
+    return 0
+
+
+def _resolve(arguments: argparse.Namespace) -> int:
+    with _both(arguments) as (engine, config):
+        intentions = plan(
+            engine, config, application=arguments.application, transactional_ids=arguments.transactional_ids
+        )
+        for intention in intentions:
+            if not arguments.yes or intention.obstacle:
+                print(_said_beforehand(intention))
+        blocked = sum(bool(intention.obstacle) for intention in intentions)
+        if not arguments.yes:
+            todo = sum(_is_open(intention) for intention in intentions)
+            print(f"nothing was done; {counted(todo, 'transaction')} would be ended with --yes")
+            return 0
+        done = resolve(engine, config, intentions, two_phase=arguments.two_phase)
+    for name, outcome in done.outcomes.items():
+        print(f"{name}: {'nothing was open' if outcome is Outcome.NOTHING else outcome.value}")
+    for name in done.missed:
+        print(f"{name}: not resolved")
+    for error in done.errors:
+        complain(str(error))
+    return 1 if blocked or done.is_bad else 0
+
+
+def _said_beforehand(intention: Intention) -> str:
+    view = intention.view
+    if intention.obstacle:
+        return f"{view.transactional_id}: not touched: {intention.obstacle}"
+    if not _is_open(intention):
+        return f"{view.transactional_id}: nothing is open"
+    decided = "the database has committed it" if view.verdict is Verdict.COMMIT else "the database has not committed it"
+    return f"{view.transactional_id}: would {recovery(view)} {_what(view)}: {decided}"
+
+
+def _is_open(intention: Intention) -> bool:
+    return intention.action in (Verdict.COMMIT, Verdict.ABORT)
+
+
+def _what(view: TransactionView) -> str:
+    assert view.kafka is not None
+    return f"{view.kafka.producer}, in {counted(len(view.kafka.partitions), 'partition')}"
+
+
+def _terminate(arguments: argparse.Namespace) -> int:
+    name = arguments.transactional_id
+    if arguments.no_db:
+        config = cluster_config(arguments)
+        require_cluster(config)
+        return _terminated(None, config, name, arguments.yes)
+    with _both(arguments) as (engine, config):
+        return _terminated(engine, config, name, arguments.yes)
+
+
+def _terminated(engine: Engine | None, config: dict[str, Any], name: str, do_it: bool) -> int:
+    if not do_it:
+        view = foresee(engine, config, name)
+        instead = " `resolve` would commit it instead." if engine is not None and contradicts(view) else ""
+        print(f"{name}: would ABORT {_what(view)}, whatever was decided. {_meaning(view, engine)}{instead}")
+        raise InputError("nothing was done: terminate needs --yes")
+    view = terminate(engine, config, name)
+    print(f"{name}: aborted {_what(view)}. {_meaning(view, engine)}")
+    return 1 if contradicts(view) else 0
+
+
+def _meaning(view: TransactionView, engine: Engine | None) -> str:
+    if engine is None:
+        return "Nobody knows what its database decided: if it committed, its rows are there without their records."
+    if view.row is None:
+        return "No row of this database names it: if another database committed it, its rows lose their records."
+    if contradicts(view):
+        return (
+            "THE DATABASE HAS COMMITTED IT: its rows are there, and its records are lost. That is a heuristic outcome, "
+            "which `dualwrite transactions list` shows until it is acknowledged."
+        )
+    return "The database does not ask for its commit: recovery would abort it, too."

@@ -1,0 +1,138 @@
+"""How ``dualwrite transactions`` shows what is known of a transactional id: a line of a table, all of it, or JSON."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dualwrite.cli.printing import counted, since
+from dualwrite.client.inspecting import PartitionEnds
+from dualwrite.coordinator.leasing import Standing
+from dualwrite.coordinator.owners import describe
+from dualwrite.coordinator.verdict import Verdict
+from dualwrite.ids import TopicPartition
+from dualwrite.operations.views import KafkaView, RowView, Situation, TransactionView
+
+HEADS = ("TRANSACTIONAL ID", "DATABASE", "OWNER", "KAFKA", "OPEN", "PARTITIONS", "RECOVERY")
+
+
+def line(view: TransactionView) -> tuple[str, ...]:
+    """The row of ``view`` in the table under HEADS."""
+    kafka = view.kafka
+    open_now = kafka is not None and kafka.is_open
+    return (
+        view.transactional_id,
+        "no row" if view.row is None else str(view.row.state.producer) if view.row.state else "nothing yet",
+        "" if view.row is None else owner(view.row),
+        "unknown" if kafka is None else kafka.state,
+        since(kafka.started_at) if kafka is not None else "",
+        str(len(kafka.partitions)) if kafka is not None and open_now else "",
+        recovery(view),
+    )
+
+
+def owner(row: RowView) -> str:
+    """Who has the slot, in a few words."""
+    if row.standing is Standing.FREE:
+        return "free"
+    name = describe(row.slot.owner)
+    if row.standing is Standing.HELD:
+        return f"{name}, {row.slot.remaining or 0:.0f} s"
+    return f"{name}, {'dead' if row.standing is Standing.DEAD else 'silent'}"
+
+
+def recovery(view: TransactionView) -> str:
+    """What recovery would do, in a few words."""
+    situation = view.situation
+    if situation is Situation.QUIET:
+        return "nothing to do"
+    if situation is Situation.LEFT_BEHIND:
+        return "commit" if view.verdict is Verdict.COMMIT else "abort"
+    return {
+        Situation.AT_WORK: "its owner's",
+        Situation.ENDING: "ending now",
+        Situation.UNKNOWN: "not this database's",
+    }[situation]
+
+
+def paragraphs(view: TransactionView, ends: Mapping[TopicPartition, PartitionEnds]) -> Iterator[str]:
+    """Everything, line by line."""
+    yield f"transactional id   {view.transactional_id}"
+    yield f"application        {view.application or 'none: it is not called like a slot'}"
+    if view.row is None:
+        yield "database           no row"
+    else:
+        yield f"database           decided on {view.row.state or 'nothing yet'}"
+        written = view.row.updated_at
+        yield f"  last written     {written.isoformat(timespec='seconds')}, {since(written)} ago"
+        yield f"  owner            {owner(view.row)}: {view.row.standing.value}"
+        yield f"  fencing token    {view.row.slot.fencing_token}"
+    if view.kafka is None:
+        yield "kafka              does not know it"
+    else:
+        yield from _of_kafka(view.kafka, ends)
+    yield f"situation          {view.situation.value}"
+    if view.situation is Situation.LEFT_BEHIND:
+        yield f"recovery           would {recovery(view)} it"
+
+
+def _of_kafka(kafka: KafkaView, ends: Mapping[TopicPartition, PartitionEnds]) -> Iterator[str]:
+    yield f"kafka              {kafka.state}, {kafka.producer}"
+    if not kafka.is_open:
+        return
+    if kafka.started_at is not None:
+        yield f"  open since       {kafka.started_at.isoformat(timespec='seconds')}, {since(kafka.started_at)}"
+    yield f"  timeout          {'none: two-phase commit' if kafka.never_expires else f'{kafka.timeout_ms} ms'}"
+    for partition in sorted(kafka.partitions):
+        yield f"  {partition}: {_held_up(kafka.starts.get(partition), ends.get(partition))}"
+
+
+def _held_up(start: int | None, ends: PartitionEnds | None) -> str:
+    begins = "no record of it yet" if start is None else f"from offset {start} on"
+    if ends is None or ends.high_watermark <= ends.last_stable_offset:
+        return begins
+    hidden = ends.high_watermark - ends.last_stable_offset
+    cause = "by it" if start == ends.last_stable_offset else "by another, which began earlier"
+    held_up = f"{counted(hidden, 'record')} from {ends.last_stable_offset} on"
+    return f"{begins}; held up for read_committed, {cause}: {held_up}"
+
+
+def as_json(view: TransactionView, ends: Mapping[TopicPartition, PartitionEnds] | None = None) -> dict[str, Any]:
+    """All of it, for programs; what is not known is null."""
+    row, kafka = view.row, view.kafka
+    return {
+        "transactional_id": view.transactional_id,
+        "application": view.application,
+        "situation": view.situation,
+        "verdict": view.verdict,
+        "database": None
+        if row is None
+        else {
+            "prepared_txn_state": str(row.state),
+            "owner": row.slot.owner,
+            "standing": row.standing,
+            "lease_seconds_left": row.slot.remaining,
+            "fencing_token": row.slot.fencing_token,
+            "updated_at": row.updated_at,
+        },
+        "kafka": None
+        if kafka is None
+        else {
+            "state": kafka.state,
+            "producer": str(kafka.producer),
+            "started_at": kafka.started_at,
+            "timeout_ms": kafka.timeout_ms,
+            "partitions": [_partition_json(each, kafka, ends or {}) for each in sorted(kafka.partitions)],
+        },
+    }
+
+
+def _partition_json(
+    partition: TopicPartition, kafka: KafkaView, ends: Mapping[TopicPartition, PartitionEnds]
+) -> dict[str, Any]:
+    known = ends.get(partition)
+    return {
+        "topic": partition.topic,
+        "partition": partition.partition,
+        "start_offset": kafka.starts.get(partition),
+        "last_stable_offset": None if known is None else known.last_stable_offset,
+        "high_watermark": None if known is None else known.high_watermark,
+    }

@@ -1,0 +1,208 @@
+"""How far each consumer may be said to have come: what its next unit of work may commit as read, and what it must not.
+
+A consumer's own position is no witness. After a unit of work that failed it is behind the records that were not used,
+and the next unit would commit them as read; after a rebalance it may be behind what another member has committed. So
+this remembers, for each consumer, where the database put it, how far the records reach that a unit of work has claimed
+so far, and whether one has failed since.
+"""
+
+import weakref
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from dualwrite.errors import InvalidTransactionStateError, RebalancedError
+from dualwrite.ids import TopicPartition
+
+MOST_CONSUMERS = 1000
+"""Consumers of a process that are remembered; of those used least recently nothing is known, and they must seek."""
+
+
+class Move(NamedTuple):
+    """One partition's offset, as a unit of work moves it on."""
+
+    partition: TopicPartition
+    stored: int
+    """What the database must still hold."""
+    offset: int
+    """Of the next record to be read."""
+
+
+class Consumer(NamedTuple):
+    """A consumer of this process, as it is known here."""
+
+    identity: int
+    """Of the object. Another one may have it later, but is hardly ever the same member, too."""
+    member: str | None
+    """Its name in its group, which it loses when it is thrown out of it; None if it is in none."""
+    is_static: bool = False
+    """True if it has a group.instance.id."""
+
+
+@dataclass
+class _Progress:
+    """What is known of one consumer."""
+
+    member: str | None
+    worker: "weakref.ref[object] | None" = None
+    """What has claimed last, or has put it where it is; None if a callback has, which may be called anywhere."""
+    done: dict[TopicPartition, int] = field(default_factory=dict)
+    """Where it was put, and how far its units of work were committed since."""
+    claimed: dict[TopicPartition, int] = field(default_factory=dict)
+    """How far a unit of work has said that it has read, committed or not."""
+    has_failed: bool = False
+    failed_workers: "weakref.WeakSet[object]" = field(default_factory=weakref.WeakSet)
+    """Those of which a unit of work has failed since it was put where it is."""
+
+    def failed(self, worker: object) -> None:
+        """A unit of work of ``worker`` has failed."""
+        self.failed_workers.add(worker)
+        self.has_failed = self.has_failed or (self.worker is not None and self.worker() is worker)
+
+    def may_be_behind(self, worker: object) -> bool:
+        """True if records may have been read that were not used, before a unit of ``worker``."""
+        is_known = self.worker is not None and self.worker() is not None
+        return self.has_failed or (not is_known and worker in self.failed_workers)
+
+    def put_right(self) -> None:
+        """All that was read before is used, or will be read again."""
+        self.has_failed = False
+        self.failed_workers.clear()
+
+
+class Positions:
+    """The consumers of one process, and what runs their units of work: its threads, or the tasks of an event loop, each
+    of them a worker here. None is kept alive by this.
+    """
+
+    def __init__(self) -> None:
+        self._consumers: OrderedDict[int, _Progress] = OrderedDict()
+        self._failed_workers: weakref.WeakSet[object] = weakref.WeakSet()
+
+    def sought(
+        self,
+        consumer: Consumer,
+        starts: Mapping[TopicPartition, int],
+        worker: object | None,
+        *,
+        is_whole: bool = True,
+    ) -> None:
+        """``consumer`` reads on from ``starts``.
+
+        :param worker: what runs its units of work, or None if that is not known.
+        :param is_whole: these are all of its partitions, so that nothing that it has read before counts.
+        """
+        progress = self._of(consumer, worker)
+        if is_whole:
+            progress.done, progress.claimed = {}, {}
+            progress.worker = None if worker is None else weakref.ref(worker)
+            progress.put_right()
+        progress.done.update(starts)
+        progress.claimed.update(starts)
+
+    def forget(self, identity: int) -> None:
+        """It is not known where the consumer is: it stores nothing before it is put somewhere."""
+        self._consumers.pop(identity, None)
+
+    def done(self, consumer: Consumer) -> Mapping[TopicPartition, int]:
+        """Where ``consumer`` was put, and how far its units of work were committed since."""
+        known = self._known(consumer)
+        return {} if known is None else known.done
+
+    def claim(self, consumer: Consumer, offsets: Mapping[TopicPartition, int], worker: object, remedy: str) -> None:
+        """A unit of work is about to commit ``offsets`` as read.
+
+        :param remedy: the method that puts the consumer back, for the message.
+        :raises RebalancedError: if it is a static member that has another membership than when it was last seen. Such a
+            one may be taken in again without its application's being told; a dynamic one may not (KIP-394).
+        :raises InvalidTransactionStateError: if records may have been passed over: a unit of work has failed since the
+            consumer was last put right, and it has read on.
+        """
+        last, known = self._consumers.get(consumer.identity), self._known(consumer)
+        if last is not None and known is None and consumer.is_static:
+            raise _of_another_membership(remedy)
+        claimed = {} if known is None else known.claimed
+        # Of another membership's failure nobody knows which came first.
+        may_be_behind = worker in self._failed_workers if last is None else last.may_be_behind(worker)
+        if may_be_behind and any(offset > claimed.get(partition, -1) for partition, offset in offsets.items()):
+            raise InvalidTransactionStateError(
+                "a unit of work has failed since, and the consumer has read on: the records in between would count as "
+                f"used; call {remedy}(consumer) after every failure, and poll again"
+            )
+        progress = self._of(consumer, worker)
+        for partition, offset in offsets.items():
+            progress.claimed[partition] = max(offset, progress.claimed.get(partition, -1))
+
+    def moves(
+        self, consumer: Consumer, offsets: Mapping[TopicPartition, int], within: Mapping[TopicPartition, int]
+    ) -> list[Move]:
+        """Those of ``offsets`` that are new, as the database is to take them.
+
+        :param within: what the same unit of work has stored already.
+        :raises RebalancedError: if the consumer is another member of its group than it was when it was put there.
+        :raises InvalidTransactionStateError: if the consumer was not put where the database is, or is behind that.
+        """
+        known = self._known(consumer)
+        if known is None and consumer.identity in self._consumers:
+            raise _of_another_membership("seek_to_stored")
+        done = {**self.done(consumer), **within}
+        moves = []
+        for partition, offset in sorted(offsets.items()):
+            stored = done.get(partition)
+            if stored is None and known is not None and consumer.is_static:
+                raise _of_another_membership("seek_to_stored")  # and had that partition before
+            if stored is None:
+                raise InvalidTransactionStateError(
+                    f"{partition}: this consumer was not put where the database is: call seek_to_stored(consumer, "
+                    "partitions) in the on_assign callback of subscribe()"
+                )
+            if offset < stored:
+                raise InvalidTransactionStateError(
+                    f"{partition}: the consumer is at {offset}, and the database at {stored}, so these records were "
+                    "used before: call seek_to_stored(consumer); or change the row, to use them again"
+                )
+            if offset > stored:
+                moves.append(Move(partition, stored, offset))
+        return moves
+
+    def committed(self, consumer: Consumer, offsets: Mapping[TopicPartition, int]) -> None:
+        """A unit of work with ``offsets`` was committed. If nothing else was claimed, nothing is behind any more."""
+        progress = self._known(consumer)
+        if progress is not None:
+            progress.done.update(offsets)
+            if all(progress.done.get(partition) == offset for partition, offset in progress.claimed.items()):
+                progress.put_right()
+
+    def failed(self, worker: object | None) -> None:
+        """A unit of work of ``worker`` has failed: what its consumers have read since the last one is not used.
+
+        :param worker: None if it is gone.
+        """
+        if worker is not None:
+            self._failed_workers.add(worker)
+            for progress in list(self._consumers.values()):
+                progress.failed(worker)
+
+    def _known(self, consumer: Consumer) -> _Progress | None:
+        progress = self._consumers.get(consumer.identity)
+        return progress if progress is not None and progress.member == consumer.member else None
+
+    def _of(self, consumer: Consumer, worker: object | None) -> _Progress:
+        progress = self._known(consumer)
+        if progress is None:
+            progress = self._consumers[consumer.identity] = _Progress(consumer.member)
+        if worker is not None:
+            progress.worker = weakref.ref(worker)
+        self._consumers.move_to_end(consumer.identity)
+        if len(self._consumers) > MOST_CONSUMERS:
+            self._consumers.popitem(last=False)
+        return progress
+
+
+def _of_another_membership(remedy: str) -> RebalancedError:
+    return RebalancedError(
+        "the consumer has another membership of its group than when it was put where it reads, and its partitions may "
+        f"have been another member's meanwhile: the unit of work is rolled back; call {remedy}(consumer), and poll "
+        "again"
+    )

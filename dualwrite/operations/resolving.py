@@ -1,0 +1,158 @@
+"""End open transactions as the state table decides: what dead owners left, now, by an operator's hand.
+
+The work is recovery's own (coordinator/sweep.py): lease, row lock, InitProducerId with keepPreparedTxn, verdict. Here
+it is only said beforehand what would happen, and which transactional ids are not touched, and why.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Engine
+
+from dualwrite.coordinator.owners import describe
+from dualwrite.coordinator.participants import Outcome
+from dualwrite.coordinator.two_phase import TwoPhase
+from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.coordinator.verdict import Verdict
+from dualwrite.errors import InputError
+from dualwrite.operations.listing import inspector, list_transactions, views_of
+from dualwrite.operations.rows import state_rows
+from dualwrite.operations.views import Situation, TransactionView
+
+
+@dataclass(frozen=True, slots=True)
+class Intention:
+    """What resolving would do with one transactional id.
+
+    :param obstacle: why it is not touched; empty if it is.
+    """
+
+    view: TransactionView
+    obstacle: str
+
+    @property
+    def action(self) -> Verdict | None:
+        """What would be done in Kafka; None if it is not touched."""
+        return None if self.obstacle else self.view.verdict
+
+
+@dataclass(slots=True)
+class Resolution:
+    """What was done.
+
+    :param outcomes: what was found open, and what became of it, by transactional id.
+    :param missed: transactional ids that are as they were: somebody else took them meanwhile, or see ``errors``.
+    """
+
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    missed: list[str] = field(default_factory=list)
+    errors: list[Exception] = field(default_factory=list)
+
+    @property
+    def is_bad(self) -> bool:
+        """True if something is left to be done, or a unit of work was found that did not end alike on both sides."""
+        return bool(self.missed or self.errors) or any(outcome.is_heuristic for outcome in self.outcomes.values())
+
+
+def plan(
+    engine: Engine,
+    kafka: Mapping[str, Any],
+    *,
+    application: str | None = None,
+    transactional_ids: Sequence[str] = (),
+) -> list[Intention]:
+    """What :func:`resolve` would do; nothing is changed.
+
+    :param application: all slots of the application that have a row.
+    :param transactional_ids: these; those that have nothing open are in the plan, too.
+    :raises InputError: if neither the database nor Kafka knows one of them.
+    """
+    if application is not None:
+        views = [view for view in list_transactions(engine, kafka, application=application) if view.row is not None]
+    else:
+        with inspector(kafka) as cluster:
+            views = list(views_of(engine, cluster, dict.fromkeys(transactional_ids)).values())
+        require_known(views)
+    return [Intention(view, obstacle(view)) for view in views]
+
+
+def require_known(views: Collection[TransactionView]) -> None:
+    """Refuse a name that nobody knows.
+
+    :raises InputError: naming it.
+    """
+    for view in views:
+        if view.row is None and view.kafka is None:
+            raise InputError(f"{view.transactional_id}: no such transactional id, neither in the database nor in Kafka")
+
+
+def obstacle(view: TransactionView) -> str:
+    """Why ``view``'s transactional id may not be taken; empty if it may."""
+    if view.row is None:
+        return "no row names it, so this database has not decided on it: if none has, `terminate` aborts it"
+    if view.application is None:
+        return "it is not called like a slot of an application"
+    if view.situation is Situation.AT_WORK:
+        return held_by(view)
+    return ""
+
+
+def held_by(view: TransactionView) -> str:
+    """Who has it, if somebody alive may."""
+    assert view.row is not None
+    slot = view.row.slot
+    return (
+        f"{describe(slot.owner)} has it, and may be alive: its lease has {slot.remaining or 0:.0f} s left. It ends the "
+        "transaction itself; or stop it, and try again"
+    )
+
+
+def resolve(
+    engine: Engine,
+    kafka: Mapping[str, Any],
+    intentions: Sequence[Intention],
+    *,
+    two_phase: TwoPhase = "keep-prepared",
+) -> Resolution:
+    """Do what :func:`plan` said, as far as it still applies: the row decides under its lock, not the plan.
+
+    A slot that somebody has taken since, or holds, is not touched.
+
+    :param two_phase: as the application's DualWrite has it.
+    """
+    done = Resolution()
+    by_application: dict[str, list[str]] = {}
+    for intention in intentions:
+        if not intention.obstacle and intention.view.application is not None:
+            by_application.setdefault(intention.view.application, []).append(intention.view.transactional_id)
+    for application, names in by_application.items():
+        with DualWrite(engine, kafka, application=application, two_phase=two_phase) as dual_write:
+            found, errors = dual_write.sweep(names)
+        done.outcomes.update(sorted(found.items()))
+        done.errors += errors
+        done.missed += [name for name in names if name not in found]
+    return done
+
+
+def recover(
+    engine: Engine, kafka: Mapping[str, Any], application: str, *, two_phase: TwoPhase = "keep-prepared"
+) -> Resolution:
+    """Recover every slot of ``application`` that nobody holds, as DualWrite.recover() does; no slot is held afterwards.
+
+    :param two_phase: as the application's DualWrite has it.
+    :raises InputError: if the application has no slot in this database: most likely its name is misspelled.
+    """
+    if not state_rows(engine, application=application):
+        others = applications(engine)
+        known = f"those that have: {', '.join(others)}" if others else "no application has"
+        raise InputError(f"application {application!r} has no slot in this database; {known}")
+    with DualWrite(engine, kafka, application=application, two_phase=two_phase) as dual_write:
+        found, errors = dual_write.sweep()
+    return Resolution(dict(sorted(found.items())), [], errors)
+
+
+def applications(engine: Engine) -> list[str]:
+    """The applications that have slots in the database."""
+    names = (TransactionView(name, row, None).application for name, row in state_rows(engine).items())
+    return sorted({name for name in names if name is not None})

@@ -1,0 +1,50 @@
+"""The state table's rows as an operator sees them: those of one application, or all."""
+
+from collections.abc import Collection
+
+from sqlalchemy import Engine, select
+
+from dualwrite.coordinator.database import clear_errors, state_of
+from dualwrite.coordinator.databases.supported import database_of
+from dualwrite.coordinator.leasing import Onlooker, SlotRow, slot_number
+from dualwrite.coordinator.outcomes import in_utc
+from dualwrite.coordinator.owners import is_gone
+from dualwrite.coordinator.tables import kafka_transaction_state as table
+from dualwrite.errors import ConfigurationError
+from dualwrite.operations.views import RowView
+
+_ANYBODY = Onlooker(owner="", held=(), is_gone=is_gone)
+
+
+def state_rows(
+    engine: Engine, *, application: str | None = None, transactional_ids: Collection[str] | None = None
+) -> dict[str, RowView]:
+    """The rows by transactional id; nothing is locked.
+
+    :param application: only its slots.
+    :param transactional_ids: only these.
+    :raises DatabaseNotReadyError: if there is no state table.
+    :raises ConfigurationError: if somebody has written to a row what is no state; naming the row.
+    """
+    remaining = database_of(engine.dialect).seconds_until(table.c.lease_expires_at).label("remaining")
+    wanted = select(table, remaining).order_by(table.c.transactional_id)
+    if application is not None:
+        wanted = wanted.where(table.c.transactional_id.startswith(f"{application}-", autoescape=True))
+    if transactional_ids is not None:
+        wanted = wanted.where(table.c.transactional_id.in_(transactional_ids))
+    with engine.connect() as connection, clear_errors(engine):
+        found = connection.execute(wanted).all()
+    rows = {}
+    for row in found:
+        name = row.transactional_id
+        number = slot_number(name.rpartition("-")[0] if application is None else application, name)
+        if number is None and application is not None:
+            continue
+        left = None if row.remaining is None else float(row.remaining)
+        slot = SlotRow(name, -1 if number is None else number, row.fencing_token, row.owner, left)
+        try:
+            state = state_of(row)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"row {name!r} of {table.name}: {error}") from None
+        rows[name] = RowView(slot, _ANYBODY.standing(slot), state, in_utc(row.updated_at))
+    return rows

@@ -1,0 +1,113 @@
+"""Forced termination (KIP-939, ``kafka-transactions forceTerminateTransaction``): abort, whatever was decided.
+
+For a transaction that recovery will never reach: its database is lost, or is another's. In Kafka it is a plain
+InitProducerId, which aborts what is open under the transactional id and fences its producer. Where the database has
+decided to commit, both sides differ from then on: that is a heuristic outcome, which is recorded before Kafka is asked,
+and in place of the decision: so recovery cannot commit what the record calls aborted.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import Engine
+
+from dualwrite.client.inspecting import Inspector
+from dualwrite.coordinator.book import LeaseBook
+from dualwrite.coordinator.database import SqlDecisionStore
+from dualwrite.coordinator.leases import SqlLeases
+from dualwrite.coordinator.leasing import Candidate
+from dualwrite.coordinator.owners import new_owner
+from dualwrite.coordinator.verdict import Verdict
+from dualwrite.errors import InvalidTransactionStateError, KafkaRefusedError
+from dualwrite.operations.heuristics import HeuristicRecords
+from dualwrite.operations.listing import inspector, views_of
+from dualwrite.operations.resolving import held_by, require_known
+from dualwrite.operations.views import RowView, Situation, TransactionView
+
+TERMINATION_TIMEOUT_MS = 60_000
+"""The transaction.timeout.ms of the InitProducerId: below a broker's maximum, and no request for two-phase commit."""
+
+LEASE_SECONDS = 180.0
+"""For which the slot is nobody else's: longer than the database and Kafka may take to answer."""
+
+
+def foresee(engine: Engine | None, kafka: Mapping[str, Any], transactional_id: str) -> TransactionView:
+    """The transaction that :func:`terminate` would abort; nothing is changed.
+
+    :param engine: None if the database is lost: then nobody can tell what was decided.
+    :raises InputError: if neither the database nor Kafka knows the transactional id.
+    :raises InvalidTransactionStateError: if nothing is open there, or its owner may be alive.
+    """
+    with inspector(kafka) as cluster:
+        return _foreseen(engine, cluster, transactional_id)
+
+
+def contradicts(view: TransactionView) -> bool:
+    """True if aborting would leave rows in the database whose records are lost."""
+    return view.verdict is Verdict.COMMIT
+
+
+def terminate(engine: Engine | None, kafka: Mapping[str, Any], transactional_id: str) -> TransactionView:
+    """Abort the open transaction of ``transactional_id`` in Kafka, whatever the database has decided; what it was.
+
+    Where the database had decided to commit, the table ``kafka_transaction_outcome`` says so from then on.
+
+    :raises InvalidTransactionStateError: as :func:`foresee`; also if somebody takes the slot at the same time.
+    :raises LeaseLostError: if somebody has taken it since, and so has aborted it.
+    :raises KafkaUnavailableError: if Kafka does not answer: the transaction may be open still. Recovery aborts it; or
+        run it again.
+    """
+    with inspector(kafka) as cluster:
+        view = _foreseen(engine, cluster, transactional_id)
+        if engine is None or view.row is None:
+            _abort(cluster, transactional_id)
+            return view
+        return _terminate_slot(engine, cluster, view, view.row)
+
+
+def _foreseen(engine: Engine | None, cluster: Inspector, transactional_id: str) -> TransactionView:
+    view = views_of(engine, cluster, [transactional_id])[transactional_id]
+    require_known([view])
+    if view.kafka is None or not view.kafka.waits:
+        state = "Kafka does not know it" if view.kafka is None else f"Kafka's state of it is {view.kafka.state}"
+        raise InvalidTransactionStateError(f"{transactional_id}: there is nothing to terminate: {state}")
+    if view.situation is Situation.AT_WORK:
+        raise InvalidTransactionStateError(f"{transactional_id}: {held_by(view)}")
+    return view
+
+
+def _terminate_slot(engine: Engine, cluster: Inspector, view: TransactionView, row: RowView) -> TransactionView:
+    """With the slot's lease, so that whoever had it can commit nothing any more, and nobody recovers it meanwhile."""
+    name = view.transactional_id
+    store = SqlDecisionStore(engine)
+    book = LeaseBook(SqlLeases(engine, store), view.application or name, new_owner(), LEASE_SECONDS)
+    leases = book.take([Candidate(row.slot, row.standing)])
+    if not leases:
+        raise InvalidTransactionStateError(f"{name}: somebody has just taken it, perhaps to recover it: try again")
+    lease, finished = leases[0], False
+    try:
+        with store.locked(lease) as held:  # waits for a database transaction of the owner that is under way
+            decided = replace(view, row=replace(row, state=held.state))
+        records = HeuristicRecords(engine)
+        recorded = records.add_abort(lease, decided.row_state) if contradicts(decided) else None
+        try:
+            with store.locked(lease):  # however slow this is, nobody begins anew: that would be aborted as well
+                _abort(cluster, name)
+        except KafkaRefusedError:
+            if recorded is not None:
+                records.withdraw(recorded, lease, decided.row_state)
+            raise
+        finished = True
+    finally:
+        book.give_back(leases, finished=finished)
+    return decided
+
+
+def _abort(cluster: Inspector, transactional_id: str) -> None:
+    cluster.init_producer_id(
+        transactional_id,
+        transaction_timeout_ms=TERMINATION_TIMEOUT_MS,
+        two_phase_commit=False,
+        keep_prepared_txn=False,
+    )

@@ -1,0 +1,128 @@
+"""What is known of one transactional id: what the database says, what Kafka says, and what follows from both."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+
+from dualwrite.client.control import ONGOING
+from dualwrite.coordinator.leasing import SlotRow, Standing, slot_number
+from dualwrite.coordinator.verdict import Verdict, verdict
+from dualwrite.ids import (
+    TWO_PHASE_TIMEOUT_MS,
+    OngoingTransaction,
+    PreparedTxnState,
+    ProducerIdentity,
+    TopicPartition,
+)
+
+OPEN_STATES = (ONGOING, "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
+"""Kafka's states of a transaction that is not over. Only in the first one it waits for somebody."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowView:
+    """A row of the state table.
+
+    :param slot: the row as leasing sees it.
+    :param standing: what the row says of its owner.
+    :param state: what the last unit of work stored that was committed.
+    :param updated_at: when the row was written last, but for renewals of its lease; in UTC.
+    """
+
+    slot: SlotRow
+    standing: Standing
+    state: PreparedTxnState
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaView:
+    """What the transaction's coordinator says.
+
+    :param state: Kafka's name: Ongoing, PrepareCommit, CompleteAbort, …
+    :param producer: the identity under which the transaction's records were written.
+    :param started_at: when it began, in UTC; None if it is over.
+    :param timeout_ms: after which Kafka aborts it by itself.
+    :param partitions: those that have records of it.
+    :param starts: the offset of its first record, by partition; as far as somebody has asked.
+    """
+
+    state: str
+    producer: ProducerIdentity
+    started_at: datetime | None
+    timeout_ms: int
+    partitions: frozenset[TopicPartition]
+    starts: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+    @property
+    def is_open(self) -> bool:
+        """True if it holds up read_committed consumers of its partitions."""
+        return self.state in OPEN_STATES
+
+    @property
+    def waits(self) -> bool:
+        """True if somebody has to decide on it."""
+        return self.state == ONGOING
+
+    @property
+    def never_expires(self) -> bool:
+        """True for two-phase commit: Kafka waits for a decision, however long."""
+        return self.timeout_ms == TWO_PHASE_TIMEOUT_MS
+
+
+class Situation(Enum):
+    """What an operator has to do about a transactional id."""
+
+    QUIET = "nothing is open"
+    AT_WORK = "its owner is at work, or will be recovered when its lease runs out"
+    ENDING = "Kafka is writing the markers of its end"
+    LEFT_BEHIND = "open, and nobody has it: recovery ends it"
+    UNKNOWN = "open, and no row names it: another database's, or no dual write"
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionView:
+    """One transactional id.
+
+    :param row: None if the database has none.
+    :param kafka: None if the coordinator does not know the transactional id.
+    """
+
+    transactional_id: str
+    row: RowView | None
+    kafka: KafkaView | None
+
+    @property
+    def application(self) -> str | None:
+        """Whose slot it is; None if it is not called like one."""
+        name = self.transactional_id.rpartition("-")[0]
+        return name if name and slot_number(name, self.transactional_id) is not None else None
+
+    @property
+    def row_state(self) -> PreparedTxnState:
+        """What the database has decided on; the empty state if it has not."""
+        return PreparedTxnState() if self.row is None else self.row.state
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """What recovery would do now; None if nothing in this database can tell.
+
+        The row may be changed by a unit of work that is being committed: recovery itself locks it before it decides.
+        """
+        if self.kafka is None or not self.kafka.waits:
+            return Verdict.NOTHING
+        if self.row is None:
+            return None
+        return verdict(self.row_state, OngoingTransaction(self.kafka.producer, self.kafka.starts))
+
+    @property
+    def situation(self) -> Situation:
+        """What is to be done."""
+        if self.kafka is None or not self.kafka.is_open:
+            return Situation.QUIET
+        if not self.kafka.waits:
+            return Situation.ENDING
+        if self.row is None:
+            return Situation.UNKNOWN
+        return Situation.AT_WORK if self.row.standing is Standing.HELD else Situation.LEFT_BEHIND

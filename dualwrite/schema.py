@@ -1,0 +1,279 @@
+"""The tables that this library keeps in the user's database: made, brought to a version and back, and shown.
+
+``dualwrite db`` is the same on the command line. An application that has an alembic environment of its own calls
+:func:`upgrade` and :func:`downgrade` in a migration of its own, and gives :func:`include_name` to its ``env.py``.
+
+The versions are alembic's revisions (``migrations/versions``), one after the other, kept in a version table of ours.
+They are run without alembic's module-level proxies, of which there is one for the whole process: it is in use when an
+application's migration calls ours.
+"""
+
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
+from io import StringIO
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+from alembic.migration import MigrationContext
+from alembic.operations import Operations
+from alembic.runtime.migration import MigrationStep, RevisionStep
+from alembic.script import Script, ScriptDirectory
+from sqlalchemy import Connection, Engine, inspect, select
+
+from dualwrite.coordinator.database import begin_writing, clear_errors, discard
+from dualwrite.coordinator.databases.supported import database_of, require_supported
+from dualwrite.coordinator.tables import VERSION_TABLE, metadata
+from dualwrite.coordinator.tables import kafka_transaction_state as state_table
+from dualwrite.errors import ConfigurationError
+
+BASE, HEAD = "base", "head"
+"""No tables; all that this release has."""
+
+LOCK_TIMEOUT = 30.0
+"""Seconds that a downgrade waits for units of work that are under way."""
+
+
+class Op(Protocol):
+    """Of ``alembic.op``, and of alembic's Operations, what is needed here."""
+
+    def get_context(self) -> MigrationContext:
+        """The migration that is under way."""
+
+
+def upgrade_engine(engine: Engine, revision: str = HEAD) -> str | None:
+    """Bring the tables up to ``revision``; return their version. Doing it again changes nothing, and so does a release
+    that is older than the tables.
+
+    One process at a time, and all in one transaction; on MariaDB and MySQL, where DDL is in none, one that died halfway
+    goes on from there when it is run again.
+
+    :raises ConfigurationError: if there is no such version.
+    :raises SQLAlchemyError: if the database refuses.
+    """
+    history = _History()
+    history.position(revision)
+    with engine.begin() as connection:
+        begin_writing(connection)
+        with database_of(connection.dialect).changing_tables(connection):
+            _run(_context(connection, history.up(revision)))
+            return current(connection)
+
+
+def downgrade_engine(engine: Engine, revision: str, *, lose_rows: bool = False) -> str | None:
+    """Take the tables back to ``revision``; return their version, None for "base". Units of work that begin meanwhile
+    wait. Tables that are of that version or an earlier one stay as they are.
+
+    :param lose_rows: drop the rows, too, that are needed still: consumers' offsets, positions of loads, outcomes that
+        nobody has acknowledged and with them the records to be replayed.
+    :raises ConfigurationError: if there is no such version, if such rows would be lost, or if a slot was not given
+        back: somebody works with it, or left a transaction that only the state table can decide.
+    :raises DatabaseBusyError: if a unit of work did not end within LOCK_TIMEOUT.
+    :raises SQLAlchemyError: if the database refuses.
+    """
+    history = _History()
+    history.position(revision)
+    with engine.begin() as connection, clear_errors(engine):
+        try:
+            begin_writing(connection)
+            database = database_of(connection.dialect)
+            with database.own_transaction(connection, LOCK_TIMEOUT), database.changing_tables(connection):
+                _take_back(connection, history, revision, lose_rows=lose_rows)
+                return current(connection)
+        except BaseException:
+            discard(connection)  # its timeouts were not set back
+            raise
+
+
+def current(connection: Connection) -> str | None:
+    """The version of the tables in the database of ``connection``; None if there are none."""
+    return _context(connection, _nothing).get_current_revision()
+
+
+def versions() -> tuple[str, ...]:
+    """The versions that this release knows, the oldest first."""
+    return tuple(_History().names)
+
+
+def upgrade(op: Op, revision: str, *, since: str = BASE) -> None:
+    """In an application's migration: bring the tables up to ``revision``, if they are not there yet.
+
+    :param op: ``alembic.op``.
+    :param revision: written out ("0002", not "head"): a migration does the same whenever it is run.
+    :param since: the version before this migration: where the statements begin that ``alembic upgrade --sql`` prints.
+    :raises ConfigurationError: if there is no such version in this release.
+    """
+    history = _History()
+    theirs = op.get_context()
+    history.position(revision)
+    if theirs.as_sql:
+        _run(_printing(theirs.output_buffer, since, history.up(revision), dialect=theirs.dialect))
+        return
+    with _connection_of(theirs) as connection:
+        _run(_context(connection, history.up(revision)))
+
+
+def downgrade(op: Op, revision: str, *, since: str, lose_rows: bool = False) -> None:
+    """In an application's migration: take the tables back to ``revision``, "base" for none; see downgrade_engine.
+
+    :param since: the version before this migration runs, as in :func:`upgrade`.
+    :raises ConfigurationError: as downgrade_engine; with ``--sql`` nothing can be looked at, and nothing is refused.
+    """
+    history = _History()
+    theirs = op.get_context()
+    history.position(revision)
+    if theirs.as_sql:
+        _run(_printing(theirs.output_buffer, since, history.down(revision), dialect=theirs.dialect))
+        return
+    with _connection_of(theirs) as connection:
+        begin_writing(connection)  # SQLite's lock: alembic begins no transaction there before the first change
+        _take_back(connection, history, revision, lose_rows=lose_rows)
+
+
+def statements(dialect: str, revision: str = HEAD, *, since: str = BASE) -> str:
+    """The SQL that brings tables of version ``since`` to ``revision``, up or down, for somebody else to run.
+
+    :param dialect: "sqlite", "postgresql", "mysql" or "mariadb".
+    :raises ConfigurationError: if there is no such database or version.
+    """
+    require_supported(dialect)
+    history = _History()
+    is_up = history.position(since) <= history.position(revision)
+    printed = StringIO()
+    plan = history.up(revision) if is_up else history.down(revision)
+    context = _printing(printed, since, plan, dialect_name=dialect)
+    with context.begin_transaction():
+        _run(context)
+    return printed.getvalue()
+
+
+def include_name(name: str | None, type_: str, parent_names: MutableMapping[Any, str | None]) -> bool:
+    """False for this library's tables: without it ``alembic revision --autogenerate`` would drop them, as the
+    application's metadata has none of them. For ``context.configure(include_name=…)``, alone or called by another.
+    """
+    return not (type_ == "table" and name in (VERSION_TABLE, *metadata.tables))
+
+
+def migrations_directory() -> Path:
+    """Where alembic's scripts are: inside the package when it is installed, beside it in a checkout."""
+    package = Path(__file__).resolve().parent
+    installed = package / "migrations"
+    return installed if installed.is_dir() else package.parent / "migrations"
+
+
+_Plan = Callable[[Sequence[str], MigrationContext], Sequence[RevisionStep]]
+"""alembic's question to its caller: what is to be run on tables of these versions?"""
+
+
+class _History:
+    """All versions that this release knows, in their one order."""
+
+    def __init__(self) -> None:
+        directory = ScriptDirectory(migrations_directory())
+        self._map = directory.revision_map
+        self._scripts: list[Script] = [*directory.walk_revisions()][::-1]
+        self.names = [script.revision for script in self._scripts]
+
+    def position(self, revision: str) -> int:
+        """How many steps lead to ``revision``.
+
+        :raises ConfigurationError: if there is none of that name.
+        """
+        known = [BASE, *self.names]
+        if revision == HEAD:
+            return len(self.names)
+        if revision not in known:
+            raise ConfigurationError(f"there is no version {revision!r} of the tables: use {', '.join(known)} or head")
+        return known.index(revision)
+
+    def up(self, revision: str) -> _Plan:
+        """The steps from wherever the tables are up to ``revision``."""
+
+        def plan(heads: Sequence[str], _: MigrationContext) -> Sequence[RevisionStep]:
+            now = self._position_of(heads)
+            scripts = [] if now is None else self._scripts[now : self.position(revision)]
+            return [MigrationStep.upgrade_from_script(self._map, script) for script in scripts]
+
+        return plan
+
+    def down(self, revision: str) -> _Plan:
+        """The steps from wherever the tables are down to ``revision``."""
+
+        def plan(heads: Sequence[str], _: MigrationContext) -> Sequence[RevisionStep]:
+            return [MigrationStep.downgrade_from_script(self._map, script) for script in self.undone(heads, revision)]
+
+        return plan
+
+    def undone(self, heads: Sequence[str], revision: str) -> Sequence[Script]:
+        """What a downgrade to ``revision`` takes back, the newest first.
+
+        :raises ConfigurationError: if the tables are of a later release.
+        """
+        now = self._position_of(heads)
+        if now is None:
+            raise ConfigurationError(
+                f"the tables are of version {heads[0]}, and this release of dualwrite knows them up to "
+                f"{self.names[-1]}: take them back with the release that made them"
+            )
+        return self._scripts[self.position(revision) : now][::-1]
+
+    def _position_of(self, heads: Sequence[str]) -> int | None:
+        """As ``position``; None for a later release's."""
+        found = heads[0] if heads else BASE
+        return None if found.isdigit() and found > self.names[-1] else self.position(found)
+
+
+def _context(connection: Connection, plan: _Plan) -> MigrationContext:
+    return MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE, "fn": plan})
+
+
+def _printing(output: TextIO, since: str, plan: _Plan, **dialect: Any) -> MigrationContext:
+    options = {"version_table": VERSION_TABLE, "fn": plan, "as_sql": True, "starting_rev": since}
+    return MigrationContext.configure(**dialect, opts={**options, "output_buffer": output})
+
+
+def _nothing(*_: object) -> Sequence[RevisionStep]:
+    return ()
+
+
+def _run(context: MigrationContext) -> None:
+    context.run_migrations(op=Operations(context))
+
+
+@contextmanager
+def _connection_of(theirs: MigrationContext) -> Iterator[Connection]:
+    """The connection of an application's migration, while nobody else changes our tables."""
+    connection = theirs.connection
+    assert connection is not None
+    with database_of(connection.dialect).changing_tables(connection):
+        yield connection
+
+
+def _take_back(connection: Connection, history: _History, revision: str, *, lose_rows: bool) -> None:
+    """Downgrade, unless something is lost by that which must not be. Nobody uses the tables meanwhile."""
+    found = inspect(connection).get_table_names()
+    ours = [name for name in (VERSION_TABLE, *metadata.tables) if name in found]
+    with database_of(connection.dialect).locked_tables(connection, ours):
+        context = _context(connection, history.down(revision))
+        undone = history.undone(context.get_current_heads(), revision)
+        if undone and state_table.name in ours:
+            _require_all_given_back(connection)
+        lost = [words for script in undone for words in script.module.losses(connection)]
+        if lost and not lose_rows:
+            raise ConfigurationError(
+                f"a downgrade to {revision} would drop {', '.join(lost)}: let them be used up or acknowledged first, "
+                "or say that they may be lost (--yes, lose_rows=True)"
+            )
+        _run(context)
+
+
+def _require_all_given_back(connection: Connection) -> None:
+    """Of a slot that was given back nothing is open in Kafka: its row is not needed to decide anything."""
+    held = connection.scalars(
+        select(state_table.c.transactional_id).where(state_table.c.owner != "").order_by(state_table.c.transactional_id)
+    ).all()
+    if held:
+        others = f" and {len(held) - 1} more" if len(held) > 1 else ""
+        raise ConfigurationError(
+            f"slot {held[0]}{others} was not given back: end the programs that use this database, and let "
+            "`dualwrite recover` end what dead ones left in doubt"
+        )

@@ -1,0 +1,51 @@
+"""Writes Spark's DataFrames to a table and a topic, in both or in neither.
+
+The public names, and nothing else. Each is imported at its first use: what is pure in here needs no Spark.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from dualwrite.extras import brought_by
+
+if TYPE_CHECKING:
+    from dualwrite.spark.batch import recover_job, write_batch
+    from dualwrite.spark.datasource import DualWriteDataSource, register
+    from dualwrite.spark.partitions import BatchWriter, PartitionWriter, batch_writer, partition_writer
+
+__all__ = [
+    "BatchWriter",
+    "DualWriteDataSource",
+    "PartitionWriter",
+    "batch_writer",
+    "partition_writer",
+    "recover_job",
+    "register",
+    "write_batch",
+]
+
+_ELSEWHERE = {
+    "BatchWriter": "dualwrite.spark.partitions",
+    "DualWriteDataSource": "dualwrite.spark.datasource",
+    "PartitionWriter": "dualwrite.spark.partitions",
+    "batch_writer": "dualwrite.spark.partitions",
+    "partition_writer": "dualwrite.spark.partitions",
+    "recover_job": "dualwrite.spark.batch",
+    "register": "dualwrite.spark.datasource",
+    "write_batch": "dualwrite.spark.batch",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """The public name ``name``, from the module that defines it.
+
+    :raises AttributeError: if there is no such public name.
+    :raises ModuleNotFoundError: without Spark; the message says what to install.
+    """
+    if name not in _ELSEWHERE:
+        raise AttributeError(f"module 'dualwrite.spark' has no attribute {name!r}")
+    with brought_by("spark"):
+        importlib.import_module("pyspark")
+    value = getattr(importlib.import_module(_ELSEWHERE[name]), name)
+    globals()[name] = value
+    return value

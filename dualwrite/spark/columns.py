@@ -1,0 +1,253 @@
+"""Which columns of a DataFrame go where: into the table, into the record, or into both. All that can be found wrong
+with them is found here, before anything is written.
+
+What Spark's own Kafka sink knows by name is the record's: ``topic``, ``key``, ``value``, ``headers``, ``partition``.
+The rest is the table's. The record's value is the column ``value`` as it is, or else the table's columns as JSON.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import Enum
+from typing import Any
+
+from dualwrite.errors import ConfigurationError
+from dualwrite.spark.options import WriteOptions
+from dualwrite.spark.schemas import FLOATING, NESTED, WHOLE, Field, fields_of, unwritable
+from dualwrite.spark.to_json import zone_of
+
+KAFKA_COLUMNS = ("topic", "key", "value", "headers", "partition")
+_BYTES = ("string", "binary")
+_TYPES: Mapping[str, tuple[str, ...]] = {
+    "topic": ("string",),
+    "key": _BYTES,
+    "value": _BYTES,
+    "headers": ("array<struct>",),
+    "partition": ("integer",),
+}
+
+
+class Family(Enum):
+    """What a column of the database takes, roughly."""
+
+    BOOLEAN = "boolean"
+    WHOLE = "whole numbers"
+    TINY = "tiny whole numbers, which stand for booleans"
+    EXACT = "decimals"
+    FLOATING = "floating point"
+    TEXT = "text"
+    BYTES = "bytes"
+    DATE = "dates"
+    MOMENT = "timestamps without a zone"
+    ZONED = "timestamps with a zone"
+    JSON = "JSON"
+    OTHER = "something else, written as text"
+
+
+_NUMBERS = frozenset({Family.WHOLE, Family.TINY, Family.EXACT, Family.FLOATING})
+_TEXTS = frozenset({Family.TEXT, Family.JSON, Family.OTHER})
+_MOMENTS = frozenset({Family.MOMENT, Family.ZONED})
+_FITS: Mapping[str, frozenset[Family]] = {
+    **dict.fromkeys(WHOLE, _NUMBERS),
+    **dict.fromkeys(FLOATING, frozenset({Family.FLOATING, Family.EXACT})),
+    **dict.fromkeys(NESTED, frozenset({Family.TEXT, Family.JSON})),
+    "boolean": frozenset({Family.BOOLEAN, Family.TINY}),
+    "decimal": frozenset({Family.EXACT, Family.FLOATING, Family.WHOLE}),
+    "string": _TEXTS,
+    "binary": frozenset({Family.BYTES}),
+    "date": frozenset({Family.DATE}),
+    "timestamp": _MOMENTS,
+    "timestamp_ntz": _MOMENTS,
+    "void": frozenset(Family),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TableColumn:
+    """A column of the table.
+
+    :param type: as the database says it, for messages.
+    :param has_value: it gets a value if none is given: a default, or a number that counts up.
+    :param is_computed: it cannot be given a value.
+    """
+
+    name: str
+    family: Family
+    type: str
+    nullable: bool = True
+    has_value: bool = False
+    is_computed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The table as the database has it.
+
+    :param name: as the options say it.
+    :param dialect: SQLAlchemy's name of the database.
+    :param keys: the columns of its primary key and of each unique key.
+    """
+
+    name: str
+    dialect: str
+    columns: tuple[TableColumn, ...]
+    keys: tuple[frozenset[str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where the columns of a DataFrame go; each is named by its place among ``fields``.
+
+    :param table: those of the table.
+    :param json: those of the JSON that is the value; empty if ``value`` is it.
+    :param topic: the topic of all records; None if each row says it, at ``topic_at``.
+    :param zone: the session's, for timestamps.
+    """
+
+    fields: tuple[Field, ...]
+    table: tuple[int, ...]
+    json: tuple[int, ...]
+    topic: str | None
+    zone: str
+    topic_at: int | None = None
+    key_at: int | None = None
+    value_at: int | None = None
+    headers_at: int | None = None
+    partition_at: int | None = None
+
+    @property
+    def table_fields(self) -> tuple[Field, ...]:
+        """The columns that go into the table."""
+        return tuple(self.fields[place] for place in self.table)
+
+
+def plan_of(schema: Mapping[str, Any], options: WriteOptions, zone: str) -> Plan:
+    """Where the columns of ``schema`` go.
+
+    :param schema: ``df.schema.jsonValue()``.
+    :param zone: ``spark.sql.session.timeZone``.
+    :raises ConfigurationError: naming the first column that is missing, that there is twice, or whose type is wrong.
+    """
+    fields = fields_of(schema)
+    places: dict[str, int] = {}
+    for place, field in enumerate(fields):
+        if field.name in places:
+            raise ConfigurationError(f"the DataFrame has two columns {field.name!r}; rename one")
+        places[field.name] = place
+    taken = [name for name in KAFKA_COLUMNS if name != "value" or options.value_columns is None]
+    records = {name: places[name] for name in taken if name in places}
+    if options.topic is not None:
+        records.pop("topic", None)
+    elif "topic" not in records:
+        raise ConfigurationError("no topic: give the option topic, or a column topic of strings")
+    for place in records.values():
+        _require_kafka_type(fields[place])
+    ours = [name for name in places if name not in taken]
+    table = _places("columns.table", options.table_columns, places, tuple(places[name] for name in ours))
+    json = () if "value" in records else _places("columns.value", options.value_columns, places, table)
+    zone_of(zone)
+    if not table:
+        raise ConfigurationError("no column goes into the table: all of the DataFrame's are Kafka's; see columns.table")
+    for place in (*table, *json):
+        reason = unwritable(fields[place])
+        if reason is not None:
+            raise ConfigurationError(f"column {fields[place].name!r} {reason}")
+    at = {f"{name}_at": place for name, place in records.items()}
+    return Plan(fields, table, json, options.topic, zone, **at)
+
+
+def _places(
+    option: str,
+    wanted: Sequence[str] | None,
+    places: Mapping[str, int],
+    default: tuple[int, ...],
+) -> tuple[int, ...]:
+    if wanted is None:
+        return default
+    for name in wanted:
+        if name not in places:
+            raise ConfigurationError(f"option {option!r}: the DataFrame has no column {name!r}{_near(name, places)}")
+    return tuple(places[name] for name in wanted)
+
+
+def _near(name: str, names: Iterable[str]) -> str:
+    given = list(names)
+    same = [other for other in given if other.lower() == name.lower()]
+    close = same or get_close_matches(name, given, 1)
+    return f"; did you mean {close[0]!r}?" if close else f"; it has {', '.join(map(repr, given))}"
+
+
+def _require_kafka_type(field: Field) -> None:
+    wanted = _TYPES[field.name]
+    said = field.type.said
+    if field.name == "headers":
+        element = field.type.fields[0].type if field.type.kind == "array" else None
+        inside = [(inner.name, inner.type.kind) for inner in element.fields] if element else []
+        if inside == [("key", "string"), ("value", "binary")]:
+            return
+        raise ConfigurationError(
+            f"column 'headers' is {said}; Kafka's are array<struct<key: string, value: binary>>: cast or rename it"
+        )
+    if field.type.kind not in wanted:
+        hint = ", or give columns.value for JSON" if field.name == "value" else ""
+        raise ConfigurationError(
+            f"column {field.name!r} is {said}; Kafka's is {' or '.join(wanted)}: cast or rename it{hint}"
+        )
+
+
+def fit(plan: Plan, target: Target, options: WriteOptions) -> tuple[TableColumn, ...]:
+    """The columns of the table for ``plan.table``, in that order.
+
+    :raises ConfigurationError: naming the first column that does not fit: the table lacks it, needs it, or cannot hold
+        its type; or if ``upsert_keys`` are no unique key of the table.
+    """
+    by_name = {column.name: column for column in target.columns}
+    found: list[TableColumn] = []
+    for field in plan.table_fields:
+        column = _column(field, by_name, target)
+        if column in found:
+            raise ConfigurationError(f"two columns of the DataFrame are column {column.name!r} of table {target.name}")
+        _require_fit(field, column, target)
+        found.append(column)
+    given = {column.name for column in found}
+    for column in target.columns:
+        if column.name not in given and not column.nullable and not column.has_value:
+            raise ConfigurationError(
+                f"column {column.name!r} of table {target.name} is NOT NULL, and the DataFrame has none of that name"
+            )
+    _require_key(options.upsert_keys, given, target)
+    return tuple(found)
+
+
+def _column(field: Field, by_name: Mapping[str, TableColumn], target: Target) -> TableColumn:
+    """As it is spelled, or as nothing else is but for the case, as Spark compares names."""
+    if field.name in by_name:
+        return by_name[field.name]
+    alike = [column for name, column in by_name.items() if name.lower() == field.name.lower()]
+    if len(alike) == 1:
+        return alike[0]
+    raise ConfigurationError(f"table {target.name} has no column {field.name!r}{_near(field.name, by_name)}")
+
+
+def _require_fit(field: Field, column: TableColumn, target: Target) -> None:
+    where = f"column {field.name!r} is {field.type.said} in the DataFrame and {column.type} in table {target.name}"
+    if column.is_computed:
+        raise ConfigurationError(
+            f"column {column.name!r} of table {target.name} is computed: drop it from the DataFrame"
+        )
+    if column.family not in _FITS[field.type.kind]:
+        raise ConfigurationError(f"{where}: cast it")
+    if field.type.kind == "decimal" and column.family is Family.WHOLE and field.type.scale > 0:
+        raise ConfigurationError(f"{where}, which has no fraction: cast it")
+
+
+def _require_key(wanted: Sequence[str], given: Iterable[str], target: Target) -> None:
+    for name in wanted:
+        if name not in given:
+            raise ConfigurationError(f"option 'upsertKeys': {name!r} is no column that is written{_near(name, given)}")
+    if wanted and frozenset(wanted) not in target.keys:
+        keys = " or ".join(f"({', '.join(sorted(key))})" for key in target.keys) or "none"
+        raise ConfigurationError(
+            f"option 'upsertKeys': ({', '.join(wanted)}) is no primary or unique key of table {target.name}; "
+            f"it has {keys}"
+        )

@@ -1,0 +1,189 @@
+"""Rows into a table in bulk: by COPY on PostgreSQL through psycopg, by inserts of many rows elsewhere.
+
+No more rows are in memory than one insert has. A row of an upsert replaces the one that has its key, and of several
+with the same key the last one counts.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Insert, LargeBinary, TableClause, bindparam, column, table
+from sqlalchemy import types as sqltypes
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.exc import DBAPIError
+
+from dualwrite.spark.columns import Family, TableColumn
+from dualwrite.spark.reflecting import table_place
+
+LARGEST_CHUNK = 8 * 2**20
+"""Bytes of texts and binaries that an insert may have: rows may be large."""
+
+_UPSERT = "dualwrite_upsert"
+"""The temporary table through which COPY replaces rows."""
+
+_TYPES: dict[Family, sqltypes.TypeEngine[Any]] = {
+    Family.BYTES: LargeBinary(),
+    Family.DATE: sqltypes.Date(),
+    Family.MOMENT: sqltypes.DateTime(),
+    Family.ZONED: sqltypes.DateTime(timezone=True),
+}
+"""Where a driver must be told what a value is. All else goes as it is: a type of the column's own would change texts
+that are JSON already."""
+
+
+def table_clause(dbtable: str, columns: Sequence[TableColumn]) -> TableClause:
+    """The table ``dbtable`` with those of its columns that are written, in that order."""
+    schema, name = table_place(dbtable)
+    return table(name, *(column(each.name, _TYPES.get(each.family)) for each in columns), schema=schema)
+
+
+class Loader:
+    """Adds rows to a table, in the transaction of ``connection``. Call :meth:`flush` after the last one.
+
+    :param into: the table, with the columns that rows have values for.
+    :param upsert_keys: names of the columns of a unique key; none to add rows only.
+    :param batchsize: rows in one insert.
+    """
+
+    def __init__(
+        self, connection: Connection, into: TableClause, upsert_keys: Sequence[str] = (), batchsize: int = 1000
+    ) -> None:
+        self._batchsize = batchsize
+        names = [each.name for each in into.columns]
+        self._key = [names.index(name) for name in upsert_keys]
+        copies = connection.dialect.driver == "psycopg"
+        self._chunks: _Copy | _Insert = (_Copy if copies else _Insert)(connection, into, tuple(upsert_keys))
+        self._rows: list[Sequence[Any]] = []
+        self._bytes = 0
+
+    def add(self, values: Sequence[Any]) -> None:
+        """Add a row, sooner or later.
+
+        :raises DBAPIError: if the database refuses a row, of this chunk.
+        """
+        self._rows.append(values)
+        self._bytes += sum(len(value) for value in values if isinstance(value, str | bytes))
+        if len(self._rows) >= self._batchsize or self._bytes >= LARGEST_CHUNK:
+            self.flush()
+
+    def flush(self) -> None:
+        """Add the rows that wait; see :meth:`add`."""
+        rows, self._rows, self._bytes = self._rows, [], 0
+        if self._key:
+            rows = list({self._key_of(row, place): row for place, row in enumerate(rows)}.values())
+        if rows:
+            self._chunks.write(rows)
+
+    def _key_of(self, row: Sequence[Any], place: int) -> tuple[Any, ...]:
+        """What ``row``, the one at ``place`` of its chunk, has in common with those that it replaces. NULLs are no key:
+        nothing is replaced then."""
+        key = tuple(row[each] for each in self._key)
+        return (place,) if None in key else (None, *key)
+
+    def load(self, rows: Iterable[Sequence[Any]]) -> int:
+        """Add all of ``rows``, and return how many they are."""
+        number = 0
+        for row in rows:
+            self.add(row)
+            number += 1
+        self.flush()
+        return number
+
+
+def adding(dialect: str, into: TableClause, keys: Sequence[str], fill: Callable[[Any], Any]) -> Insert:
+    """The insert into ``into`` of what ``fill`` gives it: a row replaces the one with its ``keys``, if there are any.
+
+    :param dialect: SQLAlchemy's name of the database.
+    """
+    rest = [each.name for each in into.columns if each.name not in keys]
+    if not keys:
+        added: Insert = fill(into.insert())
+        return added
+    if dialect in ("mysql", "mariadb"):
+        replacing: mysql.Insert = fill(mysql.insert(into))
+        changed = rest or list(keys)[:1]  # to what it is, where nothing else can change
+        return replacing.on_duplicate_key_update({name: replacing.inserted[name] for name in changed})
+    insert: postgresql.Insert | sqlite.Insert = fill(
+        (sqlite.insert if dialect == "sqlite" else postgresql.insert)(into)
+    )
+    if not rest:
+        return insert.on_conflict_do_nothing(index_elements=list(keys))
+    return insert.on_conflict_do_update(index_elements=list(keys), set_={name: insert.excluded[name] for name in rest})
+
+
+class _Insert:
+    """``executemany``: drivers make inserts of many rows of it."""
+
+    def __init__(self, connection: Connection, into: TableClause, keys: Sequence[str]) -> None:
+        self._connection = connection
+        self._names = [each.name for each in into.columns]
+        self._parameters = [f"p{number}" for number in range(len(self._names))]
+        self._statement = self._made(into, keys)
+
+    def _made(self, into: TableClause, keys: Sequence[str]) -> Insert:
+        values = {
+            name: bindparam(parameter, type_=into.columns[name].type)
+            for name, parameter in zip(self._names, self._parameters, strict=True)
+        }
+        return adding(self._connection.dialect.name, into, keys, lambda insert: insert.values(values))
+
+    def write(self, rows: list[Sequence[Any]]) -> None:
+        given = [dict(zip(self._parameters, row, strict=True)) for row in rows]
+        self._connection.execute(self._statement, given)
+
+
+class _Copy:
+    """COPY; an upsert's rows go through a temporary table, which is there until the transaction ends."""
+
+    def __init__(self, connection: Connection, into: TableClause, keys: Sequence[str]) -> None:
+        self._connection = connection
+        preparer = connection.dialect.identifier_preparer
+        names = [each.name for each in into.columns]
+        columns = ", ".join(map(preparer.quote, names))
+        self._target = preparer.format_table(into)
+        self._keys = ", ".join(map(preparer.quote, keys))
+        if keys:
+            connection.exec_driver_sql(f"DROP TABLE IF EXISTS pg_temp.{_UPSERT}")
+            connection.exec_driver_sql(
+                f"CREATE TEMPORARY TABLE {_UPSERT} ON COMMIT DROP AS "  # noqa: S608  quoted names
+                f"SELECT {columns} FROM {self._target} WITH NO DATA"
+            )
+        rest = [preparer.quote(name) for name in names if name not in keys]
+        action = "UPDATE SET " + ", ".join(f"{name} = EXCLUDED.{name}" for name in rest) if rest else "NOTHING"
+        copy = f"COPY {f'pg_temp.{_UPSERT}' if keys else self._target} ({columns}) FROM STDIN"
+        self._copy = copy.replace("%%", "%")  # in what has parameters, which COPY has not, SQLAlchemy doubles it
+        self._upsert = (
+            f"INSERT INTO {self._target} ({columns}) SELECT {columns} FROM pg_temp.{_UPSERT} "  # noqa: S608
+            f"ON CONFLICT ({self._keys}) DO {action}"
+        )
+
+    def write(self, rows: list[Sequence[Any]]) -> None:
+        self._copy_in(rows)
+        if self._keys:
+            self._connection.exec_driver_sql(self._upsert)
+            self._connection.exec_driver_sql(f"TRUNCATE pg_temp.{_UPSERT}")
+
+    def _copy_in(self, rows: list[Sequence[Any]]) -> None:
+        """Past SQLAlchemy, which knows no COPY; its errors are as SQLAlchemy's would be.
+
+        :raises DBAPIError: what psycopg raised.
+        """
+        dialect, driver = self._connection.dialect, self._connection.connection.driver_connection
+        assert driver is not None
+        try:
+            with driver.cursor() as cursor, cursor.copy(self._copy) as copy:
+                for row in rows:
+                    copy.write_row(row)
+        except dialect.loaded_dbapi.Error as error:
+            lost = bool(driver.closed)
+            if lost:
+                self._connection.invalidate(error)
+            raise DBAPIError.instance(
+                self._copy,
+                None,
+                error,
+                dialect.loaded_dbapi.Error,
+                hide_parameters=True,
+                connection_invalidated=lost,
+                dialect=dialect,
+            ) from error

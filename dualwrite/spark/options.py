@@ -1,0 +1,279 @@
+"""What a write can be told: the one list of options, and how they are read.
+
+Each has a name as Spark's options have, for ``.option(…)``, and one for Python's keywords. Values may be texts, as
+Spark hands them on, or what they mean.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any, Literal, NamedTuple
+
+from dualwrite.errors import ConfigurationError
+from dualwrite.ids import is_legal_topic
+
+KAFKA_PREFIX = "kafka."
+BOOTSTRAP = "bootstrap.servers"
+_LONGEST_NAME = 255
+_NOT_OURS = frozenset({"checkpointlocation"})
+"""What Spark itself reads, and hands on nevertheless."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """What a write was told; see OPTIONS. The URL and Kafka's settings may have passwords, and are not shown.
+
+    :param kafka: librdkafka's settings, sorted by name.
+    """
+
+    url: str = field(repr=False)
+    dbtable: str
+    application: str
+    kafka: tuple[tuple[str, str], ...] = field(repr=False)
+    topic: str | None = None
+    job: str | None = None
+    batch_id: int | None = None
+    upsert_keys: tuple[str, ...] = ()
+    table_columns: tuple[str, ...] | None = None
+    value_columns: tuple[str, ...] | None = None
+    batchsize: int = 1000
+    pool_size: int = 1024
+    acquire_timeout: float = 60.0
+    lease_timeout: float = 30.0
+    run_timeout: float = 3600.0
+    keep_batches: int = 100
+    producer: Literal["native", "librdkafka"] | None = None
+    two_phase: Literal["keep-prepared", "resume"] = "keep-prepared"
+
+    @property
+    def kafka_config(self) -> dict[str, str]:
+        """``kafka`` as DualWrite takes it; a new dict."""
+        return dict(self.kafka)
+
+    def require_job(self) -> str:
+        """The job's name, where a write cannot do without.
+
+        :raises ConfigurationError: if there is none.
+        """
+        if self.job is None:
+            raise ConfigurationError(f"option 'job' is missing: {_BY_KEYWORD['job'].doc}")
+        return self.job
+
+
+class Option(NamedTuple):
+    """One option: its two names, how it is read, its default as a text, and what it is."""
+
+    name: str
+    keyword: str
+    read: Callable[[Any], Any]
+    default: str | None
+    doc: str
+    is_required: bool = False
+
+
+def options_of(given: Mapping[str, Any]) -> WriteOptions:
+    """Read ``given``, with names of either kind, in any case as Spark's options are. None is as if it were not given.
+
+    :raises ConfigurationError: naming the first option that is unknown, missing, given twice or of a wrong value.
+    """
+    kafka: dict[str, str] = {}
+    read: dict[str, Any] = {}
+    for name, value in given.items():
+        if name == "kafka" and isinstance(value, Mapping):
+            for key, setting in value.items():
+                _put(kafka, key, _setting(key, setting), f"{KAFKA_PREFIX}{key}")
+        elif name.lower().startswith(KAFKA_PREFIX):
+            key = name.lower().removeprefix(KAFKA_PREFIX)
+            _put(kafka, key, _setting(key, value), name)
+        elif name.lower() not in _NOT_OURS and value is not None:
+            option = _option(name)
+            _put(read, option.keyword, _read(option, value), name)
+    for option in OPTIONS:
+        if option.is_required and option.keyword not in read:
+            raise ConfigurationError(f"option {option.name!r} is missing: {option.doc}")
+    if BOOTSTRAP not in kafka:
+        raise ConfigurationError(f"option '{KAFKA_PREFIX}{BOOTSTRAP}' is missing: HOST:PORT of one broker or more")
+    return WriteOptions(kafka=tuple(sorted(kafka.items())), **read)
+
+
+def _put(into: dict[str, Any], key: str, value: Any, name: str) -> None:
+    if key in into:
+        raise ConfigurationError(f"option {name!r} is given twice")
+    into[key] = value
+
+
+def _option(name: str) -> Option:
+    found = _BY_NAME.get(name.lower())
+    if found is None:
+        close = get_close_matches(name.lower(), _BY_NAME, 1, 0.6)
+        hint = f"did you mean {_BY_NAME[close[0]].name!r}?" if close else f"there are {', '.join(_NAMES)}"
+        raise ConfigurationError(f"there is no option {name!r}: {hint}")
+    return found
+
+
+def _read(option: Option, value: Any) -> Any:
+    try:
+        return option.read(value)
+    except (TypeError, ValueError) as error:
+        shown = "" if option.keyword == "url" else f" {value!r}"
+        raise ConfigurationError(f"option {option.name!r}{shown}: {error}") from None
+
+
+def _setting(key: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if not isinstance(value, str | int | float):
+        raise ConfigurationError(
+            f"option '{KAFKA_PREFIX}{key}': a {type(value).__name__} cannot be sent to the executors; use a text or a "
+            "number"
+        )
+    return str(value)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("use a text that is not empty")
+    return value
+
+
+def _name(value: Any) -> str:
+    text = _text(value)
+    if len(text) > _LONGEST_NAME or not text.isprintable():
+        raise ValueError(f"use at most {_LONGEST_NAME} printable characters")
+    return text
+
+
+def _url(value: Any) -> str:
+    text = _text(value)
+    if text.startswith("jdbc:"):
+        raise ValueError("that is JDBC's; use SQLAlchemy's, such as postgresql+psycopg://user:password@host/database")
+    if ":" not in text:
+        raise ValueError("use SQLAlchemy's, such as postgresql+psycopg://user:password@host/database")
+    return text
+
+
+def _topic(value: Any) -> str:
+    text = _text(value)
+    if not is_legal_topic(text):
+        raise ValueError("use 1 to 249 letters, digits, dots, underscores and hyphens")
+    return text
+
+
+def _whole(least: int) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int | str):
+            raise ValueError("use a whole number")
+        try:
+            number = int(value)
+        except ValueError:
+            raise ValueError("use a whole number") from None
+        if number < least:
+            raise ValueError(f"use {least} or more")
+        return number
+
+    return read
+
+
+def _seconds(value: Any) -> float:
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError):
+        raise ValueError("use a number of seconds") from None
+    if not 0 < seconds < float("inf"):
+        raise ValueError("use a number of seconds above 0")
+    return seconds
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in value.split(",")) if isinstance(value, str) else tuple(value)
+    if not all(isinstance(name, str) and name for name in names):
+        raise ValueError("use names of columns, separated by commas")
+    if len(set(names)) < len(names):
+        raise ValueError("a column is named twice")
+    return names
+
+
+def _one_of(*choices: str) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        if value not in choices:
+            raise ValueError(f"use {' or '.join(map(repr, choices))}")
+        return str(value)
+
+    return read
+
+
+OPTIONS: tuple[Option, ...] = (
+    Option("url", "url", _url, None, "the database, as SQLAlchemy's URL", is_required=True),
+    Option("dbtable", "dbtable", _text, None, "the table, schema.table if need be; it must exist", is_required=True),
+    Option(
+        "application",
+        "application",
+        _text,
+        None,
+        "names this application among all that use the cluster and the database, as for DualWrite",
+        is_required=True,
+    ),
+    Option("topic", "topic", _topic, None, "the topic of all records; without it, the column topic of each row"),
+    Option("job", "job", _name, None, "names what must not happen twice, among all that write to the database"),
+    Option("batchId", "batch_id", _whole(0), None, "which of the job's batches it is; Structured Streaming says it"),
+    Option(
+        "upsertKeys",
+        "upsert_keys",
+        _names,
+        None,
+        "columns of a unique key: a row replaces what is there; else rows are added",
+    ),
+    Option(
+        "columns.table", "table_columns", _names, None, "the columns that go into the table; all that are not Kafka's"
+    ),
+    Option(
+        "columns.value",
+        "value_columns",
+        _names,
+        None,
+        "the columns of the JSON that is the record's value; the table's, if no column is called value",
+    ),
+    Option("batchsize", "batchsize", _whole(1), "1000", "rows in one insert, and in an executor's memory"),
+    Option(
+        "poolSize",
+        "pool_size",
+        _whole(1),
+        "1024",
+        "slots of the application: tasks, and prepared transactions, at once",
+    ),
+    Option("acquireTimeout", "acquire_timeout", _seconds, "60", "seconds that a task waits for a slot"),
+    Option(
+        "leaseTimeout",
+        "lease_timeout",
+        _seconds,
+        "30",
+        "seconds after which slots of an executor that is gone may be taken",
+    ),
+    Option(
+        "runTimeout",
+        "run_timeout",
+        _seconds,
+        "3600",
+        "seconds that a whole batch may take, and that what a dead driver left may stay open",
+    ),
+    Option(
+        "keepBatches",
+        "keep_batches",
+        _whole(1),
+        "100",
+        "batches of the job that are remembered, counted back from the latest",
+    ),
+    Option("producer", "producer", _one_of("native", "librdkafka"), None, "native or librdkafka; as for DualWrite"),
+    Option(
+        "twoPhase",
+        "two_phase",
+        _one_of("keep-prepared", "resume"),
+        "keep-prepared",
+        "keep-prepared, or resume for Apache Kafka of today; as for DualWrite",
+    ),
+)
+"""All of them but Kafka's, which are librdkafka's settings behind ``kafka.``."""
+
+_BY_KEYWORD = {option.keyword: option for option in OPTIONS}
+_BY_NAME = {**_BY_KEYWORD, **{option.name.lower(): option for option in OPTIONS}}
+_NAMES = (*(option.name for option in OPTIONS), f"{KAFKA_PREFIX}*")

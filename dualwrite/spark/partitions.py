@@ -1,0 +1,207 @@
+"""Writers for ``foreachPartition`` and ``foreachBatch``: each partition is one dual write, and written once.
+
+The driver looks at everything that can be found wrong, and at how many partitions there are; an executor gets a plan.
+"""
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy.exc import DataError, IntegrityError
+
+from dualwrite.coordinator.databases.supported import database_of
+from dualwrite.coordinator.retrying import may_pass
+from dualwrite.coordinator.transaction import Transaction
+from dualwrite.errors import ConfigurationError, InputError
+from dualwrite.spark.columns import Plan, TableColumn, fit, plan_of
+from dualwrite.spark.loading import Loader, table_clause
+from dualwrite.spark.options import WriteOptions, options_of
+from dualwrite.spark.progress import Share, begin_batch, claim, finish, require_same
+from dualwrite.spark.raising import as_raised_in_the_task, refused
+from dualwrite.spark.reflecting import target_of
+from dualwrite.spark.rows import RowConverter, RowsDigest, Written
+from dualwrite.spark.workers import (
+    Worker,
+    dual_write_of,
+    engine_of,
+    first_connection,
+    require_classic,
+    require_known_settings,
+    require_shared,
+    worker_of,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_PAUSE = 0.2
+"""Seconds before a task looks again whether another attempt still writes its partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionWriter:
+    """Writes one partition's rows, in a task of Spark's. Made by :func:`partition_writer`; it can be pickled."""
+
+    options: WriteOptions
+    plan: Plan
+    columns: tuple[TableColumn, ...]
+    dialect: str
+    partitions: int
+
+    def __call__(self, rows: Iterable[Sequence[Any]]) -> None:
+        """Write ``rows``, all of the task's partition, unless an earlier attempt has.
+
+        :raises BatchChangedError: if that attempt wrote other rows, or another number of partitions is being written.
+        :raises InputError: if the table or Kafka cannot take a row. As with all other errors nothing is written then.
+        """
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        if context is None:
+            raise ConfigurationError("a partition writer is called by Spark: df.foreachPartition(writer)")
+        partition = context.partitionId()
+        if partition >= self.partitions:
+            raise ConfigurationError(
+                f"partition {partition} is none of the {self.partitions} that the writer was made for: make it for the "
+                "DataFrame that is written"
+            )
+        self.write(worker_of(self.options), partition, rows)
+
+    def write(self, worker: Worker, partition: int, rows: Iterable[Sequence[Any]]) -> bool:
+        """Write ``rows`` as those of ``partition`` with what ``worker`` has; False if they were written before.
+
+        Raises as a call does.
+        """
+        options = self.options
+        share = Share(options.require_job(), options.batch_id or 0, partition, self.partitions)
+        untaken = _Untaken(RowConverter(self.plan, self.columns, self.dialect).rows(rows))
+        deadline = time.monotonic() + options.run_timeout
+        while True:
+            try:
+                with worker.dual_write.transaction() as tx:
+                    is_ours = claim(tx.connection, share)
+                    if is_ours:
+                        self._load(tx, share, untaken)
+                break
+            except (DataError, IntegrityError) as error:
+                raise refused(str(share), error) from error
+            except InputError as error:
+                raise InputError(f"{share}: {error}") from error
+            except Exception as error:
+                # The rows can be had once. Before that another attempt may keep this one waiting, for as long as it
+                # takes to write them.
+                if untaken.is_taken or time.monotonic() > deadline or not may_pass(error, worker.engine.dialect):
+                    raise
+            time.sleep(_PAUSE)
+        if not is_ours:
+            self._compare(worker, share, untaken)
+        return is_ours
+
+    def _load(self, tx: Transaction, share: Share, rows: Iterable[Written]) -> None:
+        into = table_clause(self.options.dbtable, self.columns)
+        loader = Loader(tx.connection, into, self._key(), self.options.batchsize)
+        digest = RowsDigest()
+        for row in rows:
+            loader.add(row.values)
+            tx.produce(row.topic, row.value, row.key, row.partition, headers=row.headers)
+            digest.add(row)
+        loader.flush()
+        finish(tx.connection, share, digest)
+
+    def _compare(self, worker: Worker, share: Share, rows: Iterable[Written]) -> None:
+        digest = RowsDigest()
+        for row in rows:
+            digest.add(row)
+        with worker.engine.connect() as connection:
+            require_same(connection, share, digest)
+
+    def _key(self) -> tuple[str, ...]:
+        return self.options.upsert_keys
+
+
+class _Untaken:
+    """Rows that can be had once; whether anybody has begun to take them."""
+
+    def __init__(self, rows: Iterator[Written]) -> None:
+        self._rows = rows
+        self.is_taken = False
+
+    def __iter__(self) -> Iterator[Written]:
+        self.is_taken = True
+        return self._rows
+
+
+class BatchWriter:
+    """Writes a whole DataFrame, partition by partition. Made by :func:`batch_writer`."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+
+    def __call__(self, df: "DataFrame", batch_id: int) -> None:
+        """Write ``df`` as batch ``batch_id`` of the job: those of its partitions that are not written yet.
+
+        Raises what its tasks raised, as far as that is of this library, and else what Spark raises.
+
+        :raises BatchChangedError: if some of the batch was written, with other rows or in another number of partitions.
+        :raises ConfigurationError: as :func:`partition_writer` does.
+        """
+        with as_raised_in_the_task():
+            df.foreachPartition(_writer(df, replace(self._options, batch_id=batch_id)))
+
+
+def partition_writer(df: "DataFrame", /, **options: Any) -> PartitionWriter:
+    """A writer for the rows of ``df``: ``df.foreachPartition(partition_writer(df, …))``.
+
+    Each partition is one unit of work: its rows are in the table and its records in Kafka, or neither. A partition that
+    was written is not written again, whoever tries: another attempt of its task, or the same job run again with the
+    same ``batchId`` (0 if it is not given). Called on the driver; what can be found wrong with the DataFrame, the table
+    and the options is found here.
+
+    :param df: the very DataFrame that is written: how many partitions it has is part of what is written.
+    :param options: see docs/spark.md. url, dbtable, application, job, kafka and, without a column of that name, topic
+        are required.
+    :raises ConfigurationError: naming the option or the column that is wrong.
+    :raises BatchChangedError: if some of the batch was written in another number of partitions.
+    :raises DatabaseNotReadyError: before ``dualwrite db upgrade``.
+    """
+    return _writer(df, options_of(options))
+
+
+def batch_writer(**options: Any) -> BatchWriter:
+    """A writer for ``foreachBatch``: ``stream.writeStream.foreachBatch(batch_writer(…))``. A batch that a restarted
+    query runs again has no second effect.
+
+    ``batch_writer(…)(df, 7)`` writes any DataFrame as batch 7 of the job, and its errors are this library's.
+
+    :param options: as for :func:`partition_writer`, but for ``batchId``, which comes with each batch.
+    :raises ConfigurationError: naming the option that is wrong.
+    """
+    given = options_of(options)
+    given.require_job()
+    if given.batch_id is not None:
+        raise ConfigurationError("option 'batchId': leave it out; each batch comes with its own")
+    return BatchWriter(given)
+
+
+def _writer(df: "DataFrame", options: WriteOptions) -> PartitionWriter:
+    job = options.require_job()
+    require_classic(df)
+    if df.isStreaming:
+        raise ConfigurationError("the DataFrame is a stream: use df.writeStream.foreachBatch(batch_writer(…))")
+    session = df.sparkSession
+    require_shared(options, session.sparkContext.master or "")
+    plan = plan_of(df.schema.jsonValue(), options, session.conf.get("spark.sql.session.timeZone") or "UTC")
+    engine = engine_of(options)
+    try:
+        dual_write_of(options, engine).close()  # its settings are right
+        require_known_settings(options)
+        with first_connection(engine) as connection:
+            database_of(engine.dialect).require_strict(connection)
+            target = target_of(connection, options.dbtable)
+        columns = fit(plan, target, options)
+        partitions = df.rdd.getNumPartitions()
+        begin_batch(engine, job, options.batch_id or 0, partitions, options.keep_batches)
+    finally:
+        engine.dispose()
+    return PartitionWriter(options, plan, columns, target.dialect, partitions)

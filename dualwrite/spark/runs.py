@@ -1,0 +1,347 @@
+"""A run: one attempt of a Spark job to write a whole batch. What it has come to is in the database, in one row per job.
+
+A new run of a job ends the one before, under the row's lock: that one's tasks hand nothing over any more, and its
+driver commits nothing, however long it was paused. The commit of the row *is* the decision for everything that the
+run's tasks have prepared, together with the state of each, which recovery goes by as always.
+"""
+
+import logging
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from sqlalchemy import Connection, Engine, Row, column, delete, func, insert, select, table, update
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+
+from dualwrite.coordinator.database import SqlDecisionStore, clear_errors
+from dualwrite.coordinator.databases.supported import database_of
+from dualwrite.coordinator.handing import Decided, HandedLeases
+from dualwrite.coordinator.participants import Lease
+from dualwrite.coordinator.tables import spark_batch, spark_run
+from dualwrite.errors import BatchChangedError, DualWriteError, FencedError, InDoubtError
+
+_LOG = logging.getLogger("dualwrite")
+
+RUN_COLUMN = "dualwrite_run"
+"""Of a table of staged rows: whose they are."""
+
+_LONGEST_SIGNATURE = 200
+
+
+class RunState(Enum):
+    """What a run has come to."""
+
+    OPEN = "open"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run that was begun.
+
+    :param staging: schema, None for the connection's own, and name of the table of its staged rows.
+    """
+
+    job: str
+    run_id: int
+    staging: tuple[str | None, str]
+
+    @property
+    def signature(self) -> str:
+        """How leases are signed that its tasks have handed over."""
+        return f"{self.job.replace(' ', '_')[:_LONGEST_SIGNATURE]} run-{self.run_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who completes in Kafka what was decided.
+
+    :param signature: of a DualWrite (DualWrite.owner).
+    :param seconds: for which nobody else does, if that process may be alive.
+    """
+
+    signature: str
+    seconds: float
+
+
+class Runs:
+    """The runs of jobs, in the database of ``engine``.
+
+    :param owner: signs the leases of runs that end.
+    :param store: of the same engine; makes the transactions.
+    """
+
+    def __init__(self, engine: Engine, owner: Owner, store: SqlDecisionStore) -> None:
+        self._engine = engine
+        self._owner = owner
+        self._store = store
+        self._handed = HandedLeases(engine)
+        self._database = database_of(engine.dialect)
+
+    def begin(self, job: str, batch_id: int | None, staging: tuple[str | None, str], seconds: float) -> Run | None:
+        """Begin a run, and end the one before. None if the batch is committed: there is nothing left to do.
+
+        What the former run has prepared is this process's to recover.
+
+        :param seconds: for which it may last, and what its tasks prepare stays open.
+        """
+        self._make_row(job, staging)
+        with self._transaction() as connection:
+            row = self._lock(connection, job)
+            if row.state == RunState.OPEN.value:
+                self._end(connection, _run_of(row))
+            if self._committed_by(connection, job, batch_id) is not None:
+                self._write(connection, job)  # see end()
+                return None
+            run = Run(job, secrets.randbits(62), staging)
+            self._write(
+                connection,
+                job,
+                run_id=run.run_id,
+                state=RunState.OPEN.value,
+                staging_schema=staging[0],
+                staging_table=staging[1],
+                expires_at=self._database.from_now(seconds),
+            )
+            return run
+
+    @contextmanager
+    def writing(self, run: Run) -> Iterator[Connection]:
+        """A transaction of a task's: the run is open until it ends.
+
+        :raises FencedError: if it is not.
+        """
+        with self._transaction() as connection:
+            self._require_open(self._lock(connection, run.job, read=True), run)
+            yield connection
+
+    def sign_over(self, run: Run, lease: Lease) -> None:
+        """Hand ``lease`` over to ``run``, for as long as the run has left.
+
+        :raises FencedError: if the run is not open any more.
+        :raises LeaseLostError: if somebody else has taken over.
+        """
+        with self._transaction() as connection:
+            row = self._lock(connection, run.job, read=True)
+            self._require_open(row, run)
+            self._handed.hand_over(connection, lease, run.signature, float(row.remaining))
+
+    def commit(
+        self,
+        run: Run,
+        batch_id: int | None,
+        decided: Sequence[Decided],
+        move: Callable[[Connection], int],
+        observe: Callable[[str], None],
+        keep: int,
+    ) -> RunState:
+        """The decision: in one transaction, what ``move`` does, the states of ``decided``, and that the run, and the
+        batch, are committed. It is the owner's then to complete them in Kafka, and to abort what else the run's tasks
+        have prepared.
+
+        :param move: puts the staged rows where they belong; how many they are.
+        :param observe: called with the name of each step before it; what it raises counts as the step's failure.
+        :param keep: batches of the job that are remembered.
+        :returns: ABORTED if the batch was committed by an earlier run: then nothing of this one is.
+        :raises FencedError: if the run was ended by another, or a lease of ``decided`` is lost. The run is to be ended.
+        :raises BatchChangedError: if the batch is so old that it is forgotten. The run is to be ended.
+        :raises InDoubtError: if the connection was lost in the COMMIT, and the database cannot be asked.
+        """
+        is_sent = False
+        try:
+            observe("DECIDE")
+            with self._transaction() as connection:
+                row = self._lock(connection, run.job)
+                if row is not None and (row.run_id, row.state) == (run.run_id, RunState.COMMITTED.value):
+                    return RunState.COMMITTED  # said twice
+                self._require_open(row, run)
+                if self._committed_by(connection, run.job, batch_id) is not None:
+                    self._end(connection, run)
+                    return RunState.ABORTED
+                self._require_remembered(connection, run, batch_id, keep)
+                observe("MOVE_ROWS")
+                number = move(connection)
+                observe("STORE_STATES")
+                self._handed.store_all(connection, decided, self._owner.signature, self._owner.seconds)
+                self._clear(connection, run)
+                self._note_batch(connection, run, batch_id, number, keep)
+                self._require_open(self._lock(connection, run.job), run)  # moving takes its time, too
+                self._write(connection, run.job, state=RunState.COMMITTED.value)
+                observe("COMMIT_DATABASE")
+                is_sent = True
+        except Exception as error:
+            if not is_sent:
+                raise
+            return self._what_became(run, batch_id, error, observe)
+        return RunState.COMMITTED
+
+    def end(self, run: Run, batch_id: int | None = None) -> RunState:
+        """End ``run``, unless it is committed: what its tasks have prepared is the owner's to abort.
+
+        :returns: how it ended; ABORTED, too, if another run has ended it.
+        :raises InDoubtError: if a later run hides whether this one was committed.
+        """
+        with self._transaction() as connection:
+            row = self._lock(connection, run.job)
+            if row is None or row.run_id != run.run_id:
+                return self._of_former(connection, run, batch_id)
+            if row.state == RunState.OPEN.value:
+                self._end(connection, run)
+                return RunState.ABORTED
+            # What is seen may not be on the disk yet; a commit that follows it is.
+            self._write(connection, run.job)
+            return RunState(row.state)
+
+    def end_job(self, job: str) -> Run | None:
+        """End the open run of ``job``, whoever's it is; None if there is none."""
+        with self._transaction() as connection:
+            row = self._lock(connection, job)
+            if row is None or row.state != RunState.OPEN.value:
+                return None
+            run = _run_of(row)
+            self._end(connection, run)
+            return run
+
+    def is_committed(self, job: str, batch_id: int) -> bool:
+        """True if the batch is."""
+        with self._engine.connect() as connection, clear_errors(self._engine):
+            return self._committed_by(connection, job, batch_id) is not None
+
+    def left(self) -> list[str]:
+        """The transactional ids that the owner has signed for: of runs that have ended. They are not renewed: those of
+        another application are for its own processes to recover."""
+        with self._transaction() as connection:
+            return self._handed.signed(connection, self._owner.signature)
+
+    def _what_became(
+        self, run: Run, batch_id: int | None, error: Exception, observe: Callable[[str], None]
+    ) -> RunState:
+        """Of a COMMIT that failed with ``error``, whose effect is not known."""
+        _LOG.info("%s: the COMMIT failed: %r", _named(run), error)
+        try:
+            observe("READ_DECISION")
+            state = self.end(run, batch_id)
+        except (SQLAlchemyError, DualWriteError, OSError) as second:
+            raise InDoubtError(
+                f"{_named(run)} is in both or in neither, and it is not known which: the COMMIT failed ({error}), and "
+                f"the database could not be asked ({second}). Recovery ends both sides alike; a batch with an id may "
+                "be written again, and has no second effect"
+            ) from error
+        if state is RunState.ABORTED:
+            raise error
+        return state
+
+    def _end(self, connection: Connection, run: Run) -> None:
+        self._clear(connection, run)
+        self._write(connection, run.job, state=RunState.ABORTED.value)
+
+    def _clear(self, connection: Connection, run: Run) -> None:
+        """Take the leases that ``run`` has not decided, and delete its staged rows."""
+        self._handed.take_back(connection, run.signature, self._owner.signature, self._owner.seconds)
+        schema, name = run.staging
+        staged = table(name, column(RUN_COLUMN), schema=schema)
+        if connection.dialect.has_table(connection, name, schema=schema):
+            connection.execute(delete(staged).where(staged.c[RUN_COLUMN] == run.run_id))
+
+    def _note_batch(self, connection: Connection, run: Run, batch_id: int | None, number: int, keep: int) -> None:
+        if batch_id is None:
+            return
+        connection.execute(
+            insert(spark_batch).values(
+                job=run.job,
+                batch_id=batch_id,
+                run_id=run.run_id,
+                row_count=number,
+                committed_at=self._database.now(),
+            )
+        )
+        old = spark_batch.c.batch_id <= batch_id - keep
+        connection.execute(delete(spark_batch).where(spark_batch.c.job == run.job, old))
+
+    @staticmethod
+    def _require_remembered(connection: Connection, run: Run, batch_id: int | None, keep: int) -> None:
+        if batch_id is None:
+            return
+        latest = connection.scalar(select(func.max(spark_batch.c.batch_id)).where(spark_batch.c.job == run.job))
+        if latest is not None and batch_id <= latest - keep:
+            raise BatchChangedError(
+                f"batch {batch_id} of job {run.job!r} is older than the {keep} batches that are remembered (option "
+                f"keepBatches; the latest is {latest}), so it is not known whether it was written"
+            )
+
+    @staticmethod
+    def _committed_by(connection: Connection, job: str, batch_id: int | None) -> int | None:
+        """The run that has committed the batch, if one has."""
+        if batch_id is None:
+            return None
+        of_batch = (spark_batch.c.job == job, spark_batch.c.batch_id == batch_id)
+        return connection.scalar(select(spark_batch.c.run_id).where(*of_batch))
+
+    def _of_former(self, connection: Connection, run: Run, batch_id: int | None) -> RunState:
+        """What ``run`` has come to, after which there was another."""
+        if batch_id is None:
+            raise InDoubtError(f"{_named(run)} was followed by another: nobody knows whether it was committed")
+        is_own = self._committed_by(connection, run.job, batch_id) == run.run_id
+        return RunState.COMMITTED if is_own else RunState.ABORTED
+
+    def _make_row(self, job: str, staging: tuple[str | None, str]) -> None:
+        """The row of a job that has none."""
+        with self._transaction() as connection:
+            if connection.scalar(select(spark_run.c.job).where(spark_run.c.job == job)) is not None:
+                return
+        now = self._database.now()
+        try:
+            with self._transaction() as connection:
+                connection.execute(
+                    insert(spark_run).values(
+                        job=job,
+                        run_id=0,
+                        state=RunState.ABORTED.value,
+                        staging_schema=staging[0],
+                        staging_table=staging[1],
+                        expires_at=now,
+                        updated_at=now,
+                    )
+                )
+        except IntegrityError:
+            _LOG.debug("%s: another run has just made the job's row", job)
+
+    def _lock(self, connection: Connection, job: str, *, read: bool = False) -> Any:
+        """Lock and read the row of ``job``.
+
+        :param read: others may do the same at once, and nobody may change it.
+        """
+        remaining = self._database.seconds_until(spark_run.c.expires_at).label("remaining")
+        of_job = select(spark_run, remaining).where(spark_run.c.job == job)
+        return connection.execute(of_job.with_for_update(read=read)).one_or_none()
+
+    @staticmethod
+    def _require_open(row: Row[Any] | None, run: Run) -> None:
+        if row is None or row.run_id != run.run_id or row.state != RunState.OPEN.value:
+            raise FencedError(
+                f"{_named(run)} has ended: another run of the job has begun, or somebody has recovered it. Batches "
+                "that may be written at the same time need jobs of their own"
+            )
+        if row.remaining <= 0:
+            raise FencedError(f"{_named(run)} has lasted longer than its runTimeout: raise that, or write less at once")
+
+    def _write(self, connection: Connection, job: str, **values: Any) -> None:
+        changed = update(spark_run).where(spark_run.c.job == job)
+        connection.execute(changed.values(updated_at=self._database.now(), **values))
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        with self._store.transaction(commit=True) as connection, clear_errors(self._engine):
+            yield connection
+
+
+def _run_of(row: Row[Any]) -> Run:
+    return Run(row.job, row.run_id, (row.staging_schema, row.staging_table))
+
+
+def _named(run: Run) -> str:
+    return f"run {run.run_id} of job {run.job!r}"

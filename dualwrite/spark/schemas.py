@@ -1,0 +1,87 @@
+"""A DataFrame's schema as data, read from ``StructType.jsonValue()``: Spark itself is not needed for it."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+WHOLE = ("byte", "short", "integer", "long")
+FLOATING = ("float", "double")
+NESTED = ("array", "map", "struct")
+KINDS = frozenset(
+    (*WHOLE, *FLOATING, *NESTED, "boolean", "decimal", "string", "binary", "date", "timestamp", "timestamp_ntz", "void")
+)
+"""What can be written. Of Spark's other types (intervals, variants, times, geometries, users' own) none has an agreed
+form in a database and in JSON."""
+
+_TEXTUAL = re.compile(r"string collate .*|(var)?char\(\d+\)")
+_DECIMAL = re.compile(r"decimal(\((\d+),\s*(-?\d+)\))?")
+
+
+class SparkType(NamedTuple):
+    """The type of a column or of something in it.
+
+    :param kind: one of KINDS, or Spark's word for what cannot be written.
+    :param said: as Spark says it, for messages.
+    :param scale: of a decimal.
+    :param fields: of a struct; of an array its one element, of a map its keys and its values.
+    """
+
+    kind: str
+    said: str
+    scale: int = 0
+    fields: tuple["Field", ...] = ()
+
+
+class Field(NamedTuple):
+    """A column, or a field of a struct."""
+
+    name: str
+    type: SparkType
+    nullable: bool = True
+
+
+def fields_of(schema: Mapping[str, Any]) -> tuple[Field, ...]:
+    """The columns of a schema, given as ``df.schema.jsonValue()``."""
+    return tuple(
+        Field(field["name"], type_of(field["type"]), bool(field.get("nullable", True))) for field in schema["fields"]
+    )
+
+
+def type_of(given: Any) -> SparkType:
+    """The type that ``jsonValue()`` gave."""
+    if isinstance(given, str):
+        return _atomic(given)
+    word = str(given["type"])
+    if word == "struct":
+        return SparkType(word, word, fields=fields_of(given))
+    if word == "array":
+        element = type_of(given["elementType"])
+        return SparkType(word, f"array<{element.said}>", fields=(Field("element", element),))
+    if word == "map":
+        key, value = type_of(given["keyType"]), type_of(given["valueType"])
+        return SparkType(word, f"map<{key.said},{value.said}>", fields=(Field("key", key), Field("value", value)))
+    return SparkType(word, word)
+
+
+def _atomic(said: str) -> SparkType:
+    decimal = _DECIMAL.fullmatch(said)
+    if decimal:
+        return SparkType("decimal", said, scale=int(decimal[3] or 0))
+    return SparkType("string" if _TEXTUAL.fullmatch(said) else said, said)
+
+
+def unwritable(field: Field) -> str | None:
+    """Why ``field`` cannot be written, if that is so: the type, of it or in it, that has no agreed form."""
+    if field.type.kind not in KINDS:
+        return f"is {field.type.said}, which cannot be written; cast it, to a string for example"
+    for inner in field.type.fields:
+        reason = unwritable(inner)
+        if reason is not None:
+            return f"holds {inner.name!r}, which {reason}"
+    if field.type.kind == "map" and field.type.fields[0].type.kind not in _MAP_KEYS:
+        return f"is {field.type.said}, whose keys have no agreed form in JSON; cast them to a string"
+    return None
+
+
+_MAP_KEYS = frozenset((*WHOLE, *FLOATING, "boolean", "decimal", "string"))
+"""Spark's to_json writes the others as it happens to keep them: a date as a number of days."""

@@ -1,0 +1,102 @@
+"""One task of a run, on an executor: its rows are staged, its records are prepared, and both are the run's then.
+
+Rows go in as they come, no more than ``batchsize`` at a time in memory: each portion to Kafka first, which sends
+meanwhile, and then to the database, in a transaction that sees the run open.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, TableClause
+
+from dualwrite.coordinator.participants import Lease
+from dualwrite.coordinator.parts import Part
+from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.ids import PreparedTxnState
+from dualwrite.spark.loading import LARGEST_CHUNK, Loader
+from dualwrite.spark.rows import Written
+from dualwrite.spark.runs import Run, Runs
+from dualwrite.spark.staging import Attempt
+
+Observe = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What a task has prepared, as it tells the driver.
+
+    :param lease: handed over to the run; None if there was no row, and so no transaction.
+    """
+
+    run: Run
+    attempt: Attempt
+    lease: Lease | None = None
+    state: PreparedTxnState | None = None
+
+
+class Task:
+    """One attempt at one partition.
+
+    :param staged: the table of staged rows.
+    :param part: of the partition; the rows of a later one win in an upsert.
+    :param attempt: no other attempt of the run has this number.
+    """
+
+    def __init__(
+        self, runs: Runs, run: Run, staged: TableClause, part: int, attempt: int, batchsize: int, observe: Observe
+    ) -> None:
+        self._runs = runs
+        self._run = run
+        self._staged = staged
+        self._part = part
+        self._attempt = attempt
+        self._batchsize = batchsize
+        self._observe = observe
+        self._number = 0
+
+    def write(self, dual_write: DualWrite, rows: Iterable[Written]) -> Side:
+        """Stage and prepare ``rows``, and hand them over to the run.
+
+        :raises FencedError: if the run has ended. Nothing is left in Kafka; what is staged, the run's end deletes.
+        """
+        portions = _portions(rows, self._batchsize)
+        first = next(portions, None)
+        if first is None:
+            return Side(self._run, Attempt(self._part, self._attempt, 0))
+        with self._runs.writing(self._run):
+            pass  # rather now than after a slot was taken
+        with dual_write.part(self._observe) as part:
+            self._take(part, first)
+            for portion in portions:
+                self._take(part, portion)
+            state = part.prepare()
+            part.hand_over(lambda lease: self._runs.sign_over(self._run, lease))
+            return Side(self._run, Attempt(self._part, self._attempt, self._number), part.lease, state)
+
+    def _take(self, part: Part, portion: list[Written]) -> None:
+        for row in portion:
+            part.produce(row.topic, row.value, row.key, row.partition, headers=row.headers)
+        self._observe("STAGE_ROWS")
+        with self._runs.writing(self._run) as connection:
+            self._stage(connection, portion)
+
+    def _stage(self, connection: Connection, portion: list[Written]) -> None:
+        loader = Loader(connection, self._staged, batchsize=self._batchsize)
+        for row in portion:
+            loader.add((self._run.run_id, self._part, self._attempt, self._number, *row.values))
+            self._number += 1
+        loader.flush()
+
+
+def _portions(rows: Iterable[Written], size: int) -> Iterator[list[Written]]:
+    """``rows`` in portions of up to ``size``, or of LARGEST_CHUNK bytes: rows may be large."""
+    portion: list[Written] = []
+    weight = 0
+    for row in rows:
+        portion.append(row)
+        weight += len(row.value or b"") + sum(len(each) for each in row.values if isinstance(each, str | bytes))
+        if len(portion) >= size or weight >= LARGEST_CHUNK:
+            yield portion
+            portion, weight = [], 0
+    if portion:
+        yield portion

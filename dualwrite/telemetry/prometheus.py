@@ -1,0 +1,256 @@
+"""The metrics of DualWrites for Prometheus, with ``dualwrite[metrics]``.
+
+Once in a program ``metrics = DualWriteMetrics()``, and ``metrics.watch(dual_write)`` for each; whatever serves the
+process's other metrics serves these, too. Counts are read when Prometheus asks; a unit of work pays for one observation
+of its duration.
+"""
+
+import logging
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Protocol
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
+
+from dualwrite.coordinator.holders import Usage
+from dualwrite.coordinator.leasing import ENDED, Standing
+from dualwrite.coordinator.machine import Result, Step
+from dualwrite.coordinator.observing import Observer
+from dualwrite.coordinator.outcomes import outcomes
+from dualwrite.coordinator.slots import Counters
+from dualwrite.errors import DualWriteError
+from dualwrite.extras import brought_by
+from dualwrite.operations.rows import state_rows
+
+with brought_by("metrics"):
+    from prometheus_client import REGISTRY, CollectorRegistry, Histogram
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+    from prometheus_client.metrics_core import Metric as Family
+    from prometheus_client.registry import Collector
+
+_LOG = logging.getLogger("dualwrite")
+
+PREFIX = "dualwrite_"
+BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+"""Upper bounds of the histogram's buckets, in seconds: a unit of work takes a millisecond or two, and waits for Kafka
+up to delivery.timeout.ms."""
+
+NO_SLOT = "no_slot"
+_RESULTS = {Result.SUCCEEDED: "committed", Result.ROLLED_BACK: "rolled_back", None: NO_SLOT}
+
+
+class Observable(Protocol):
+    """Of a DualWrite, what is told of it."""
+
+    @property
+    def usage(self) -> Usage:
+        """See DualWrite."""
+
+    @property
+    def counters(self) -> Counters:
+        """See DualWrite."""
+
+    def pending(self) -> int:
+        """See DualWrite."""
+
+    def add_observer(self, observer: Observer) -> None:
+        """See DualWrite."""
+
+
+Value = float | dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric; every one has the label ``application``.
+
+    :param name: without the prefix.
+    :param label: another label, if its value is a dict by that; else empty.
+    """
+
+    name: str
+    kind: str
+    label: str
+    meaning: str
+    read: Callable[[Observable], Value]
+
+
+def _results(dual_write: Observable) -> Value:
+    counters = dual_write.counters
+    return {"committed": counters.committed, "rolled_back": counters.rolled_back, "in_doubt": counters.in_doubt}
+
+
+def _slots(usage: Usage) -> Value:
+    return {"used": usage.used, "idle": usage.idle, "pending": usage.pending}
+
+
+METRICS = (
+    Metric("units_total", "counter", "result", "Units of work of this process that have ended.", _results),
+    Metric(
+        "units_finished_later_total",
+        "counter",
+        "",
+        "Units of work whose Kafka side was left to the background, whatever their outcome.",
+        lambda dual_write: dual_write.counters.finished_later,
+    ),
+    Metric(
+        "recoveries_total",
+        "counter",
+        "",
+        "Recoveries of a slot that ended well; each use of a slot by a process begins with one.",
+        lambda dual_write: dual_write.counters.recoveries,
+    ),
+    Metric(
+        "pending_units",
+        "gauge",
+        "",
+        "Units of work that are being finished in the background: in doubt for the consumers of Kafka.",
+        lambda dual_write: dual_write.pending(),
+    ),
+    Metric(
+        "process_slots",
+        "gauge",
+        "state",
+        "Slots that this process has leased: used by a unit of work, idle, or pending.",
+        lambda dual_write: _slots(dual_write.usage),
+    ),
+    Metric(
+        "pool_size",
+        "gauge",
+        "",
+        "Slots of the application in all its processes together.",
+        lambda dual_write: dual_write.usage.pool_size,
+    ),
+)
+DURATION = "unit_duration_seconds"
+DURATION_MEANING = (
+    "How long a unit of work took, waiting for a slot included, by its result; no_slot if it never got one."
+)
+IN_DATABASE = (
+    Metric(
+        "application_slots",
+        "gauge",
+        "state",
+        "Slots of the application by what the database says: leased, free, or left by an owner that is gone.",
+        lambda dual_write: 0,
+    ),
+    Metric(
+        "heuristic_outcomes",
+        "gauge",
+        "",
+        "Units of work that did not end alike on both sides, and that nobody has acknowledged.",
+        lambda dual_write: 0,
+    ),
+)
+"""Asked of the database each time; only with an engine."""
+
+
+class _Timed:
+    """Observes how long one unit of work takes."""
+
+    def __init__(self, observe: Callable[[str, float], None]) -> None:
+        self._observe = observe
+        self._began = perf_counter()
+
+    def slot_taken(self, transactional_id: str) -> None:
+        """Part of it."""
+
+    def step_began(self, step: Step) -> None:
+        """Part of it."""
+
+    def step_ended(self, step: Step, error: BaseException | None) -> None:
+        """Part of it."""
+
+    def ended(self, result: Result | None, error: BaseException | None) -> None:
+        """The time is up."""
+        self._observe(_RESULTS.get(result, "in_doubt"), perf_counter() - self._began)
+
+
+class _Timer:
+    """Makes a _Timed for each unit of work of one application."""
+
+    def __init__(self, application: str, histogram: Histogram) -> None:
+        self._results = {
+            result: histogram.labels(application, result)
+            for result in ("committed", "rolled_back", "in_doubt", NO_SLOT)
+        }
+
+    def unit_began(self) -> _Timed:
+        """See Observer."""
+        return _Timed(self._observe)
+
+    def _observe(self, result: str, seconds: float) -> None:
+        self._results[result].observe(seconds)
+
+
+class DualWriteMetrics(Collector):
+    """The metrics of all DualWrites of a process that are watched.
+
+    :param registry: where they are registered.
+    """
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        self._watched: list[tuple[weakref.ref[Observable], Engine | None]] = []
+        self._durations = Histogram(
+            PREFIX + DURATION, DURATION_MEANING, ("application", "result"), buckets=BOUNDS, registry=None
+        )
+        registry.register(self)
+
+    def watch(self, dual_write: Observable, engine: Engine | None = None) -> None:
+        """Tell of ``dual_write`` from now on, a DualWrite or an AsyncDualWrite, until it is collected.
+
+        :param engine: of its database, to tell of what is in there, too: that costs two queries each time.
+        """
+        dual_write.add_observer(_Timer(dual_write.usage.application, self._durations))
+        self._watched.append((weakref.ref(dual_write), engine))
+
+    def describe(self) -> Iterator[Family]:
+        """The metrics without values; for the registry."""
+        yield from map(_family, (*METRICS, *IN_DATABASE))
+        yield from self._durations.describe()
+
+    def collect(self) -> Iterator[Family]:
+        """Every metric, now; called by the registry."""
+        alive = [(watched, engine) for reference, engine in self._watched if (watched := reference()) is not None]
+        for metric in METRICS:
+            family = _family(metric)
+            for dual_write, _ in alive:
+                _add(family, dual_write.usage.application, metric.read(dual_write))
+            yield family
+        yield from self._durations.collect()
+        yield from _of_databases(
+            [(watched.usage.application, engine) for watched, engine in alive if engine is not None]
+        )
+
+
+def _of_databases(watched: list[tuple[str, Engine]]) -> list[Family]:
+    slots, waiting = families = [_family(metric) for metric in IN_DATABASE]
+    for application, engine in watched:
+        try:
+            standings = [row.standing for row in state_rows(engine, application=application).values()]
+            found = len(outcomes(engine, application))
+        except (DualWriteError, SQLAlchemyError) as error:  # absent: the others are told all the same
+            _LOG.warning("%s: the database's metrics are not told: %s", application, error)
+            continue
+        counts = {
+            "leased": standings.count(Standing.HELD),
+            "free": standings.count(Standing.FREE),
+            "left": sum(standing in ENDED for standing in standings),
+        }
+        _add(slots, application, counts)
+        _add(waiting, application, found)
+    return families
+
+
+def _family(metric: Metric) -> Family:
+    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+    return kind(PREFIX + metric.name, metric.meaning, labels=["application", metric.label][: 1 + bool(metric.label)])
+
+
+def _add(family: Family, application: str, value: Value) -> None:
+    assert isinstance(family, CounterMetricFamily | GaugeMetricFamily)
+    for labels, number in value.items() if isinstance(value, dict) else [("", value)]:
+        family.add_metric([application, labels][: 1 + bool(labels)], number)

@@ -1,0 +1,115 @@
+"""A consumer as far as a unit of work can tell: partitions with endless records, and where it is in each."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+
+from dualwrite.client.calls import GroupMember
+from dualwrite.ids import TopicPartition
+
+NOTHING_READ = -1001
+"""librdkafka's OFFSET_INVALID."""
+
+
+@dataclass
+class Position:
+    """confluent_kafka.TopicPartition."""
+
+    topic: str
+    partition: int
+    offset: int = NOTHING_READ
+    leader_epoch: int | None = None
+
+
+class FakeGroup:
+    """What a cluster knows of a group."""
+
+    def __init__(self, name: str = "group") -> None:
+        self.name = name
+        self.committed: dict[TopicPartition, int] = {}
+        self.watermarks = (0, 1000)
+        self.is_cooperative = False
+
+
+class FakeConsumer:
+    """confluent_kafka.Consumer, a member of ``group``."""
+
+    def __init__(self, group: FakeGroup, member: str = "member", generation: int = 1) -> None:
+        self.group = group
+        self.member = GroupMember(group.name, generation, member)
+        self.next: dict[TopicPartition, int] = {}
+        """Where each partition is read on; NOTHING_READ as long as the cluster would have to be asked."""
+        self.read: dict[TopicPartition, int] = {}
+        self.calls: list[str] = []
+        self.is_fetching = True
+
+    def poll(self, partition: TopicPartition, count: int) -> list[int]:
+        """The offsets of the next ``count`` records."""
+        begin = self.next[partition]
+        assert begin >= 0
+        self.next[partition] = self.read[partition] = begin + count
+        return list(range(begin, begin + count))
+
+    def assignment(self) -> list[Position]:
+        return [Position(*each) for each in self.next]
+
+    def position(self, partitions: list[Any]) -> list[Position]:
+        return [
+            Position(each.topic, each.partition, self.read.get(place(each), NOTHING_READ), 3) for each in partitions
+        ]
+
+    def committed(self, partitions: list[Any], timeout: float) -> list[Position]:
+        assert timeout > 0
+        return [
+            Position(each.topic, each.partition, self.group.committed.get(place(each), NOTHING_READ))
+            for each in partitions
+        ]
+
+    def get_watermark_offsets(self, partition: Any, timeout: float) -> tuple[int, int]:
+        assert timeout > 0
+        return self.group.watermarks
+
+    def consumer_group_metadata(self) -> GroupMember:
+        return self.member
+
+    def seek(self, partition: Any) -> None:
+        self.calls.append(f"seek {place(partition)} {partition.offset}")
+        if not self.is_fetching:
+            raise KafkaException(KafkaError(KafkaError._STATE))
+        self._put([partition])
+
+    def assign(self, partitions: list[Any]) -> None:
+        if self.group.is_cooperative:
+            raise KafkaException(KafkaError(KafkaError._STATE))
+        self.calls.append("assign")
+        self.next.clear()
+        self.read.clear()
+        self._put(partitions)
+
+    def incremental_assign(self, partitions: list[Any]) -> None:
+        assert self.group.is_cooperative
+        self.calls.append("incremental_assign")
+        assert not any(place(each) in self.next for each in partitions)
+        self._put(partitions)
+
+    def incremental_unassign(self, partitions: list[Any]) -> None:
+        assert self.group.is_cooperative
+        self.calls.append("incremental_unassign")
+        for each in partitions:
+            del self.next[place(each)]
+
+    def _put(self, partitions: Iterable[Any]) -> None:
+        for each in partitions:
+            self.next[place(each)] = each.offset
+            self.read.pop(place(each), None)
+
+
+def place(position: Any) -> TopicPartition:
+    return TopicPartition(position.topic, position.partition)
+
+
+def positions(*places: TopicPartition) -> list[Any]:
+    """As a rebalance's callback gets them."""
+    return [Position(*each) for each in places]

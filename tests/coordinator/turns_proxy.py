@@ -1,0 +1,73 @@
+"""A proxy before a database server that counts round trips: how often the client spoke after the server had."""
+
+import socket
+import threading
+from contextlib import suppress
+
+from sqlalchemy import URL, make_url
+
+_CHUNK = 64 * 1024
+
+
+class TurnsProxy:
+    """Listens on a port of this machine until it is closed.
+
+    :param url: of the server, by a Unix socket or by TCP.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.turns = 0
+        self._server = make_url(url)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._sockets = [self._listener]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def url(self) -> URL:
+        """Of the same server, by way of the proxy."""
+        here = self._server.set(host="127.0.0.1", port=self._listener.getsockname()[1])
+        return here.difference_update_query(["host", "unix_socket"])
+
+    def close(self) -> None:
+        """Cut everything."""
+        for each in self._sockets:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = self._dial()
+                self._sockets += [client, server]
+                has_answered = threading.Event()
+                has_answered.set()
+                for way in (self._requests, self._answers):
+                    threading.Thread(target=way, args=(client, server, has_answered), daemon=True).start()
+
+    def _dial(self) -> socket.socket:
+        query, default = self._server.query, 5432 if self._server.drivername.startswith("postgresql") else 3306
+        directory = query.get("host", "")
+        path = query.get("unix_socket") or (f"{directory}/.s.PGSQL.5432" if directory else "")
+        if not path:
+            return socket.create_connection((self._server.host or "127.0.0.1", self._server.port or default))
+        server = socket.socket(socket.AF_UNIX)
+        server.connect(str(path))
+        return server
+
+    def _requests(self, client: socket.socket, server: socket.socket, has_answered: threading.Event) -> None:
+        with suppress(OSError):
+            while data := client.recv(_CHUNK):
+                if has_answered.is_set():
+                    has_answered.clear()
+                    self.turns += 1
+                server.sendall(data)
+            server.shutdown(socket.SHUT_WR)
+
+    def _answers(self, client: socket.socket, server: socket.socket, has_answered: threading.Event) -> None:
+        with suppress(OSError):
+            while data := server.recv(_CHUNK):
+                has_answered.set()  # before it goes on: the client speaks only after that
+                client.sendall(data)
+            client.shutdown(socket.SHUT_WR)

@@ -1,0 +1,141 @@
+"""The worker examples: each record is used once, in the table and in the topic, through kill -9 and rebalances."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from sqlalchemy import Engine, Table, select
+
+from dualwrite.testing.kafka import KafkaBroker
+from examples import invoice_worker, payment_worker
+
+HOME = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.slow
+
+
+@dataclass
+class Example:
+    """One of the two: what it is given, and what becomes of it."""
+
+    module: ModuleType
+    table: Table
+
+    def record(self, number: int) -> dict[str, Any]:
+        """One of its input."""
+        return {"number": str(number), "quantity": 2, "unit_cents": number, "cents": 2 * number}
+
+
+EXAMPLES = [
+    Example(invoice_worker, invoice_worker.invoices),
+    Example(payment_worker, payment_worker.bookings),
+]
+
+
+@pytest.fixture(params=EXAMPLES, ids=["invoices", "payments"])
+def example(request: pytest.FixtureRequest) -> Example:
+    assert isinstance(request.param, Example)
+    return request.param
+
+
+@pytest.fixture
+def broker(kafka_broker_factory: Callable[[], KafkaBroker], example: Example) -> KafkaBroker:
+    broker = kafka_broker_factory()
+    broker.create_topic(example.module.INPUT, partitions=3)
+    return broker
+
+
+@pytest.fixture
+def engine(dualwrite_engine: Engine, example: Example) -> Engine:
+    example.table.metadata.create_all(dualwrite_engine)
+    return dualwrite_engine
+
+
+def place(example: Example, broker: KafkaBroker, first: int, count: int) -> None:
+    producer = Producer({**broker.client_config})
+    for number in range(first, first + count):
+        producer.produce(example.module.INPUT, key=str(number), value=json.dumps(example.record(number)))
+    assert producer.flush(30) == 0
+
+
+def assert_used_once(example: Example, engine: Engine, broker: KafkaBroker, count: int) -> None:
+    expected = {str(number): 2 * number for number in range(count)}
+    records = broker.read(example.module.OUTPUT, minimum=count, timeout=90)
+    sent = [json.loads(record.value or b"") for record in records]
+    assert len(sent) == count
+    assert {(record.key or b"").decode(): each["cents"] for record, each in zip(records, sent, strict=True)} == expected
+    with engine.connect() as connection:
+        assert {row[0]: row[1] for row in connection.execute(select(example.table))} == expected
+
+
+def test_a_worker_goes_on_where_the_last_one_ended(example: Example, engine: Engine, broker: KafkaBroker) -> None:
+    for run in (0, 1):
+        place(example, broker, first=30 * run, count=30)
+        worker = example.module.Worker(engine, broker.client_config)
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        try:
+            assert_used_once(example, engine, broker, 30 * (run + 1))
+        finally:
+            worker.stop()
+            thread.join()
+
+
+class Process:
+    """The example as a program of its own."""
+
+    def __init__(self, example: Example, engine: Engine, broker: KafkaBroker) -> None:
+        path = os.pathsep.join(filter(None, [str(HOME), os.environ.get("PYTHONPATH")]))
+        variables = {"DATABASE_URL": str(engine.url), "KAFKA": broker.bootstrap_servers, "PYTHONPATH": path}
+        assert example.module.__file__ is not None
+        self._process = subprocess.Popen([sys.executable, example.module.__file__], env={**os.environ, **variables})
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> int:
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(60)
+
+
+@pytest.fixture
+def start(example: Example, engine: Engine, broker: KafkaBroker) -> Iterator[Callable[[], Process]]:
+    """Starts a worker process; whatever still runs at the end is killed."""
+    started: list[Process] = []
+
+    def start() -> Process:
+        started.append(Process(example, engine, broker))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+
+
+@pytest.mark.crash
+def test_each_record_is_used_once_though_workers_are_killed_and_others_join(
+    example: Example, engine: Engine, broker: KafkaBroker, start: Callable[[], Process]
+) -> None:
+    place(example, broker, first=0, count=500)
+    first = start()
+    broker.read(example.module.OUTPUT, minimum=1, timeout=60)
+    first.kill()
+    first, second = start(), start()
+    for placed in (500, 1000):
+        place(example, broker, first=placed, count=500)
+        broker.read(example.module.OUTPUT, minimum=placed + 1, timeout=60)
+        first.kill()
+        first = start()
+    assert_used_once(example, engine, broker, 1500)
+    assert second.stop() == 0  # the first may not have come to where it listens to signals

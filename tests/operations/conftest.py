@@ -1,0 +1,41 @@
+"""A broker and a database with the state tables, and the command run on both."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dualwrite.testing.kafka import KafkaBroker
+from tests.operations.places import Place
+
+
+@pytest.fixture(scope="package")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """One broker for all tests, which use applications of their own."""
+    with KafkaBroker(tmp_path_factory.mktemp("broker")) as running:
+        yield running
+
+
+@pytest.fixture
+def place(tmp_path: Path, broker: KafkaBroker) -> Iterator[Place]:
+    """SQLite."""
+    made = Place(f"sqlite:///{tmp_path / 'app.db'}", broker)
+    yield made
+    made.close()
+
+
+@pytest.fixture(
+    params=[
+        "sqlite",
+        pytest.param("postgresql", marks=pytest.mark.postgresql),
+        pytest.param("mariadb", marks=pytest.mark.mariadb),
+    ]
+)
+def any_place(request: pytest.FixtureRequest, tmp_path: Path, broker: KafkaBroker) -> Iterator[Place]:
+    """Each kind of database."""
+    url = f"sqlite:///{tmp_path / 'app.db'}"
+    if request.param != "sqlite":
+        url = str(request.getfixturevalue(f"{request.param}_url"))
+    made = Place(url, broker)
+    yield made
+    made.close()

@@ -1,0 +1,68 @@
+"""Heuristic outcomes on the command line: listed until somebody has seen to them."""
+
+import re
+
+import pytest
+
+from tests.operations.places import Place, command
+
+
+def terminated(place: Place) -> None:
+    place.leave("one")
+    assert place.run("transactions", "terminate", place.slot(), "--yes").code == 1
+
+
+def test_an_outcome_is_listed_until_it_is_acknowledged(any_place: Place) -> None:
+    terminated(any_place)
+    listed = any_place.run("transactions", "list")
+    last = listed.out.splitlines()[-1]
+    (state,) = [row[1] for row in any_place.outcomes()]
+    assert re.match(rf"heuristic abort 1, found \d+ \w+ ago: {any_place.slot()}, {state}", last), last
+    said = command("transactions", "acknowledge", "1", "--by", "ada", "--db", any_place.url)
+    assert (said.code, said.err) == (0, "")
+    assert said.out.startswith(f"heuristic abort 1 of {any_place.slot()}: acknowledged by ada, 20")
+    assert "heuristic" not in any_place.run("transactions", "list").out
+    again = command("transactions", "acknowledge", "1", "--by", "bob", "--db", any_place.url)
+    assert again.out == said.out, "the first acknowledgement counts"
+    assert len(any_place.outcomes()) == 1, "it stays on record"
+
+
+def test_json_has_the_outcomes(place: Place) -> None:
+    terminated(place)
+    for application, count in ((place.application, 1), ("others", 0)):
+        found = place.run("transactions", "list", "--application", application, "--json").json()["outcomes"]
+        assert len(found) == count
+    (outcome,) = place.run("transactions", "list", "--json").json()["outcomes"]
+    assert outcome["transactional_id"] == place.slot()
+    assert outcome["outcome"] == "heuristic_abort"
+    assert outcome["acknowledged_by"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["1", "--by", "ada"], "there is no heuristic outcome 1"),
+        (["one", "--by", "ada"], "argument N: invalid int value: 'one'"),
+        (["1"], "the following arguments are required: --by"),
+        (["1", "--by", " "], "acknowledged by ' ': say who"),
+    ],
+)
+def test_what_is_wrong_is_one_line(place: Place, words: list[str], line: str) -> None:
+    said = command("transactions", "acknowledge", *words, "--db", place.url)
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith(f"dualwrite: {line}")
+    assert said.err.count("\n") == 1
+
+
+def test_recover_and_resolve_end_badly_where_they_find_one(place: Place) -> None:
+    for words in (["recover"], ["transactions", "resolve", "--yes"]):
+        place.leave("one" if words == ["recover"] else "two")
+        place.ask(
+            lambda control: control.init_producer_id(
+                place.slot(), transaction_timeout_ms=60_000, two_phase_commit=False, keep_prepared_txn=False
+            )
+        )
+        said = place.run(*words, "--application", place.application)
+        assert (said.code, said.err) == (1, "")
+        assert said.out.startswith(f"{place.slot()}: heuristic abort\n")
+    assert place.run("doctor").out.count("warning  outcomes: 2 heuristic outcomes") == 1

@@ -1,0 +1,425 @@
+"""``dualwrite doctor``: it finds each thing that would go wrong, and nothing where nothing would."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, event, insert, make_url, text
+
+from dualwrite.client.control import ControlPlane
+from dualwrite.client.inspecting import Inspector
+from dualwrite.coordinator.tables import kafka_transaction_outcome
+from dualwrite.errors import KafkaRefusedError, TwoPhaseCommitUnavailableError
+from dualwrite.operations import database_checks
+from dualwrite.operations.doctor import examine
+from dualwrite.operations.findings import Finding, Level, failure, ok, warning, worst
+from dualwrite.testing.kafka import KafkaBroker
+from tests.operations.places import Place, command
+
+
+def findings(place: Place, engine: Any = None, **options: Any) -> list[Finding]:
+    return list(examine(engine or place.engine, place.broker.client_config, **options))
+
+
+def bad(found: list[Finding]) -> dict[str, str]:
+    """What is not as it should be, by what was looked at."""
+    return {finding.check: finding.message for finding in found if finding.level is not Level.OK}
+
+
+def levels(found: list[Finding]) -> dict[str, Level]:
+    return {finding.check: finding.level for finding in found}
+
+
+def test_where_nothing_is_wrong_every_line_is_ok(place: Place) -> None:
+    place.write("one")
+    said = place.run("doctor", "--application", place.application, "--pool-size", "8")
+    assert (said.code, said.err) == (0, "")
+    assert [line for line in said.out.splitlines() if not line.startswith("ok ")] == []
+    checks = [line.split()[1] for line in said.out.splitlines()]
+    assert checks == [
+        *("database:", "durability:", "schema:", "permissions:", "transactions:", "clock:"),
+        *("protocol:", "keep-prepared:", "brokers:", "transaction.two.phase.commit.enable:"),
+        *("transaction.max.timeout.ms:", "two-phase", "outcomes:", "slots:", "transactions:"),
+    ]
+
+
+def test_the_doctor_changes_nothing_but_its_own_transactional_id(any_place: Place) -> None:
+    any_place.leave("one")
+    before = any_place.rows(), any_place.described()
+    findings(any_place, application=any_place.application)
+    assert (any_place.rows(), any_place.described()) == before
+    probe = any_place.described(f"{any_place.application}-doctor")
+    assert probe is not None
+    assert probe.state == "Empty"
+
+
+def test_json_for_programs(place: Place) -> None:
+    said = place.run("doctor", "--json").json()
+    assert said["level"] == "ok"
+    assert said["findings"][0] | {"message": ""} == {"check": "database", "level": "ok", "message": "", "advice": ""}
+
+
+def test_without_an_application_no_transactional_id_is_made(place: Place) -> None:
+    known = place.ask(lambda control: control.list_transactions())
+    findings(place)
+    assert place.ask(lambda control: control.list_transactions()) == known
+
+
+# --- the database
+
+
+@contextmanager
+def on_connect(place: Place, *statements: str) -> Iterator[Any]:
+    """An engine whose connections begin with ``statements``, as an application's may."""
+    engine = create_engine(place.url)
+
+    @event.listens_for(engine, "connect")
+    def set_up(driver: Any, _: object) -> None:
+        for statement in statements:
+            driver.execute(statement)
+
+    yield engine
+    engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("pragma", "found"),
+    [
+        ("PRAGMA synchronous = OFF", "synchronous = OFF: a crash of the machine can undo a decision"),
+        ("PRAGMA synchronous = NORMAL", "synchronous = NORMAL: a crash of the machine can undo a decision"),
+        ("PRAGMA journal_mode = OFF", "journal_mode = OFF: a crash in the middle of a commit tears it"),
+        ("PRAGMA journal_mode = MEMORY", "journal_mode = MEMORY: a crash in the middle of a commit tears it"),
+    ],
+)
+def test_a_sqlite_connection_that_is_not_durable(place: Place, pragma: str, found: str) -> None:
+    with on_connect(place, pragma) as engine:
+        said = findings(place, engine)
+    assert bad(said)["durability"].startswith(found)
+    assert worst(said) is Level.WARNING
+
+
+@pytest.mark.parametrize("pragma", ["PRAGMA synchronous = FULL", "PRAGMA journal_mode = WAL"])
+def test_a_sqlite_connection_that_is(place: Place, pragma: str) -> None:
+    with on_connect(place, pragma) as engine:
+        assert bad(findings(place, engine)) == {}
+
+
+@pytest.mark.postgresql
+def test_a_postgresql_without_fsync(postgresql_url: str, broker: KafkaBroker) -> None:
+    place = Place(postgresql_url, broker)  # the tests' own server runs with fsync=off
+    said = findings(place)
+    assert "fsync = off: a crash of its machine can undo a decision, or damage all of it" in bad(said)["durability"]
+    assert levels(said)["database"] is Level.OK
+    assert said[0].message.startswith("postgresql ")
+    place.close()
+
+
+@pytest.mark.mariadb
+def test_a_mariadb_whose_commits_are_not_flushed(mariadb_url: str, broker: KafkaBroker) -> None:
+    place = Place(mariadb_url, broker)
+    with place.engine.connect() as connection:
+        before = connection.scalar(text("SELECT @@GLOBAL.innodb_flush_log_at_trx_commit"))
+        connection.execute(text("SET GLOBAL innodb_flush_log_at_trx_commit = 2"))
+        said = findings(place)
+        connection.execute(text(f"SET GLOBAL innodb_flush_log_at_trx_commit = {before}"))
+    assert "innodb_flush_log_at_trx_commit = 2: it says that a transaction is committed" in bad(said)["durability"]
+    place.close()
+
+
+@pytest.mark.mariadb
+def test_a_mariadb_table_without_transactions(mariadb_url: str, broker: KafkaBroker) -> None:
+    place = Place(mariadb_url, broker)
+    with place.engine.begin() as connection:
+        connection.execute(text("ALTER TABLE kafka_transaction_state ENGINE = Aria"))
+    said = findings(place)
+    assert "is kept by the engine Aria, which has no transactions" in bad(said)["transactions"]
+    assert worst(said) is Level.FAILURE
+    place.close()
+
+
+def test_a_database_without_the_tables(tmp_path: Path, broker: KafkaBroker) -> None:
+    (tmp_path / "empty.db").touch()
+    url = f"sqlite:///{tmp_path / 'empty.db'}"
+    said = command("doctor", "--db", url, "--bootstrap-servers", broker.bootstrap_servers)
+    assert said.code == 1
+    assert f"failure  schema: the state tables are missing -> dualwrite db upgrade --db {url}\n" in said.out
+    assert "permissions" not in said.out
+    assert "ok       keep-prepared" in said.out, "the other side is looked at all the same"
+
+
+def with_version(place: Place, version: str) -> list[Finding]:
+    with place.engine.begin() as connection:
+        connection.execute(text("UPDATE dualwrite_alembic_version SET version_num = :version"), {"version": version})
+    return findings(place)
+
+
+def test_tables_of_an_earlier_release(place: Place) -> None:
+    said = with_version(place, "0001")
+    assert levels(said)["schema"] is Level.FAILURE
+    assert "version 0001, and this release needs 000" in bad(said)["schema"]
+
+
+def test_tables_of_a_later_release(place: Place) -> None:
+    said = with_version(place, "9999")
+    assert levels(said)["schema"] is Level.WARNING
+    assert "version 9999 is of a newer release than this one" in bad(said)["schema"]
+
+
+@pytest.mark.postgresql
+def test_an_engine_in_autocommit(postgresql_url: str, broker: KafkaBroker) -> None:
+    place = Place(postgresql_url, broker)
+    engine = create_engine(postgresql_url, isolation_level="AUTOCOMMIT")
+    said = findings(place, engine)
+    assert "AUTOCOMMIT: a dual write needs its transactions" in bad(said)["transactions"]
+    engine.dispose()
+    place.close()
+
+
+def test_a_database_that_may_only_be_read(place: Place) -> None:
+    with on_connect(place, "PRAGMA query_only = ON") as engine:
+        said = findings(place, engine)
+    assert levels(said)["permissions"] is Level.FAILURE
+    refused = [finding.message for finding in said if finding.check == "permissions"]
+    assert "INSERT on kafka_transaction_state: attempt to write a readonly database" in refused
+    assert "DELETE on kafka_transaction_record: attempt to write a readonly database" in refused
+    assert not any(message.startswith("SELECT") for message in refused)
+
+
+def test_a_database_that_is_busy_is_not_taken_for_one_that_refuses(place: Place) -> None:
+    impatient = create_engine(place.url, connect_args={"timeout": 0})
+    with place.engine.connect() as writer:
+        writer.exec_driver_sql("BEGIN IMMEDIATE")
+        found = [finding for finding in findings(place, impatient) if finding.check == "permissions"]
+        writer.rollback()
+    impatient.dispose()
+    assert [(finding.level, finding.advice) for finding in found] == [(Level.FAILURE, "")]
+    assert "the database is locked" in found[0].message
+
+
+@pytest.mark.postgresql
+def test_a_role_without_the_right_to_update(postgresql_url: str, broker: KafkaBroker) -> None:
+    place = Place(postgresql_url, broker)
+    with place.engine.begin() as connection:
+        connection.execute(text("DROP ROLE IF EXISTS reader"))
+        connection.execute(text("CREATE ROLE reader LOGIN"))
+        connection.execute(text("GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader"))
+        connection.execute(text("GRANT INSERT ON kafka_transaction_state TO reader"))
+    reader = create_engine(make_url(postgresql_url).set(username="reader"))
+    said = findings(place, reader)
+    reader.dispose()
+    with place.engine.begin() as connection:
+        connection.execute(text("DROP OWNED BY reader"))
+        connection.execute(text("DROP ROLE reader"))
+    place.close()
+    refused = {finding.message: finding.advice for finding in said if finding.check == "permissions"}
+    denied = "UPDATE on kafka_transaction_state: permission denied for table kafka_transaction_state"
+    assert refused[denied] == ("GRANT UPDATE on kafka_transaction_state to the user that the application logs in as")
+    assert not any(message.startswith("INSERT on kafka_transaction_state") for message in refused)
+
+
+@pytest.mark.postgresql
+def test_a_database_that_does_not_answer(postgresql_url: str, broker: KafkaBroker) -> None:
+    url = make_url(postgresql_url).set(database="no_such_database").render_as_string(hide_password=False)
+    said = command("doctor", "--db", url, "--bootstrap-servers", broker.bootstrap_servers)
+    assert (said.code, said.err) == (1, "")
+    assert said.out.startswith("failure  database: ")
+    assert "no_such_database" in said.out.splitlines()[0]
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(-60, "60 s behind"), (3600, "3600 s ahead of")])
+def test_a_clock_that_is_wrong(any_place: Place, monkeypatch: pytest.MonkeyPatch, seconds: int, words: str) -> None:
+    class Wrong(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return datetime.now(timezone.utc) + timedelta(seconds=seconds)
+
+    monkeypatch.setattr(database_checks, "datetime", Wrong)
+    said = findings(any_place)
+    assert f"this machine's is {words} the database's" in bad(said)["clock"]
+    assert worst(said) is Level.WARNING
+
+
+# --- what waits for somebody
+
+
+def test_heuristic_outcomes_that_nobody_has_acknowledged(place: Place) -> None:
+    with place.engine.begin() as connection:
+        connection.execute(
+            insert(kafka_transaction_outcome).values(
+                transactional_id="a-0",
+                prepared_txn_state="1:2",
+                outcome="heuristic abort",
+                detail="",
+                found_at=text("CURRENT_TIMESTAMP"),
+            )
+        )
+    said = bad(findings(place))["outcomes"]
+    assert said.startswith("1 heuristic outcome that nobody has acknowledged: not equal on both sides")
+
+
+def test_transactions_that_were_left_open(place: Place) -> None:
+    place.leave("one")
+    said = findings(place, application=place.application)
+    assert bad(said)["transactions"].startswith(f"{place.slot()} left open by processes that are gone")
+    assert worst(said) is Level.WARNING
+
+
+def test_transactions_of_the_application_without_a_row(place: Place) -> None:
+    place.leave("one")
+    with place.engine.begin() as connection:
+        connection.execute(text("DELETE FROM kafka_transaction_state"))
+    said = findings(place, application=place.application)
+    assert f"{place.slot()} open, called like slots of {place.application}" in bad(said)["transactions"]
+
+
+def test_slots_beyond_the_pool_and_a_pool_that_is_full(place: Place) -> None:
+    blocks = [place.dual_write() for _ in range(2)]
+    for number, each in enumerate(blocks):
+        with each.transaction() as tx:
+            tx.produce(place.topic, value=str(number))
+    said = [
+        finding.message
+        for finding in findings(place, application=place.application, pool_size=1)
+        if finding.check == "slots"
+    ]
+    assert said[0] == "2 used so far, 2 leased now"
+    assert said[1].startswith(f"{place.slot(1)} beyond pool_size 1")
+    assert said[2].startswith("all 1 are leased")
+    assert "slots" not in bad(findings(place, application=place.application, pool_size=3))
+
+
+# --- the cluster
+
+
+def test_a_cluster_that_does_not_answer(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dualwrite.operations.doctor.ANSWER_SECONDS", 0.2)
+    said = command("doctor", "--db", place.url, "--bootstrap-servers", "127.0.0.1:1")
+    assert (said.code, said.err) == (1, "")
+    assert "failure  kafka: " in said.out
+    assert "127.0.0.1:1" in said.out
+    assert "ok       permissions" in said.out, "the other side is looked at all the same"
+
+
+def test_a_broker_that_has_two_phase_commit_turned_off(place: Place, tmp_path: Path) -> None:
+    config = {"transaction.two.phase.commit.enable": "false"}
+    with KafkaBroker(tmp_path / "broker", config=config) as refusing:
+        said = list(examine(place.engine, refusing.client_config, application="a"))
+    assert bad(said)["transaction.two.phase.commit.enable"] == "it is false on broker 0"
+    assert "TRANSACTIONAL_ID_AUTHORIZATION_FAILED" in bad(said)["two-phase commit"]
+    (finding,) = [finding for finding in said if finding.check == "two-phase commit"]
+    assert finding.advice == "set transaction.two.phase.commit.enable=true on every broker"
+    assert worst(said) is Level.FAILURE
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, of: type[ControlPlane], method: str, error: Exception) -> None:
+    def raising(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(of, method, raising)
+
+
+def test_settings_that_may_not_be_looked_at(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse(monkeypatch, Inspector, "broker_settings", KafkaRefusedError("x", 31, "CLUSTER_AUTHORIZATION_FAILED"))
+    said = findings(place)
+    assert "CLUSTER_AUTHORIZATION_FAILED" in bad(said)["broker settings"]
+    assert worst(said) is Level.WARNING
+
+
+def test_two_phase_commit_that_is_enabled_and_not_granted(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse(monkeypatch, ControlPlane, "init_producer_id", TwoPhaseCommitUnavailableError("refused"))
+    said = findings(place, application=place.application)
+    (finding,) = [finding for finding in said if finding.check == "two-phase commit"]
+    assert finding.advice.startswith("transaction.two.phase.commit.enable is true, so grant TWO_PHASE_COMMIT")
+
+
+def test_a_transactional_id_that_may_not_be_used(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse(monkeypatch, ControlPlane, "init_producer_id", KafkaRefusedError("InitProducerId", 53, "NOT_GRANTED"))
+    said = findings(place, application=place.application)
+    (finding,) = [finding for finding in said if finding.check == "two-phase commit"]
+    assert (finding.level, finding.advice) == (
+        Level.FAILURE,
+        f"grant WRITE and TWO_PHASE_COMMIT on {place.application}-*",
+    )
+
+
+def old(monkeypatch: pytest.MonkeyPatch, *, version: int, keeps: bool, timeout: str) -> None:
+    """A cluster as Apache Kafka may be."""
+    settings = {7: {"transaction.max.timeout.ms": timeout}, 8: {"transaction.max.timeout.ms": "2147483647"}}
+    monkeypatch.setattr(ControlPlane, "transaction_version", lambda self: version)
+    monkeypatch.setattr(ControlPlane, "supports_keep_prepared", lambda self: keeps)
+    monkeypatch.setattr(Inspector, "broker_settings", lambda self, names: settings)
+
+
+def test_a_cluster_of_the_older_protocol(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    old(monkeypatch, version=1, keeps=True, timeout="900000")
+    said = bad(findings(place))
+    assert said["protocol"].startswith("transaction.version 1: librdkafka is used")
+    assert said["transaction.max.timeout.ms"].startswith("900000: librdkafka, which is used here, asks for 2147483647")
+    old(monkeypatch, version=1, keeps=True, timeout="2147483647")
+    assert "transaction.max.timeout.ms" not in bad(findings(place))
+
+
+def test_a_cluster_that_keeps_nothing(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    old(monkeypatch, version=2, keeps=False, timeout="900000")
+    said = findings(place)
+    assert bad(said)["keep-prepared"].startswith("the brokers do not offer InitProducerId v6")
+    assert worst(said) is Level.FAILURE
+
+
+# --- two_phase="resume"
+
+
+def test_a_cluster_that_keeps_nothing_is_what_resume_is_for(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    old(monkeypatch, version=2, keeps=False, timeout="900000")
+    said = findings(place, application=place.application, two_phase="resume")
+    assert worst(said) is Level.OK
+    assert levels(said)["transaction.max.timeout.ms"] is Level.OK
+    assert "two-phase commit" not in levels(said), "it is not asked for"
+
+
+def test_a_timeout_that_the_brokers_refuse_is_found(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    old(monkeypatch, version=2, keeps=False, timeout="899999")
+    said = bad(findings(place, two_phase="resume"))["transaction.max.timeout.ms"]
+    assert said == "899999, and the application asks for transaction.timeout.ms 900000 (INVALID_TRANSACTION_TIMEOUT)"
+
+
+def test_a_shorter_timeout_can_be_given_where_it_counts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("doctor", "--two-phase", "resume", "-X")
+    said = place.run(*words, "transaction.timeout.ms=60000")
+    assert "times out after transaction.timeout.ms, 60000" in said.out
+    assert "warning  keep-prepared: InitProducerId v6 (KIP-939) is offered" in said.out
+    assert said.code == 0
+    said = place.run(*words, "transaction.timeout.ms=soon")
+    assert (said.code, said.out.count("transaction.timeout.ms")) == (2, 0)
+    assert "transaction.timeout.ms 'soon': use a number of milliseconds" in said.err
+    said = place.run("doctor", "-X", "transaction.timeout.ms=60000")
+    assert "-X: transaction.timeout.ms is set by dualwrite itself: remove it" in said.err
+
+
+# --- arguments
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--db", "nonsense"], "--db is no database URL that SQLAlchemy knows"),
+        (["--pool-size", "0"], "--pool-size 0: use 1 or more"),
+        (["--application", ""], "--application is empty: name the application, or leave it out"),
+        (["--pool-size", "many"], "argument --pool-size: invalid int value: 'many'"),
+        (["-X", "security.protocl=SSL"], "-X: security.protocl: there is no such setting"),
+    ],
+)
+def test_what_is_wrong_is_one_line(place: Place, words: list[str], line: str) -> None:
+    said = place.run("doctor", *words, db="--db" not in words)
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith(f"dualwrite: {line}")
+    assert said.err.count("\n") == 1
+
+
+def test_the_worst_of_findings() -> None:
+    assert worst([]) is Level.OK
+    assert worst([ok("a", ""), warning("b", "")]) is Level.WARNING
+    assert worst([failure("a", ""), ok("b", "")]) is Level.FAILURE

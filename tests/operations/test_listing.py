@@ -1,0 +1,168 @@
+"""``dualwrite transactions list`` and ``describe``: what the database and Kafka say of each transactional id."""
+
+import pytest
+
+from dualwrite.client.control import ControlPlane
+from dualwrite.client.inspecting import Inspector, PartitionEnds
+from dualwrite.ids import TopicPartition
+from dualwrite.operations.listing import list_transactions
+from dualwrite.operations.views import Situation
+from dualwrite.testing.kafka import KafkaBroker
+from tests.coordinator.databases import expire_leases
+from tests.operations.places import Place
+
+
+def situations(place: Place) -> dict[str, Situation]:
+    views = list_transactions(place.engine, place.broker.client_config, application=place.application)
+    return {view.transactional_id: view.situation for view in views}
+
+
+def test_what_is_left_behind_is_listed_with_what_recovery_would_do(any_place: Place) -> None:
+    any_place.leave("one", silent=False)
+    any_place.leave("two", step="COMMIT_DATABASE")
+    listed = any_place.run("transactions", "list", "--application", any_place.application)
+    assert (listed.code, listed.err) == (0, "")
+    heads, first, second, summary = listed.out.splitlines()
+    assert heads.split() == ["TRANSACTIONAL", "ID", "DATABASE", "OWNER", "KAFKA", "OPEN", "PARTITIONS", "RECOVERY"]
+    assert first.split()[0] == any_place.slot(0)
+    assert first.endswith("commit")
+    assert second.split()[0] == any_place.slot(1)
+    assert second.endswith("abort")
+    assert ", silent" in first
+    assert "Ongoing" in second
+    assert summary == "2 transactions left behind: see dualwrite transactions resolve"
+
+
+def test_json_says_all_of_it(place: Place) -> None:
+    place.leave("one")
+    (view,) = place.run("transactions", "list", "--application", place.application, "--json").json()["transactions"]
+    described = place.described()
+    assert described is not None
+    assert (view["transactional_id"], view["application"]) == (place.slot(), place.application)
+    assert (view["situation"], view["verdict"]) == ("left_behind", "commit")
+    assert view["database"]["prepared_txn_state"] == view["kafka"]["producer"] == str(described.producer)
+    assert view["database"]["standing"] == "expired"
+    assert view["kafka"]["started_at"].endswith("+00:00")
+    assert [each["topic"] for each in view["kafka"]["partitions"]] == [place.topic]
+
+
+def test_a_slot_whose_owner_may_be_alive_is_its_owners(place: Place) -> None:
+    place.leave("one", silent=False)
+    listed = place.run("transactions", "list", "--application", place.application).out
+    assert listed.splitlines()[1].endswith("its owner's")
+    assert "left behind" not in listed
+
+
+def test_a_slot_with_nothing_open_is_quiet(place: Place) -> None:
+    place.write("one")
+    listed = place.run("transactions", "list", "--application", place.application).out
+    assert "CompleteCommit" in listed
+    assert listed.splitlines()[1].endswith("nothing to do")
+    assert situations(place) == {place.slot(): Situation.QUIET}
+
+
+def test_librdkafkas_transactions_are_told_apart_by_their_anchor(place: Place) -> None:
+    """One epoch for a session: what is open has the pair that the row has, and is another transaction."""
+    with place.dual_write(producer="librdkafka").transaction() as tx:
+        tx.produce(place.topic, value="zero")
+    place._made.pop().close()
+    place.leave("one", producer="librdkafka")
+    (view,) = list_transactions(place.engine, place.broker.client_config, application=place.application)
+    assert view.row is not None
+    assert view.row.state.anchor is not None
+    assert view.verdict is not None
+    assert view.verdict.value == "commit"
+    place.change_row(anchor=f"{place.topic}:0:0")  # of the unit before it
+    (view,) = list_transactions(place.engine, place.broker.client_config, application=place.application)
+    assert view.verdict is not None
+    assert view.verdict.value == "abort"
+
+
+def test_an_application_that_has_nothing_says_so(place: Place) -> None:
+    listed = place.run("transactions", "list", "--application", "nobody-is-called-that")
+    assert (listed.code, listed.out) == (0, "no slot has a row, and no transaction is open\n")
+
+
+def test_open_transactions_without_a_row_are_listed_too(place: Place) -> None:
+    place.leave("one")
+    with place.engine.begin() as connection:
+        connection.exec_driver_sql("DELETE FROM kafka_transaction_state")
+    assert situations(place) == {place.slot(): Situation.UNKNOWN}
+    listed = place.run("transactions", "list").out
+    (line,) = [line for line in listed.splitlines() if line.startswith(place.slot())]
+    assert "no row" in line
+    assert line.endswith("not this database's")
+
+
+def test_describe_says_how_far_readers_get(place: Place) -> None:
+    place.write("zero")
+    place._made.pop().close()
+    place.leave("one", silent=False)
+    with place.dual_write().transaction() as tx:  # behind it: committed, and held up
+        tx.produce(place.topic, value="two")
+    expire_leases(place.engine)
+    said = place.run("transactions", "describe", place.slot())
+    assert (said.code, said.err) == (0, "")
+    assert f"application        {place.application}" in said.out
+    assert "owner " in said.out
+    assert "its owner has not renewed the lease in time" in said.out
+    assert "timeout          none: two-phase commit" in said.out
+    # zero and its marker, one; two and its marker behind it
+    assert f"{place.topic}-0: from offset 2 on; held up for read_committed, by it: 3 records from 2 on" in said.out
+    assert "recovery           would commit it" in said.out
+
+
+def test_describe_for_programs(place: Place) -> None:
+    place.leave("one")
+    (partition,) = place.run("transactions", "describe", place.slot(), "--json").json()["kafka"]["partitions"]
+    assert partition == {
+        "topic": place.topic,
+        "partition": 0,
+        "start_offset": 0,
+        "last_stable_offset": 0,
+        "high_watermark": 1,
+    }
+
+
+def test_describing_what_nobody_knows_is_one_line(place: Place) -> None:
+    said = place.run("transactions", "describe", "nobody-0")
+    assert (said.code, said.out) == (2, "")
+    assert said.err == "dualwrite: nobody-0: no such transactional id, neither in the database nor in Kafka\n"
+
+
+def test_the_ends_of_partitions_are_of_each_one(broker: KafkaBroker, place: Place) -> None:
+    wide = broker.create_topic(partitions=2)
+    place.write("zero")
+    inspector = Inspector(broker.client_config)
+    try:
+        ends = inspector.partition_ends([TopicPartition(wide, 1), TopicPartition(place.topic, 0)])
+        assert ends == {
+            TopicPartition(wide, 1): PartitionEnds(0, 0),
+            TopicPartition(place.topic, 0): PartitionEnds(2, 2),
+        }
+        assert inspector.partition_ends([]) == {}
+        settings = inspector.broker_settings(["transaction.max.timeout.ms", "no.such.setting"])
+        assert settings == {0: {"transaction.max.timeout.ms": "900000"}}
+    finally:
+        inspector.close()
+
+
+def test_the_control_plane_is_closed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[ControlPlane] = []
+    original = ControlPlane.close
+
+    def close(self: ControlPlane) -> None:
+        closed.append(self)
+        original(self)
+
+    monkeypatch.setattr(ControlPlane, "close", close)
+    list_transactions(place.engine, place.broker.client_config, application=place.application)
+    assert len(closed) == 1
+
+
+def test_a_row_that_somebody_has_scribbled_in_is_named(place: Place) -> None:
+    place.leave("one")
+    place.change_row(prepared_txn_state="scribble")
+    said = place.run("transactions", "list")
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith(f"dualwrite: row '{place.slot()}' of kafka_transaction_state: ")

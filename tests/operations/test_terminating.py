@@ -1,0 +1,231 @@
+"""``dualwrite transactions terminate``: abort, whatever was decided, and say so where that tears a unit of work."""
+
+import pytest
+from sqlalchemy import create_engine
+
+from dualwrite.client.control import ControlPlane, InitializedProducer
+from dualwrite.coordinator.participants import Lease, LeaseLostError
+from dualwrite.errors import (
+    DatabaseBusyError,
+    InvalidTransactionStateError,
+    KafkaRefusedError,
+    KafkaUnavailableError,
+)
+from dualwrite.ids import PreparedTxnState
+from dualwrite.operations import terminating
+from dualwrite.operations.heuristics import HEURISTIC_ABORT, HeuristicRecords
+from dualwrite.operations.terminating import terminate
+from tests.coordinator.databases import TakingStore, expire_leases
+from tests.operations.places import Place
+
+
+def test_without_yes_it_is_refused_and_nothing_is_done(any_place: Place) -> None:
+    any_place.leave("one")
+    before = any_place.rows(), any_place.described()
+    said = any_place.run("transactions", "terminate", any_place.slot())
+    assert (said.code, said.err) == (2, "dualwrite: nothing was done: terminate needs --yes\n")
+    assert said.out.startswith(f"{any_place.slot()}: would ABORT ")
+    assert "THE DATABASE HAS COMMITTED IT" in said.out
+    assert said.out.endswith("`resolve` would commit it instead.\n")
+    assert (any_place.rows(), any_place.described()) == before
+    assert any_place.outcomes() == []
+
+
+def test_terminating_what_the_database_committed_is_a_heuristic_abort(any_place: Place) -> None:
+    any_place.leave("one")
+    described = any_place.described()
+    assert described is not None
+    said = any_place.run("transactions", "terminate", any_place.slot(), "--yes")
+    assert (said.code, said.err) == (1, "")
+    assert f"aborted {described.producer}, in 1 partition. THE DATABASE HAS COMMITTED IT" in said.out
+    assert "resolve" not in said.out, "there is nothing left to resolve"
+    assert (any_place.visible(), any_place.stored()) == ([], ["one"])
+    assert any_place.outcomes() == [(any_place.slot(), str(described.producer), HEURISTIC_ABORT)]
+    ended = any_place.described()
+    assert ended is not None
+    assert ended.state == "Empty"
+    any_place.write("two")  # the slot is free and usable
+    assert any_place.visible() == ["two"]
+    assert len(any_place.outcomes()) == 1, "recovery has found it as well"
+
+
+def test_terminating_what_the_database_has_not_committed_is_what_recovery_would_do(place: Place) -> None:
+    place.leave("one", step="COMMIT_DATABASE")
+    said = place.run("transactions", "terminate", place.slot(), "--yes")
+    assert (said.code, said.err) == (0, "")
+    assert said.out.endswith("The database does not ask for its commit: recovery would abort it, too.\n")
+    assert (place.visible(), place.stored(), place.outcomes()) == ([], [], [])
+
+
+def test_an_owner_that_may_be_alive_is_not_robbed(place: Place) -> None:
+    place.leave("one", silent=False)
+    before = place.rows(), place.described()
+    for yes in ([], ["--yes"]):
+        said = place.run("transactions", "terminate", place.slot(), *yes)
+        assert (said.code, said.out) == (2, "")
+        assert "has it, and may be alive" in said.err
+    assert (place.rows(), place.described()) == before
+
+
+def test_without_the_database_nobody_knows_what_was_decided(place: Place) -> None:
+    place.leave("one")
+    asked = place.run("transactions", "terminate", place.slot(), "--no-db", db=False)
+    assert asked.code == 2
+    assert "Nobody knows what its database decided" in asked.out
+    said = place.run("transactions", "terminate", place.slot(), "--no-db", "--yes", db=False)
+    assert (said.code, said.err) == (0, "")
+    assert place.visible() == []
+
+
+def test_a_transaction_that_no_row_names_is_terminated_with_a_warning(place: Place) -> None:
+    place.leave("one")
+    with place.engine.begin() as connection:
+        connection.exec_driver_sql("DELETE FROM kafka_transaction_state")
+    said = place.run("transactions", "terminate", place.slot(), "--yes")
+    assert said.code == 0
+    assert "No row of this database names it" in said.out
+    described = place.described()
+    assert described is not None
+    assert described.state == "Empty"
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("nobody-0", "--yes"), "nobody-0: no such transactional id"),
+        (("--yes",), "the following arguments are required: ID"),
+        (("a-0", "--no-db"), "argument --"),
+    ],
+)
+def test_what_is_wrong_is_one_line(place: Place, words: tuple[str, ...], line: str) -> None:
+    said = place.run("transactions", "terminate", *words)
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith(f"dualwrite: {line}")
+    assert said.err.count("\n") == 1
+
+
+def test_which_database_decides_must_be_said(place: Place) -> None:
+    said = place.run("transactions", "terminate", "a-0", db=False)
+    assert said.code == 2
+    assert said.err.startswith("dualwrite: one of the arguments --db --no-db is required")
+
+
+def test_nothing_open_is_nothing_to_terminate(place: Place) -> None:
+    place.write("one")
+    said = place.run("transactions", "terminate", place.slot(), "--yes")
+    assert (said.code, said.out) == (2, "")
+    assert "there is nothing to terminate: Kafka's state of it is CompleteCommit" in said.err
+
+
+def failing(error: BaseException) -> object:
+    def init_producer_id(self: ControlPlane, transactional_id: str, **flags: object) -> InitializedProducer:
+        raise error
+
+    return init_producer_id
+
+
+def test_a_refusal_of_kafkas_leaves_no_heuristic_outcome(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.leave("one")
+    refused = KafkaRefusedError("InitProducerId", 53, "TRANSACTIONAL_ID_AUTHORIZATION_FAILED")
+    with monkeypatch.context() as patch:
+        patch.setattr(ControlPlane, "init_producer_id", failing(refused))
+        with pytest.raises(KafkaRefusedError):
+            terminate(place.engine, place.broker.client_config, place.slot())
+    assert place.outcomes() == []
+    assert place.run("recover", "--application", place.application).code == 0
+    assert place.visible() == ["one"]
+
+
+@pytest.mark.parametrize("error", [KafkaUnavailableError("no answer"), KeyboardInterrupt()])
+def test_what_is_on_record_as_aborted_is_never_committed(
+    place: Place, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """Whoever reads the record produces the lost records again: there must not be two of each."""
+    place.leave("one")
+    with monkeypatch.context() as patch:
+        patch.setattr(ControlPlane, "init_producer_id", failing(error))
+        with pytest.raises(type(error)):
+            terminate(place.engine, place.broker.client_config, place.slot())
+    assert len(place.outcomes()) == 1
+    assert place.run("recover", "--application", place.application).code == 0
+    assert (place.visible(), place.stored(), len(place.outcomes())) == ([], ["one"], 1)
+
+
+def test_a_second_try_after_a_lost_answer_records_nothing_twice(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.leave("one")
+    with monkeypatch.context() as patch:
+        patch.setattr(ControlPlane, "init_producer_id", failing(KafkaUnavailableError("no answer")))
+        with pytest.raises(KafkaUnavailableError):
+            terminate(place.engine, place.broker.client_config, place.slot())
+    said = place.run("transactions", "terminate", place.slot(), "--yes")
+    assert "The database does not ask for its commit" in said.out
+    assert len(place.outcomes()) == 1
+    assert place.visible() == []
+
+
+def test_nobody_begins_anew_before_kafka_has_aborted(any_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminate that was paused for longer than its lease would abort what the next owner has committed."""
+    any_place.leave("one")
+    monkeypatch.setattr(terminating, "LEASE_SECONDS", 0.0)
+    impatient = create_engine(any_place.url, connect_args={"timeout": 0} if "sqlite" in any_place.url else {})
+    init, refused = ControlPlane.init_producer_id, []
+
+    def paused(self: ControlPlane, transactional_id: str, **flags: object) -> InitializedProducer:
+        with pytest.raises(DatabaseBusyError):
+            TakingStore(impatient, patience=0).take_over(transactional_id, "successor")
+        refused.append(transactional_id)
+        return init(self, transactional_id, **flags)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ControlPlane, "init_producer_id", paused)
+    terminate(any_place.engine, any_place.broker.client_config, any_place.slot())
+    impatient.dispose()
+    assert refused == [any_place.slot()]
+    assert any_place.visible() == []
+
+
+def test_a_slot_that_was_taken_before_kafka_is_asked_is_left_to_its_taker(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.leave("one")
+    add_abort = HeuristicRecords.add_abort
+
+    def taken_afterwards(self: HeuristicRecords, lease: Lease, state: PreparedTxnState) -> int:
+        number = add_abort(self, lease, state)
+        expire_leases(place.engine)
+        place.write("two")
+        return number
+
+    monkeypatch.setattr(HeuristicRecords, "add_abort", taken_afterwards)
+    with pytest.raises(LeaseLostError):
+        terminate(place.engine, place.broker.client_config, place.slot())
+    assert (place.visible(), place.stored()) == (["two"], ["one", "two"])
+    assert len(place.outcomes()) == 1
+
+
+def test_what_the_owner_could_still_commit_is_shut_out_before_anything_is_looked_at(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lease is taken first: a state that the owner stores later matches no row."""
+    place.leave("one")
+    token = place.rows()[place.slot()][3]
+    with monkeypatch.context() as patch:
+        patch.setattr(ControlPlane, "init_producer_id", failing(KafkaUnavailableError("no answer")))
+        with pytest.raises(KafkaUnavailableError):
+            terminate(place.engine, place.broker.client_config, place.slot())
+    assert place.rows()[place.slot()][3] == token + 1
+
+
+def test_a_slot_that_somebody_takes_meanwhile_is_theirs(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.leave("one")
+    original = ControlPlane.describe_transaction
+
+    def describe(self: ControlPlane, transactional_id: str) -> object:
+        described = original(self, transactional_id)
+        monkeypatch.setattr(ControlPlane, "describe_transaction", original)
+        place.dual_write().recover()
+        return described
+
+    monkeypatch.setattr(ControlPlane, "describe_transaction", describe)
+    with pytest.raises(InvalidTransactionStateError, match="somebody has just taken it"):
+        terminate(place.engine, place.broker.client_config, place.slot())
+    assert place.visible() == place.stored() == ["one"]

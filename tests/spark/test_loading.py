@@ -1,0 +1,215 @@
+"""Rows in bulk into every database: added, replaced, of every type, and undone with the transaction."""
+
+from collections.abc import Iterator
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from sqlalchemy import Column, Connection, Engine, Integer, MetaData, String, Table, select
+from sqlalchemy import types as sqltypes
+from sqlalchemy.dialects import mysql
+from sqlalchemy.exc import DBAPIError
+
+from dualwrite.spark import loading
+from dualwrite.spark.loading import Loader, table_clause
+from dualwrite.spark.reflecting import target_of
+
+UTC = timezone.utc
+
+
+def make(engine: Engine, *columns: Any, name: str = "things", schema: str | None = None) -> Table:
+    table = Table(name, MetaData(), *columns, schema=schema, mysql_charset="utf8mb4")
+    table.create(engine)
+    return table
+
+
+@pytest.fixture
+def things(engine: Engine) -> Table:
+    return make(engine, Column("id", Integer, primary_key=True), Column("note", String(100)), Column("n", Integer))
+
+
+def loader(connection: Connection, dbtable: str = "things", **options: Any) -> Loader:
+    return Loader(connection, table_clause(dbtable, target_of(connection, dbtable).columns), **options)
+
+
+def stored(engine: Engine, table: Table) -> list[tuple[Any, ...]]:
+    with engine.connect() as connection:
+        return [tuple(row) for row in connection.execute(select(table).order_by(table.c[0]))]
+
+
+def counted(number: int) -> Iterator[tuple[int, str, int]]:
+    return ((each, f"note {each}", each % 7) for each in range(number))
+
+
+@pytest.mark.parametrize("batchsize", [1, 10, 1000])
+def test_rows_are_added_in_chunks_and_all_of_them(engine: Engine, things: Table, batchsize: int) -> None:
+    with engine.begin() as connection:
+        assert loader(connection, batchsize=batchsize).load(counted(95)) == 95
+    assert stored(engine, things) == list(counted(95))
+
+
+def test_nothing_is_added_before_a_chunk_is_full_and_no_more_than_one_is_kept(engine: Engine, things: Table) -> None:
+    with engine.begin() as connection:
+        adding = loader(connection, batchsize=10)
+        seen = []
+        for row in counted(25):
+            adding.add(row)
+            seen.append(len(connection.execute(select(things.c.id)).all()))
+        assert seen == [0] * 9 + [10] * 10 + [20] * 6
+        adding.flush()
+        adding.flush()
+    assert len(stored(engine, things)) == 25
+
+
+def test_large_rows_make_smaller_chunks(engine: Engine, things: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "LARGEST_CHUNK", 100)
+    with engine.begin() as connection:
+        adding = loader(connection)
+        for number in range(3):
+            adding.add((number, "x" * 40, 0))
+        assert len(connection.execute(select(things.c.id)).all()) == 3
+
+
+def test_a_row_that_is_there_refuses_the_chunk(engine: Engine, things: Table) -> None:
+    with engine.connect() as connection, pytest.raises(DBAPIError) as raised:
+        loader(connection).load([(1, "a", 0), (2, "secret", 0), (1, "b", 0)])
+    assert "secret" not in str(raised.value).partition("[SQL")[2] or engine.dialect.driver != "psycopg"
+    assert stored(engine, things) == []
+
+
+def test_all_is_undone_with_the_transaction(engine: Engine, things: Table) -> None:
+    with engine.connect() as connection:
+        loader(connection, batchsize=2).load(counted(5))
+        connection.rollback()
+    assert stored(engine, things) == []
+
+
+@pytest.mark.parametrize("batchsize", [1, 2, 1000])
+def test_an_upsert_replaces_and_of_equal_keys_the_last_row_counts(
+    engine: Engine, things: Table, batchsize: int
+) -> None:
+    with engine.begin() as connection:
+        loader(connection).load([(1, "old", 1), (2, "stays", 2)])
+        adding = loader(connection, upsert_keys=["id"], batchsize=batchsize)
+        assert adding.load([(1, "a", 3), (3, "b", 4), (1, "c", None), (3, "d", 5), (4, None, 6)]) == 5
+    assert stored(engine, things) == [(1, "c", None), (2, "stays", 2), (3, "d", 5), (4, None, 6)]
+
+
+@pytest.mark.parametrize("batchsize", [1, 1000])
+def test_rows_without_a_key_replace_none(engine: Engine, batchsize: int) -> None:
+    """NULL in a unique key is equal to nothing, in whichever insert the rows are."""
+    codes = make(engine, Column("n", Integer), Column("code", String(9), unique=True), name="codes")
+    with engine.begin() as connection:
+        adding = loader(connection, "codes", upsert_keys=["code"], batchsize=batchsize)
+        assert adding.load([(1, None), (2, "a"), (3, None), (4, "a")]) == 4
+    assert stored(engine, codes) == [(1, None), (3, None), (4, "a")]
+
+
+def test_two_upserts_in_one_transaction(engine: Engine, things: Table) -> None:
+    with engine.begin() as connection:
+        for note in ("first", "second"):
+            loader(connection, upsert_keys=["id"]).load([(1, note, 0)])
+    assert stored(engine, things) == [(1, "second", 0)]
+
+
+def test_an_upsert_by_all_columns_leaves_what_is_there(engine: Engine) -> None:
+    pairs = make(engine, Column("a", Integer, primary_key=True), Column("b", Integer, primary_key=True), name="pairs")
+    with engine.begin() as connection:
+        for _ in range(2):
+            loader(connection, "pairs", upsert_keys=["a", "b"]).load([(1, 2), (1, 3), (1, 2)])
+    assert stored(engine, pairs) == [(1, 2), (1, 3)]
+
+
+AWKWARD = 'tab\there, newline\nhere, "quotes", \\backslash\\N, 100 %s and :colon é 😀'
+
+
+def test_every_type_comes_back_as_it_was(engine: Engine) -> None:
+    is_sqlite = engine.dialect.name == "sqlite"
+    moment = sqltypes.DateTime(timezone=True).with_variant(mysql.TIMESTAMP(fsp=6), "mysql")
+    kinds = make(
+        engine,
+        Column("id", Integer, primary_key=True),
+        Column("text", sqltypes.Text),
+        Column("bytes", sqltypes.LargeBinary),
+        Column("number", sqltypes.Numeric(20, 5, asdecimal=not is_sqlite)),
+        Column("double", sqltypes.Double),
+        Column("day", sqltypes.Date),
+        Column("plain", sqltypes.DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql")),
+        Column("zoned", moment),
+        Column("document", sqltypes.JSON),
+        Column("flag", sqltypes.Boolean),
+        Column("long", sqltypes.BigInteger),
+        name="kinds",
+    )
+    at = datetime(2024, 7, 29, 12, 34, 56, 123456)
+    row = (
+        1,
+        AWKWARD,
+        b"\x00\xff\\x",
+        0.5 if is_sqlite else Decimal("123456789012345.12345"),
+        0.1,
+        date(2024, 2, 29),
+        at,
+        at.replace(tzinfo=UTC) if engine.dialect.name == "postgresql" else at,
+        '{"a":[1,"é\\"",null]}',
+        True,
+        2**62,
+    )
+    empty = (2, *(None,) * 10)
+    with engine.begin() as connection:
+        loader(connection, "kinds").load([row, empty])
+        if engine.dialect.name == "mysql":
+            connection.exec_driver_sql("SET time_zone = '+00:00'")
+    read = stored(engine, kinds)
+    assert read[0] == (*row[:8], {"a": [1, 'é"', None]}, True, 2**62)
+    assert read[1] == empty
+
+
+def test_names_are_quoted(engine: Engine) -> None:
+    odd = make(
+        engine,
+        Column("Order", Integer, primary_key=True),
+        Column("per cent" if engine.dialect.name == "mysql" else "per cent %", Integer),
+        Column("a:b", Integer),
+        Column("(x)", Integer),
+        name="Select From",
+    )
+    with engine.begin() as connection:
+        loader(connection, '"Select From"').load([(1, 2, 3, 4)])
+        loader(connection, '"Select From"', upsert_keys=["Order"]).load([(1, 5, 6, 7)])
+    assert stored(engine, odd) == [(1, 5, 6, 7)]
+
+
+@pytest.mark.postgresql
+def test_another_schema(postgresql: Engine) -> None:
+    with postgresql.begin() as connection:
+        connection.exec_driver_sql('CREATE SCHEMA "Shop"')
+    orders = make(postgresql, Column("id", Integer, primary_key=True), Column("n", Integer), schema="Shop")
+    with postgresql.begin() as connection:
+        loader(connection, '"Shop".things').load([(1, 2)])
+        loader(connection, '"Shop".things', upsert_keys=["id"]).load([(1, 3)])
+    assert stored(postgresql, orders) == [(1, 3)]
+
+
+@pytest.mark.postgresql
+def test_a_text_that_postgresql_cannot_hold_is_an_error_of_sqlalchemys(postgresql: Engine) -> None:
+    make(postgresql, Column("id", Integer, primary_key=True), Column("note", String(5)))
+    for note in ("a\0b", "too long"):
+        with postgresql.connect() as connection, pytest.raises(DBAPIError) as raised:
+            loader(connection).load([(1, note)])
+        assert raised.value.orig is not None
+        assert not raised.value.connection_invalidated
+
+
+@pytest.mark.postgresql
+def test_a_connection_that_is_lost_in_a_copy_is_known_to_be_lost(postgresql: Engine) -> None:
+    make(postgresql, Column("id", Integer, primary_key=True))
+    with postgresql.connect() as connection, postgresql.connect() as other:
+        backend = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar()
+        adding = loader(connection)
+        other.exec_driver_sql(f"SELECT pg_terminate_backend({backend})")
+        with pytest.raises(DBAPIError) as raised:
+            adding.load((number,) for number in range(5000))
+        assert raised.value.connection_invalidated
+        assert connection.invalidated

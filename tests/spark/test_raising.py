@@ -1,0 +1,68 @@
+"""What a task raised is raised on the driver, however this release of PySpark hands it on."""
+
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+from dualwrite.errors import BatchChangedError, DualWriteError, InputError
+from dualwrite.spark.raising import as_raised_in_the_task
+
+JOB = "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times"
+PYTHON = "org.apache.spark.api.python.PythonException: Traceback (most recent call last):"
+CAUSE = """  File "loading.py", line 1, in _copy
+dualwrite.errors.ConfigurationError: what was the cause
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "worker.py", line 2044, in main
+"""
+JAVA = "\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:581)"
+
+
+class OfJavaError(Py4JJavaError):
+    """What PySpark 4.0 lets through where an RDD's job fails. Its text is asked of the JVM."""
+
+    def __init__(self, text: str) -> None:
+        Exception.__init__(self, text)
+        self._text = text
+
+    def __str__(self) -> str:
+        return self._text
+
+
+def of_java(line: str) -> Exception:
+    raised = f"{PYTHON}\n{CAUSE}{line}\n\n{JAVA}\n\t... 1 more\n"
+    return OfJavaError(f"An error occurred while calling z:collectAndServe.\n: {JOB}: {raised}Caused by: {raised}")
+
+
+def of_spark(line: str) -> Exception:
+    return PySparkException(f"\n  An exception was thrown from the Python worker.\nTraceback:\n{CAUSE}{line}\n")
+
+
+def raised_for(error: Exception) -> BaseException:
+    with pytest.raises(Exception) as raised, as_raised_in_the_task():  # noqa: PT011 - the callers look at it
+        raise error
+    return raised.value
+
+
+@pytest.mark.parametrize("handed_on", [of_java, of_spark])
+def test_the_last_error_of_ours_is_raised_with_its_own_text(handed_on: type[Exception]) -> None:
+    error = handed_on("dualwrite.errors.InputError: partition 3: the database refuses a row: too long")
+    raised = raised_for(error)
+    assert type(raised) is InputError
+    assert str(raised) == "partition 3: the database refuses a row: too long"
+    assert raised.__cause__ is error
+    assert type(raised_for(handed_on("dualwrite.errors.BatchChangedError: other rows"))) is BatchChangedError
+
+
+@pytest.mark.parametrize("handed_on", [of_java, of_spark])
+@pytest.mark.parametrize("name", ["KafkaRefusedError", "ErrorOfALaterRelease"])
+def test_one_that_cannot_be_made_of_its_text_is_of_the_trees_root(handed_on: type[Exception], name: str) -> None:
+    assert type(raised_for(handed_on(f"dualwrite.errors.{name}: no"))) is DualWriteError
+
+
+@pytest.mark.parametrize("kind", [OfJavaError, PySparkException, ValueError])
+def test_what_is_not_ours_is_raised_as_it_is(kind: type[Exception]) -> None:
+    error = kind(f"{JOB}: {PYTHON}\nValueError: of the user's own function")
+    assert raised_for(error) is error

@@ -1,0 +1,208 @@
+"""Real executors: a standalone cluster of two workers, a local cluster, speculation, executors that are killed or that
+Spark only believes to be dead, and a stream whose driver is killed."""
+
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO
+
+import psutil
+import pytest
+
+from tests.spark.driver import Driver, await_file
+from tests.spark.sessions import HOME, require_spark
+from tests.spark.writing import PATIENCE, Place, rows_of, values_of
+
+pytestmark = [pytest.mark.postgresql, pytest.mark.slow, pytest.mark.crash]
+
+SOON = {"spark.network.timeout": "15s", "spark.network.timeoutInterval": "1s", "spark.executor.heartbeatInterval": "2s"}
+"""An executor that says nothing is soon believed to be dead."""
+SMALL = {"spark.executor.memory": "512m", "spark.executor.cores": "1", "spark.cores.max": "2"}
+SPECULATIVE = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.quantile": "0.25",
+    "spark.speculation.minTaskRuntime": "100ms",
+}
+
+
+class Daemon:
+    """A master or a worker of a standalone cluster."""
+
+    def __init__(self, log: Path, host: str, *command: str) -> None:
+        spark = importlib.util.find_spec("pyspark")
+        assert spark is not None
+        assert spark.origin is not None
+        home = Path(spark.origin).parent
+        environment = {**os.environ, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": host, "PYTHONPATH": str(HOME)}
+        self._log = log
+        self._output: IO[bytes] = log.open("wb")
+        self._process = subprocess.Popen(
+            [str(home / "bin" / "spark-class"), *command],
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            cwd=log.parent,
+            env={**environment, "PYSPARK_PYTHON": sys.executable},
+            start_new_session=True,
+        )
+
+    def said(self, pattern: str) -> str:
+        """What it logs sooner or later."""
+
+        def found() -> "re.Match[str] | None":
+            assert self._process.poll() is None, self._log.read_text(errors="replace")
+            return re.search(pattern, self._log.read_text(errors="replace"))
+
+        wait_until(lambda: found() is not None)
+        return re.findall(pattern, self._log.read_text(errors="replace"))[0]
+
+    def stop(self) -> None:
+        for process in [*psutil.Process(self._process.pid).children(recursive=True), self._process]:
+            os.kill(process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._output.close()
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a standalone cluster of two workers, on two hosts, as Spark runs no copy of a task where it runs."""
+    require_spark()
+    logs = tmp_path_factory.mktemp("cluster")
+    package, ports = "org.apache.spark.deploy", ("--port", "0", "--webui-port", "0")
+    with ExitStack() as stopping:
+        master = Daemon(logs / "master", "127.0.0.1", f"{package}.master.Master", "--host", "127.0.0.1", *ports)
+        stopping.callback(master.stop)
+        url = master.said(r"Starting Spark master at (spark://\S+)")
+        for host in ("127.0.0.1", "127.0.0.2"):
+            size = ("--cores", "2", "--memory", "2g", "--work-dir", str(logs / f"work-{host}"))
+            worker = Daemon(logs / host, host, f"{package}.worker.Worker", url, "--host", host, *ports, *size)
+            stopping.callback(worker.stop)
+            assert worker.said(r"(Successfully registered with master)")
+        yield url
+
+
+@pytest.fixture(scope="module")
+def driver(cluster: str) -> Iterator[Driver]:
+    with Driver(cluster, **SMALL, **SOON) as made:
+        yield made
+
+
+@pytest.fixture
+def place(postgresql_place: Place) -> Place:
+    return postgresql_place
+
+
+def begin_held(driver: Driver, place: Place, directory: Path, partitions: int = 2) -> None:
+    """Let ``driver`` write 50 rows in each partition; the first attempt of partition 0 stops in the middle."""
+    told = {"rows": 50 * partitions, "partitions": partitions, "directory": str(directory)}
+    driver.begin("partitions", options=place.keywords(), **told)
+    await_file(directory / "begun-0-0")
+
+
+def executor_of(directory: Path, attempt: str) -> psutil.Process:
+    """The JVM of the executor that runs ``attempt``: the grandparent of its Python worker."""
+    daemon = psutil.Process(int((directory / f"begun-{attempt}").read_text())).parent()
+    assert daemon is not None
+    executor = daemon.parent()
+    assert executor is not None
+    assert "CoarseGrainedExecutorBackend" in " ".join(executor.cmdline())
+    return executor
+
+
+def require_once(place: Place, rows: int) -> None:
+    assert place.stored() == rows_of(rows)
+    assert place.produced() == values_of(rows_of(rows))
+
+
+def test_executors_write_and_write_nothing_again(driver: Driver, place: Place) -> None:
+    for _ in range(2):
+        driver.begin("batch", options=place.keywords(), rows=100, partitions=4)
+        assert driver.end() == "done"
+    require_once(place, 100)
+
+
+def test_an_executor_that_is_killed_in_the_middle(driver: Driver, place: Place, tmp_path: Path) -> None:
+    begin_held(driver, place, tmp_path)
+    executor_of(tmp_path, "0-0").kill()
+    await_file(tmp_path / "begun-0-1")
+    assert driver.end() == "done"
+    assert not (tmp_path / "ended-0-0").exists()
+    require_once(place, 100)
+
+
+def test_an_executor_that_spark_believes_to_be_dead_writes_and_the_next_attempt_does_not(
+    driver: Driver, place: Place, tmp_path: Path
+) -> None:
+    begin_held(driver, place, tmp_path)
+    await_file(tmp_path / "ended-1-0")
+    executor = executor_of(tmp_path, "0-0")
+    executor.suspend()
+    try:
+        (tmp_path / "go").touch()
+        await_file(tmp_path / "ended-0-0")  # it has committed, and nobody can be told
+        assert driver.end() == "done"
+        assert (tmp_path / "ended-0-1").exists()
+    finally:
+        executor.kill()
+    require_once(place, 100)
+
+
+def test_a_speculative_copy_of_a_task(cluster: str, place: Place, tmp_path: Path) -> None:
+    with Driver(cluster, **SMALL, **SPECULATIVE) as speculating:
+        begin_held(speculating, place, tmp_path, partitions=4)
+        wait_until(lambda: is_waiting(place))
+        (tmp_path / "go").touch()
+        assert speculating.end() == "done"
+        require_once(place, 200)
+
+
+def test_a_local_cluster(place: Place) -> None:
+    with Driver("local-cluster[2,1,1024]", **SMALL) as driver:
+        for _ in range(2):
+            driver.begin("batch", options=place.keywords(), rows=100, partitions=4)
+            assert driver.end() == "done"
+    require_once(place, 100)
+
+
+def is_waiting(place: Place) -> bool:
+    """True if the other attempt waits for the first one's row."""
+    with place.engine.connect() as connection:
+        asked = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+        return bool(connection.exec_driver_sql(asked).scalar())
+
+
+def test_a_stream_whose_driver_is_killed_after_a_batch_is_written_and_before_spark_knows(
+    place: Place, tmp_path: Path
+) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    for batch in range(3):
+        lines = [f'{{"id":{key},"note":"{note}"}}' for key, note in rows_of(10, 10 * batch)]
+        (source / f"{batch}.json").write_text("\n".join(lines))
+        os.utime(source / f"{batch}.json", (batch, batch))
+    told = {"source": str(source), "checkpoint": str(tmp_path / "checkpoint"), "directory": str(tmp_path)}
+    with Driver("local[2]") as first:
+        first.begin("stream", options=place.keywords(), hangs_at=1, **told)
+        await_file(tmp_path / "hanging")
+        first.kill()
+    require_once(place, 20)
+    assert sorted(path.name for path in (tmp_path / "checkpoint" / "commits").glob("[0-9]*")) == ["0"]
+    with Driver("local[2]") as second:
+        second.begin("stream", options=place.keywords(), **told)
+        assert second.end() == "done"
+    require_once(place, 30)

@@ -1,0 +1,187 @@
+"""The table of staged rows: made once, and moved into the target in the order of the partitions."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from sqlalchemy import Column, Engine, Integer, MetaData, Numeric, String, Table, UniqueConstraint, inspect, select
+
+from dualwrite.errors import ConfigurationError, DatabaseBusyError
+from dualwrite.spark import staging
+from dualwrite.spark.loading import Loader
+from dualwrite.spark.reflecting import target_of
+from dualwrite.spark.runs import Run
+from dualwrite.spark.staging import Attempt, make_staging, move_rows, staged_clause
+
+Rows = Sequence[tuple[Any, ...]]
+
+
+class Place:
+    """A target, and the rows of a run that are staged for it."""
+
+    def __init__(self, engine: Engine, name: str = "things") -> None:
+        self.engine = engine
+        self.name = name
+        self.dbtable = f'"{name}"' if engine.dialect.name != "mysql" else f"`{name}`"
+        self.table = Table(
+            name,
+            MetaData(),
+            Column("seq", Integer, primary_key=True, autoincrement=True),
+            Column("order", Integer),  # a word of SQL's
+            Column("note", String(20)),
+            Column("price", Numeric(10, 2)),
+            UniqueConstraint("order"),
+            mysql_charset="utf8mb4",
+        )
+        self.table.create(engine)
+        self.names = ["order", "note"]
+        self.run = Run("job", 7, self.make())
+
+    @property
+    def columns(self) -> list[Any]:
+        with self.engine.connect() as connection:
+            by_name = {each.name: each for each in target_of(connection, self.dbtable).columns}
+        return [by_name[name] for name in self.names]
+
+    def make(self) -> tuple[str | None, str]:
+        return make_staging(self.engine, self.dbtable, self.columns)
+
+    def stage(self, part: int, attempt: int, rows: Rows, run: int = 7) -> Attempt:
+        with self.engine.begin() as connection:
+            loader = Loader(connection, staged_clause(self.run.staging, self.dbtable, self.columns))
+            loader.load((run, part, attempt, number, *row) for number, row in enumerate(rows))
+        return Attempt(part, attempt, len(rows))
+
+    def move(self, attempts: Sequence[Attempt], keys: Sequence[str] = ()) -> int:
+        with self.engine.begin() as connection:
+            return move_rows(connection, self.run, self.dbtable, self.columns, keys, attempts)
+
+    def stored(self) -> Rows:
+        with self.engine.connect() as connection:
+            columns = (self.table.c.order, self.table.c.note)
+            return [tuple(row) for row in connection.execute(select(*columns).order_by(self.table.c.seq))]
+
+
+@pytest.fixture
+def place(engine: Engine) -> Place:
+    return Place(engine)
+
+
+def test_rows_are_moved_in_the_order_of_partitions_and_in_each_as_they_came(place: Place) -> None:
+    late = place.stage(1, 10, [(3, "c"), (4, "d")])
+    early = place.stage(0, 11, [(2, "b"), (1, "a")])
+    assert place.move([late, early]) == 4
+    assert place.stored() == [(2, "b"), (1, "a"), (3, "c"), (4, "d")]
+
+
+def test_what_losers_and_other_runs_have_staged_is_not_moved(place: Place) -> None:
+    winner = place.stage(0, 1, [(1, "a")])
+    place.stage(0, 2, [(1, "a")])
+    place.stage(1, 3, [(9, "of a loser")])
+    place.stage(0, 1, [(8, "of another run")], run=8)
+    assert place.move([winner]) == 1
+    assert place.stored() == [(1, "a")]
+
+
+def test_a_later_row_replaces_an_earlier_one_within_a_partition_and_across(place: Place) -> None:
+    place.move([place.stage(0, 1, [(1, "old"), (2, "old")])])
+    attempts = [
+        place.stage(0, 5, [(1, "first"), (1, "second"), (3, "new")]),
+        place.stage(2, 3, [(1, "last")]),
+        place.stage(1, 4, [(1, "between"), (3, "newer")]),
+    ]
+    assert place.move(attempts, ["order"]) == 6
+    assert sorted(place.stored()) == [(1, "last"), (2, "old"), (3, "newer")]
+
+
+def test_rows_whose_key_is_null_are_all_added(place: Place) -> None:
+    attempts = [place.stage(0, 1, [(None, "a"), (None, "b")]), place.stage(1, 2, [(None, "c")])]
+    place.move(attempts, ["order"])
+    assert sorted(note for _, note in place.stored()) == ["a", "b", "c"]
+
+
+def test_only_keys_can_be_written_too(engine: Engine) -> None:
+    place = Place(engine)
+    place.names = ["order"]
+    place.run = Run("job", 7, place.make())
+    for _ in range(2):
+        place.move([place.stage(0, 1, [(1,), (1,), (2,)], run=7)], ["order"])
+        with engine.begin() as connection:
+            connection.execute(staged_clause(place.run.staging, place.dbtable, place.columns).delete())
+    assert [order for order, _ in place.stored()] == [1, 2]
+
+
+def test_many_attempts_are_moved_portion_by_portion(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging, "_ATTEMPTS", 3)
+    attempts = [place.stage(part, 100 - part, [(part % 2, f"{part}")]) for part in range(10)]
+    assert place.move(attempts, ["order"]) == 10
+    assert sorted(place.stored()) == [(0, "8"), (1, "9")]
+
+
+def test_rows_that_the_database_has_lost_are_missed(place: Place) -> None:
+    attempt = place.stage(0, 1, [(1, "a")])
+    with pytest.raises(DatabaseBusyError, match="2 rows of job 'job' were staged, and 1 are left"):
+        place.move([attempt._replace(rows=2)])
+    assert DatabaseBusyError.retriable
+
+
+def test_nothing_staged_moves_nothing(place: Place) -> None:
+    assert place.move([]) == place.move([Attempt(0, 1, 0)]) == 0
+    assert place.stored() == []
+
+
+def test_the_table_is_made_once_for_the_same_columns_and_anew_for_others(place: Place) -> None:
+    before = place.make()
+    assert place.make() == before == place.run.staging
+    place.names = ["note", "order"]
+    assert place.make() != before
+    assert len([name for name in inspect(place.engine).get_table_names() if name.startswith("dualwrite_staged")]) == 2
+
+
+def test_a_column_that_changes_its_type_gets_a_table_of_its_own(place: Place) -> None:
+    before = place.make()
+    place.table.drop(place.engine)
+    changed = Table("things", MetaData(), Column("order", Integer), Column("note", String(40)))
+    changed.create(place.engine)
+    assert place.make() != before
+
+
+def test_values_that_are_staged_are_moved_as_they_are(engine: Engine) -> None:
+    place = Place(engine, "a table, of some length, with a Name")
+    place.names = ["price", "note"]
+    place.run = Run("job", 7, place.make())
+    place.move([place.stage(0, 1, [(12.5, "ä€𝄞"), (None, None)])])
+    with engine.connect() as connection:
+        rows = connection.execute(select(place.table.c.price, place.table.c.note).order_by(place.table.c.seq)).all()
+    assert [(None if price is None else float(price), note) for price, note in rows] == [(12.5, "ä€𝄞"), (None, None)]
+
+
+def test_a_user_who_may_make_no_table_is_told_which_one_is_missing(place: Place) -> None:
+    if place.engine.dialect.name != "postgresql":
+        pytest.skip("rights are PostgreSQL's here")
+    place.names = ["note"]
+    with place.engine.begin() as connection:
+        connection.exec_driver_sql("CREATE ROLE writer_of_rows")
+        connection.exec_driver_sql('GRANT SELECT ON "things" TO writer_of_rows')
+    with place.engine.connect() as connection:
+        connection.exec_driver_sql("SET ROLE writer_of_rows")
+        connection.commit()
+    try:
+        with pytest.raises(
+            ConfigurationError,
+            match=r"cannot be made \(permission denied for schema public\): have it made by CREATE UNLOGGED TABLE",
+        ):
+            place.make()
+    finally:
+        place.engine.dispose()
+        with place.engine.begin() as connection:
+            connection.exec_driver_sql("DROP OWNED BY writer_of_rows; DROP ROLE writer_of_rows")
+
+
+def test_a_column_of_a_type_that_nobody_knows_is_named(sqlite: Engine) -> None:
+    with sqlite.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE things (id INTEGER PRIMARY KEY, anything)")
+        columns = target_of(connection, "things").columns
+    with pytest.raises(ConfigurationError, match="column 'anything' of table things is of a type that no table for"):
+        make_staging(sqlite, "things", columns)
+    assert make_staging(sqlite, "things", columns[:1])

@@ -1,0 +1,180 @@
+"""What Prometheus is told: each metric by its name and labels, as its text format has it."""
+
+import gc
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from sqlalchemy import Engine, create_engine, insert, text
+
+from dualwrite.coordinator.tables import kafka_transaction_outcome
+from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.errors import NoFreeSlotError
+from dualwrite.telemetry.prometheus import DURATION, IN_DATABASE, METRICS, PREFIX, DualWriteMetrics
+from tests.coordinator.databases import expire_leases
+from tests.coordinator.fakes import FakeKafka, Fault
+
+Make = Callable[..., DualWrite]
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+@pytest.fixture
+def metrics(registry: CollectorRegistry) -> DualWriteMetrics:
+    return DualWriteMetrics(registry)
+
+
+def told(registry: CollectorRegistry) -> dict[str, float]:
+    """What is scraped, by name and labels as the text format writes them."""
+    lines = generate_latest(registry).decode().splitlines()
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
+
+
+def write(dual_write: DualWrite, *, fails: bool = False) -> None:
+    with dual_write.transaction() as tx:
+        tx.produce("events", value="one")
+        if fails:
+            raise KeyError
+
+
+def test_units_are_counted_and_timed_by_their_result(
+    make: Make, metrics: DualWriteMetrics, registry: CollectorRegistry
+) -> None:
+    dual_write = make()
+    metrics.watch(dual_write)
+    write(dual_write)
+    write(dual_write)
+    with pytest.raises(KeyError):
+        write(dual_write, fails=True)
+    said = told(registry)
+    for result, count in (("committed", 2), ("rolled_back", 1), ("in_doubt", 0)):
+        labels = f'{{application="orders",result="{result}"}}'
+        assert said[f"dualwrite_units_total{labels}"] == count
+        assert said[f"dualwrite_unit_duration_seconds_count{labels}"] == count
+    assert said['dualwrite_unit_duration_seconds_sum{application="orders",result="committed"}'] > 0
+    assert said['dualwrite_recoveries_total{application="orders"}'] == 1
+    assert said['dualwrite_pool_size{application="orders"}'] == 1
+    assert said['dualwrite_process_slots{application="orders",state="idle"}'] == 1
+
+
+def test_what_the_background_has_to_finish_is_pending(
+    make: Make, kafka: FakeKafka, metrics: DualWriteMetrics, registry: CollectorRegistry
+) -> None:
+    dual_write = make()
+    metrics.watch(dual_write)
+    away = {"commit", "init-keep"}
+    write(dual_write)
+    kafka.fault = lambda request: Fault.BEFORE if request in away else Fault.NONE
+    write(dual_write)
+    said = told(registry)
+    assert said['dualwrite_pending_units{application="orders"}'] == 1
+    assert said['dualwrite_process_slots{application="orders",state="pending"}'] == 1
+    assert said['dualwrite_units_finished_later_total{application="orders"}'] == 1
+    assert said['dualwrite_units_total{application="orders",result="committed"}'] == 2, "it is in both, or will be"
+    away.clear()
+
+
+def test_a_unit_that_got_no_slot_has_a_duration_too(
+    make: Make, metrics: DualWriteMetrics, registry: CollectorRegistry
+) -> None:
+    holder, waiter = make(), make(acquire_timeout=0)
+    metrics.watch(waiter)
+    write(holder)
+    with pytest.raises(NoFreeSlotError):
+        write(waiter)
+    said = told(registry)
+    assert said['dualwrite_unit_duration_seconds_count{application="orders",result="no_slot"}'] == 1
+    assert said['dualwrite_units_total{application="orders",result="rolled_back"}'] == 0
+
+
+def test_several_applications_are_told_apart(
+    make: Make, metrics: DualWriteMetrics, registry: CollectorRegistry
+) -> None:
+    one, two = make("one"), make("two")
+    metrics.watch(one)
+    metrics.watch(two)
+    write(one)
+    said = told(registry)
+    assert said['dualwrite_units_total{application="one",result="committed"}'] == 1
+    assert said['dualwrite_units_total{application="two",result="committed"}'] == 0
+
+
+def test_with_an_engine_the_database_is_asked_too(
+    engine: Engine, make: Make, metrics: DualWriteMetrics, registry: CollectorRegistry
+) -> None:
+    first, second = make(pool_size=3), make(pool_size=3)
+    metrics.watch(first, engine)
+    write(first)
+    write(second)
+    said = told(registry)
+    assert said['dualwrite_application_slots{application="orders",state="leased"}'] == 2
+    assert said['dualwrite_heuristic_outcomes{application="orders"}'] == 0
+    expire_leases(engine)
+    with engine.begin() as connection:
+        found = {"outcome": "heuristic abort", "detail": "", "found_at": text("CURRENT_TIMESTAMP")}
+        adding = insert(kafka_transaction_outcome).values(prepared_txn_state="1:2", **found)
+        for name in ("orders-0", "orders-7", "others-0"):
+            connection.execute(adding, {"transactional_id": name})
+    said = told(registry)
+    assert said['dualwrite_application_slots{application="orders",state="left"}'] == 2
+    assert said['dualwrite_heuristic_outcomes{application="orders"}'] == 2
+
+
+def test_a_database_that_does_not_answer_costs_its_own_metrics_alone(
+    make: Make, metrics: DualWriteMetrics, registry: CollectorRegistry, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    dual_write = make()
+    metrics.watch(dual_write, create_engine(f"sqlite:///{tmp_path / 'none.db'}"))
+    write(dual_write)
+    said = told(registry)
+    assert said['dualwrite_units_total{application="orders",result="committed"}'] == 1
+    assert not any(name.startswith("dualwrite_application_slots") for name in said)
+    assert "the database's metrics are not told" in caplog.text
+
+
+def test_a_dual_write_that_is_gone_is_told_no_more(
+    metrics: DualWriteMetrics, registry: CollectorRegistry, engine: Engine
+) -> None:
+    dual_write = DualWrite(
+        engine, {"bootstrap.servers": "x"}, application="orders", participant=FakeKafka().participant
+    )
+    metrics.watch(dual_write)
+    assert 'dualwrite_pool_size{application="orders"}' in told(registry)
+    dual_write.close()
+    del dual_write
+    gc.collect()
+    assert 'dualwrite_pool_size{application="orders"}' not in told(registry)
+
+
+def test_two_collectors_in_one_registry_are_refused(metrics: DualWriteMetrics, registry: CollectorRegistry) -> None:
+    with pytest.raises(ValueError, match="Duplicated timeseries"):
+        DualWriteMetrics(registry)
+
+
+def test_every_metric_is_called_as_prometheus_would_have_it() -> None:
+    for metric in (*METRICS, *IN_DATABASE):
+        assert re.fullmatch("[a-z_]+", metric.name)
+        assert metric.name.endswith("_total") is (metric.kind == "counter")
+        assert metric.meaning.endswith(".")
+
+
+def test_the_page_names_every_metric() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+    for metric in (*METRICS, *IN_DATABASE):
+        assert f"`{PREFIX}{metric.name}`" in page
+    assert f"`{PREFIX}{DURATION}`" in page
+
+
+def test_nothing_of_it_is_loaded_unless_it_is_asked_for() -> None:
+    code = (
+        "import sys, dualwrite.coordinator.unit_of_work\n"
+        "print(sorted({'prometheus_client', 'opentelemetry', 'dualwrite.telemetry'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -1,0 +1,81 @@
+"""A cluster named on the command line: settings by librdkafka's names, and one line for each mistake."""
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from dualwrite.cli import cluster
+from dualwrite.cli.cluster import add_cluster, cluster_config, require_cluster
+from dualwrite.errors import ConfigurationError, KafkaUnavailableError
+
+
+def parsed(*words: str) -> dict[str, object]:
+    parser = argparse.ArgumentParser()
+    add_cluster(parser)
+    return cluster_config(parser.parse_args(["--bootstrap-servers", "a:1,b:2", *words]))
+
+
+def test_settings_are_as_they_are_spelt() -> None:
+    assert parsed("-X", "client.id=me", "-Xsasl.password=a=b") == {
+        "bootstrap.servers": "a:1,b:2",
+        "client.id": "me",
+        "sasl.password": "a=b",
+    }
+
+
+def test_a_file_has_one_in_each_line_and_the_command_line_wins(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("# secrets\n\nsasl.username = me\nclient.id=file\n")
+    assert parsed("--command-config", str(file), "-X", "client.id=line") == {
+        "bootstrap.servers": "a:1,b:2",
+        "sasl.username": "me",
+        "client.id": "line",
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["-X", "client.id"], "-X: 'client.id' is not followed by =VALUE"),
+        (["-X", "sasl.password hunter2"], "-X: 'sasl.password' is not followed by =VALUE"),
+        (["-X", "=x"], "-X: no KEY=VALUE"),
+        (["-X", ""], "-X: no KEY=VALUE"),
+        (["-X", "bootstrap.servers=a:1"], "-X: bootstrap.servers: use --bootstrap-servers"),
+        (["-X", "metadata.broker.list=a:1"], "-X: metadata.broker.list: use --bootstrap-servers"),
+        (["-X", "transactional.id=a"], "-X: transactional.id is set by dualwrite itself: remove it"),
+        (["-X", "oauth_cb=f"], "-X: oauth_cb is a function: it can be given from Python only"),
+        (["-X", "logger=f"], "-X: logger is a function: it can be given from Python only"),
+        (["-X", "security.protocl=SSL"], "-X: security.protocl: there is no such setting"),
+        (["-X", "security.protocol=TLS"], "security.protocol 'TLS': use one of"),
+        (["-X", "security.protocol=SASL_SSL", "-X", "sasl.mechanism=PLAIN"], "sasl.username and sasl.password: PLAIN"),
+        (["--command-config", "/no/such/file"], "--command-config /no/such/file: No such file or directory"),
+        (["--command-config", "/"], "--command-config /: Is a directory"),
+        (["--bootstrap-servers", "nowhere:port"], "bootstrap.servers: 'nowhere:port' is no HOST:PORT"),
+    ],
+)
+def test_what_is_wrong_is_one_line_that_names_it(words: list[str], message: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        parsed(*words)
+    assert str(raised.value).startswith(message)
+    assert "hunter2" not in str(raised.value)
+
+
+def test_a_mistake_in_a_file_is_named_by_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("client.id=me\nacks\n")
+    with pytest.raises(ConfigurationError, match=r"client\.properties, line 2: 'acks' is not followed by =VALUE"):
+        parsed("--command-config", str(file))
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigurationError, match="it is no text in UTF-8"):
+        parsed("--command-config", str(file))
+
+
+def test_a_cluster_that_nobody_answers_for_is_found_out_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "REACH_SECONDS", 0.1)
+    with pytest.raises(KafkaUnavailableError, match=r"gave up after 0\.1 s"):
+        require_cluster({"bootstrap.servers": "127.0.0.1:1"})

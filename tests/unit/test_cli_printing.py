@@ -1,0 +1,54 @@
+"""Tables, durations and JSON of the operator's verbs."""
+
+import json
+from datetime import datetime, timedelta, timezone
+from enum import Enum
+
+import pytest
+
+from dualwrite.cli.printing import complain, counted, print_json, since, table
+
+NOW = datetime(2026, 1, 2, tzinfo=timezone.utc)
+
+
+def test_columns_are_as_wide_as_they_must_be() -> None:
+    assert table(("A", "LONG"), [("abc", ""), ("d", "e")]) == ["A    LONG", "abc", "d    e"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0, "0 s"), (59, "59 s"), (60, "1 min"), (3599, "59 min"), (7200, "2 h"), (3 * 86400, "3 d"), (-5, "0 s")],
+)
+def test_a_duration_is_told_in_its_largest_unit(seconds: int, words: str) -> None:
+    assert since(NOW - timedelta(seconds=seconds), NOW) == words
+
+
+def test_no_moment_is_no_duration() -> None:
+    assert since(None) == ""
+
+
+def test_counting() -> None:
+    assert (counted(0, "slot"), counted(1, "slot"), counted(2, "slot")) == ("0 slots", "1 slot", "2 slots")
+
+
+class Colour(Enum):
+    LIGHT_BLUE = "a light blue"
+
+
+def test_json_has_names_and_moments(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"moment": NOW, "colour": Colour.LIGHT_BLUE, "nothing": None})
+    assert json.loads(capsys.readouterr().out) == {
+        "moment": "2026-01-02T00:00:00+00:00",
+        "colour": "light_blue",
+        "nothing": None,
+    }
+
+
+def test_what_has_no_form_in_json_is_a_bug() -> None:
+    with pytest.raises(TypeError, match="object"):
+        print_json(object())
+
+
+def test_a_complaint_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    complain("on\n two lines")
+    assert capsys.readouterr().err == "dualwrite: on two lines\n"

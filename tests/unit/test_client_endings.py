@@ -1,0 +1,176 @@
+"""How a transaction ended, by a piece of a log: against a log of which every transaction's end is known."""
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dualwrite.client.endings import LogSlice, ending_in, first_marker_in, offset_after, stranger_in
+from dualwrite.ids import EndedTransaction, Ending, ProducerIdentity
+from dualwrite.records.batch import Record, place_records
+from dualwrite.records.control import Marker, place_marker
+from dualwrite.records.header import BatchFields, emptied, peek_header, rebuild_batch
+
+ME, OTHER = ProducerIdentity(7, 3), ProducerIdentity(8, 0)
+COMMITTED, ABORTED = Ending.COMMITTED, Ending.ABORTED
+
+
+@dataclass
+class Log:
+    """A partition of which every batch is one record long."""
+
+    end: int = 0
+    content: list[tuple[int, bytes]] = field(default_factory=list)
+    started: dict[int, int] = field(default_factory=dict)
+    aborted: list[tuple[int, int, int]] = field(default_factory=list)
+    """(producer id, first offset, offset of the marker)"""
+
+    def record(self, producer: ProducerIdentity, transactional: bool = True) -> int:
+        self.started.setdefault(producer.producer_id, self.end)
+        fields = BatchFields(producer, base_sequence=0, transactional=transactional)
+        return self._append(place_records(self.end, [Record(None, b"a", 0)], fields)[1])
+
+    def marker(self, kind: Marker, producer: ProducerIdentity) -> None:
+        first = self.started.pop(producer.producer_id, None)
+        if kind is Marker.ABORT and first is not None:
+            self.aborted.append((producer.producer_id, first, self.end))
+        self._append(place_marker(self.end, kind, producer, 0, 0)[1])
+
+    def _append(self, batch: bytes) -> int:
+        self.content.append((self.end, batch))
+        self.end += 1
+        return self.end - 1
+
+    def read(self, offset: int, before: int | None = None) -> LogSlice:
+        """What Fetch answers: aborted transactions that overlap what is returned, as Kafka chooses them."""
+        before = self.end if before is None else before
+        records = b"".join(batch for at, batch in self.content if offset <= at < before)
+        aborted = tuple((who, first) for who, first, last in self.aborted if last >= offset and first < before)
+        return LogSlice(self.end, min(self.started.values(), default=self.end), aborted, records)
+
+
+def test_its_end_is_told_by_the_aborted_transactions() -> None:
+    log = Log()
+    for commits in (False, True, False):
+        log.record(ME)
+        log.marker(Marker.COMMIT if commits else Marker.ABORT, ME)
+    assert [ending_in(log.read(offset), ME, offset).ending for offset in (0, 2, 4)] == [ABORTED, COMMITTED, ABORTED]
+    assert [ending_in(log.read(offset), ME, offset).was_overtaken for offset in (0, 2, 4)] == [True, False, False]
+
+
+def test_an_aborted_transaction_of_another_producer_is_not_it() -> None:
+    log = Log()
+    log.record(OTHER)
+    offset = log.record(ME)
+    log.marker(Marker.ABORT, OTHER)
+    log.marker(Marker.COMMIT, ME)
+    assert ending_in(log.read(offset), ME, offset) == EndedTransaction(COMMITTED)
+
+
+def test_a_record_that_is_not_the_first_will_do() -> None:
+    log = Log()
+    log.record(ME)
+    later = log.record(ME)
+    log.marker(Marker.ABORT, ME)
+    assert ending_in(log.read(later), ME, later).ending is ABORTED
+
+
+@pytest.mark.parametrize("kind", Marker)
+def test_a_marker_that_is_written_twice_is_no_later_transaction(kind: Marker) -> None:
+    log = Log()
+    log.record(ME)
+    log.marker(kind, ME)
+    log.marker(Marker.COMMIT, ME)
+    assert not ending_in(log.read(0), ME, 0).was_overtaken
+
+
+def test_a_later_transaction_under_a_higher_epoch_overtakes_it_unless_it_is_aborted() -> None:
+    log, heir = Log(), ME._replace(epoch=ME.epoch + 1)
+    log.record(ME)
+    log.marker(Marker.COMMIT, heir)
+    log.record(heir)
+    assert not ending_in(log.read(0), ME, 0).was_overtaken, "it is open"
+    log.marker(Marker.ABORT, heir)
+    assert not ending_in(log.read(0), ME, 0).was_overtaken
+    log.record(heir)
+    log.marker(Marker.COMMIT, heir)
+    assert ending_in(log.read(0), ME, 0).was_overtaken
+
+
+def test_whatever_is_not_its_record_in_its_place_means_that_it_is_lost() -> None:
+    log = Log()
+    log.record(ME)
+    log.marker(Marker.COMMIT, ME)
+    for producer, offset in ((OTHER, 0), (ME._replace(epoch=4), 0), (ME, 1)):
+        assert stranger_in(log.read(offset).records, producer, offset) is Ending.LOST
+
+
+def test_what_is_deleted_or_compacted_says_nothing() -> None:
+    log = Log()
+    log.record(ME)
+    log.record(ME)
+    assert stranger_in(b"", ME, 0) is Ending.UNKNOWN
+    assert stranger_in(log.read(1).records, ME, 0) is Ending.UNKNOWN, "what follows is there"
+    kept = rebuild_batch(emptied(peek_header(log.content[0][1])), b"")
+    assert stranger_in(kept, ME, 0) is Ending.UNKNOWN, "compaction keeps empty batches"
+    assert stranger_in(log.read(0).records, ME, 0) is None
+
+
+def test_the_marker_is_found_among_those_of_others() -> None:
+    log = Log()
+    log.record(ME)
+    log.record(OTHER)
+    log.marker(Marker.COMMIT, OTHER)
+    assert first_marker_in(log.read(0).records, ME.producer_id) is None
+    log.marker(Marker.ABORT, ME)
+    log.marker(Marker.COMMIT, ME)
+    assert first_marker_in(log.read(0).records, ME.producer_id) is ABORTED
+
+
+def test_markers_of_a_kind_that_came_later_and_empty_ones_are_passed_over() -> None:
+    control = BatchFields(ME, transactional=True, control=True)
+    unknown = place_records(0, [Record(b"\x00\x00\x00\x09", b"\x00" * 6, 0)], control)[1]
+    empty = rebuild_batch(emptied(peek_header(place_marker(1, Marker.ABORT, ME, 0, 0)[1])), b"")
+    commit = place_marker(2, Marker.COMMIT, ME, 0, 0)[1]
+    assert first_marker_in(unknown + empty, ME.producer_id) is None
+    assert first_marker_in(unknown + empty + commit, ME.producer_id) is COMMITTED
+
+
+@given(st.integers(1, 400))
+def test_a_batch_that_is_cut_short_is_not_there(size: int) -> None:
+    log = Log()
+    for _ in range(3):
+        log.record(ME)
+    records = log.read(0).records[:size]
+    whole = sum(sum(len(batch) for _, batch in log.content[: n + 1]) <= size for n in range(3))
+    assert offset_after(records) == (whole or None)
+
+
+Event = tuple[str, ProducerIdentity]
+identities = st.builds(ProducerIdentity, st.integers(1, 2), st.just(0))
+events = st.lists(st.tuples(st.sampled_from(["record", "commit", "abort"]), identities), max_size=20)
+
+
+@given(events, st.integers(0, 20))
+def test_of_any_history_it_says_what_happened(history: list[Event], cut: int) -> None:
+    log = Log()
+    ended: dict[int, Ending] = {}
+    for what, producer in history:
+        if what == "record":
+            log.record(producer)
+            continue
+        first = log.started.get(producer.producer_id)
+        if first is not None:
+            ended[first] = COMMITTED if what == "commit" else ABORTED
+        log.marker(Marker.COMMIT if what == "commit" else Marker.ABORT, producer)
+    starts = {first: peek_header(dict(log.content)[first]).producer for first in ended}
+    for first, ending in ended.items():
+        whole = log.read(first)
+        later = [other for other in ended if other > first and starts[other] == starts[first]]
+        expected = EndedTransaction(ending, any(ended[other] is COMMITTED for other in later))
+        assert ending_in(whole, starts[first], first) == expected
+        assert first_marker_in(whole.records, starts[first].producer_id) is ending
+        part = log.read(first, max(first + 1, cut))
+        assert ending_in(part, starts[first], first).ending is ending
+        assert first_marker_in(part.records, starts[first].producer_id) in (None, ending)

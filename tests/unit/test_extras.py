@@ -1,0 +1,98 @@
+"""A library of an extra that is not installed is named with what to install, from Python as on the command line."""
+
+import subprocess
+import sys
+
+import pytest
+
+from dualwrite.extras import EXTRAS, advice, brought_by, missing_library
+
+ASYNCIO = "greenlet is not installed; install dualwrite[asyncio], or '.[asyncio]' in a clone"
+
+
+def caused(error: Exception, cause: BaseException) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize("library", EXTRAS)
+def test_every_library_is_known_by_any_of_its_modules(library: str) -> None:
+    assert missing_library(ModuleNotFoundError(name=library)) == library
+    assert missing_library(ModuleNotFoundError(name=f"{library}.inside")) == f"{library}.inside"
+    assert advice(f"{library}.inside").endswith(
+        f"install dualwrite[{EXTRAS[library]}], or '.[{EXTRAS[library]}]' in a clone"
+    )
+
+
+def test_a_library_is_found_where_it_is_the_cause() -> None:
+    assert missing_library(caused(ImportError("asyncio"), ModuleNotFoundError(name="greenlet"))) == "greenlet"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ImportError("circular", name="re2"),
+        ModuleNotFoundError(name="elsewhere"),
+        ModuleNotFoundError("without a name"),
+        caused(ImportError("x"), ValueError("y")),
+    ],
+    ids=["not missing", "another library", "nameless", "another cause"],
+)
+def test_other_errors_are_about_no_library_of_an_extra(error: Exception) -> None:
+    assert missing_library(error) is None
+
+
+def test_a_block_of_imports_names_the_extra_that_it_is_given() -> None:
+    said = r"prometheus_client is not installed; install dualwrite\[metrics\]"
+    with pytest.raises(ModuleNotFoundError, match=said), brought_by("metrics"):
+        raise ModuleNotFoundError("No module named 'prometheus_client'", name="prometheus_client")
+    with brought_by("metrics"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("library", "statement", "said"),
+    [
+        ("greenlet", "from dualwrite import AsyncDualWrite", f"ImportError: AsyncDualWrite: {ASYNCIO}"),
+        ("greenlet", "from dualwrite import AsyncTransaction", f"ImportError: AsyncTransaction: {ASYNCIO}"),
+        (
+            "prometheus_client",
+            "import dualwrite.telemetry.prometheus",
+            "ModuleNotFoundError: prometheus_client is not installed; install dualwrite[metrics], or '.[metrics]' in a "
+            "clone",
+        ),
+        (
+            "opentelemetry",
+            "import dualwrite.telemetry.opentelemetry",
+            "ModuleNotFoundError: opentelemetry is not installed; install dualwrite[opentelemetry], or "
+            "'.[opentelemetry]' in a clone",
+        ),
+        (
+            "pyspark",
+            "from dualwrite.spark import partition_writer",
+            "ModuleNotFoundError: pyspark is not installed; install dualwrite[spark], or '.[spark]' in a clone",
+        ),
+    ],
+    ids=["AsyncDualWrite", "AsyncTransaction", "metrics", "traces", "spark"],
+)
+def test_an_import_that_needs_an_extra_says_what_to_install(library: str, statement: str, said: str) -> None:
+    code = f"import sys; sys.modules[{library!r}] = None; {statement}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, said)
+
+
+def test_another_import_error_is_told_as_it_is() -> None:
+    code = "import sys; sys.modules['sqlalchemy'] = None; from dualwrite import DualWrite"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.stderr.splitlines()[-1].startswith("ModuleNotFoundError: ")
+    assert "install dualwrite" not in done.stderr
+
+
+def test_all_but_asyncio_is_there_without_greenlet() -> None:
+    code = "import sys; sys.modules['greenlet'] = None; from dualwrite import DualWrite, TwoPhaseProducer"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_the_pure_parts_of_spark_are_there_without_it() -> None:
+    code = "import sys; sys.modules['pyspark'] = None; import dualwrite.spark.rows, dualwrite.spark.options"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

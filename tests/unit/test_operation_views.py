@@ -1,0 +1,93 @@
+"""What follows from a row and from what Kafka says: a table of situations and verdicts."""
+
+from datetime import datetime, timezone
+
+import pytest
+
+from dualwrite.coordinator.leasing import SlotRow, Standing
+from dualwrite.coordinator.verdict import Verdict
+from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity, TopicPartition
+from dualwrite.operations.resolving import Intention, obstacle
+from dualwrite.operations.terminating import contradicts
+from dualwrite.operations.views import KafkaView, RowView, Situation, TransactionView
+
+NOW = datetime(2026, 1, 2, tzinfo=timezone.utc)
+OURS, OTHER = ProducerIdentity(7, 3), ProducerIdentity(7, 4)
+PLACE = TopicPartition("t", 0)
+
+
+def row(standing: Standing, state: PreparedTxnState | None = None) -> RowView:
+    owner = "" if standing is Standing.FREE else "host:1 - - x"
+    known = PreparedTxnState(OURS) if state is None else state
+    return RowView(SlotRow("a-0", 0, 1, owner, 5.0), standing, known, NOW)
+
+
+def kafka(state: str, producer: ProducerIdentity = OURS, start: int | None = None) -> KafkaView:
+    return KafkaView(state, producer, NOW, 60_000, frozenset({PLACE}), {} if start is None else {PLACE: start})
+
+
+def view(known: RowView | None, said: KafkaView | None, name: str = "a-0") -> TransactionView:
+    return TransactionView(name, known, said)
+
+
+@pytest.mark.parametrize(
+    ("known", "said", "situation", "verdict"),
+    [
+        (row(Standing.EXPIRED), None, Situation.QUIET, Verdict.NOTHING),
+        (row(Standing.EXPIRED), kafka("Empty"), Situation.QUIET, Verdict.NOTHING),
+        (row(Standing.EXPIRED), kafka("CompleteAbort"), Situation.QUIET, Verdict.NOTHING),
+        (None, kafka("CompleteCommit"), Situation.QUIET, Verdict.NOTHING),
+        (row(Standing.EXPIRED), kafka("PrepareCommit"), Situation.ENDING, Verdict.NOTHING),
+        (None, kafka("PrepareAbort"), Situation.ENDING, Verdict.NOTHING),
+        (None, kafka("Ongoing"), Situation.UNKNOWN, None),
+        (row(Standing.HELD), kafka("Ongoing"), Situation.AT_WORK, Verdict.COMMIT),
+        (row(Standing.EXPIRED), kafka("Ongoing"), Situation.LEFT_BEHIND, Verdict.COMMIT),
+        (row(Standing.DEAD), kafka("Ongoing", OTHER), Situation.LEFT_BEHIND, Verdict.ABORT),
+        (row(Standing.FREE, PreparedTxnState()), kafka("Ongoing"), Situation.LEFT_BEHIND, Verdict.ABORT),
+        (
+            row(Standing.DEAD, PreparedTxnState(OURS, Anchor.of(PLACE, 5))),
+            kafka("Ongoing", start=5),
+            Situation.LEFT_BEHIND,
+            Verdict.COMMIT,
+        ),
+        (
+            row(Standing.DEAD, PreparedTxnState(OURS, Anchor.of(PLACE, 5))),
+            kafka("Ongoing", start=9),
+            Situation.LEFT_BEHIND,
+            Verdict.ABORT,
+        ),
+    ],
+)
+def test_situation_and_verdict(
+    known: RowView | None, said: KafkaView | None, situation: Situation, verdict: Verdict | None
+) -> None:
+    assert (view(known, said).situation, view(known, said).verdict) == (situation, verdict)
+    assert contradicts(view(known, said)) is (verdict is Verdict.COMMIT)
+
+
+@pytest.mark.parametrize(
+    ("seen", "words"),
+    [
+        (view(row(Standing.EXPIRED), kafka("Ongoing")), ""),
+        (view(row(Standing.HELD), kafka("CompleteCommit")), ""),  # the sweep passes it over
+        (view(row(Standing.HELD), kafka("Ongoing")), "host:1 has it, and may be alive: its lease has 5 s left"),
+        (view(None, kafka("Ongoing")), "no row names it"),
+        (view(row(Standing.EXPIRED), kafka("Ongoing"), "no-slot"), "it is not called like a slot"),
+    ],
+)
+def test_what_keeps_a_transactional_id_from_being_resolved(seen: TransactionView, words: str) -> None:
+    assert obstacle(seen).startswith(words)
+    assert bool(obstacle(seen)) is bool(words)
+    assert (Intention(seen, obstacle(seen)).action is None) is bool(words)
+
+
+@pytest.mark.parametrize(
+    ("name", "application"), [("a-0", "a"), ("a-1-20", "a-1"), ("a", None), ("a-x", None), ("-0", None), ("a-01", None)]
+)
+def test_whose_slot_it_is(name: str, application: str | None) -> None:
+    assert view(None, None, name).application == application
+
+
+def test_a_transaction_of_two_phase_commit_never_expires() -> None:
+    assert not kafka("Ongoing").never_expires
+    assert KafkaView("Ongoing", OURS, NOW, 2147483647, frozenset()).never_expires

@@ -1,0 +1,324 @@
+"""What a consumer may be said to have read: whatever the application forgets, no record is lost or used twice."""
+
+import gc
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from dualwrite.coordinator import positions
+from dualwrite.coordinator.positions import Consumer, Move, Positions
+from dualwrite.errors import InvalidTransactionStateError, RebalancedError
+from dualwrite.ids import TopicPartition
+
+ONE, OTHER = Consumer(1, "one"), Consumer(2, "other")
+P, Q = TopicPartition("in", 0), TopicPartition("in", 1)
+
+
+class Thread:
+    """What runs units of work."""
+
+
+HERE, THERE = Thread(), Thread()
+
+
+def put(*consumers: Consumer, offset: int = 5) -> Positions:
+    known = Positions()
+    for consumer in consumers:
+        known.sought(consumer, {P: offset, Q: offset}, HERE)
+    return known
+
+
+def claim(
+    known: Positions, offsets: dict[TopicPartition, int], consumer: Consumer = ONE, worker: object = HERE
+) -> None:
+    known.claim(consumer, offsets, worker, "seek_to_stored")
+
+
+def test_only_partitions_that_have_moved_are_written() -> None:
+    assert put(ONE).moves(ONE, {P: 8, Q: 5}, {}) == [Move(P, 5, 8)]
+
+
+def test_moves_are_in_one_order_so_that_two_units_do_not_wait_for_each_other() -> None:
+    assert put(ONE).moves(ONE, {Q: 6, P: 7}, {}) == [Move(P, 5, 7), Move(Q, 5, 6)]
+
+
+def test_a_unit_moves_on_from_what_was_committed() -> None:
+    known = put(ONE)
+    claim(known, {P: 8})
+    known.committed(ONE, {P: 8})
+    assert known.moves(ONE, {P: 9}, {}) == [Move(P, 8, 9)]
+
+
+def test_a_unit_that_stores_twice_moves_on_from_itself() -> None:
+    assert put(ONE).moves(ONE, {P: 9}, {P: 8}) == [Move(P, 8, 9)]
+
+
+def test_whoever_was_never_put_anywhere_stores_nothing() -> None:
+    with pytest.raises(InvalidTransactionStateError, match=r"in-0: .* on_assign"):
+        Positions().moves(ONE, {P: 8}, {})
+    with pytest.raises(InvalidTransactionStateError, match="on_assign"):
+        put(OTHER).moves(ONE, {P: 8}, {})
+
+
+def test_records_that_were_used_before_are_not_used_again() -> None:
+    with pytest.raises(InvalidTransactionStateError, match="in-0: the consumer is at 4, and the database at 5"):
+        put(ONE).moves(ONE, {P: 4}, {})
+
+
+def test_another_member_of_the_same_consumer_has_lost_its_partitions() -> None:
+    with pytest.raises(RebalancedError, match="membership"):
+        put(ONE).moves(ONE._replace(member=None), {P: 8}, {})
+    known = put(ONE)
+    known.sought(ONE._replace(member="new"), {P: 7}, HERE)
+    assert known.moves(ONE._replace(member="new"), {P: 8}, {}) == [Move(P, 7, 8)]
+
+
+# After a failure.
+
+
+def test_after_a_failure_the_same_records_may_be_claimed_again_and_no_later_ones() -> None:
+    known = put(ONE)
+    claim(known, {P: 8})
+    known.failed(HERE)
+    claim(known, {P: 8})
+    claim(known, {P: 6})
+    with pytest.raises(InvalidTransactionStateError, match=r"call seek_to_stored\(consumer\)"):
+        claim(known, {P: 9})
+    with pytest.raises(InvalidTransactionStateError, match="read on"):
+        claim(known, {P: 8, Q: 6})
+
+
+def test_a_failure_before_anything_was_claimed_leaves_nothing_to_claim() -> None:
+    known = put(ONE)
+    known.failed(HERE)
+    with pytest.raises(InvalidTransactionStateError, match="read on"):
+        claim(known, {P: 8})
+    claim(known, {P: 5, Q: 5})
+
+
+def test_whoever_was_put_back_reads_on() -> None:
+    known = put(ONE)
+    claim(known, {P: 8})
+    known.failed(HERE)
+    known.sought(ONE, {P: 5, Q: 5}, HERE)
+    claim(known, {P: 9})
+    assert known.moves(ONE, {P: 9}, {}) == [Move(P, 5, 9)]
+
+
+def test_a_partition_that_is_added_puts_no_other_back() -> None:
+    known = put(ONE)
+    claim(known, {P: 8})
+    known.failed(HERE)
+    known.sought(ONE, {Q: 7}, HERE, is_whole=False)
+    with pytest.raises(InvalidTransactionStateError, match="read on"):
+        claim(known, {P: 9})
+    assert known.moves(ONE, {P: 8, Q: 8}, {}) == [Move(P, 5, 8), Move(Q, 7, 8)]
+
+
+def test_records_in_hand_that_are_used_one_by_one_end_a_failure() -> None:
+    known = put(ONE)
+    claim(known, {P: 8})
+    known.failed(HERE)
+    for offset in (6, 7, 8):
+        claim(known, {P: offset})
+        known.committed(ONE, {P: offset})
+        if offset < 8:
+            with pytest.raises(InvalidTransactionStateError, match="read on"):
+                claim(known, {P: 9})
+    claim(known, {P: 9})
+
+
+def test_one_partition_that_was_stored_after_all_does_not_end_the_failure_of_another() -> None:
+    known = put(ONE)
+    claim(known, {P: 8, Q: 6})
+    known.failed(HERE)
+    claim(known, {P: 8})
+    known.committed(ONE, {P: 8})
+    with pytest.raises(InvalidTransactionStateError, match="read on"):
+        claim(known, {Q: 7})
+
+
+def test_a_failure_is_of_the_consumers_of_its_thread() -> None:
+    known = put(ONE, OTHER)
+    claim(known, {P: 6}, OTHER, THERE)
+    known.failed(HERE)
+    claim(known, {P: 9}, OTHER, THERE)
+    with pytest.raises(InvalidTransactionStateError, match="read on"):
+        claim(known, {P: 9})
+
+
+def test_a_consumer_that_is_new_to_a_thread_with_a_failure_must_be_put_back_first() -> None:
+    known = Positions()
+    known.failed(HERE)
+    with pytest.raises(InvalidTransactionStateError, match="read on"):
+        claim(known, {P: 8})
+    claim(known, {P: 8}, OTHER, THERE)
+    known.sought(ONE, {}, HERE)
+    claim(known, {P: 8})
+
+
+@pytest.mark.parametrize("fails_before_it_joins", [True, False])
+def test_a_member_that_has_joined_again_is_put_back_after_a_failure_too(fails_before_it_joins: bool) -> None:
+    """Its group has put it back when it joined; but who knows whether the failure was before that?"""
+    known, again = Positions(), ONE._replace(member="again")
+    claim(known, {P: 8})
+    if fails_before_it_joins:
+        known.failed(HERE)
+    else:
+        claim(known, {P: 8}, again)
+        known.failed(HERE)
+    with pytest.raises(InvalidTransactionStateError, match="read on"):
+        claim(known, {P: 9}, again)
+    known.sought(again, {P: 8}, HERE)
+    claim(known, {P: 9}, again)
+
+
+def test_a_failure_under_a_membership_of_which_nothing_was_claimed_counts() -> None:
+    known, again = Positions(), ONE._replace(member="again")
+    claim(known, {P: 8})
+    known.committed(ONE, {P: 8})
+    # It joins again, and reads 8 and 9. The unit with these fails before it comes to claim them. Then it reads 10.
+    known.failed(HERE)
+    with pytest.raises(InvalidTransactionStateError, match="read on"):
+        claim(known, {P: 11}, again)
+
+
+def test_a_member_that_joins_again_goes_on() -> None:
+    known = Positions()
+    claim(known, {P: 8})
+    claim(known, {P: 9}, ONE._replace(member="again"))
+
+
+def test_a_static_member_that_is_taken_in_again_goes_on_after_it_was_put_back() -> None:
+    known, static = Positions(), ONE._replace(is_static=True)
+    claim(known, {P: 8}, static)
+    claim(known, {P: 9}, static)
+    again = static._replace(member="again")
+    with pytest.raises(RebalancedError, match="another membership"):
+        claim(known, {P: 10}, again)
+    known.sought(again, {P: 9}, HERE)
+    claim(known, {P: 10}, again)
+
+
+def test_a_static_member_that_is_taken_in_again_has_partitions_that_it_was_not_put_in() -> None:
+    """librdkafka keeps them, and its callback is called for those that are new."""
+    known, again = Positions(), ONE._replace(is_static=True, member="again")
+    known.sought(again._replace(member="before"), {P: 5}, HERE)
+    known.sought(again, {Q: 5}, None, is_whole=False)
+    assert known.moves(again, {Q: 6}, {}) == [Move(Q, 5, 6)]
+    with pytest.raises(RebalancedError, match=r"another membership .* seek_to_stored\(consumer\)"):
+        known.moves(again, {P: 6, Q: 6}, {})
+    known.sought(again, {P: 5, Q: 5}, HERE)
+    assert known.moves(again, {P: 6}, {}) == [Move(P, 5, 6)]
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_of_a_consumer_whose_worker_is_not_known_the_failures_of_whoever_claims_count(is_known: bool) -> None:
+    known, gone = Positions(), Thread()
+    known.sought(ONE, {P: 5}, gone if is_known else None)
+    del gone
+    gc.collect()
+    known.failed(HERE)
+    with pytest.raises(InvalidTransactionStateError, match="read on"):
+        claim(known, {P: 6})
+    claim(known, {P: 6}, worker=THERE)
+    claim(known, {P: 7})  # it is known to be worked by THERE: HERE's failure was another's
+    known.sought(ONE, {P: 5}, None)
+    claim(known, {P: 6})
+
+
+def test_a_failure_that_was_mended_does_not_count_when_its_worker_is_gone() -> None:
+    known = Positions()
+    known.sought(ONE, {P: 5}, HERE)
+    claim(known, {P: 6})
+    known.failed(HERE)
+    claim(known, {P: 6})
+    known.committed(ONE, {P: 6})
+    known.sought(ONE, {Q: 5}, None, is_whole=False)
+    claim(known, {P: 7, Q: 6})
+
+
+def test_of_many_consumers_those_used_least_recently_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(positions, "MOST_CONSUMERS", 2)
+    known = put(ONE, OTHER)
+    claim(known, {P: 6}, ONE)
+    known.sought(Consumer(3, "third"), {P: 1}, HERE)
+    assert known.done(ONE)
+    assert not known.done(OTHER)
+
+
+# Every order.
+
+
+class Worker(RuleBasedStateMachine):
+    """An application that splits its batches as it likes, and that reads on after failures, with its consumer put back
+    or not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.known = Positions()
+        self.known.sought(ONE, {P: 0}, HERE)
+        self.position = 0
+        self.hand = (0, 0)
+        """The records that the application has in hand, of those that it has read."""
+        self.used: list[int] = []
+        self.stored = 0
+        self.last_failed = False
+
+    @precondition(lambda self: self.last_failed or self.hand[0] == self.hand[1])
+    @rule(count=st.integers(1, 3))
+    def poll(self, count: int) -> None:
+        self.hand = (self.position, self.position + count)
+        self.position += count
+
+    @rule(part=st.integers(1, 3), outcome=st.sampled_from(["commits", "fails", "fails before"]))
+    @precondition(lambda self: self.hand[0] < self.hand[1])
+    def unit(self, part: int, outcome: str) -> None:
+        begin, end = self.hand[0], min(self.hand[0] + part, self.hand[1])
+        try:
+            if outcome == "fails before":
+                raise KeyError
+            moves = self.known.moves(ONE, {P: end}, {})
+            self.known.claim(ONE, {P: end}, HERE, "seek_to_stored")
+            if outcome == "fails":
+                raise KeyError
+        except (KeyError, InvalidTransactionStateError):
+            self.known.failed(HERE)
+            self.last_failed = True
+            return
+        self.last_failed = False
+        (move,) = moves
+        assert move.stored == self.stored
+        self.known.committed(ONE, {P: end})
+        self.stored = move.offset
+        self.used += range(begin, end)
+        self.hand = (end, self.hand[1])
+
+    @rule()
+    def seek(self) -> None:
+        self.position = self.stored
+        self.hand = (self.stored, self.stored)
+        self.last_failed = False
+        self.known.sought(ONE, {P: self.stored}, HERE)
+
+    @invariant()
+    def every_record_is_used_once_and_in_order(self) -> None:
+        assert self.used == list(range(self.stored))
+
+
+TestWorker: Any = Worker.TestCase
+TestWorker.settings = settings(max_examples=300, stateful_step_count=30, deadline=None)
+
+
+@given(st.lists(st.integers(0, 20), max_size=5))
+def test_what_was_committed_is_where_the_next_unit_begins(offsets: list[int]) -> None:
+    known = put(ONE, offset=0)
+    done = 0
+    for offset in sorted(offsets):
+        claim(known, {P: offset})
+        assert known.moves(ONE, {P: offset}, {}) == ([Move(P, done, offset)] if offset > done else [])
+        known.committed(ONE, {P: offset})
+        done = offset
