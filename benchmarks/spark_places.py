@@ -1,5 +1,7 @@
 """Where spark_batches.py measures: a Spark session, a PostgreSQL that JDBC reaches, and what came to both sides."""
 
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -86,6 +88,7 @@ def site_of(broker: Contender) -> Iterator[Site]:
 
 @contextmanager
 def _session(jars: list[Path]) -> Iterator[SparkSession]:
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # and not the first python3 of PATH
     builder = SparkSession.builder.master("local[2]").appName("benchmarks").config("spark.ui.enabled", "false")
     builder = builder.config("spark.jars", ",".join(map(str, jars))).config("spark.sql.session.timeZone", "UTC")
     spark = builder.config("spark.driver.memory", "2g").getOrCreate()

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from sqlalchemy.exc import DBAPIError
 
 from dualwrite import errors
-from dualwrite.errors import DualWriteError, InputError
+from dualwrite.errors import ConfigurationError, DualWriteError, InputError
 
+_NO_MODULE = re.compile(r"^ModuleNotFoundError: No module named '(\w+)", re.MULTILINE)
 _IN_A_TASK = re.compile(r"^dualwrite\.errors\.(\w+): (.*)$", re.MULTILINE)
 
 
@@ -32,7 +33,13 @@ def as_raised_in_the_task() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
-        found = _IN_A_TASK.findall(str(error))
+        text = str(error)
+        if lacking := _NO_MODULE.search(text):
+            raise ConfigurationError(
+                f"the executors' Python has no module {lacking[1]}: install there what the driver has, "
+                "or let PYSPARK_PYTHON name an interpreter that has it"
+            ) from error
+        found = _IN_A_TASK.findall(text)
         if not found:
             raise
         name, message = found[-1]

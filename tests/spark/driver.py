@@ -112,7 +112,7 @@ class Driver:
             stdout=subprocess.PIPE,
             text=True,
             cwd=HOME,
-            env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(HOME)},
+            env={**os.environ, "PYTHONPATH": str(HOME)},
             start_new_session=True,
         )
         self._tell({"master": master, "settings": environment})

@@ -4,6 +4,7 @@ own."""
 import importlib.util
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,9 +36,11 @@ def require_spark() -> None:
 
 @contextmanager
 def spark_session(master: str, **settings: str) -> "Iterator[SparkSession]":
-    """A session on ``master``, stopped at the end with its JVM. Its Python workers see this checkout."""
+    """A session on ``master``, stopped at the end with its JVM. Its Python workers are this interpreter's
+    and see this checkout."""
     require_spark()
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HOME), os.environ.get("PYTHONPATH", "")]))
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # and not the first python3 of PATH
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     from pyspark.sql import SparkSession
 

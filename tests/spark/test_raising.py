@@ -4,7 +4,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from dualwrite.errors import BatchChangedError, DualWriteError, InputError
+from dualwrite.errors import BatchChangedError, ConfigurationError, DualWriteError, InputError
 from dualwrite.spark.raising import as_raised_in_the_task
 
 JOB = "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times"
@@ -66,3 +66,10 @@ def test_one_that_cannot_be_made_of_its_text_is_of_the_trees_root(handed_on: typ
 def test_what_is_not_ours_is_raised_as_it_is(kind: type[Exception]) -> None:
     error = kind(f"{JOB}: {PYTHON}\nValueError: of the user's own function")
     assert raised_for(error) is error
+
+
+@pytest.mark.parametrize("handed_on", [of_java, of_spark])
+def test_a_module_that_the_executors_lack_is_named(handed_on: type[Exception]) -> None:
+    raised = raised_for(handed_on("ModuleNotFoundError: No module named 'sqlalchemy.orm'"))
+    assert type(raised) is ConfigurationError
+    assert str(raised).startswith("the executors' Python has no module sqlalchemy: install there")

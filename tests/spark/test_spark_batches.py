@@ -1,6 +1,7 @@
 """Whole batches in Spark: the function, the data source, and streams, on PostgreSQL and the bundled broker."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,6 +72,20 @@ def test_a_job_that_fails_for_good_leaves_nothing_and_says_why(spark: "SparkSess
     with pytest.raises(InputError, match="value too long"):
         write_batch(bad, 0, **place.keywords())
     judge(place, [])
+    write_batch(things(spark), 0, **place.keywords())
+    judge(place, rows_of(100))
+
+
+def test_executors_whose_python_lacks_a_module_are_told_of(
+    spark: "SparkSession", place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    bare.chmod(0o755)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(bare))
+    with pytest.raises(ConfigurationError, match="the executors' Python has no module sqlalchemy"):
+        write_batch(things(spark), 0, **place.keywords())
+    monkeypatch.undo()
     write_batch(things(spark), 0, **place.keywords())
     judge(place, rows_of(100))
 
