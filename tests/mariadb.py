@@ -38,6 +38,7 @@ class MariaDB:
             f"--socket={self._home / 'socket'}",
             f"--log-error={self._home / 'errors'}",
             "--skip-networking",
+            "--debug-no-sync",
             "--innodb-flush-method=nosync",
             "--innodb-buffer-pool-size=32M",
             "--innodb-log-file-size=16M",

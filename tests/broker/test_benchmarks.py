@@ -34,6 +34,7 @@ def measured(directory: Path, *arguments: str) -> dict[str, list[str]]:
     return {f"{figure['figure']} {figure['durability']}": list(figure["samples"][OURS][0]) for figure in figures}
 
 
+@pytest.mark.slow
 def test_transactions_are_measured_by_number_of_producers(tmp_path: Path) -> None:
     lines = measured(tmp_path, "--figures", "transactions", "--durabilities", "fsync", "--producers", "1", "2")
     assert list(lines) == ["transactions fsync"]
@@ -45,6 +46,7 @@ def test_transactions_are_measured_by_number_of_producers(tmp_path: Path) -> Non
     ]
 
 
+@pytest.mark.slow
 def test_the_native_producer_is_measured_beside_librdkafka(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     command = [sys.executable, "-m", "benchmarks.native", "--no-kafka", "--rounds=1", "--warm-up=0", "--seconds=0.05"]

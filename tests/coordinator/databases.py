@@ -5,15 +5,15 @@ import time
 from datetime import datetime, timezone
 from typing import Any
 
-from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_engine, select, update
+from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_engine, event, select, update
 
-from dualwrite.cli.db import upgrade
 from dualwrite.coordinator.database import SqlDecisionStore
 from dualwrite.coordinator.leases import SqlLeases
 from dualwrite.coordinator.leasing import Candidate, SlotRow, Standing
 from dualwrite.coordinator.participants import Lease
 from dualwrite.coordinator.tables import kafka_transaction_state
 from dualwrite.errors import DatabaseBusyError
+from dualwrite.schema import upgrade_engine
 
 HEAD = "0004"
 """The version of the tables that this release has."""
@@ -28,11 +28,41 @@ events = Table(
 CONFIG = {"bootstrap.servers": "nowhere:9092"}
 
 
+_made_by: dict[str, list[tuple[str, Any]]] = {}
+"""By dialect, the statements that made the tables in an empty database."""
+
+
 def ready_engine(url: str, **options: Any) -> Engine:
-    upgrade(url)
     engine = create_engine(url, **options)
+    make_tables(engine)
     user_metadata.create_all(engine)
     return engine
+
+
+def make_tables(engine: Engine) -> None:
+    """As ``upgrade_engine`` does in an empty database, whose statements are run again without asking for what is there:
+    most tests need the tables, and few how they came."""
+    dialect = engine.dialect.name
+    if dialect not in _made_by:
+        _made_by[dialect] = statements_of_upgrade(engine)
+        return
+    with engine.begin() as connection:
+        for statement, parameters in _made_by[dialect]:
+            connection.exec_driver_sql(statement, parameters)
+
+
+def statements_of_upgrade(engine: Engine) -> list[tuple[str, Any]]:
+    """Make the tables; return the statements that did."""
+    said: list[tuple[str, Any]] = []
+
+    def note(_: Any, __: Any, statement: str, parameters: Any, *___: Any) -> None:
+        if statement.split(None, 1)[0] in ("CREATE", "ALTER", "INSERT", "UPDATE"):
+            said.append((statement, parameters or None))
+
+    event.listen(engine, "before_cursor_execute", note)
+    upgrade_engine(engine)
+    event.remove(engine, "before_cursor_execute", note)
+    return said
 
 
 def stored_values(engine: Engine) -> list[str]:

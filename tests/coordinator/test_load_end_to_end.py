@@ -135,7 +135,9 @@ def test_a_mistake_is_one_line_and_exit_code_2(place: Place, options: tuple[str,
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("after_lines", [1, 2, 4])
+@pytest.mark.parametrize(
+    "after_lines", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(4, marks=pytest.mark.slow)]
+)
 def test_a_load_that_is_killed_is_completed_by_the_next(place: Place, after_lines: int) -> None:
     rows = 3000
     write_input(place.file, "id,name\n" + csv_text(rows))

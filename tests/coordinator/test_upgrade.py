@@ -13,7 +13,7 @@ from dualwrite import schema
 from dualwrite.cli import db
 from dualwrite.coordinator.tables import VERSION_TABLE, kafka_transaction_state, load_position, metadata
 from dualwrite.errors import ConfigurationError
-from tests.coordinator.databases import HEAD
+from tests.coordinator.databases import HEAD, statements_of_upgrade
 
 OURS = {*metadata.tables, VERSION_TABLE}
 
@@ -38,6 +38,20 @@ def test_the_migrations_make_exactly_the_tables_of_the_code(database_url: str) -
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE, "compare_type": True})
         assert compare_metadata(context, metadata) == []
+    engine.dispose()
+
+
+def test_the_tables_that_most_tests_have_are_those_of_an_upgrade(database_url: str) -> None:
+    engine = create_engine(database_url)
+    statements = statements_of_upgrade(engine)
+    with engine.begin() as connection:
+        for name in OURS:
+            connection.execute(text(f"DROP TABLE {name}"))
+        for statement, parameters in statements:
+            connection.exec_driver_sql(statement, parameters)
+        context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE, "compare_type": True})
+        assert compare_metadata(context, metadata) == []
+    assert db.current(database_url) == HEAD
     engine.dispose()
 
 

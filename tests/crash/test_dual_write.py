@@ -58,6 +58,7 @@ def test_application_killed_at_each_step_of_a_unit(world: World, step: str) -> N
     assert len(world.told.ok) >= 2
 
 
+@pytest.mark.slow
 @pytest.mark.postgresql
 def test_application_killed_at_each_step_on_postgresql(postgresql_world: World) -> None:
     for step in STEPS:
@@ -84,6 +85,7 @@ def test_a_decision_of_the_database_is_carried_to_kafka_by_the_next_start(world:
     assert world.judge() == []
 
 
+@pytest.mark.slow
 @either_producer
 def test_a_decision_under_one_producer_is_carried_to_kafka_by_the_other(world: World, producer: str) -> None:
     (other,) = {*PRODUCERS} - {producer}
@@ -96,7 +98,6 @@ def test_a_decision_under_one_producer_is_carried_to_kafka_by_the_other(world: W
     assert world.judge() == []
 
 
-@either_producer
 def test_broker_and_application_killed_between_the_two_commits(world: World) -> None:
     world.kill_at("COMMIT_KAFKA", on_pause=world.broker.kill)
     world.broker.start()
@@ -122,6 +123,7 @@ def chaos(world: World, seed: int, *, kills: int, units: int) -> None:
     world.recover()
 
 
+@pytest.mark.slow
 def test_random_kills_of_application_and_broker(world: World) -> None:
     chaos(world, seed=1, kills=4, units=20)
     assert world.judge() == []

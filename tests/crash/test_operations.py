@@ -81,6 +81,7 @@ def test_recover_is_a_start_without_an_application(world: World) -> None:
     assert world.judge() == []
 
 
+@pytest.mark.slow
 def test_what_is_terminated_against_the_decision_is_lost_and_said_to_be(world: World) -> None:
     world.kill_at("COMMIT_KAFKA", unit=2)
     done = dualwrite(world, "transactions", "terminate", SLOT, "--yes")
@@ -94,6 +95,7 @@ def test_what_is_terminated_against_the_decision_is_lost_and_said_to_be(world: W
     assert "warning  outcomes: 1 heuristic outcome" in examined.stdout
 
 
+@pytest.mark.slow
 def test_an_application_that_is_alive_is_neither_robbed_nor_disturbed(world: World) -> None:
     with world.running(replace(world.task, units=3, pause_step="COMMIT_KAFKA", pause_unit=2)) as worker:
         worker.until("paused")

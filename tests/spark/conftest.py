@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import Engine
 
-from dualwrite.schema import upgrade_engine
 from dualwrite.spark.workers import engine_of
 from dualwrite.testing.kafka import KafkaBroker
 from tests.coordinator.conftest import database_url, sqlite_url
+from tests.coordinator.databases import make_tables
 from tests.spark.given import options
 from tests.spark.sessions import spark_session
 from tests.spark.writing import Place
@@ -39,7 +39,7 @@ def sqlite(tmp_path: Path) -> Iterator[Engine]:
 
 def ready(url: str) -> Iterator[Engine]:
     engine = engine_of(options(url=url))
-    upgrade_engine(engine)
+    make_tables(engine)
     yield engine
     engine.dispose()
 

@@ -15,6 +15,8 @@ from dualwrite.spark.to_json import object_writer, zone_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+pytestmark = pytest.mark.slow  # as a second JVM would be
+
 SCHEMA = """
     b boolean, y byte, s short, i int, l long, d double, f float, n decimal(20,6), w decimal(38,0), t string, x binary,
     day date, at timestamp, plain timestamp_ntz, a array<int>, aa array<array<string>>, m map<string,double>,

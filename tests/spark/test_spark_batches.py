@@ -9,34 +9,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import text
 
-from dualwrite.errors import ConfigurationError, FencedError, InputError
+from dualwrite.errors import ConfigurationError, FencedError
 from dualwrite.spark import recover_job, register, write_batch
-from tests.spark.batches import open_slots, staged_rows
-from tests.spark.writing import PATIENCE, Place, rows_of, values_of
+from tests.spark.frames import THINGS, forget_last_commit, judge, put, save, things
+from tests.spark.writing import PATIENCE, Place, rows_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.postgresql
-THINGS = "id BIGINT, note STRING"
+pytestmark = [pytest.mark.postgresql, pytest.mark.slow]
 
 
 @pytest.fixture
 def place(postgresql_place: Place) -> Place:
     return postgresql_place
-
-
-def things(spark: "SparkSession", number: int = 100, partitions: int = 4, begin: int = 0) -> "DataFrame":
-    return spark.range(begin, begin + number, 1, partitions).selectExpr("id", "concat('note ', id) AS note")
-
-
-def judge(place: Place, rows: list[tuple[int, str]]) -> None:
-    """Both sides have ``rows``, and nothing is left anywhere else."""
-    assert place.stored() == rows
-    assert place.produced() == values_of(rows)
-    assert staged_rows(place.engine) == 0
-    signed = [name for name in open_slots(place.engine) if "run-" in name]
-    assert signed == []
 
 
 def failing_once(step: str) -> Callable[[str], None]:
@@ -64,15 +50,6 @@ def test_all_partitions_are_one_act_and_a_second_time_nothing(
 @pytest.mark.parametrize("step", ["STAGE_ROWS", "PREPARE_KAFKA", "HAND_OVER"])
 def test_tasks_that_are_run_again_count_once(spark: "SparkSession", place: Place, step: str) -> None:
     write_batch(things(spark), 0, on_step=failing_once(step), **place.keywords())
-    judge(place, rows_of(100))
-
-
-def test_a_job_that_fails_for_good_leaves_nothing_and_says_why(spark: "SparkSession", place: Place) -> None:
-    bad = things(spark).selectExpr("id", "CASE WHEN id = 60 THEN repeat('x', 101) ELSE note END AS note")
-    with pytest.raises(InputError, match="value too long"):
-        write_batch(bad, 0, **place.keywords())
-    judge(place, [])
-    write_batch(things(spark), 0, **place.keywords())
     judge(place, rows_of(100))
 
 
@@ -129,16 +106,6 @@ class TestDataSource:
     def registered(self, spark: "SparkSession") -> None:
         register(spark)
 
-    @staticmethod
-    def save(df: "DataFrame", place: Place, mode: str = "append", **options: Any) -> None:
-        texts = {name: str(value) for name, value in {**place.keywords(), **options}.items()}
-        df.write.format("dualwrite").options(**texts).mode(mode).save()
-
-    def test_a_dataframe_is_written_once(self, spark: "SparkSession", place: Place) -> None:
-        for _ in range(2):
-            self.save(things(spark), place, batchId="3", batchsize="7", poolSize="16", producer="librdkafka")
-        judge(place, rows_of(100))
-
     def test_what_is_wrong_is_said_before_anything_is_written(self, spark: "SparkSession", place: Place) -> None:
         for options, message in (
             ({"dbtable": "thing"}, "no table 'thing'; did you mean 'things'"),
@@ -147,13 +114,13 @@ class TestDataSource:
             ({"mode": "overwrite"}, "cannot be overwritten"),
         ):
             with pytest.raises(Exception, match=message):
-                self.save(things(spark), place, **options)
+                save(things(spark), place, **options)
         judge(place, [])
 
     def test_a_row_that_is_refused_undoes_all(self, spark: "SparkSession", place: Place) -> None:
-        self.save(things(spark, 10), place)
+        save(things(spark, 10), place)
         with pytest.raises(Exception, match="the database refuses a row: duplicate key value"):
-            self.save(things(spark, 20, begin=5), place)
+            save(things(spark, 20, begin=5), place)
         judge(place, rows_of(10))
 
     def test_its_rows_are_those_of_the_function(self, spark: "SparkSession", place: Place) -> None:
@@ -169,7 +136,7 @@ class TestDataSource:
             "array(1, 2) AS items, named_struct('a', 1, 'b', TIMESTAMP '2026-07-01 00:00:00') AS pair"
         )
         write_batch(df, **{**place.keywords(), "dbtable": "many"})
-        self.save(df, place, dbtable="many")
+        save(df, place, dbtable="many")
         with place.engine.connect() as connection:
             stored = [tuple(row) for row in connection.execute(text("SELECT * FROM many"))]
         assert stored[0] == stored[1]
@@ -177,31 +144,6 @@ class TestDataSource:
         assert first == second
         expected = df.selectExpr("to_json(struct(*)) AS value").collect()[0].value
         assert json.loads(first or b"") == json.loads(expected)
-
-    def test_a_stream_is_written_once_though_its_last_batch_is_run_again(
-        self, spark: "SparkSession", place: Place, tmp_path: Path
-    ) -> None:
-        source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
-        source.mkdir()
-
-        def run() -> None:
-            texts = {name: str(value) for name, value in place.keywords().items()}
-            stream = spark.readStream.schema(THINGS).json(str(source))
-            query = (
-                stream.writeStream.format("dualwrite")
-                .options(**texts)
-                .option("checkpointLocation", str(checkpoint))
-                .trigger(availableNow=True)
-                .start()
-            )
-            assert query.awaitTermination(PATIENCE)
-
-        for number in range(2):
-            put(source, rows_of(10, number * 10))
-            run()
-        forget_last_commit(checkpoint)
-        run()
-        judge(place, rows_of(20))
 
     def test_a_stream_without_a_job_is_refused(self, spark: "SparkSession", place: Place, tmp_path: Path) -> None:
         put(tmp_path, rows_of(1))
@@ -247,19 +189,3 @@ def test_a_stream_itself_is_no_batch(spark: "SparkSession", place: Place) -> Non
     stream = spark.readStream.format("rate").load()
     with pytest.raises(ConfigurationError, match="foreachBatch"):
         write_batch(stream, **place.keywords())
-
-
-def put(source: Path, rows: list[tuple[int, str]]) -> None:
-    """A file for a stream, which appears whole."""
-    lines = "\n".join(json.dumps({"id": key, "note": note}) for key, note in rows)
-    hidden = source / f".{rows[0][0]}.tmp"
-    hidden.write_text(lines)
-    hidden.rename(source / f"{rows[0][0]}.json")
-
-
-def forget_last_commit(checkpoint: Path) -> None:
-    """As if the driver had died between the sink's commit and the query's."""
-    commits = checkpoint / "commits"
-    last = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
-    (commits / str(last)).unlink()
-    (commits / f".{last}.crc").unlink(missing_ok=True)

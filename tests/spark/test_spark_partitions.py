@@ -11,22 +11,19 @@ from sqlalchemy import text
 from dualwrite.errors import BatchChangedError, ConfigurationError, DatabaseNotReadyError, InputError
 from dualwrite.spark import batch_writer, partition_writer
 from dualwrite.spark.workers import engine_of
+from tests.spark.frames import things
 from tests.spark.given import options
 from tests.spark.writing import Place, rows_of, url_of, values_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.postgresql
+pytestmark = [pytest.mark.postgresql, pytest.mark.slow]
 
 
 @pytest.fixture
 def place(postgresql_place: Place) -> Place:
     return postgresql_place
-
-
-def things(spark: "SparkSession", number: int = 100, partitions: int = 4) -> "DataFrame":
-    return spark.range(0, number, 1, partitions).selectExpr("id", "concat('note ', id) AS note")
 
 
 class Failing:
@@ -47,17 +44,6 @@ class Failing:
             raise OSError("the executor's disk is full")
         if not self._after:
             self._writer(rows)
-
-
-def test_every_partition_is_written_once_whoever_writes_the_dataframe_again(
-    spark: "SparkSession", place: Place
-) -> None:
-    df = things(spark)
-    for _ in range(2):
-        df.foreachPartition(partition_writer(df, **place.keywords()))
-    assert place.stored() == rows_of(100)
-    assert place.produced() == values_of(rows_of(100))
-    assert place.progress() == [(0, 25)] * 4
 
 
 @pytest.mark.parametrize("after", [True, False])
