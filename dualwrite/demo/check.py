@@ -80,6 +80,7 @@ def read_topic(bootstrap_servers: str, topic: str, isolation_level: str) -> Iter
             "isolation.level": isolation_level,
             "enable.auto.commit": False,
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,  # how long the end of a partition takes to be told
         }
     )
     try:

@@ -10,6 +10,7 @@ CONSUMER = {
     "group.id": "no group is joined",
     "enable.auto.commit": False,
     "enable.partition.eof": True,
+    "fetch.wait.max.ms": 5,  # the end of a partition is told after it
     "auto.offset.reset": "earliest",
 }
 

@@ -27,6 +27,7 @@ def visible(bootstrap: str, topic: str) -> list[bytes]:
             "group.id": fresh_name(),
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": 5,  # the end of a partition is told after it
             "enable.auto.commit": False,
         }
     )

@@ -5,13 +5,13 @@ import time
 from datetime import datetime, timezone
 from typing import Any
 
-from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_engine, event, select, update
+from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_engine, event, inspect, select, update
 
 from dualwrite.coordinator.database import SqlDecisionStore
 from dualwrite.coordinator.leases import SqlLeases
 from dualwrite.coordinator.leasing import Candidate, SlotRow, Standing
 from dualwrite.coordinator.participants import Lease
-from dualwrite.coordinator.tables import kafka_transaction_state
+from dualwrite.coordinator.tables import VERSION_TABLE, kafka_transaction_state
 from dualwrite.errors import DatabaseBusyError
 from dualwrite.schema import upgrade_engine
 
@@ -43,6 +43,9 @@ def make_tables(engine: Engine) -> None:
     """As ``upgrade_engine`` does in an empty database, whose statements are run again without asking for what is there:
     most tests need the tables, and few how they came."""
     dialect = engine.dialect.name
+    if inspect(engine).has_table(VERSION_TABLE):
+        upgrade_engine(engine)
+        return
     if dialect not in _made_by:
         _made_by[dialect] = statements_of_upgrade(engine)
         return

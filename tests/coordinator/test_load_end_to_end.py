@@ -56,6 +56,7 @@ class Place:
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
+                "fetch.wait.max.ms": 5,  # the end of a partition is told after it
             }
         )
         found = []

@@ -41,7 +41,7 @@ from tests.spark.batches import (
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(tmp_path_factory.mktemp("batch") / "broker") as started:
+    with EmbeddedBroker(tmp_path_factory.mktemp("batch") / "broker", durability="os") as started:
         yield started
 
 

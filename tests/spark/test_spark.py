@@ -44,7 +44,7 @@ def test_a_job_that_fails_for_good_leaves_nothing_and_says_why(spark: "SparkSess
     judge(place, rows_of(100))
 
 
-def test_a_dataframe_is_written_once_by_the_data_source(self, spark: "SparkSession", place: Place) -> None:
+def test_a_dataframe_is_written_once_by_the_data_source(spark: "SparkSession", place: Place) -> None:
     register(spark)
     for _ in range(2):
         save(things(spark), place, batchId="3", batchsize="7", poolSize="16", producer="librdkafka")
@@ -52,7 +52,7 @@ def test_a_dataframe_is_written_once_by_the_data_source(self, spark: "SparkSessi
 
 
 def test_a_stream_is_written_once_though_its_last_batch_is_run_again(
-    self, spark: "SparkSession", place: Place, tmp_path: Path
+    spark: "SparkSession", place: Place, tmp_path: Path
 ) -> None:
     register(spark)
     source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
