@@ -15,6 +15,8 @@ from tests.clients.confluent import Confluent
 from tests.clients.kafkapython import KafkaPython
 
 CLIENTS: dict[str, Any] = {"confluent-kafka": Confluent, "kafka-python": KafkaPython, "aiokafka": Aio}
+_BY_PACE = [name if name != "aiokafka" else pytest.param(name, marks=pytest.mark.slow) for name in CLIENTS]
+"""What aiokafka asks of a broker, kafka-python asks too: the same messages by another loop."""
 
 SETTINGS = {"message.max.bytes": "8000000", "group.initial.rebalance.delay.ms": "0"}
 
@@ -50,7 +52,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield running.bootstrap_servers
 
 
-@pytest.fixture(scope="session", params=CLIENTS)
+@pytest.fixture(scope="session", params=_BY_PACE)
 def any_client(request: pytest.FixtureRequest) -> Iterator[Client]:
     """Each client in turn."""
     client = CLIENTS[request.param]()

@@ -195,8 +195,8 @@ def test_a_database_that_somebody_locks_is_one_line(place: Place) -> None:
     "error",
     [
         "errors.KafkaUnavailableError('no')",
-        "errors.FencedError('no')",
-        "errors.DatabaseBusyError('no')",
+        pytest.param("errors.FencedError('no')", marks=pytest.mark.slow),
+        pytest.param("errors.DatabaseBusyError('no')", marks=pytest.mark.slow),
         "OperationalError('', {}, Exception('no'))",
     ],
 )

@@ -257,6 +257,7 @@ def test_every_step_is_told_of_and_may_fail(make: Make, cluster: FakeCluster, ca
     assert cluster.ongoing == ["a-0"], "of the first one"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("producer", ["native", "librdkafka"])
 def test_eight_parts_of_several_processes_are_one_act_on_a_broker(
     engine: Engine, cause: Cause, tmp_path: Path, producer: Any

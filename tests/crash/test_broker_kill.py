@@ -33,13 +33,13 @@ from tests.crash.broker_producers import (
     Worker,
 )
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
 KILLS_IN_A_ROW = 8
 """Then everybody may get on once: librdkafka needs longer to begin a session than the broker often lives here."""
 
 
-@pytest.fixture(params=["fsync", pytest.param("os", marks=pytest.mark.slow)])
+@pytest.fixture(params=["fsync", "os"])
 def mortal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EmbeddedBroker]:
     """A broker that always comes back where its clients look for it."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
@@ -110,7 +110,6 @@ def test_nothing_that_was_told_is_untrue_after_kills(mortal: EmbeddedBroker, see
     run(mortal, kills=8, seed=seed)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2, 8))
 def test_nothing_that_was_told_is_untrue_after_many_kills(mortal: EmbeddedBroker, seed: int) -> None:
     run(mortal, kills=40, seed=seed)

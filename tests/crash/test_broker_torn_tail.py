@@ -137,7 +137,10 @@ def test_nothing_is_lost_by_a_kill_alone(killed: KilledBroker) -> None:
     killed.goes_on()
 
 
-@pytest.mark.parametrize("tail", [half_a_batch, a_batch_with_one_wrong_bit, a_header_alone, noise, zeros, one_byte])
+_RARE = [pytest.param(each, marks=pytest.mark.slow) for each in (a_header_alone, zeros, one_byte)]
+
+
+@pytest.mark.parametrize("tail", [half_a_batch, a_batch_with_one_wrong_bit, noise, *_RARE])
 def test_a_torn_tail_in_every_file_is_cut(killed: KilledBroker, tail: Tail) -> None:
     for log in killed.logs():
         with log.open("ab") as file:
@@ -145,6 +148,7 @@ def test_a_torn_tail_in_every_file_is_cut(killed: KilledBroker, tail: Tail) -> N
     killed.goes_on()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", range(4))
 def test_a_torn_tail_in_one_file_is_cut(killed: KilledBroker, which: int) -> None:
     log = killed.logs()[which]

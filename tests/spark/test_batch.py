@@ -274,7 +274,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_begun(
 
 def test_a_decision_for_many_partitions_costs_few_statements(place: Place) -> None:
     batch, work = begun(place.options(), 1)
-    sides = written(work, [rows(number, number + 1) for number in range(30)])
+    sides = written(work, [rows(number, number + 1) for number in range(20)])
     said: list[str] = []
     event.listen(batch._worker.engine, "before_cursor_execute", lambda *given: said.append(given[2]))
     batch._runs.commit(
@@ -285,7 +285,7 @@ def test_a_decision_for_many_partitions_costs_few_statements(place: Place) -> No
         lambda _: None,
         100,
     )
-    assert len(said) < 20
+    assert len(said) < 16
 
 
 def test_resume_gives_a_run_no_longer_than_kafka_keeps_what_is_prepared(place: Place) -> None:
