@@ -17,6 +17,7 @@ from dualwrite.coordinator.two_phase import RESUME, timeout_ms
 from dualwrite.errors import ConfigurationError, InputError, InvalidTransactionStateError
 from dualwrite.spark.columns import Plan, TableColumn, fit, plan_of
 from dualwrite.spark.options import WriteOptions, options_of
+from dualwrite.spark.preparing import prepared
 from dualwrite.spark.raising import as_raised_in_the_task, refused
 from dualwrite.spark.reflecting import target_of
 from dualwrite.spark.rows import RowConverter
@@ -244,7 +245,9 @@ def write_batch(
     read = options_of({**options, "batchId": batch_id} if batch_id is not None else options)
     require_shared(read, str(spark.sparkContext.master))
     batch = Batch(read, on_step)
-    work = batch.begin(batch.look(df.schema.jsonValue(), str(spark.conf.get(_ZONE))), read.batch_id)
+    looked = batch.look(df.schema.jsonValue(), str(spark.conf.get(_ZONE)))
+    df, plan = prepared(df, looked.plan)
+    work = batch.begin(replace(looked, plan=plan), read.batch_id)
     if work.run is None:
         _LOG.info("job %s: batch %s was committed before", read.job, read.batch_id)
         if not spark.sparkContext.getLocalProperty(_STREAM):

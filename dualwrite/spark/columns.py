@@ -17,6 +17,8 @@ from dualwrite.spark.schemas import FLOATING, NESTED, WHOLE, Field, fields_of, u
 from dualwrite.spark.to_json import zone_of
 
 KAFKA_COLUMNS = ("topic", "key", "value", "headers", "partition")
+RECORD_PLACES = tuple(f"{name}_at" for name in KAFKA_COLUMNS)
+"""Of a Plan: where each of them is."""
 _BYTES = ("string", "binary")
 _TYPES: Mapping[str, tuple[str, ...]] = {
     "topic": ("string",),

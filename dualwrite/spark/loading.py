@@ -1,10 +1,10 @@
 """Rows into a table in bulk: by COPY on PostgreSQL through psycopg, by inserts of many rows elsewhere.
 
-No more rows are in memory than one insert has. A row of an upsert replaces the one that has its key, and of several
-with the same key the last one counts.
+Rows come in chunks, so that no more are in memory than one insert has. A row of an upsert replaces the one that has its
+key, and of several with the same key the last one counts.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Insert, LargeBinary, TableClause, bindparam, column, table
@@ -14,9 +14,10 @@ from sqlalchemy.exc import DBAPIError
 
 from dualwrite.spark.columns import Family, TableColumn
 from dualwrite.spark.reflecting import table_place
+from dualwrite.spark.rows import Written
 
 LARGEST_CHUNK = 8 * 2**20
-"""Bytes of texts and binaries that an insert may have: rows may be large."""
+"""Bytes of texts and binaries that a chunk may have: rows may be large."""
 
 _UPSERT = "dualwrite_upsert"
 """The temporary table through which COPY replaces rows."""
@@ -37,57 +38,47 @@ def table_clause(dbtable: str, columns: Sequence[TableColumn]) -> TableClause:
     return table(name, *(column(each.name, _TYPES.get(each.family)) for each in columns), schema=schema)
 
 
+def chunks(rows: Iterable[Written], size: int) -> Iterator[list[Written]]:
+    """``rows`` in chunks of up to ``size``, or of LARGEST_CHUNK bytes."""
+    chunk: list[Written] = []
+    weight = 0
+    for row in rows:
+        chunk.append(row)
+        weight += row.weight
+        if len(chunk) >= size or weight >= LARGEST_CHUNK:
+            yield chunk
+            chunk, weight = [], 0
+    if chunk:
+        yield chunk
+
+
 class Loader:
-    """Adds rows to a table, in the transaction of ``connection``. Call :meth:`flush` after the last one.
+    """Adds rows to a table, in the transaction of ``connection``.
 
     :param into: the table, with the columns that rows have values for.
     :param upsert_keys: names of the columns of a unique key; none to add rows only.
-    :param batchsize: rows in one insert.
     """
 
-    def __init__(
-        self, connection: Connection, into: TableClause, upsert_keys: Sequence[str] = (), batchsize: int = 1000
-    ) -> None:
-        self._batchsize = batchsize
+    def __init__(self, connection: Connection, into: TableClause, upsert_keys: Sequence[str] = ()) -> None:
         names = [each.name for each in into.columns]
         self._key = [names.index(name) for name in upsert_keys]
         copies = connection.dialect.driver == "psycopg"
-        self._chunks: _Copy | _Insert = (_Copy if copies else _Insert)(connection, into, tuple(upsert_keys))
-        self._rows: list[Sequence[Any]] = []
-        self._bytes = 0
+        self._inserts: _Copy | _Insert = (_Copy if copies else _Insert)(connection, into, tuple(upsert_keys))
 
-    def add(self, values: Sequence[Any]) -> None:
-        """Add a row, sooner or later.
+    def write(self, rows: Sequence[Sequence[Any]]) -> None:
+        """Add a chunk of rows, which is not empty.
 
-        :raises DBAPIError: if the database refuses a row, of this chunk.
+        :raises DBAPIError: if the database refuses one of them.
         """
-        self._rows.append(values)
-        self._bytes += sum(len(value) for value in values if isinstance(value, str | bytes))
-        if len(self._rows) >= self._batchsize or self._bytes >= LARGEST_CHUNK:
-            self.flush()
-
-    def flush(self) -> None:
-        """Add the rows that wait; see :meth:`add`."""
-        rows, self._rows, self._bytes = self._rows, [], 0
         if self._key:
             rows = list({self._key_of(row, place): row for place, row in enumerate(rows)}.values())
-        if rows:
-            self._chunks.write(rows)
+        self._inserts.write(rows)
 
     def _key_of(self, row: Sequence[Any], place: int) -> tuple[Any, ...]:
         """What ``row``, the one at ``place`` of its chunk, has in common with those that it replaces. NULLs are no key:
         nothing is replaced then."""
         key = tuple(row[each] for each in self._key)
         return (place,) if None in key else (None, *key)
-
-    def load(self, rows: Iterable[Sequence[Any]]) -> int:
-        """Add all of ``rows``, and return how many they are."""
-        number = 0
-        for row in rows:
-            self.add(row)
-            number += 1
-        self.flush()
-        return number
 
 
 def adding(dialect: str, into: TableClause, keys: Sequence[str], fill: Callable[[Any], Any]) -> Insert:
@@ -127,7 +118,7 @@ class _Insert:
         }
         return adding(self._connection.dialect.name, into, keys, lambda insert: insert.values(values))
 
-    def write(self, rows: list[Sequence[Any]]) -> None:
+    def write(self, rows: Sequence[Sequence[Any]]) -> None:
         given = [dict(zip(self._parameters, row, strict=True)) for row in rows]
         self._connection.execute(self._statement, given)
 
@@ -157,13 +148,13 @@ class _Copy:
             f"ON CONFLICT ({self._keys}) DO {action}"
         )
 
-    def write(self, rows: list[Sequence[Any]]) -> None:
+    def write(self, rows: Sequence[Sequence[Any]]) -> None:
         self._copy_in(rows)
         if self._keys:
             self._connection.exec_driver_sql(self._upsert)
             self._connection.exec_driver_sql(f"TRUNCATE pg_temp.{_UPSERT}")
 
-    def _copy_in(self, rows: list[Sequence[Any]]) -> None:
+    def _copy_in(self, rows: Sequence[Sequence[Any]]) -> None:
         """Past SQLAlchemy, which knows no COPY; its errors are as SQLAlchemy's would be.
 
         :raises DBAPIError: what psycopg raised.

@@ -15,7 +15,7 @@ from dualwrite.coordinator.retrying import may_pass
 from dualwrite.coordinator.transaction import Transaction
 from dualwrite.errors import ConfigurationError, InputError
 from dualwrite.spark.columns import Plan, TableColumn, fit, plan_of
-from dualwrite.spark.loading import Loader, table_clause
+from dualwrite.spark.loading import Loader, chunks, table_clause
 from dualwrite.spark.options import WriteOptions, options_of
 from dualwrite.spark.progress import Share, begin_batch, claim, finish, require_same
 from dualwrite.spark.raising import as_raised_in_the_task, refused
@@ -100,13 +100,13 @@ class PartitionWriter:
 
     def _load(self, tx: Transaction, share: Share, rows: Iterable[Written]) -> None:
         into = table_clause(self.options.dbtable, self.columns)
-        loader = Loader(tx.connection, into, self._key(), self.options.batchsize)
+        loader = Loader(tx.connection, into, self._key())
         digest = RowsDigest()
-        for row in rows:
-            loader.add(row.values)
-            tx.produce(row.topic, row.value, row.key, row.partition, headers=row.headers)
-            digest.add(row)
-        loader.flush()
+        for chunk in chunks(rows, self.options.batchsize):
+            loader.write([row.values for row in chunk])
+            for row in chunk:
+                tx.produce(row.topic, row.value, row.key, row.partition, headers=row.headers)
+                digest.add(row)
         finish(tx.connection, share, digest)
 
     def _compare(self, worker: Worker, share: Share, rows: Iterable[Written]) -> None:

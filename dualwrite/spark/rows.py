@@ -13,17 +13,22 @@ from typing import Any, NamedTuple
 from dualwrite.errors import InputError
 from dualwrite.ids import is_legal_topic
 from dualwrite.spark.columns import Family, Plan, TableColumn
-from dualwrite.spark.schemas import FLOATING, NESTED, Field
-from dualwrite.spark.to_json import object_writer, text_writer, with_scale, zone_of
+from dualwrite.spark.schemas import DAYS, FLOATING, MICROS, NESTED, Field
+from dualwrite.spark.to_json import day_of, moment_of, object_writer, text_writer, with_scale, zone_of
 
 Convert = Callable[[Any], Any]
 Headers = list[tuple[str, bytes | None]]
 
 _DIGEST_BYTES = 16
+_SIZED = frozenset({"string", "binary", *NESTED})
+"""Of which values have a length: nested ones are texts in the table."""
 
 
 class Written(NamedTuple):
-    """One row: the values of the table's columns, and the record."""
+    """One row: the values of the table's columns, and the record.
+
+    :param weight: bytes of its texts and binaries, and of the record's value.
+    """
 
     values: tuple[Any, ...]
     topic: str
@@ -31,6 +36,7 @@ class Written(NamedTuple):
     value: bytes | None
     partition: int
     headers: Headers | None
+    weight: int
 
 
 class RowsDigest:
@@ -44,7 +50,7 @@ class RowsDigest:
     def add(self, row: Written) -> None:
         """Add a row."""
         self.count += 1
-        self._sum += int.from_bytes(hashlib.blake2b(repr((*row,)).encode(), digest_size=_DIGEST_BYTES).digest(), "big")
+        self._sum += int.from_bytes(hashlib.blake2b(repr(row[:-1]).encode(), digest_size=_DIGEST_BYTES).digest(), "big")
 
     @property
     def checksum(self) -> str:
@@ -62,10 +68,13 @@ class RowConverter:
     def __init__(self, plan: Plan, columns: Sequence[TableColumn], dialect: str) -> None:
         self._plan = plan
         zone = zone_of(plan.zone)
-        self._columns = [
-            (field.name, place, None if column.nullable else column.name, _convert(field, column, dialect, zone))
-            for field, place, column in zip(plan.table_fields, plan.table, columns, strict=True)
+        self._looked_at = [
+            (at, field.name, None if column.nullable else column.name, convert)
+            for at, (field, column) in enumerate(zip(plan.table_fields, columns, strict=True))
+            if (convert := _convert(field, column, dialect, zone)) is not None or not column.nullable
         ]
+        """Where among the table's values there is something to do, or to refuse."""
+        self._sized = [at for at, field in enumerate(plan.table_fields) if field.type.kind in _SIZED]
         self._json = object_writer([plan.fields[place] for place in plan.json], zone)
 
     def rows(self, given: Iterable[Sequence[Any]]) -> Iterator[Written]:
@@ -83,25 +92,32 @@ class RowConverter:
 
     def _written(self, row: Sequence[Any], number: int) -> Written:
         plan = self._plan
-        values = []
-        for name, place, required, convert in self._columns:
-            value = row[place]
-            if value is not None:
+        values = [row[place] for place in plan.table]
+        for at, name, required, convert in self._looked_at:
+            value = values[at]
+            if value is None:
+                if required is not None:
+                    raise InputError(
+                        f"row {number}, column {name!r}: is NULL, and {required!r} in the table is NOT NULL"
+                    )
+            elif convert is not None:
                 try:
-                    value = convert(value)
+                    values[at] = convert(value)
                 except (ArithmeticError, ValueError) as error:
                     raise InputError(f"row {number}, column {name!r}: {error}") from None
-            elif required is not None:
-                raise InputError(f"row {number}, column {name!r}: is NULL, and {required!r} in the table is NOT NULL")
-            values.append(value)
         partition = -1 if plan.partition_at is None else row[plan.partition_at]
+        content = self._value(row, number)
+        weight = 0 if content is None else len(content)
+        for at in self._sized:
+            weight += len(values[at] or "")
         return Written(
             tuple(values),
             plan.topic or self._topic(row, number),
             _bytes(row, plan.key_at),
-            self._value(row, number),
+            content,
             -1 if partition is None else partition,
             _headers(row, plan.headers_at),
+            weight,
         )
 
     def _value(self, row: Sequence[Any], number: int) -> bytes | None:
@@ -133,16 +149,20 @@ def _headers(row: Sequence[Any], place: int | None) -> Headers | None:
     return [(key, None if value is None else bytes(value)) for key, value in given]
 
 
-def _convert(field: Field, column: TableColumn, dialect: str, zone: tzinfo) -> Convert:
-    """What becomes of a value of ``field``, which is not None, for ``column``."""
+def _convert(field: Field, column: TableColumn, dialect: str, zone: tzinfo) -> Convert | None:
+    """What becomes of a value of ``field``, which is not None, for ``column``; None if it goes as it is."""
     kind = field.type.kind
     if kind in NESTED:
         return text_writer(field.type, zone)
+    keeps_zones = dialect == "postgresql" and column.family is Family.ZONED
     if kind == "timestamp":
-        keeps_zones = dialect == "postgresql" and column.family is Family.ZONED
         return _instant if keeps_zones else _instant_as_utc
+    if kind == MICROS:
+        return moment_of if keeps_zones else lambda micros: moment_of(micros).replace(tzinfo=None)
+    if kind == DAYS:
+        return day_of
     if kind == "timestamp_ntz" and column.family is Family.ZONED:
-        as_instant = _instant if dialect == "postgresql" else _instant_as_utc
+        as_instant = _instant if keeps_zones else _instant_as_utc
         return lambda value: as_instant(value.replace(tzinfo=zone))
     if kind == "boolean" and column.family is Family.TINY:
         return int
@@ -150,11 +170,7 @@ def _convert(field: Field, column: TableColumn, dialect: str, zone: tzinfo) -> C
         return _number
     if kind == "decimal":
         return _without_decimals if dialect == "sqlite" else with_scale(field.type.scale)
-    return bytes if kind == "binary" else _as_it_is
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
+    return bytes if kind == "binary" else None
 
 
 def _instant(value: datetime) -> datetime:

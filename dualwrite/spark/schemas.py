@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 WHOLE = ("byte", "short", "integer", "long")
 FLOATING = ("float", "double")
 NESTED = ("array", "map", "struct")
+MICROS, DAYS = "micros", "days"
+"""Kinds that Spark has not: a timestamp and a date as whole numbers since 1970 (preparing.py)."""
 KINDS = frozenset(
     (*WHOLE, *FLOATING, *NESTED, "boolean", "decimal", "string", "binary", "date", "timestamp", "timestamp_ntz", "void")
 )
@@ -20,7 +22,7 @@ _DECIMAL = re.compile(r"decimal(\((\d+),\s*(-?\d+)\))?")
 class SparkType(NamedTuple):
     """The type of a column or of something in it.
 
-    :param kind: one of KINDS, or Spark's word for what cannot be written.
+    :param kind: one of KINDS, MICROS, DAYS, or Spark's word for what cannot be written.
     :param said: as Spark says it, for messages.
     :param scale: of a decimal.
     :param fields: of a struct; of an array its one element, of a map its keys and its values.

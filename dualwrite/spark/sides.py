@@ -4,7 +4,7 @@ Rows go in as they come, no more than ``batchsize`` at a time in memory: each po
 meanwhile, and then to the database, in a transaction that sees the run open.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, TableClause
@@ -13,7 +13,7 @@ from dualwrite.coordinator.participants import Lease
 from dualwrite.coordinator.parts import Part
 from dualwrite.coordinator.unit_of_work import DualWrite
 from dualwrite.ids import PreparedTxnState
-from dualwrite.spark.loading import LARGEST_CHUNK, Loader
+from dualwrite.spark.loading import Loader, chunks
 from dualwrite.spark.rows import Written
 from dualwrite.spark.runs import Run, Runs
 from dualwrite.spark.staging import Attempt
@@ -59,7 +59,7 @@ class Task:
 
         :raises FencedError: if the run has ended. Nothing is left in Kafka; what is staged, the run's end deletes.
         """
-        portions = _portions(rows, self._batchsize)
+        portions = chunks(rows, self._batchsize)
         first = next(portions, None)
         if first is None:
             return Side(self._run, Attempt(self._part, self._attempt, 0))
@@ -81,22 +81,8 @@ class Task:
             self._stage(connection, portion)
 
     def _stage(self, connection: Connection, portion: list[Written]) -> None:
-        loader = Loader(connection, self._staged, batchsize=self._batchsize)
-        for row in portion:
-            loader.add((self._run.run_id, self._part, self._attempt, self._number, *row.values))
-            self._number += 1
-        loader.flush()
-
-
-def _portions(rows: Iterable[Written], size: int) -> Iterator[list[Written]]:
-    """``rows`` in portions of up to ``size``, or of LARGEST_CHUNK bytes: rows may be large."""
-    portion: list[Written] = []
-    weight = 0
-    for row in rows:
-        portion.append(row)
-        weight += len(row.value or b"") + sum(len(each) for each in row.values if isinstance(each, str | bytes))
-        if len(portion) >= size or weight >= LARGEST_CHUNK:
-            yield portion
-            portion, weight = [], 0
-    if portion:
-        yield portion
+        marks = (self._run.run_id, self._part, self._attempt)
+        Loader(connection, self._staged).write(
+            [(*marks, number, *row.values) for number, row in enumerate(portion, self._number)]
+        )
+        self._number += len(portion)

@@ -18,10 +18,12 @@ from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from dualwrite.errors import ConfigurationError
-from dualwrite.spark.schemas import WHOLE, Field, SparkType
+from dualwrite.spark.schemas import DAYS, MICROS, WHOLE, Field, SparkType
 
 Write = Callable[[Any], str]
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_FIRST_DAY = _EPOCH.toordinal()
 _DIGITS = Context(prec=76)
 """Twice as many as Spark's decimals have."""
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?")
@@ -78,6 +80,8 @@ def text_writer(kind: SparkType, zone: tzinfo) -> Write:
         )
     if kind.kind == "timestamp":
         return lambda moment: f'"{_moment(moment, zone)}"'
+    if kind.kind == MICROS:
+        return lambda micros: f'"{_moment(moment_of(micros), zone)}"'
     if kind.kind == "decimal":
         exact = with_scale(kind.scale)
         return lambda number: str(exact(number))
@@ -88,6 +92,16 @@ def with_scale(scale: int) -> Callable[[Decimal], Decimal]:
     """Gives a decimal the scale of its type: PySpark may make ``10E-9`` of ``1E-8`` on the way."""
     unit = Decimal(1).scaleb(-scale)
     return lambda number: number.quantize(unit, context=_DIGITS)
+
+
+def moment_of(micros: int) -> datetime:
+    """The moment that is so many microseconds after 1970 began."""
+    return _EPOCH + timedelta(microseconds=micros)
+
+
+def day_of(days: int) -> date:
+    """The day that is so many after the first of 1970."""
+    return date.fromordinal(_FIRST_DAY + days)
 
 
 def _or_null(write: Write) -> Write:
@@ -169,6 +183,7 @@ _PLAIN: dict[str, Write] = {
     "boolean": _boolean,
     "binary": _base64,
     "date": _date,
+    DAYS: lambda days: _date(day_of(days)),
     "double": _double,
     "float": _float,
     "string": _string,
