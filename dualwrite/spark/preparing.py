@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _PARSER = "spark.sql.legacy.timeParserPolicy"
+_NO_DEFAULT = {"made by": "dualwrite"}
+"""In place of a column's metadata, a default among them: that would change what is written for NULL. Spark takes no
+empty ones."""
+_TEXT = SparkType("string", "string")
 _AS_NUMBERS = {"timestamp": ("unix_micros", MICROS), "date": ("unix_date", DAYS)}
 """Spark's function for it, and the kind of field that it makes."""
 
@@ -25,7 +29,7 @@ def prepared(df: "DataFrame", plan: Plan) -> "tuple[DataFrame, Plan]":
     """
     from pyspark.sql import functions as f
 
-    given = df.toDF(*map(_name, range(len(plan.fields))))  # which two columns can be called alike but for the case
+    given = df.toDF(*map(_name, range(len(plan.fields))))  # as names may differ in their case alone
     by_spark = bool(plan.json) and _is_alike(df, plan)
     left = () if by_spark else plan.json
     records: dict[str, int] = {name: place for name in RECORD_PLACES if (place := getattr(plan, name)) is not None}
@@ -42,14 +46,10 @@ def prepared(df: "DataFrame", plan: Plan) -> "tuple[DataFrame, Plan]":
         **moved,
     )
     if by_spark:
-        # Without metadata: what a column has for a default would change what is written for NULL.
-        members = [f.col(_name(place)).alias(plan.fields[place].name, metadata={}) for place in plan.json]
+        members = [f.col(_name(place)).alias(plan.fields[place].name, metadata=_NO_DEFAULT) for place in plan.json]
         columns.append(f.to_json(f.struct(*members), {"ignoreNullFields": "true"}))
         made = replace(made, fields=(*made.fields, Field("value", _TEXT)), value_at=len(fields))
     return given.select(*columns), made
-
-
-_TEXT = SparkType("string", "string")
 
 
 def _name(place: int) -> str:

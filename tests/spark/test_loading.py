@@ -1,6 +1,6 @@
 """Rows in bulk into every database: added, replaced, of every type, and undone with the transaction."""
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from typing import Any
@@ -12,8 +12,9 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DBAPIError
 
 from dualwrite.spark import loading
-from dualwrite.spark.loading import Loader, table_clause
+from dualwrite.spark.loading import Loader, chunks, table_clause
 from dualwrite.spark.reflecting import target_of
+from dualwrite.spark.rows import Written
 
 UTC = timezone.utc
 
@@ -29,8 +30,14 @@ def things(engine: Engine) -> Table:
     return make(engine, Column("id", Integer, primary_key=True), Column("note", String(100)), Column("n", Integer))
 
 
-def loader(connection: Connection, dbtable: str = "things", **options: Any) -> Loader:
-    return Loader(connection, table_clause(dbtable, target_of(connection, dbtable).columns), **options)
+def loader(connection: Connection, dbtable: str = "things", upsert_keys: Sequence[str] = ()) -> Loader:
+    return Loader(connection, table_clause(dbtable, target_of(connection, dbtable).columns), upsert_keys)
+
+
+def load(adding: Loader, rows: Sequence[Any], batchsize: int = 1000) -> None:
+    """All of ``rows``, in chunks."""
+    for begin in range(0, len(rows), batchsize):
+        adding.write(rows[begin : begin + batchsize])
 
 
 def stored(engine: Engine, table: Table) -> list[tuple[Any, ...]]:
@@ -38,49 +45,50 @@ def stored(engine: Engine, table: Table) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in connection.execute(select(table).order_by(table.c[0]))]
 
 
-def counted(number: int) -> Iterator[tuple[int, str, int]]:
-    return ((each, f"note {each}", each % 7) for each in range(number))
+def counted(number: int) -> list[tuple[int, str, int]]:
+    return [(each, f"note {each}", each % 7) for each in range(number)]
+
+
+def weighing(*weights: int) -> list[Written]:
+    return [Written((number,), "things", None, None, -1, None, weight) for number, weight in enumerate(weights)]
 
 
 @pytest.mark.parametrize("batchsize", [1, 10, 1000])
 def test_rows_are_added_in_chunks_and_all_of_them(engine: Engine, things: Table, batchsize: int) -> None:
     with engine.begin() as connection:
-        assert loader(connection, batchsize=batchsize).load(counted(95)) == 95
-    assert stored(engine, things) == list(counted(95))
+        load(loader(connection), counted(95), batchsize)
+    assert stored(engine, things) == counted(95)
 
 
-def test_nothing_is_added_before_a_chunk_is_full_and_no_more_than_one_is_kept(engine: Engine, things: Table) -> None:
-    with engine.begin() as connection:
-        adding = loader(connection, batchsize=10)
-        seen = []
-        for row in counted(25):
-            adding.add(row)
-            seen.append(len(connection.execute(select(things.c.id)).all()))
-        assert seen == [0] * 9 + [10] * 10 + [20] * 6
-        adding.flush()
-        adding.flush()
-    assert len(stored(engine, things)) == 25
+def test_chunks_have_all_rows_in_their_order() -> None:
+    rows = weighing(*[1] * 25)
+    assert [len(chunk) for chunk in chunks(rows, 10)] == [10, 10, 5]
+    assert [row for chunk in chunks(rows, 10) for row in chunk] == rows
+    assert [len(chunk) for chunk in chunks(rows[:20], 10)] == [10, 10]
+    assert list(chunks([], 10)) == []
 
 
-def test_large_rows_make_smaller_chunks(engine: Engine, things: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_rows_are_taken_than_a_chunk_has() -> None:
+    rows = iter(weighing(*[1] * 25))
+    next(chunks(rows, 10))
+    assert len(list(rows)) == 15
+
+
+def test_large_rows_make_smaller_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "LARGEST_CHUNK", 100)
-    with engine.begin() as connection:
-        adding = loader(connection)
-        for number in range(3):
-            adding.add((number, "x" * 40, 0))
-        assert len(connection.execute(select(things.c.id)).all()) == 3
+    assert [len(chunk) for chunk in chunks(weighing(40, 40, 40, 250, 0, 99, 1, 0), 1000)] == [3, 1, 3, 1]
 
 
 def test_a_row_that_is_there_refuses_the_chunk(engine: Engine, things: Table) -> None:
     with engine.connect() as connection, pytest.raises(DBAPIError) as raised:
-        loader(connection).load([(1, "a", 0), (2, "secret", 0), (1, "b", 0)])
+        loader(connection).write([(1, "a", 0), (2, "secret", 0), (1, "b", 0)])
     assert "secret" not in str(raised.value).partition("[SQL")[2] or engine.dialect.driver != "psycopg"
     assert stored(engine, things) == []
 
 
 def test_all_is_undone_with_the_transaction(engine: Engine, things: Table) -> None:
     with engine.connect() as connection:
-        loader(connection, batchsize=2).load(counted(5))
+        load(loader(connection), counted(5), 2)
         connection.rollback()
     assert stored(engine, things) == []
 
@@ -90,9 +98,9 @@ def test_an_upsert_replaces_and_of_equal_keys_the_last_row_counts(
     engine: Engine, things: Table, batchsize: int
 ) -> None:
     with engine.begin() as connection:
-        loader(connection).load([(1, "old", 1), (2, "stays", 2)])
-        adding = loader(connection, upsert_keys=["id"], batchsize=batchsize)
-        assert adding.load([(1, "a", 3), (3, "b", 4), (1, "c", None), (3, "d", 5), (4, None, 6)]) == 5
+        loader(connection).write([(1, "old", 1), (2, "stays", 2)])
+        rows = [(1, "a", 3), (3, "b", 4), (1, "c", None), (3, "d", 5), (4, None, 6)]
+        load(loader(connection, upsert_keys=["id"]), rows, batchsize)
     assert stored(engine, things) == [(1, "c", None), (2, "stays", 2), (3, "d", 5), (4, None, 6)]
 
 
@@ -101,15 +109,14 @@ def test_rows_without_a_key_replace_none(engine: Engine, batchsize: int) -> None
     """NULL in a unique key is equal to nothing, in whichever insert the rows are."""
     codes = make(engine, Column("n", Integer), Column("code", String(9), unique=True), name="codes")
     with engine.begin() as connection:
-        adding = loader(connection, "codes", upsert_keys=["code"], batchsize=batchsize)
-        assert adding.load([(1, None), (2, "a"), (3, None), (4, "a")]) == 4
+        load(loader(connection, "codes", upsert_keys=["code"]), [(1, None), (2, "a"), (3, None), (4, "a")], batchsize)
     assert stored(engine, codes) == [(1, None), (3, None), (4, "a")]
 
 
 def test_two_upserts_in_one_transaction(engine: Engine, things: Table) -> None:
     with engine.begin() as connection:
         for note in ("first", "second"):
-            loader(connection, upsert_keys=["id"]).load([(1, note, 0)])
+            loader(connection, upsert_keys=["id"]).write([(1, note, 0)])
     assert stored(engine, things) == [(1, "second", 0)]
 
 
@@ -117,7 +124,7 @@ def test_an_upsert_by_all_columns_leaves_what_is_there(engine: Engine) -> None:
     pairs = make(engine, Column("a", Integer, primary_key=True), Column("b", Integer, primary_key=True), name="pairs")
     with engine.begin() as connection:
         for _ in range(2):
-            loader(connection, "pairs", upsert_keys=["a", "b"]).load([(1, 2), (1, 3), (1, 2)])
+            loader(connection, "pairs", upsert_keys=["a", "b"]).write([(1, 2), (1, 3), (1, 2)])
     assert stored(engine, pairs) == [(1, 2), (1, 3)]
 
 
@@ -158,7 +165,7 @@ def test_every_type_comes_back_as_it_was(engine: Engine) -> None:
     )
     empty = (2, *(None,) * 10)
     with engine.begin() as connection:
-        loader(connection, "kinds").load([row, empty])
+        loader(connection, "kinds").write([row, empty])
         if engine.dialect.name == "mysql":
             connection.exec_driver_sql("SET time_zone = '+00:00'")
     read = stored(engine, kinds)
@@ -176,8 +183,8 @@ def test_names_are_quoted(engine: Engine) -> None:
         name="Select From",
     )
     with engine.begin() as connection:
-        loader(connection, '"Select From"').load([(1, 2, 3, 4)])
-        loader(connection, '"Select From"', upsert_keys=["Order"]).load([(1, 5, 6, 7)])
+        loader(connection, '"Select From"').write([(1, 2, 3, 4)])
+        loader(connection, '"Select From"', upsert_keys=["Order"]).write([(1, 5, 6, 7)])
     assert stored(engine, odd) == [(1, 5, 6, 7)]
 
 
@@ -187,8 +194,8 @@ def test_another_schema(postgresql: Engine) -> None:
         connection.exec_driver_sql('CREATE SCHEMA "Shop"')
     orders = make(postgresql, Column("id", Integer, primary_key=True), Column("n", Integer), schema="Shop")
     with postgresql.begin() as connection:
-        loader(connection, '"Shop".things').load([(1, 2)])
-        loader(connection, '"Shop".things', upsert_keys=["id"]).load([(1, 3)])
+        loader(connection, '"Shop".things').write([(1, 2)])
+        loader(connection, '"Shop".things', upsert_keys=["id"]).write([(1, 3)])
     assert stored(postgresql, orders) == [(1, 3)]
 
 
@@ -197,7 +204,7 @@ def test_a_text_that_postgresql_cannot_hold_is_an_error_of_sqlalchemys(postgresq
     make(postgresql, Column("id", Integer, primary_key=True), Column("note", String(5)))
     for note in ("a\0b", "too long"):
         with postgresql.connect() as connection, pytest.raises(DBAPIError) as raised:
-            loader(connection).load([(1, note)])
+            loader(connection).write([(1, note)])
         assert raised.value.orig is not None
         assert not raised.value.connection_invalidated
 
@@ -210,6 +217,6 @@ def test_a_connection_that_is_lost_in_a_copy_is_known_to_be_lost(postgresql: Eng
         adding = loader(connection)
         other.exec_driver_sql(f"SELECT pg_terminate_backend({backend})")
         with pytest.raises(DBAPIError) as raised:
-            adding.load((number,) for number in range(5000))
+            adding.write([(number,) for number in range(5000)])
         assert raised.value.connection_invalidated
         assert connection.invalidated

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from dualwrite.errors import InputError
-from dualwrite.spark.columns import Family, fit, plan_of
+from dualwrite.spark.columns import Family, Plan, fit, plan_of
 from dualwrite.spark.options import options_of
 from dualwrite.spark.rows import RowConverter, Written
+from dualwrite.spark.schemas import DAYS, MICROS, Field, SparkType
 from tests.spark.given import HEADERS, REQUIRED, array, column, map_of, options, schema, table
 
 UTC = timezone.utc
@@ -90,6 +91,32 @@ def test_an_instant_comes_as_pyspark_makes_it() -> None:
     assert stored("timestamp", Family.ZONED, NOON.astimezone().replace(tzinfo=None)) == NOON
 
 
+@pytest.mark.parametrize(
+    ("dialect", "kind", "number", "expected"),
+    [
+        ("postgresql", MICROS, 1_722_254_400_000_000, NOON),
+        ("mysql", MICROS, 1_722_254_400_000_000, NOON.replace(tzinfo=None)),
+        ("sqlite", MICROS, -1, datetime(1969, 12, 31, 23, 59, 59, 999999)),
+        ("postgresql", DAYS, -719_162, date(1, 1, 1)),
+    ],
+)
+def test_moments_and_days_may_come_as_numbers(dialect: str, kind: str, number: int, expected: date) -> None:
+    family = Family.ZONED if kind == MICROS else Family.DATE
+    plan = Plan((Field("a", SparkType(kind, kind)),), (0,), (0,), "things", "Europe/Vienna")
+    (row,) = RowConverter(plan, [column("a", family)], dialect).rows([(number,)])
+    assert row.values == (expected,)
+    json = '"2024-07-29T14:00:00.000+02:00"' if number > 0 else '"1970-01-01T00:59:59.999+01:00"'
+    assert row.value == ('{"a":%s}' % (json if kind == MICROS else '"0001-01-01"')).encode()
+    with pytest.raises(InputError, match="row 1, column 'a': "):
+        list(RowConverter(plan, [column("a", family)], dialect).rows([(2**62,)]))
+
+
+def test_a_row_weighs_as_much_as_its_texts_and_its_record() -> None:
+    columns = {"a": "string", "b": "binary", "c": "long", "key": "string"}
+    rows = [("xyz", b"ab", 7, "k"), (None, None, None, None)]
+    assert [row.weight - len(row.value or b"") for row in converted(columns, rows)] == [5, 0]
+
+
 @pytest.mark.parametrize("dialect", ["mysql", "sqlite"])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_what_a_database_would_change_without_a_word_is_refused(dialect: str, value: float) -> None:
@@ -101,9 +128,9 @@ def test_the_record_is_kafkas_columns_and_json_of_the_rest() -> None:
     columns = {"key": "string", "id": "long", "headers": HEADERS, "partition": "integer"}
     rows = [("k", 1, [("h", bytearray(b"v")), ("n", None)], 2), (None, None, None, None), ("", 3, [], 0)]
     assert converted(columns, rows) == [
-        Written((1,), "orders", b"k", b'{"id":1}', 2, [("h", b"v"), ("n", None)]),
-        Written((None,), "orders", None, b"{}", -1, None),
-        Written((3,), "orders", b"", b'{"id":3}', 0, None),
+        Written((1,), "orders", b"k", b'{"id":1}', 2, [("h", b"v"), ("n", None)], 8),
+        Written((None,), "orders", None, b"{}", -1, None, 2),
+        Written((3,), "orders", b"", b'{"id":3}', 0, None, 8),
     ]
 
 

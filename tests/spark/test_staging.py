@@ -49,7 +49,7 @@ class Place:
     def stage(self, part: int, attempt: int, rows: Rows, run: int = 7) -> Attempt:
         with self.engine.begin() as connection:
             loader = Loader(connection, staged_clause(self.run.staging, self.dbtable, self.columns))
-            loader.load((run, part, attempt, number, *row) for number, row in enumerate(rows))
+            loader.write([(run, part, attempt, number, *row) for number, row in enumerate(rows)])
         return Attempt(part, attempt, len(rows))
 
     def move(self, attempts: Sequence[Attempt], keys: Sequence[str] = ()) -> int:
