@@ -15,6 +15,8 @@ from tests.spark.test_json_of_spark import SCHEMA, ZONES, some
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+pytestmark = pytest.mark.slow  # as a second JVM would be
+
 FLOATING = ("d", "f", "m")
 """Columns of SCHEMA that are floating point numbers, or have some in them."""
 FAMILIES = {

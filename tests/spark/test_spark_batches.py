@@ -2,6 +2,7 @@
 
 import json
 import sys
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,6 +73,21 @@ def test_partitions_without_rows_and_batches_without_partitions(spark: "SparkSes
     write_batch(spark.createDataFrame([], THINGS), 1, **place.keywords())
     write_batch(spark.createDataFrame(spark.sparkContext.emptyRDD(), THINGS), 2, **place.keywords())
     judge(place, [(3, "note 3"), (60, "note 60")])
+
+
+@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
+@pytest.mark.parametrize("by", ["uuid()", "rand()", "a function in Python"])
+def test_what_is_another_value_each_time_is_the_same_on_both_sides(
+    spark: "SparkSession", place: Place, by: str
+) -> None:
+    """Spark evaluates nothing twice, for the table and for the JSON, though a function in Python does not say that it
+    is not deterministic."""
+    from pyspark.sql import functions as f
+
+    made = f.udf(lambda _: str(uuid.uuid4()))("id") if by.startswith("a ") else f.expr(f"CAST({by} AS STRING)")
+    write_batch(spark.range(0, 50, 1, 4).select("id", made.alias("note")), 0, **place.keywords())
+    judge(place, [(key, note) for key, note in place.stored()])
+    assert len({note for _, note in place.stored()}) == 50
 
 
 def test_later_rows_win_across_partitions(spark: "SparkSession", place: Place) -> None:
