@@ -75,7 +75,6 @@ def test_partitions_without_rows_and_batches_without_partitions(spark: "SparkSes
     judge(place, [(3, "note 3"), (60, "note 60")])
 
 
-@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 @pytest.mark.parametrize("by", ["uuid()", "rand()", "a function in Python"])
 def test_what_is_another_value_each_time_is_the_same_on_both_sides(
     spark: "SparkSession", place: Place, by: str
@@ -84,7 +83,8 @@ def test_what_is_another_value_each_time_is_the_same_on_both_sides(
     is not deterministic."""
     from pyspark.sql import functions as f
 
-    made = f.udf(lambda _: str(uuid.uuid4()))("id") if by.startswith("a ") else f.expr(f"CAST({by} AS STRING)")
+    of_python = f.udf(lambda _: str(uuid.uuid4()), useArrow=False)
+    made = of_python("id") if by.startswith("a ") else f.expr(f"CAST({by} AS STRING)")
     write_batch(spark.range(0, 50, 1, 4).select("id", made.alias("note")), 0, **place.keywords())
     judge(place, [(key, note) for key, note in place.stored()])
     assert len({note for _, note in place.stored()}) == 50
