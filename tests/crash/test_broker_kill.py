@@ -110,6 +110,6 @@ def test_nothing_that_was_told_is_untrue_after_kills(mortal: EmbeddedBroker, see
     run(mortal, kills=8, seed=seed)
 
 
-@pytest.mark.parametrize("seed", range(2, 8))
+@pytest.mark.parametrize("seed", range(2, 5))
 def test_nothing_that_was_told_is_untrue_after_many_kills(mortal: EmbeddedBroker, seed: int) -> None:
     run(mortal, kills=40, seed=seed)

@@ -21,8 +21,9 @@ PATIENCE = 120.0
 
 
 class Held:
-    """A writer whose first attempt of partition 0 stops after its first row until the file ``go`` is there. Each
-    attempt notes its process in ``begun-PARTITION-ATTEMPT``, and its end in ``ended-PARTITION-ATTEMPT``."""
+    """A writer whose first attempt of partition 0 stops after its first row until the file ``go`` is there; another
+    one, which may be quicker to start, begins after that row. Each attempt notes its process in
+    ``begun-PARTITION-ATTEMPT``, and its end in ``ended-PARTITION-ATTEMPT``."""
 
     def __init__(self, writer: Any, directory: str) -> None:
         self._writer, self._directory = writer, directory
@@ -33,6 +34,8 @@ class Held:
         context = TaskContext.get()
         assert context is not None
         name = f"{context.partitionId()}-{context.attemptNumber()}"
+        if context.partitionId() == 0 and context.attemptNumber():
+            await_file(Path(self._directory, "begun-0-0"))
         self._writer(self._held(rows, name))
         self._note(f"ended-{name}")
 
