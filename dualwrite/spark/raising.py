@@ -34,15 +34,15 @@ def as_raised_in_the_task() -> Iterator[None]:
         yield
     except (PySparkException, Py4JJavaError) as error:
         text = str(error)
-        if lacking := _NO_MODULE.search(text):
+        raised = max((*_IN_A_TASK.finditer(text), *_NO_MODULE.finditer(text)), key=re.Match.start, default=None)
+        if raised is None:
+            raise
+        if raised.re is _NO_MODULE:
             raise ConfigurationError(
-                f"the executors' Python has no module {lacking[1]}: install there what the driver has, "
+                f"the executors' Python has no module {raised[1]}: install there what the driver has, "
                 "or let PYSPARK_PYTHON name an interpreter that has it"
             ) from error
-        found = _IN_A_TASK.findall(text)
-        if not found:
-            raise
-        name, message = found[-1]
+        name, message = raised.groups()
         kind = getattr(errors, name, DualWriteError)
         if kind is errors.KafkaRefusedError:  # which is made of more than a message
             kind = DualWriteError

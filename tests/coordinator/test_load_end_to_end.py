@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.cli.db import upgrade
 from dualwrite.coordinator.producers import PRODUCERS
+from tests.broker.kafka_helpers import visible
 from tests.coordinator.loading import csv_text, make_database, pairs, table_rows, write_input
 
 ROWS = [(number, f"name {number}") for number in range(1, 21)]
@@ -49,28 +49,7 @@ class Place:
 
     def committed(self) -> list[dict[str, object]]:
         """What a read_committed consumer sees in the topic, up to the last stable offset."""
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self._bootstrap,
-                "group.id": "check",
-                "isolation.level": "read_committed",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                "fetch.wait.max.ms": 5,  # the end of a partition is told after it
-            }
-        )
-        found = []
-        try:
-            consumer.assign([TopicPartition(self.topic, 0, OFFSET_BEGINNING)])
-            while True:
-                message = consumer.poll(10)
-                assert message is not None, "the broker says nothing"
-                if message.error() is not None:
-                    assert message.error().code() == KafkaError._PARTITION_EOF
-                    return found
-                found.append(json.loads(message.value()))
-        finally:
-            consumer.close()
+        return [json.loads(value) for value in visible(self._bootstrap, self.topic)]
 
 
 @pytest.fixture

@@ -73,3 +73,11 @@ def test_a_module_that_the_executors_lack_is_named(handed_on: type[Exception]) -
     raised = raised_for(handed_on("ModuleNotFoundError: No module named 'sqlalchemy.orm'"))
     assert type(raised) is ConfigurationError
     assert str(raised).startswith("the executors' Python has no module sqlalchemy: install there")
+
+
+@pytest.mark.parametrize("handed_on", [of_java, of_spark])
+def test_an_error_of_ours_says_more_than_the_module_that_it_missed(handed_on: type[Exception]) -> None:
+    chain = "ModuleNotFoundError: No module named 'lz4'\n\ndualwrite.errors.InputError: compression.type lz4 needs lz4"
+    raised = raised_for(handed_on(chain))
+    assert type(raised) is InputError
+    assert str(raised) == "compression.type lz4 needs lz4"
