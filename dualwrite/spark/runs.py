@@ -313,8 +313,9 @@ class Runs:
     def _lock(self, connection: Connection, job: str, *, read: bool = False) -> Any:
         """Lock and read the row of ``job``.
 
-        :param read: others may do the same at once, and nobody may change it.
+        :param read: others may do the same at once, and nobody may change it. Who wants to is not overtaken by them.
         """
+        self._database.take_turn(connection, job, shared=read)
         remaining = self._database.seconds_until(spark_run.c.expires_at).label("remaining")
         of_job = select(spark_run, remaining).where(spark_run.c.job == job)
         return connection.execute(of_job.with_for_update(read=read)).one_or_none()

@@ -1,13 +1,17 @@
-"""Runs that end while a task hands over: nothing is signed by a run that is over."""
+"""Runs that end while tasks write and hand over: nothing is signed by a run that is over, and nothing keeps it from
+being ended."""
 
 import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, text
 
 from dualwrite.coordinator.handing import HandedLeases
 from dualwrite.coordinator.participants import Lease
-from dualwrite.spark.runs import Runs
+from dualwrite.errors import FencedError
+from dualwrite.spark.runs import Run, Runs
 from tests.spark.conftest import ready
 from tests.spark.test_runs import Jobs
 
@@ -31,10 +35,65 @@ class Slow(HandedLeases):
         assert self.may_commit.wait(PATIENCE)
 
 
-@pytest.mark.parametrize("server", [
+SERVERS = [
     pytest.param("postgresql", marks=pytest.mark.postgresql),
     pytest.param("mariadb", marks=pytest.mark.mariadb),
-])  # fmt: skip
+]
+WAITING = {
+    "postgresql": "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
+    "AND datname = current_database()",
+    "mysql": "SELECT COUNT(*) FROM information_schema.innodb_trx t JOIN information_schema.processlist p "
+    "ON p.id = t.trx_mysql_thread_id WHERE t.trx_state = 'LOCK WAIT' AND p.db = DATABASE()",
+}
+"""How many transactions wait for a lock."""
+
+
+def await_waiting(engine: Engine, number: int, unless: "Future[None] | None" = None) -> None:
+    """Until so many transactions wait for a lock, or ``unless`` is done."""
+    deadline = time.monotonic() + PATIENCE
+    with engine.connect() as connection:
+        while connection.scalar(text(WAITING[engine.dialect.name])) < number and not (unless and unless.done()):
+            assert time.monotonic() < deadline
+            connection.rollback()
+            time.sleep(0.15)  # InnoDB keeps its answer for as long as it is asked every tenth of a second
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_tasks_do_not_overtake_a_driver_that_waits_to_end_their_run(
+    server: str, request: pytest.FixtureRequest
+) -> None:
+    """They share the run's row, and as long as one of many has it, the driver would wait."""
+    for engine in ready(request.getfixturevalue(f"{server}_url")):
+        jobs = Jobs(engine)
+        run = jobs.begin(jobs.driver())
+
+        def stage(runs: Runs, run: Run = run) -> None:
+            with runs.writing(run):
+                pass
+
+        with ThreadPoolExecutor(2) as threads:
+            with jobs.driver("early task").writing(run):
+                driver = threads.submit(jobs.begin, jobs.driver("another"))
+                await_waiting(engine, 1)
+                late = threads.submit(stage, jobs.driver("late task"))
+                await_waiting(engine, 2, unless=late)
+                assert not late.done()
+                assert not driver.done()
+            assert driver.result(PATIENCE) != run
+            with pytest.raises(FencedError, match="another run of the job has begun"):
+                late.result(PATIENCE)
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_tasks_of_a_run_write_at_the_same_time(server: str, request: pytest.FixtureRequest) -> None:
+    for engine in ready(request.getfixturevalue(f"{server}_url")):
+        jobs = Jobs(engine)
+        run = jobs.begin(jobs.driver())
+        with jobs.driver("one").writing(run), jobs.driver("two").writing(run):
+            assert jobs.state() == "open"
+
+
+@pytest.mark.parametrize("server", SERVERS)
 def test_a_task_that_is_handing_over_is_waited_for_and_its_lease_taken(
     server: str, request: pytest.FixtureRequest
 ) -> None:

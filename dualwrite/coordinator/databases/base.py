@@ -157,6 +157,13 @@ class Database:
     def find_by_key(self, connection: Connection, *, on: bool) -> None:
         """Let the statements that follow find rows by their key even in a small table, where not doing so does harm."""
 
+    def take_turn(self, connection: Connection, name: str, *, shared: bool) -> None:
+        """Wait for whoever asked for a turn of ``name`` before, and keep it until the transaction ends; call it before
+        a row is locked that others share all the time, where they would overtake who wants it alone.
+
+        :param shared: others that say so may have theirs at the same time.
+        """
+
     @contextmanager
     def changing_tables(self, connection: Connection) -> Iterator[None]:
         """Wait until no other connection changes the library's tables; keep others waiting until the block ends, or the

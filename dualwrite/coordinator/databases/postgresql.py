@@ -7,6 +7,7 @@ seen only after the disk has it.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from zlib import crc32
 
 from sqlalchemy import Connection, Update, case, extract, func, select, text
 from sqlalchemy.exc import DBAPIError
@@ -99,6 +100,12 @@ class Postgresql(Database):
         would then fail each other, and scanning is what PostgreSQL prefers for a table of one page."""
         if isolation_level(connection) == "SERIALIZABLE":
             connection.exec_driver_sql(f"SET LOCAL enable_seqscan = {'off' if on else 'DEFAULT'}")
+
+    def take_turn(self, connection: Connection, name: str, *, shared: bool) -> None:
+        """An advisory lock: those are queued for, and of a row FOR SHARE is granted past a FOR UPDATE that waits."""
+        kind = "_shared" if shared else ""
+        number = crc32(name.encode()) - 2**31  # a signed one is wanted; two names with the same wait for each other
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock{kind}({_TURN}, {number})")
 
     @contextmanager
     def changing_tables(self, connection: Connection) -> Iterator[None]:
