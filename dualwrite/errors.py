@@ -86,6 +86,13 @@ class DatabaseNotReadyError(DualWriteError):
     """A table of the library's is missing, or older than this release needs. Run ``dualwrite db upgrade --db URL``."""
 
 
+class DatabaseUnavailableError(DualWriteError):
+    """The database's server cannot be reached now, or lets nobody in. Nothing was begun; run it again when it is back.
+    If it goes on, see whether the host and the port in the message are right."""
+
+    retriable = True
+
+
 class DatabaseBusyError(DualWriteError):
     """Another transaction held the state row, or SQLite's write lock, for too long. Nothing was written; run the unit
     of work again. If it goes on, find the transaction that does not end."""

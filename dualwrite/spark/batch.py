@@ -235,6 +235,7 @@ def write_batch(
         later one ends it.
     :raises ConfigurationError: naming what is wrong with the options, or which column does not fit, before anything is
         written.
+    :raises DatabaseUnavailableError: if the database cannot be reached at the start; nothing is begun then.
     :raises FencedError: if another run of the job has begun. Nothing is left of this one.
     :raises InDoubtError: if the outcome is not known; with a ``batch_id``, writing it again is safe.
     """
@@ -269,11 +270,14 @@ def recover_job(**options: Any) -> dict[str, Any]:
 
     :param options: as for :func:`write_batch`.
     :returns: by transactional id, what was found open in Kafka, and what became of it.
+    :raises DatabaseUnavailableError: if the database cannot be reached now.
     :raises KafkaUnavailableError: if Kafka does not answer; and whatever else kept a slot from being recovered.
     """
     read = options_of(options)
     worker = worker_of(read)
     runs = _runs(worker, read)
+    with first_connection(worker.engine):
+        pass  # rather an error of this library's than the driver's
     runs.end_job(job_of(read))
     runs.left()
     found, errors = worker.dual_write.sweep()

@@ -163,6 +163,7 @@ def partition_writer(df: "DataFrame", /, **options: Any) -> PartitionWriter:
         are required.
     :raises ConfigurationError: naming the option or the column that is wrong.
     :raises BatchChangedError: if some of the batch was written in another number of partitions.
+    :raises DatabaseUnavailableError: if the database cannot be reached now.
     :raises DatabaseNotReadyError: before ``dualwrite db upgrade``.
     """
     return _writer(df, options_of(options))

@@ -16,12 +16,12 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
-from dualwrite.coordinator.databases.supported import EXAMPLE_URLS, require_supported
+from dualwrite.coordinator.databases.supported import EXAMPLE_URLS, database_of, require_supported
 from dualwrite.coordinator.leasing import slot_id
 from dualwrite.coordinator.producers import ProducerChoice
 from dualwrite.coordinator.two_phase import producer_settings
 from dualwrite.coordinator.unit_of_work import DualWrite
-from dualwrite.errors import ConfigurationError
+from dualwrite.errors import ConfigurationError, DatabaseUnavailableError
 from dualwrite.extras import advice, missing_library
 from dualwrite.spark.options import WriteOptions
 from dualwrite.spark.raising import first_line
@@ -78,13 +78,17 @@ def engine_of(options: WriteOptions) -> Engine:
 def first_connection(engine: Engine) -> Iterator[Connection]:
     """A connection for the driver's first look at the database.
 
-    :raises ConfigurationError: if there is none to be had: the server is down, or refuses the user.
+    :raises DatabaseUnavailableError: if there is none to be had now: the server is down.
+    :raises ConfigurationError: if there never will be: no such host or database, or it refuses the user.
     """
     try:
         connection = engine.connect()
     except DBAPIError as error:
         url = engine.url.render_as_string(hide_password=True)
-        raise ConfigurationError(f"option 'url': no connection to {url}: {first_line(error)}") from None
+        said = f"no connection to {url}: {first_line(error)}"
+        if database_of(engine.dialect).is_away(error):
+            raise DatabaseUnavailableError(said) from None
+        raise ConfigurationError(f"option 'url': {said}") from None
     with connection:
         yield connection
 

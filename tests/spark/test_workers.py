@@ -8,10 +8,13 @@ from socket import socket
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import make_url, text
 from sqlalchemy.exc import OperationalError
 
-from dualwrite.errors import ConfigurationError
+from dualwrite.coordinator.databases.supported import database_of
+from dualwrite.errors import ConfigurationError, DatabaseUnavailableError
+from dualwrite.spark.batch import Batch, recover_job
+from dualwrite.spark.options import options_of
 from dualwrite.spark.workers import (
     close_workers,
     engine_of,
@@ -21,7 +24,7 @@ from dualwrite.spark.workers import (
     require_shared,
     worker_of,
 )
-from tests.spark.given import options
+from tests.spark.given import REQUIRED, options, schema
 
 CLASSIC = "pyspark.sql.classic.dataframe"
 
@@ -86,23 +89,87 @@ def test_a_driver_of_an_extra_that_is_missing_says_what_to_install(monkeypatch: 
         engine_of(options(url="mysql+pymysql://me:secret@db/x"))
 
 
-def refusal_of(url: str) -> str:
+def refusal_of(url: str, kind: type[Exception] = ConfigurationError) -> str:
     """What the driver says of ``url``, which it cannot connect to, in one line."""
     engine = engine_of(options(url=url))
-    with pytest.raises(ConfigurationError) as raised, first_connection(engine):
+    with pytest.raises(kind) as raised, first_connection(engine):
         pytest.fail("there is a connection")
     engine.dispose()
     assert "\n" not in str(raised.value)
     return str(raised.value)
 
 
-def test_a_database_that_is_not_there_is_named_without_its_password() -> None:
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """Where nobody listens."""
     with socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))  # and does not listen
-        place = f"127.0.0.1:{nobody.getsockname()[1]}/x"
-        said = refusal_of(f"postgresql+psycopg://me:secret@{place}")
-    assert said.startswith(f"option 'url': no connection to postgresql+psycopg://me:***@{place}: connection failed: ")
-    assert "secret" not in said
+        nobody.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{nobody.getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    ("driver", "why"), [("postgresql+psycopg", "connection failed: "), ("mysql+pymysql", "(2003, ")]
+)
+def test_a_database_that_is_down_is_no_fault_of_the_url_and_named_without_its_password(
+    driver: str, why: str, silent: str
+) -> None:
+    said = refusal_of(f"{driver}://me:secret@{silent}/x", DatabaseUnavailableError)
+    assert said.startswith(f"no connection to {driver}://me:***@{silent}/x: {why}")
+    assert "Connection refused" in said
+    assert DatabaseUnavailableError.retriable
+
+
+def test_a_socket_of_a_server_that_is_down(tmp_path: Path) -> None:
+    refusal_of(f"postgresql+psycopg:///x?host={tmp_path}", DatabaseUnavailableError)
+
+
+@pytest.mark.parametrize("server", [
+    pytest.param("postgresql", marks=pytest.mark.postgresql),
+    pytest.param("mariadb", marks=pytest.mark.mariadb),
+])  # fmt: skip
+@pytest.mark.parametrize("changed", [{"database": "nowhere"}, {"username": "nobody"}])
+def test_what_a_server_refuses_is_a_fault_of_the_url(
+    server: str, changed: dict[str, str], request: pytest.FixtureRequest
+) -> None:
+    url = make_url(request.getfixturevalue(f"{server}_url")).set(**changed)
+    assert "no" in refusal_of(url.render_as_string(hide_password=False))
+
+
+SERVER = 'connection failed: connection to server at "127.0.0.1", port 5432 failed: '
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "is_away"),
+    [
+        ("postgresql://", SERVER + "FATAL:  the database system is starting up", True),
+        ("postgresql://", SERVER + "FATAL:  the database system is in recovery mode", True),
+        ("postgresql://", SERVER + "FATAL:  sorry, too many clients already", True),
+        ("postgresql://", SERVER + "server closed the connection unexpectedly", True),
+        ("postgresql://", "connection timeout expired", True),
+        ("postgresql://", "failed to resolve host 'x': [Errno -3] Temporary failure in name resolution", True),
+        ("postgresql://", "failed to resolve host 'x': [Errno -2] Name or service not known", False),
+        ("postgresql://", SERVER + 'FATAL:  password authentication failed for user "me"', False),
+        ("postgresql://", SERVER + "fe_sendauth: no password supplied", False),
+        ("mysql://", (2003, "Can't connect to MySQL server on 'x' (timed out)"), True),
+        ("mysql://", (2003, "Can't connect to MySQL server on 'x' ([Errno -2] Name or service not known)"), False),
+        ("mysql://", (1040, "Too many connections"), True),
+        ("mysql://", (2013, "Lost connection to MySQL server during query"), True),
+        ("mysql://", (1045, "Access denied for user 'me'@'x' (using password: YES)"), False),
+        ("sqlite://", "unable to open database file", False),
+    ],
+)
+def test_what_may_be_over_at_another_attempt(url: str, error: str | tuple[int, str], is_away: bool) -> None:
+    given = (error,) if isinstance(error, str) else error
+    raised = OperationalError("", None, Exception(*given))
+    assert database_of(make_url(url).get_dialect()()).is_away(raised) is is_away
+
+
+def test_the_driver_says_first_that_the_database_is_down(silent: str) -> None:
+    given = {**REQUIRED, "url": f"postgresql+psycopg://me:secret@{silent}/x", "topic": "orders", "job": "nightly"}
+    with pytest.raises(DatabaseUnavailableError, match="no connection to"):
+        Batch(options_of(given)).look(schema(id="integer"), "UTC")
+    with pytest.raises(DatabaseUnavailableError, match="no connection to"):
+        recover_job(**given)
 
 
 def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:

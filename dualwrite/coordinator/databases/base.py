@@ -184,6 +184,11 @@ class Database:
         """
         yield
 
+    def is_away(self, error: DBAPIError) -> bool:
+        """True if ``error``, of an attempt to connect, says that the server cannot be reached now, so that another
+        attempt may succeed; False if it is the URL that is likely to be wrong."""
+        return False
+
     def trouble(self, error: DBAPIError) -> Trouble | None:
         """What ``error`` means to the recipe; None for an error that is nobody's but the user's."""
         raise NotImplementedError

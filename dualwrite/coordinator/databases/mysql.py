@@ -38,6 +38,9 @@ _TROUBLES = {
     1213: Trouble.CONFLICT,  # ER_LOCK_DEADLOCK
     1020: Trouble.CONFLICT,  # ER_CHECKREAD: MariaDB's innodb_snapshot_isolation
 }
+_AWAY = frozenset({1040, 1053, 1203, 2002, 2003, 2006, 2013})
+"""Too many connections; the server shuts down; nobody answers, or not to the end."""
+_NO_SUCH_HOST = "Name or service not known"
 _TIMEOUTS = {"innodb_lock_wait_timeout": None, "lock_wait_timeout": None, "wait_timeout": LONGEST_HOLD}
 """Of a row, of a table's definition, and for a client that is silent. None: as long as for the row."""
 _SNAPSHOTS = "dualwrite_reads_a_snapshot"
@@ -190,6 +193,10 @@ class Mysql(Database):
         yield
         if not connection.invalidated:
             connection.exec_driver_sql("SET " + ", ".join(f"SESSION {name} = @dualwrite_{name}" for name in _TIMEOUTS))
+
+    def is_away(self, error: DBAPIError) -> bool:
+        """By the error's number; to PyMySQL a host that does not exist is one that does not answer."""
+        return _number(error) in _AWAY and _NO_SUCH_HOST not in str(error.orig)
 
     def trouble(self, error: DBAPIError) -> Trouble | None:
         """By the error's number."""

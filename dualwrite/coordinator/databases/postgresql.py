@@ -4,8 +4,10 @@ SELECT … FOR UPDATE at READ COMMITTED waits for whoever wrote the row and then
 seen only after the disk has it.
 """
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from errno import ECONNREFUSED, ECONNRESET, EHOSTUNREACH, ENETUNREACH, ETIMEDOUT
 from typing import Any
 from zlib import crc32
 
@@ -23,6 +25,20 @@ _TROUBLES = {
     "40001": Trouble.CONFLICT,  # serialization_failure
     "40P01": Trouble.CONFLICT,  # deadlock_detected
 }
+_AWAY = (
+    *map(os.strerror, (ECONNREFUSED, ECONNRESET, EHOSTUNREACH, ENETUNREACH, ETIMEDOUT)),
+    "Is the server running",
+    "server closed the connection",
+    "timeout expired",
+    "Temporary failure in name resolution",
+    "starting up",
+    "shutting down",
+    "not yet accepting connections",
+    "in recovery mode",
+    "too many clients",
+    "remaining connection slots",
+)
+"""What libpq, or the server, says when it is another time's matter."""
 _IN_FAILED_TRANSACTION = 3
 """libpq's PQTRANS_INERROR."""
 _TRANSACTION_FAILED = "25P02"
@@ -127,6 +143,11 @@ class Postgresql(Database):
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(lock_timeout * 1000)}")
         connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = {LONGEST_HOLD * 1000}")
         yield
+
+    def is_away(self, error: DBAPIError) -> bool:
+        """By the text: of an attempt to connect there is no SQLSTATE."""
+        said = str(error.orig)
+        return any(each in said for each in _AWAY)
 
     def trouble(self, error: DBAPIError) -> Trouble | None:
         """By the SQLSTATE."""
