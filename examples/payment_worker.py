@@ -48,7 +48,7 @@ class Worker:
     def run(self) -> None:
         """Work until :meth:`stop`; the records of a batch that failed are read again."""
         self._dual_write.recover()
-        self._consumer.subscribe([INPUT])
+        self._consumer.subscribe([INPUT], on_assign=self._dual_write.seek_to_committed)
         while not self._stopping.is_set():
             batch = [message for message in self._consumer.consume(num_messages=100, timeout=0.5) if _is_sound(message)]
             if batch:

@@ -10,11 +10,11 @@ import inspect
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 
 from dualwrite.coordinator.awaiting import greenlet_spawn, wait_for
-from dualwrite.coordinator.consuming import KafkaConsumer, OffsetReset
-from dualwrite.errors import InvalidTransactionStateError
+from dualwrite.coordinator.consumers import KafkaConsumer, OffsetReset
+from dualwrite.errors import ConfigurationError, InvalidTransactionStateError
 
 
 class AwaitedConsumer:
@@ -57,7 +57,9 @@ class AsyncSeeker(Protocol):
     ) -> None:
         """See DualWrite.seek_to_stored."""
 
-    def seek_to_committed(self, consumer: KafkaConsumer, *, auto_offset_reset: OffsetReset) -> None:
+    def seek_to_committed(
+        self, consumer: KafkaConsumer, partitions: Sequence[Any] | None = None, *, auto_offset_reset: OffsetReset
+    ) -> None:
         """See DualWrite.seek_to_committed."""
 
 
@@ -79,22 +81,31 @@ class AsyncSeekingConsumers:
         seek = functools.partial(self._seeker.seek_to_stored, auto_offset_reset=auto_offset_reset)
         await greenlet_spawn(seek, self._seeker.awaited(consumer), partitions)
 
-    async def seek_to_committed(self, consumer: Any, *, auto_offset_reset: OffsetReset = "earliest") -> None:
-        """See DualWrite.seek_to_committed."""
+    async def seek_to_committed(
+        self, consumer: Any, partitions: Sequence[Any] | None = None, *, auto_offset_reset: OffsetReset = "earliest"
+    ) -> None:
+        """See DualWrite.seek_to_committed. An ``on_assign`` as :meth:`seek_to_stored`."""
         await self._ready()
         seek = functools.partial(self._seeker.seek_to_committed, auto_offset_reset=auto_offset_reset)
-        await greenlet_spawn(seek, self._seeker.awaited(consumer))
+        await greenlet_spawn(seek, self._seeker.awaited(consumer), partitions)
 
     def on_assign(
-        self, *, auto_offset_reset: OffsetReset = "earliest"
+        self, to: Literal["stored", "committed"] = "stored", *, auto_offset_reset: OffsetReset = "earliest"
     ) -> Callable[[KafkaConsumer, Sequence[Any]], None]:
         """Make the callback for ``consumer.subscribe(topics, on_assign=dw.on_assign())``, where a
-        confluent_kafka.Consumer is polled in a thread: it does there what DualWrite.seek_to_stored does.
+        confluent_kafka.Consumer is polled in a thread: it does there what DualWrite.seek_to_stored does, or
+        DualWrite.seek_to_committed.
+
+        :param to: "stored" for ``tx.store_offsets``, "committed" for ``tx.send_offsets``.
+        :raises ConfigurationError: if ``to`` is anything else.
 
         Call it in the event loop. What it makes raises InvalidTransactionStateError if the consumer is polled in the
         event loop's own thread, which would wait for itself.
         """
+        if to not in ("stored", "committed"):
+            raise ConfigurationError(f"on_assign({to!r}): use 'stored' or 'committed'")
         self._seeker.check_loop()
+        put = self._seeker.seek_to_stored if to == "stored" else self._seeker.seek_to_committed
         loop, loops_thread = asyncio.get_running_loop(), threading.get_ident()
 
         def assigned(consumer: KafkaConsumer, partitions: Sequence[Any]) -> None:
@@ -104,7 +115,7 @@ class AsyncSeekingConsumers:
                     "(asyncio.to_thread), or use confluent_kafka.aio.AIOConsumer"
                 )
             asyncio.run_coroutine_threadsafe(self._ready(), loop).result()
-            seek = functools.partial(self._seeker.seek_to_stored, auto_offset_reset=auto_offset_reset)
+            seek = functools.partial(put, auto_offset_reset=auto_offset_reset)
             self._seeker.run_in_this_thread(lambda: seek(consumer, partitions))
 
         return assigned

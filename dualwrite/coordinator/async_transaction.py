@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 
 from dualwrite.coordinator.awaited import AwaitedParticipant
 from dualwrite.coordinator.awaiting import current_task, greenlet_spawn
-from dualwrite.coordinator.consuming import KafkaConsumer
+from dualwrite.coordinator.consumers import KafkaConsumer
 from dualwrite.coordinator.machine import Result
 from dualwrite.coordinator.participants import Headers, KafkaParticipant
 from dualwrite.coordinator.transaction import BaseBlock, BaseTransaction, Parameters, Unit, UnitsOfWork

@@ -21,7 +21,8 @@ from dualwrite.coordinator.async_consuming import AsyncSeekingConsumers, awaited
 from dualwrite.coordinator.async_transaction import AsyncBlock, AsyncTransaction
 from dualwrite.coordinator.awaited import AwaitedSlot
 from dualwrite.coordinator.awaiting import current_task, greenlet_spawn, wait_for
-from dualwrite.coordinator.consuming import Consuming, KafkaConsumer
+from dualwrite.coordinator.consumers import KafkaConsumer
+from dualwrite.coordinator.consuming import Consuming
 from dualwrite.coordinator.driver import BlockingDriver, LentSlot
 from dualwrite.coordinator.holders import Usage
 from dualwrite.coordinator.machine import Result

@@ -4,17 +4,27 @@ Either in the Kafka transaction, under the group's generation (KIP-447), or in t
 member has moved on is the fence. What the application must not do between the two is kept in positions.py.
 """
 
-import inspect
+import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any
 
 from sqlalchemy import Engine
 
 from dualwrite.client.calls import GroupMember
 from dualwrite.client.producing import member_of
+from dualwrite.coordinator.consumers import (
+    KafkaConsumer,
+    OffsetReset,
+    assign,
+    beginnings,
+    go_back,
+    place_of,
+    require_consumer,
+    unwrapped,
+)
 from dualwrite.coordinator.database import SqlDecisionStore
 from dualwrite.coordinator.driver import BlockingDriver
 from dualwrite.coordinator.offset_table import OffsetTable, StoredOffset
@@ -23,14 +33,10 @@ from dualwrite.errors import ConfigurationError, InvalidTransactionStateError, K
 from dualwrite.ids import TopicPartition
 from dualwrite.wire.error_codes import ErrorCode
 
-OffsetReset = Literal["earliest", "latest"]
-"""Where a group begins a partition of which nothing is known; as auto.offset.reset."""
+logger = logging.getLogger(__name__)
 
 NOTHING_READ = -1001
 """The offset of a position before anything was read: librdkafka's OFFSET_INVALID."""
-
-PATIENCE = 30.0
-"""Seconds that the cluster may take to tell a committed offset, or where a partition begins."""
 
 _MOVED = frozenset(
     {
@@ -41,38 +47,6 @@ _MOVED = frozenset(
     }
 )
 """With which a group coordinator refuses the offsets of who is not its member, or not any more."""
-
-
-@runtime_checkable
-class KafkaConsumer(Protocol):
-    """Of confluent_kafka.Consumer, what is used. Positions are confluent_kafka.TopicPartition, or their like."""
-
-    def assignment(self) -> list[Any]:
-        """The partitions that it has."""
-
-    def position(self, partitions: list[Any]) -> list[Any]:
-        """They, each with the offset after the last record that was handed out; negative if none was."""
-
-    def committed(self, partitions: list[Any], timeout: float) -> list[Any]:
-        """They, each with the group's committed offset; negative if there is none."""
-
-    def get_watermark_offsets(self, partition: Any, timeout: float) -> tuple[int, int]:
-        """The first offset of ``partition``, and the one after its last."""
-
-    def consumer_group_metadata(self) -> Any:
-        """Group, generation and member."""
-
-    def seek(self, partition: Any) -> None:
-        """Hand out the record at the partition's offset next."""
-
-    def assign(self, partitions: list[Any]) -> None:
-        """Read ``partitions`` from their offsets, and no others."""
-
-    def incremental_assign(self, partitions: list[Any]) -> None:
-        """Read ``partitions`` from their offsets, too."""
-
-    def incremental_unassign(self, partitions: list[Any]) -> None:
-        """Read ``partitions`` no more."""
 
 
 class Consuming:
@@ -89,6 +63,7 @@ class Consuming:
         self.table = OffsetTable(engine, store)
         self.positions = Positions()
         self.worker = worker
+        self._has_warned = False
 
     def unit(self) -> "UnitOffsets":
         """The offsets of a unit of work that begins here."""
@@ -119,31 +94,60 @@ class Consuming:
         member = _member(consumer)
         wanted = _checked(consumer.assignment() if partitions is None else partitions, "partitions")
         stored = self._stored(consumer, member.group_id, wanted, reset)
-        starts = {_place(each): stored[_place(each)].offset for each in wanted}
-        for each in wanted:
-            each.offset = starts[_place(each)]
-        if partitions is None:
-            _go_back(consumer, wanted)
-            is_whole = True
-        else:
-            is_whole = _assign(consumer, wanted)
-        worker = self.worker() if partitions is None else None  # a callback's is whatever polls
-        self.positions.sought(_known_as(consumer, member), starts, worker, is_whole=is_whole)
+        starts = {place_of(each): stored[place_of(each)].offset for each in wanted}
+        self._put(consumer, _known_as(consumer, member), wanted, starts, is_assigned=partitions is None)
 
-    def seek_to_committed(self, consumer: KafkaConsumer, auto_offset_reset: OffsetReset) -> None:
+    def seek_to_committed(
+        self, consumer: KafkaConsumer, partitions: Sequence[Any] | None, auto_offset_reset: OffsetReset
+    ) -> None:
         """See DualWrite.seek_to_committed."""
         _require_seekable(consumer, auto_offset_reset)
+        try:
+            self._seek_to_committed(consumer, partitions, auto_offset_reset)
+        except BaseException:
+            if partitions is not None:
+                self.positions.forget(_identity(consumer))  # as above
+            raise
+
+    def _seek_to_committed(self, consumer: KafkaConsumer, partitions: Sequence[Any] | None, reset: OffsetReset) -> None:
         known = _known_as(consumer, _member(consumer))
+        wanted = _checked(consumer.assignment() if partitions is None else partitions, "partitions")
         done = self.positions.done(known)
-        wanted = list(consumer.assignment())
-        starts = {}
-        for each in wanted:
-            # The last unit of work may have happened in the database, and its Kafka side be on its way.
-            each.offset = starts[_place(each)] = max(
-                _beginning(consumer, each, auto_offset_reset), done.get(_place(each), 0)
+        # The last unit of work may have happened in the database, and its Kafka side be on its way.
+        starts = {
+            place: max(offset, done.get(place, 0)) for place, offset in beginnings(consumer, wanted, reset).items()
+        }
+        self._put(consumer, known, wanted, starts, is_assigned=partitions is None)
+
+    def warn_unless_put(self, known: Consumer, given: Iterable[Any]) -> None:
+        """Say once what cannot be seen from here: librdkafka may go back by itself, and its positions do not tell."""
+        if not self._has_warned and not _offsets_of(given).keys() <= self.positions.done(known).keys():
+            self._has_warned = True
+            logger.warning(
+                "a consumer was assigned partitions without on_assign=dw.seek_to_committed: librdkafka may hand out "
+                "records again that its group has used; see docs/consuming.md"
             )
-        _go_back(consumer, wanted)
-        self.positions.sought(known, starts, self.worker())
+
+    def _put(
+        self,
+        consumer: KafkaConsumer,
+        known: Consumer,
+        wanted: list[Any],
+        starts: Mapping[TopicPartition, int],
+        *,
+        is_assigned: bool,
+    ) -> None:
+        """Let ``consumer`` read ``wanted`` from ``starts``.
+
+        :param is_assigned: it has them already, and no others.
+        """
+        for each in wanted:
+            each.offset = starts[place_of(each)]
+        if is_assigned:
+            go_back(consumer, wanted)
+        is_whole = is_assigned or assign(consumer, wanted)
+        worker = self.worker() if is_assigned else None  # a callback's is whatever polls
+        self.positions.sought(known, starts, worker, is_whole=is_whole)
 
     def _stored(
         self, consumer: KafkaConsumer, group: str, wanted: Iterable[Any], reset: OffsetReset
@@ -151,10 +155,12 @@ class Consuming:
         """What is stored of ``wanted``. A partition that is new to the group gets its row now, before the first record
         is read, so that a unit of work always has one to compare with."""
         stored = self.table.read(group)
-        missing = [each for each in wanted if _place(each) not in stored]
-        for each in missing:
-            self.table.begin(group, _place(each), _beginning(consumer, each, reset))
-        return self.table.read(group) if missing else stored
+        missing = [each for each in wanted if place_of(each) not in stored]
+        if not missing:
+            return stored
+        for place, offset in beginnings(consumer, missing, reset).items():
+            self.table.begin(group, place, offset)
+        return self.table.read(group)
 
 
 class UnitOffsets:
@@ -184,7 +190,9 @@ class UnitOffsets:
                     "one; after a rebalance call seek_to_committed(consumer), and poll again. For partitions that are "
                     "assigned by hand use store_offsets()"
                 )
-            self._claim(_known_as(consumer, member), given, "seek_to_committed")
+            known = _known_as(consumer, member)
+            self._consuming.warn_unless_put(known, given)
+            self._claim(known, given, "seek_to_committed")
             try:
                 driver.produce(lambda participant: participant.send_offsets_to_transaction(given, metadata))
             except KafkaRefusedError as error:
@@ -207,12 +215,12 @@ class UnitOffsets:
                 return
             member = _member(consumer)
             group, known = member.group_id, _known_as(consumer, member)
-            places = {_place(each): each.offset for each in given}
+            places = _offsets_of(given)
             within = {place: offset for (name, place), offset in self._stored.items() if name == group}
             moves = self._consuming.positions.moves(known, places, within)
             self._claim(known, given, "seek_to_stored")
             if moves:
-                epochs = {_place(each): epoch for each in given if (epoch := _leader_epoch(each)) is not None}
+                epochs = {place_of(each): epoch for each in given if (epoch := _leader_epoch(each)) is not None}
                 self._consuming.table.move(connection, group, moves, epochs)
         self._stored.update({(group, move.partition): move.offset for move in moves})
 
@@ -226,26 +234,13 @@ class UnitOffsets:
             positions.committed(consumer, offsets)
 
     def _claim(self, known: Consumer, given: Iterable[Any], remedy: str) -> None:
-        offsets = {_place(each): each.offset for each in given}
+        offsets = _offsets_of(given)
         self._consuming.positions.claim(known, offsets, self._worker() or self._consuming.worker(), remedy)
         self._claimed.setdefault(known, {}).update(offsets)
 
 
-def _given(consumer: object) -> object:
-    """The consumer that the application has, if this is one that async_consuming.py has wrapped."""
-    return getattr(consumer, "wrapped", consumer)
-
-
-def _require_consumer(consumer: object) -> None:
-    given = _given(consumer)
-    if not isinstance(given, KafkaConsumer):
-        raise TypeError(f"a consumer of type {type(given).__name__}: give a confluent_kafka.Consumer")
-    if given is consumer and inspect.iscoroutinefunction(given.position):
-        raise TypeError(f"a consumer of type {type(given).__name__}: use AsyncDualWrite, or a confluent_kafka.Consumer")
-
-
 def _require_seekable(consumer: object, auto_offset_reset: str) -> None:
-    _require_consumer(consumer)
+    require_consumer(consumer)
     if auto_offset_reset not in ("earliest", "latest"):
         raise ConfigurationError(f"auto_offset_reset={auto_offset_reset!r}: use 'earliest' or 'latest'")
 
@@ -255,15 +250,15 @@ def _member(consumer: KafkaConsumer) -> GroupMember:
 
 
 def _identity(consumer: KafkaConsumer) -> int:
-    return id(_given(consumer))
+    return id(unwrapped(consumer))
 
 
 def _known_as(consumer: KafkaConsumer, member: GroupMember) -> Consumer:
     return Consumer(_identity(consumer), member.member_id or None, member.group_instance_id is not None)
 
 
-def _place(position: Any) -> TopicPartition:
-    return TopicPartition(position.topic, position.partition)
+def _offsets_of(given: Iterable[Any]) -> dict[TopicPartition, int]:
+    return {place_of(each): each.offset for each in given}
 
 
 def _leader_epoch(position: Any) -> int | None:
@@ -273,11 +268,11 @@ def _leader_epoch(position: Any) -> int | None:
 
 def _checked_offsets(consumer: KafkaConsumer, offsets: Iterable[Any] | None) -> list[Any] | None:
     """What the application says, if it can be meant; the unit of work goes on if not."""
-    _require_consumer(consumer)
+    require_consumer(consumer)
     given = None if offsets is None else _checked(offsets, "offsets")
     for each in given or ():
         if each.offset < 0 and each.offset != NOTHING_READ:
-            raise ValueError(f"offsets: {_place(each)} at {each.offset}: give the number of the next record to read")
+            raise ValueError(f"offsets: {place_of(each)} at {each.offset}: give the number of the next record to read")
     return given
 
 
@@ -296,54 +291,3 @@ def _checked(positions: Any, name: str) -> list[Any]:
         if wrong is None:
             return given
     raise TypeError(f"{name}: {wrong!r:.100}: give a list of confluent_kafka.TopicPartition")
-
-
-def _beginning(consumer: KafkaConsumer, partition: Any, reset: OffsetReset) -> int:
-    """Where the group reads ``partition`` on as far as Kafka knows, or begins it."""
-    from dualwrite.client.librdkafka_errors import translating  # loads librdkafka, which the caller has anyhow
-
-    with translating(f"offsets of {_place(partition)}"):
-        (committed,) = consumer.committed([partition], timeout=PATIENCE)
-        if committed.offset >= 0:
-            return int(committed.offset)
-        first, end = consumer.get_watermark_offsets(partition, timeout=PATIENCE)
-        return int(first if reset == "earliest" else end)
-
-
-def _assign(consumer: KafkaConsumer, partitions: list[Any]) -> bool:
-    """Assign ``partitions``, by whichever protocol the group has; True if they are all that ``consumer`` has now."""
-    if _is_taken(lambda: consumer.assign(partitions)):
-        return True
-    consumer.incremental_assign(partitions)
-    return False
-
-
-def _go_back(consumer: KafkaConsumer, wanted: list[Any]) -> None:
-    """Let ``consumer`` read on from the offsets of ``wanted``, which are all that it has. Whatever its positions: of
-    where it was sought before, and read nothing since, they say nothing."""
-    if not all(_sought(consumer, each) for each in wanted):
-        _assign_again(consumer, wanted)
-
-
-def _assign_again(consumer: KafkaConsumer, partitions: list[Any]) -> None:
-    if not _is_taken(lambda: consumer.assign(partitions)):
-        consumer.incremental_unassign(partitions)
-        consumer.incremental_assign(partitions)
-
-
-def _sought(consumer: KafkaConsumer, partition: Any) -> bool:
-    """False if it cannot be sought yet: it was only just assigned."""
-    return _is_taken(lambda: consumer.seek(partition))
-
-
-def _is_taken(call: Callable[[], None]) -> bool:
-    """False if librdkafka says that it is in no state for it: by assign() that the group's protocol is cooperative."""
-    from confluent_kafka import KafkaError, KafkaException
-
-    try:
-        call()
-    except KafkaException as error:
-        if error.args[0].code() != KafkaError._STATE:
-            raise
-        return False
-    return True

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from dualwrite.coordinator.consuming import Consuming, KafkaConsumer, OffsetReset
+from dualwrite.coordinator.consumers import KafkaConsumer, OffsetReset
+from dualwrite.coordinator.consuming import Consuming
 
 
 class SeekingConsumers:
@@ -41,15 +42,26 @@ class SeekingConsumers:
         self._require_outside()
         self._consuming.seek_to_stored(consumer, partitions, auto_offset_reset)
 
-    def seek_to_committed(self, consumer: KafkaConsumer, *, auto_offset_reset: OffsetReset = "earliest") -> None:
-        """Let ``consumer`` read on where its group's units of work have come to in Kafka; for ``tx.send_offsets``,
-        after every unit of work that failed: the records that it has read since are handed out again. After an
-        assignment a consumer begins there by itself.
+    def seek_to_committed(
+        self,
+        consumer: KafkaConsumer,
+        partitions: Sequence[Any] | None = None,
+        *,
+        auto_offset_reset: OffsetReset = "earliest",
+    ) -> None:
+        """Let ``consumer`` read on where its group's units of work have come to in Kafka; for ``tx.send_offsets``.
 
-        :param auto_offset_reset: "earliest" or "latest", for a partition of which the group has committed nothing; as
-            the consumer's own ``auto.offset.reset``.
+        As the callback of ``subscribe(topics, on_assign=dw.seek_to_committed)``, as :meth:`seek_to_stored`. librdkafka
+        begins there by itself, too, but may then go back to the topic's beginning; a consumer that is put there does
+        not. And with the consumer alone after every unit of work that failed: the records that it has read since are
+        handed out again.
+
+        Waits for units of work of others that are decided or prepared with an offset of these partitions (KIP-447).
+
+        :param partitions: that were assigned; None for all that the consumer has.
+        :param auto_offset_reset: "earliest" or "latest", for a partition of which the group has committed nothing.
         :raises InvalidTransactionStateError: inside a unit of work.
         :raises KafkaUnavailableError: if the committed offsets could not be asked.
         """
         self._require_outside()
-        self._consuming.seek_to_committed(consumer, auto_offset_reset)
+        self._consuming.seek_to_committed(consumer, partitions, auto_offset_reset)

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 from sqlalchemy import Connection, CursorResult, Executable, ScalarResult
 from sqlalchemy.orm import Session
 
-from dualwrite.coordinator.consuming import KafkaConsumer, UnitOffsets
+from dualwrite.coordinator.consumers import KafkaConsumer
+from dualwrite.coordinator.consuming import UnitOffsets
 from dualwrite.coordinator.driver import BlockingDriver
 from dualwrite.coordinator.observing import Watch
 from dualwrite.coordinator.participants import Headers
@@ -275,9 +276,10 @@ class Transaction(BaseTransaction):
         """Commit in this unit's Kafka transaction how far ``consumer`` has read (KIP-447): its group goes on there if
         the unit is committed, and not otherwise.
 
-        :param consumer: confluent_kafka.Consumer, a member of its group by ``subscribe()``, with
-            ``enable.auto.commit=false``, and with ``isolation.level=read_committed``: only then does the member that
-            gets the partitions next wait for a unit that is decided but not yet complete in Kafka.
+        :param consumer: confluent_kafka.Consumer, a member of its group by
+            ``subscribe(topics, on_assign=dw.seek_to_committed)``, with ``enable.auto.commit=false``, and with
+            ``isolation.level=read_committed``: only then does the member that gets the partitions next wait for a unit
+            that is decided but not yet complete in Kafka.
         :param offsets: confluent_kafka.TopicPartition with the next offset to read of each; by default the positions of
             all partitions that the consumer has, of which something was read.
         :raises RebalancedError: if the group has given the partitions to another member. The unit is rolled back, even

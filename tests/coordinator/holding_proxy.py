@@ -28,6 +28,7 @@ class HoldingProxy:
         """Requests by API."""
         self._request = b""
         self._upstream: socket.socket | None = None
+        self._client: socket.socket | None = None
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -38,6 +39,11 @@ class HoldingProxy:
         with self._upstream:
             self._upstream.sendall(self._request)
             assert read_frame(self._upstream)
+
+    def hang_up(self) -> None:
+        """Cut the connection on which the request was held, if it is not cut."""
+        assert self._client is not None
+        self._client.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Accept no more."""
@@ -67,7 +73,7 @@ class HoldingProxy:
             if api is self._api and self.swallows:
                 continue
             if api is self._api and self.seen[api] == self._number:
-                self._request, self._upstream = request, upstream
+                self._request, self._upstream, self._client = request, upstream, client
                 self.held.set()
                 while not self._cuts and read_frame(client):
                     pass

@@ -10,10 +10,15 @@ from sqlalchemy import insert, select
 
 from dualwrite.coordinator.async_transaction import AsyncTransaction
 from dualwrite.coordinator.async_unit_of_work import AsyncDualWrite, AsyncUnits
-from dualwrite.coordinator.consuming import KafkaConsumer
+from dualwrite.coordinator.consumers import KafkaConsumer
 from dualwrite.coordinator.tables import kafka_consumer_offset as table
 from dualwrite.coordinator.unit_of_work import DualWrite
-from dualwrite.errors import InvalidTransactionStateError, KafkaUnavailableError, RebalancedError
+from dualwrite.errors import (
+    ConfigurationError,
+    InvalidTransactionStateError,
+    KafkaUnavailableError,
+    RebalancedError,
+)
 from dualwrite.ids import TopicPartition
 from tests.coordinator.asynchronous import Place, run, write_unit
 from tests.coordinator.consumers import FakeConsumer, FakeGroup, positions
@@ -203,6 +208,24 @@ def test_the_callback_for_a_consumer_that_is_polled_in_a_thread(place: Place) ->
 
     run(main())
     assert stored_offsets(place) == consumer.next == {P: 1002, Q: 1000}
+
+
+def test_a_callback_that_puts_it_where_its_group_is_in_kafka(sqlite_place: Place) -> None:
+    consumer = FakeConsumer(FakeGroup())
+    consumer.group.committed[P] = 4
+
+    async def main() -> None:
+        async with sqlite_place.dual_write() as dual_write:
+            await asyncio.to_thread(dual_write.on_assign("committed"), consumer, positions(P))
+            assert consumer.next == {P: 4}
+            consumer.group.committed[Q] = 6
+            await dual_write.seek_to_committed(consumer, positions(P, Q))
+            assert consumer.next == {P: 4, Q: 6}
+            with pytest.raises(ConfigurationError, match=r"on_assign\('end'\): use 'stored' or 'committed'"):
+                dual_write.on_assign("end")  # type: ignore[arg-type]
+
+    run(main())
+    assert stored_offsets(sqlite_place) == {}
 
 
 def test_what_is_no_consumer_is_named(sqlite_place: Place, lite: DualWrite) -> None:

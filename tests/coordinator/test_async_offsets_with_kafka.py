@@ -46,7 +46,7 @@ async def polled_in_a_thread(
     broker: KafkaBroker, dual_write: AsyncDualWrite, stores: bool, **more: Any
 ) -> AsyncIterator[tuple[Any, Poll]]:
     consumer = Consumer(settings(broker, **more))
-    consumer.subscribe(["in"], **({"on_assign": dual_write.on_assign()} if stores else {}))
+    consumer.subscribe(["in"], on_assign=dual_write.on_assign("stored" if stores else "committed"))
 
     async def poll(count: int) -> list[Any]:
         return await asyncio.to_thread(consumer.consume, count, 0.2)
@@ -62,7 +62,7 @@ async def awaited(
     broker: KafkaBroker, dual_write: AsyncDualWrite, stores: bool, **more: Any
 ) -> AsyncIterator[tuple[Any, Poll]]:
     consumer = AIOConsumer(settings(broker, **more), max_workers=2)
-    await consumer.subscribe(["in"], **({"on_assign": dual_write.seek_to_stored} if stores else {}))
+    await consumer.subscribe(["in"], on_assign=dual_write.seek_to_stored if stores else dual_write.seek_to_committed)
 
     async def poll(count: int) -> list[Any]:
         found: list[Any] = await consumer.consume(count, 0.2)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from sqlalchemy import Engine, insert
 
 from dualwrite import EmbeddedBroker
@@ -213,6 +213,52 @@ def behind(tmp_path: Path, proxy: HoldingProxy) -> Iterator[str]:
         fill(servers, 0, 6)
         yield servers
     proxy.close()
+
+
+def test_librdkafka_goes_back_by_itself_behind_what_its_group_has_committed(tmp_path: Path) -> None:
+    """Which is why on_assign puts it where the group is. Where its question for a partition's beginning comes to
+    nothing after the partition was taken away, it asks again half a second later, whatever it has begun since."""
+    proxy = HoldingProxy(ApiKey.LIST_OFFSETS, cuts=False)
+    with behind(tmp_path, proxy) as servers, reading(servers) as consumer:
+        consumer.subscribe(["in"])
+        eventually(lambda: consumer.consume(1, 0.05), lambda _: proxy.held.is_set())
+        consumer.unsubscribe()
+        eventually(lambda: consumer.consume(1, 0.05), lambda _: not consumer.assignment())
+        with reading(servers) as other:
+            eventually(lambda: is_committed(other, 4), bool)  # when nobody is in the group
+        consumer.subscribe(["in"])
+        eventually(lambda: consumer.consume(1, 0.05), lambda _: consumer.assignment())
+        proxy.hang_up()
+        values: list[str] = []
+        eventually(lambda: values.extend(polled(consumer, 1)), lambda _: "0" in values)
+
+
+def test_where_on_assign_puts_a_consumer_it_has_nothing_to_ask(tmp_path: Path, sqlite_engine: Engine) -> None:
+    proxy = HoldingProxy()
+    with (
+        behind(tmp_path, proxy) as servers,
+        DualWrite(sqlite_engine, {"bootstrap.servers": servers}, application="worker") as dual_write,
+        reading(servers) as consumer,
+    ):
+        consumer.subscribe(["in"], on_assign=dual_write.seek_to_committed)
+        values = polled(consumer, 2)
+        asked = proxy.seen[ApiKey.LIST_OFFSETS]
+        assert asked == 2  # both ends, by the callback, which waits for them
+        write_all(dual_write, consumer, values)
+        consumer.unsubscribe()
+        eventually(lambda: consumer.consume(1, 0.05), lambda _: not consumer.assignment())
+        consumer.subscribe(["in"], on_assign=dual_write.seek_to_committed)
+        write_all(dual_write, consumer, polled(consumer, 4))
+        assert proxy.seen[ApiKey.LIST_OFFSETS] == asked
+    assert stored_values(sqlite_engine) == ["0", "1", "2", "3", "4", "5"]
+
+
+def is_committed(consumer: Any, offset: int) -> bool:
+    try:
+        consumer.commit(offsets=[TopicPartition("in", 0, offset)], asynchronous=False)
+    except KafkaException as error:
+        return error.args[0].code() != KafkaError.UNKNOWN_MEMBER_ID
+    return True
 
 
 @pytest.mark.slow

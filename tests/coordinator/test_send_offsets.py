@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from sqlalchemy import Engine
 
 from dualwrite.client.calls import GroupMember
@@ -18,7 +19,7 @@ from dualwrite.errors import (
 )
 from dualwrite.ids import TopicPartition
 from dualwrite.wire.error_codes import ErrorCode
-from tests.coordinator.consumers import FakeConsumer, FakeGroup, Position
+from tests.coordinator.consumers import FakeConsumer, FakeGroup, Position, positions
 from tests.coordinator.databases import stored_values
 from tests.coordinator.fakes import FakeKafka
 from tests.coordinator.test_unit_of_work import fail_at, recovered, write
@@ -217,6 +218,64 @@ def test_without_a_committed_offset_it_goes_back_to_the_beginning(
     consumer.poll(P, 20)
     dual_write.seek_to_committed(consumer, auto_offset_reset=reset)
     assert consumer.next == {P: begin}
+
+
+# After an assignment.
+
+
+@pytest.mark.parametrize("is_cooperative", [False, True])
+def test_an_assigned_consumer_is_put_where_its_group_is(
+    dual_write: DualWrite, kafka: FakeKafka, caplog: pytest.LogCaptureFixture, is_cooperative: bool
+) -> None:
+    consumer = FakeConsumer(FakeGroup())
+    consumer.group.is_cooperative = is_cooperative
+    consumer.group.committed[P] = 3
+    consumer.group.watermarks = (7, 50)
+    dual_write.seek_to_committed(consumer, positions(P, Q))
+    assert consumer.next == {P: 3, Q: 7}
+    consumer.poll(P, 2)
+    use(dual_write, consumer, "one")
+    assert kafka.committed == ["one", (MEMBER, {P: 5})]
+    assert not caplog.messages
+
+
+def test_another_assignment_begins_behind_nothing_that_is_done(dual_write: DualWrite, kafka: FakeKafka) -> None:
+    consumer = FakeConsumer(FakeGroup())
+    dual_write.seek_to_committed(consumer, positions(P))
+    consumer.poll(P, 3)
+    fail_at(kafka, "commit")
+    use(dual_write, consumer, "one")  # the cluster does not know of it yet
+    dual_write.seek_to_committed(consumer, positions(P, Q))
+    assert consumer.next == {P: 3, Q: 0}
+
+
+def test_a_consumer_that_librdkafka_has_put_somewhere_is_warned_of_once(
+    dual_write: DualWrite, kafka: FakeKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    for consumer in (reading(P), reading(Q)):
+        for place in consumer.next:
+            consumer.poll(place, 1)
+        use(dual_write, consumer)
+    assert len(kafka.committed) == 2
+    assert [text for text in caplog.messages if "without on_assign=dw.seek_to_committed" in text] == caplog.messages
+    assert len(caplog.messages) == 1
+
+
+def test_a_consumer_that_could_not_be_put_there_is_known_to_be_nowhere(
+    dual_write: DualWrite, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Silent(FakeConsumer):
+        def committed(self, partitions: list[Any], timeout: float) -> list[Position]:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    consumer = FakeConsumer(FakeGroup())
+    dual_write.seek_to_committed(consumer, positions(P))
+    consumer.__class__ = Silent
+    with pytest.raises(KafkaUnavailableError, match="committed offsets of in-0, in-1"):
+        dual_write.seek_to_committed(consumer, positions(P, Q))
+    consumer.poll(P, 1)
+    use(dual_write, consumer)
+    assert any("librdkafka may hand out" in text for text in caplog.messages)
 
 
 def test_nobody_seeks_inside_a_unit(dual_write: DualWrite) -> None:

@@ -77,7 +77,7 @@ class ReadingWorker:
             pool_size=4,
             on_step=self._at,
         )
-        self._go_back: Callable[[Any], None] = (
+        self._go_back: Callable[..., None] = (
             self._dual_write.seek_to_stored if reading.variant == "store" else self._dual_write.seek_to_committed
         )
 
@@ -112,9 +112,8 @@ class ReadingWorker:
         (tx.store_offsets if self._reading.variant == "store" else tx.send_offsets)(self._consumer)
 
     def _assigned(self, consumer: Any, partitions: list[Any]) -> None:
-        if self._reading.variant == "store":
-            self._dual_write.seek_to_stored(consumer, partitions)
-        say(f"assigned {len(partitions)}")
+        say(f"assigned {len(partitions)}")  # before it may have to wait for the one that had them
+        self._go_back(consumer, partitions)
 
     def _at(self, step: str) -> None:
         if step == self._reading.pause_step and self._done == 1:

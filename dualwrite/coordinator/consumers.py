@@ -1,0 +1,141 @@
+"""An application's consumer, as far as its records become part of units of work: what it is asked, and where it is put.
+
+Nothing here is remembered. librdkafka is loaded by the calls that need it: whoever has a consumer has it anyhow.
+"""
+
+import inspect
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from dualwrite.ids import TopicPartition
+
+OffsetReset = Literal["earliest", "latest"]
+"""Where a group begins a partition of which nothing is known; as auto.offset.reset."""
+
+PATIENCE = 30.0
+"""Seconds that the cluster may take to tell a committed offset, or where a partition begins."""
+
+
+@runtime_checkable
+class KafkaConsumer(Protocol):
+    """Of confluent_kafka.Consumer, what is used. Positions are confluent_kafka.TopicPartition, or their like."""
+
+    def assignment(self) -> list[Any]:
+        """The partitions that it has."""
+
+    def position(self, partitions: list[Any]) -> list[Any]:
+        """They, each with the offset after the last record that was handed out; negative if none was."""
+
+    def committed(self, partitions: list[Any], timeout: float) -> list[Any]:
+        """They, each with the group's committed offset; negative if there is none."""
+
+    def get_watermark_offsets(self, partition: Any, timeout: float) -> tuple[int, int]:
+        """The first offset of ``partition``, and the one after its last."""
+
+    def consumer_group_metadata(self) -> Any:
+        """Group, generation and member."""
+
+    def seek(self, partition: Any) -> None:
+        """Hand out the record at the partition's offset next."""
+
+    def assign(self, partitions: list[Any]) -> None:
+        """Read ``partitions`` from their offsets, and no others."""
+
+    def incremental_assign(self, partitions: list[Any]) -> None:
+        """Read ``partitions`` from their offsets, too."""
+
+    def incremental_unassign(self, partitions: list[Any]) -> None:
+        """Read ``partitions`` no more."""
+
+
+def unwrapped(consumer: object) -> object:
+    """The consumer that the application has, if this is one that async_consuming.py has wrapped."""
+    return getattr(consumer, "wrapped", consumer)
+
+
+def require_consumer(consumer: object) -> None:
+    """Refuse what is no consumer, or one for the other kind of application.
+
+    :raises TypeError: naming it.
+    """
+    given = unwrapped(consumer)
+    if not isinstance(given, KafkaConsumer):
+        raise TypeError(f"a consumer of type {type(given).__name__}: give a confluent_kafka.Consumer")
+    if given is consumer and inspect.iscoroutinefunction(given.position):
+        raise TypeError(f"a consumer of type {type(given).__name__}: use AsyncDualWrite, or a confluent_kafka.Consumer")
+
+
+def place_of(position: Any) -> TopicPartition:
+    """The partition of a confluent_kafka.TopicPartition."""
+    return TopicPartition(position.topic, position.partition)
+
+
+def beginnings(consumer: KafkaConsumer, partitions: list[Any], reset: OffsetReset) -> dict[TopicPartition, int]:
+    """Where the group reads each of ``partitions`` on as far as Kafka knows, or begins it. Raises as the next does."""
+    found = committed_offsets(consumer, partitions)
+    for each in partitions:
+        place = place_of(each)
+        if place not in found:
+            with _translating(f"offsets of {place}"):
+                first, end = consumer.get_watermark_offsets(each, timeout=PATIENCE)
+            found[place] = int(first if reset == "earliest" else end)
+    return found
+
+
+def committed_offsets(consumer: KafkaConsumer, partitions: list[Any]) -> dict[TopicPartition, int]:
+    """What the group has committed of ``partitions``, where it has. A read_committed consumer waits for transactions
+    that have prepared an offset of them (KIP-447).
+
+    :raises KafkaUnavailableError: if the cluster cannot tell.
+    """
+    if not partitions:
+        return {}
+    with _translating(f"committed offsets of {', '.join(str(place_of(each)) for each in partitions):.200}"):
+        found = consumer.committed(partitions, timeout=PATIENCE)
+    return {place_of(each): int(each.offset) for each in found if each.offset >= 0}
+
+
+def assign(consumer: KafkaConsumer, partitions: list[Any]) -> bool:
+    """Assign ``partitions``, by whichever protocol the group has; True if they are all that ``consumer`` has now."""
+    if _is_taken(lambda: consumer.assign(partitions)):
+        return True
+    consumer.incremental_assign(partitions)
+    return False
+
+
+def go_back(consumer: KafkaConsumer, wanted: list[Any]) -> None:
+    """Let ``consumer`` read on from the offsets of ``wanted``, which are all that it has. Whatever its positions: of
+    where it was sought before, and read nothing since, they say nothing."""
+    if not all(_sought(consumer, each) for each in wanted):
+        _assign_again(consumer, wanted)
+
+
+def _translating(what: str) -> AbstractContextManager[None]:
+    from dualwrite.client.librdkafka_errors import translating
+
+    return translating(what)
+
+
+def _assign_again(consumer: KafkaConsumer, partitions: list[Any]) -> None:
+    if not _is_taken(lambda: consumer.assign(partitions)):
+        consumer.incremental_unassign(partitions)
+        consumer.incremental_assign(partitions)
+
+
+def _sought(consumer: KafkaConsumer, partition: Any) -> bool:
+    """False if it cannot be sought yet: it was only just assigned."""
+    return _is_taken(lambda: consumer.seek(partition))
+
+
+def _is_taken(call: Callable[[], None]) -> bool:
+    """False if librdkafka says that it is in no state for it: by assign() that the group's protocol is cooperative."""
+    from confluent_kafka import KafkaError, KafkaException
+
+    try:
+        call()
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError._STATE:
+            raise
+        return False
+    return True
