@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  as Spark's users write it
 from sqlalchemy import BigInteger, Column, DateTime, Engine, MetaData, Numeric, String, Table, create_engine, text
 
 from benchmarks.contenders import Contender
 from dualwrite.cli.db import upgrade
+from tests.broker.consumers import messages
 from tests.conformance.kafka_jars import jdbc_jars, spark_source_jars
 from tests.conformance.kafka_process import free_ports
 from tests.postgresql import PostgreSQL, find_binaries
@@ -101,25 +101,4 @@ def _session(jars: list[Path]) -> Iterator[SparkSession]:
 
 def count_committed(bootstrap: str, topic: str) -> int:
     """How many records a read_committed consumer finds."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": f"{topic}-oracle",
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-        }
-    )
-    consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(TOPIC_PARTITIONS)])
-    found, ended = 0, 0
-    while ended < TOPIC_PARTITIONS:
-        for message in consumer.consume(10_000, timeout=1.0):
-            error = message.error()
-            if error is None:
-                found += 1
-            elif error.code() == KafkaError._PARTITION_EOF:
-                ended += 1
-            else:
-                raise RuntimeError(error)
-    consumer.close()
-    return found
+    return sum(1 for _ in messages(bootstrap, topic, TOPIC_PARTITIONS))

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from sqlalchemy import Engine, func, select
 
 from benchmarks.unit_contenders import Tables, engine_of
 from dualwrite.cli.db import upgrade
+from tests.broker.consumers import consume
 from tests.postgresql import PostgreSQL, find_binaries
 
 JOURNALS = ("delete", "wal")
@@ -101,26 +101,6 @@ def require_same(rows: list[str], records: list[str], who: str) -> None:
         )
 
 
-def committed_records(bootstrap: str, topic: str) -> list[str]:
-    """All that a read_committed consumer finds in partition 0."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": f"{topic}-oracle",
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-        }
-    )
-    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
-    found: list[str] = []
-    while True:
-        for message in consumer.consume(1000, timeout=1.0):
-            error = message.error()
-            if error is None:
-                found.append((message.value() or b"").decode())
-            elif error.code() == KafkaError._PARTITION_EOF:
-                consumer.close()
-                return found
-            else:
-                raise RuntimeError(error)
+def committed_records(bootstrap: str, topic: str, minimum: int) -> list[str]:
+    """All that a read_committed consumer finds in partition 0, once that is ``minimum``."""
+    return [value.decode() for value in consume(bootstrap, topic, minimum=minimum)[0]]

@@ -112,7 +112,8 @@ def _measured(site: Site, contender: str, scale: Scale, workers: int, *, observe
             used = processor_seconds(site.broker) - before
         if contender != DATABASE:
             who = f"{contender} on {site.database.title}"
-            require_same(site.database.rows(tables), committed_records(site.broker.bootstrap, name), who)
+            rows = site.database.rows(tables)
+            require_same(rows, committed_records(site.broker.bootstrap, name, len(rows)), who)
     elapsed = elapsed_seconds(results)
     return results, dict(zip(LOADS, (used / elapsed, sum(each["cpu"] for each in results) / elapsed), strict=True))
 

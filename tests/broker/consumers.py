@@ -1,8 +1,9 @@
 """What released consumers read from a topic, from its beginning to its end."""
 
 import time
+from collections.abc import Iterator
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from tests.broker.raw import PATIENCE_SECONDS
 
@@ -16,32 +17,46 @@ CONSUMER = {
 
 
 def consume(
-    bootstrap_servers: str, topic: str, partitions: int = 1, isolation: str = "read_committed"
+    bootstrap_servers: str, topic: str, partitions: int = 1, isolation: str = "read_committed", minimum: int = 0
 ) -> dict[int, list[bytes]]:
-    """The values of each partition that librdkafka hands out before it reports the end of them all."""
-    found = consume_records(bootstrap_servers, topic, partitions, isolation)
+    """The values of each partition that librdkafka hands out before it has reported the end of them all.
+
+    :param minimum: read on until there are so many. Apache Kafka answers EndTxn before it has written the markers, so
+        what was committed there a moment ago lies behind that end; the bundled broker answers when they are written.
+    """
+    found = consume_records(bootstrap_servers, topic, partitions, isolation, minimum)
     return {index: [value for _, value in records] for index, records in found.items()}
 
 
 def consume_records(
-    bootstrap_servers: str, topic: str, partitions: int = 1, isolation: str = "read_committed"
+    bootstrap_servers: str, topic: str, partitions: int = 1, isolation: str = "read_committed", minimum: int = 0
 ) -> dict[int, list[tuple[bytes, bytes]]]:
     """As :func:`consume`, with the keys."""
     records: dict[int, list[tuple[bytes, bytes]]] = {index: [] for index in range(partitions)}
+    for message in messages(bootstrap_servers, topic, partitions, isolation, minimum):
+        records[message.partition()].append((message.key(), message.value()))
+    return records
+
+
+def messages(
+    bootstrap_servers: str, topic: str, partitions: int = 1, isolation: str = "read_committed", minimum: int = 0
+) -> Iterator[Message]:
+    """As :func:`consume`, in the order in which they come, and without keeping them."""
     consumer = Consumer({"bootstrap.servers": bootstrap_servers, "isolation.level": isolation, **CONSUMER})
     try:
-        consumer.assign([TopicPartition(topic, index, 0) for index in records])
-        waiting_for = set(records)
+        unread, count = set(range(partitions)), 0
+        consumer.assign([TopicPartition(topic, index, 0) for index in unread])
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while waiting_for:
-            assert time.monotonic() < deadline, f"no end of partitions {waiting_for}"
+        while unread or count < minimum:
+            assert time.monotonic() < deadline, f"{count} messages, and no end of partitions {unread}"
             for message in consumer.consume(1000, timeout=0.05):
                 error = message.error()
                 if error is None:
-                    records[message.partition()].append((message.key(), message.value()))
+                    yield message
+                    count += 1
+                    deadline = time.monotonic() + PATIENCE_SECONDS
                 else:
                     assert error.code() == KafkaError._PARTITION_EOF, error
-                    waiting_for.discard(message.partition())
+                    unread.discard(message.partition())
     finally:
         consumer.close()
-    return records

@@ -16,7 +16,7 @@ from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 from dualwrite.wire.apis import ApiKey, MetadataRequest
 from tests.broker.calls import unique
 from tests.broker.consumers import consume
-from tests.broker.raw import PATIENCE_SECONDS, eventually
+from tests.broker.raw import PATIENCE_SECONDS
 from tests.client.secure_kafka import PASSWORD, TRICKY_USER, USER, SecureKafka, unsecured_token
 from tests.conformance.subject import warm_up
 
@@ -132,8 +132,7 @@ def test_a_producer_goes_on_for_longer_than_its_authentication(kafka: SecureKafk
             producer.produce(topic, str(written), "key")
             producer.commit_transaction()
             written += 1
-    read = eventually(lambda: consume(kafka.bootstrap_servers, topic)[0], lambda values: len(values) == written)
-    assert read == [b"%d" % number for number in range(written)]
+    assert consume(kafka.bootstrap_servers, topic, minimum=written)[0] == [b"%d" % number for number in range(written)]
 
 
 def test_a_producer_under_asyncio_goes_on_for_longer_than_its_authentication(kafka: SecureKafka) -> None:
@@ -154,8 +153,7 @@ def test_a_producer_under_asyncio_goes_on_for_longer_than_its_authentication(kaf
         return written
 
     written = asyncio.run(write())
-    read = eventually(lambda: consume(kafka.bootstrap_servers, topic)[0], lambda values: len(values) == written)
-    assert read == [b"%d" % number for number in range(written)]
+    assert consume(kafka.bootstrap_servers, topic, minimum=written)[0] == [b"%d" % number for number in range(written)]
 
 
 def test_plaintext_and_tls_without_sasl_are_not_let_in(kafka: SecureKafka) -> None:
