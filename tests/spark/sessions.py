@@ -17,7 +17,13 @@ if TYPE_CHECKING:
 
 HOME = Path(__file__).parents[2]
 
+JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"""Options of each JVM: they live shortly, and there are more of them than processors. The compiler that takes its time
+and the collector that works beside the program would cost more than half of what a session takes to start."""
+
 SETTINGS = {
+    "spark.driver.extraJavaOptions": JAVA,
+    "spark.executor.extraJavaOptions": JAVA,
     "spark.ui.enabled": "false",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",

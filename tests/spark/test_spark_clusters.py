@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from tests.spark.driver import Driver, await_file
-from tests.spark.sessions import HOME, require_spark
+from tests.spark.sessions import HOME, JAVA, require_spark
 from tests.spark.writing import PATIENCE, Place, rows_of, values_of
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.slow, pytest.mark.crash]
@@ -50,7 +50,7 @@ class Daemon:
             stdout=self._output,
             stderr=subprocess.STDOUT,
             cwd=log.parent,
-            env={**environment, "PYSPARK_PYTHON": sys.executable},
+            env={**environment, "PYSPARK_PYTHON": sys.executable, "SPARK_DAEMON_JAVA_OPTS": JAVA},
             start_new_session=True,
         )
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from tests.conformance.kafka_jars import SPARK_VERSION, JarsError, spark_source_jars
 from tests.examples.programs import EXAMPLES, environment
 from tests.postgresql import children, status
+from tests.spark.sessions import JAVA
 
 EXECUTORS = 2
 _EXECUTOR_CLASS = b"CoarseGrainedExecutorBackend"
 
-_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # short lives on few processors
 CLUSTER = {
     "spark.master": f"local-cluster[{EXECUTORS},1,1024]",
     "spark.driver.memory": "1g",
@@ -29,8 +29,8 @@ CLUSTER = {
     "spark.task.maxFailures": "10",
     "spark.ui.enabled": "false",
     "spark.log.level": "WARN",
-    "spark.driver.extraJavaOptions": _JAVA,
-    "spark.executor.extraJavaOptions": _JAVA,
+    "spark.driver.extraJavaOptions": JAVA,
+    "spark.executor.extraJavaOptions": JAVA,
 }
 """Settings of Spark for a driver and executors in processes of their own."""
 
