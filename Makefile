@@ -11,14 +11,15 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -q install
 LOCK := uv pip compile -q --universal --python-version 3.10 --generate-hashes --no-emit-index-url --no-header
 
-.PHONY: help demo spark-demo test check slow docs format lock clean
+.PHONY: help demo spark-demo test check lint slow docs format lock clean
 
 help:
 	@echo "make demo       load real flights into SQLite and a topic through kill -9, then compare (ROWS=$(ROWS))"
 	@echo "make spark-demo the same by Spark, in a stream to PostgreSQL and a topic, all of it killed (FLIGHTS=$(FLIGHTS))"
 	@echo "make test       all tests but the slow ones"
 	@echo "make slow       the slow tests"
-	@echo "make check      ruff, mypy, the layering test and the fast tests"
+	@echo "make check      ruff, mypy, the layering test and the tests of single modules"
+	@echo "make lint       make check without the tests"
 	@echo "make docs       the documentation's site, in site/"
 	@echo "make format     let ruff rewrite what it can"
 	@echo "make lock       pin the newest dependencies again (needs uv)"
@@ -38,10 +39,12 @@ test: $(READY)
 slow: $(READY)
 	$(BIN)/python -m pytest -m slow $(PARALLEL) $(PYTEST)
 
-check: $(READY)
+lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+check: lint
 	$(BIN)/python -m pytest -q tests/unit -m "not slow" $(PARALLEL) $(PYTEST)
 
 docs: $(READY)
