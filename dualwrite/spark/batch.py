@@ -147,18 +147,16 @@ class Batch:
 
         :raises FencedError: if another run of the job has begun; nothing is left then, as with all errors but the next.
         :raises InputError: if the database refuses a row.
+        :raises InvalidTransactionStateError: if a partition is among ``sides`` twice, or one is of another run.
         :raises InDoubtError: if the outcome is not known.
         """
         run, options = work.run, self._options
         if run is None:
             return
-        winners = [side for side in sides if side is not None]
-        for side in winners:
-            if side.run != run:
-                raise InvalidTransactionStateError(f"a task of {side.run} has written for {run}")
-        decided = [(side.lease, side.state) for side in winners if side.lease is not None and side.state is not None]
-        attempts = [side.attempt for side in winners]
         try:
+            winners = _winners(run, sides)
+            decided = [(won.lease, won.state) for won in winners if won.lease is not None and won.state is not None]
+            attempts = [side.attempt for side in winners]
             state = self._runs.commit(
                 run,
                 batch_id,
@@ -284,6 +282,27 @@ def recover_job(**options: Any) -> dict[str, Any]:
     if errors:
         raise errors[0]
     return {name: outcome for name, outcome in found.items() if outcome.value != "nothing"}
+
+
+def _winners(run: Run, sides: Iterable[Side | None]) -> list[Side]:
+    """What tasks of ``run`` have prepared and is to count: one side of each partition, as Spark names them.
+
+    :raises InvalidTransactionStateError: if that is not so: the rows would be there twice.
+    """
+    winners: dict[int, Side] = {}
+    for side in sides:
+        if side is None:
+            continue
+        if side.run != run:
+            raise InvalidTransactionStateError(f"a task of {side.run} has written for {run}")
+        part = side.attempt.part
+        if part in winners:
+            raise InvalidTransactionStateError(
+                f"partition {part} of job {run.job!r} is given to commit twice (attempts "
+                f"{winners[part].attempt.attempt} and {side.attempt.attempt}): one attempt of each counts"
+            )
+        winners[part] = side
+    return list(winners.values())
 
 
 def _drain(rows: Iterable[object]) -> None:

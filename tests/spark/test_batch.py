@@ -242,6 +242,17 @@ def test_sides_of_another_run_are_refused(place: Place) -> None:
     batch, work = begun(place.options(), 2)
     with pytest.raises(InvalidTransactionStateError, match="has written for"):
         batch.commit(work, sides, 2)
+    place.judge([])
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_a_partition_that_is_given_twice_is_refused_and_nothing_is_left(place: Place, is_same: bool) -> None:
+    batch, work = begun(place.options(), 1)
+    first = written(work, [rows(0, 10)])
+    second = first if is_same else written(work, [rows(10, 20)])
+    with pytest.raises(InvalidTransactionStateError, match="partition 0 of job 'job' is given to commit twice"):
+        batch.commit(work, [*first, *second], 1)
+    place.judge([])
 
 
 def test_rows_that_a_crash_of_the_database_has_lost_are_missed(place: Place) -> None:
