@@ -23,7 +23,7 @@ from dualwrite.spark.reflecting import target_of
 from dualwrite.spark.rows import RowConverter
 from dualwrite.spark.runs import Owner, Run, Runs, RunState
 from dualwrite.spark.sides import Side, Task
-from dualwrite.spark.staging import Attempt, make_staging, move_rows, staged_clause
+from dualwrite.spark.staging import Attempt, drop_outdated, make_staging, move_rows, staged_clause
 from dualwrite.spark.workers import (
     Worker,
     first_connection,
@@ -138,8 +138,10 @@ class Batch:
         options = self._options
         self._observe("BEGIN_RUN")
         staging = make_staging(self._worker.engine, options.dbtable, work.columns)
-        run = self._runs.begin(self._job, batch_id, staging, self._seconds())
+        run = self._runs.begin(self._job, batch_id, staging.place, self._seconds())
         self.complete()  # of the run before
+        if staging.is_new:
+            drop_outdated(self._worker.engine, options.dbtable, self._runs.is_staging)
         return work if run is None else work.of(run)
 
     def commit(self, work: Work, sides: Iterable[Side | None], batch_id: int | None) -> None:

@@ -13,15 +13,16 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Row, column, delete, func, insert, select, table, update
-from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy import Connection, Engine, Row, column, delete, func, insert, literal, select, table, update
+from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from dualwrite.coordinator.database import SqlDecisionStore, clear_errors
+from dualwrite.coordinator.databases.base import Trouble
 from dualwrite.coordinator.databases.supported import database_of
 from dualwrite.coordinator.handing import Decided, HandedLeases
 from dualwrite.coordinator.participants import Lease
 from dualwrite.coordinator.tables import spark_batch, spark_run
-from dualwrite.errors import BatchChangedError, DualWriteError, FencedError, InDoubtError
+from dualwrite.errors import BatchChangedError, DatabaseBusyError, DualWriteError, FencedError, InDoubtError
 
 _LOG = logging.getLogger("dualwrite")
 
@@ -88,6 +89,7 @@ class Runs:
         What the former run has prepared is this process's to recover.
 
         :param seconds: for which it may last, and what its tasks prepare stays open.
+        :raises DatabaseBusyError: if the table ``staging`` is gone: its target was changed meanwhile.
         """
         self._make_row(job, staging)
         with self._transaction() as connection:
@@ -97,6 +99,7 @@ class Runs:
             if self._committed_by(connection, job, batch_id) is not None:
                 self._write(connection, job)  # see end()
                 return None
+            self._require_staging(connection, staging)
             run = Run(job, secrets.randbits(62), staging)
             self._write(
                 connection,
@@ -206,6 +209,14 @@ class Runs:
             self._end(connection, run)
             return run
 
+    def is_staging(self, place: tuple[str | None, str]) -> bool:
+        """True if an open run, of whatever job, has its staged rows in the table at ``place``."""
+        schema, name = place
+        of_table = (spark_run.c.staging_table == name, spark_run.c.staging_schema.is_not_distinct_from(schema))
+        is_open = spark_run.c.state == RunState.OPEN.value
+        with self._engine.connect() as connection, clear_errors(self._engine):
+            return connection.scalar(select(func.count()).where(*of_table, is_open)) != 0
+
     def is_committed(self, job: str, batch_id: int) -> bool:
         """True if the batch is."""
         with self._engine.connect() as connection, clear_errors(self._engine):
@@ -246,6 +257,18 @@ class Runs:
         staged = table(name, column(RUN_COLUMN), schema=schema)
         if connection.dialect.has_table(connection, name, schema=schema):
             connection.execute(delete(staged).where(staged.c[RUN_COLUMN] == run.run_id))
+
+    def _require_staging(self, connection: Connection, place: tuple[str | None, str]) -> None:
+        """Keep the table at ``place`` from being dropped until the run that needs it is there to be seen."""
+        schema, name = place
+        try:
+            connection.execute(select(literal(1)).select_from(table(name, schema=schema)).limit(0))
+        except DBAPIError as error:
+            if self._database.trouble(error) is not Trouble.NOT_READY:
+                raise
+            raise DatabaseBusyError(
+                f"the table for staged rows {name!r} is gone: its target was changed meanwhile; run the batch again"
+            ) from error
 
     def _note_batch(self, connection: Connection, run: Run, batch_id: int | None, number: int, keep: int) -> None:
         if batch_id is None:

@@ -1,12 +1,14 @@
 """Where the rows of a run are before it is decided: a table beside the target, with the types of its columns.
 
 Tasks add to it, each under its partition and attempt; the driver moves what the winners have written, in the order of
-the partitions, and deletes the rest. It is made by the driver once for each set of columns, and stays.
+the partitions, and deletes the rest. It is made by the driver once for each set of columns, and stays for as long as
+the target has them.
 """
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -30,22 +32,40 @@ from sqlalchemy import (
     table,
 )
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.schema import CreateTable
+from sqlalchemy.schema import CreateTable, DropTable
 from sqlalchemy.types import NullType
 
+from dualwrite.coordinator.database import SqlDecisionStore
+from dualwrite.coordinator.databases.supported import database_of
 from dualwrite.coordinator.tables import ON_MYSQL
-from dualwrite.errors import ConfigurationError, DatabaseBusyError
+from dualwrite.errors import ConfigurationError, DatabaseBusyError, DualWriteError
 from dualwrite.spark.columns import TableColumn
 from dualwrite.spark.loading import adding, table_clause
 from dualwrite.spark.raising import first_line
 from dualwrite.spark.reflecting import table_place
 from dualwrite.spark.runs import RUN_COLUMN, Run
 
+_LOG = logging.getLogger("dualwrite")
+
 PART, ATTEMPT, ROW = "dualwrite_part", "dualwrite_attempt", "dualwrite_row"
+_MARKS = (RUN_COLUMN, PART, ATTEMPT, ROW)
 _LONGEST_NAME = 30
-"""Of the target's name in the table's, which has at most 63 characters on PostgreSQL."""
+"""Of the target's name in the table's, which has at most 63 bytes on PostgreSQL."""
+_PATIENCE = 1.0
+"""Seconds to wait for the lock of a table that is to be dropped: nobody has it unless they use it."""
 _ATTEMPTS = 500
 """Whose rows one statement moves."""
+
+
+class Staging(NamedTuple):
+    """A table for staged rows.
+
+    :param place: its schema and name.
+    :param is_new: it was missing.
+    """
+
+    place: tuple[str | None, str]
+    is_new: bool
 
 
 class Attempt(NamedTuple):
@@ -60,17 +80,15 @@ class Attempt(NamedTuple):
     rows: int
 
 
-def make_staging(engine: Engine, dbtable: str, columns: Sequence[TableColumn]) -> tuple[str | None, str]:
-    """The table for staged rows with ``columns`` of ``dbtable``, made if it is missing: its schema and name.
+def make_staging(engine: Engine, dbtable: str, columns: Sequence[TableColumn]) -> Staging:
+    """The table for staged rows with ``columns`` of ``dbtable``, made if it is missing.
 
     :raises ConfigurationError: if the database refuses, or SQLAlchemy does not know the type of a column.
     """
     schema, name = table_place(dbtable)
     with engine.connect() as connection:
         names = [each.name for each in columns]
-        target = Table(
-            name, MetaData(), schema=schema, autoload_with=connection, include_columns=names, resolve_fks=False
-        )
+        target = _reflected(connection, schema, name, names)
         types = [target.columns[each].type for each in names]
         for each, kind in zip(names, types, strict=True):
             if isinstance(kind, NullType):
@@ -78,23 +96,86 @@ def make_staging(engine: Engine, dbtable: str, columns: Sequence[TableColumn]) -
                     f"column {each!r} of table {dbtable} is of a type that no table for staged rows can be made with: "
                     "leave it out, or write the DataFrame partition by partition"
                 )
-        said = [[each, kind.compile(engine.dialect)] for each, kind in zip(names, types, strict=True)]
-        digest = hashlib.sha256(json.dumps([schema, name, said]).encode()).hexdigest()[:10]
         staged = Table(
-            f"dualwrite_staged_{name[:_LONGEST_NAME]}_{digest}",
+            _staged_name(connection, target, names),
             MetaData(),
-            Column(RUN_COLUMN, BigInteger, primary_key=True, autoincrement=False),
-            Column(PART, Integer, primary_key=True, autoincrement=False),
-            Column(ATTEMPT, BigInteger, primary_key=True, autoincrement=False),
-            Column(ROW, BigInteger, primary_key=True, autoincrement=False),
+            *(
+                Column(each, Integer if each == PART else BigInteger, primary_key=True, autoincrement=False)
+                for each in _MARKS
+            ),
             *(Column(each, kind) for each, kind in zip(names, types, strict=True)),
             schema=schema,
             # What a crash of the server loses is noticed, and the run is aborted (move_rows).
             prefixes=["UNLOGGED"] if engine.dialect.name == "postgresql" else [],
             **_like(connection, schema, name),
         )
-        _make(connection, staged)
-    return schema, staged.name
+        is_new = _make(connection, staged)
+    return Staging((schema, staged.name), is_new)
+
+
+def drop_outdated(engine: Engine, dbtable: str, is_used: Callable[[tuple[str | None, str]], bool]) -> None:
+    """Drop the tables for staged rows of ``dbtable`` that were made for columns, or types of them, which it has no
+    more. It raises no error of the database's: they are in nobody's way.
+
+    :param is_used: true of the place of one that an open run needs. It is asked while nobody can begin to use it.
+    """
+    schema, name = table_place(dbtable)
+    try:
+        with engine.connect() as connection:
+            outdated = _outdated(connection, schema, name)
+        for each in outdated:
+            _drop(engine, Table(each, MetaData(), schema=schema), is_used)
+    except (DBAPIError, DualWriteError) as error:
+        _LOG.info("tables for staged rows that %s has outgrown were not dropped: %s", dbtable, error)
+
+
+def _outdated(connection: Connection, schema: str | None, name: str) -> list[str]:
+    """What was named after other columns than those of that name that the table ``name`` has now."""
+    inspector = inspect(connection)
+    target, own = _reflected(connection, schema, name), _prefix(schema, name)
+    found = []
+    for each in inspector.get_table_names(schema):
+        if each.startswith(own):
+            names = [column["name"] for column in inspector.get_columns(each, schema)][len(_MARKS) :]
+            if not set(names) <= set(target.columns.keys()) or _staged_name(connection, target, names) != each:
+                found.append(each)
+    return found
+
+
+def _drop(engine: Engine, staged: Table, is_used: Callable[[tuple[str | None, str]], bool]) -> None:
+    """Drop ``staged`` unless ``is_used``. A run that begins to use it reads it in the transaction that says so, which
+    this waits for, or which waits for this."""
+    quoted = engine.dialect.identifier_preparer.format_table(staged)
+    with (
+        SqlDecisionStore(engine, _PATIENCE).transaction(commit=True) as connection,
+        database_of(engine.dialect).locked_tables(connection, [quoted]),
+    ):
+        if is_used((staged.schema, staged.name)):
+            return
+        connection.execute(DropTable(staged))
+    _LOG.info("the table for staged rows %s was dropped: its target has other columns now", staged.name)
+
+
+def _reflected(connection: Connection, schema: str | None, name: str, only: Sequence[str] | None = None) -> Table:
+    """The table ``name`` as it is, with ``only`` some of its columns."""
+    return Table(name, MetaData(), schema=schema, autoload_with=connection, include_columns=only, resolve_fks=False)
+
+
+def _staged_name(connection: Connection, target: Table, names: Sequence[str]) -> str:
+    """What the table for staged rows with the columns ``names`` of ``target`` is called; they have other names, or
+    types, in no other table that is called so."""
+    said = [[each, target.columns[each].type.compile(connection.dialect)] for each in names]
+    return _prefix(target.schema, target.name) + _digest(said, 9)
+
+
+def _prefix(schema: str | None, name: str) -> str:
+    """What the names of all tables for staged rows of one target begin with."""
+    shown = name.encode()[:_LONGEST_NAME].decode(errors="ignore")
+    return f"dualwrite_staged_{shown}_{_digest([schema, name], 6)}"
+
+
+def _digest(said: Sequence[object], length: int) -> str:
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:length]
 
 
 def _like(connection: Connection, schema: str | None, name: str) -> dict[str, Any]:
@@ -106,9 +187,10 @@ def _like(connection: Connection, schema: str | None, name: str) -> dict[str, An
     return {**texts, f"{connection.dialect.name}_engine": ON_MYSQL["mysql_engine"]}
 
 
-def _make(connection: Connection, staged: Table) -> None:
+def _make(connection: Connection, staged: Table) -> bool:
+    """True if it was missing."""
     if connection.dialect.has_table(connection, staged.name, schema=staged.schema):
-        return
+        return False
     try:
         connection.execute(CreateTable(staged))
         connection.commit()
@@ -119,13 +201,14 @@ def _make(connection: Connection, staged: Table) -> None:
             raise ConfigurationError(
                 f"the table for staged rows cannot be made ({first_line(error)}): have it made by {wanted}"
             ) from error
+    return True
 
 
 def staged_clause(place: tuple[str | None, str], dbtable: str, columns: Sequence[TableColumn]) -> TableClause:
     """The table of staged rows at ``place``: what marks a row, and then ``columns`` of ``dbtable``."""
     schema, name = place
     target = table_clause(dbtable, columns)
-    marks: list[ColumnClause[Any]] = [column(each, BigInteger) for each in (RUN_COLUMN, PART, ATTEMPT, ROW)]
+    marks: list[ColumnClause[Any]] = [column(each, BigInteger) for each in _MARKS]
     return table(name, *marks, *(column(each.name, each.type) for each in target.columns), schema=schema)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, delete, event, update
+from sqlalchemy import Engine, delete, event, inspect, text, update
 
 from dualwrite import EmbeddedBroker
 from dualwrite.coordinator.tables import spark_run
@@ -189,6 +189,29 @@ def test_after_the_decision_the_heartbeat_completes_it_without_another_run(
     worker_of(place.options()).dual_write._pool.beat()
     await_sweeps()
     assert place.seen() == sorted(json_of(rows(0, 10)).elements())
+
+
+def test_the_table_of_staged_rows_goes_when_its_target_has_other_columns(place: Place) -> None:
+    def tables() -> list[str]:
+        return [name for name in inspect(place.engine).get_table_names() if name.startswith("dualwrite_staged")]
+
+    _, dead = begun(place.options(), 1)
+    written(dead, [rows(0, 10)])
+    (before,) = tables()
+    with place.engine.begin() as connection:
+        connection.execute(text("ALTER TABLE things DROP COLUMN note"))
+        connection.execute(text("ALTER TABLE things ADD COLUMN note VARCHAR(60)"))
+    batch, other = begun(place.options(job="another"), 1)
+    assert before in tables(), "an open run has it, whoever's"
+    batch.abort(other.run, 1)
+    with place.engine.begin() as connection:
+        connection.execute(text("ALTER TABLE things ADD COLUMN more INTEGER DEFAULT 7"))
+        connection.execute(text("ALTER TABLE things DROP COLUMN note"))
+        connection.execute(text("ALTER TABLE things ADD COLUMN note VARCHAR(70)"))
+    write(place.options(), [rows(10, 20)], 1)
+    assert len(tables()) == 1
+    assert before not in tables()
+    place.judge(rows(10, 20))
 
 
 def test_a_later_run_ends_an_earlier_one_whose_driver_is_fenced(place: Place) -> None:

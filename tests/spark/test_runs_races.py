@@ -42,8 +42,9 @@ SERVERS = [
 WAITING = {
     "postgresql": "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
     "AND datname = current_database()",
-    "mysql": "SELECT COUNT(*) FROM information_schema.innodb_trx t JOIN information_schema.processlist p "
-    "ON p.id = t.trx_mysql_thread_id WHERE t.trx_state = 'LOCK WAIT' AND p.db = DATABASE()",
+    "mysql": "SELECT COUNT(*) FROM information_schema.processlist p LEFT JOIN information_schema.innodb_trx t "
+    "ON p.id = t.trx_mysql_thread_id WHERE p.db = DATABASE() "
+    "AND (t.trx_state = 'LOCK WAIT' OR p.state LIKE 'Waiting for table%')",
 }
 """How many transactions wait for a lock."""
 

@@ -1,17 +1,34 @@
 """The table of staged rows: made once, and moved into the target in the order of the partitions."""
 
+import logging
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from sqlalchemy import Column, Engine, Integer, MetaData, Numeric, String, Table, UniqueConstraint, inspect, select
+from sqlalchemy import (
+    Column,
+    Engine,
+    Integer,
+    MetaData,
+    Numeric,
+    String,
+    Table,
+    UniqueConstraint,
+    inspect,
+    select,
+    text,
+)
+from sqlalchemy.exc import OperationalError
 
+from dualwrite.coordinator.database import SqlDecisionStore
 from dualwrite.errors import ConfigurationError, DatabaseBusyError
 from dualwrite.spark import staging
 from dualwrite.spark.loading import Loader
 from dualwrite.spark.reflecting import target_of
-from dualwrite.spark.runs import Run
-from dualwrite.spark.staging import Attempt, make_staging, move_rows, staged_clause
+from dualwrite.spark.runs import Owner, Run, Runs
+from dualwrite.spark.staging import Attempt, drop_outdated, make_staging, move_rows, staged_clause
+from tests.spark.test_runs_races import await_waiting
 
 Rows = Sequence[tuple[Any, ...]]
 
@@ -36,6 +53,7 @@ class Place:
         self.table.create(engine)
         self.names = ["order", "note"]
         self.run = Run("job", 7, self.make())
+        self.runs = Runs(engine, Owner("driver", 100.0), SqlDecisionStore(engine))
 
     @property
     def columns(self) -> list[Any]:
@@ -44,7 +62,7 @@ class Place:
         return [by_name[name] for name in self.names]
 
     def make(self) -> tuple[str | None, str]:
-        return make_staging(self.engine, self.dbtable, self.columns)
+        return make_staging(self.engine, self.dbtable, self.columns).place
 
     def stage(self, part: int, attempt: int, rows: Rows, run: int = 7) -> Attempt:
         with self.engine.begin() as connection:
@@ -144,6 +162,95 @@ def test_a_column_that_changes_its_type_gets_a_table_of_its_own(place: Place) ->
     changed = Table("things", MetaData(), Column("order", Integer), Column("note", String(40)))
     changed.create(place.engine)
     assert place.make() != before
+
+
+class TestOutdated:
+    """Tables for staged rows of a target that has other columns by now."""
+
+    @pytest.fixture
+    def place(self, engine: Engine) -> Place:
+        place = Place(engine)
+        self.change(place, "note VARCHAR(40)")
+        return place
+
+    def change(self, place: Place, column: str) -> None:
+        """What a migration does."""
+        with place.engine.begin() as connection:
+            connection.execute(text(f"ALTER TABLE things DROP COLUMN {column.split()[0]}"))
+            connection.execute(text(f"ALTER TABLE things ADD COLUMN {column}"))
+
+    def tables(self, place: Place) -> set[str]:
+        names = inspect(place.engine).get_table_names()
+        return {name for name in names if name.startswith("dualwrite_staged")}
+
+    def drop(self, place: Place) -> None:
+        drop_outdated(place.engine, place.dbtable, place.runs.is_staging)
+
+    def test_those_for_other_types_or_columns_go_and_the_rest_stays(self, place: Place) -> None:
+        now = place.make()
+        place.names = ["note"]
+        other = place.make()
+        another = Place(place.engine, "things of others")
+        assert len(self.tables(place)) == 4
+        self.drop(place)
+        assert self.tables(place) == {now[1], other[1], another.run.staging[1]}
+        with place.engine.begin() as connection:
+            connection.execute(text("ALTER TABLE things DROP COLUMN note"))
+        self.drop(place)
+        assert self.tables(place) == {another.run.staging[1]}
+
+    def test_one_that_an_open_run_needs_stays_until_that_has_ended(self, place: Place) -> None:
+        run = place.runs.begin("another job", None, place.run.staging, 100.0)
+        assert run is not None
+        self.drop(place)
+        assert self.tables(place) == {place.run.staging[1]}
+        place.runs.end(run)
+        self.drop(place)
+        assert self.tables(place) == set()
+
+    def test_a_run_for_one_that_is_gone_is_not_begun(self, place: Place) -> None:
+        self.drop(place)
+        with pytest.raises(DatabaseBusyError, match="is gone: its target was changed meanwhile; run the batch again"):
+            place.runs.begin("job", None, place.run.staging, 100.0)
+        assert place.runs.end_job("job") is None
+
+    def test_a_run_that_is_beginning_keeps_it(self, place: Place) -> None:
+        """It has looked whether the table is there, and nobody sees the run yet: whoever drops is kept waiting."""
+        if place.engine.dialect.name == "sqlite":
+            pytest.skip("has one writer at a time")
+        asked: list[tuple[str | None, str]] = []
+        with place.runs._transaction() as connection:
+            place.runs._require_staging(connection, place.run.staging)
+            drop_outdated(place.engine, place.dbtable, lambda each: bool(asked.append(each)))
+        assert asked == [], "its patience has an end"
+        assert self.tables(place) == {place.run.staging[1]}
+
+    def test_a_run_that_begins_meanwhile_waits_and_is_told(self, place: Place) -> None:
+        if place.engine.dialect.name == "sqlite":
+            pytest.skip("has one writer at a time")
+        place.runs.begin("job", None, place.run.staging, 100.0)
+        place.runs.end_job("job")
+        with ThreadPoolExecutor(1) as threads:
+            begun: list[Future[Run | None]] = []
+
+            def begin_another(_: object) -> bool:
+                begun.append(threads.submit(place.runs.begin, "job", None, place.run.staging, 100.0))
+                await_waiting(place.engine, 1)
+                return False
+
+            drop_outdated(place.engine, place.dbtable, begin_another)
+            with pytest.raises(DatabaseBusyError, match="is gone"):
+                begun[0].result(60)
+        assert self.tables(place) == set()
+
+    def test_what_the_database_refuses_is_left(self, place: Place, caplog: pytest.LogCaptureFixture) -> None:
+        def fail(_: object) -> bool:
+            raise OperationalError("SELECT", None, Exception("the connection is lost"))
+
+        with caplog.at_level(logging.INFO, "dualwrite"):
+            drop_outdated(place.engine, place.dbtable, fail)
+        assert "were not dropped" in caplog.text
+        assert self.tables(place) == {place.run.staging[1]}
 
 
 def test_values_that_are_staged_are_moved_as_they_are(engine: Engine) -> None:
