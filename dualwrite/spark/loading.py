@@ -7,7 +7,17 @@ key, and of several with the same key the last one counts.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Insert, LargeBinary, TableClause, bindparam, column, table
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Insert,
+    LargeBinary,
+    TableClause,
+    bindparam,
+    column,
+    literal_column,
+    table,
+)
 from sqlalchemy import types as sqltypes
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
@@ -93,7 +103,7 @@ def adding(dialect: str, into: TableClause, keys: Sequence[str], fill: Callable[
     if dialect in ("mysql", "mariadb"):
         replacing: mysql.Insert = fill(mysql.insert(into))
         changed = rest or list(keys)[:1]  # to what it is, where nothing else can change
-        return replacing.on_duplicate_key_update({name: replacing.inserted[name] for name in changed})
+        return replacing.on_duplicate_key_update({name: _inserted(replacing, name) for name in changed})
     insert: postgresql.Insert | sqlite.Insert = fill(
         (sqlite.insert if dialect == "sqlite" else postgresql.insert)(into)
     )
@@ -102,14 +112,24 @@ def adding(dialect: str, into: TableClause, keys: Sequence[str], fill: Callable[
     return insert.on_conflict_do_update(index_elements=list(keys), set_={name: insert.excluded[name] for name in rest})
 
 
+def _inserted(replacing: mysql.Insert, name: str) -> ColumnElement[Any]:
+    """The value that the column ``name`` of a row would have had. Of a % in the name SQLAlchemy makes four there."""
+    if "%" not in name:
+        return replacing.inserted[name]
+    quoted = name.replace("`", "``")
+    return literal_column(f"VALUES(`{quoted}`)")
+
+
 class _Insert:
-    """``executemany``: drivers make inserts of many rows of it."""
+    """``executemany``: drivers make inserts of many rows of it. Those of MariaDB and MySQL leave %% as it is behind
+    VALUES, where an upsert says again what it replaces: it goes row by row where a name has one."""
 
     def __init__(self, connection: Connection, into: TableClause, keys: Sequence[str]) -> None:
         self._connection = connection
         self._names = [each.name for each in into.columns]
         self._parameters = [f"p{number}" for number in range(len(self._names))]
         self._statement = self._made(into, keys)
+        self._by_row = bool(keys) and connection.dialect.name in ("mysql", "mariadb") and "%" in "".join(self._names)
 
     def _made(self, into: TableClause, keys: Sequence[str]) -> Insert:
         values = {
@@ -120,7 +140,8 @@ class _Insert:
 
     def write(self, rows: Sequence[Sequence[Any]]) -> None:
         given = [dict(zip(self._parameters, row, strict=True)) for row in rows]
-        self._connection.execute(self._statement, given)
+        for each in given if self._by_row else [given]:
+            self._connection.execute(self._statement, each)
 
 
 class _Copy:
