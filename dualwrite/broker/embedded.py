@@ -76,11 +76,7 @@ class EmbeddedBroker:
             return self
         with tempfile.TemporaryDirectory(prefix="dualwrite-broker-") as scratch, self._open_log() as log:
             ready = Path(scratch, "ready")
-            # A session of its own: Ctrl-C in the terminal is for the application, which then stops the broker. The pipe
-            # to its stdin is never written to; it ends with this process.
-            process = subprocess.Popen(  # noqa: S603  our own module, no shell
-                self._command(ready), stdin=subprocess.PIPE, stderr=log, start_new_session=True
-            )
+            process = self._spawn(self._command(ready), log)
             try:
                 self._address = self._wait_until_ready(process, ready, log)
             except BaseException:
@@ -120,6 +116,13 @@ class EmbeddedBroker:
         for key, value in self._config.items():
             command += ["--config", f"{key}={value}"]
         return command
+
+    def _spawn(self, command: list[str], log: IO[bytes]) -> "subprocess.Popen[bytes]":
+        # A session of its own: Ctrl-C in the terminal is for the application, which then stops the broker. The pipe
+        # to its stdin is never written to; it ends with this process.
+        return subprocess.Popen(  # noqa: S603  our own module, no shell
+            command, stdin=subprocess.PIPE, stderr=log, start_new_session=True
+        )
 
     def _open_log(self) -> IO[bytes]:
         try:

@@ -5,7 +5,6 @@ undone, ``doubt ID`` if it was told that nobody knows. ``started`` comes before 
 it says ``paused`` and waits to be killed.
 """
 
-import json
 import os
 import random
 import sys
@@ -13,7 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_engine, insert
@@ -21,6 +20,7 @@ from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_
 from dualwrite import DualWrite, DualWriteError, InDoubtError, PreparedTxnState
 from dualwrite.client.control import ControlPlane, InitializedProducer
 from dualwrite.ids import OngoingTransaction
+from tests.crash.forked import Piped
 
 LEFT, RIGHT = "left", "right"
 LEFT_PARTITIONS = 3
@@ -54,9 +54,9 @@ class Task:
     lingers: bool = False
     """Says "idle" at the end and goes on holding its slots until its stdin ends."""
 
-    def command(self) -> list[str]:
-        """The command line for it."""
-        return [sys.executable, "-m", self.module, json.dumps(asdict(self))]
+    def start(self) -> Piped:
+        """A process that does it."""
+        return Piped(self.module, self)
 
 
 class OnPurposeError(Exception):
@@ -170,8 +170,8 @@ def keep_nothing() -> None:
 SABOTAGE: dict[str, Callable[[], None]] = {"pairs-only": compare_pairs_only, "keep-nothing": keep_nothing}
 
 
-if __name__ == "__main__":
-    given = Task(**json.loads(sys.argv[1]))
-    if given.sabotage:
-        SABOTAGE[given.sabotage]()
-    run(given, create_engine(given.url))
+def main(task: Task) -> None:
+    """What its process does."""
+    if task.sabotage:
+        SABOTAGE[task.sabotage]()
+    run(task, create_engine(task.url))

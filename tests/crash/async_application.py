@@ -1,9 +1,7 @@
 """The application that gets killed, on asyncio: as application.py, by AsyncDualWrite, with tasks for threads."""
 
 import asyncio
-import json
 import random
-import sys
 import uuid
 from typing import Any
 
@@ -53,8 +51,8 @@ async def run(task: Task) -> None:
     await engine.dispose()
 
 
-if __name__ == "__main__":
-    given = Task(**json.loads(sys.argv[1]))
-    if given.sabotage:
-        SABOTAGE[given.sabotage]()
-    asyncio.run(run(given))
+def main(task: Task) -> None:
+    """What its process does."""
+    if task.sabotage:
+        SABOTAGE[task.sabotage]()
+    asyncio.run(run(task))

@@ -32,6 +32,7 @@ from tests.crash.broker_producers import (
     Recovering,
     Worker,
 )
+from tests.crash.forked import ForkedBroker
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
@@ -44,7 +45,7 @@ def mortal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EmbeddedB
     """A broker that always comes back where its clients look for it."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         address = f"127.0.0.1:{probe.getsockname()[1]}"
-    with EmbeddedBroker(tmp_path / "broker", listen=address, durability=request.param) as running:
+    with ForkedBroker(tmp_path / "broker", listen=address, durability=request.param) as running:
         yield running
 
 

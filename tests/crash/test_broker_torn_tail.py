@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from dualwrite.broker.core.topic_settings import SMALLEST_SEGMENT_BYTES
-from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.errors import ConfigurationError
 from dualwrite.ids import ProducerIdentity
 from dualwrite.records.header import iterate_batches, place_batch
@@ -26,6 +25,7 @@ from tests.broker.calls import (
 )
 from tests.broker.raw import RawClient
 from tests.crash.broker_history import Fate, Unit, anomalies, committed, read_log
+from tests.crash.forked import ForkedBroker
 
 pytestmark = pytest.mark.crash
 
@@ -37,7 +37,7 @@ class KilledBroker:
 
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
-        self.broker = EmbeddedBroker(data_dir).start()
+        self.broker = ForkedBroker(data_dir).start()
         with RawClient(self.broker.bootstrap_servers) as client:
             self.topic = new_topic(client, partitions=2)
             ended = new_producer(client, "ended")
@@ -206,7 +206,7 @@ def test_the_broker_serves_what_is_left_of_a_partition_that_was_cut(killed: Kill
 
 def test_damage_before_the_last_segment_is_not_taken_for_a_torn_tail(tmp_path: Path) -> None:
     config = {"log.segment.bytes": str(SMALLEST_SEGMENT_BYTES)}
-    with EmbeddedBroker(tmp_path, config=config) as broker, RawClient(broker.bootstrap_servers) as client:
+    with ForkedBroker(tmp_path, config=config) as broker, RawClient(broker.bootstrap_servers) as client:
         topic = new_topic(client)
         for number in range(8):
             produce(client, topic, batch([b"%d" % number * 600_000]))
@@ -214,4 +214,4 @@ def test_damage_before_the_last_segment_is_not_taken_for_a_torn_tail(tmp_path: P
     assert len(others) > 2
     first.write_bytes(first.read_bytes()[:-1])
     with pytest.raises(ConfigurationError, match=str(first)):
-        EmbeddedBroker(tmp_path, config=config).start()
+        ForkedBroker(tmp_path, config=config).start()

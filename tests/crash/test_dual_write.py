@@ -114,10 +114,10 @@ def chaos(world: World, seed: int, *, kills: int, units: int) -> None:
     while killed < kills or len(world.told.ok) < units:
         assert time.monotonic() < patience, f"hardly anything happened: {len(world.told.ok)} units, {killed} kills"
         killed += 1
-        broker_killer = threading.Timer(chance.uniform(0.3, 2), world.restart_broker)
+        broker_killer = threading.Timer(chance.uniform(0.1, 1), world.restart_broker)
         if chance.random() < 0.5:
             broker_killer.start()
-        world.run(replace(world.task, seed=chance.randrange(10**6)), kill_after=chance.uniform(0.5, 2.5))
+        world.run(replace(world.task, seed=chance.randrange(10**6)), kill_after=chance.uniform(0.2, 1.2))
         if broker_killer.is_alive():
             broker_killer.join()
     world.recover()

@@ -2,7 +2,6 @@
 
 import signal
 import socket
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,9 +11,9 @@ from typing import Protocol
 
 from sqlalchemy import create_engine
 
-from dualwrite import EmbeddedBroker
 from dualwrite.cli.db import upgrade
 from tests.crash.application import LEFT_PARTITIONS, Task, items
+from tests.crash.forked import ForkedBroker, Piped
 from tests.crash.oracle import Told, judge
 
 
@@ -42,7 +41,7 @@ class World:
     """
 
     def __init__(self, directory: Path, url: str, producer: str | None = None, broker: Broker | None = None) -> None:
-        self.broker: Broker = broker or EmbeddedBroker(
+        self.broker: Broker = broker or ForkedBroker(
             directory / "broker", listen=f"127.0.0.1:{free_port()}", config=CONFIG
         )
         self.broker.start()
@@ -62,8 +61,7 @@ class World:
     ) -> int:
         """Run the application until it ends, or kill it some seconds after it started or where it pauses; its exit
         code."""
-        with subprocess.Popen(task.command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
+        with task.start() as process:
             timer = threading.Timer(kill_after or 0, process.kill)
             for line in process.stdout:
                 if line == "started\n":
@@ -81,7 +79,7 @@ class World:
     @contextmanager
     def running(self, task: Task) -> Iterator["Worker"]:
         """One of several that run at the same time; its stdin ends with the block, and it must end well then."""
-        with subprocess.Popen(task.command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        with task.start() as process:
             worker = Worker(process, self.told)
             try:
                 yield worker
@@ -127,13 +125,12 @@ def free_port() -> int:
 class Worker:
     """An application that runs beside others."""
 
-    def __init__(self, process: "subprocess.Popen[str]", told: Told) -> None:
+    def __init__(self, process: Piped, told: Told) -> None:
         self.process = process
         self._told = told
 
     def until(self, line: str) -> None:
         """Read what it says until it says ``line``."""
-        assert self.process.stdout is not None
         for said in self.process.stdout:
             self._take(said)
             if said.strip() == line:
@@ -142,8 +139,6 @@ class Worker:
 
     def end(self) -> None:
         """Let it end, unless it was killed."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
         self.process.stdin.close()
         for said in self.process.stdout:
             self._take(said)
