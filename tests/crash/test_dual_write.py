@@ -105,9 +105,9 @@ def test_broker_and_application_killed_between_the_two_commits(world: World) -> 
     assert world.judge() == []
 
 
-def chaos(world: World, seed: int, *, kills: int, units: int) -> None:
-    """Kill the application, and the broker as often as not, at random: so often, and until so many units of work were
-    told to be done. Then recover."""
+def chaos(world: World, seed: int, *, kills: int, units: int, longest: float = 1.2) -> None:
+    """Kill the application, and the broker as often as not, at random, ``longest`` seconds after it has started at the
+    latest: so often, and until so many units of work were told to be done. Then recover."""
     chance = random.Random(seed)
     patience = time.monotonic() + 300
     killed = 0
@@ -117,7 +117,7 @@ def chaos(world: World, seed: int, *, kills: int, units: int) -> None:
         broker_killer = threading.Timer(chance.uniform(0.1, 1), world.restart_broker)
         if chance.random() < 0.5:
             broker_killer.start()
-        world.run(replace(world.task, seed=chance.randrange(10**6)), kill_after=chance.uniform(0.2, 1.2))
+        world.run(replace(world.task, seed=chance.randrange(10**6)), kill_after=chance.uniform(0.2, longest))
         if broker_killer.is_alive():
             broker_killer.join()
     world.recover()
