@@ -20,6 +20,7 @@ from dualwrite import EmbeddedBroker
 
 IMPORTED = [
     "tests.crash.async_application",
+    "tests.spark.batch_process",
     "dualwrite.broker.broker",
     "dualwrite.cli.broker",
     "aiosqlite",

@@ -1,18 +1,18 @@
-"""A driver and its tasks in one process without a JVM, for tests that kill it: ``python -m tests.spark.batch_process``.
+"""A driver and its tasks in one process without a JVM, for tests that kill it.
 
 It says "paused" where it is told to pause, and goes on when its stdin says so.
 """
 
-import json
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from dualwrite.errors import DualWriteError
+from dualwrite.spark.workers import close_workers
+from tests.crash.forked import Piped
 from tests.spark.batches import begun, options_for, rows, written
 
 _pausing = threading.Lock()
@@ -53,34 +53,28 @@ def main(told: Told) -> None:
     try:
         batch, work = begun(options, told.batch_id, observe)
         batch.commit(work, written(work, parts), told.batch_id)
+        print("done", flush=True)
     except DualWriteError as error:
         print(type(error).__name__, error, flush=True)
-        return
-    print("done", flush=True)
+    finally:
+        close_workers()  # as a program does at its end
 
 
 @contextmanager
-def running(told: Told) -> Iterator["subprocess.Popen[str]"]:
+def running(told: Told) -> Iterator[Piped]:
     """Such a process; killed at the end of the block."""
-    command = [sys.executable, "-m", "tests.spark.batch_process", json.dumps(asdict(told))]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with Piped(__name__, told) as process:
         try:
             yield process
         finally:
             process.kill()
 
 
-def said(process: "subprocess.Popen[str]") -> str:
+def said(process: Piped) -> str:
     """Its next line."""
-    assert process.stdout is not None
     return process.stdout.readline().strip()
 
 
-def go_on(process: "subprocess.Popen[str]") -> None:
-    assert process.stdin is not None
+def go_on(process: Piped) -> None:
     process.stdin.write("go on\n")
     process.stdin.flush()
-
-
-if __name__ == "__main__":
-    main(Told(**json.loads(sys.argv[1])))

@@ -10,7 +10,6 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from dualwrite import EmbeddedBroker
 from dualwrite.coordinator.handing import HandedLeases
 from dualwrite.errors import DualWriteError
 from dualwrite.schema import upgrade_engine
@@ -19,6 +18,7 @@ from dualwrite.spark.runs import Runs
 from dualwrite.spark.workers import close_workers, engine_of
 from tests.broker.kafka_helpers import create_topic
 from tests.coordinator.databases import await_sweeps
+from tests.crash.forked import ForkedBroker
 from tests.crash.world import free_port
 from tests.postgresql import PostgreSQL
 from tests.spark.batch_process import Told, go_on, running, said
@@ -56,7 +56,7 @@ class World:
 
     def __init__(self, engine: Engine, directory: Path) -> None:
         self.engine = engine
-        self.broker = EmbeddedBroker(directory / "broker", listen=f"127.0.0.1:{free_port()}")
+        self.broker = ForkedBroker(directory / "broker", listen=f"127.0.0.1:{free_port()}")
         self.broker.start()
         create_topic(self.broker.bootstrap_servers, TOPIC, 3)
         things.create(engine)
