@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("dualwrite")
 
 PATIENCE = 10.0
-"""Seconds for which the driver tries to complete in Kafka what was decided, before it leaves that to others."""
+"""Seconds in which the driver begins to complete in Kafka what was decided, again and again, before it leaves that to
+others. One attempt takes up to a minute where nobody answers."""
 _PAUSE = 0.2
 _SHARE = 0.9
 """Of transaction.timeout.ms, what a run may take where the broker does not keep what is prepared."""
