@@ -8,6 +8,8 @@ PARALLEL := -n $(WORKERS) --dist loadfile
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# The demo needs a tenth of it, and takes what there is.
+DEMO_READY := $(or $(wildcard $(READY)),$(VENV)/.ready-demo)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -q install
 LOCK := uv pip compile -q --universal --python-version 3.10 --generate-hashes --no-emit-index-url --no-header
 
@@ -27,7 +29,7 @@ help:
 	@echo "PYTHON=python3.12 chooses the interpreter, PYTEST='-k name' adds options to the tests,"
 	@echo "WORKERS=4 runs more of them at once."
 
-demo: $(READY)
+demo: $(DEMO_READY)
 	$(BIN)/dualwrite demo --rows $(ROWS)
 
 spark-demo: $(READY)
@@ -57,20 +59,24 @@ format: $(READY)
 lock:
 	$(LOCK) requirements/build.in -o requirements/build.txt
 	$(LOCK) --extra dev pyproject.toml -o requirements/dev.txt
+	$(LOCK) --extra demo -c requirements/dev.txt pyproject.toml -o requirements/demo.txt
 
 clean:
 	rm -rf $(VENV) site .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-# Stamped, so that it runs again only when what it installs has changed.
-$(READY): requirements/build.txt requirements/dev.txt pyproject.toml dualwrite/version.py
+$(READY): requirements/dev.txt
+$(VENV)/.ready-demo: requirements/demo.txt
+
+# Stamped, so that it runs again only when what it installs has changed. Each begins anew, without the other's stamp.
+$(READY) $(VENV)/.ready-demo: requirements/build.txt pyproject.toml dualwrite/version.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 		{ echo "dualwrite needs Python 3.10 or newer as $(PYTHON); choose another with make PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
 		{ echo "$(PYTHON) has no venv module; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	@echo "setting up $(VENV) (once)"
-	@rm -f $(READY)
+	@rm -f $@
 	@$(PYTHON) -m venv --clear $(VENV)
 	@$(PIP) --require-hashes --no-deps --only-binary :all: -r requirements/build.txt
-	@$(PIP) --require-hashes --no-deps --no-build-isolation --use-pep517 -r requirements/dev.txt
+	@$(PIP) --require-hashes --no-deps --no-build-isolation --use-pep517 -r $(filter requirements/de%,$^)
 	@$(PIP) --no-deps --no-build-isolation -e .
-	@touch $(READY)
+	@touch $@
