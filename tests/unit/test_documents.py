@@ -36,5 +36,5 @@ def test_the_map_shows_every_room() -> None:
 
 def test_the_lock_names_no_index() -> None:
     locks = list((HOME / "requirements").glob("*.txt"))
-    assert len(locks) == 2
+    assert len(locks) == 3
     assert not any("://" in lock.read_text(encoding="utf-8") for lock in locks)
