@@ -14,6 +14,9 @@ from dualwrite.records.varint import encode_varint
 Headers = Sequence[tuple[str, bytes | None]]
 """Names and values, in order; a name may come twice."""
 
+Record = tuple[bytes | None, bytes | None, int, Headers]
+"""A record's value, key, partition and headers; partition -1 lets the partitioner choose."""
+
 _TABLE_SIZE = 16 * 1024
 _VARINTS = tuple(encode_varint(value) for value in range(_TABLE_SIZE))
 _NULL = encode_varint(-1)

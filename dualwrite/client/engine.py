@@ -6,10 +6,10 @@ A unit of work of one record costs two round trips, Produce and EndTxn; its part
 by being written to (KIP-890 part 2).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from dualwrite.client.batches import Headers
+from dualwrite.client.batches import Headers, Record
 from dualwrite.client.calling import Caller
 from dualwrite.client.calls import CommittedOffset, GroupMember, end_call, init_call, offsets_call
 from dualwrite.client.costs import Cost, error_of_record
@@ -125,22 +125,38 @@ class Engine:
         :returns: False if the buffer is full: nothing was taken. Wait for :meth:`room`, and call again.
         :raises DualWriteError: what has made the transaction impossible meanwhile.
         """
+        return self.produce_many(topic, ((value, key, partition, headers),), timestamp_ms, on_delivery, now) == 1
+
+    def produce_many(
+        self, topic: str, records: Iterable[Record], timestamp_ms: int, on_delivery: OnDelivery | None, now: float
+    ) -> int:
+        """As :meth:`produce` of one record after the other, until the buffer is full, or something can be sent; how
+        many were taken."""
         if self._machine.state is not State.IN_TRANSACTION:
             self._require_producing("produce()")
         if topic not in self._directory.topics and not (isinstance(topic, str) and is_legal_topic(topic)):
             what = f"record for topic {topic!r}: a name has 1 to 249 letters, digits, dots, underscores and hyphens"
-            error = error_of_record(what, ErrorCode.INVALID_TOPIC_EXCEPTION)
-            self._doom(error, Cost.TRANSACTION)
-            raise error
-        if self._traffic.is_full:
-            return False
-        if _RECORD_OVERHEAD + len(value or b"") + len(key or b"") > self._settings.max_message_bytes:
-            error = error_of_record(f"record for {topic}: over message.max.bytes", ErrorCode.MESSAGE_TOO_LARGE)
-            self._doom(error, Cost.TRANSACTION)
-            raise error
-        self._machine.has_content = True
-        self._traffic.append(topic, partition, key, value, headers, timestamp_ms, on_delivery, now)
-        return True
+            raise self._unfit(what, ErrorCode.INVALID_TOPIC_EXCEPTION)
+        machine, traffic = self._machine, self._traffic
+        largest = self._settings.max_message_bytes - _RECORD_OVERHEAD
+        taken = 0
+        for value, key, partition, headers in records:
+            if traffic.is_full:
+                break
+            if len(value or b"") + len(key or b"") > largest:
+                raise self._unfit(f"record for {topic}: over message.max.bytes", ErrorCode.MESSAGE_TOO_LARGE)
+            machine.has_content = True
+            traffic.append(topic, partition, key, value, headers, timestamp_ms, on_delivery, now)
+            taken += 1
+            if traffic.has_news:
+                break
+        return taken
+
+    def _unfit(self, what: str, code: int) -> DualWriteError:
+        """The error of a record that no broker takes: the transaction can only be aborted."""
+        error = error_of_record(what, code)
+        self._doom(error, Cost.TRANSACTION)
+        return error
 
     def room(self, now: float) -> Operation:
         """Wait until the buffer has room for another record. Result: None."""

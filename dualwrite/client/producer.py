@@ -6,6 +6,7 @@ A unit of work of one record costs two round trips, Produce and EndTxn. Every tr
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from types import TracebackType
 from typing import Any
 
@@ -13,7 +14,7 @@ from dualwrite.client.blocking import BlockingDriver
 from dualwrite.client.engine_types import NEVER, Operation
 from dualwrite.client.face import REFUSED, Face, deadline_of
 from dualwrite.client.machine import Ended
-from dualwrite.client.producing import HeadersGiven, member_of, offsets_of
+from dualwrite.client.producing import HeadersGiven, RecordGiven, encoded_records, member_of, offsets_of
 from dualwrite.client.sender import OnDelivery
 from dualwrite.client.verbs import State
 from dualwrite.ids import PreparedTxnState, require_prepared_state
@@ -97,6 +98,33 @@ class TwoPhaseProducer(Face):
             if self._engine.has_news:
                 self._driver.pump()
                 self._report()
+        except BaseException as error:
+            self._spoil("produce()", error)
+            raise
+
+    def produce_many(self, topic: str, records: Iterable[RecordGiven]) -> None:
+        """As :meth:`produce` of one record after the other, all with the time that it is now, in a fraction of their
+        time.
+
+        :param records: the value, the key, the partition and the headers of each.
+        """
+        self._check_process("produce()")
+        rest, timestamp = encoded_records(records), time.time_ns() // 1_000_000
+        on_delivery = self._on_delivery
+        if on_delivery is not None:
+            self._has_callbacks = True
+        try:
+            taken = 0
+            while taken < len(rest):
+                added = self._engine.produce_many(
+                    topic, islice(rest, taken, None), timestamp, on_delivery, time.monotonic()
+                )
+                taken += added
+                if self._engine.has_news:
+                    self._driver.pump()
+                    self._report()
+                elif taken < len(rest):
+                    self._wait(self._engine.room)
         except BaseException as error:
             self._spoil("produce()", error)
             raise

@@ -7,13 +7,15 @@ from inspect import iscoroutinefunction
 from operator import index
 from typing import Any, cast
 
-from dualwrite.client.batches import Headers
+from dualwrite.client.batches import Headers, Record
 from dualwrite.client.calls import CommittedOffset, GroupMember
 from dualwrite.client.engine_types import EngineSettings
 from dualwrite.client.native_config import NativeConfig
 from dualwrite.client.sender import OnDelivery
 
 HeadersGiven = Sequence[tuple[str, str | bytes | None]] | Mapping[str, str | bytes | None]
+RecordGiven = tuple[str | bytes | None, str | bytes | None, int, HeadersGiven | None]
+"""A record's value, key, partition and headers."""
 
 _MAGIC = b"CGMDv2:"
 _GENERATION = struct.Struct("<i" if sys.byteorder == "little" else ">i")
@@ -89,6 +91,22 @@ def encoded_headers(headers: Any) -> Headers:
     if isinstance(headers, (str, bytes)) or not isinstance(headers, Iterable):
         raise TypeError(f"headers of type {type(headers).__name__}: give pairs of a name and a value, or a mapping")
     return [_header(each) for each in (headers.items() if isinstance(headers, Mapping) else headers)]
+
+
+def encoded_records(given: Iterable[RecordGiven]) -> list[Record]:
+    """Records that are given as values, keys, partitions and headers.
+
+    :raises TypeError: if something is of a wrong type. ValueError is the same for a value that no record can have.
+    """
+    return [
+        (
+            encoded(value),
+            encoded(key),
+            partition if type(partition) is int and partition == -1 else checked_partition(partition),
+            encoded_headers(headers) if headers else (),
+        )
+        for value, key, partition, headers in given
+    ]
 
 
 def _header(given: Any) -> tuple[str, bytes | None]:

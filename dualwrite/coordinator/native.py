@@ -5,7 +5,7 @@ does for the other participant. The producer itself begins after that.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -15,7 +15,7 @@ from dualwrite.client.native_config import NativeConfig
 from dualwrite.client.producer import TwoPhaseProducer
 from dualwrite.client.producing import checked_on_delivery
 from dualwrite.client.verbs import State, Verb, VerbOrder, init_verb
-from dualwrite.coordinator.participants import Headers, Outcome
+from dualwrite.coordinator.participants import Headers, Outcome, Record
 from dualwrite.coordinator.two_phase import LeftTransaction, TimeoutWatch, left_transactions
 from dualwrite.coordinator.verdict import Verdict
 from dualwrite.errors import InvalidTransactionStateError
@@ -93,6 +93,10 @@ class NativeProducer:
         """
         report = _checked_reporter(on_delivery)
         self._ready(Verb.PRODUCE).produce(topic, value, key, partition, timestamp, headers, report)
+
+    def produce_many(self, topic: str, records: Iterable[Record]) -> None:
+        """See ProducesMany."""
+        self._ready(Verb.PRODUCE).produce_many(topic, records)
 
     def produce_at_once(
         self,

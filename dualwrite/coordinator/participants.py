@@ -4,7 +4,7 @@ The machine, the driver and recovery are written against these Protocols. ``nati
 KafkaParticipant each, ``database.py`` a DecisionStore; the tests have fakes that can fail at every call.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -18,6 +18,8 @@ from dualwrite.ids import PreparedTxnState
 
 T = TypeVar("T")
 Headers = Sequence[tuple[str, bytes | None]] | Mapping[str, bytes | None]
+Record = tuple[str | bytes | None, str | bytes | None, int, Headers | None]
+"""A record's value, key, partition and headers; partition -1 lets the partitioner choose."""
 
 
 class KafkaParticipant(Protocol):
@@ -81,6 +83,14 @@ class KafkaParticipant(Protocol):
 
     def close(self) -> None:
         """Release sockets and threads. Does not end an open transaction. Never raises; a second call does nothing."""
+
+
+@runtime_checkable
+class ProducesMany(Protocol):
+    """A KafkaParticipant that takes many records in a fraction of the time of as many calls."""
+
+    def produce_many(self, topic: str, records: Iterable[Record]) -> None:
+        """As KafkaParticipant.produce of one record after the other."""
 
 
 @runtime_checkable

@@ -5,12 +5,12 @@ its lease over; whatever ends it before that aborts its Kafka transaction.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from dualwrite.coordinator.database import SqlDecisionStore
-from dualwrite.coordinator.participants import Headers, Lease, LeaseLostError, Outcome
+from dualwrite.coordinator.participants import Headers, Lease, LeaseLostError, Outcome, ProducesMany, Record
 from dualwrite.coordinator.pool import Pool
 from dualwrite.coordinator.slots import Slot
 from dualwrite.coordinator.sweep import Sweeper
@@ -59,11 +59,26 @@ class Part:
 
         :raises KafkaUnavailableError: and every other error of the participant. The part must end.
         """
+        self._begin()
+        self._participant.produce(topic, value, key, partition, timestamp, headers, on_delivery)
+
+    def produce_many(self, topic: str, records: Iterable[Record]) -> None:
+        """Add records; see ProducesMany.
+
+        :raises KafkaUnavailableError: as :meth:`produce`.
+        """
+        self._begin()
+        if isinstance(self._participant, ProducesMany):
+            self._participant.produce_many(topic, records)
+            return
+        for value, key, partition, headers in records:
+            self._participant.produce(topic, value, key, partition, headers=headers)
+
+    def _begin(self) -> None:
         if not self._has_begun:
             self._observe("BEGIN_KAFKA")
             self._participant.begin_transaction()
             self._has_begun = True
-        self._participant.produce(topic, value, key, partition, timestamp, headers, on_delivery)
 
     def prepare(self) -> PreparedTxnState:
         """Flush; the state that identifies the transaction, once every record is acknowledged.

@@ -16,6 +16,7 @@ from dualwrite.coordinator.databases.supported import database_of
 from dualwrite.coordinator.two_phase import RESUME, timeout_ms
 from dualwrite.errors import ConfigurationError, InputError, InvalidTransactionStateError
 from dualwrite.spark.columns import Plan, TableColumn, fit, plan_of
+from dualwrite.spark.loading import copies
 from dualwrite.spark.options import WriteOptions, options_of
 from dualwrite.spark.preparing import prepared
 from dualwrite.spark.raising import as_raised_in_the_task, refused
@@ -118,6 +119,11 @@ class Batch:
         self._observe = on_step or _ignore
         self._worker = worker_of(options)
         self._runs = _runs(self._worker, options)
+
+    @property
+    def copies(self) -> bool:
+        """True if tasks add their rows by PostgreSQL's COPY."""
+        return copies(self._worker.engine.dialect)
 
     def look(self, schema: Mapping[str, Any], zone: str) -> Work:
         """Check everything that can be found wrong, and begin nothing.
@@ -248,7 +254,7 @@ def write_batch(
     require_shared(read, str(spark.sparkContext.master))
     batch = Batch(read, on_step)
     looked = batch.look(df.schema.jsonValue(), str(spark.conf.get(_ZONE)))
-    df, plan = prepared(df, looked.plan)
+    df, plan = prepared(df, looked.plan, looked.columns if batch.copies else None)
     work = batch.begin(replace(looked, plan=plan), read.batch_id)
     if work.run is None:
         _LOG.info("job %s: batch %s was committed before", read.job, read.batch_id)

@@ -28,6 +28,10 @@ _TYPES: Mapping[str, tuple[str, ...]] = {
     "partition": ("integer",),
 }
 
+REFUSED = "\0, "
+"""With which a line begins that Spark has written of a row that is to be refused; why, follows. PostgreSQL has no such
+character as the first."""
+
 
 class Family(Enum):
     """What a column of the database takes, roughly."""
@@ -104,6 +108,7 @@ class Plan:
     :param json: those of the JSON that is the value; empty if ``value`` is it.
     :param topic: the topic of all records; None if each row says it, at ``topic_at``.
     :param zone: the session's, for timestamps.
+    :param line_at: where Spark has written what goes into the table (lines.py): then ``table`` is empty.
     """
 
     fields: tuple[Field, ...]
@@ -116,11 +121,17 @@ class Plan:
     value_at: int | None = None
     headers_at: int | None = None
     partition_at: int | None = None
+    line_at: int | None = None
 
     @property
     def table_fields(self) -> tuple[Field, ...]:
         """The columns that go into the table."""
         return tuple(self.fields[place] for place in self.table)
+
+
+def refusal_of_null(column: TableColumn) -> str:
+    """What is said of NULL for ``column``, which takes none."""
+    return f"is NULL, and {column.name!r} in the table is NOT NULL"
 
 
 def plan_of(schema: Mapping[str, Any], options: WriteOptions, zone: str) -> Plan:

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    Dialect,
     Insert,
     LargeBinary,
     TableClause,
@@ -62,6 +63,11 @@ def chunks(rows: Iterable[Written], size: int) -> Iterator[list[Written]]:
         yield chunk
 
 
+def copies(dialect: Dialect) -> bool:
+    """True if rows are added by COPY."""
+    return dialect.driver == "psycopg"
+
+
 class Loader:
     """Adds rows to a table, in the transaction of ``connection``.
 
@@ -72,8 +78,8 @@ class Loader:
     def __init__(self, connection: Connection, into: TableClause, upsert_keys: Sequence[str] = ()) -> None:
         names = [each.name for each in into.columns]
         self._key = [names.index(name) for name in upsert_keys]
-        copies = connection.dialect.driver == "psycopg"
-        self._inserts: _Copy | _Insert = (_Copy if copies else _Insert)(connection, into, tuple(upsert_keys))
+        kind = _Copy if copies(connection.dialect) else _Insert
+        self._inserts: _Copy | _Insert = kind(connection, into, tuple(upsert_keys))
 
     def write(self, rows: Sequence[Sequence[Any]]) -> None:
         """Add a chunk of rows, which is not empty.
@@ -83,6 +89,14 @@ class Loader:
         if self._key:
             rows = list({self._key_of(row, place): row for place, row in enumerate(rows)}.values())
         self._inserts.write(rows)
+
+    def write_lines(self, lines: Iterable[str]) -> None:
+        """Add rows that are lines of COPY already, each with its end; only if :func:`copies`, and none is replaced.
+
+        :raises DBAPIError: if the database refuses one of them.
+        """
+        assert isinstance(self._inserts, _Copy)
+        self._inserts.write_lines(lines)
 
     def _key_of(self, row: Sequence[Any], place: int) -> tuple[Any, ...]:
         """What ``row``, the one at ``place`` of its chunk, has in common with those that it replaces. NULLs are no key:
@@ -170,12 +184,15 @@ class _Copy:
         )
 
     def write(self, rows: Sequence[Sequence[Any]]) -> None:
-        self._copy_in(rows)
+        self._copy_in(lambda copy: _write_rows(copy, rows))
         if self._keys:
             self._connection.exec_driver_sql(self._upsert)
             self._connection.exec_driver_sql(f"TRUNCATE pg_temp.{_UPSERT}")
 
-    def _copy_in(self, rows: Sequence[Sequence[Any]]) -> None:
+    def write_lines(self, lines: Iterable[str]) -> None:
+        self._copy_in(lambda copy: copy.write("".join(lines)))
+
+    def _copy_in(self, write: Callable[[Any], None]) -> None:
         """Past SQLAlchemy, which knows no COPY; its errors are as SQLAlchemy's would be.
 
         :raises DBAPIError: what psycopg raised.
@@ -184,8 +201,7 @@ class _Copy:
         assert driver is not None
         try:
             with driver.cursor() as cursor, cursor.copy(self._copy) as copy:
-                for row in rows:
-                    copy.write_row(row)
+                write(copy)
         except dialect.loaded_dbapi.Error as error:
             lost = bool(driver.closed)
             if lost:
@@ -199,3 +215,8 @@ class _Copy:
                 connection_invalidated=lost,
                 dialect=dialect,
             ) from error
+
+
+def _write_rows(copy: Any, rows: Iterable[Sequence[Any]]) -> None:
+    for row in rows:
+        copy.write_row(row)

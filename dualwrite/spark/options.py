@@ -36,7 +36,7 @@ class WriteOptions:
     upsert_keys: tuple[str, ...] = ()
     table_columns: tuple[str, ...] | None = None
     value_columns: tuple[str, ...] | None = None
-    batchsize: int = 1000
+    batchsize: int = 10_000
     pool_size: int = 1024
     acquire_timeout: float = 60.0
     lease_timeout: float = 30.0
@@ -233,7 +233,7 @@ OPTIONS: tuple[Option, ...] = (
         None,
         "the columns of the JSON that is the record's value; the table's, if no column is called value",
     ),
-    Option("batchsize", "batchsize", _whole(1), "1000", "rows in one insert, and in an executor's memory"),
+    Option("batchsize", "batchsize", _whole(1), "10000", "rows in one insert, and in an executor's memory"),
     Option(
         "poolSize",
         "pool_size",

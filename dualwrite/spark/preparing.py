@@ -1,13 +1,16 @@
 """What Spark does to the rows of a whole batch before they come to Python, where it costs several times as much.
 
-It writes the JSON, gives moments and days as numbers, and leaves out what nobody needs. Where somebody else hands the
-rows over, as Spark's data sources do, they are taken as they are (rows.py): what is written is the same to the byte.
+It writes the JSON, and for PostgreSQL what goes into the table (lines.py), gives moments and days as numbers, and
+leaves out what nobody needs. Where somebody else hands the rows over, as Spark's data sources do, they are taken as
+they are (rows.py): what is written is the same to the byte.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dualwrite.spark.columns import RECORD_PLACES, Plan
+from dualwrite.spark.columns import RECORD_PLACES, Plan, TableColumn
+from dualwrite.spark.lines import line_of
 from dualwrite.spark.schemas import DAYS, FLOATING, MICROS, Field, SparkType
 
 if TYPE_CHECKING:
@@ -22,34 +25,48 @@ _AS_NUMBERS = {"timestamp": ("unix_micros", MICROS), "date": ("unix_date", DAYS)
 """Spark's function for it, and the kind of field that it makes."""
 
 
-def prepared(df: "DataFrame", plan: Plan) -> "tuple[DataFrame, Plan]":
+def prepared(df: "DataFrame", plan: Plan, into: Sequence[TableColumn] | None = None) -> "tuple[DataFrame, Plan]":
     """A DataFrame with the same rows in the same partitions as ``df``, and the plan for it.
 
     :param plan: for ``df``.
+    :param into: the table's columns for ``plan.table``, if PostgreSQL's COPY takes the rows.
     """
-    from pyspark.sql import functions as f
-
     given = df.toDF(*map(_name, range(len(plan.fields))))  # as names may differ in their case alone
-    by_spark = bool(plan.json) and _is_alike(df, plan)
-    left = () if by_spark else plan.json
+    texts: dict[str, Column] = {}
+    table, json = plan.table, plan.json
+    if df.sparkSession.conf.get(_PARSER) != "LEGACY":  # which writes moments in another form
+        if json and not any(_has_floating(plan.fields[place].type) for place in json):
+            texts["value_at"], json = _json_of(plan), ()
+        line = None if into is None else _line_of(plan, into)
+        if line is not None:
+            texts["line_at"], table = line, ()
     records: dict[str, int] = {name: place for name in RECORD_PLACES if (place := getattr(plan, name)) is not None}
-    kept = sorted({*plan.table, *left, *records.values()})
+    kept = sorted({*table, *json, *records.values()})
     taken = [_taken(place, plan.fields[place]) for place in kept]
-    columns, fields = [column for column, _ in taken], [field for _, field in taken]
     at = {place: number for number, place in enumerate(kept)}
     moved: dict[str, Any] = {name: at[place] for name, place in records.items()}
+    moved |= {name: number for number, name in enumerate(texts, len(kept))}
     made = replace(
         plan,
-        fields=tuple(fields),
-        table=tuple(at[place] for place in plan.table),
-        json=tuple(at[place] for place in left),
+        fields=(*(field for _, field in taken), *(Field(name.removesuffix("_at"), _TEXT) for name in texts)),
+        table=tuple(at[place] for place in table),
+        json=tuple(at[place] for place in json),
         **moved,
     )
-    if by_spark:
-        members = [f.col(_name(place)).alias(plan.fields[place].name, metadata=_NO_DEFAULT) for place in plan.json]
-        columns.append(f.to_json(f.struct(*members), {"ignoreNullFields": "true"}))
-        made = replace(made, fields=(*made.fields, Field("value", _TEXT)), value_at=len(fields))
-    return given.select(*columns), made
+    return given.select(*(column for column, _ in taken), *texts.values()), made
+
+
+def _json_of(plan: Plan) -> "Column":
+    from pyspark.sql import functions as f
+
+    members = [f.col(_name(place)).alias(plan.fields[place].name, metadata=_NO_DEFAULT) for place in plan.json]
+    return f.to_json(f.struct(*members), {"ignoreNullFields": "true"})
+
+
+def _line_of(plan: Plan, into: Sequence[TableColumn]) -> "Column | None":
+    from pyspark.sql import functions as f
+
+    return line_of([f.col(_name(place)) for place in plan.table], plan.table_fields, into)
 
 
 def _name(place: int) -> str:
@@ -67,13 +84,6 @@ def _taken(place: int, field: Field) -> "tuple[Column, Field]":
     return getattr(f, function)(column), field._replace(type=field.type._replace(kind=kind))
 
 
-def _is_alike(df: "DataFrame", plan: Plan) -> bool:
-    """True if Spark writes the JSON as this library does, to the byte: of floating point numbers an older Java writes
-    more digits than needed, and moments have another form where the session wants Spark 2's parser."""
-    if df.sparkSession.conf.get(_PARSER) == "LEGACY":
-        return False
-    return not any(_has_floating(plan.fields[place].type) for place in plan.json)
-
-
 def _has_floating(kind: SparkType) -> bool:
+    """True if ``kind`` has numbers of which an older Java writes more digits than needed, as Spark does then."""
     return kind.kind in FLOATING or any(_has_floating(inner.type) for inner in kind.fields)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from dualwrite.errors import InputError
 from dualwrite.ids import is_legal_topic
-from dualwrite.spark.columns import Family, Plan, TableColumn
+from dualwrite.spark.columns import REFUSED, Family, Plan, TableColumn, refusal_of_null
 from dualwrite.spark.schemas import DAYS, FLOATING, MICROS, NESTED, Field
 from dualwrite.spark.to_json import day_of, moment_of, object_writer, text_writer, with_scale, zone_of
 
@@ -27,10 +27,11 @@ _SIZED = frozenset({"string", "binary", *NESTED})
 class Written(NamedTuple):
     """One row: the values of the table's columns, and the record.
 
+    :param values: or a line of PostgreSQL's COPY, if Spark has written that (lines.py).
     :param weight: bytes of its texts and binaries, and of the record's value.
     """
 
-    values: tuple[Any, ...]
+    values: tuple[Any, ...] | str
     topic: str
     key: bytes | None
     value: bytes | None
@@ -68,9 +69,10 @@ class RowConverter:
     def __init__(self, plan: Plan, columns: Sequence[TableColumn], dialect: str) -> None:
         self._plan = plan
         zone = zone_of(plan.zone)
+        into = columns if plan.line_at is None else ()
         self._looked_at = [
-            (at, field.name, None if column.nullable else column.name, convert)
-            for at, (field, column) in enumerate(zip(plan.table_fields, columns, strict=True))
+            (at, field.name, None if column.nullable else refusal_of_null(column), convert)
+            for at, (field, column) in enumerate(zip(plan.table_fields, into, strict=True))
             if (convert := _convert(field, column, dialect, zone)) is not None or not column.nullable
         ]
         """Where among the table's values there is something to do, or to refuse."""
@@ -92,26 +94,18 @@ class RowConverter:
 
     def _written(self, row: Sequence[Any], number: int) -> Written:
         plan = self._plan
-        values = [row[place] for place in plan.table]
-        for at, name, required, convert in self._looked_at:
-            value = values[at]
-            if value is None:
-                if required is not None:
-                    raise InputError(
-                        f"row {number}, column {name!r}: is NULL, and {required!r} in the table is NOT NULL"
-                    )
-            elif convert is not None:
-                try:
-                    values[at] = convert(value)
-                except (ArithmeticError, ValueError) as error:
-                    raise InputError(f"row {number}, column {name!r}: {error}") from None
+        values: tuple[Any, ...] | str
+        if plan.line_at is None:
+            values, weight = self._values(row, number)
+        else:
+            values = _line(row[plan.line_at], number)
+            weight = len(values)
         partition = -1 if plan.partition_at is None else row[plan.partition_at]
         content = self._value(row, number)
-        weight = 0 if content is None else len(content)
-        for at in self._sized:
-            weight += len(values[at] or "")
+        if content is not None:
+            weight += len(content)
         return Written(
-            tuple(values),
+            values,
             plan.topic or self._topic(row, number),
             _bytes(row, plan.key_at),
             content,
@@ -119,6 +113,21 @@ class RowConverter:
             _headers(row, plan.headers_at),
             weight,
         )
+
+    def _values(self, row: Sequence[Any], number: int) -> tuple[tuple[Any, ...], int]:
+        """Those of the table's columns, and their weight."""
+        values = [row[place] for place in self._plan.table]
+        for at, name, refusal, convert in self._looked_at:
+            value = values[at]
+            if value is None:
+                if refusal is not None:
+                    raise InputError(f"row {number}, column {name!r}: {refusal}")
+            elif convert is not None:
+                try:
+                    values[at] = convert(value)
+                except (ArithmeticError, ValueError) as error:
+                    raise InputError(f"row {number}, column {name!r}: {error}") from None
+        return tuple(values), sum(len(values[at] or "") for at in self._sized)
 
     def _value(self, row: Sequence[Any], number: int) -> bytes | None:
         if self._plan.value_at is not None:
@@ -133,6 +142,15 @@ class RowConverter:
         if not isinstance(topic, str) or not is_legal_topic(topic):
             raise InputError(f"row {number}, column 'topic': {topic!r} is no topic's name")
         return topic
+
+
+def _line(line: str, number: int) -> str:
+    """``line``, as Spark has written it."""
+    if "\0" in line:
+        if line.startswith(REFUSED):
+            raise InputError(f"row {number}, {line.removeprefix(REFUSED)}")
+        raise InputError(f"row {number}: PostgreSQL's texts have no NUL characters")
+    return line
 
 
 def _bytes(row: Sequence[Any], place: int | None) -> bytes | None:

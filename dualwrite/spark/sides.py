@@ -6,6 +6,8 @@ meanwhile, and then to the database, in a transaction that sees the run open.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 
 from sqlalchemy import Connection, TableClause
 
@@ -74,15 +76,18 @@ class Task:
             return Side(self._run, Attempt(self._part, self._attempt, self._number), part.lease, state)
 
     def _take(self, part: Part, portion: list[Written]) -> None:
-        for row in portion:
-            part.produce(row.topic, row.value, row.key, row.partition, headers=row.headers)
+        for topic, rows in groupby(portion, attrgetter("topic")):
+            part.produce_many(topic, [(row.value, row.key, row.partition, row.headers) for row in rows])
         self._observe("STAGE_ROWS")
         with self._runs.writing(self._run) as connection:
             self._stage(connection, portion)
 
     def _stage(self, connection: Connection, portion: list[Written]) -> None:
         marks = (self._run.run_id, self._part, self._attempt)
-        Loader(connection, self._staged).write(
-            [(*marks, number, *row.values) for number, row in enumerate(portion, self._number)]
-        )
+        loader, numbered = Loader(connection, self._staged), enumerate(portion, self._number)
+        if isinstance(portion[0].values, str):
+            begin = "\t".join(map(str, marks))
+            loader.write_lines([f"{begin}\t{number}\t{row.values}\n" for number, row in numbered])
+        else:
+            loader.write([(*marks, number, *row.values) for number, row in numbered])
         self._number += len(portion)
