@@ -148,6 +148,19 @@ def test_a_part_that_ends_early_is_aborted_and_its_slot_is_used_again(make: Make
     assert task.usage.idle == 1
 
 
+def test_many_records_at_once_are_produced_one_by_one_by_a_participant_that_knows_no_better(
+    make: Make, cluster: FakeCluster, cause: Cause
+) -> None:
+    with make().part() as part:
+        part.produce_many("events", [(f"{number}", b"k", number, [("h", b"v")]) for number in range(3)])
+        part.produce_many("events", iter([("last", None, -1, None)]))
+        part.prepare()
+        part.hand_over(cause.sign)
+    assert [each for each in cluster.of("a-0").requests if each in ("begin", "produce")] == ["begin", *["produce"] * 4]
+    assert cluster.of("a-0").ongoing is not None
+    assert cluster.of("a-0").ongoing.values == ["0", "1", "2", "last"]
+
+
 def test_a_part_with_nothing_in_it_says_nothing_to_kafka(make: Make, cluster: FakeCluster, cause: Cause) -> None:
     with make().part() as part:
         with pytest.raises(InvalidTransactionStateError, match="nothing was produced"):

@@ -1,0 +1,191 @@
+"""Many records at once are what one after the other they would be: the same records, in the same order and places."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import confluent_kafka
+import pytest
+
+from dualwrite import EmbeddedBroker, TwoPhaseProducer
+from dualwrite.client.verbs import State
+from dualwrite.errors import InvalidTransactionStateError, KafkaRefusedError, PrepareFailedError
+from tests.broker.kafka_helpers import create_topic, fresh_name
+
+Make = Callable[..., TwoPhaseProducer]
+PARTITIONS = 3
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(tmp_path_factory.mktemp("broker")) as running:
+        yield running
+
+
+@pytest.fixture
+def make(broker: EmbeddedBroker) -> Iterator[Make]:
+    """Makes producers that are in a transaction."""
+    made: list[TwoPhaseProducer] = []
+
+    def producer(**config: Any) -> TwoPhaseProducer:
+        basis = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": fresh_name()}
+        given = {key if key == "on_delivery" else key.replace("_", "."): value for key, value in config.items()}
+        made.append(TwoPhaseProducer({**basis, **given}))
+        made[-1].init_transactions()
+        made[-1].begin_transaction()
+        return made[-1]
+
+    yield producer
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def topics(broker: EmbeddedBroker) -> tuple[str, str]:
+    """Two that are alike."""
+    names = fresh_name(), fresh_name()
+    for name in names:
+        create_topic(broker.bootstrap_servers, name, PARTITIONS)
+    return names
+
+
+def read(broker: EmbeddedBroker, topic: str) -> list[tuple[Any, ...]]:
+    """All committed records of ``topic``, by partition and offset: what each is, and where."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "group.id": topic,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
+    )
+    begin = confluent_kafka.OFFSET_BEGINNING
+    consumer.assign([confluent_kafka.TopicPartition(topic, number, begin) for number in range(PARTITIONS)])
+    found: list[tuple[Any, ...]] = []
+    ended = 0
+    while ended < PARTITIONS:
+        message = consumer.poll(20)
+        assert message is not None
+        if message.error() is None:
+            place = message.partition(), message.offset()
+            found.append((*place, message.key(), message.value(), message.headers()))
+        else:
+            assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
+            ended += 1
+    consumer.close()
+    return sorted(found, key=lambda each: each[:2])
+
+
+def records(number: int) -> list[tuple[Any, ...]]:
+    """Of all kinds: with and without keys and values, with headers, and for a partition of their own."""
+    return [
+        (
+            None if each % 11 == 0 else f"{each:05}" + "." * (each % 90),
+            None if each % 13 == 0 else b"%d" % (each % 50),
+            each % PARTITIONS if each % 7 == 0 or each % 13 == 0 else -1,
+            [("a", b"1"), ("b", None)] if each % 5 == 0 else None,
+        )
+        for each in range(number)
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 300])
+@pytest.mark.parametrize("config", [{}, {"batch_size": 2000}, {"queue_buffering_max_messages": 25}, {"linger_ms": 0}])
+def test_they_are_where_one_after_the_other_they_would_be(
+    broker: EmbeddedBroker, make: Make, topics: tuple[str, str], size: int, config: dict[str, Any]
+) -> None:
+    one, many = topics
+    given = records(700)
+    producer = make(**config)
+    for value, key, partition, headers in given:
+        producer.produce(one, value, key, partition, headers=headers)
+    for begin in range(0, len(given), size):
+        producer.produce_many(many, iter(given[begin : begin + size]))
+    producer.commit_transaction()
+    written = read(broker, many)
+    assert written == read(broker, one)
+    assert len(written) == len(given)
+
+
+def test_the_first_ones_make_an_unknown_topic_known(broker: EmbeddedBroker, make: Make) -> None:
+    topic = fresh_name()
+    producer = make()
+    producer.produce_many(topic, records(0))
+    producer.produce_many(topic, [(b"%d" % number, None, 0, None) for number in range(500)])
+    producer.commit_transaction()
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": topic})
+    ends = consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, 0), timeout=20)
+    consumer.close()
+    assert ends == (0, 501)  # with the marker
+
+
+@pytest.mark.parametrize(
+    ("record", "error"),
+    [
+        ((1, None, -1, None), TypeError),
+        ((None, 1.5, -1, None), TypeError),
+        ((None, None, -2, None), ValueError),
+        ((None, None, True, None), TypeError),
+        ((None, None, -1, [("a", 1)]), TypeError),
+        (("\ud800", None, -1, None), ValueError),
+    ],
+)
+def test_an_argument_of_a_wrong_type_or_value_costs_nothing(
+    broker: EmbeddedBroker, make: Make, topics: tuple[str, str], record: tuple[Any, ...], error: type[Exception]
+) -> None:
+    producer = make()
+    with pytest.raises(error):
+        producer.produce_many(topics[0], [("before", None, 0, None), record])
+    producer.produce_many(topics[0], [("after", None, 0, None)])
+    producer.commit_transaction()
+    assert [value for _, _, _, value, _ in read(broker, topics[0])] == [b"after"]
+
+
+@pytest.mark.parametrize("bad", ["a topic of no name", "a large record"])
+def test_what_no_broker_takes_costs_the_transaction(make: Make, topics: tuple[str, str], bad: str) -> None:
+    producer = make(message_max_bytes=2000)
+    given = [("fits", None, 0, None), ("v" * 3000 if bad == "a large record" else "v", None, 0, None)]
+    with pytest.raises(KafkaRefusedError):
+        producer.produce_many("no/name" if bad == "a topic of no name" else topics[0], given)
+    with pytest.raises(KafkaRefusedError):
+        producer.commit_transaction()
+    producer.abort_transaction()
+
+
+def test_an_interrupt_in_the_middle_costs_the_transaction(
+    broker: EmbeddedBroker, make: Make, topics: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = make(batch_size=500)
+
+    def interrupted() -> NoReturn:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(producer._driver, "pump", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            producer.produce_many(topics[0], records(100))
+    with pytest.raises(PrepareFailedError, match="KeyboardInterrupt"):
+        producer.prepare_transaction()
+    producer.abort_transaction()
+    assert producer.state is State.READY
+    assert read(broker, topics[0]) == []
+
+
+def test_a_callback_is_told_of_each(make: Make, topics: tuple[str, str]) -> None:
+    told: list[tuple[Any, Any]] = []
+    producer = make(on_delivery=lambda error, record: told.append((error, record.value())))
+    producer.produce_many(topics[0], [(b"%d" % number, None, -1, None) for number in range(50)])
+    producer.commit_transaction()
+    assert sorted(told, key=lambda each: int(each[1])) == [(None, b"%d" % number) for number in range(50)]
+
+
+def test_another_process_and_no_transaction_are_refused(
+    make: Make, topics: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = make()
+    with monkeypatch.context() as patched:
+        patched.setattr(producer, "_process", -1)
+        with pytest.raises(InvalidTransactionStateError, match="make a new one after a fork"):
+            producer.produce_many(topics[0], [("v", None, -1, None)])
+    producer.abort_transaction()
+    with pytest.raises(InvalidTransactionStateError, match=r"produce\(\)"):
+        producer.produce_many(topics[0], [("v", None, -1, None)])
