@@ -9,10 +9,10 @@ import pytest
 from sqlalchemy import Column, Connection, Engine, Integer, MetaData, String, Table, select
 from sqlalchemy import types as sqltypes
 from sqlalchemy.dialects import mysql
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DataError, DBAPIError
 
 from dualwrite.spark import loading
-from dualwrite.spark.loading import Loader, chunks, table_clause
+from dualwrite.spark.loading import Loader, chunks, copies, table_clause
 from dualwrite.spark.reflecting import target_of
 from dualwrite.spark.rows import Written
 
@@ -220,3 +220,25 @@ def test_a_connection_that_is_lost_in_a_copy_is_known_to_be_lost(postgresql: Eng
             adding.write([(number,) for number in range(5000)])
         assert raised.value.connection_invalidated
         assert connection.invalidated
+
+
+def test_lines_of_copy_are_added_as_they_are(engine: Engine, things: Table) -> None:
+    with engine.begin() as connection:
+        if not copies(engine.dialect):
+            with pytest.raises(AssertionError):
+                loader(connection).write_lines([])
+            return
+        loader(connection).write_lines(f"{number}\ta\\tb \\\\ {number}\t\\N\n" for number in range(3))
+    assert stored(engine, things) == [(number, f"a\tb \\ {number}", None) for number in range(3)]
+
+
+@pytest.mark.postgresql
+def test_a_line_that_the_database_refuses_is_the_databases_error(postgresql: Engine) -> None:
+    things = make(postgresql, Column("id", Integer, primary_key=True))
+    with (
+        pytest.raises(DBAPIError, match="invalid input syntax for type integer") as refused,
+        postgresql.begin() as made,
+    ):
+        loader(made).write_lines(["1\n", "x\n"])
+    assert isinstance(refused.value, DataError)
+    assert stored(postgresql, things) == []

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dualwrite.errors import InputError
-from dualwrite.spark.columns import Family, Plan, fit, plan_of
+from dualwrite.spark.columns import REFUSED, Family, Plan, fit, plan_of
 from dualwrite.spark.options import options_of
 from dualwrite.spark.rows import RowConverter, Written
 from dualwrite.spark.schemas import DAYS, MICROS, Field, SparkType
@@ -176,3 +176,34 @@ def test_rows_are_taken_one_by_one() -> None:
     rows = RowConverter(plan, columns, "postgresql").rows(endless())
     assert [next(rows).values for _ in range(3)] == [(1,), (2,), (3,)]
     assert len(taken) == 3
+
+
+LINED = Plan(
+    (Field("key", SparkType("string", "string")), Field("line", SparkType("string", "string"))),
+    (),
+    (),
+    "orders",
+    "UTC",
+    value_at=0,
+    line_at=1,
+)
+"""Of rows of which Spark has written what goes into the table."""
+
+
+def test_a_line_that_spark_has_written_goes_as_it_is() -> None:
+    (row,) = RowConverter(LINED, [column("id", nullable=False)], "postgresql").rows([("vä", "1\\\\\t\\N")])
+    assert row == Written("1\\\\\t\\N", "orders", None, "vä".encode(), -1, None, 9)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (f"{REFUSED}column 'at': is NULL", "row 2, column 'at': is NULL"),
+        ("1\tnote\0", "row 2: PostgreSQL's texts have no NUL characters"),
+        ("\0", "row 2: PostgreSQL's texts have no NUL characters"),
+    ],
+)
+def test_a_line_that_spark_has_refused_is_no_row(line: str, why: str) -> None:
+    with pytest.raises(InputError) as refused:
+        list(RowConverter(LINED, [], "postgresql").rows([("v", "1"), ("v", line)]))
+    assert str(refused.value) == why
