@@ -84,7 +84,7 @@ def _utc(column: "Column") -> "tuple[Column, Column | None]":
     """An instant in UTC, whatever the session's zone: a local time may be there twice."""
     from pyspark.sql import functions as f
 
-    since = f.unix_micros(column) * f.expr("INTERVAL '0.000001' SECOND")
+    since = f.unix_micros(column) * f.expr("make_dt_interval(0, 0, 0, 0.000001BD)")
     return _moment(f.expr("TIMESTAMP_NTZ'1970-01-01 00:00:00'") + since)
 
 

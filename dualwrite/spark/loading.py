@@ -190,7 +190,11 @@ class _Copy:
             self._connection.exec_driver_sql(f"TRUNCATE pg_temp.{_UPSERT}")
 
     def write_lines(self, lines: Iterable[str]) -> None:
-        self._copy_in(lambda copy: copy.write("".join(lines)))
+        driver: Any = self._connection.connection.driver_connection
+        encoding = driver.info.encoding
+        # As psycopg encodes a value, but not what is written as text: a database of SQL_ASCII takes any bytes.
+        data = "".join(lines).encode("utf-8" if encoding == "ascii" else encoding)
+        self._copy_in(lambda copy: copy.write(data))
 
     def _copy_in(self, write: Callable[[Any], None]) -> None:
         """Past SQLAlchemy, which knows no COPY; its errors are as SQLAlchemy's would be.

@@ -233,6 +233,19 @@ def test_lines_of_copy_are_added_as_they_are(engine: Engine, things: Table) -> N
 
 
 @pytest.mark.postgresql
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1", "UTF8"])
+def test_lines_are_in_the_encoding_in_which_values_are(postgresql: Engine, encoding: str) -> None:
+    things = make(postgresql, Column("id", Integer, primary_key=True), Column("note", String(20)))
+    with postgresql.begin() as connection:
+        adding = loader(connection)
+        connection.exec_driver_sql(f"SET client_encoding = '{encoding}'")
+        adding.write([(1, "äß")])
+        adding.write_lines(["2\täß\n"])
+        connection.exec_driver_sql("SET client_encoding = 'UTF8'")
+    assert stored(postgresql, things) == [(1, "äß"), (2, "äß")]
+
+
+@pytest.mark.postgresql
 def test_a_line_that_the_database_refuses_is_the_databases_error(postgresql: Engine) -> None:
     things = make(postgresql, Column("id", Integer, primary_key=True))
     with (
