@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from dualwrite.client.control import ControlPlane
+from dualwrite.client.producer_config import ProducerConfig
 from dualwrite.coordinator.book import LeaseBook
 from dualwrite.coordinator.leasing import Candidate
 from dualwrite.coordinator.participants import DecisionStore, KafkaParticipant, Lease, Outcome
@@ -57,8 +58,9 @@ class ControlRecovery:
 
 @contextmanager
 def by_control_plane(config: Any) -> Iterator[Settler]:
-    """Recovers one transactional id after the other over the same connections."""
-    control, left_transaction = ControlPlane(config), left_transactions(config)
+    """Recovers one transactional id after the other over the same connections. None takes longer than a record may."""
+    control = ControlPlane(config, timeout=ProducerConfig.of(config).delivery_timeout)
+    left_transaction = left_transactions(config)
     try:
         yield lambda transactional_id: ControlRecovery(partial(left_transaction, control, transactional_id))
     finally:

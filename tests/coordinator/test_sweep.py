@@ -12,6 +12,7 @@ from dualwrite.coordinator.unit_of_work import DualWrite
 from dualwrite.errors import DatabaseNotReadyError, DualWriteError, KafkaUnavailableError
 from tests.coordinator.databases import CONFIG, await_sweeps, events, expire_leases, slot_rows, stored_values
 from tests.coordinator.fakes import FakeCluster, Fault
+from tests.crash.world import free_port
 
 Make = Callable[..., DualWrite]
 
@@ -215,6 +216,18 @@ def test_while_kafka_is_away_the_sweep_ends_and_the_next_one_does_all(
     survivor.recover()
     assert cluster.ongoing == []
     assert cluster.committed == sorted(stored_values(engine))
+
+
+@pytest.mark.parametrize("producer", ["native", "librdkafka"])
+def test_a_broker_that_is_down_is_waited_for_as_long_as_a_record(engine: Engine, make: Make, producer: Any) -> None:
+    die(make, "one")
+    expire_leases(engine)
+    kafka = {"bootstrap.servers": f"127.0.0.1:{free_port()}", "delivery.timeout.ms": "300"}
+    with (
+        DualWrite(engine, kafka, application="a", producer=producer) as survivor,
+        pytest.raises(KafkaUnavailableError, match=r"gave up after 0\.3 s"),
+    ):
+        survivor.recover()
 
 
 def test_of_two_that_recover_at_once_each_slot_is_recovered_by_one(

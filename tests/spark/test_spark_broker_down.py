@@ -43,7 +43,10 @@ class Killing:
 
 
 class World(Place):
-    """A broker of its own, which may be killed."""
+    """A broker of its own, which may be killed, and is waited for once (batch.PATIENCE): for less than by default."""
+
+    def keywords(self) -> dict[str, Any]:
+        return {**super().keywords(), "kafka.delivery.timeout.ms": "12000"}
 
     def down(self) -> None:
         """The broker was killed by now; the batch is in the database, and prepared in Kafka."""
