@@ -6,7 +6,7 @@ A unit of work of one record costs two round trips, Produce and EndTxn; its part
 by being written to (KIP-890 part 2).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from dualwrite.client.batches import Headers, Record
@@ -125,13 +125,19 @@ class Engine:
         :returns: False if the buffer is full: nothing was taken. Wait for :meth:`room`, and call again.
         :raises DualWriteError: what has made the transaction impossible meanwhile.
         """
-        return self.produce_many(topic, ((value, key, partition, headers),), timestamp_ms, on_delivery, now) == 1
+        return self.produce_many(topic, ((value, key, partition, headers),), 0, timestamp_ms, on_delivery, now) == 1
 
     def produce_many(
-        self, topic: str, records: Iterable[Record], timestamp_ms: int, on_delivery: OnDelivery | None, now: float
+        self,
+        topic: str,
+        records: Sequence[Record],
+        begin: int,
+        timestamp_ms: int,
+        on_delivery: OnDelivery | None,
+        now: float,
     ) -> int:
-        """As :meth:`produce` of one record after the other, until the buffer is full, or something can be sent; how
-        many were taken."""
+        """As :meth:`produce` of one after the other of ``records`` from ``begin`` on, until the buffer is full, or
+        something can be sent; how many were taken."""
         if self._machine.state is not State.IN_TRANSACTION:
             self._require_producing("produce()")
         if topic not in self._directory.topics and not (isinstance(topic, str) and is_legal_topic(topic)):
@@ -139,18 +145,17 @@ class Engine:
             raise self._unfit(what, ErrorCode.INVALID_TOPIC_EXCEPTION)
         machine, traffic = self._machine, self._traffic
         largest = self._settings.max_message_bytes - _RECORD_OVERHEAD
-        taken = 0
-        for value, key, partition, headers in records:
-            if traffic.is_full:
-                break
+        at = begin
+        while at < len(records) and not traffic.is_full:
+            value, key, partition, headers = records[at]
             if len(value or b"") + len(key or b"") > largest:
                 raise self._unfit(f"record for {topic}: over message.max.bytes", ErrorCode.MESSAGE_TOO_LARGE)
             machine.has_content = True
             traffic.append(topic, partition, key, value, headers, timestamp_ms, on_delivery, now)
-            taken += 1
+            at += 1
             if traffic.has_news:
                 break
-        return taken
+        return at - begin
 
     def _unfit(self, what: str, code: int) -> DualWriteError:
         """The error of a record that no broker takes: the transaction can only be aborted."""

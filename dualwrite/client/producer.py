@@ -6,7 +6,6 @@ A unit of work of one record costs two round trips, Produce and EndTxn. Every tr
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from itertools import islice
 from types import TracebackType
 from typing import Any
 
@@ -109,21 +108,18 @@ class TwoPhaseProducer(Face):
         :param records: the value, the key, the partition and the headers of each.
         """
         self._check_process("produce()")
-        rest, timestamp = encoded_records(records), time.time_ns() // 1_000_000
+        given, timestamp = encoded_records(records), time.time_ns() // 1_000_000
         on_delivery = self._on_delivery
         if on_delivery is not None:
             self._has_callbacks = True
         try:
             taken = 0
-            while taken < len(rest):
-                added = self._engine.produce_many(
-                    topic, islice(rest, taken, None), timestamp, on_delivery, time.monotonic()
-                )
-                taken += added
+            while taken < len(given):
+                taken += self._engine.produce_many(topic, given, taken, timestamp, on_delivery, time.monotonic())
                 if self._engine.has_news:
                     self._driver.pump()
                     self._report()
-                elif taken < len(rest):
+                elif taken < len(given):
                     self._wait(self._engine.room)
         except BaseException as error:
             self._spoil("produce()", error)

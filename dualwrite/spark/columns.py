@@ -28,9 +28,9 @@ _TYPES: Mapping[str, tuple[str, ...]] = {
     "partition": ("integer",),
 }
 
-REFUSED = "\0, "
-"""With which a line begins that Spark has written of a row that is to be refused; why, follows. PostgreSQL has no such
-character as the first."""
+REFUSED = "\n"
+"""With which a line begins that Spark has written of a row that is to be refused; why, follows. In what is written of
+values it is escaped."""
 
 
 class Family(Enum):

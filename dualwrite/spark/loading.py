@@ -190,13 +190,11 @@ class _Copy:
             self._connection.exec_driver_sql(f"TRUNCATE pg_temp.{_UPSERT}")
 
     def write_lines(self, lines: Iterable[str]) -> None:
-        driver: Any = self._connection.connection.driver_connection
-        encoding = driver.info.encoding
-        # As psycopg encodes a value, but not what is written as text: a database of SQL_ASCII takes any bytes.
-        data = "".join(lines).encode("utf-8" if encoding == "ascii" else encoding)
-        self._copy_in(lambda copy: copy.write(data))
+        # In others than UTF-8 a byte of a character may be one that COPY takes for something else.
+        data = "".join(lines).encode()
+        self._copy_in(lambda copy: copy.write(data), " (ENCODING 'UTF8')")
 
-    def _copy_in(self, write: Callable[[Any], None]) -> None:
+    def _copy_in(self, write: Callable[[Any], None], options: str = "") -> None:
         """Past SQLAlchemy, which knows no COPY; its errors are as SQLAlchemy's would be.
 
         :raises DBAPIError: what psycopg raised.
@@ -204,7 +202,7 @@ class _Copy:
         dialect, driver = self._connection.dialect, self._connection.connection.driver_connection
         assert driver is not None
         try:
-            with driver.cursor() as cursor, cursor.copy(self._copy) as copy:
+            with driver.cursor() as cursor, cursor.copy(self._copy + options) as copy:
                 write(copy)
         except dialect.loaded_dbapi.Error as error:
             lost = bool(driver.closed)

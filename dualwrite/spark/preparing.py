@@ -34,7 +34,7 @@ def prepared(df: "DataFrame", plan: Plan, into: Sequence[TableColumn] | None = N
     given = df.toDF(*map(_name, range(len(plan.fields))))  # as names may differ in their case alone
     texts: dict[str, Column] = {}
     table, json = plan.table, plan.json
-    if df.sparkSession.conf.get(_PARSER) != "LEGACY":  # which writes moments in another form
+    if str(df.sparkSession.conf.get(_PARSER)).upper() != "LEGACY":  # which writes moments in another form
         if json and not any(_has_floating(plan.fields[place].type) for place in json):
             texts["value_at"], json = _json_of(plan), ()
         line = None if into is None else _line_of(plan, into)

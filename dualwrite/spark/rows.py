@@ -146,9 +146,9 @@ class RowConverter:
 
 def _line(line: str, number: int) -> str:
     """``line``, as Spark has written it."""
+    if line.startswith(REFUSED):
+        raise InputError(f"row {number}, {line.removeprefix(REFUSED)}")
     if "\0" in line:
-        if line.startswith(REFUSED):
-            raise InputError(f"row {number}, {line.removeprefix(REFUSED)}")
         raise InputError(f"row {number}: PostgreSQL's texts have no NUL characters")
     return line
 

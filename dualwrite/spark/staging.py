@@ -31,7 +31,7 @@ from sqlalchemy import (
     select,
     table,
 )
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import CompileError, DBAPIError, SQLAlchemyError
 from sqlalchemy.schema import CreateTable, DropTable
 from sqlalchemy.types import NullType
 
@@ -125,7 +125,7 @@ def drop_outdated(engine: Engine, dbtable: str, is_used: Callable[[tuple[str | N
             outdated = _outdated(connection, schema, name)
         for each in outdated:
             _drop(engine, Table(each, MetaData(), schema=schema), is_used)
-    except (DBAPIError, DualWriteError) as error:
+    except (SQLAlchemyError, DualWriteError) as error:
         _LOG.info("tables for staged rows that %s has outgrown were not dropped: %s", dbtable, error)
 
 
@@ -137,9 +137,17 @@ def _outdated(connection: Connection, schema: str | None, name: str) -> list[str
     for each in inspector.get_table_names(schema):
         if each.startswith(own):
             names = [column["name"] for column in inspector.get_columns(each, schema)][len(_MARKS) :]
-            if not set(names) <= set(target.columns.keys()) or _staged_name(connection, target, names) != each:
+            if not set(names) <= set(target.columns.keys()) or not _is_for(connection, target, names, each):
                 found.append(each)
     return found
+
+
+def _is_for(connection: Connection, target: Table, names: Sequence[str], staged: str) -> bool:
+    """True if the table called ``staged`` is that for the columns ``names`` of ``target`` as they are."""
+    try:
+        return _staged_name(connection, target, names) == staged
+    except CompileError:  # a type that SQLAlchemy does not know, and for which none was made
+        return False
 
 
 def _drop(engine: Engine, staged: Table, is_used: Callable[[tuple[str | None, str]], bool]) -> None:

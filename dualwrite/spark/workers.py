@@ -43,8 +43,9 @@ class Worker(NamedTuple):
 def engine_of(options: WriteOptions) -> Engine:
     """A new engine for the database of ``options``. SQLAlchemy's messages show no rows.
 
-    Transactions are READ COMMITTED but on SQLite. On MariaDB and MySQL timestamps are in UTC, and 0 is 0 in a column
-    that counts up by itself: it would be the next number.
+    Transactions are READ COMMITTED but on SQLite. What PostgreSQL is sent is UTF-8, whatever the database's settings
+    say: another encoding may have another character, or none, for one that Kafka gets. On MariaDB and MySQL timestamps
+    are in UTC, and 0 is 0 in a column that counts up by itself: it would be the next number.
 
     :raises ConfigurationError: if the URL is none, its driver is missing, or the database is not supported.
     """
@@ -60,7 +61,8 @@ def engine_of(options: WriteOptions) -> Engine:
             patience = {} if "timeout" in url.query else {"timeout": _SQLITE_PATIENCE}
             engine = create_engine(url, connect_args=patience, **arguments)
         else:
-            engine = create_engine(url, isolation_level="READ COMMITTED", **arguments)
+            encoding = {"client_encoding": "utf8"} if url.get_driver_name() == "psycopg" else {}
+            engine = create_engine(url, isolation_level="READ COMMITTED", connect_args=encoding, **arguments)
     except (ArgumentError, NoSuchModuleError, ValueError):
         raise ConfigurationError(
             f"option 'url' is no database URL that SQLAlchemy knows; examples: {', '.join(EXAMPLE_URLS)}"

@@ -170,9 +170,12 @@ def test_what_spark_would_write_otherwise_goes_by_its_values(
     assert (plan.line_at, len(plan.table)) == (None, 2)
 
 
-def test_a_session_that_wants_old_moments_gets_values(spark: "SparkSession", connection: Connection) -> None:
+@pytest.mark.parametrize("policy", ["LEGACY", "legacy"])
+def test_a_session_that_wants_old_moments_gets_values(
+    spark: "SparkSession", connection: Connection, policy: str
+) -> None:
     df = spark.sql("SELECT timestamp'2024-03-31 03:30:00.5' AS at")
-    spark.conf.set("spark.sql.legacy.timeParserPolicy", "LEGACY")
+    spark.conf.set("spark.sql.legacy.timeParserPolicy", policy)
     try:
         _, _, plan = stored(connection, df, "at timestamp")
     finally:

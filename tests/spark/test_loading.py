@@ -15,6 +15,8 @@ from dualwrite.spark import loading
 from dualwrite.spark.loading import Loader, chunks, copies, table_clause
 from dualwrite.spark.reflecting import target_of
 from dualwrite.spark.rows import Written
+from dualwrite.spark.workers import engine_of
+from tests.spark.given import options
 
 UTC = timezone.utc
 
@@ -233,16 +235,42 @@ def test_lines_of_copy_are_added_as_they_are(engine: Engine, things: Table) -> N
 
 
 @pytest.mark.postgresql
-@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1", "UTF8"])
-def test_lines_are_in_the_encoding_in_which_values_are(postgresql: Engine, encoding: str) -> None:
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1", "SJIS", "UTF8"])
+def test_a_line_is_the_same_in_every_encoding(postgresql: Engine, encoding: str) -> None:
+    """In SJIS the yen sign's byte is the backslash's."""
     things = make(postgresql, Column("id", Integer, primary_key=True), Column("note", String(20)))
     with postgresql.begin() as connection:
         adding = loader(connection)
         connection.exec_driver_sql(f"SET client_encoding = '{encoding}'")
-        adding.write([(1, "äß")])
-        adding.write_lines(["2\täß\n"])
+        adding.write_lines(["1\täß\n", "2\t¥N\n", "3\t¥100\n"])
         connection.exec_driver_sql("SET client_encoding = 'UTF8'")
-    assert stored(postgresql, things) == [(1, "äß"), (2, "äß")]
+    assert stored(postgresql, things) == [(1, "äß"), (2, "¥N"), (3, "¥100")]
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("as_lines", [False, True])
+def test_a_character_that_the_database_lacks_is_refused_and_no_other_taken(postgresql: Engine, as_lines: bool) -> None:
+    name = f"jp{as_lines}".lower()
+    with postgresql.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        settings = "ENCODING EUC_JP LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
+        connection.exec_driver_sql(f"CREATE DATABASE {name} {settings}")
+    url = postgresql.url.set(database=name).render_as_string(hide_password=False)
+    japanese = engine_of(options(url=url))
+    things = make(japanese, Column("id", Integer, primary_key=True), Column("note", String(20)))
+
+    def write(number: int, note: str) -> None:
+        with japanese.begin() as connection:
+            adding = loader(connection)
+            if as_lines:
+                adding.write_lines([f"{number}\t{note}\n"])
+            else:
+                adding.write([(number, note)])
+
+    write(1, "漢")
+    with pytest.raises(DBAPIError, match="EUC_JP"):
+        write(2, "¥")
+    assert stored(japanese, things) == [(1, "漢")]
+    japanese.dispose()
 
 
 @pytest.mark.postgresql

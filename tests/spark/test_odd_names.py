@@ -36,6 +36,7 @@ NAMES = [
     "Order",
     "Größe",
 ]
+pytestmark = pytest.mark.slow  # for their number
 Rows = Sequence[tuple[Any, ...]]
 
 

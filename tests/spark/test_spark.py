@@ -35,6 +35,7 @@ def test_every_partition_is_written_once_whoever_writes_the_dataframe_again(
     assert place.progress() == [(0, 25)] * 4
 
 
+@pytest.mark.slow
 def test_a_job_that_fails_for_good_leaves_nothing_and_says_why(spark: "SparkSession", place: Place) -> None:
     bad = things(spark).selectExpr("id", "CASE WHEN id = 60 THEN repeat('x', 101) ELSE note END AS note")
     with pytest.raises(InputError, match="value too long"):
@@ -51,6 +52,7 @@ def test_a_dataframe_is_written_once_by_the_data_source(spark: "SparkSession", p
     judge(place, rows_of(100))
 
 
+@pytest.mark.slow
 def test_a_stream_is_written_once_though_its_last_batch_is_run_again(
     spark: "SparkSession", place: Place, tmp_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ from sqlalchemy import (
     select,
     text,
 )
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import NoSuchTableError, OperationalError
 
 from dualwrite.coordinator.database import SqlDecisionStore
 from dualwrite.errors import ConfigurationError, DatabaseBusyError
@@ -198,6 +198,24 @@ class TestOutdated:
             connection.execute(text("ALTER TABLE things DROP COLUMN note"))
         self.drop(place)
         assert self.tables(place) == {another.run.staging[1]}
+
+    @pytest.mark.filterwarnings("ignore:Did not recognize type")
+    def test_one_for_what_is_now_of_a_type_that_nobody_knows_goes(self, place: Place) -> None:
+        if place.engine.dialect.name != "postgresql":
+            pytest.skip("the others know no such types")
+        with place.engine.begin() as connection:
+            connection.execute(text("ALTER TABLE things ALTER note TYPE pg_snapshot USING NULL"))
+        self.drop(place)
+        assert self.tables(place) == set()
+
+    def test_one_that_goes_while_it_is_looked_at_is_nobodys_error(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def gone(*_arguments: Any) -> None:
+            raise NoSuchTableError(place.run.staging[1])
+
+        monkeypatch.setattr(staging, "_outdated", gone)
+        self.drop(place)
 
     def test_one_that_an_open_run_needs_stays_until_that_has_ended(self, place: Place) -> None:
         run = place.runs.begin("another job", None, place.run.staging, 100.0)
