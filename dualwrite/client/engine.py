@@ -143,9 +143,8 @@ class Engine:
         if topic not in self._directory.topics and not (isinstance(topic, str) and is_legal_topic(topic)):
             what = f"record for topic {topic!r}: a name has 1 to 249 letters, digits, dots, underscores and hyphens"
             raise self._unfit(what, ErrorCode.INVALID_TOPIC_EXCEPTION)
-        machine, traffic = self._machine, self._traffic
+        machine, traffic, at = self._machine, self._traffic, begin
         largest = self._settings.max_message_bytes - _RECORD_OVERHEAD
-        at = begin
         while at < len(records) and not traffic.is_full:
             value, key, partition, headers = records[at]
             if len(value or b"") + len(key or b"") > largest:
