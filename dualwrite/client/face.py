@@ -17,6 +17,7 @@ from dualwrite.client.producing import (
     checked_on_delivery,
     checked_partition,
     checked_timestamp,
+    checked_topic,
     encoded,
     encoded_headers,
     settings_of,
@@ -87,8 +88,6 @@ class Face:
         """What produce() was given, as the engine takes it. Whatever this raises has cost nothing."""
         if self._process != os.getpid():
             self._check_process("produce()")
-        if not isinstance(topic, str):
-            raise TypeError(f"topic of type {type(topic).__name__}: give text")
         if callback is not None:
             if on_delivery is not None:
                 raise TypeError("on_delivery and callback are two names of one argument: give one of them")
@@ -97,10 +96,10 @@ class Face:
         if on_delivery is not None:
             self._has_callbacks = True
         return (
-            topic,
+            checked_topic(topic),
             encoded(value),
             encoded(key),
-            partition if type(partition) is int and partition == -1 else checked_partition(partition),
+            checked_partition(partition),
             checked_timestamp(timestamp) if timestamp else time.time_ns() // 1_000_000,
             encoded_headers(headers) if headers else (),
             on_delivery,

@@ -5,15 +5,23 @@ A unit of work of one record costs two round trips, Produce and EndTxn. Every tr
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+from dualwrite.client.batches import Record
 from dualwrite.client.blocking import BlockingDriver
 from dualwrite.client.engine_types import NEVER, Operation
 from dualwrite.client.face import REFUSED, Face, deadline_of
 from dualwrite.client.machine import Ended
-from dualwrite.client.producing import HeadersGiven, RecordGiven, encoded_records, member_of, offsets_of
+from dualwrite.client.producing import (
+    HeadersGiven,
+    RecordGiven,
+    checked_topic,
+    encoded_records,
+    member_of,
+    offsets_of,
+)
 from dualwrite.client.sender import OnDelivery
 from dualwrite.client.verbs import State
 from dualwrite.ids import PreparedTxnState, require_prepared_state
@@ -90,16 +98,10 @@ class TwoPhaseProducer(Face):
         :raises KafkaRefusedError: if the record is larger than message.max.bytes (MESSAGE_TOO_LARGE), or no topic can
             have this name (INVALID_TOPIC_EXCEPTION). Abort.
         """
-        record = self._record(topic, value, key, partition, timestamp, headers, on_delivery, callback)
-        try:
-            while not self._engine.produce(*record, time.monotonic()):
-                self._wait(self._engine.room)  # callbacks that produce may have taken the room again
-            if self._engine.has_news:
-                self._driver.pump()
-                self._report()
-        except BaseException as error:
-            self._spoil("produce()", error)
-            raise
+        topic, value, key, partition, timestamp, headers, on_delivery = self._record(
+            topic, value, key, partition, timestamp, headers, on_delivery, callback
+        )
+        self._add(topic, ((value, key, partition, headers),), timestamp, on_delivery)
 
     def produce_many(self, topic: str, records: Iterable[RecordGiven]) -> None:
         """As :meth:`produce` of one record after the other, all with the time that it is now, in a fraction of their
@@ -108,19 +110,21 @@ class TwoPhaseProducer(Face):
         :param records: the value, the key, the partition and the headers of each.
         """
         self._check_process("produce()")
-        given, timestamp = encoded_records(records), time.time_ns() // 1_000_000
-        on_delivery = self._on_delivery
+        given, on_delivery = encoded_records(records), self._on_delivery
         if on_delivery is not None:
             self._has_callbacks = True
+        self._add(checked_topic(topic), given, time.time_ns() // 1_000_000, on_delivery)
+
+    def _add(self, topic: str, records: Sequence[Record], timestamp_ms: int, on_delivery: OnDelivery | None) -> None:
+        taken = 0
         try:
-            taken = 0
-            while taken < len(given):
-                taken += self._engine.produce_many(topic, given, taken, timestamp, on_delivery, time.monotonic())
+            while taken < len(records):
+                taken += self._engine.produce_many(topic, records, taken, timestamp_ms, on_delivery, time.monotonic())
                 if self._engine.has_news:
                     self._driver.pump()
                     self._report()
-                elif taken < len(given):
-                    self._wait(self._engine.room)
+                elif taken < len(records):
+                    self._wait(self._engine.room)  # callbacks that produce may have taken the room again
         except BaseException as error:
             self._spoil("produce()", error)
             raise

@@ -102,7 +102,7 @@ def encoded_records(given: Iterable[RecordGiven]) -> list[Record]:
         (
             encoded(value),
             encoded(key),
-            partition if type(partition) is int and partition == -1 else checked_partition(partition),
+            checked_partition(partition),
             encoded_headers(headers) if headers else (),
         )
         for value, key, partition, headers in given
@@ -124,12 +124,24 @@ def _header(given: Any) -> tuple[str, bytes | None]:
         ) from None
 
 
+def checked_topic(topic: str) -> str:
+    """``topic``, if it is text; whether a topic can have that name is another matter.
+
+    :raises TypeError: if it is not.
+    """
+    if not isinstance(topic, str):
+        raise TypeError(f"topic of type {type(topic).__name__}: give text")
+    return topic
+
+
 def checked_partition(partition: int) -> int:
     """``partition``, if a topic can have it, or -1.
 
     :raises TypeError: if it is no whole number.
     :raises ValueError: if it is less than -1, or needs more than 32 bits.
     """
+    if type(partition) is int and partition == -1:
+        return partition  # as for most records
     try:
         whole = index(partition)
     except TypeError:

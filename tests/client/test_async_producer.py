@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,6 @@ from tests.broker.consumers import consume
 from tests.broker.kafka_helpers import create_topic, fresh_name
 
 Test = Callable[[AsyncTwoPhaseProducer], Awaitable[Any]]
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    """One broker for all tests of this module, which use topics and transactional ids of their own."""
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker")) as running:
-        yield running
 
 
 @pytest.fixture

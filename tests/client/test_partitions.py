@@ -1,7 +1,6 @@
 """The partitions that the native producer gives are those of librdkafka and of the Java producer, record by record."""
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +36,6 @@ KEYS = some_keys()
 
 def refuse(_count: int) -> int:
     raise AssertionError("the random source was asked")
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker")) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -15,12 +15,6 @@ Make = Callable[..., TwoPhaseProducer]
 PARTITIONS = 3
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker")) as running:
-        yield running
-
-
 @pytest.fixture
 def make(broker: EmbeddedBroker) -> Iterator[Make]:
     """Makes producers that are in a transaction."""
@@ -135,6 +129,8 @@ def test_an_argument_of_a_wrong_type_or_value_costs_nothing(
     producer = make()
     with pytest.raises(error):
         producer.produce_many(topics[0], [("before", None, 0, None), record])
+    with pytest.raises(TypeError, match="topic of type int: give text"):
+        producer.produce_many(1, [("before", None, 0, None)])  # type: ignore[arg-type]
     producer.produce_many(topics[0], [("after", None, 0, None)])
     producer.commit_transaction()
     assert [value for _, _, _, value, _ in read(broker, topics[0])] == [b"after"]

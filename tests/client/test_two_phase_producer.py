@@ -33,13 +33,6 @@ from tests.coordinator.holding_proxy import HoldingProxy
 Make = Callable[..., TwoPhaseProducer]
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    """One broker for all tests of this module, which use topics and transactional ids of their own."""
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker")) as running:
-        yield running
-
-
 @pytest.fixture
 def topic() -> str:
     return fresh_name()
