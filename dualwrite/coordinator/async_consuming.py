@@ -96,11 +96,11 @@ class AsyncSeekingConsumers:
         confluent_kafka.Consumer is polled in a thread: it does there what DualWrite.seek_to_stored does, or
         DualWrite.seek_to_committed.
 
-        :param to: "stored" for ``tx.store_offsets``, "committed" for ``tx.send_offsets``.
-        :raises ConfigurationError: if ``to`` is anything else.
-
         Call it in the event loop. What it makes raises InvalidTransactionStateError if the consumer is polled in the
         event loop's own thread, which would wait for itself.
+
+        :param to: "stored" for ``tx.store_offsets``, "committed" for ``tx.send_offsets``.
+        :raises ConfigurationError: if ``to`` is anything else.
         """
         if to not in ("stored", "committed"):
             raise ConfigurationError(f"on_assign({to!r}): use 'stored' or 'committed'")

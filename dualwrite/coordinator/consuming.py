@@ -105,8 +105,8 @@ class Consuming:
         try:
             self._seek_to_committed(consumer, partitions, auto_offset_reset)
         except BaseException:
-            if partitions is not None:
-                self.positions.forget(_identity(consumer))  # as above
+            if partitions is not None:  # as above; without an assignment it is where it was, and tries again
+                self.positions.forget(_identity(consumer))
             raise
 
     def _seek_to_committed(self, consumer: KafkaConsumer, partitions: Sequence[Any] | None, reset: OffsetReset) -> None:

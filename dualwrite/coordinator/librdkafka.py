@@ -29,7 +29,7 @@ from dualwrite.client.producer_config import ProducerConfig
 from dualwrite.client.producing import checked_on_delivery, member_of
 from dualwrite.client.verbs import AFTER_FAILURE, State, Verb, VerbOrder, init_verb
 from dualwrite.coordinator.participants import Headers, Outcome
-from dualwrite.coordinator.two_phase import LeftTransaction, TimeoutWatch, left_transactions
+from dualwrite.coordinator.two_phase import LeftTransaction, TimeoutWatch, left_transactions, step_timeout
 from dualwrite.coordinator.verdict import Verdict
 from dualwrite.errors import (
     ConfigurationError,
@@ -40,10 +40,6 @@ from dualwrite.errors import (
     PrepareFailedError,
 )
 from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity, TopicPartition, require_prepared_state
-
-DEFAULT_TIMEOUT = 30.0
-"""Seconds that init, send_offsets, commit and abort may take each, and each question to the control plane; the delivery
-timeout if that is less."""
 
 _GRACE = 2.0
 """Seconds in which librdkafka may come back after its own timeout, before it is abandoned."""
@@ -72,7 +68,7 @@ class LibrdkafkaProducer:
     A transaction that produced nothing has the empty PreparedTxnState, and ending it sends nothing.
 
     :param config: librdkafka's keys, transactional.id among them; see ProducerConfig for those that are refused or set.
-    :param timeout: seconds that init, send_offsets, commit and abort may take each; None for DEFAULT_TIMEOUT.
+    :param timeout: seconds that init, send_offsets, commit and abort may take each; None for step_timeout().
     :raises ConfigurationError: if a setting is missing, unknown, or contradicts a dual write.
     """
 
@@ -81,7 +77,7 @@ class LibrdkafkaProducer:
         self._transactional_id = made.transactional_id
         self._default_on_delivery = made.on_delivery
         self._delivery_timeout = made.delivery_timeout
-        self._timeout = min(DEFAULT_TIMEOUT, made.delivery_timeout) if timeout is None else timeout
+        self._timeout = step_timeout(made.delivery_timeout) if timeout is None else timeout
         self._bounded = BoundedCalls(_GRACE)
         self._callbacks = HeldCallbacks()
         self._process = os.getpid()

@@ -16,13 +16,10 @@ from dualwrite.client.producer import TwoPhaseProducer
 from dualwrite.client.producing import checked_on_delivery
 from dualwrite.client.verbs import State, Verb, VerbOrder, init_verb
 from dualwrite.coordinator.participants import Headers, Outcome, Record
-from dualwrite.coordinator.two_phase import LeftTransaction, TimeoutWatch, left_transactions
+from dualwrite.coordinator.two_phase import LeftTransaction, TimeoutWatch, left_transactions, step_timeout
 from dualwrite.coordinator.verdict import Verdict
 from dualwrite.errors import InvalidTransactionStateError
 from dualwrite.ids import PreparedTxnState, require_prepared_state
-
-DEFAULT_TIMEOUT = 30.0
-"""Seconds that each question to the control plane may take; delivery.timeout.ms if that is less."""
 
 _OUTCOMES = {Ended.COMMITTED: Outcome.COMMITTED, Ended.ABORTED: Outcome.ABORTED, Ended.NOTHING: Outcome.NOTHING}
 
@@ -31,7 +28,7 @@ class NativeProducer:
     """A KafkaParticipant on TwoPhaseProducer. Not thread-safe, and of use only in the process that made it.
 
     :param config: librdkafka's keys, transactional.id among them; see NativeConfig for those that are refused.
-    :param timeout: seconds that each step of ending a predecessor's transaction may take, None for DEFAULT_TIMEOUT;
+    :param timeout: seconds that each step of ending a predecessor's transaction may take, None for step_timeout();
         delivery.timeout.ms has all the others.
     :raises ConfigurationError: if a setting is missing, unknown, refused, or contradicts a dual write.
     """
@@ -44,7 +41,7 @@ class NativeProducer:
         """Of what the producer does not know, a predecessor's transaction; UNINITIALIZED if there is none."""
         self._left: LeftTransaction | None = None
         self._left_transaction = left_transactions(config)
-        patience = min(DEFAULT_TIMEOUT, made.delivery_timeout) if timeout is None else timeout
+        patience = step_timeout(made.delivery_timeout) if timeout is None else timeout
         self._control = ControlPlane(config, timeout=patience)
         self._watch = TimeoutWatch(made.transaction_timeout_ms)
         default = made.on_delivery

@@ -18,7 +18,7 @@ from dualwrite.coordinator.leasing import Candidate
 from dualwrite.coordinator.participants import DecisionStore, KafkaParticipant, Lease, Outcome
 from dualwrite.coordinator.settling import Settler, Settlers, Settling
 from dualwrite.coordinator.slots import Counters
-from dualwrite.coordinator.two_phase import LeftTransaction, left_transactions
+from dualwrite.coordinator.two_phase import LeftTransaction, left_transactions, step_timeout
 from dualwrite.ids import PreparedTxnState
 
 CHUNK = 100
@@ -58,8 +58,8 @@ class ControlRecovery:
 
 @contextmanager
 def by_control_plane(config: Any) -> Iterator[Settler]:
-    """Recovers one transactional id after the other over the same connections. None takes longer than a record may."""
-    control = ControlPlane(config, timeout=ProducerConfig.of(config).delivery_timeout)
+    """Recovers one transactional id after the other over the same connections."""
+    control = ControlPlane(config, timeout=step_timeout(ProducerConfig.of(config).delivery_timeout))
     left_transaction = left_transactions(config)
     try:
         yield lambda transactional_id: ControlRecovery(partial(left_transaction, control, transactional_id))

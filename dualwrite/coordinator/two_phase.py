@@ -24,6 +24,9 @@ TIMEOUT_KEY = "transaction.timeout.ms"
 LONGEST_TIMEOUT_MS = 900_000
 """The longest transaction.timeout.ms that Apache Kafka takes unless its transaction.max.timeout.ms says otherwise."""
 
+STEP_TIMEOUT = 30.0
+"""Seconds that a step of ending a transaction may take, and each question to the control plane; see step_timeout."""
+
 _RESERVE = 0.1
 """Of the timeout, what is kept for the database's COMMIT and Kafka's after it."""
 
@@ -57,6 +60,12 @@ def require_mode(two_phase: str, *, replay: bool) -> None:
 def owned_settings(two_phase: str) -> Set[str]:
     """Those of OWNED_SETTINGS that nobody may set in this mode."""
     return OWNED_SETTINGS - {TIMEOUT_KEY} if two_phase == RESUME else OWNED_SETTINGS
+
+
+def step_timeout(delivery_timeout: float) -> float:
+    """Seconds that a step of ending a transaction may take where a record may take ``delivery_timeout``: as many, but
+    STEP_TIMEOUT at most."""
+    return min(STEP_TIMEOUT, delivery_timeout)
 
 
 def timeout_ms(kafka: Mapping[str, Any]) -> int:

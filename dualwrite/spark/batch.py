@@ -41,7 +41,7 @@ _LOG = logging.getLogger("dualwrite")
 
 PATIENCE = 10.0
 """Seconds in which the driver begins to complete in Kafka what was decided, again and again, before it leaves that to
-others. One attempt takes as long as delivery.timeout.ms where nobody answers."""
+others. One attempt takes step_timeout() where nobody answers."""
 _PAUSE = 0.2
 _SHARE = 0.9
 """Of transaction.timeout.ms, what a run may take where the broker does not keep what is prepared."""

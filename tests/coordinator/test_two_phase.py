@@ -18,9 +18,15 @@ from dualwrite.coordinator.two_phase import (
     TimeoutWatch,
     left_transactions,
     producer_settings,
+    step_timeout,
 )
 from dualwrite.errors import ConfigurationError, PrepareFailedError
 from tests.coordinator.databases import CONFIG
+
+
+@pytest.mark.parametrize(("delivery", "seconds"), [(0.3, 0.3), (30.0, 30.0), (600.0, 30.0)])
+def test_a_step_takes_no_longer_than_a_record_and_never_minutes(delivery: float, seconds: float) -> None:
+    assert step_timeout(delivery) == seconds
 
 
 def asked(**options: Any) -> DualWrite:
