@@ -31,7 +31,7 @@ from sqlalchemy import (
     select,
     table,
 )
-from sqlalchemy.exc import CompileError, DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import CompileError, DBAPIError, NoSuchTableError
 from sqlalchemy.schema import CreateTable, DropTable
 from sqlalchemy.types import NullType
 
@@ -125,7 +125,7 @@ def drop_outdated(engine: Engine, dbtable: str, is_used: Callable[[tuple[str | N
             outdated = _outdated(connection, schema, name)
         for each in outdated:
             _drop(engine, Table(each, MetaData(), schema=schema), is_used)
-    except (SQLAlchemyError, DualWriteError) as error:
+    except (DBAPIError, NoSuchTableError, DualWriteError) as error:
         _LOG.info("tables for staged rows that %s has outgrown were not dropped: %s", dbtable, error)
 
 
