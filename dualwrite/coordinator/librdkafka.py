@@ -212,8 +212,19 @@ class LibrdkafkaProducer:
             # A delivery callback's too: the record may be on its way, and whoever sends it again must not commit both.
             self._order.state = AFTER_FAILURE[Verb.PRODUCE]
             if isinstance(error, KafkaException):
-                raise translated(f"{Verb.PRODUCE.value} of {self._transactional_id}", error.args[0]) from error
+                cause = self._cause(error.args[0])
+                raise translated(f"{Verb.PRODUCE.value} of {self._transactional_id}", cause) from error
             raise
+
+    def _cause(self, error: KafkaError) -> KafkaError:
+        """``error``, but of _FATAL, which says only that one before has cost the producer, that one, as of a fencing:
+        confluent-kafka raises it at the next poll."""
+        if error.code() == KafkaError._FATAL:
+            try:
+                self._producer.poll(0)
+            except KafkaException as first:
+                error = first.args[0]
+        return error
 
     def _enqueue(self, topic: str, record: dict[str, Any]) -> None:
         """Hand a record to librdkafka, waiting while its queue is full."""

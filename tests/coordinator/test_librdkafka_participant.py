@@ -199,6 +199,22 @@ def test_one_failed_record_fails_the_preparation(code: int, expected: type[DualW
     assert rig.state is State.READY
 
 
+@pytest.mark.parametrize(
+    ("cause", "expected"),
+    [([kafka_error(KafkaError._FENCED, fatal=True)], FencedError), ([], KafkaRefusedError)],
+)
+def test_what_is_said_of_a_dead_producer_is_what_it_died_of(
+    cause: list[Exception], expected: type[DualWriteError]
+) -> None:
+    rig = Rig().begun(T0)
+    rig.producer.fail("produce", kafka_error(KafkaError._FATAL))
+    rig.producer.fail("poll", *cause)
+    with pytest.raises(expected) as caught:
+        rig.participant.produce("t", b"v")
+    assert type(caught.value) is expected
+    assert rig.state is State.ABORTABLE
+
+
 def test_a_record_that_was_refused_for_good_is_not_to_be_tried_again() -> None:
     rig = Rig().begun(T0)
     rig.producer.report_errors[0] = KafkaError(KafkaError.TOPIC_EXCEPTION)

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from dualwrite.coordinator.native import NativeProducer
 from dualwrite.coordinator.participants import KafkaParticipant, Outcome
 from dualwrite.coordinator.unit_of_work import DualWrite
 from dualwrite.demo.check import read_topic
-from dualwrite.errors import KafkaUnavailableError, RebalancedError
+from dualwrite.errors import FencedError, KafkaUnavailableError, RebalancedError
 from dualwrite.ids import PreparedTxnState
 from dualwrite.testing.kafka import KafkaBroker
 from dualwrite.wire.apis import ApiKey
@@ -201,6 +201,18 @@ def test_kafka_takes_the_offsets_of_who_says_not_to_be_a_member(
         participant.commit_transaction()
         participant.close()
     assert committed(broker.bootstrap_servers) == 5
+
+
+def test_a_librdkafka_that_was_fenced_says_so_whichever_call_finds_out(broker: KafkaBroker) -> None:
+    """Its first refusal is told at a poll, and before that each record is refused for a fatal error without a name."""
+    config = {**broker.client_config, "transactional.id": "app-0", "log_level": 0}
+    with closing(LibrdkafkaProducer(config)) as fenced, closing(LibrdkafkaProducer(config)) as heir:
+        fenced.init_transactions()
+        fenced.begin_transaction()
+        fenced.produce("out", b"v")
+        heir.init_transactions()
+        with pytest.raises(FencedError):
+            eventually(lambda: fenced.produce("out", b"v"), lambda _: False)
 
 
 @contextmanager
