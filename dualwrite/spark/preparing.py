@@ -23,6 +23,7 @@ empty ones."""
 _TEXT = SparkType("string", "string")
 _AS_NUMBERS = {"timestamp": ("unix_micros", MICROS), "date": ("unix_date", DAYS)}
 """Spark's function for it, and the kind of field that it makes."""
+_MOMENTS = frozenset({*_AS_NUMBERS, "timestamp_ntz"})
 
 
 def prepared(df: "DataFrame", plan: Plan, into: Sequence[TableColumn] | None = None) -> "tuple[DataFrame, Plan]":
@@ -35,7 +36,7 @@ def prepared(df: "DataFrame", plan: Plan, into: Sequence[TableColumn] | None = N
     texts: dict[str, Column] = {}
     table, json = plan.table, plan.json
     if str(df.sparkSession.conf.get(_PARSER)).upper() != "LEGACY":  # which writes moments in another form
-        if json and not any(_has_floating(plan.fields[place].type) for place in json):
+        if json and all(_is_sparks(plan.fields[place].type, is_looked_at=place in table) for place in json):
             texts["value_at"], json = _json_of(plan), ()
         line = None if into is None else _line_of(plan, into)
         if line is not None:
@@ -84,6 +85,12 @@ def _taken(place: int, field: Field) -> "tuple[Column, Field]":
     return getattr(f, function)(column), field._replace(type=field.type._replace(kind=kind))
 
 
-def _has_floating(kind: SparkType) -> bool:
-    """True if ``kind`` has numbers of which an older Java writes more digits than needed, as Spark does then."""
-    return kind.kind in FLOATING or any(_has_floating(inner.type) for inner in kind.fields)
+def _is_sparks(kind: SparkType, *, is_looked_at: bool) -> bool:
+    """True if what Spark makes JSON of in ``kind`` is what Python would: not so floating point numbers, of which an
+    older Java writes more digits than needed, and moments, of which Spark knows years after 9999.
+
+    :param is_looked_at: it is for the table, too, which takes no such moment.
+    """
+    if kind.kind in FLOATING or (kind.kind in _MOMENTS and not is_looked_at):
+        return False
+    return all(_is_sparks(inner.type, is_looked_at=is_looked_at) for inner in kind.fields)

@@ -30,6 +30,8 @@ RUN_COLUMN = "dualwrite_run"
 """Of a table of staged rows: whose they are."""
 
 _LONGEST_SIGNATURE = 200
+_READ = tuple(spark_run.c[name] for name in ("job", "run_id", "state", "staging_schema", "staging_table"))
+"""Of a run. No moments, of which psycopg reads none where PostgreSQL's DateStyle is another than ISO."""
 
 
 class RunState(Enum):
@@ -340,7 +342,7 @@ class Runs:
         """
         self._database.take_turn(connection, job, shared=read)
         remaining = self._database.seconds_until(spark_run.c.expires_at).label("remaining")
-        of_job = select(spark_run, remaining).where(spark_run.c.job == job)
+        of_job = select(*_READ, remaining).where(spark_run.c.job == job)
         return connection.execute(of_job.with_for_update(read=read)).one_or_none()
 
     @staticmethod

@@ -49,6 +49,7 @@ _LOG = logging.getLogger("dualwrite")
 
 PART, ATTEMPT, ROW = "dualwrite_part", "dualwrite_attempt", "dualwrite_row"
 _MARKS = (RUN_COLUMN, PART, ATTEMPT, ROW)
+_RANK = "dualwrite_rank"
 _LONGEST_NAME = 30
 """Of the target's name in the table's, which has at most 63 bytes on PostgreSQL."""
 _PATIENCE = 1.0
@@ -83,7 +84,8 @@ class Attempt(NamedTuple):
 def make_staging(engine: Engine, dbtable: str, columns: Sequence[TableColumn]) -> Staging:
     """The table for staged rows with ``columns`` of ``dbtable``, made if it is missing.
 
-    :raises ConfigurationError: if the database refuses, or SQLAlchemy does not know the type of a column.
+    :raises ConfigurationError: if the database refuses, SQLAlchemy does not know the type of a column, or one is called
+        as what marks a row.
     """
     schema, name = table_place(dbtable)
     with engine.connect() as connection:
@@ -91,6 +93,11 @@ def make_staging(engine: Engine, dbtable: str, columns: Sequence[TableColumn]) -
         target = _reflected(connection, schema, name, names)
         types = [target.columns[each].type for each in names]
         for each, kind in zip(names, types, strict=True):
+            if each.lower() in (*_MARKS, _RANK):
+                raise ConfigurationError(
+                    f"column {each!r} of table {dbtable} is called what a table for staged rows has of its own: rename "
+                    "it, or write the DataFrame partition by partition"
+                )
             if isinstance(kind, NullType):
                 raise ConfigurationError(
                     f"column {each!r} of table {dbtable} is of a type that no table for staged rows can be made with: "
@@ -263,6 +270,6 @@ def _last_of_each(staged: TableClause, rows: Select[Any], keys: Sequence[str]) -
     """The last row of each key: one statement of PostgreSQL's cannot replace a row twice. NULLs are no key."""
     latest = (staged.c[PART].desc(), staged.c[ROW].desc())
     rank = func.row_number().over(partition_by=[staged.c[key] for key in keys], order_by=latest)
-    ranked = rows.add_columns(rank.label("dualwrite_rank")).subquery()
-    is_last = or_(ranked.c.dualwrite_rank == 1, *(ranked.c[key].is_(None) for key in keys))
-    return select(*(each for each in ranked.c if each.name != "dualwrite_rank")).where(is_last)
+    ranked = rows.add_columns(rank.label(_RANK)).subquery()
+    is_last = or_(ranked.c[_RANK] == 1, *(ranked.c[key].is_(None) for key in keys))
+    return select(*(each for each in ranked.c if each.name != _RANK)).where(is_last)

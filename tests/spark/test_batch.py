@@ -111,6 +111,19 @@ def test_a_batch_that_was_committed_has_no_second_effect(place: Place) -> None:
     place.judge(rows(0, 5))
 
 
+@pytest.mark.postgresql
+def test_a_postgresql_that_says_moments_in_german(postgresql: Engine, broker: EmbeddedBroker) -> None:
+    with postgresql.begin() as connection:
+        connection.exec_driver_sql(f'ALTER DATABASE "{postgresql.url.database}" SET DateStyle = German')
+    place = Place(postgresql, broker)
+    write(place.options(), [rows(0, 5)], 1)
+    batch, work = begun(place.options(), 2)
+    written(work, [rows(5, 9)])
+    batch.abort(work.run, 2)
+    close_workers()
+    place.judge(rows(0, 5))
+
+
 def test_a_stream_says_only_in_the_end_which_batch_it_is(place: Place) -> None:
     write(place.options(), [rows(0, 5)], 1)
     batch, work = begun(place.options(), None)

@@ -170,6 +170,24 @@ def test_what_python_cannot_hold_is_an_error_that_names_the_row_and_the_column(
         written(made, made_plan, dict(df.dtypes))
 
 
+@pytest.mark.parametrize(
+    "value", ["timestamp_seconds(1000000000000L)", "date_from_unix_date(9999999)", "timestamp_ntz'+10000-01-01 00:00'"]
+)
+def test_what_python_cannot_hold_is_refused_where_it_is_for_the_topic_alone(spark: "SparkSession", value: str) -> None:
+    df = spark.sql(f"SELECT 1 AS id, {value} AS at")
+    plan = planned(df, **{"columns.table": "id", "columns.value": "at"})
+    made, made_plan = prepared(df, plan)
+    assert (plan.json, made_plan.value_at) == ((1,), None)
+    with pytest.raises((InputError, ValueError, OverflowError)):
+        written(made, made_plan, {"id": "int"})
+
+
+def test_moments_that_the_table_takes_too_are_written_by_spark(spark: "SparkSession") -> None:
+    df = spark.sql("SELECT date'2024-03-31' AS day, timestamp'2024-03-31 03:30:00' AS at, 1 AS id")
+    assert prepared(df, planned(df))[1].value_at is not None
+    assert prepared(df, planned(df, **{"columns.table": "day,id", "columns.value": "day,at"}))[1].value_at is None
+
+
 def test_rows_stay_in_their_partitions_and_in_their_order(spark: "SparkSession") -> None:
     df = spark.range(0, 1000, 1, 7).selectExpr("id", "id % 10 AS digit").repartition(3, "digit")
     made, _ = prepared(df, planned(df))

@@ -85,6 +85,17 @@ def place(engine: Engine) -> Place:
     return Place(engine)
 
 
+@pytest.mark.parametrize("name", ["dualwrite_run", "dualwrite_row", "Dualwrite_Part", "dualwrite_rank"])
+def test_a_column_that_is_called_as_what_marks_a_row_is_refused(engine: Engine, name: str) -> None:
+    with engine.begin() as connection:
+        Table("marked", MetaData(), Column("id", Integer), Column(name, Integer)).create(connection)
+        columns = target_of(connection, "marked").columns
+    with pytest.raises(ConfigurationError, match=f"^column '{name}' of table marked is called .* rename it, or "):
+        make_staging(engine, "marked", columns)
+    assert inspect(engine).get_table_names().count("marked") == 1
+    assert not [each for each in inspect(engine).get_table_names() if each.startswith("dualwrite_staged")]
+
+
 def test_rows_are_moved_in_the_order_of_partitions_and_in_each_as_they_came(place: Place) -> None:
     late = place.stage(1, 10, [(3, "c"), (4, "d")])
     early = place.stage(0, 11, [(2, "b"), (1, "a")])
