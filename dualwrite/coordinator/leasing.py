@@ -4,7 +4,8 @@ A slot is a transactional id ``application-0``, ``application-1``, … with a ro
 whose owner may be alive: taking it would fence that owner in the middle of its work.
 """
 
-from collections.abc import Callable, Collection, Iterable
+import heapq
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -95,28 +96,27 @@ def slot_number(application: str, transactional_id: str) -> int | None:
 _ORDER = (Standing.DEAD, Standing.EXPIRED, Standing.FREE, Standing.ABANDONED)
 
 
-def choose(application: str, pool_size: int, rows: Iterable[SlotRow], onlooker: Onlooker) -> list[Candidate]:
+def choose(application: str, pool_size: int, rows: Iterable[SlotRow], onlooker: Onlooker) -> Iterator[Candidate]:
     """The slots that a unit of work may take, the best first.
 
     What a dead owner left comes first: it must be recovered by somebody, and each lease begins with recovery. A slot
     that this owner has abandoned comes last: if Kafka fenced it, whoever did that may do it again.
     """
     known = {row.number: row for row in rows if row.number < pool_size}
-    candidates = [Candidate(row, onlooker.standing(row)) for row in known.values()]
-    candidates += [
+    candidates = (Candidate(row, onlooker.standing(row)) for row in known.values())
+    takeable = sorted((each for each in candidates if each.standing is not Standing.HELD), key=_preference)
+    # One by one, as a pool may be large and the first is taken, as a rule.
+    unused = (
         Candidate(SlotRow(slot_id(application, number), number), Standing.FREE)
         for number in range(pool_size)
         if number not in known
-    ]
-    takeable = [candidate for candidate in candidates if candidate.standing is not Standing.HELD]
-    return sorted(
-        takeable,
-        key=lambda candidate: (
-            _ORDER.index(candidate.standing),
-            not candidate.row.fencing_token,
-            candidate.row.number,
-        ),
     )
+    return heapq.merge(takeable, unused, key=_preference)
+
+
+def _preference(candidate: Candidate) -> tuple[int, bool, int]:
+    """What comes first: see choose."""
+    return _ORDER.index(candidate.standing), not candidate.row.fencing_token, candidate.row.number
 
 
 def left_behind(rows: Iterable[SlotRow], onlooker: Onlooker, *, free_too: bool = False) -> list[Candidate]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Row, column, delete, func, insert, literal, select, table, update
+from sqlalchemy import Connection, Engine, Row, Select, column, delete, func, insert, literal, select, table, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from dualwrite.coordinator.database import SqlDecisionStore, clear_errors
@@ -113,6 +113,14 @@ class Runs:
                 expires_at=self._database.from_now(seconds),
             )
             return run
+
+    def require_still_open(self, run: Run) -> None:
+        """Pass if ``run`` is open, which may change the moment after: nobody is kept from it, or waited for.
+
+        :raises FencedError: if it is not.
+        """
+        with self._engine.connect() as connection, clear_errors(self._engine):
+            self._require_open(connection.execute(self._of_job(run.job)).one_or_none(), run)
 
     @contextmanager
     def writing(self, run: Run) -> Iterator[Connection]:
@@ -341,9 +349,11 @@ class Runs:
         :param read: others may do the same at once, and nobody may change it. Who wants to is not overtaken by them.
         """
         self._database.take_turn(connection, job, shared=read)
+        return connection.execute(self._of_job(job).with_for_update(read=read)).one_or_none()
+
+    def _of_job(self, job: str) -> Select[Any]:
         remaining = self._database.seconds_until(spark_run.c.expires_at).label("remaining")
-        of_job = select(*_READ, remaining).where(spark_run.c.job == job)
-        return connection.execute(of_job.with_for_update(read=read)).one_or_none()
+        return select(*_READ, remaining).where(spark_run.c.job == job)
 
     @staticmethod
     def _require_open(row: Row[Any] | None, run: Run) -> None:

@@ -65,8 +65,7 @@ class Task:
         first = next(portions, None)
         if first is None:
             return Side(self._run, Attempt(self._part, self._attempt, 0))
-        with self._runs.writing(self._run):
-            pass  # rather now than after a slot was taken
+        self._runs.require_still_open(self._run)  # rather now than after a slot was taken
         with dual_write.part(self._observe) as part:
             self._take(part, first)
             for portion in portions:

@@ -5,7 +5,9 @@ process that made it: workers are forked.
 """
 
 import atexit
+import gc
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -156,6 +158,8 @@ class _Kept:
             if key not in self._workers:
                 engine = engine_of(options)
                 self._workers[key] = Worker(engine, dual_write_of(options, engine))
+                if _is_in_a_task():
+                    _spare()
             return self._workers[key]
 
     def close(self) -> None:
@@ -183,6 +187,21 @@ def worker_of(options: WriteOptions) -> Worker:
 def close_workers() -> None:
     """Give back what this process keeps: slots and connections. The next task makes them anew."""
     _kept.close()
+
+
+def _is_in_a_task() -> bool:
+    if "pyspark" not in sys.modules:
+        return False
+    from pyspark import TaskContext
+
+    return TaskContext.get() is not None
+
+
+def _spare() -> None:
+    """Spare Python's collector what there is by now, most of it code, for as long as this process lives: PySpark has
+    it look at everything after each task, which takes longer than a task of few rows."""
+    gc.collect()
+    gc.freeze()
 
 
 def _connecting(options: WriteOptions) -> WriteOptions:

@@ -86,7 +86,7 @@ def test_a_lease_that_was_handed_over_is_the_new_owners_for_as_long_as_was_said(
     (row,) = place.leases.rows("a")
     assert (row.owner, row.fencing_token) == ("run 1", lease.fencing_token)
     assert 0 < (row.remaining or 0) <= 10
-    assert choose("a", 1, place.leases.rows("a"), Onlooker("other", (), lambda _: False)) == []
+    assert list(choose("a", 1, place.leases.rows("a"), Onlooker("other", (), lambda _: False))) == []
 
 
 def test_who_handed_a_lease_over_does_not_renew_it(place: Place) -> None:

@@ -28,7 +28,7 @@ def leases(engine: Engine, store: SqlDecisionStore) -> SqlLeases:
 
 
 def candidates(leases: SqlLeases, owner: str, pool_size: int = 2) -> list[Candidate]:
-    return choose("a", pool_size, leases.rows("a"), Onlooker(owner, (), lambda _: False))
+    return list(choose("a", pool_size, leases.rows("a"), Onlooker(owner, (), lambda _: False)))
 
 
 def take(leases: SqlLeases, owner: str = "me", most: int = 1, seconds: float = LONG) -> list[Lease]:

@@ -109,6 +109,20 @@ def test_a_decision_moves_rows_stores_states_and_remembers_the_batch(jobs: Jobs)
     assert (jobs.batches(), jobs.state()) == ([5], "committed")
 
 
+def test_a_task_sees_whether_its_run_is_open_without_waiting_for_who_decides(jobs: Jobs) -> None:
+    driver, task, seen = jobs.driver(), jobs.driver("task"), []
+    run = jobs.begin(driver)
+
+    def observe(step: str) -> None:
+        task.require_still_open(run)
+        seen.append(step)
+
+    jobs.commit(driver, run, [], observe=observe)
+    assert seen == ["DECIDE", "MOVE_ROWS", "STORE_STATES", "COMMIT_DATABASE"]
+    with pytest.raises(FencedError, match="has ended"):
+        task.require_still_open(run)
+
+
 def test_a_batch_that_was_committed_is_not_begun_again(jobs: Jobs) -> None:
     driver = jobs.driver()
     run = jobs.begin(driver, 5)

@@ -1,5 +1,6 @@
 """foreachPartition and foreachBatch in Spark, on PostgreSQL and the bundled broker."""
 
+import gc
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -52,6 +53,15 @@ def test_tasks_that_are_run_again_have_no_second_effect(spark: "SparkSession", p
     df.foreachPartition(Failing(partition_writer(df, **place.keywords()), after=after))
     assert place.stored() == rows_of(100)
     assert place.produced() == values_of(rows_of(100))
+
+
+def test_pythons_collector_does_not_look_at_everything_after_each_task(spark: "SparkSession", place: Place) -> None:
+    def spared(_: Iterable[Any]) -> list[int]:
+        return [gc.get_freeze_count()]
+
+    df = things(spark)
+    df.foreachPartition(partition_writer(df, **place.keywords()))
+    assert min(spark.sparkContext.parallelize(range(2), 2).mapPartitions(spared).collect()) > 10_000
 
 
 def test_without_the_progress_a_task_that_is_run_again_would_be_noticed(spark: "SparkSession", place: Place) -> None:

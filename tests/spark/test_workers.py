@@ -1,5 +1,6 @@
 """What a Python worker keeps: one engine and one DualWrite for each place, and nothing of its parent's."""
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -41,6 +42,12 @@ def test_tasks_of_one_application_share_a_worker(sqlite_url: str) -> None:
     assert worker_of(options(url=sqlite_url, dbtable="b", job="y", batchId=2, batchsize=7)) is first
     assert worker_of(options(url=sqlite_url, application="another")) is not first
     assert worker_of(options(url=sqlite_url, **{"kafka.linger.ms": "5"})) is not first
+
+
+def test_outside_a_task_pythons_collector_is_left_alone(sqlite_url: str) -> None:
+    before = gc.get_freeze_count()
+    worker_of(options(url=sqlite_url))
+    assert gc.get_freeze_count() == before
 
 
 def test_the_dual_write_has_what_the_options_say(sqlite_url: str) -> None:

@@ -54,7 +54,7 @@ def test_what_a_row_says(found: SlotRow, held: Collection[str], standing: Standi
 
 def test_what_a_dead_owner_left_comes_first_then_free_rows_then_missing_ones_then_what_was_abandoned() -> None:
     rows = [row(0, ME, 9), row(1), row(2, OTHER, 9), row(3, OTHER, -1), row(5, GONE, 9)]
-    found = choose("a", 7, rows, onlooker())
+    found = list(choose("a", 7, rows, onlooker()))
     assert [(candidate.row.number, candidate.standing) for candidate in found] == [
         (5, Standing.DEAD),
         (3, Standing.EXPIRED),
@@ -68,7 +68,7 @@ def test_what_a_dead_owner_left_comes_first_then_free_rows_then_missing_ones_the
 
 def test_rows_beyond_the_pool_are_recovered_and_not_used() -> None:
     rows = [row(0, OTHER, 9), row(1, OTHER, -1), row(2), row(3, ME, 9)]
-    assert choose("a", 1, rows, onlooker()) == []
+    assert list(choose("a", 1, rows, onlooker())) == []
     assert left_behind(rows, onlooker()) == [
         Candidate(rows[1], Standing.EXPIRED),
         Candidate(rows[3], Standing.ABANDONED),

@@ -138,10 +138,10 @@ class Postgresql(Database):
 
     @contextmanager
     def own_transaction(self, connection: Connection, lock_timeout: float) -> Iterator[None]:
-        """SET LOCAL ends with the transaction."""
-        connection.execute(select(_DURABLE))
-        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(lock_timeout * 1000)}")
-        connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = {LONGEST_HOLD * 1000}")
+        """What is set for a transaction ends with it. One statement, as each is a round trip."""
+        limits = {"lock_timeout": lock_timeout, "idle_in_transaction_session_timeout": LONGEST_HOLD}
+        settings = [func.set_config(name, str(int(seconds * 1000)), True) for name, seconds in limits.items()]
+        connection.execute(select(_DURABLE, *settings))
         yield
 
     def is_away(self, error: DBAPIError) -> bool:
