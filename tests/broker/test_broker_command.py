@@ -16,6 +16,7 @@ from dualwrite.broker.broker import _write_ready_file
 from dualwrite.broker.core.broker_settings import SETTINGS
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.broker.runtime.flusher import STOP_EXIT_CODE
+from dualwrite.cli.main import main
 from dualwrite.errors import ConfigurationError
 from dualwrite.wire.apis import ApiKey
 from dualwrite.wire.error_codes import ErrorCode
@@ -202,7 +203,6 @@ def test_every_setting_is_listed_with_its_default_and_what_it_may_be() -> None:
         (("--listen", "localhost:70000"), ("listen address 'localhost:70000'",)),
         (("--metrics", "9090"), ("metrics address '9090'", "HOST:PORT")),
         (("--listen", "0.0.0.0:0"), ("--config advertised.listeners=PLAINTEXT://HOST:PORT",)),
-        (("--listen", "no-such-host.invalid:0"), ("cannot listen on no-such-host.invalid:0",)),
         (("--durability", "perhaps"), ("--durability", "perhaps")),
         (
             ("--config", "no.such.setting=1"),
@@ -226,12 +226,23 @@ def test_every_setting_is_listed_with_its_default_and_what_it_may_be() -> None:
     ],
 )
 def test_a_mistake_in_the_arguments_is_named(
-    tmp_path: Path, arguments: tuple[str, ...], words: tuple[str, ...]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
     given = ("--data-dir", str(tmp_path / "data"), *arguments) if arguments else ()
-    line = refused(*given)
+    try:
+        code = main(["broker", *given])
+    except SystemExit as end:
+        code = int(end.code or 0)
+    said = capsys.readouterr()
+    assert (code, said.out) == (2, "")
+    (line,) = said.err.splitlines()
     assert all(word in line for word in words), line
-    assert not (tmp_path / "data" / "__cluster_metadata-0").exists()
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_host_that_nobody_knows_is_named(tmp_path: Path) -> None:
+    line = refused("--data-dir", str(tmp_path), "--listen", "no-such-host.invalid:0")
+    assert "cannot listen on no-such-host.invalid:0" in line
 
 
 def test_a_port_in_use_is_named(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from tests.unit.layers import (
     NEVER,
     PURE,
     RULES,
+    Module,
     Rule,
     every_module_has_a_docstring,
     files_are_short,
@@ -47,13 +48,18 @@ def broken(root: Path, files: Mapping[str, str]) -> dict[str, list[str]]:
     return {name: sentences for name, sentences in found.items() if sentences}
 
 
+@pytest.fixture(scope="module")
+def house() -> list[Module]:
+    return read_tree(HOUSE)
+
+
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_the_house_keeps_its_rules(rule: Rule) -> None:
-    assert list(rule(read_tree(HOUSE))) == []
+def test_the_house_keeps_its_rules(house: list[Module], rule: Rule) -> None:
+    assert list(rule(house)) == []
 
 
-def test_the_whole_house_is_read() -> None:
-    names = {module.name for module in read_tree(HOUSE)}
+def test_the_whole_house_is_read(house: list[Module]) -> None:
+    names = {module.name for module in house}
     assert {"", "ids", "records.header", "wire.codec", "coordinator.participants", "cli.main"} <= names
     assert len(names) == len(list(HOUSE.rglob("*.py")))
 
