@@ -67,7 +67,8 @@ def _json_of(plan: Plan) -> "Column":
 def _line_of(plan: Plan, into: Sequence[TableColumn]) -> "Column | None":
     from pyspark.sql import functions as f
 
-    return line_of([f.col(_name(place)) for place in plan.table], plan.table_fields, into)
+    line = line_of([_name(place) for place in plan.table], plan.table_fields, into)
+    return None if line is None else f.expr(line)
 
 
 def _name(place: int) -> str:

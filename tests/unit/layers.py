@@ -53,6 +53,7 @@ PURE = (
     "client.verbs",
     "client.versions",
     "spark.columns",
+    "spark.lines",
     "spark.options",
     "spark.rows",
     "spark.schemas",
