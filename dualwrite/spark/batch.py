@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import DataError, IntegrityError
 
-from dualwrite.coordinator.databases.supported import database_of
 from dualwrite.coordinator.two_phase import RESUME, timeout_ms
 from dualwrite.errors import ConfigurationError, InputError, InvalidTransactionStateError
 from dualwrite.spark.columns import Plan, TableColumn, fit, plan_of
@@ -20,7 +19,7 @@ from dualwrite.spark.loading import copies
 from dualwrite.spark.options import WriteOptions, options_of
 from dualwrite.spark.preparing import prepared
 from dualwrite.spark.raising import as_raised_in_the_task, refused
-from dualwrite.spark.reflecting import target_of
+from dualwrite.spark.reflecting import sound_target_of
 from dualwrite.spark.rows import RowConverter
 from dualwrite.spark.runs import Owner, Run, Runs, RunState
 from dualwrite.spark.sides import Side, Task
@@ -136,8 +135,7 @@ class Batch:
         engine = self._worker.engine
         require_known_settings(options)
         with first_connection(engine) as connection:
-            database_of(engine.dialect).require_strict(connection)
-            target = target_of(connection, options.dbtable)
+            target = sound_target_of(connection, options.dbtable)
         return Work(options, plan, fit(plan, target, options), target.dialect, None, self._on_step)
 
     def begin(self, work: Work, batch_id: int | None) -> Work:
@@ -179,7 +177,7 @@ class Batch:
         except (DataError, IntegrityError) as error:
             self.abort(run, batch_id)
             raise refused(f"job {run.job!r}", error) from error
-        except Exception:
+        except BaseException:  # an interrupt, too: it may be long until the job's next run
             self.abort(run, batch_id)
             raise
         if state is RunState.COMMITTED:
@@ -251,6 +249,12 @@ def write_batch(
         raise ConfigurationError("the DataFrame is a stream: call this in writeStream.foreachBatch(…)")
     spark = df.sparkSession
     read = options_of({**options, "batchId": batch_id} if batch_id is not None else options)
+    is_streaming = bool(spark.sparkContext.getLocalProperty(_STREAM))
+    if is_streaming and read.batch_id is None:
+        raise ConfigurationError(
+            "a restarted query runs its last batch again, which would be written twice: give write_batch(df, batch_id, "
+            "…) the number that foreachBatch comes with"
+        )
     require_shared(read, str(spark.sparkContext.master))
     batch = Batch(read, on_step)
     looked = batch.look(df.schema.jsonValue(), str(spark.conf.get(_ZONE)))
@@ -258,7 +262,7 @@ def write_batch(
     work = batch.begin(replace(looked, plan=plan), read.batch_id)
     if work.run is None:
         _LOG.info("job %s: batch %s was committed before", read.job, read.batch_id)
-        if not spark.sparkContext.getLocalProperty(_STREAM):
+        if not is_streaming:
             return
     try:
         with as_raised_in_the_task():

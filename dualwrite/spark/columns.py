@@ -109,6 +109,7 @@ class Plan:
     :param topic: the topic of all records; None if each row says it, at ``topic_at``.
     :param zone: the session's, for timestamps.
     :param line_at: where Spark has written what goes into the table (lines.py): then ``table`` is empty.
+    :param json_at: where it has written that JSON: then ``json`` is empty.
     """
 
     fields: tuple[Field, ...]
@@ -122,6 +123,7 @@ class Plan:
     headers_at: int | None = None
     partition_at: int | None = None
     line_at: int | None = None
+    json_at: int | None = None
 
     @property
     def table_fields(self) -> tuple[Field, ...]:

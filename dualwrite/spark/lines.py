@@ -1,5 +1,5 @@
 """The table's values of a row as Spark writes them for PostgreSQL's COPY: one text, which costs Python next to nothing,
-where each value would be taken over, converted and written by itself.
+where each value would be taken over, converted and written by itself. All of it is Spark's SQL.
 
 What becomes of it in the table is the same as of the values. A row that is to be refused has a text that says why.
 """
@@ -17,6 +17,7 @@ _HEX = "\\\\x"
 _DAYS = ("DATE'0001-01-01'", "DATE'9999-12-31'")
 _MOMENTS = ("TIMESTAMP_NTZ'0001-01-01 00:00:00'", "TIMESTAMP_NTZ'9999-12-31 23:59:59.999999'")
 """Between which Python has days and moments: beyond, there are none on either side."""
+_ODD_YEARS = "is not of the years 1 to 9999"
 
 _Written = tuple[str, str | None]
 """Spark's SQL of the text of a value that is not NULL; and if not every value has one, of which have."""
@@ -37,7 +38,7 @@ def line_of(columns: Sequence[str], fields: Sequence[Field], into: Sequence[Tabl
         text, is_held = write(column)
         if is_held is not None:
             text = f"CASE WHEN {is_held} THEN {text} END"
-            refusals.append(f"CASE WHEN NOT ({is_held}) THEN {_refusal(field, 'is not of the years 1 to 9999')} END")
+            refusals.append(f"CASE WHEN NOT ({is_held}) THEN {_refusal(field, _ODD_YEARS)} END")
         if each.nullable:
             text = f"CASE WHEN {column} IS NULL THEN {_literal(_NULL)} ELSE {text} END"
         else:
@@ -46,6 +47,20 @@ def line_of(columns: Sequence[str], fields: Sequence[Field], into: Sequence[Tabl
     # One part that is NULL makes NULL of them all: only then it is asked why.
     row = f"concat({', '.join(parts[1:])})"
     return f"coalesce({', '.join([row, *refusals])})"
+
+
+def odd_moment(column: str, field: Field) -> tuple[str, str] | None:
+    """For JSON: Spark's SQL of whether the day or moment in ``column`` is of a year that Python has not, in UTC or in
+    the session's zone; and of why such a row is refused. None if ``field`` is neither.
+
+    :param column: its SQL.
+    """
+    held = {
+        "date": [_is_between(column, _DAYS)],
+        "timestamp_ntz": [_is_between(column, _MOMENTS)],
+        "timestamp": [_is_between(each, _MOMENTS) for each in (_as_utc(column), f"CAST({column} AS TIMESTAMP_NTZ)")],
+    }.get(field.type.kind)
+    return None if held is None else (f"NOT ({' AND '.join(held)})", _refusal(field, _ODD_YEARS))
 
 
 def _literal(text: str) -> str:
@@ -80,10 +95,13 @@ def _moment(column: str) -> _Written:
     return f"CAST({column} AS STRING)", _is_between(column, _MOMENTS)
 
 
-def _utc(column: str) -> _Written:
+def _as_utc(column: str) -> str:
     """An instant in UTC, whatever the session's zone: a local time may be there twice."""
-    since = f"unix_micros({column}) * make_dt_interval(0, 0, 0, 0.000001BD)"
-    return _moment(f"(TIMESTAMP_NTZ'1970-01-01 00:00:00' + {since})")
+    return f"(TIMESTAMP_NTZ'1970-01-01 00:00:00' + unix_micros({column}) * make_dt_interval(0, 0, 0, 0.000001BD))"
+
+
+def _utc(column: str) -> _Written:
+    return _moment(_as_utc(column))
 
 
 def _instant(column: str) -> _Written:

@@ -104,6 +104,10 @@ def _put(into: dict[str, Any], key: str, value: Any, name: str) -> None:
 
 def _option(name: str) -> Option:
     found = _BY_NAME.get(name.lower())
+    if found is None and name.lower() in ("kafka", BOOTSTRAP):
+        raise ConfigurationError(
+            f"there is no option {name!r}: write '{KAFKA_PREFIX}{BOOTSTRAP}', or kafka={{{BOOTSTRAP!r}: …}} in Python"
+        )
     if found is None:
         close = get_close_matches(name.lower(), _BY_NAME, 1, 0.6)
         hint = f"did you mean {_BY_NAME[close[0]].name!r}?" if close else f"there are {', '.join(_NAMES)}"
@@ -115,7 +119,9 @@ def _read(option: Option, value: Any) -> Any:
     try:
         return option.read(value)
     except (TypeError, ValueError) as error:
-        shown = "" if option.keyword == "url" else f" {value!r}"
+        # What is in the wrong place may be a URL with its password, or all of the options.
+        is_shown = isinstance(value, str | int | float) and "://" not in str(value) and option.keyword != "url"
+        shown = f" {value!r}" if is_shown else ""
         raise ConfigurationError(f"option {option.name!r}{shown}: {error}") from None
 
 
@@ -140,13 +146,17 @@ def _name(value: Any) -> str:
     text = _text(value)
     if len(text) > _LONGEST_NAME or not text.isprintable():
         raise ValueError(f"use at most {_LONGEST_NAME} printable characters")
+    if text != text.strip():
+        raise ValueError("use no spaces at its ends: to MariaDB and MySQL it is the same name without them")
     return text
 
 
 def _url(value: Any) -> str:
     text = _text(value)
-    if text.startswith("jdbc:"):
+    if text.lower().startswith("jdbc:"):
         raise ValueError("that is JDBC's; use SQLAlchemy's, such as postgresql+psycopg://user:password@host/database")
+    if text.startswith("postgres:"):
+        raise ValueError("write postgresql+psycopg: for postgres:, as SQLAlchemy does")
     if ":" not in text:
         raise ValueError("use SQLAlchemy's, such as postgresql+psycopg://user:password@host/database")
     return text
@@ -210,7 +220,8 @@ OPTIONS: tuple[Option, ...] = (
         "application",
         _text,
         None,
-        "names this application among all that use the cluster and the database, as for DualWrite",
+        "names this application among all that use the cluster or the database, as for DualWrite: one name is for one "
+        "cluster and one database",
         is_required=True,
     ),
     Option("topic", "topic", _topic, None, "the topic of all records; without it, the column topic of each row"),

@@ -8,18 +8,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy.exc import DataError, IntegrityError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
-from dualwrite.coordinator.databases.supported import database_of
 from dualwrite.coordinator.retrying import may_pass
 from dualwrite.coordinator.transaction import Transaction
-from dualwrite.errors import ConfigurationError, InputError
+from dualwrite.errors import ConfigurationError, DatabaseBusyError, InputError
 from dualwrite.spark.columns import Plan, TableColumn, fit, plan_of
 from dualwrite.spark.loading import Loader, chunks, table_clause
 from dualwrite.spark.options import WriteOptions, options_of
 from dualwrite.spark.progress import Share, begin_batch, claim, finish, require_same
 from dualwrite.spark.raising import as_raised_in_the_task, refused
-from dualwrite.spark.reflecting import target_of
+from dualwrite.spark.reflecting import sound_target_of
 from dualwrite.spark.rows import RowConverter, RowsDigest, Written
 from dualwrite.spark.workers import (
     Worker,
@@ -37,6 +36,8 @@ if TYPE_CHECKING:
 
 _PAUSE = 0.2
 """Seconds before a task looks again whether another attempt still writes its partition."""
+_KEPT_WAITING = (DBAPIError, DatabaseBusyError)
+"""What a task meets while another attempt does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,8 @@ class PartitionWriter:
             except Exception as error:
                 # The rows can be had once. Before that another attempt may keep this one waiting, for as long as it
                 # takes to write them.
-                if untaken.is_taken or time.monotonic() > deadline or not may_pass(error, worker.engine.dialect):
+                is_over = untaken.is_taken or time.monotonic() > deadline
+                if is_over or not isinstance(error, _KEPT_WAITING) or not may_pass(error, worker.engine.dialect):
                     raise
             time.sleep(_PAUSE)
         if not is_ours:
@@ -198,8 +200,7 @@ def _writer(df: "DataFrame", options: WriteOptions) -> PartitionWriter:
         dual_write_of(options, engine).close()  # its settings are right
         require_known_settings(options)
         with first_connection(engine) as connection:
-            database_of(engine.dialect).require_strict(connection)
-            target = target_of(connection, options.dbtable)
+            target = sound_target_of(connection, options.dbtable)
         columns = fit(plan, target, options)
         partitions = df.rdd.getNumPartitions()
         begin_batch(engine, job, options.batch_id or 0, partitions, options.keep_batches)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dualwrite.spark.columns import RECORD_PLACES, Plan, TableColumn
-from dualwrite.spark.lines import line_of
+from dualwrite.spark.lines import line_of, odd_moment
 from dualwrite.spark.schemas import DAYS, FLOATING, MICROS, Field, SparkType
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ empty ones."""
 _TEXT = SparkType("string", "string")
 _AS_NUMBERS = {"timestamp": ("unix_micros", MICROS), "date": ("unix_date", DAYS)}
 """Spark's function for it, and the kind of field that it makes."""
-_MOMENTS = frozenset({*_AS_NUMBERS, "timestamp_ntz"})
 
 
 def prepared(df: "DataFrame", plan: Plan, into: Sequence[TableColumn] | None = None) -> "tuple[DataFrame, Plan]":
@@ -36,8 +35,8 @@ def prepared(df: "DataFrame", plan: Plan, into: Sequence[TableColumn] | None = N
     texts: dict[str, Column] = {}
     table, json = plan.table, plan.json
     if str(df.sparkSession.conf.get(_PARSER)).upper() != "LEGACY":  # which writes moments in another form
-        if json and all(_is_sparks(plan.fields[place].type, is_looked_at=place in table) for place in json):
-            texts["value_at"], json = _json_of(plan), ()
+        if json and not any(_has_floating(plan.fields[place].type) for place in json):
+            texts["json_at"], json = _json_of(plan), ()
         line = None if into is None else _line_of(plan, into)
         if line is not None:
             texts["line_at"], table = line, ()
@@ -61,7 +60,12 @@ def _json_of(plan: Plan) -> "Column":
     from pyspark.sql import functions as f
 
     members = [f.col(_name(place)).alias(plan.fields[place].name, metadata=_NO_DEFAULT) for place in plan.json]
-    return f.to_json(f.struct(*members), {"ignoreNullFields": "true"})
+    json = f.to_json(f.struct(*members), {"ignoreNullFields": "true"})
+    for place in reversed(plan.json):
+        odd = odd_moment(_name(place), plan.fields[place])
+        if odd is not None:
+            json = f.when(f.expr(odd[0]), f.expr(odd[1])).otherwise(json)
+    return json
 
 
 def _line_of(plan: Plan, into: Sequence[TableColumn]) -> "Column | None":
@@ -86,12 +90,6 @@ def _taken(place: int, field: Field) -> "tuple[Column, Field]":
     return getattr(f, function)(column), field._replace(type=field.type._replace(kind=kind))
 
 
-def _is_sparks(kind: SparkType, *, is_looked_at: bool) -> bool:
-    """True if what Spark makes JSON of in ``kind`` is what Python would: not so floating point numbers, of which an
-    older Java writes more digits than needed, and moments, of which Spark knows years after 9999.
-
-    :param is_looked_at: it is for the table, too, which takes no such moment.
-    """
-    if kind.kind in FLOATING or (kind.kind in _MOMENTS and not is_looked_at):
-        return False
-    return all(_is_sparks(inner.type, is_looked_at=is_looked_at) for inner in kind.fields)
+def _has_floating(kind: SparkType) -> bool:
+    """True if ``kind`` has numbers of which an older Java writes more digits than needed, as Spark does then."""
+    return kind.kind in FLOATING or any(_has_floating(inner.type) for inner in kind.fields)

@@ -9,6 +9,7 @@ from sqlalchemy import types as sqltypes
 from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import NoSuchTableError
 
+from dualwrite.coordinator.databases.supported import database_of
 from dualwrite.errors import ConfigurationError
 from dualwrite.spark.columns import Family, TableColumn, Target
 
@@ -30,8 +31,21 @@ def table_place(dbtable: str) -> tuple[str | None, str]:
         if dbtable[end : end + 1] != ".":
             break
     if end != len(dbtable) or len(parts) > 2:
-        raise ConfigurationError(f"option 'dbtable' {dbtable!r}: use table or schema.table; quote names with dots")
+        shown = "" if "://" in dbtable else f" {dbtable!r}"  # a URL may have a password
+        raise ConfigurationError(f"option 'dbtable'{shown}: use table or schema.table; quote names with dots")
     return (None, parts[0]) if len(parts) == 1 else (parts[0], parts[1])
+
+
+def sound_target_of(connection: Connection, dbtable: str) -> Target:
+    """The table ``dbtable``, in which what is written is what was given, and can be rolled back.
+
+    :raises ConfigurationError: if there is none, or that is not so.
+    """
+    schema, name = table_place(dbtable)
+    database = database_of(connection.dialect)
+    database.require_strict(connection)
+    database.require_transactional(connection, name, schema)
+    return target_of(connection, dbtable)
 
 
 def target_of(connection: Connection, dbtable: str) -> Target:

@@ -98,9 +98,10 @@ class RowConverter:
         if plan.line_at is None:
             values, weight = self._values(row, number)
         else:
-            values = _line(row[plan.line_at], number)
+            values = _of_spark(row[plan.line_at], number)
+            if "\0" in values:
+                raise InputError(f"row {number}: PostgreSQL's texts have no NUL characters")
             weight = len(values)
-        partition = -1 if plan.partition_at is None else row[plan.partition_at]
         content = self._value(row, number)
         if content is not None:
             weight += len(content)
@@ -109,8 +110,8 @@ class RowConverter:
             plan.topic or self._topic(row, number),
             _bytes(row, plan.key_at),
             content,
-            -1 if partition is None else partition,
-            _headers(row, plan.headers_at),
+            -1 if plan.partition_at is None else _partition(row[plan.partition_at], number),
+            None if plan.headers_at is None else _headers(row[plan.headers_at], number),
             weight,
         )
 
@@ -132,6 +133,8 @@ class RowConverter:
     def _value(self, row: Sequence[Any], number: int) -> bytes | None:
         if self._plan.value_at is not None:
             return _bytes(row, self._plan.value_at)
+        if self._plan.json_at is not None:
+            return _of_spark(row[self._plan.json_at], number).encode()
         try:
             return self._json(row[place] for place in self._plan.json).encode()
         except (ArithmeticError, ValueError) as error:
@@ -144,13 +147,14 @@ class RowConverter:
         return topic
 
 
-def _line(line: str, number: int) -> str:
-    """``line``, as Spark has written it."""
-    if line.startswith(REFUSED):
-        raise InputError(f"row {number}, {line.removeprefix(REFUSED)}")
-    if "\0" in line:
-        raise InputError(f"row {number}: PostgreSQL's texts have no NUL characters")
-    return line
+def _of_spark(text: str, number: int) -> str:
+    """``text``, as Spark has written it.
+
+    :raises InputError: if it says why the row is to be refused.
+    """
+    if text.startswith(REFUSED):
+        raise InputError(f"row {number}, {text.removeprefix(REFUSED)}")
+    return text
 
 
 def _bytes(row: Sequence[Any], place: int | None) -> bytes | None:
@@ -160,10 +164,17 @@ def _bytes(row: Sequence[Any], place: int | None) -> bytes | None:
     return value.encode() if isinstance(value, str) else bytes(value)
 
 
-def _headers(row: Sequence[Any], place: int | None) -> Headers | None:
-    given = None if place is None else row[place]
+def _partition(given: int | None, number: int) -> int:
+    if given is not None and given < 0:
+        raise InputError(f"row {number}, column 'partition': {given} is no partition; NULL lets the partitioner choose")
+    return -1 if given is None else given
+
+
+def _headers(given: Any, number: int) -> Headers | None:
     if not given:
         return None
+    if any(header is None or header[0] is None for header in given):
+        raise InputError(f"row {number}, column 'headers': a header, or the name of one, is NULL")
     return [(key, None if value is None else bytes(value)) for key, value in given]
 
 

@@ -8,7 +8,7 @@ the target has them.
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -30,10 +30,11 @@ from sqlalchemy import (
     or_,
     select,
     table,
+    text,
 )
 from sqlalchemy.exc import CompileError, DBAPIError, NoSuchTableError
 from sqlalchemy.schema import CreateTable, DropTable
-from sqlalchemy.types import NullType
+from sqlalchemy.types import NullType, TypeEngine
 
 from dualwrite.coordinator.database import SqlDecisionStore
 from dualwrite.coordinator.databases.supported import database_of
@@ -90,8 +91,8 @@ def make_staging(engine: Engine, dbtable: str, columns: Sequence[TableColumn]) -
     schema, name = table_place(dbtable)
     with engine.connect() as connection:
         names = [each.name for each in columns]
-        target = _reflected(connection, schema, name, names)
-        types = [target.columns[each].type for each in names]
+        found = _types_of(connection, schema, name)
+        types = [found[each] for each in names]
         for each, kind in zip(names, types, strict=True):
             if each.lower() in (*_MARKS, _RANK):
                 raise ConfigurationError(
@@ -104,7 +105,7 @@ def make_staging(engine: Engine, dbtable: str, columns: Sequence[TableColumn]) -
                     "leave it out, or write the DataFrame partition by partition"
                 )
         staged = Table(
-            _staged_name(connection, target, names),
+            _staged_name(connection, (schema, name), found, names),
             MetaData(),
             *(
                 Column(each, Integer if each == PART else BigInteger, primary_key=True, autoincrement=False)
@@ -138,21 +139,21 @@ def drop_outdated(engine: Engine, dbtable: str, is_used: Callable[[tuple[str | N
 
 def _outdated(connection: Connection, schema: str | None, name: str) -> list[str]:
     """What was named after other columns than those of that name that the table ``name`` has now."""
-    inspector = inspect(connection)
-    target, own = _reflected(connection, schema, name), _prefix(schema, name)
+    inspector, own = inspect(connection), _prefix(schema, name)
     found = []
     for each in inspector.get_table_names(schema):
         if each.startswith(own):
             names = [column["name"] for column in inspector.get_columns(each, schema)][len(_MARKS) :]
-            if not set(names) <= set(target.columns.keys()) or not _is_for(connection, target, names, each):
+            if not _is_for(connection, (schema, name), names, each):
                 found.append(each)
     return found
 
 
-def _is_for(connection: Connection, target: Table, names: Sequence[str], staged: str) -> bool:
+def _is_for(connection: Connection, target: tuple[str | None, str], names: Sequence[str], staged: str) -> bool:
     """True if the table called ``staged`` is that for the columns ``names`` of ``target`` as they are."""
+    types = _types_of(connection, *target)
     try:
-        return _staged_name(connection, target, names) == staged
+        return set(names) <= types.keys() and _staged_name(connection, target, types, names) == staged
     except CompileError:  # a type that SQLAlchemy does not know, and for which none was made
         return False
 
@@ -171,16 +172,32 @@ def _drop(engine: Engine, staged: Table, is_used: Callable[[tuple[str | None, st
     _LOG.info("the table for staged rows %s was dropped: its target has other columns now", staged.name)
 
 
-def _reflected(connection: Connection, schema: str | None, name: str, only: Sequence[str] | None = None) -> Table:
-    """The table ``name`` as it is, with ``only`` some of its columns."""
-    return Table(name, MetaData(), schema=schema, autoload_with=connection, include_columns=only, resolve_fks=False)
+def _types_of(connection: Connection, schema: str | None, name: str) -> dict[str, TypeEngine[Any]]:
+    """The types of the columns of the table ``name`` as it is now."""
+    return {each["name"]: each["type"] for each in inspect(connection).get_columns(name, schema)}
 
 
-def _staged_name(connection: Connection, target: Table, names: Sequence[str]) -> str:
+def _staged_name(
+    connection: Connection,
+    target: tuple[str | None, str],
+    types: Mapping[str, TypeEngine[Any]],
+    names: Sequence[str],
+) -> str:
     """What the table for staged rows with the columns ``names`` of ``target`` is called; they have other names, or
     types, in no other table that is called so."""
-    said = [[each, target.columns[each].type.compile(connection.dialect)] for each in names]
-    return _prefix(target.schema, target.name) + _digest(said, 9)
+    numbers = _numbers_of_types(connection, target)
+    said = [[each, types[each].compile(connection.dialect), numbers.get(each)] for each in names]
+    return _prefix(*target) + _digest(said, 9)
+
+
+def _numbers_of_types(connection: Connection, target: tuple[str | None, str]) -> dict[str, int]:
+    """On PostgreSQL those of the types of the columns of ``target``: a type may be replaced by one of its name."""
+    if connection.dialect.name != "postgresql":
+        return {}
+    schema, name = target
+    quoted = connection.dialect.identifier_preparer.format_table(table(name, schema=schema))
+    columns = text("SELECT attname, atttypid FROM pg_attribute WHERE attrelid = to_regclass(:name) AND attnum > 0")
+    return {each: int(number) for each, number in connection.execute(columns, {"name": quoted})}
 
 
 def _prefix(schema: str | None, name: str) -> str:
@@ -239,8 +256,10 @@ def move_rows(
 
     Of several rows with the same ``upsert_keys`` the last one counts: of the last partition, and there the last.
 
-    :raises DatabaseBusyError: if rows are missing: PostgreSQL has lost them in a crash. Nothing may be committed.
+    :raises DatabaseBusyError: if rows are missing: PostgreSQL has lost them in a crash; or if the table has other
+        columns now than when the batch began. Nothing may be committed.
     """
+    _require_unchanged(connection, run, dbtable, columns)
     staged, target = staged_clause(run.staging, dbtable, columns), table_clause(dbtable, columns)
     names = [each.name for each in columns]
     rest = iter(sorted(each for each in attempts if each.rows))
@@ -259,7 +278,18 @@ def move_rows(
         moved = partial(_filled, names, rows)
         connection.execute(adding(connection.dialect.name, target, upsert_keys, moved))
         number += wanted
+    _require_unchanged(connection, run, dbtable, columns)  # again, where nobody can change it until this is committed
     return number
+
+
+def _require_unchanged(connection: Connection, run: Run, dbtable: str, columns: Sequence[TableColumn]) -> None:
+    schema, name = table_place(dbtable)
+    try:
+        is_same = _is_for(connection, (schema, name), [each.name for each in columns], run.staging[1])
+    except NoSuchTableError:
+        is_same = False
+    if not is_same:
+        raise DatabaseBusyError(f"table {dbtable} was changed while job {run.job!r} was writing: run the batch again")
 
 
 def _filled(names: Sequence[str], rows: Select[Any], into: Any) -> Any:

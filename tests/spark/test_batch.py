@@ -111,6 +111,26 @@ def test_a_batch_that_was_committed_has_no_second_effect(place: Place) -> None:
     place.judge(rows(0, 5))
 
 
+@pytest.mark.parametrize("step", ["DECIDE", "MOVE_ROWS", "STORE_STATES", "COMMIT_DATABASE"])
+def test_an_interrupt_of_the_driver_leaves_nothing_open(place: Place, step: str) -> None:
+    batch, work = begun(place.options(), 1, failing_at(step, KeyboardInterrupt))
+    sides = written(work, [rows(0, 5)])
+    with pytest.raises(KeyboardInterrupt):
+        batch.commit(work, sides, 1)
+    place.judge([])
+    write(place.options(), [rows(0, 5)], 1)
+    place.judge(rows(0, 5))
+
+
+@pytest.mark.mariadb
+@pytest.mark.parametrize("database_url", ["mariadb"], indirect=True)
+def test_a_table_that_knows_no_transactions_is_refused(place: Place) -> None:
+    with place.engine.begin() as connection:
+        connection.exec_driver_sql("ALTER TABLE things ENGINE = MyISAM")
+    with pytest.raises(ConfigurationError, match="'things' is kept by the engine MyISAM, which has no transactions"):
+        begun(place.options(), 1)
+
+
 @pytest.mark.postgresql
 def test_a_postgresql_that_says_moments_in_german(postgresql: Engine, broker: EmbeddedBroker) -> None:
     with postgresql.begin() as connection:

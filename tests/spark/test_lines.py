@@ -128,7 +128,6 @@ def test_texts_with_what_copy_takes_for_something_else(spark: "SparkSession", co
             (
                 kind,
                 [
-                    *("timestamp_micros(-62135596800000000)", "timestamp_micros(253402300799999999)"),
                     *("timestamp_micros(-1)", "timestamp'1850-02-28 12:34:56.000001Z'"),
                     *("timestamp'2024-10-27 00:30:00.5Z'", "timestamp'2024-10-27 01:30:00.5Z'"),
                     *("timestamp'2024-11-03 03:31:00Z'", "timestamp'2024-11-03 04:31:00Z'"),
@@ -149,6 +148,15 @@ def test_values_at_their_ends(spark: "SparkSession", connection: Connection, kin
     by_values, by_spark, plan = stored(connection, df, f"v {kind}")
     assert by_spark == by_values
     assert (plan.line_at, len(by_spark)) == (0 if len(plan.fields) == 1 else 1, len(values))
+
+
+@pytest.mark.parametrize("kind", ["timestamp", "timestamp with time zone"])
+def test_the_first_and_the_last_moment(spark: "SparkSession", connection: Connection, kind: str) -> None:
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    ends = "timestamp_micros(-62135596800000000), timestamp_micros(253402300799999999)"
+    by_values, by_spark, plan = stored(connection, spark.sql(f"SELECT explode(array({ends})) AS v"), f"v {kind}")
+    assert by_spark == by_values
+    assert (plan.line_at is not None, len(by_spark)) == (True, 2)
 
 
 @pytest.mark.parametrize(

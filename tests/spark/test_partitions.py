@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from dualwrite.errors import BatchChangedError, ConfigurationError, DualWriteError, InputError
+from dualwrite.errors import BatchChangedError, ConfigurationError, DualWriteError, InputError, KafkaUnavailableError
+from dualwrite.spark import partitions
 from dualwrite.spark.partitions import batch_writer
 from dualwrite.spark.progress import begin_batch
 from tests.spark.given import HEADERS
@@ -253,6 +254,17 @@ def test_an_attempt_goes_on_waiting_where_the_database_does_not(place: Place) ->
             connection.execute(text("SET GLOBAL innodb_lock_wait_timeout = 50"))
     assert done == [False]
     assert place.produced() == values_of(rows_of(5))
+
+
+def test_a_broker_that_is_away_is_told_as_soon_as_for_any_unit_of_work(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(partitions, "_PAUSE")  # before a second attempt
+    away = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.delivery.timeout.ms": "1000"}
+    taken = iter(rows_of(5))
+    with place.worker(**away) as worker, pytest.raises(KafkaUnavailableError):
+        place.writer(**away).write(worker, 0, taken)
+    assert list(taken) == rows_of(5)
 
 
 def test_another_number_of_partitions_is_refused_once_one_is_written(place: Place) -> None:

@@ -163,6 +163,32 @@ def test_a_row_of_another_dataframe_is_refused() -> None:
         converted({"id": "long"}, [(1, 2)])
 
 
+def test_json_that_spark_has_written_goes_as_it_is_or_says_why_the_row_does_not() -> None:
+    text = SparkType("string", "string")
+    plan = Plan((Field("id", text), Field("json", text)), (0,), (), "orders", "UTC", json_at=1)
+    rows = RowConverter(plan, [column("id")], "sqlite").rows([("a", '{"ä":1}'), ("b", f"{REFUSED}column 'at': why")])
+    assert next(rows).value == '{"ä":1}'.encode()
+    with pytest.raises(InputError, match=r"^row 2, column 'at': why$"):
+        next(rows)
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"partition": -7}, "row 1, column 'partition': -7 is no partition; NULL lets the partitioner choose"),
+        ({"headers": [None]}, "row 1, column 'headers': a header, or the name of one, is NULL"),
+        ({"headers": [("a", b"x"), (None, b"y")]}, "row 1, column 'headers': a header, or the name of one, is NULL"),
+    ],
+)
+def test_what_no_record_can_have_is_refused_with_the_row(changed: dict[str, Any], why: str) -> None:
+    given = {"id": 1, "partition": None, "headers": None, **changed}
+    plan = plan_of(schema(id="long", partition="integer", headers=HEADERS), options(), "UTC")
+    columns = fit(plan, table(column("id", Family.WHOLE)), options())
+    with pytest.raises(InputError) as refused:
+        list(RowConverter(plan, columns, "postgresql").rows([tuple(given.values())]))
+    assert str(refused.value) == why
+
+
 def test_rows_are_taken_one_by_one() -> None:
     taken: list[int] = []
 

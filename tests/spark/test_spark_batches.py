@@ -205,3 +205,19 @@ def test_a_stream_itself_is_no_batch(spark: "SparkSession", place: Place) -> Non
     stream = spark.readStream.format("rate").load()
     with pytest.raises(ConfigurationError, match="foreachBatch"):
         write_batch(stream, **place.keywords())
+
+
+def test_a_stream_without_the_batchs_number_is_refused_before_anything_is_written(
+    spark: "SparkSession", place: Place, tmp_path: Path
+) -> None:
+    from pyspark.errors import StreamingQueryException
+
+    (tmp_path / "in").mkdir()
+    put(tmp_path / "in", rows_of(10))
+    options = place.keywords()
+    stream = spark.readStream.schema(THINGS).json(str(tmp_path / "in"))
+    writing = stream.writeStream.foreachBatch(lambda df, _: write_batch(df, **options))
+    query = writing.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+    with pytest.raises(StreamingQueryException, match="the number that foreachBatch comes with"):
+        query.awaitTermination(PATIENCE)
+    judge(place, [])

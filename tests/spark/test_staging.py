@@ -23,7 +23,7 @@ from sqlalchemy.exc import NoSuchTableError, OperationalError
 
 from dualwrite.coordinator.database import SqlDecisionStore
 from dualwrite.errors import ConfigurationError, DatabaseBusyError
-from dualwrite.spark import staging
+from dualwrite.spark import loading, staging
 from dualwrite.spark.loading import Loader
 from dualwrite.spark.reflecting import target_of
 from dualwrite.spark.runs import Owner, Run, Runs
@@ -83,6 +83,54 @@ class Place:
 @pytest.fixture
 def place(engine: Engine) -> Place:
     return Place(engine)
+
+
+def test_a_target_that_was_changed_meanwhile_gets_nothing(place: Place) -> None:
+    staged, columns = [place.stage(0, 1, [(1, "a")])], place.columns
+    with place.engine.begin() as connection:
+        connection.exec_driver_sql(f"ALTER TABLE {place.dbtable} RENAME COLUMN note TO remark")
+    with (
+        pytest.raises(DatabaseBusyError, match="was changed while job 'job' was writing: run the batch again"),
+        place.engine.begin() as connection,
+    ):
+        move_rows(connection, place.run, place.dbtable, columns, (), staged)
+    with place.engine.begin() as connection:
+        connection.exec_driver_sql(f"ALTER TABLE {place.dbtable} RENAME COLUMN remark TO note")
+    assert place.move(staged) == 1
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_type_that_is_changed_in_the_last_moment_is_noticed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def changed(*given: Any) -> Any:
+        with place.engine.begin() as connection:
+            connection.exec_driver_sql(f"ALTER TABLE {place.dbtable} ALTER COLUMN note TYPE text")
+        return loading.adding(*given)
+
+    staged = [place.stage(0, 1, [(1, "a")])]
+    monkeypatch.setattr(staging, "adding", changed)
+    with pytest.raises(DatabaseBusyError, match="was changed while job 'job' was writing"):
+        place.move(staged)
+
+
+@pytest.mark.postgresql
+def test_a_type_that_was_replaced_by_one_of_its_name_gets_another_table(postgresql: Engine) -> None:
+    with postgresql.begin() as connection:
+        connection.exec_driver_sql("CREATE TYPE mood AS ENUM ('good')")
+        connection.exec_driver_sql("CREATE TABLE moods (id integer, note mood)")
+        columns = target_of(connection, "moods").columns
+    before = make_staging(postgresql, "moods", columns).place
+    assert make_staging(postgresql, "moods", columns).place == before
+    with postgresql.begin() as connection:
+        connection.exec_driver_sql("ALTER TYPE mood RENAME TO mood_old")
+        connection.exec_driver_sql("CREATE TYPE mood AS ENUM ('good', 'bad')")
+        connection.exec_driver_sql("ALTER TABLE moods ALTER COLUMN note TYPE mood USING note::text::mood")
+    after = make_staging(postgresql, "moods", columns)
+    assert (after.is_new, after.place == before) == (True, False)
+    drop_outdated(postgresql, "moods", lambda _: False)
+    assert not inspect(postgresql).has_table(before[1])
+    with postgresql.begin() as connection:
+        connection.exec_driver_sql("DROP TYPE mood_old")
 
 
 @pytest.mark.parametrize("name", ["dualwrite_run", "dualwrite_row", "Dualwrite_Part", "dualwrite_rank"])

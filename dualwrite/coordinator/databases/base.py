@@ -148,6 +148,12 @@ class Database:
         """True if a transaction cannot write a row that another has committed since this one began to read."""
         return False
 
+    def require_transactional(self, connection: Connection, name: str, schema: str | None = None) -> None:
+        """See to it that what is written into the table ``name`` can be rolled back.
+
+        :raises ConfigurationError: if it cannot.
+        """
+
     def require_strict(self, connection: Connection) -> None:
         """See to it that the database refuses a value that does not fit its column, rather than to change it.
 

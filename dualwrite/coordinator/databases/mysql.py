@@ -52,7 +52,7 @@ _SETTINGS = text(
 _ENGINE = text(
     "SELECT e.engine, e.transactions FROM information_schema.tables AS t "
     "JOIN information_schema.engines AS e ON e.engine = t.engine "
-    "WHERE t.table_schema = DATABASE() AND t.table_name = :name"
+    "WHERE t.table_schema = COALESCE(:schema, DATABASE()) AND t.table_name = :name"
 )
 
 
@@ -84,12 +84,7 @@ class Mysql(Database):
 
     def require_suitable(self, connection: Connection) -> None:
         """The state table must know transactions; a server that does not put each commit on the disk is warned of."""
-        found = connection.execute(_ENGINE, {"name": table.name}).one_or_none()
-        if found is not None and found.transactions != "YES":
-            raise ConfigurationError(
-                f"the table {table.name!r} is kept by the engine {found.engine}, which has no transactions: "
-                f"ALTER TABLE {table.name} ENGINE = InnoDB"
-            )
+        self.require_transactional(connection, table.name)
         for weakness in self.weaknesses(connection):
             _LOG.warning("the database server has %s", weakness)
 
@@ -141,6 +136,15 @@ class Mysql(Database):
             known = _settings(connection).get("innodb_snapshot_isolation") == "ON"
             connection.info[_SNAPSHOTS] = known
         return bool(known) and not isolation_level(connection).startswith("READ")
+
+    def require_transactional(self, connection: Connection, name: str, schema: str | None = None) -> None:
+        """MyISAM, Aria, MEMORY and others have no transactions."""
+        found = connection.execute(_ENGINE, {"name": name, "schema": schema}).one_or_none()
+        if found is not None and found.transactions != "YES":
+            raise ConfigurationError(
+                f"the table {name!r} is kept by the engine {found.engine}, which has no transactions: "
+                f"ALTER TABLE {name} ENGINE = InnoDB"
+            )
 
     def require_strict(self, connection: Connection) -> None:
         """Without a strict ``sql_mode`` a long text is cut, and a number that is too large becomes the largest."""
