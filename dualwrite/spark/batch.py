@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy.exc import DataError, IntegrityError
+from sqlalchemy.exc import DBAPIError
 
 from dualwrite.coordinator.two_phase import RESUME, timeout_ms
 from dualwrite.errors import ConfigurationError, InputError, InvalidTransactionStateError
@@ -18,7 +18,7 @@ from dualwrite.spark.columns import Plan, TableColumn, fit, plan_of
 from dualwrite.spark.loading import copies
 from dualwrite.spark.options import WriteOptions, options_of
 from dualwrite.spark.preparing import prepared
-from dualwrite.spark.raising import as_raised_in_the_task, refused
+from dualwrite.spark.raising import as_raised_in_the_task, loss, refusal
 from dualwrite.spark.reflecting import sound_target_of
 from dualwrite.spark.rows import RowConverter
 from dualwrite.spark.runs import Owner, Run, Runs, RunState
@@ -98,8 +98,12 @@ class Work:
         plan = self.plan if zone is None else replace(self.plan, zone=zone)
         try:
             return task.write(worker.dual_write, RowConverter(plan, self.columns, self.dialect).rows(rows))
-        except (DataError, IntegrityError) as error:
-            raise refused(f"partition {part} of job {self.run.job!r}", error) from error
+        except DBAPIError as error:
+            what = f"partition {part} of job {self.run.job!r}"
+            ours = refusal(what, error) or loss(what, error)
+            if ours is None:
+                raise
+            raise ours from error
         except InputError as error:
             raise InputError(f"partition {part} of job {self.run.job!r}: {error}") from error
 
@@ -154,6 +158,7 @@ class Batch:
 
         :raises FencedError: if another run of the job has begun; nothing is left then, as with all errors but the next.
         :raises InputError: if the database refuses a row.
+        :raises DatabaseUnavailableError: if the database was lost before the decision.
         :raises InvalidTransactionStateError: if a partition is among ``sides`` twice, or one is of another run.
         :raises InDoubtError: if the outcome is not known.
         """
@@ -174,12 +179,13 @@ class Batch:
                 self._observe,
                 options.keep_batches,
             )
-        except (DataError, IntegrityError) as error:
+        except BaseException as error:  # an interrupt, too: it may be long until the job's next run
             self.abort(run, batch_id)
-            raise refused(f"job {run.job!r}", error) from error
-        except BaseException:  # an interrupt, too: it may be long until the job's next run
-            self.abort(run, batch_id)
-            raise
+            what = f"job {run.job!r}"
+            ours = refusal(what, error) or loss(what, error)
+            if ours is None:
+                raise
+            raise ours from error
         if state is RunState.COMMITTED:
             _LOG.info("job %s: %d partitions committed", run.job, len(attempts), extra={"batch": batch_id})
         self.complete()
@@ -240,7 +246,8 @@ def write_batch(
         later one ends it.
     :raises ConfigurationError: naming what is wrong with the options, or which column does not fit, before anything is
         written.
-    :raises DatabaseUnavailableError: if the database cannot be reached at the start; nothing is begun then.
+    :raises DatabaseUnavailableError: if the database cannot be reached, or is lost on the way; nothing is left then.
+    :raises InputError: if the table or Kafka cannot take a row; nothing is left then.
     :raises FencedError: if another run of the job has begun. Nothing is left of this one.
     :raises InDoubtError: if the outcome is not known; with a ``batch_id``, writing it again is safe.
     """
@@ -248,7 +255,7 @@ def write_batch(
     if df.isStreaming:
         raise ConfigurationError("the DataFrame is a stream: call this in writeStream.foreachBatch(…)")
     spark = df.sparkSession
-    read = options_of({**options, "batchId": batch_id} if batch_id is not None else options)
+    read = options_of({**options, "batch_id": batch_id})
     is_streaming = bool(spark.sparkContext.getLocalProperty(_STREAM))
     if is_streaming and read.batch_id is None:
         raise ConfigurationError(

@@ -96,6 +96,15 @@ def options_of(given: Mapping[str, Any]) -> WriteOptions:
     return WriteOptions(kafka=tuple(sorted(kafka.items())), **read)
 
 
+def batch_id_of(value: Any) -> int:
+    """The number of a batch that is given elsewhere than among the options.
+
+    :raises ConfigurationError: if it is none.
+    """
+    number: int = _read(_BY_KEYWORD["batch_id"], value)
+    return number
+
+
 def _put(into: dict[str, Any], key: str, value: Any, name: str) -> None:
     if key in into:
         raise ConfigurationError(f"option {name!r} is given twice")

@@ -8,16 +8,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
+from sqlalchemy.exc import DBAPIError
 
 from dualwrite.coordinator.retrying import may_pass
 from dualwrite.coordinator.transaction import Transaction
 from dualwrite.errors import ConfigurationError, DatabaseBusyError, InputError
 from dualwrite.spark.columns import Plan, TableColumn, fit, plan_of
 from dualwrite.spark.loading import Loader, chunks, table_clause
-from dualwrite.spark.options import WriteOptions, options_of
+from dualwrite.spark.options import WriteOptions, batch_id_of, options_of
 from dualwrite.spark.progress import Share, begin_batch, claim, finish, require_same
-from dualwrite.spark.raising import as_raised_in_the_task, refused
+from dualwrite.spark.raising import as_raised_in_the_task, refusal
 from dualwrite.spark.reflecting import sound_target_of
 from dualwrite.spark.rows import RowConverter, RowsDigest, Written
 from dualwrite.spark.workers import (
@@ -85,8 +85,6 @@ class PartitionWriter:
                     if is_ours:
                         self._load(tx, share, untaken)
                 break
-            except (DataError, IntegrityError) as error:
-                raise refused(str(share), error) from error
             except InputError as error:
                 raise InputError(f"{share}: {error}") from error
             except Exception as error:
@@ -94,7 +92,10 @@ class PartitionWriter:
                 # takes to write them.
                 is_over = untaken.is_taken or time.monotonic() > deadline
                 if is_over or not isinstance(error, _KEPT_WAITING) or not may_pass(error, worker.engine.dialect):
-                    raise
+                    ours = refusal(str(share), error)
+                    if ours is None:
+                        raise
+                    raise ours from error
             time.sleep(_PAUSE)
         if not is_ours:
             self._compare(worker, share, untaken)
@@ -149,7 +150,7 @@ class BatchWriter:
         :raises ConfigurationError: as :func:`partition_writer` does.
         """
         with as_raised_in_the_task():
-            df.foreachPartition(_writer(df, replace(self._options, batch_id=batch_id)))
+            df.foreachPartition(_writer(df, replace(self._options, batch_id=batch_id_of(batch_id))))
 
 
 def partition_writer(df: "DataFrame", /, **options: Any) -> PartitionWriter:

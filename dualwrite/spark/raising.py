@@ -4,18 +4,41 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InternalError, ProgrammingError
 
 from dualwrite import errors
-from dualwrite.errors import ConfigurationError, DualWriteError, InputError
+from dualwrite.errors import ConfigurationError, DatabaseUnavailableError, DualWriteError, InputError
 
 _NO_MODULE = re.compile(r"^ModuleNotFoundError: No module named '(\w+)", re.MULTILINE)
+_IN_A_COPY = re.compile(r'COPY .*, line \d+, column (.+?)(?:: "|: null input|$)', re.MULTILINE)
+_REFUSALS = (DataError, IntegrityError, InternalError, ProgrammingError)
+"""A value that does not fit; a constraint; and what triggers, policies, views and rights refuse."""
 _IN_A_TASK = re.compile(r"^dualwrite\.errors\.(\w+): (.*)$", re.MULTILINE)
 
 
-def refused(what: str, error: DBAPIError) -> InputError:
-    """The database refuses a row of ``what``; why, in one line."""
-    return InputError(f"{what}: the database refuses a row: {first_line(error)}")
+def refusal(what: str, error: BaseException) -> InputError | None:
+    """In one line that the database refuses a row of ``what``; None if ``error`` does not say so."""
+    if not isinstance(error, _REFUSALS):
+        return None
+    column = _column(error)
+    in_column = f" (column {column!r})" if column else ""
+    return InputError(f"{what}: the database refuses a row: {first_line(error)}{in_column}")
+
+
+def loss(what: str, error: BaseException) -> DatabaseUnavailableError | None:
+    """In one line that the database was lost before anything of ``what`` was decided; None if ``error`` says nothing
+    of the kind."""
+    if not isinstance(error, DBAPIError) or not error.connection_invalidated:
+        return None
+    said = f"{what}: the database was lost: {first_line(error)}; nothing is left of it, run it again"
+    return DatabaseUnavailableError(said)
+
+
+def _column(error: DBAPIError) -> str | None:
+    """Of the value that PostgreSQL refuses, as far as it says that."""
+    diagnostics = getattr(error.orig, "diag", None)
+    context = _IN_A_COPY.match(getattr(diagnostics, "context", None) or "")
+    return context[1] if context else None
 
 
 def first_line(error: DBAPIError) -> str:

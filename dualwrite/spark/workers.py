@@ -108,10 +108,12 @@ def require_known_settings(options: WriteOptions) -> None:
 
 
 def require_classic(df: "DataFrame") -> None:
-    """Refuse a DataFrame of Spark Connect, whose driver is in another process.
+    """Refuse a DataFrame of Spark Connect, whose driver is in another process, and what is no DataFrame.
 
     :raises ConfigurationError: if it is one.
     """
+    if not hasattr(df, "isStreaming"):
+        raise ConfigurationError(f"this writes a DataFrame, and is given a {type(df).__name__}")
     if type(df).__module__.startswith("pyspark.sql.connect."):
         raise ConfigurationError("the DataFrame is Spark Connect's: use a session that is made with master(…)")
 

@@ -13,6 +13,7 @@ from dualwrite.coordinator.tables import spark_run
 from dualwrite.errors import (
     ConfigurationError,
     DatabaseBusyError,
+    DatabaseUnavailableError,
     FencedError,
     InputError,
     InvalidTransactionStateError,
@@ -182,6 +183,45 @@ def test_a_row_that_the_database_refuses_is_the_end_of_the_batch(place: Place) -
     place.judge([])
     write(place.options(), [rows(0, 10)], 1)
     place.judge(rows(0, 10))
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+class TestOnPostgresql:
+    """What it says, in one line of this library's."""
+
+    def test_a_value_that_is_refused_is_told_with_its_column(self, place: Place) -> None:
+        _, work = begun(place.options(), 1)
+        with pytest.raises(InputError) as raised:
+            work.write(rows(0, 1, "x" * 51), 0, 1)
+        assert str(raised.value) == (
+            "partition 0 of job 'job': the database refuses a row: "
+            "value too long for type character varying(50) (column 'note')"
+        )
+
+    def test_what_a_trigger_refuses(self, place: Place) -> None:
+        with place.engine.begin() as connection:
+            connection.exec_driver_sql(
+                "CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION 'not today'; END$$"
+            )
+            connection.exec_driver_sql("CREATE TRIGGER no BEFORE INSERT ON things FOR EACH ROW EXECUTE FUNCTION no()")
+        with pytest.raises(InputError, match=r"^job 'job': the database refuses a row: not today$"):
+            write(place.options(), [rows(0, 5)], 1)
+        place.judge([])
+
+    @pytest.mark.parametrize("step", ["MOVE_ROWS", "STORE_STATES"])
+    def test_a_connection_that_is_lost_before_the_decision(self, place: Place, step: str) -> None:
+        def observe(name: str) -> None:
+            if name == step:
+                ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+                with place.engine.connect() as connection:
+                    connection.exec_driver_sql(f"{ended} AND state = 'idle in transaction'")
+
+        with pytest.raises(DatabaseUnavailableError, match=r"^job 'job': the database was lost: .*; nothing is left"):
+            write(place.options(), [rows(0, 5)], 1, observe)
+        place.judge([])
+        write(place.options(), [rows(0, 5)], 1)
+        place.judge(rows(0, 5))
 
 
 def test_a_task_that_fails_leaves_its_rows_to_the_end_of_the_run(place: Place) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dualwrite.errors import ConfigurationError
-from dualwrite.spark.options import OPTIONS, WriteOptions, options_of
+from dualwrite.spark.options import OPTIONS, WriteOptions, batch_id_of, options_of
 from tests.spark.given import REQUIRED, options
 
 
@@ -139,3 +139,10 @@ def test_the_page_has_every_option_with_its_default_and_what_it_is() -> None:
     for option in OPTIONS:
         default = "required" if option.is_required else f"`{option.default}`" if option.default else ""
         assert f"| `{option.name}` | `{option.keyword}` | {default} | {option.doc} |" in page
+
+
+def test_a_batchs_number_is_read_as_the_option_is() -> None:
+    assert [batch_id_of(given) for given in (7, "7", 0)] == [7, 7, 0]
+    for given in (None, "x", True, -1, {}):
+        with pytest.raises(ConfigurationError, match=r"^option 'batchId'"):
+            batch_id_of(given)

@@ -1,11 +1,14 @@
 """What a task raised is raised on the driver, however this release of PySpark hands it on."""
 
+from types import SimpleNamespace
+
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
+from sqlalchemy.exc import DataError, OperationalError
 
 from dualwrite.errors import BatchChangedError, ConfigurationError, DualWriteError, InputError
-from dualwrite.spark.raising import as_raised_in_the_task
+from dualwrite.spark.raising import as_raised_in_the_task, loss, refusal
 
 JOB = "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times"
 PYTHON = "org.apache.spark.api.python.PythonException: Traceback (most recent call last):"
@@ -81,3 +84,36 @@ def test_an_error_of_ours_says_more_than_the_module_that_it_missed(handed_on: ty
     raised = raised_for(handed_on(chain))
     assert type(raised) is InputError
     assert str(raised) == "compression.type lz4 needs lz4"
+
+
+class RefusedError(Exception):
+    """As psycopg's errors are."""
+
+    def __init__(self, said: str, context: str | None) -> None:
+        super().__init__(said)
+        self.diag = SimpleNamespace(context=context)
+
+
+@pytest.mark.parametrize(
+    ("context", "column"),
+    [
+        ('COPY t, line 3, column item: "xxxxxx"', " (column 'item')"),
+        ('COPY "a b", line 3, column a, b: "x: "y""', " (column 'a, b')"),
+        ("COPY t, line 3, column item: null input", " (column 'item')"),
+        ("COPY t, line 3", ""),
+        ("PL/pgSQL function no() line 1 at RAISE", ""),
+        (None, ""),
+    ],
+)
+def test_a_refusal_names_the_column_as_far_as_the_database_does(context: str | None, column: str) -> None:
+    error = DataError("COPY", None, RefusedError("value too long\nCONTEXT: a second line", context))
+    told = refusal("partition 3", error)
+    assert str(told) == f"partition 3: the database refuses a row: value too long{column}"
+    assert loss("partition 3", error) is None
+
+
+def test_only_a_connection_that_is_gone_is_a_loss() -> None:
+    gone = OperationalError("COPY", None, Exception("server closed the connection"), connection_invalidated=True)
+    busy = OperationalError("COPY", None, Exception("deadlock detected"))
+    assert str(loss("job 'a'", gone)).startswith("job 'a': the database was lost: server closed the connection; ")
+    assert [refusal("x", gone), refusal("x", busy), loss("x", busy), loss("x", KeyboardInterrupt())] == [None] * 4

@@ -44,6 +44,12 @@ def test_tasks_of_one_application_share_a_worker(sqlite_url: str) -> None:
     assert worker_of(options(url=sqlite_url, **{"kafka.linger.ms": "5"})) is not first
 
 
+def test_what_is_no_dataframe_is_named() -> None:
+    given: Any = [1]
+    with pytest.raises(ConfigurationError, match=r"^this writes a DataFrame, and is given a list$"):
+        require_classic(given)
+
+
 def test_outside_a_task_pythons_collector_is_left_alone(sqlite_url: str) -> None:
     before = gc.get_freeze_count()
     worker_of(options(url=sqlite_url))
@@ -204,7 +210,7 @@ def test_a_setting_that_one_of_the_producers_knows_is_right_and_nobody_is_asked(
 
 @pytest.mark.parametrize(("module", "is_classic"), [("pyspark.sql.connect.dataframe", False), (CLASSIC, True)])
 def test_a_dataframe_of_spark_connect_is_refused(module: str, is_classic: bool) -> None:
-    df: Any = type("DataFrame", (), {"__module__": module})()
+    df: Any = type("DataFrame", (), {"__module__": module, "isStreaming": False})()
     if is_classic:
         require_classic(df)
         return
