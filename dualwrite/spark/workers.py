@@ -88,7 +88,8 @@ def first_connection(engine: Engine) -> Iterator[Connection]:
     try:
         connection = engine.connect()
     except DBAPIError as error:
-        url = engine.url.render_as_string(hide_password=True)
+        secrets = [name for name in engine.url.query if "pass" in name.lower()]
+        url = engine.url.difference_update_query(secrets).render_as_string(hide_password=True)
         said = f"no connection to {url}: {first_line(error)}"
         if database_of(engine.dialect).is_away(error):
             raise DatabaseUnavailableError(said) from None

@@ -132,6 +132,13 @@ def test_a_database_that_is_down_is_no_fault_of_the_url_and_named_without_its_pa
     assert DatabaseUnavailableError.retriable
 
 
+@pytest.mark.parametrize("name", ["password", "sslpassword"])
+def test_a_password_at_the_end_of_the_url_is_not_shown_either(name: str, silent: str) -> None:
+    said = refusal_of(f"postgresql+psycopg://{silent}/x?user=me&{name}=secret", DatabaseUnavailableError)
+    assert said.startswith(f"no connection to postgresql+psycopg://{silent}/x?user=me: ")
+    assert "secret" not in said
+
+
 def test_a_socket_of_a_server_that_is_down(tmp_path: Path) -> None:
     refusal_of(f"postgresql+psycopg:///x?host={tmp_path}", DatabaseUnavailableError)
 
