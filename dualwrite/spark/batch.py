@@ -10,15 +10,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from dualwrite.coordinator.databases.base import Trouble
+from dualwrite.coordinator.databases.supported import database_of
 from dualwrite.coordinator.two_phase import RESUME, timeout_ms
-from dualwrite.errors import ConfigurationError, InputError, InvalidTransactionStateError
+from dualwrite.errors import ConfigurationError, DatabaseBusyError, InputError, InvalidTransactionStateError
 from dualwrite.spark.columns import Plan, TableColumn, fit, plan_of
 from dualwrite.spark.loading import copies
 from dualwrite.spark.options import WriteOptions, options_of
 from dualwrite.spark.preparing import prepared
-from dualwrite.spark.raising import as_raised_in_the_task, loss, refusal
+from dualwrite.spark.raising import as_raised_in_the_task, first_line, loss, refusal
 from dualwrite.spark.reflecting import sound_target_of
 from dualwrite.spark.rows import RowConverter
 from dualwrite.spark.runs import Owner, Run, Runs, RunState
@@ -159,6 +162,7 @@ class Batch:
         :raises FencedError: if another run of the job has begun; nothing is left then, as with all errors but the next.
         :raises InputError: if the database refuses a row.
         :raises DatabaseUnavailableError: if the database was lost before the decision.
+        :raises DatabaseBusyError: if the table is locked, or was changed meanwhile: the batch may be run again.
         :raises InvalidTransactionStateError: if a partition is among ``sides`` twice, or one is of another run.
         :raises InDoubtError: if the outcome is not known.
         """
@@ -173,9 +177,7 @@ class Batch:
                 run,
                 batch_id,
                 decided,
-                lambda connection: move_rows(
-                    connection, run, options.dbtable, work.columns, options.upsert_keys, attempts
-                ),
+                lambda connection: self._move(connection, run, work, attempts),
                 self._observe,
                 options.keep_batches,
             )
@@ -189,6 +191,22 @@ class Batch:
         if state is RunState.COMMITTED:
             _LOG.info("job %s: %d partitions committed", run.job, len(attempts), extra={"batch": batch_id})
         self.complete()
+
+    def _move(self, connection: Connection, run: Run, work: Work, attempts: Sequence[Attempt]) -> int:
+        """Move the rows of ``attempts``; what is wrong then is wrong with the target, and with no table of ours."""
+        options = self._options
+        try:
+            return move_rows(connection, run, options.dbtable, work.columns, options.upsert_keys, attempts)
+        except DBAPIError as error:
+            trouble = database_of(connection.dialect).trouble(error)
+            if trouble is None:
+                raise
+            what, said = f"job {run.job!r}", first_line(error)
+            if trouble is Trouble.NOT_READY:  # of a trigger's, for one
+                raise InputError(f"{what}: the database refuses a row: {said}") from error
+            raise DatabaseBusyError(
+                f"{what}: table {options.dbtable} takes no rows now: {said}; run the batch again"
+            ) from error
 
     def abort(self, run: Run | None, batch_id: int | None) -> None:
         """End ``run`` unless it is committed, as well as can be: what cannot be done now, the next run does."""

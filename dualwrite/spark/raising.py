@@ -30,7 +30,7 @@ def loss(what: str, error: BaseException) -> DatabaseUnavailableError | None:
     of the kind."""
     if not isinstance(error, DBAPIError) or not error.connection_invalidated:
         return None
-    said = f"{what}: the database was lost: {first_line(error)}; nothing is left of it, run it again"
+    said = f"{what}: the database was lost: {first_line(error)}; nothing of it is committed, run it again"
     return DatabaseUnavailableError(said)
 
 

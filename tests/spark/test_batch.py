@@ -199,14 +199,26 @@ class TestOnPostgresql:
             "value too long for type character varying(50) (column 'note')"
         )
 
-    def test_what_a_trigger_refuses(self, place: Place) -> None:
+    @pytest.mark.parametrize(
+        ("code", "kind", "said"),
+        [
+            ("P0001", InputError, "the database refuses a row: not today"),
+            ("42501", InputError, "the database refuses a row: not today"),
+            ("42P01", InputError, "the database refuses a row: not today"),
+            ("55P03", DatabaseBusyError, "table things takes no rows now: not today; run the batch again"),
+            ("40P01", DatabaseBusyError, "table things takes no rows now: not today; run the batch again"),
+        ],
+    )
+    def test_what_goes_wrong_when_rows_are_moved(
+        self, place: Place, code: str, kind: type[Exception], said: str
+    ) -> None:
+        refuse = f"BEGIN RAISE EXCEPTION 'not today' USING ERRCODE = '{code}'; END"
         with place.engine.begin() as connection:
-            connection.exec_driver_sql(
-                "CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION 'not today'; END$$"
-            )
+            connection.exec_driver_sql(f"CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $${refuse}$$")
             connection.exec_driver_sql("CREATE TRIGGER no BEFORE INSERT ON things FOR EACH ROW EXECUTE FUNCTION no()")
-        with pytest.raises(InputError, match=r"^job 'job': the database refuses a row: not today$"):
+        with pytest.raises(kind) as raised:
             write(place.options(), [rows(0, 5)], 1)
+        assert str(raised.value) == f"job 'job': {said}"
         place.judge([])
 
     @pytest.mark.parametrize("step", ["MOVE_ROWS", "STORE_STATES"])
@@ -217,7 +229,7 @@ class TestOnPostgresql:
                 with place.engine.connect() as connection:
                     connection.exec_driver_sql(f"{ended} AND state = 'idle in transaction'")
 
-        with pytest.raises(DatabaseUnavailableError, match=r"^job 'job': the database was lost: .*; nothing is left"):
+        with pytest.raises(DatabaseUnavailableError, match=r"^job 'job': the database was lost: .*; nothing of it is c"):
             write(place.options(), [rows(0, 5)], 1, observe)
         place.judge([])
         write(place.options(), [rows(0, 5)], 1)
