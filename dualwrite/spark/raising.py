@@ -7,12 +7,19 @@ from contextlib import contextmanager
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InternalError, ProgrammingError
 
 from dualwrite import errors
-from dualwrite.errors import ConfigurationError, DatabaseUnavailableError, DualWriteError, InputError
+from dualwrite.errors import (
+    ConfigurationError,
+    DatabaseUnavailableError,
+    DualWriteError,
+    InputError,
+    KafkaRefusedError,
+)
 
 _NO_MODULE = re.compile(r"^ModuleNotFoundError: No module named '(\w+)", re.MULTILINE)
 _IN_A_COPY = re.compile(r'COPY .*, line \d+, column (.+?)(?:: "|: null input|$)', re.MULTILINE)
 _REFUSALS = (DataError, IntegrityError, InternalError, ProgrammingError)
 """A value that does not fit; a constraint; and what triggers, policies, views and rights refuse."""
+_REFUSED_BY_KAFKA = re.compile(r"(.*): (\w+) \((-?\d+)\)")
 _IN_A_TASK = re.compile(r"^dualwrite\.errors\.(\w+): (.*)$", re.MULTILINE)
 
 
@@ -65,8 +72,14 @@ def as_raised_in_the_task() -> Iterator[None]:
                 f"the executors' Python has no module {raised[1]}: install there what the driver has, "
                 "or let PYSPARK_PYTHON name an interpreter that has it"
             ) from error
-        name, message = raised.groups()
-        kind = getattr(errors, name, DualWriteError)
-        if kind is errors.KafkaRefusedError:  # which is made of more than a message
-            kind = DualWriteError
-        raise kind(message) from error
+        raise _remade(*raised.groups()) from error
+
+
+def _remade(name: str, message: str) -> DualWriteError:
+    """The error of that name and text; of the tree's root, if it cannot be made of its text."""
+    kind = getattr(errors, name, DualWriteError)
+    if kind is KafkaRefusedError:
+        said = _REFUSED_BY_KAFKA.fullmatch(message)
+        return KafkaRefusedError(said[1], int(said[3]), said[2]) if said else DualWriteError(message)
+    made: DualWriteError = kind(message)
+    return made

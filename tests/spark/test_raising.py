@@ -7,7 +7,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from sqlalchemy.exc import DataError, OperationalError
 
-from dualwrite.errors import BatchChangedError, ConfigurationError, DualWriteError, InputError
+from dualwrite.errors import BatchChangedError, ConfigurationError, DualWriteError, InputError, KafkaRefusedError
 from dualwrite.spark.raising import as_raised_in_the_task, loss, refusal
 
 JOB = "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times"
@@ -63,6 +63,14 @@ def test_the_last_error_of_ours_is_raised_with_its_own_text(handed_on: type[Exce
 @pytest.mark.parametrize("name", ["KafkaRefusedError", "ErrorOfALaterRelease"])
 def test_one_that_cannot_be_made_of_its_text_is_of_the_trees_root(handed_on: type[Exception], name: str) -> None:
     assert type(raised_for(handed_on(f"dualwrite.errors.{name}: no"))) is DualWriteError
+
+
+@pytest.mark.parametrize("handed_on", [of_java, of_spark])
+def test_what_a_broker_refused_keeps_its_code(handed_on: type[Exception]) -> None:
+    error = KafkaRefusedError("1 record not acknowledged: t-5", 3, "UNKNOWN_TOPIC_OR_PARTITION")
+    raised = raised_for(handed_on(f"dualwrite.errors.KafkaRefusedError: {error}"))
+    assert isinstance(raised, KafkaRefusedError)
+    assert (raised.code, raised.name, str(raised)) == (error.code, error.name, str(error))
 
 
 @pytest.mark.parametrize("kind", [OfJavaError, PySparkException, ValueError])
