@@ -39,7 +39,7 @@ test: $(READY)
 	$(BIN)/python -m pytest -m "not slow" $(PARALLEL) $(PYTEST)
 
 slow: $(READY)
-	$(BIN)/python -m pytest -m slow $(PARALLEL) $(PYTEST)
+	$(BIN)/python -m pytest -m slow $(PARALLEL) --no-loadscope-reorder $(PYTEST)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -27,6 +27,27 @@ def pytest_configure() -> None:
     gc.disable()
 
 
+LONG = (
+    "test_spark_batch_crashes.py",
+    "test_flights_pipeline.py",
+    "test_broker_kill.py",
+    "test_spark_clusters.py",
+    "test_runtime_crash.py",
+    "test_cluster_kill.py",
+    "test_admin_crash.py",
+    "test_transaction_search.py",
+    "test_dual_write.py",
+)
+"""Files whose slow tests take minutes, the longest first. Begun last, they would keep one process busy while the others
+have nothing left to do (make slow has --no-loadscope-reorder)."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files come first."""
+    order = {name: place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: order.get(item.path.name, len(LONG)))
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
     """From here on no garbage collection looks at the thousands of tests again: that is several times as fast."""
