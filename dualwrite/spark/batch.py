@@ -21,7 +21,7 @@ from dualwrite.spark.columns import Plan, TableColumn, fit, plan_of
 from dualwrite.spark.loading import copies
 from dualwrite.spark.options import WriteOptions, options_of
 from dualwrite.spark.preparing import prepared
-from dualwrite.spark.raising import as_raised_in_the_task, first_line, loss, refusal
+from dualwrite.spark.raising import as_raised_in_the_task, first_line, refused, told
 from dualwrite.spark.reflecting import sound_target_of
 from dualwrite.spark.rows import RowConverter
 from dualwrite.spark.runs import Owner, Run, Runs, RunState
@@ -99,16 +99,12 @@ class Work:
             return Side(self.run, Attempt(part, attempt, 0))
         task = Task(runs, self.run, staged, part, attempt, options.batchsize, self.on_step or _ignore)
         plan = self.plan if zone is None else replace(self.plan, zone=zone)
-        try:
-            return task.write(worker.dual_write, RowConverter(plan, self.columns, self.dialect).rows(rows))
-        except DBAPIError as error:
-            what = f"partition {part} of job {self.run.job!r}"
-            ours = refusal(what, error) or loss(what, error)
-            if ours is None:
-                raise
-            raise ours from error
-        except InputError as error:
-            raise InputError(f"partition {part} of job {self.run.job!r}: {error}") from error
+        what = f"partition {part} of job {self.run.job!r}"
+        with told(what):
+            try:
+                return task.write(worker.dual_write, RowConverter(plan, self.columns, self.dialect).rows(rows))
+            except InputError as error:
+                raise InputError(f"{what}: {error}") from error
 
 
 class Batch:
@@ -173,21 +169,18 @@ class Batch:
             winners = _winners(run, sides)
             decided = [(won.lease, won.state) for won in winners if won.lease is not None and won.state is not None]
             attempts = [side.attempt for side in winners]
-            state = self._runs.commit(
-                run,
-                batch_id,
-                decided,
-                lambda connection: self._move(connection, run, work, attempts),
-                self._observe,
-                options.keep_batches,
-            )
-        except BaseException as error:  # an interrupt, too: it may be long until the job's next run
+            with told(f"job {run.job!r}"):
+                state = self._runs.commit(
+                    run,
+                    batch_id,
+                    decided,
+                    lambda connection: self._move(connection, run, work, attempts),
+                    self._observe,
+                    options.keep_batches,
+                )
+        except BaseException:  # an interrupt, too: it may be long until the job's next run
             self.abort(run, batch_id)
-            what = f"job {run.job!r}"
-            ours = refusal(what, error) or loss(what, error)
-            if ours is None:
-                raise
-            raise ours from error
+            raise
         if state is RunState.COMMITTED:
             _LOG.info("job %s: %d partitions committed", run.job, len(attempts), extra={"batch": batch_id})
         self.complete()
@@ -201,11 +194,11 @@ class Batch:
             trouble = database_of(connection.dialect).trouble(error)
             if trouble is None:
                 raise
-            what, said = f"job {run.job!r}", first_line(error)
+            what = f"job {run.job!r}"
             if trouble is Trouble.NOT_READY:  # of a trigger's, for one
-                raise InputError(f"{what}: the database refuses a row: {said}") from error
+                raise refused(what, error) from error
             raise DatabaseBusyError(
-                f"{what}: table {options.dbtable} takes no rows now: {said}; run the batch again"
+                f"{what}: table {options.dbtable} takes no rows now: {first_line(error)}; run the batch again"
             ) from error
 
     def abort(self, run: Run | None, batch_id: int | None) -> None:

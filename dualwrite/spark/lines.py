@@ -38,20 +38,20 @@ def line_of(columns: Sequence[str], fields: Sequence[Field], into: Sequence[Tabl
         text, is_held = write(column)
         if is_held is not None:
             text = f"CASE WHEN {is_held} THEN {text} END"
-            refusals.append(f"CASE WHEN NOT ({is_held}) THEN {_refusal(field, _ODD_YEARS)} END")
+            refusals.append(_refusal(f"NOT ({is_held})", field, _ODD_YEARS))
         if each.nullable:
             text = f"CASE WHEN {column} IS NULL THEN {_literal(_NULL)} ELSE {text} END"
         else:
-            refusals.append(f"CASE WHEN {column} IS NULL THEN {_refusal(field, refusal_of_null(each))} END")
+            refusals.append(_refusal(f"{column} IS NULL", field, refusal_of_null(each)))
         parts += [_literal("\t"), text]
     # One part that is NULL makes NULL of them all: only then it is asked why.
     row = f"concat({', '.join(parts[1:])})"
     return f"coalesce({', '.join([row, *refusals])})"
 
 
-def odd_moment(column: str, field: Field) -> tuple[str, str] | None:
-    """For JSON: Spark's SQL of whether the day or moment in ``column`` is of a year that Python has not, in UTC or in
-    the session's zone; and of why such a row is refused. None if ``field`` is neither.
+def refusal_of_moment(column: str, field: Field) -> str | None:
+    """For JSON: Spark's SQL of why a row is refused that has in ``column`` a day or moment of a year that Python has
+    not, in UTC or in the session's zone, and NULL of every other row. None if ``field`` is neither.
 
     :param column: its SQL.
     """
@@ -60,7 +60,7 @@ def odd_moment(column: str, field: Field) -> tuple[str, str] | None:
         "timestamp_ntz": [_is_between(column, _MOMENTS)],
         "timestamp": [_is_between(each, _MOMENTS) for each in (_as_utc(column), f"CAST({column} AS TIMESTAMP_NTZ)")],
     }.get(field.type.kind)
-    return None if held is None else (f"NOT ({' AND '.join(held)})", _refusal(field, _ODD_YEARS))
+    return None if held is None else _refusal(f"NOT ({' AND '.join(held)})", field, _ODD_YEARS)
 
 
 def _literal(text: str) -> str:
@@ -68,8 +68,8 @@ def _literal(text: str) -> str:
     return f"CAST(X'{text.encode().hex()}' AS STRING)"
 
 
-def _refusal(field: Field, why: str) -> str:
-    return _literal(f"{REFUSED}column {field.name!r}: {why}")
+def _refusal(condition: str, field: Field, why: str) -> str:
+    return f"CASE WHEN {condition} THEN {_literal(f'{REFUSED}column {field.name!r}: {why}')} END"
 
 
 def _plain(column: str) -> _Written:

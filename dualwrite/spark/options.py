@@ -151,6 +151,13 @@ def _text(value: Any) -> str:
     return value
 
 
+def _table(value: Any) -> str:
+    text = _text(value)
+    if "://" in text:
+        raise ValueError("that is a URL; use table or schema.table")
+    return text
+
+
 def _name(value: Any) -> str:
     text = _text(value)
     if len(text) > _LONGEST_NAME or not text.isprintable():
@@ -223,7 +230,7 @@ def _one_of(*choices: str) -> Callable[[Any], str]:
 
 OPTIONS: tuple[Option, ...] = (
     Option("url", "url", _url, None, "the database, as SQLAlchemy's URL", is_required=True),
-    Option("dbtable", "dbtable", _text, None, "the table, schema.table if need be; it must exist", is_required=True),
+    Option("dbtable", "dbtable", _table, None, "the table, schema.table if need be; it must exist", is_required=True),
     Option(
         "application",
         "application",

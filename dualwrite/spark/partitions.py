@@ -17,7 +17,7 @@ from dualwrite.spark.columns import Plan, TableColumn, fit, plan_of
 from dualwrite.spark.loading import Loader, chunks, table_clause
 from dualwrite.spark.options import WriteOptions, batch_id_of, options_of
 from dualwrite.spark.progress import Share, begin_batch, claim, finish, require_same
-from dualwrite.spark.raising import as_raised_in_the_task, refusal
+from dualwrite.spark.raising import REFUSALS, as_raised_in_the_task, refused
 from dualwrite.spark.reflecting import sound_target_of
 from dualwrite.spark.rows import RowConverter, RowsDigest, Written
 from dualwrite.spark.workers import (
@@ -85,6 +85,8 @@ class PartitionWriter:
                     if is_ours:
                         self._load(tx, share, untaken)
                 break
+            except REFUSALS as error:
+                raise refused(str(share), error) from error
             except InputError as error:
                 raise InputError(f"{share}: {error}") from error
             except Exception as error:
@@ -92,10 +94,7 @@ class PartitionWriter:
                 # takes to write them.
                 is_over = untaken.is_taken or time.monotonic() > deadline
                 if is_over or not isinstance(error, _KEPT_WAITING) or not may_pass(error, worker.engine.dialect):
-                    ours = refusal(str(share), error)
-                    if ours is None:
-                        raise
-                    raise ours from error
+                    raise
             time.sleep(_PAUSE)
         if not is_ours:
             self._compare(worker, share, untaken)

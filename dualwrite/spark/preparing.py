@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dualwrite.spark.columns import RECORD_PLACES, Plan, TableColumn
-from dualwrite.spark.lines import line_of, odd_moment
+from dualwrite.spark.lines import line_of, refusal_of_moment
 from dualwrite.spark.schemas import DAYS, FLOATING, MICROS, Field, SparkType
 
 if TYPE_CHECKING:
@@ -60,12 +60,9 @@ def _json_of(plan: Plan) -> "Column":
     from pyspark.sql import functions as f
 
     members = [f.col(_name(place)).alias(plan.fields[place].name, metadata=_NO_DEFAULT) for place in plan.json]
+    refusals = [refusal_of_moment(_name(place), plan.fields[place]) for place in plan.json]
     json = f.to_json(f.struct(*members), {"ignoreNullFields": "true"})
-    for place in reversed(plan.json):
-        odd = odd_moment(_name(place), plan.fields[place])
-        if odd is not None:
-            json = f.when(f.expr(odd[0]), f.expr(odd[1])).otherwise(json)
-    return json
+    return f.coalesce(*(f.expr(each) for each in refusals if each is not None), json)
 
 
 def _line_of(plan: Plan, into: Sequence[TableColumn]) -> "Column | None":

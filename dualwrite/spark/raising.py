@@ -17,28 +17,36 @@ from dualwrite.errors import (
 
 _NO_MODULE = re.compile(r"^ModuleNotFoundError: No module named '(\w+)", re.MULTILINE)
 _IN_A_COPY = re.compile(r'COPY .*, line \d+, column (.+?)(?:: "|: null input|$)', re.MULTILINE)
-_REFUSALS = (DataError, IntegrityError, InternalError, ProgrammingError)
+REFUSALS = (DataError, IntegrityError, InternalError, ProgrammingError)
 """A value that does not fit; a constraint; and what triggers, policies, views and rights refuse."""
 _REFUSED_BY_KAFKA = re.compile(r"(.*): (\w+) \((-?\d+)\)")
 _IN_A_TASK = re.compile(r"^dualwrite\.errors\.(\w+): (.*)$", re.MULTILINE)
 
 
-def refusal(what: str, error: BaseException) -> InputError | None:
-    """In one line that the database refuses a row of ``what``; None if ``error`` does not say so."""
-    if not isinstance(error, _REFUSALS):
-        return None
+@contextmanager
+def told(what: str) -> Iterator[None]:
+    """What the database refuses or loses in ``what``, of which nothing is decided yet, in one line.
+
+    :raises InputError: if it refuses a row.
+    :raises DatabaseUnavailableError: if it was lost. Every other error passes as it is.
+    """
+    try:
+        yield
+    except REFUSALS as error:
+        raise refused(what, error) from error
+    except DBAPIError as error:
+        if not error.connection_invalidated:
+            raise
+        raise DatabaseUnavailableError(
+            f"{what}: the database was lost: {first_line(error)}; nothing of it is committed, run it again"
+        ) from error
+
+
+def refused(what: str, error: DBAPIError) -> InputError:
+    """The database refuses a row of ``what``; why, in one line."""
     column = _column(error)
     in_column = f" (column {column!r})" if column else ""
     return InputError(f"{what}: the database refuses a row: {first_line(error)}{in_column}")
-
-
-def loss(what: str, error: BaseException) -> DatabaseUnavailableError | None:
-    """In one line that the database was lost before anything of ``what`` was decided; None if ``error`` says nothing
-    of the kind."""
-    if not isinstance(error, DBAPIError) or not error.connection_invalidated:
-        return None
-    said = f"{what}: the database was lost: {first_line(error)}; nothing of it is committed, run it again"
-    return DatabaseUnavailableError(said)
 
 
 def _column(error: DBAPIError) -> str | None:

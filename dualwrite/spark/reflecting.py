@@ -31,8 +31,7 @@ def table_place(dbtable: str) -> tuple[str | None, str]:
         if dbtable[end : end + 1] != ".":
             break
     if end != len(dbtable) or len(parts) > 2:
-        shown = "" if "://" in dbtable else f" {dbtable!r}"  # a URL may have a password
-        raise ConfigurationError(f"option 'dbtable'{shown}: use table or schema.table; quote names with dots")
+        raise ConfigurationError(f"option 'dbtable' {dbtable!r}: use table or schema.table; quote names with dots")
     return (None, parts[0]) if len(parts) == 1 else (parts[0], parts[1])
 
 

@@ -18,6 +18,7 @@ from sqlalchemy import (
     Column,
     ColumnClause,
     Connection,
+    Dialect,
     Engine,
     Integer,
     MetaData,
@@ -34,7 +35,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import CompileError, DBAPIError, NoSuchTableError
 from sqlalchemy.schema import CreateTable, DropTable
-from sqlalchemy.types import NullType, TypeEngine
+from sqlalchemy.types import TypeEngine
 
 from dualwrite.coordinator.database import SqlDecisionStore
 from dualwrite.coordinator.databases.supported import database_of
@@ -82,6 +83,18 @@ class Attempt(NamedTuple):
     rows: int
 
 
+class _Type(NamedTuple):
+    """A column's.
+
+    :param said: as the database says it; None if SQLAlchemy does not know it.
+    :param number: PostgreSQL's for it: a type may be replaced by another of its name.
+    """
+
+    kind: TypeEngine[Any]
+    said: str | None
+    number: int | None
+
+
 def make_staging(engine: Engine, dbtable: str, columns: Sequence[TableColumn]) -> Staging:
     """The table for staged rows with ``columns`` of ``dbtable``, made if it is missing.
 
@@ -92,26 +105,25 @@ def make_staging(engine: Engine, dbtable: str, columns: Sequence[TableColumn]) -
     with engine.connect() as connection:
         names = [each.name for each in columns]
         found = _types_of(connection, schema, name)
-        types = [found[each] for each in names]
-        for each, kind in zip(names, types, strict=True):
+        for each in names:
             if each.lower() in (*_MARKS, _RANK):
                 raise ConfigurationError(
                     f"column {each!r} of table {dbtable} is called what a table for staged rows has of its own: rename "
                     "it, or write the DataFrame partition by partition"
                 )
-            if isinstance(kind, NullType):
+            if found[each].said is None:
                 raise ConfigurationError(
                     f"column {each!r} of table {dbtable} is of a type that no table for staged rows can be made with: "
                     "leave it out, or write the DataFrame partition by partition"
                 )
         staged = Table(
-            _staged_name(connection, (schema, name), found, names),
+            _staged_name((schema, name), found, names),
             MetaData(),
             *(
                 Column(each, Integer if each == PART else BigInteger, primary_key=True, autoincrement=False)
                 for each in _MARKS
             ),
-            *(Column(each, kind) for each, kind in zip(names, types, strict=True)),
+            *(Column(each, found[each].kind) for each in names),
             schema=schema,
             # What a crash of the server loses is noticed, and the run is aborted (move_rows).
             prefixes=["UNLOGGED"] if engine.dialect.name == "postgresql" else [],
@@ -140,22 +152,20 @@ def drop_outdated(engine: Engine, dbtable: str, is_used: Callable[[tuple[str | N
 def _outdated(connection: Connection, schema: str | None, name: str) -> list[str]:
     """What was named after other columns than those of that name that the table ``name`` has now."""
     inspector, own = inspect(connection), _prefix(schema, name)
+    types = _types_of(connection, schema, name)
     found = []
     for each in inspector.get_table_names(schema):
         if each.startswith(own):
             names = [column["name"] for column in inspector.get_columns(each, schema)][len(_MARKS) :]
-            if not _is_for(connection, (schema, name), names, each):
+            if not _is_for((schema, name), types, names, each):
                 found.append(each)
     return found
 
 
-def _is_for(connection: Connection, target: tuple[str | None, str], names: Sequence[str], staged: str) -> bool:
+def _is_for(target: tuple[str | None, str], types: Mapping[str, _Type], names: Sequence[str], staged: str) -> bool:
     """True if the table called ``staged`` is that for the columns ``names`` of ``target`` as they are."""
-    types = _types_of(connection, *target)
-    try:
-        return set(names) <= types.keys() and _staged_name(connection, target, types, names) == staged
-    except CompileError:  # a type that SQLAlchemy does not know, and for which none was made
-        return False
+    is_made = all(each in types and types[each].said is not None for each in names)
+    return is_made and _staged_name(target, types, names) == staged
 
 
 def _drop(engine: Engine, staged: Table, is_used: Callable[[tuple[str | None, str]], bool]) -> None:
@@ -172,32 +182,29 @@ def _drop(engine: Engine, staged: Table, is_used: Callable[[tuple[str | None, st
     _LOG.info("the table for staged rows %s was dropped: its target has other columns now", staged.name)
 
 
-def _types_of(connection: Connection, schema: str | None, name: str) -> dict[str, TypeEngine[Any]]:
+def _types_of(connection: Connection, schema: str | None, name: str) -> dict[str, _Type]:
     """The types of the columns of the table ``name`` as it is now."""
-    return {each["name"]: each["type"] for each in inspect(connection).get_columns(name, schema)}
+    dialect = connection.dialect
+    kinds = {each["name"]: each["type"] for each in inspect(connection).get_columns(name, schema)}
+    numbers = {}
+    if dialect.name == "postgresql":
+        quoted = dialect.identifier_preparer.format_table(table(name, schema=schema))
+        columns = text("SELECT attname, atttypid FROM pg_attribute WHERE attrelid = to_regclass(:name) AND attnum > 0")
+        numbers = {each: int(number) for each, number in connection.execute(columns, {"name": quoted})}
+    return {each: _Type(kind, _said(kind, dialect), numbers.get(each)) for each, kind in kinds.items()}
 
 
-def _staged_name(
-    connection: Connection,
-    target: tuple[str | None, str],
-    types: Mapping[str, TypeEngine[Any]],
-    names: Sequence[str],
-) -> str:
+def _said(kind: TypeEngine[Any], dialect: Dialect) -> str | None:
+    try:
+        return kind.compile(dialect)
+    except CompileError:
+        return None
+
+
+def _staged_name(target: tuple[str | None, str], types: Mapping[str, _Type], names: Sequence[str]) -> str:
     """What the table for staged rows with the columns ``names`` of ``target`` is called; they have other names, or
     types, in no other table that is called so."""
-    numbers = _numbers_of_types(connection, target)
-    said = [[each, types[each].compile(connection.dialect), numbers.get(each)] for each in names]
-    return _prefix(*target) + _digest(said, 9)
-
-
-def _numbers_of_types(connection: Connection, target: tuple[str | None, str]) -> dict[str, int]:
-    """On PostgreSQL those of the types of the columns of ``target``: a type may be replaced by one of its name."""
-    if connection.dialect.name != "postgresql":
-        return {}
-    schema, name = target
-    quoted = connection.dialect.identifier_preparer.format_table(table(name, schema=schema))
-    columns = text("SELECT attname, atttypid FROM pg_attribute WHERE attrelid = to_regclass(:name) AND attnum > 0")
-    return {each: int(number) for each, number in connection.execute(columns, {"name": quoted})}
+    return _prefix(*target) + _digest([[each, types[each].said, types[each].number] for each in names], 9)
 
 
 def _prefix(schema: str | None, name: str) -> str:
@@ -285,10 +292,10 @@ def move_rows(
 def _require_unchanged(connection: Connection, run: Run, dbtable: str, columns: Sequence[TableColumn]) -> None:
     schema, name = table_place(dbtable)
     try:
-        is_same = _is_for(connection, (schema, name), [each.name for each in columns], run.staging[1])
+        types = _types_of(connection, schema, name)
     except NoSuchTableError:
-        is_same = False
-    if not is_same:
+        types = {}
+    if not _is_for((schema, name), types, [each.name for each in columns], run.staging[1]):
         raise DatabaseBusyError(f"table {dbtable} was changed while job {run.job!r} was writing: run the batch again")
 
 

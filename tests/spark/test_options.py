@@ -92,6 +92,7 @@ def test_kafkas_settings_are_one_mapping_or_one_option_each_and_always_texts() -
         ({"producer": "java"}, "option 'producer' 'java': use 'native' or 'librdkafka'"),
         ({"twoPhase": "maybe"}, "option 'twoPhase' 'maybe': use 'keep-prepared' or 'resume'"),
         ({"batchId": {"url": "postgresql://u:secret@db/x"}}, "option 'batchId': use a whole number"),
+        ({"dbtable": "postgresql://u:secret@db/x"}, "option 'dbtable': that is a URL; use table or schema.table"),
         ({"topic": "postgresql://u:secret@db/x"}, "option 'topic': use 1 to 249 letters"),
         ({"url": "JDBC:postgresql://db/orders"}, "option 'url': that is JDBC's; use SQLAlchemy's"),
         ({"url": "postgres://u:secret@db/x"}, "option 'url': write postgresql+psycopg: for postgres:"),

@@ -191,6 +191,13 @@ def test_what_python_cannot_hold_is_refused_in_the_json_alone(spark: "SparkSessi
     assert written(made.where("_0 = 2"), made_plan, {"id": "int"})[0].value == b'{"id":2}'
 
 
+def test_very_many_moments(spark: "SparkSession") -> None:
+    df = spark.range(1).selectExpr("id", *(f"date_add(date'2024-01-01', {day}) AS day{day}" for day in range(400)))
+    as_they_are, made, plan = both(df)
+    assert made == as_they_are
+    assert plan.json_at is not None
+
+
 def test_rows_stay_in_their_partitions_and_in_their_order(spark: "SparkSession") -> None:
     df = spark.range(0, 1000, 1, 7).selectExpr("id", "id % 10 AS digit").repartition(3, "digit")
     made, _ = prepared(df, planned(df))

@@ -7,8 +7,15 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from sqlalchemy.exc import DataError, OperationalError
 
-from dualwrite.errors import BatchChangedError, ConfigurationError, DualWriteError, InputError, KafkaRefusedError
-from dualwrite.spark.raising import as_raised_in_the_task, loss, refusal
+from dualwrite.errors import (
+    BatchChangedError,
+    ConfigurationError,
+    DatabaseUnavailableError,
+    DualWriteError,
+    InputError,
+    KafkaRefusedError,
+)
+from dualwrite.spark.raising import as_raised_in_the_task, told
 
 JOB = "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times"
 PYTHON = "org.apache.spark.api.python.PythonException: Traceback (most recent call last):"
@@ -115,13 +122,18 @@ class RefusedError(Exception):
 )
 def test_a_refusal_names_the_column_as_far_as_the_database_does(context: str | None, column: str) -> None:
     error = DataError("COPY", None, RefusedError("value too long\nCONTEXT: a second line", context))
-    told = refusal("partition 3", error)
-    assert str(told) == f"partition 3: the database refuses a row: value too long{column}"
-    assert loss("partition 3", error) is None
+    with pytest.raises(InputError) as raised, told("partition 3"):
+        raise error
+    assert str(raised.value) == f"partition 3: the database refuses a row: value too long{column}"
+    assert raised.value.__cause__ is error
 
 
 def test_only_a_connection_that_is_gone_is_a_loss() -> None:
     gone = OperationalError("COPY", None, Exception("server closed the connection"), connection_invalidated=True)
-    busy = OperationalError("COPY", None, Exception("deadlock detected"))
-    assert str(loss("job 'a'", gone)).startswith("job 'a': the database was lost: server closed the connection; ")
-    assert [refusal("x", gone), refusal("x", busy), loss("x", busy), loss("x", KeyboardInterrupt())] == [None] * 4
+    with pytest.raises(DatabaseUnavailableError) as raised, told("job 'a'"):
+        raise gone
+    assert str(raised.value).startswith("job 'a': the database was lost: server closed the connection; ")
+    for error in (OperationalError("COPY", None, Exception("deadlock detected")), KeyboardInterrupt(), ValueError()):
+        with pytest.raises(type(error)) as passed, told("job 'a'"):
+            raise error
+        assert passed.value is error

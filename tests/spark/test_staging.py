@@ -114,6 +114,18 @@ def test_a_type_that_is_changed_in_the_last_moment_is_noticed(place: Place, monk
 
 
 @pytest.mark.postgresql
+@pytest.mark.filterwarnings("ignore:Did not recognize type")
+def test_types_that_nobody_knows_are_refused_where_they_are_written_and_nowhere_else(postgresql: Engine) -> None:
+    with postgresql.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE places (id integer, at point, others point[])")
+        by_name = {each.name: each for each in target_of(connection, "places").columns}
+    assert make_staging(postgresql, "places", [by_name["id"]]).is_new
+    for name in ("at", "others"):
+        with pytest.raises(ConfigurationError, match=f"column '{name}' of table places is of a type that no table for"):
+            make_staging(postgresql, "places", [by_name["id"], by_name[name]])
+
+
+@pytest.mark.postgresql
 def test_a_type_that_was_replaced_by_one_of_its_name_gets_another_table(postgresql: Engine) -> None:
     with postgresql.begin() as connection:
         connection.exec_driver_sql("CREATE TYPE mood AS ENUM ('good')")
