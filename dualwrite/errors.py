@@ -1,6 +1,7 @@
 """One tree of exceptions. The docstring of each says what the caller should do; ``retriable`` says it to a program."""
 
-from typing import ClassVar
+from functools import cache
+from typing import Any, ClassVar
 
 
 class DualWriteError(Exception):
@@ -64,6 +65,13 @@ class FencedError(DualWriteError):
     retriable = True
 
 
+class DecisionLostError(FencedError):
+    """The database no longer holds what this process has seen it commit: an asynchronous standby was promoted, a backup
+    was restored, the state table was emptied; or the process itself runs twice, from a snapshot with its memory. The
+    unit of work was rolled back on both sides and may be run again. What is now in Kafka alone is on record: see
+    ``DualWrite.outcomes()`` and docs/outcomes.md."""
+
+
 class RebalancedError(DualWriteError):
     """The consumer's partitions, or their offsets, have gone on in another member of its group: the records of this
     unit of work are that one's. Nothing is left on either side. Do not run the unit again with the records in hand:
@@ -82,8 +90,61 @@ class InDoubtError(DualWriteError):
     again: recovery, at the next use or the next start, finds out and completes both sides the same way."""
 
 
+class UnitCommitted(BaseException):
+    """Marks every exception that leaves the block of a unit of work which WAS committed: a time limit or an interrupt
+    out of a signal handler struck the block's end. Do NOT run the unit again: its rows are in the database, and its
+    records are in Kafka, or will be as soon as the background or recovery has finished. What struck is the cause.
+
+    An Exception that struck is raised as :class:`CommittedError`. KeyboardInterrupt, SystemExit and others that are no
+    Exception stay instances of their own class, too, so that ``except KeyboardInterrupt`` catches them."""
+
+
+class CommittedError(UnitCommitted, DualWriteError):
+    """The unit of work WAS committed, and an Exception struck the end of its block: a time limit (Celery's
+    SoftTimeLimitExceeded), or an error of a participant of your own. It is the cause. Do NOT run the unit again."""
+
+
+_COMMITTED = "the unit of work was committed before this struck: do not run it again"
+
+
+def committed_interrupt(original: BaseException) -> BaseException:
+    """``original``, which is no Exception, as a UnitCommitted that is an instance of its class as well."""
+    kind: Any = _committed_kind(type(original))  # type: ignore[arg-type]  # classes are hashable
+    made: BaseException = kind.__new__(kind, *original.args)
+    made.__dict__.update(original.__dict__)
+    if isinstance(original, SystemExit) and isinstance(made, SystemExit):
+        made.code = original.code
+    return made
+
+
+@cache
+def _committed_kind(kind: type[BaseException]) -> Any:
+    def reduce(self: BaseException) -> tuple[Any, ...]:
+        original = kind.__new__(kind, *self.args)
+        original.__dict__.update(self.__dict__)
+        return committed_interrupt, (original,)
+
+    def text(self: BaseException) -> str:
+        said = kind.__str__(self)
+        return f"{said}: {_COMMITTED}" if said else _COMMITTED
+
+    namespace = {"__doc__": kind.__doc__, "__reduce__": reduce, "__str__": text}
+    return type(f"Committed{kind.__name__}", (UnitCommitted, kind), namespace)
+
+
 class DatabaseNotReadyError(DualWriteError):
     """A table of the library's is missing, or older than this release needs. Run ``dualwrite db upgrade --db URL``."""
+
+
+class CopiedDatabaseError(DualWriteError):
+    """The state table was written by another database, of which this one is a copy, or which has moved here. Nothing is
+    done in Kafka, where it might abort what the original has decided. Run ``dualwrite db moved`` if the original is
+    gone, or ``dualwrite db copied`` if this is a copy beside it."""
+
+
+class ForeignClusterError(DualWriteError):
+    """Another Kafka cluster answers than the one that this process began with. Nothing was done there. Lead the address
+    back to the first one; or restart the application."""
 
 
 class DatabaseUnavailableError(DualWriteError):

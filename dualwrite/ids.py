@@ -2,8 +2,9 @@
 
 KIP-939 names a prepared transaction ``producerId:epoch``. That is unique only where every transaction bumps the epoch
 (KIP-890 part 2). A client that speaks the older protocol keeps one epoch for its whole session, so its transactions N
-and N+1 carry the same pair. The anchor tells them apart: the offset at which the transaction began in one of its
-partitions, which no other transaction can share.
+and N+1 carry the same pair. Two things tell them apart. The anchor is the offset at which the transaction began in one
+of its partitions, which no other transaction can share as long as the topic is there. The coordinator's start time
+outlives topics, and differs between the transactions of a session (librdkafka.py sees to that).
 """
 
 import hashlib
@@ -21,6 +22,9 @@ MAX_PRODUCER_EPOCH = 32767
 TWO_PHASE_TIMEOUT_MS = 2147483647
 """The transaction.timeout.ms of a transaction that never expires: how Apache Kafka stores one of two-phase commit,
 and how a client that cannot say Enable2Pc asks for it."""
+
+UNKNOWN_START = -1
+"""The start time of a transaction of which none is known."""
 
 _LONGEST_TOPIC_IN_ANCHOR = 198
 _LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -107,11 +111,24 @@ class OngoingTransaction:
     """What the cluster says about the open transaction of a transactional id.
 
     :param producer: the identity under which its records were written.
-    :param start_offsets: CurrentTxnStartOffset of ``producer`` in the partitions that were asked (DescribeProducers).
+    :param start_offsets: CurrentTxnStartOffset of ``producer`` in the partitions that were asked (DescribeProducers). A
+        partition whose topic was deleted has none; nor has that of a topic which was made anew under the same name.
+    :param partitions: those of the transaction (DescribeTransactions), the deleted ones among them.
+    :param started_ms: when it began, by its coordinator's clock; UNKNOWN_START if that is not known.
     """
 
     producer: ProducerIdentity
     start_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    partitions: frozenset[TopicPartition] = frozenset()
+    started_ms: int = UNKNOWN_START
+
+
+class Match(Enum):
+    """What an open transaction is to a stored state."""
+
+    SAME = "the transaction that was prepared"
+    OTHER = "another transaction"
+    UNKNOWN = "one or the other: what would tell is gone"
 
 
 class Ending(Enum):
@@ -145,6 +162,10 @@ class PreparedTxnState:
     :param producer: the string that ``str()`` gave, as in KIP-939; or the identity, with the anchor if there is one.
     :param first_record: where a record of the transaction is: the anchor, if there is one. It says where to look for
         how the transaction ended; it is no part of the identity, nor of the string.
+    :param started_ms: of a state with an anchor: when the transaction began, by its coordinator's clock; UNKNOWN_START
+        if that is not known. It is no part of the string; :meth:`match` and :meth:`is_same_as` use it.
+    :param topic_id: the id of the topic of ``first_record``, as Kafka writes it; empty if it is not known. A topic of
+        another id has taken over the name, and says nothing of this transaction.
     :raises ConfigurationError: if the string is no such string.
     :raises TypeError: if it is neither. None is neither, so that a value that is missing never means "abort".
     """
@@ -152,12 +173,16 @@ class PreparedTxnState:
     producer: ProducerIdentity
     anchor: Anchor | None
     first_record: Anchor | None = field(compare=False)
+    started_ms: int = field(compare=False)
+    topic_id: str = field(compare=False)
 
     def __init__(
         self,
         producer: ProducerIdentity | str = NO_PRODUCER,
         anchor: Anchor | None = None,
         first_record: Anchor | None = None,
+        started_ms: int = UNKNOWN_START,
+        topic_id: str = "",
     ) -> None:
         if type(producer) is not ProducerIdentity:
             if anchor is not None or not isinstance(producer, str):
@@ -169,24 +194,39 @@ class PreparedTxnState:
         object.__setattr__(self, "producer", producer)
         object.__setattr__(self, "anchor", anchor)
         object.__setattr__(self, "first_record", anchor or first_record)
+        object.__setattr__(self, "started_ms", UNKNOWN_START if anchor is None else started_ms)
+        object.__setattr__(self, "topic_id", topic_id)
 
     def __bool__(self) -> bool:
         return bool(self.producer)
 
     def identifies(self, ongoing: OngoingTransaction) -> bool:
-        """True if ``ongoing`` is the very transaction that was prepared, and not an earlier or later one.
+        """True if ``ongoing`` is the very transaction that was prepared, and not an earlier or later one."""
+        return self.match(ongoing) is Match.SAME
+
+    def match(self, ongoing: OngoingTransaction) -> Match:
+        """What ``ongoing`` is to the transaction that was prepared.
 
         Without an anchor the pair decides, as KIP-939 has it. With one, the ongoing transaction must also have begun at
-        the anchor: a transaction of the same session that began anywhere else is another transaction.
+        the anchor: a transaction of the same session that began anywhere else is another transaction. So is one that
+        began at another time: a topic that was made anew gives its offsets again. Where the anchor's partition has
+        nothing of the transaction (its topic was deleted, or made anew, or an operator has ended it there), the time
+        decides alone.
         """
         if not self or self.producer != ongoing.producer:
-            return False
+            return Match.OTHER
         if self.anchor is None:
-            return True
-        return any(
-            self.anchor.is_in(partition) and offset == self.anchor.offset
-            for partition, offset in ongoing.start_offsets.items()
-        )
+            return Match.SAME
+        starts = {offset for partition, offset in ongoing.start_offsets.items() if self.anchor.is_in(partition)}
+        is_in_it = bool(starts) or any(self.anchor.is_in(partition) for partition in ongoing.partitions)
+        if not is_in_it or starts - {self.anchor.offset} or _differ(self.started_ms, ongoing.started_ms):
+            return Match.OTHER
+        is_dated = UNKNOWN_START not in (self.started_ms, ongoing.started_ms)
+        return Match.SAME if starts or is_dated else Match.UNKNOWN
+
+    def is_same_as(self, other: "PreparedTxnState") -> bool:
+        """True if both name one transaction: they are equal, and not known to have begun at different times."""
+        return self == other and not _differ(self.started_ms, other.started_ms)
 
     def __str__(self) -> str:
         if not self:
@@ -205,6 +245,11 @@ class PreparedTxnState:
                 f"a prepared transaction state of type {type(text).__name__}: give the text that str() wrote"
             )
         return cls(text)
+
+
+def _differ(one: int, other: int) -> bool:
+    """True if both start times are known, and are not the same."""
+    return one != other and UNKNOWN_START not in (one, other)
 
 
 def _parsed(text: str) -> tuple[ProducerIdentity, Anchor | None]:

@@ -18,10 +18,11 @@ from alembic.migration import MigrationContext
 from alembic.operations import Operations
 from alembic.runtime.migration import MigrationStep, RevisionStep
 from alembic.script import Script, ScriptDirectory
-from sqlalchemy import Connection, Engine, inspect, select
+from sqlalchemy import Connection, Engine, inspect, select, table
 
 from dualwrite.coordinator.database import begin_writing, clear_errors, discard
 from dualwrite.coordinator.databases.supported import database_of, require_supported
+from dualwrite.coordinator.own_tables import SCHEMA_OPTION, chosen_schema, ours, with_schema
 from dualwrite.coordinator.tables import VERSION_TABLE, metadata
 from dualwrite.coordinator.tables import kafka_transaction_state as state_table
 from dualwrite.errors import ConfigurationError
@@ -40,31 +41,50 @@ class Op(Protocol):
         """The migration that is under way."""
 
 
-def upgrade_engine(engine: Engine, revision: str = HEAD) -> str | None:
+def upgrade_engine(engine: Engine, revision: str = HEAD, *, schema: str | None = None) -> str | None:
     """Bring the tables up to ``revision``; return their version. Doing it again changes nothing, and so does a release
     that is older than the tables.
 
     One process at a time, and all in one transaction; on MariaDB and MySQL, where DDL is in none, one that died halfway
     goes on from there when it is run again.
 
-    :raises ConfigurationError: if there is no such version.
+    :param schema: where the tables are, which must be there; see DualWrite.
+    :raises ConfigurationError: if there is no such version, or a table was dropped by hand.
     :raises SQLAlchemyError: if the database refuses.
     """
     history = _History()
     history.position(revision)
-    with engine.begin() as connection:
+    with with_schema(engine, schema).begin() as connection:
         begin_writing(connection)
         with database_of(connection.dialect).changing_tables(connection):
             _run(_context(connection, history.up(revision)))
-            return current(connection)
+            version = current(connection)
+            if version == history.names[-1]:
+                _require_all_tables(connection)
+            return version
 
 
-def downgrade_engine(engine: Engine, revision: str, *, lose_rows: bool = False) -> str | None:
+def _require_all_tables(connection: Connection) -> None:
+    """The version may say that the tables are there when one was dropped by hand: nothing would make it anew."""
+    schema = chosen_schema(connection.get_execution_options())
+    missing = sorted(set(metadata.tables) - set(inspect(connection).get_table_names(schema)))
+    if missing:
+        raise ConfigurationError(
+            f"the table {missing[0]!r} is missing, though {VERSION_TABLE!r} says that it is there: restore it from a "
+            "backup; or, if what the others hold may be lost, take them all away with `dualwrite db downgrade --db URL "
+            "base --yes` and run this again"
+        )
+
+
+def downgrade_engine(
+    engine: Engine, revision: str, *, lose_rows: bool = False, schema: str | None = None
+) -> str | None:
     """Take the tables back to ``revision``; return their version, None for "base". Units of work that begin meanwhile
     wait. Tables that are of that version or an earlier one stay as they are.
 
     :param lose_rows: drop the rows, too, that are needed still: consumers' offsets, positions of loads, outcomes that
         nobody has acknowledged and with them the records to be replayed.
+    :param schema: where the tables are; see DualWrite.
     :raises ConfigurationError: if there is no such version, if such rows would be lost, or if a slot was not given
         back: somebody works with it, or left a transaction that only the state table can decide.
     :raises DatabaseBusyError: if a unit of work did not end within LOCK_TIMEOUT.
@@ -72,7 +92,7 @@ def downgrade_engine(engine: Engine, revision: str, *, lose_rows: bool = False) 
     """
     history = _History()
     history.position(revision)
-    with engine.begin() as connection, clear_errors(engine):
+    with with_schema(engine, schema).begin() as connection, clear_errors(engine):
         try:
             begin_writing(connection)
             database = database_of(connection.dialect)
@@ -94,45 +114,47 @@ def versions() -> tuple[str, ...]:
     return tuple(_History().names)
 
 
-def upgrade(op: Op, revision: str, *, since: str = BASE) -> None:
+def upgrade(op: Op, revision: str, *, since: str = BASE, schema: str | None = None) -> None:
     """In an application's migration: bring the tables up to ``revision``, if they are not there yet.
 
     :param op: ``alembic.op``.
     :param revision: written out ("0002", not "head"): a migration does the same whenever it is run.
     :param since: the version before this migration: where the statements begin that ``alembic upgrade --sql`` prints.
+    :param schema: where the tables are; see DualWrite.
     :raises ConfigurationError: if there is no such version in this release.
     """
     history = _History()
     theirs = op.get_context()
     history.position(revision)
     if theirs.as_sql:
-        _run(_printing(theirs.output_buffer, since, history.up(revision), dialect=theirs.dialect))
+        _run(_printing(theirs.output_buffer, since, history.up(revision), schema, dialect=theirs.dialect))
         return
-    with _connection_of(theirs) as connection:
+    with _connection_of(theirs, schema) as connection:
         _run(_context(connection, history.up(revision)))
 
 
-def downgrade(op: Op, revision: str, *, since: str, lose_rows: bool = False) -> None:
+def downgrade(op: Op, revision: str, *, since: str, lose_rows: bool = False, schema: str | None = None) -> None:
     """In an application's migration: take the tables back to ``revision``, "base" for none; see downgrade_engine.
 
-    :param since: the version before this migration runs, as in :func:`upgrade`.
+    :param since: the version before this migration runs, as in :func:`upgrade`; so ``schema``.
     :raises ConfigurationError: as downgrade_engine; with ``--sql`` nothing can be looked at, and nothing is refused.
     """
     history = _History()
     theirs = op.get_context()
     history.position(revision)
     if theirs.as_sql:
-        _run(_printing(theirs.output_buffer, since, history.down(revision), dialect=theirs.dialect))
+        _run(_printing(theirs.output_buffer, since, history.down(revision), schema, dialect=theirs.dialect))
         return
-    with _connection_of(theirs) as connection:
+    with _connection_of(theirs, schema) as connection:
         begin_writing(connection)  # SQLite's lock: alembic begins no transaction there before the first change
         _take_back(connection, history, revision, lose_rows=lose_rows)
 
 
-def statements(dialect: str, revision: str = HEAD, *, since: str = BASE) -> str:
+def statements(dialect: str, revision: str = HEAD, *, since: str = BASE, schema: str | None = None) -> str:
     """The SQL that brings tables of version ``since`` to ``revision``, up or down, for somebody else to run.
 
     :param dialect: "sqlite", "postgresql", "mysql" or "mariadb".
+    :param schema: where the tables are to be; see DualWrite.
     :raises ConfigurationError: if there is no such database or version.
     """
     require_supported(dialect)
@@ -140,7 +162,7 @@ def statements(dialect: str, revision: str = HEAD, *, since: str = BASE) -> str:
     is_up = history.position(since) <= history.position(revision)
     printed = StringIO()
     plan = history.up(revision) if is_up else history.down(revision)
-    context = _printing(printed, since, plan, dialect_name=dialect)
+    context = _printing(printed, since, plan, schema, dialect_name=dialect)
     with context.begin_transaction():
         _run(context)
     return printed.getvalue()
@@ -223,11 +245,16 @@ class _History:
 
 
 def _context(connection: Connection, plan: _Plan) -> MigrationContext:
-    return MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE, "fn": plan})
+    schema = chosen_schema(connection.get_execution_options())
+    return MigrationContext.configure(connection, opts={**_options(schema), "fn": plan})
 
 
-def _printing(output: TextIO, since: str, plan: _Plan, **dialect: Any) -> MigrationContext:
-    options = {"version_table": VERSION_TABLE, "fn": plan, "as_sql": True, "starting_rev": since}
+def _options(schema: str | None) -> dict[str, Any]:
+    return {"version_table": VERSION_TABLE, "version_table_schema": schema, SCHEMA_OPTION: schema}
+
+
+def _printing(output: TextIO, since: str, plan: _Plan, schema: str | None, **dialect: Any) -> MigrationContext:
+    options = {**_options(schema), "fn": plan, "as_sql": True, "starting_rev": since}
     return MigrationContext.configure(**dialect, opts={**options, "output_buffer": output})
 
 
@@ -240,22 +267,27 @@ def _run(context: MigrationContext) -> None:
 
 
 @contextmanager
-def _connection_of(theirs: MigrationContext) -> Iterator[Connection]:
+def _connection_of(theirs: MigrationContext, schema: str | None) -> Iterator[Connection]:
     """The connection of an application's migration, while nobody else changes our tables."""
     connection = theirs.connection
     assert connection is not None
+    if schema is not None:
+        connection.execution_options(**{SCHEMA_OPTION: schema})
     with database_of(connection.dialect).changing_tables(connection):
         yield connection
 
 
 def _take_back(connection: Connection, history: _History, revision: str, *, lose_rows: bool) -> None:
     """Downgrade, unless something is lost by that which must not be. Nobody uses the tables meanwhile."""
-    found = inspect(connection).get_table_names()
-    ours = [name for name in (VERSION_TABLE, *metadata.tables) if name in found]
-    with database_of(connection.dialect).locked_tables(connection, ours):
+    schema = chosen_schema(connection.get_execution_options())
+    found = inspect(connection).get_table_names(schema)
+    present = [name for name in (VERSION_TABLE, *metadata.tables) if name in found]
+    quote = connection.dialect.identifier_preparer.format_table
+    full_names = [quote(table(name, schema=schema)) for name in present]
+    with database_of(connection.dialect).locked_tables(connection, full_names):
         context = _context(connection, history.down(revision))
         undone = history.undone(context.get_current_heads(), revision)
-        if undone and state_table.name in ours:
+        if undone and state_table.name in present:
             _require_all_given_back(connection)
         lost = [words for script in undone for words in script.module.losses(connection)]
         if lost and not lose_rows:
@@ -269,7 +301,10 @@ def _take_back(connection: Connection, history: _History, revision: str, *, lose
 def _require_all_given_back(connection: Connection) -> None:
     """Of a slot that was given back nothing is open in Kafka: its row is not needed to decide anything."""
     held = connection.scalars(
-        select(state_table.c.transactional_id).where(state_table.c.owner != "").order_by(state_table.c.transactional_id)
+        select(state_table.c.transactional_id)
+        .where(state_table.c.owner != "")
+        .order_by(state_table.c.transactional_id),
+        execution_options=ours(connection),
     ).all()
     if held:
         others = f" and {len(held) - 1} more" if len(held) > 1 else ""

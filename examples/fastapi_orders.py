@@ -4,11 +4,13 @@
     DATABASE_URL=sqlite:///orders.db KAFKA=127.0.0.1:9092 uvicorn --factory fastapi_orders:create_app
 
 The handlers are plain functions, which FastAPI runs in threads: a unit of work waits for the database and for Kafka.
+It is a dependency of those that write, and is committed before the answer is sent.
 """
 
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Annotated
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse
@@ -17,7 +19,8 @@ from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_
 from sqlalchemy.exc import IntegrityError
 from starlette.concurrency import run_in_threadpool
 
-from dualwrite import DualWrite, DualWriteError, InDoubtError
+from dualwrite import DualWrite, DualWriteError, InDoubtError, Transaction
+from dualwrite.web import unit_of_work
 
 metadata = MetaData()
 orders = Table(
@@ -27,6 +30,9 @@ orders = Table(
     Column("item", String(80), nullable=False),
     Column("quantity", Integer, nullable=False),
 )
+
+
+UnitOfWork = Annotated[Transaction, unit_of_work(lambda connection: connection.app.state.dual_write)]
 
 
 class Order(BaseModel):
@@ -66,13 +72,12 @@ def create_app(engine: Engine | None = None, kafka: dict[str, str] | None = None
         return JSONResponse({"detail": "ask for the order before you send it again" if in_doubt else str(error)}, 500)
 
     @app.post("/orders", status_code=201)
-    def place_order(order: Order) -> Order:
+    def place_order(order: Order, tx: UnitOfWork) -> Order:
         try:
-            with app.state.dual_write.transaction() as tx:
-                tx.execute(insert(orders).values(order.model_dump()))
-                tx.produce("orders", key=order.number, value=order.model_dump_json())
+            tx.execute(insert(orders).values(order.model_dump()))
         except IntegrityError as error:
             raise HTTPException(409, f"there is an order {order.number} already") from error
+        tx.produce("orders", key=order.number, value=order.model_dump_json())
         return order
 
     @app.get("/orders/{number}")

@@ -81,6 +81,12 @@ class MariaDB:
             assert time.monotonic() < patience, log
             time.sleep(0.02)
 
+    @property
+    def process(self) -> int:
+        """Its process id."""
+        assert self._process is not None
+        return self._process.pid
+
     def kill(self) -> None:
         """SIGKILL."""
         assert self._process is not None

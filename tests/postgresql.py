@@ -31,9 +31,9 @@ class PostgreSQL:
         self._control = str(binaries / "pg_ctl")
         self._home = Path(tempfile.mkdtemp(prefix="dw-pg-"))
         self._data = str(self._home / "data")
-        self._user = server_user("postgres", "nobody")  # PostgreSQL refuses to run as root
-        if self._user is not None:
-            account = pwd.getpwnam(self._user)
+        self.user = server_user("postgres", "nobody")  # PostgreSQL refuses to run as root
+        if self.user is not None:
+            account = pwd.getpwnam(self.user)
             os.chown(self._home, account.pw_uid, account.pw_gid)
         initdb = str(binaries / "initdb")
         self._run(initdb, "-D", self._data, "-U", "dualwrite", "--auth=trust", "--no-sync", "-E", "UTF8")
@@ -71,7 +71,7 @@ class PostgreSQL:
         if (Path(self._data) / "postmaster.pid").exists():
             subprocess.run(
                 [self._control, "-D", self._data, "-w", "-m", "immediate", "stop"],
-                user=self._user,
+                user=self.user,
                 cwd=self._home,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -80,7 +80,7 @@ class PostgreSQL:
 
     def _run(self, *command: str) -> None:
         done = subprocess.run(
-            command, user=self._user, cwd=self._home, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            command, user=self.user, cwd=self._home, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         assert done.returncode == 0, done.stdout
 

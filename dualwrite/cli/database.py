@@ -1,5 +1,6 @@
 """A database named on the command line: its engine, and its errors in one line."""
 
+import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,22 +10,40 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from dualwrite.coordinator.databases.supported import EXAMPLE_URLS, require_supported
+from dualwrite.coordinator.engines import is_in_memory
+from dualwrite.coordinator.own_tables import with_schema
 from dualwrite.errors import ConfigurationError
 from dualwrite.extras import missing_library
 
 
+def add_database(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that say which database, and where in it the library's tables are."""
+    parser.add_argument("--db", required=True, metavar="URL", help="SQLAlchemy URL of the database")
+    add_schema(parser)
+
+
+def add_schema(parser: argparse.ArgumentParser) -> None:
+    """Add the argument that says where in a database the library's tables are."""
+    parser.add_argument(
+        "--schema",
+        metavar="NAME",
+        help="of dualwrite's tables, if it is not the one that a name without a schema means",
+    )
+
+
 @contextmanager
-def database(url: str, *, must_exist: bool) -> Iterator[Engine]:
+def database(url: str, *, must_exist: bool, schema: str | None = None) -> Iterator[Engine]:
     """An engine for ``url``, disposed of at the end of the ``with`` block.
 
     :param must_exist: refuse the URL of a SQLite file that is not there, which connecting would create empty.
+    :param schema: of the library's tables; see DualWrite.
     :raises ConfigurationError: if ``url`` is none, its file is missing, or it is SQLite in memory; from the block, for
         every error of the database that nobody gave a plainer name. The message has no password in it.
     """
     try:
         parsed = make_url(url)
         name = parsed.render_as_string(hide_password=True)
-        if _in_memory(parsed):
+        if is_in_memory(parsed):
             raise ConfigurationError(
                 f"{name} is a SQLite database in memory, which ends with the process: use a file, as in "
                 "sqlite:///orders.db"
@@ -35,7 +54,7 @@ def database(url: str, *, must_exist: bool) -> Iterator[Engine]:
             raise ConfigurationError(
                 f"{driver} is a driver for asyncio: name a blocking one here, as in {_example(parsed)}"
             )
-        engine = create_engine(parsed)
+        engine = with_schema(create_engine(parsed), schema)
     except (ArgumentError, NoSuchModuleError, ValueError):
         raise ConfigurationError(
             f"--db is no database URL that SQLAlchemy knows; examples: {', '.join(EXAMPLE_URLS)}"
@@ -66,13 +85,6 @@ def database_place(url: URL) -> str:
     if backend in ("mysql", "mariadb"):  # two names of one thing; a socket goes before the host
         backend, host = "mysql", asked.get("unix_socket", "") or host
     return f"{backend}:{host}:{port}:{name}"
-
-
-def _in_memory(url: URL) -> bool:
-    if url.get_backend_name() != "sqlite":
-        return False
-    nameless = url.database in (None, "", ":memory:", "file:", "file::memory:")
-    return nameless or url.query.get("mode") == "memory" or url.query.get("vfs") == "memdb"
 
 
 def _example(url: URL) -> str:

@@ -6,11 +6,12 @@ Plain functions over ``dualwrite.schema``, for a database that is named by its U
 import argparse
 from collections.abc import Callable
 
-from dualwrite import schema
-from dualwrite.cli.database import database
+from dualwrite import schema as versions
+from dualwrite.cli.database import add_database, add_schema, database
+from dualwrite.operations import copies
 from dualwrite.schema import upgrade_engine
 
-__all__ = ["configure", "current", "downgrade", "run", "upgrade", "upgrade_engine"]
+__all__ = ["configure", "copied", "current", "downgrade", "moved", "run", "upgrade", "upgrade_engine"]
 
 _NO_TABLES = "no tables yet; run: dualwrite db upgrade"
 
@@ -23,30 +24,44 @@ def configure(parser: argparse.ArgumentParser) -> None:
         subparser = actions.add_parser(name, help=purpose, description=f"{purpose[0].upper()}{purpose[1:]}.")
         subparser.set_defaults(act=act)
         if name != "sql":
-            subparser.add_argument("--db", required=True, metavar="URL", help="SQLAlchemy URL of the database")
+            add_database(subparser)
         return subparser
 
-    action("upgrade", "make the tables, or bring them up to date", lambda given: upgrade(given.db))
-    action("current", "show the tables' version", lambda given: current(given.db))
+    action("upgrade", "make the tables, or bring them up to date", lambda given: upgrade(given.db, schema=given.schema))
+    action("current", "show the tables' version", lambda given: current(given.db, schema=given.schema))
+    action(
+        "moved",
+        "say that the database that wrote the state table is gone, and that this one has taken its place",
+        lambda given: moved(given.db, schema=given.schema),
+    )
+    copying = action(
+        "copied",
+        "say that this database is a copy, whose original goes on: leave the original's transactions alone",
+        lambda given: copied(given.db, forced=given.yes, schema=given.schema),
+    )
+    copying.add_argument("--yes", action="store_true", help="even if it calls itself the original")
     back = action(
         "downgrade",
         "take the tables back to an earlier version, for an earlier release",
-        lambda given: downgrade(given.db, given.revision, lose_rows=given.yes),
+        lambda given: downgrade(given.db, given.revision, lose_rows=given.yes, schema=given.schema),
     )
     back.add_argument("revision", metavar="REVISION", help='a version that the tables had before; "base" drops them')
     back.add_argument("--yes", action="store_true", help="drop rows, too, that are needed still")
     sql = action(
         "sql",
         "print the SQL of an upgrade or a downgrade, and connect to nothing",
-        lambda given: schema.statements(given.dialect, given.revision, since=given.since).rstrip(),
+        lambda given: versions.statements(
+            given.dialect, given.revision, since=given.since, schema=given.schema
+        ).rstrip(),
     )
+    add_schema(sql)
     sql.add_argument("--dialect", required=True, help="sqlite, postgresql, mysql or mariadb")
-    sql.add_argument("--since", default=schema.BASE, metavar="REVISION", help="the version of the tables now (base)")
-    sql.add_argument("revision", nargs="?", default=schema.HEAD, metavar="REVISION", help="the version wanted (head)")
+    sql.add_argument("--since", default=versions.BASE, metavar="REVISION", help="the version of the tables now (base)")
+    sql.add_argument("revision", nargs="?", default=versions.HEAD, metavar="REVISION", help="the version wanted (head)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do what was asked, and print the version of the tables, or the SQL.
+    """Do what was asked, and print the version of the tables, the SQL, or what was done.
 
     :raises ConfigurationError: if the URL is malformed or the database refuses; the message is one line.
     """
@@ -54,28 +69,53 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def upgrade(url: str, revision: str = schema.HEAD) -> str | None:
+def upgrade(url: str, revision: str = versions.HEAD, *, schema: str | None = None) -> str | None:
     """Bring the tables in the database at ``url`` up to date; return their version. See schema.upgrade_engine.
 
     :raises ConfigurationError: if the URL is malformed or the database refuses; the message is one line.
     """
-    with database(url, must_exist=False) as engine:
+    with database(url, must_exist=False, schema=schema) as engine:
         return upgrade_engine(engine, revision)
 
 
-def downgrade(url: str, revision: str, *, lose_rows: bool = False) -> str | None:
+def downgrade(url: str, revision: str, *, lose_rows: bool = False, schema: str | None = None) -> str | None:
     """Take the tables in the database at ``url`` back to ``revision``. See schema.downgrade_engine.
 
     :raises ConfigurationError: as there, and if the URL is malformed or the database refuses; the message is one line.
     """
-    with database(url, must_exist=True) as engine:
-        return schema.downgrade_engine(engine, revision, lose_rows=lose_rows)
+    with database(url, must_exist=True, schema=schema) as engine:
+        return versions.downgrade_engine(engine, revision, lose_rows=lose_rows)
 
 
-def current(url: str) -> str | None:
+def moved(url: str, *, schema: str | None = None) -> str:
+    """Let this database own the state rows that another has written, which is gone; return what was done.
+
+    :raises ConfigurationError: if the URL is malformed or the database refuses; the message is one line.
+    """
+    with database(url, must_exist=True, schema=schema) as engine:
+        rows = copies.moved(engine)
+    if not rows:
+        return "nothing to do: there are no state rows"
+    return (
+        f"{rows} state row{' is' if rows == 1 else 's are'} this database's now; the next start recovers what is open"
+    )
+
+
+def copied(url: str, *, forced: bool = False, schema: str | None = None) -> str:
+    """Take a new identity, beside the original's; return what was done.
+
+    :raises ConfigurationError: if the URL is malformed or the database refuses; the message is one line.
+    """
+    with database(url, must_exist=True, schema=schema) as engine:
+        suffix, deleted = copies.copied(engine, forced=forced)
+    gone = f"{deleted} state row{'' if deleted == 1 else 's'} of the original's deleted here; " if deleted else ""
+    return f"this is a copy: {gone}its transactional ids are NAME-{suffix}-0, NAME-{suffix}-1, … from now on"
+
+
+def current(url: str, *, schema: str | None = None) -> str | None:
     """The version of the tables in the database at ``url``; None before the first ``upgrade``.
 
     :raises ConfigurationError: if the URL is malformed or the database refuses; the message is one line.
     """
-    with database(url, must_exist=True) as engine, engine.connect() as connection:
-        return schema.current(connection)
+    with database(url, must_exist=True, schema=schema) as engine, engine.connect() as connection:
+        return versions.current(connection)

@@ -3,7 +3,7 @@
 import argparse
 
 from dualwrite.cli.cluster import add_cluster, add_two_phase, cluster_config
-from dualwrite.cli.database import database
+from dualwrite.cli.database import add_database, database
 from dualwrite.cli.printing import print_json
 from dualwrite.errors import InputError
 from dualwrite.operations.doctor import examine
@@ -12,7 +12,7 @@ from dualwrite.operations.findings import Finding, Level, worst
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument("--db", required=True, metavar="URL", help="SQLAlchemy URL of the database")
+    add_database(parser)
     parser.add_argument(
         "--application",
         metavar="NAME",
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise InputError(f"--pool-size {arguments.pool_size}: use 1 or more, as for DualWrite")
     config = cluster_config(arguments)
     findings = []
-    with database(arguments.db, must_exist=True) as engine:
+    with database(arguments.db, must_exist=True, schema=arguments.schema) as engine:
         for finding in examine(
             engine,
             config,

@@ -11,7 +11,7 @@ from sqlalchemy import URL
 from sqlalchemy.exc import SQLAlchemyError
 
 from dualwrite.cli.cluster import add_cluster, add_two_phase, cluster_config, require_cluster
-from dualwrite.cli.database import database, database_place
+from dualwrite.cli.database import add_database, database, database_place
 from dualwrite.cli.producer import add_producer
 from dualwrite.cli.progress import ProgressReport
 from dualwrite.coordinator.unit_of_work import DualWrite
@@ -28,7 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file", type=Path, help=".csv, .jsonl, .ndjson or .json; alone, as .gz, or the one file in a .zip"
     )
-    parser.add_argument("--db", required=True, metavar="URL", help="SQLAlchemy URL of the database")
+    add_database(parser)
     parser.add_argument("--table", required=True, help="an existing table; schema.table if need be")
     parser.add_argument("--topic", required=True, help="the topic of the records: each row as JSON")
     parser.add_argument("--batch-size", type=int, default=500, metavar="N", help="rows in a unit of work (500)")
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     report = ProgressReport(job.path.name, sys.stderr)
     try:
         with (
-            database(arguments.db, must_exist=True) as engine,
+            database(arguments.db, must_exist=True, schema=arguments.schema) as engine,
             DualWrite(
                 engine,
                 kafka,

@@ -3,7 +3,7 @@
 import argparse
 
 from dualwrite.cli.cluster import add_cluster, add_two_phase, cluster_config, require_cluster
-from dualwrite.cli.database import database
+from dualwrite.cli.database import add_database, database
 from dualwrite.cli.printing import complain, counted, print_json
 from dualwrite.coordinator.participants import Outcome
 from dualwrite.operations.resolving import recover
@@ -11,7 +11,7 @@ from dualwrite.operations.resolving import recover
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument("--db", required=True, metavar="URL", help="SQLAlchemy URL of the database")
+    add_database(parser)
     parser.add_argument(
         "--application", required=True, metavar="NAME", help="whose slots; those in use stay as they are"
     )
@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     :raises DualWriteError: if nothing could be recovered; the message is one for the user.
     """
     config = cluster_config(arguments)
-    with database(arguments.db, must_exist=True) as engine:
+    with database(arguments.db, must_exist=True, schema=arguments.schema) as engine:
         require_cluster(config)
         done = recover(engine, config, arguments.application, two_phase=arguments.two_phase)
     if done.errors and not done.outcomes:

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Engine
 
 from dualwrite.cli.cluster import add_cluster, add_two_phase, cluster_config, require_cluster
-from dualwrite.cli.database import database
+from dualwrite.cli.database import add_database, add_schema, database
 from dualwrite.cli.printing import complain, counted, print_json, since, table
 from dualwrite.cli.transactions_output import HEADS, as_json, line, paragraphs, recovery
 from dualwrite.coordinator.outcomes import HeuristicOutcome, acknowledge, outcomes
@@ -52,10 +52,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     for each in (resolving, terminating):
         each.add_argument("--yes", action="store_true", help="do it; without, only say what would be done")
     for each in (listing, describing, resolving, acknowledging):
-        each.add_argument("--db", required=True, metavar="URL", help="SQLAlchemy URL of the database")
+        add_database(each)
     where = terminating.add_mutually_exclusive_group(required=True)
     where.add_argument("--db", metavar="URL", help="SQLAlchemy URL of the database that holds the decision")
     where.add_argument("--no-db", action="store_true", help="that database is lost: nobody knows what was decided")
+    add_schema(terminating)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -80,7 +81,7 @@ def _action(actions: Any, name: str, action: Action, purpose: str) -> argparse.A
 def _both(arguments: argparse.Namespace) -> Iterator[tuple[Engine, dict[str, Any]]]:
     """The database and the cluster, both of which answer."""
     config = cluster_config(arguments)
-    with database(arguments.db, must_exist=True) as engine:
+    with database(arguments.db, must_exist=True, schema=arguments.schema) as engine:
         require_cluster(config)
         yield engine, config
 
@@ -113,7 +114,7 @@ def _heuristic(outcome: HeuristicOutcome) -> str:
 
 
 def _acknowledge(arguments: argparse.Namespace) -> int:
-    with database(arguments.db, must_exist=True) as engine:
+    with database(arguments.db, must_exist=True, schema=arguments.schema) as engine:
         known = acknowledge(engine, arguments.number, by=arguments.by)
     assert known.acknowledged_at is not None
     print(

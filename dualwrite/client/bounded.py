@@ -8,12 +8,12 @@ it any more, and whoever made it must not use the producer again.
 
 import logging
 import queue
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from dualwrite.client.threads import start_thread
 from dualwrite.errors import KafkaUnavailableError
 
 _LOG = logging.getLogger("dualwrite.librdkafka")
@@ -45,12 +45,10 @@ class BoundedCalls:
         """
         if self.is_wedged:
             raise WedgedError(f"{what}: an earlier call of this producer has never come back")
-        if self._todo is None:
-            self._todo = queue.SimpleQueue()
-            threading.Thread(target=_work, args=(self._todo,), name="dualwrite-librdkafka", daemon=True).start()
+        todo = self._todo or self._begin()
         answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.is_wedged = True  # an interrupt while it waits leaves the call behind, too
-        self._todo.put((act, answer))
+        todo.put((act, answer))
         try:
             returned, error = answer.get(timeout=timeout + self._grace)
         except queue.Empty:
@@ -62,6 +60,16 @@ class BoundedCalls:
         if error is not None:
             raise error
         return returned
+
+    def _begin(self) -> "queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[Any]] | None]":
+        todo: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[Any]] | None] = queue.SimpleQueue()
+        try:
+            start_thread(_work, "dualwrite-librdkafka", todo)
+        except BaseException:
+            todo.put(None)  # an interrupt: whether the thread has begun is not known, and the next call starts another
+            raise
+        self._todo = todo
+        return todo
 
     def close(self) -> None:
         """Let the thread end, as soon as it can."""

@@ -1,6 +1,6 @@
 """One blocking connection to one broker for the control plane: opened, then one request at a time."""
 
-import select
+import selectors
 import time
 from collections.abc import Callable
 
@@ -58,9 +58,7 @@ class BrokerConnection:
         due = self._link.due
         if self._link.fileno() < 0 or (due is not None and self._clock() >= due):
             return False
-        idle = select.poll()
-        idle.register(self._link, select.POLLIN)
-        return not idle.poll(0)
+        return not self._is_ready(selectors.EVENT_READ, 0)
 
     def request(
         self, api_key: ApiKey, message: Message, *, floor: int = 0, cap: int | None = None, timeout: float | None = None
@@ -109,6 +107,10 @@ class BrokerConnection:
 
     def _wait_until(self, deadline: float) -> bool:
         """False if the link cannot proceed before ``deadline``."""
-        ready = select.poll()
-        ready.register(self._link, select.POLLIN | (select.POLLOUT if self._link.wants_write else 0))
-        return bool(ready.poll(max(deadline - self._clock(), 0) * 1000))
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._link.wants_write else 0)
+        return self._is_ready(events, max(deadline - self._clock(), 0))
+
+    def _is_ready(self, events: int, timeout: float) -> bool:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._link, events)
+            return bool(selector.select(timeout))

@@ -86,6 +86,11 @@ class ControlPlane:
     ) -> None:
         self._cluster = Cluster(ClientSettings.from_config(config), timeout=timeout, clock=clock, sleep=sleep)
 
+    @property
+    def lost_connections(self) -> int:
+        """How many connections were lost, and replaced."""
+        return self._cluster.lost_connections
+
     def init_producer_id(
         self,
         transactional_id: str,
@@ -175,10 +180,11 @@ class ControlPlane:
         )
 
     def current_transaction_start_offsets(
-        self, partitions: Iterable[TopicPartition], producer: ProducerIdentity
+        self, partitions: Iterable[TopicPartition], producer: ProducerIdentity, *, deleted_too: bool = False
     ) -> dict[TopicPartition, int]:
         """DescribeProducers at the leaders: where the open transaction of ``producer`` began.
 
+        :param deleted_too: ``partitions`` may be of topics that do not exist any more; they are left out.
         :returns: the offset of its first record in each of ``partitions`` in which it has one.
         :raises KafkaRefusedError: if a topic is unknown, or the READ operation on it is not granted.
         """
@@ -186,13 +192,16 @@ class ControlPlane:
         found: dict[TopicPartition, int] = {}
 
         def attempt(deadline: float) -> None:
-            for endpoint, group in by_leader(self._cluster.leaders(missing, deadline)).items():
+            leaders = self._cluster.leaders(missing, deadline, deleted_too=deleted_too)
+            missing.intersection_update(leaders)
+            for endpoint, group in by_leader(leaders).items():
                 answer = self._cluster.ask(endpoint, Call(ApiKey.DESCRIBE_PRODUCERS, _ask_producers(group)), deadline)
                 for topic in answer.topics:
                     for entry in topic.partitions:
                         partition = TopicPartition(topic.name, entry.partition_index)
                         raise_if_transient(f"DescribeProducers of {partition}", entry.error_code)
-                        _raise_for(f"DescribeProducers of {partition}", entry.error_code)
+                        if not deleted_too or entry.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                            _raise_for(f"DescribeProducers of {partition}", entry.error_code)
                         for offset in _starts(entry.active_producers, producer):
                             found[partition] = offset
                         missing.discard(partition)
@@ -234,6 +243,10 @@ class ControlPlane:
         """True if a broker advertises InitProducerId v6. Whether two-phase commit is enabled and permitted, and whether
         KeepPreparedTxn is carried out, only InitProducerId itself tells."""
         return self._cluster.any_connection().offers(ApiKey.INIT_PRODUCER_ID, _TWO_PHASE_VERSION)
+
+    def cluster_id(self) -> str | None:
+        """Kafka's cluster id; None if the cluster has none."""
+        return self._cluster.persist(self._cluster.cluster_id)
 
     def transaction_version(self) -> int:
         """The finalized level of the feature transaction.version: from 2 on the cluster speaks KIP-890 part 2. 0 if it

@@ -1,5 +1,6 @@
 """The delivery reports of one transaction: counted, so that a missing one is noticed, and searched for an anchor."""
 
+from collections.abc import Callable
 from typing import Any
 
 from dualwrite.ids import Anchor, TopicPartition
@@ -51,3 +52,19 @@ class Deliveries:
         return next(
             (Anchor.of(partition, offset) for partition, offset in self._first_offsets.items() if offset >= 0), None
         )
+
+
+def reporter(
+    deliveries: Deliveries, on_delivery: Callable[[Any, Any], None] | None = None
+) -> Callable[[Any, Any], None]:
+    """A delivery callback that counts for one transaction. It holds no producer, so that none is kept alive by it."""
+
+    def report(error: Any, message: Any) -> None:
+        if error is None:
+            deliveries.delivered(TopicPartition(message.topic(), message.partition()), message.offset())
+        else:
+            deliveries.refused(error, message.topic())
+        if on_delivery is not None:
+            on_delivery(error, message)
+
+    return report

@@ -47,9 +47,9 @@ class Engine:
     """
 
     def __init__(self, settings: EngineSettings, randrange: Callable[[int], int]) -> None:
-        self._settings = settings
-        self._randrange = randrange
-        self._machine = Machine()
+        self._settings, self._randrange = settings, randrange
+        self.transaction = self._machine = Machine()
+        """What is known of the transaction here, for reading."""
         self._running: Running | None = None
         self._stepped_at = 0.0
         self._begin_afresh()

@@ -70,6 +70,11 @@ class Face:
         return self._engine.unacknowledged
 
     @property
+    def open_transaction(self) -> PreparedTxnState:
+        """What names the open transaction, as far as it is known before it is prepared; empty if it is empty."""
+        return self._engine.transaction.prepared
+
+    @property
     def state(self) -> State:
         """Where the producer is."""
         return self._engine.state

@@ -31,6 +31,18 @@ class PartitionEnds:
     high_watermark: int
 
 
+@dataclass(frozen=True, slots=True)
+class LogDirectory:
+    """A log directory of a broker.
+
+    :param host: where clients reach the broker.
+    :param path: as the broker's own machine has it.
+    """
+
+    host: str
+    path: str
+
+
 class Inspector(ControlPlane):
     """A control plane that answers a person's questions, too. Errors are as ControlPlane's."""
 
@@ -54,19 +66,42 @@ class Inspector(ControlPlane):
 
         return self._cluster.persist(attempt)
 
-    def partition_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionEnds]:
-        """ListOffsets at the leaders, once for each isolation level.
+    def log_directories(self) -> list["LogDirectory"]:
+        """DescribeLogDirs at every broker: their log directories.
 
-        :raises KafkaRefusedError: if a topic is unknown, or may not be described.
+        :raises KafkaRefusedError: CLUSTER_AUTHORIZATION_FAILED, if the cluster's DESCRIBE operation is not granted.
+        """
+
+        def attempt(deadline: float) -> list[LogDirectory]:
+            found = []
+            for node, endpoint in sorted(self._cluster.nodes(deadline).items()):
+                message = APIS[ApiKey.DESCRIBE_LOG_DIRS].request(topics=[])
+                answer = self._cluster.ask(endpoint, Call(ApiKey.DESCRIBE_LOG_DIRS, message, floor=1), deadline)
+                for entry in answer.results:
+                    what = f"DescribeLogDirs of broker {node}"
+                    raise_if_transient(what, entry.error_code)
+                    if entry.error_code:
+                        raise error_of_call(what, entry.error_code)
+                    found.append(LogDirectory(endpoint.host, str(entry.log_dir)))
+            return found
+
+        return self._cluster.persist(attempt)
+
+    def partition_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionEnds]:
+        """ListOffsets at the leaders, once for each isolation level; without those whose topics were deleted.
+
+        :raises KafkaRefusedError: if a topic may not be described.
         """
         wanted = sorted(set(partitions))
         stable, high = (self._latest(wanted, level) for level in (_READ_COMMITTED, _READ_UNCOMMITTED))
-        return {partition: PartitionEnds(stable[partition], high[partition]) for partition in wanted}
+        known = [partition for partition in wanted if partition in stable and partition in high]
+        return {partition: PartitionEnds(stable[partition], high[partition]) for partition in known}
 
     def _latest(self, wanted: Collection[TopicPartition], isolation_level: int) -> dict[TopicPartition, int]:
         def attempt(deadline: float) -> dict[TopicPartition, int]:
             found = {}
-            for endpoint, group in by_leader(self._cluster.leaders(wanted, deadline)).items():
+            leaders = self._cluster.leaders(wanted, deadline, deleted_too=True)
+            for endpoint, group in by_leader(leaders).items():
                 # v10 and later bring what is of no use here.
                 call = Call(ApiKey.LIST_OFFSETS, _ask_latest(group, isolation_level), floor=2, cap=9)
                 for topic in self._cluster.ask(endpoint, call, deadline).topics:
@@ -76,7 +111,7 @@ class Inspector(ControlPlane):
                         if entry.error_code:
                             raise error_of_call(f"ListOffsets of {partition}", entry.error_code)
                         found[partition] = int(entry.offset)
-            missing = set(wanted) - set(found)
+            missing = set(leaders) - set(found)
             if missing:
                 raise KafkaUnavailableError(f"ListOffsets: no answer about {', '.join(map(str, sorted(missing)))}")
             return found

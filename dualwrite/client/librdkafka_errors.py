@@ -12,6 +12,7 @@ from dualwrite.errors import (
     FencedError,
     KafkaRefusedError,
     KafkaUnavailableError,
+    PrepareFailedError,
     TwoPhaseCommitUnavailableError,
 )
 
@@ -81,6 +82,8 @@ def translated(what: str, error: KafkaError, *, two_phase: bool = True) -> DualW
     text = f"{what}: {error.str()} ({error.name()})"
     if is_fenced(error):
         return FencedError(f"{text}: {FENCED}")
+    if error.code() == KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER:  # of the session, as in a topic that was made anew
+        return PrepareFailedError(text)
     if error.code() in _NO_TWO_PHASE and two_phase:
         return TwoPhaseCommitUnavailableError(text)
     if error.code() in _UNAVAILABLE or error.retriable():

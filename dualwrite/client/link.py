@@ -34,6 +34,8 @@ _SESSION_USED = 0.85
 _READ_SIZE = 64 * 1024
 _STARTED = (0, errno.EINPROGRESS)
 _TIMEVAL = struct.Struct("@ll")
+_PLAIN = "socket"
+"""The module of Python's own sockets; a program that is patched for green threads has others."""
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
@@ -219,7 +221,9 @@ class Link:
         if self.node.is_open:
             self._stage = self._exchanging
             self._until = session_end(self.node, now)
-            if self._context is None:
+            # gevent's and eventlet's sockets know neither MSG_DONTWAIT nor SO_RCVTIMEO: they wait for ever, unless they
+            # are non-blocking.
+            if self._context is None and type(self.socket).__module__ == _PLAIN:
                 # What is not to wait says so itself; what may wait is spared a system call that asks first.
                 self.socket.setblocking(True)
                 wait = _TIMEVAL.pack(0, int(PATIENCE * 1e6))

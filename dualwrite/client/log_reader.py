@@ -46,6 +46,11 @@ class LogReader:
         named = (TopicPartition(topic, anchor.partition) for topic in topics)
         return next((partition for partition in named if anchor.is_in(partition)), None)
 
+    def topic_id(self, topic: str) -> str:
+        """The id of ``topic``, as Kafka writes it; empty if there is no such topic, or the cluster knows no ids."""
+        ids = self._cluster.persist(lambda deadline: self._cluster.topic_ids([topic], deadline), timeout=self._timeout)
+        return ids.get(topic, "")
+
     def read(self, partition: TopicPartition, offset: int, *, committed: bool, most: int) -> LogSlice | None:
         """What is in ``partition`` from ``offset`` on: at least one batch, if there is one. None if the log begins
         after ``offset`` or ends before it.

@@ -7,13 +7,15 @@ Kafka's TransactionManager does.
 
 import os
 import time
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
+from uuid import UUID
 
 from dualwrite.client.connection import BrokerConnection
 from dualwrite.client.endpoint import Endpoint
 from dualwrite.client.settings import ClientSettings
-from dualwrite.client.versions import FIND_COORDINATOR_CAP, METADATA_CAP
+from dualwrite.client.versions import FIND_COORDINATOR_CAP, METADATA_CAP, WITH_TOPIC_IDS
 from dualwrite.errors import AnswerLostError, KafkaRefusedError, KafkaUnavailableError
 from dualwrite.ids import TopicPartition
 from dualwrite.wire.apis import APIS, ApiKey, Message
@@ -90,9 +92,12 @@ class Cluster:
         self._sleep = sleep
         self._connect = connect
         self._brokers: tuple[Endpoint, ...] = ()
+        self._cluster_id: str | None = None
         self._coordinators: dict[str, Endpoint] = {}
         self._connections: dict[Endpoint, BrokerConnection] = {}
         self._process = os.getpid()
+        self.lost_connections = 0
+        """How many were replaced: what a broker said before that may not be what it would say now."""
 
     def persist(self, attempt: Callable[[float], T], *, repeatable: bool = True, timeout: float | None = None) -> T:
         """Call ``attempt(deadline)`` until it returns, pausing after each KafkaUnavailableError.
@@ -180,6 +185,11 @@ class Cluster:
         """Every broker of the cluster, as Metadata has it now."""
         return tuple(self.nodes(deadline).values())
 
+    def cluster_id(self, deadline: float) -> str | None:
+        """What the cluster calls itself, as Metadata has it now; None if it does not say."""
+        self._metadata((), deadline)
+        return self._cluster_id
+
     def nodes(self, deadline: float) -> dict[int, Endpoint]:
         """As :meth:`brokers`, by node id."""
         return self._metadata((), deadline)[0]
@@ -188,9 +198,17 @@ class Cluster:
         """The name of every topic that this client may describe."""
         return [topic.name for topic in self._metadata(None, deadline)[1] if not topic.error_code]
 
-    def leaders(self, partitions: Iterable[TopicPartition], deadline: float) -> dict[TopicPartition, Endpoint]:
+    def topic_ids(self, topics: Iterable[str], deadline: float) -> dict[str, str]:
+        """The ids of those of ``topics`` that exist, as Kafka writes them; of none, if the broker knows no ids."""
+        listed = self._metadata(topics, deadline, cap=WITH_TOPIC_IDS)[1]
+        return {topic.name: _id_text(topic.topic_id) for topic in listed if not topic.error_code and topic.topic_id}
+
+    def leaders(
+        self, partitions: Iterable[TopicPartition], deadline: float, *, deleted_too: bool = False
+    ) -> dict[TopicPartition, Endpoint]:
         """The leader of each of ``partitions``, as Metadata has it now.
 
+        :param deleted_too: leave out the partitions that do not exist.
         :raises KafkaRefusedError: if a topic does not exist, or may not be described.
         :raises KafkaUnavailableError: if a partition has no leader now.
         """
@@ -199,13 +217,15 @@ class Cluster:
         leader_ids: dict[TopicPartition, int] = {}
         for topic in topics:
             raise_if_transient(f"topic {topic.name}", topic.error_code)
-            if topic.error_code:
+            if topic.error_code and not (deleted_too and topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
                 raise KafkaRefusedError(f"topic {topic.name}", topic.error_code, error_name(topic.error_code))
             for entry in topic.partitions:
                 leader_ids[TopicPartition(topic.name, entry.partition_index)] = entry.leader_id
         found = {}
         for partition in wanted:
             if partition not in leader_ids:
+                if deleted_too:
+                    continue
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 raise KafkaRefusedError(f"partition {partition}", code, code.name)
             if leader_ids[partition] not in nodes:
@@ -225,6 +245,7 @@ class Cluster:
         if connection is not None and not connection.is_usable():
             connection.close()
             connection = None
+            self.lost_connections += 1
         if connection is None:
             connection = self._connect(endpoint, self._settings)
         self._connections[endpoint] = connection
@@ -251,12 +272,19 @@ class Cluster:
             self._coordinators[transactional_id] = Endpoint(answer.host, answer.port)
         return self._coordinators[transactional_id]
 
-    def _metadata(self, topics: Iterable[str] | None, deadline: float) -> tuple[dict[int, Endpoint], list[Message]]:
+    def _metadata(
+        self, topics: Iterable[str] | None, deadline: float, cap: int = METADATA_CAP
+    ) -> tuple[dict[int, Endpoint], list[Message]]:
         """The brokers, by node id, and ``topics``; None for all that there are."""
         request = APIS[ApiKey.METADATA].request
         wanted = None if topics is None else [request.MetadataRequestTopic(name=topic) for topic in topics]
         message = request(topics=wanted, allow_auto_topic_creation=False)
-        answer = self.ask_any(Call(ApiKey.METADATA, message, floor=4, cap=METADATA_CAP), deadline)
+        answer = self.ask_any(Call(ApiKey.METADATA, message, floor=4, cap=cap), deadline)
         nodes = {broker.node_id: Endpoint(broker.host, broker.port) for broker in answer.brokers}
         self._brokers = tuple(nodes.values())
+        self._cluster_id = answer.cluster_id or None
         return nodes, list(answer.topics)
+
+
+def _id_text(topic_id: UUID) -> str:
+    return urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")

@@ -11,6 +11,8 @@ TV2 = 2
 """Its level from which on that is KIP-890 part 2."""
 METADATA_CAP = 9
 """Later versions of Metadata add topic ids, which neither the control plane nor Produce up to v12 needs."""
+WITH_TOPIC_IDS = 12
+"""A version of Metadata with topic ids; from 10 on it has them."""
 FIND_COORDINATOR_CAP = 3
 """Later versions of FindCoordinator ask for many keys at once."""
 

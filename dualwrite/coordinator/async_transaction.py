@@ -24,6 +24,7 @@ from dualwrite.coordinator.consumers import KafkaConsumer
 from dualwrite.coordinator.machine import Result
 from dualwrite.coordinator.participants import Headers, KafkaParticipant
 from dualwrite.coordinator.transaction import BaseBlock, BaseTransaction, Parameters, Unit, UnitsOfWork
+from dualwrite.coordinator.unit_session import UnitSession
 from dualwrite.errors import InDoubtError, InvalidTransactionStateError
 
 P = ParamSpec("P")
@@ -57,6 +58,15 @@ def _to_be_awaited(
         return made
 
     return call
+
+
+class UnitAsyncSession(AsyncSession):
+    """An AsyncSession over a UnitSession."""
+
+    async def __aexit__(self, kind: Any, error: BaseException | None, traceback: TracebackType | None) -> None:
+        if error is not None and isinstance(self.sync_session, UnitSession):
+            self.sync_session.left_by(error)
+        await super().__aexit__(kind, error, traceback)
 
 
 class AsyncTransaction(BaseTransaction):
@@ -94,7 +104,7 @@ class AsyncTransaction(BaseTransaction):
         """
         session = self.running().session
         if self._session is None:
-            self._session = AsyncSession(sync_session_class=cast(type[Session], lambda **_: session))
+            self._session = UnitAsyncSession(sync_session_class=cast(type[Session], lambda **_: session))
         return self._session
 
     @_to_be_awaited

@@ -9,7 +9,7 @@ import functools
 import inspect
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
@@ -23,16 +23,16 @@ from dualwrite.coordinator.awaited import AwaitedSlot
 from dualwrite.coordinator.awaiting import current_task, greenlet_spawn, wait_for
 from dualwrite.coordinator.consumers import KafkaConsumer
 from dualwrite.coordinator.consuming import Consuming
-from dualwrite.coordinator.driver import BlockingDriver, LentSlot
+from dualwrite.coordinator.driver import BlockingDriver
 from dualwrite.coordinator.holders import Usage
-from dualwrite.coordinator.machine import Result
+from dualwrite.coordinator.lent_slot import LentSlot
 from dualwrite.coordinator.observing import Observer
 from dualwrite.coordinator.outcomes import HeuristicOutcome
 from dualwrite.coordinator.participants import KafkaParticipant, Outcome
 from dualwrite.coordinator.producers import ProducerName
 from dualwrite.coordinator.retrying import Retrying
 from dualwrite.coordinator.slots import Counters
-from dualwrite.coordinator.transaction import Unit, in_doubt, open_unit
+from dualwrite.coordinator.transaction import Unit, open_unit
 from dualwrite.coordinator.two_phase import TwoPhase
 from dualwrite.coordinator.unit_of_work import DualWrite
 from dualwrite.errors import ConfigurationError, InvalidTransactionStateError
@@ -102,10 +102,10 @@ class AsyncUnits(DualWrite):
             self.leave(unit, error)
         except BaseException as raised:
             self.let_go(unit, raised)
-            driver = unit.driver
-            if isinstance(raised, asyncio.CancelledError) and driver and driver.machine.result is Result.IN_DOUBT:
-                raise in_doubt(self._settings.application, driver.machine.error) from raised
-            raise
+            told = self.truth(unit, raised)
+            if told is raised:
+                raise
+            raise told from raised
 
     def let_go(self, unit: Unit, error: BaseException) -> None:
         """See DualWrite; a thread that waits for the unit's slot is told."""
@@ -148,16 +148,20 @@ class AsyncUnits(DualWrite):
             if task is None or task is here or task.done() or self._loop is None or self._loop.is_closed():
                 self.let_go_later(unit, error)
 
-    def run_again(self, retrying: Retrying, once: Callable[[], Awaitable[R]]) -> R:
-        """What ``once`` returns, as often as ``retrying`` lets it be run."""
+    def run_again(self, retrying: Retrying, once: Callable[[], Awaitable[R]], last: Sequence[AsyncTransaction]) -> R:
+        """What ``once`` returns, as often as ``retrying`` lets it be run.
+
+        :param last: the unit of work that ``once`` has run last.
+        """
         with self._consuming.failures_count():
-            return retrying.run(lambda: wait_for(once()))
+            return retrying.run(lambda: wait_for(once()), lambda: not last or last[0].is_undone)
 
     def know_database(self) -> None:
         """Connect once in the event loop before any thread does: SQLAlchemy gets to know the server then, under a lock
         that only tasks of one loop can share."""
         if not self._knows_database:
-            self._engine.connect().close()
+            with self._unit_store.connection():
+                pass
             self._knows_database = True
 
     def in_thread(self, act: Callable[[], R], threads: ThreadPoolExecutor | None = None) -> R:
@@ -207,7 +211,9 @@ class AsyncUnits(DualWrite):
             if unit.cancelled is not None and step in _BEFORE_THE_DECISION:
                 raise asyncio.CancelledError(*unit.cancelled.args)
 
-        return BlockingDriver(self._engine, self._unit_store, slot, observe)
+        return BlockingDriver(
+            self._engine, self._unit_store, slot, observe, self._unit_store.limit(slot.transactional_id)
+        )
 
     def close(self, timeout: float = 10.0) -> None:
         """See DualWrite; in a thread."""
@@ -247,9 +253,11 @@ class AsyncDualWrite(AsyncSeekingConsumers):
         pool_size: int = 64,
         acquire_timeout: float = 30.0,
         lease_timeout: float = 30.0,
+        database_timeout: float = 60.0,
         producer: ProducerName | None = None,
         two_phase: TwoPhase = "keep-prepared",
         replay: bool = False,
+        schema: str | None = None,
         participant: Callable[[Mapping[str, Any]], KafkaParticipant] | None = None,
         on_step: Callable[[str], None] | None = None,
     ) -> None:
@@ -260,9 +268,11 @@ class AsyncDualWrite(AsyncSeekingConsumers):
             pool_size=pool_size,
             acquire_timeout=acquire_timeout,
             lease_timeout=lease_timeout,
+            database_timeout=database_timeout,
             producer=producer,
             two_phase=two_phase,
             replay=replay,
+            schema=schema,
             participant=participant,
             on_step=on_step,
         )
@@ -314,13 +324,16 @@ class AsyncDualWrite(AsyncSeekingConsumers):
 
         @functools.wraps(function)
         async def unit_of_work(*args: P.args, **kwargs: P.kwargs) -> R:
+            last: list[AsyncTransaction] = []
+
             async def once() -> R:
                 async with AsyncBlock(self._units, is_repeated=True) as tx:
+                    last[:] = [tx]
                     return await function(tx, *args, **kwargs)
 
             if open_unit(self._units) is not None:
                 return await once()
-            return await greenlet_spawn(self._units.run_again, retrying, once)
+            return await greenlet_spawn(self._units.run_again, retrying, once, last)
 
         return unit_of_work
 

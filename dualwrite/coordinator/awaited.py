@@ -16,7 +16,14 @@ from typing import Any, TypeVar
 
 from dualwrite.client.producing import checked_on_delivery
 from dualwrite.coordinator.awaiting import in_greenlet, wait_for
-from dualwrite.coordinator.participants import Headers, KafkaParticipant, Lease, Outcome, ProducesAtOnce
+from dualwrite.coordinator.participants import (
+    Headers,
+    KafkaParticipant,
+    Lease,
+    Outcome,
+    ProducesAtOnce,
+    name_of_open_transaction,
+)
 from dualwrite.coordinator.slots import Slot
 from dualwrite.errors import FencedError, InvalidTransactionStateError
 from dualwrite.ids import PreparedTxnState
@@ -133,6 +140,11 @@ class AwaitedParticipant:
         """See KafkaParticipant."""
         self._require_sound()
         self._call(lambda: self.blocking.send_offsets_to_transaction(positions, group_metadata))
+
+    @property
+    def open_transaction(self) -> PreparedTxnState:
+        """See NamesOpenTransaction."""
+        return name_of_open_transaction(self.blocking)
 
     def prepare_transaction(self) -> PreparedTxnState:
         """See KafkaParticipant."""

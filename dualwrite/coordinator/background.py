@@ -1,11 +1,11 @@
 """Finishing in the background what could not be finished at once: one thread, one thing to do, patient backoff."""
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 
 from dualwrite.coordinator.participants import LeaseLostError
+from dualwrite.coordinator.waiting import Flag, TaskThread
 
 _LOG = logging.getLogger("dualwrite")
 _FIRST_DELAY = 0.05
@@ -29,16 +29,12 @@ class Background:
         first_delay: float = _FIRST_DELAY,
     ) -> None:
         self._act = act
-        self._when_idle = when_idle
         self._name = name
         self._first_delay = first_delay
-        self._lock = threading.Lock()
-        self._idle = threading.Event()
-        self._idle.set()
-        self._hurry = threading.Event()
+        self._hurry = Flag()
         self._closed = False
         self._requested = False
-        self._thread: threading.Thread | None = None
+        self._worker = TaskThread(self._attempt_until_done, f"dualwrite-{name}", self._has_more, when_idle)
         self.last_error: Exception | None = None
 
     @property
@@ -49,54 +45,48 @@ class Background:
     @property
     def running(self) -> bool:
         """True while the work is not done."""
-        return not self._idle.is_set()
+        return self._has_more() or self._worker.is_running
 
     def start(self) -> None:
-        """Begin, unless closed. A call while the work is under way makes it run once more afterwards."""
-        with self._lock:
-            if self._closed:
-                return
+        """Begin, unless closed. A call while the work is under way makes it run once more afterwards.
+
+        If it raises (an interrupt, or the process has no thread left), the work is still to be done: call it again.
+        """
+        if not self._closed:
             self._requested = True
-            if self._thread is None:
-                thread = threading.Thread(target=self._run, name=f"dualwrite-{self._name}", daemon=True)
-                thread.start()
-                self._thread = thread
-                self._idle.clear()
+            self._worker.start()
+
+    def resume(self) -> None:
+        """Begin, if the work was requested and no thread does it: its start was cut short."""
+        if self._has_more():
+            self._worker.start(if_more=True)
 
     def hurry(self) -> None:
-        """Try at once if it was sleeping."""
+        """Try at once if it was sleeping, and begin if its start was cut short."""
+        self.resume()
         if self.running:
             self._hurry.set()
 
     def wait(self, timeout: float) -> bool:
         """Hurry, and wait up to ``timeout`` seconds; True if nothing is left to do."""
         self.hurry()
-        return self._idle.wait(timeout)
+        return self._worker.join(timeout)
 
     def close(self, timeout: float) -> bool:
-        """Give it up to ``timeout`` seconds, then stop it; True if nothing is left to do. Never raises."""
+        """Give it up to ``timeout`` seconds, then stop it; True if nothing is left to do."""
         deadline = time.monotonic() + timeout
         done = self.wait(timeout)
-        with self._lock:
-            self._closed = True
-            thread = self._thread
+        self._closed = True
         self._hurry.set()
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(max(0.0, deadline - time.monotonic()))
+        if not self._worker.is_current:
+            self._worker.join(deadline - time.monotonic())
         return done
 
-    def _run(self) -> None:
-        while True:
-            with self._lock:
-                if self._closed or not self._requested:
-                    self._thread = None
-                    self._idle.set()
-                    break
-                self._requested = False
-            self._attempt_until_done()
-        self._when_idle()
+    def _has_more(self) -> bool:
+        return self._requested and not self._closed
 
     def _attempt_until_done(self) -> None:
+        self._requested = False
         delay = self._first_delay
         while not self._closed:
             try:

@@ -4,22 +4,30 @@ Everything stands on the lock of the state row: see there why it holds in each o
 """
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, Row, Select, false, insert, select, update
+from sqlalchemy import Connection, Engine, Row, false, select, update
 from sqlalchemy.exc import DBAPIError
 
 from dualwrite.coordinator.awaiting import run_in_loop
-from dualwrite.coordinator.databases.base import CompiledUpdate, Trouble
+from dualwrite.coordinator.databases.base import FAILED, CompiledUpdate, Trouble
 from dualwrite.coordinator.databases.supported import database_of
-from dualwrite.coordinator.participants import Lease, LeaseLostError
-from dualwrite.coordinator.tables import kafka_transaction_outcome as outcomes
+from dualwrite.coordinator.databases.units import Fate
+from dualwrite.coordinator.engines import require_idle, require_own_connections
+from dualwrite.coordinator.lease import Lease, LeaseLostError, require_row
+from dualwrite.coordinator.lease_memory import RowSeen, Unmatched
+from dualwrite.coordinator.outcome_rows import insert_outcome, log_outcome
+from dualwrite.coordinator.own_tables import chosen_schema, ours, schema_of
+from dualwrite.coordinator.state_row import row_of, row_seen, row_values
+from dualwrite.coordinator.store_diagnosis import require_storable
 from dualwrite.coordinator.tables import kafka_transaction_state as table
 from dualwrite.coordinator.tables import metadata
 from dualwrite.coordinator.verdict import DETAILS, Outcome
-from dualwrite.errors import ConfigurationError, DatabaseBusyError, DatabaseNotReadyError
+from dualwrite.coordinator.watchdog import Limit, limit_on
+from dualwrite.errors import ConfigurationError, DatabaseBusyError, DatabaseNotReadyError, InvalidTransactionStateError
 from dualwrite.ids import PreparedTxnState
 
 _LOG = logging.getLogger("dualwrite")
@@ -60,23 +68,25 @@ def begin_unit(connection: Connection, lease: Lease, *, checked: bool = False) -
             _require_lease(connection, lease)
 
 
-def require_unit(connection: Connection) -> None:
-    """See to it that the transaction of :func:`begin_unit` is still what a COMMIT would commit. Call it once.
+def require_unit(connection: Connection, mark: str, *, storing: bool) -> None:
+    """See to it that the transaction of :func:`begin_unit` is still what a COMMIT would commit; see
+    Database.require_unit."""
+    database_of(connection.dialect).require_unit(connection, mark, storing=storing)
 
-    SQLAlchemy does not notice when the database ends a transaction by itself.
 
-    :raises InvalidTransactionStateError: if the transaction has ended, or can only be rolled back.
-    """
-    database_of(connection.dialect).require_unit(connection)
+def fate_of_unit(connection: Connection, mark: str) -> Fate:
+    """What became of the transaction of :func:`begin_unit`; see Database.fate."""
+    return database_of(connection.dialect).fate(connection, mark)
 
 
 class SqlHeldDecision:
     """A HeldDecision: the state row, locked by the transaction of one connection."""
 
-    def __init__(self, connection: Connection, lease: Lease, state: PreparedTxnState) -> None:
+    def __init__(self, connection: Connection, lease: Lease, state: PreparedTxnState, limit: Limit) -> None:
         self._connection = connection
         self._lease = lease
         self._state = state
+        self._limit = limit
 
     @property
     def state(self) -> PreparedTxnState:
@@ -85,7 +95,8 @@ class SqlHeldDecision:
 
     def verify(self) -> None:
         """Read the token again; see HeldDecision.verify."""
-        _require_lease(self._connection, self._lease)
+        with self._limit:
+            _require_lease(self._connection, self._lease)
 
 
 class SqlDecisionStore:
@@ -95,17 +106,25 @@ class SqlDecisionStore:
     :param lock_timeout: seconds to wait for the row, whole ones on MariaDB and MySQL; SQLite waits as long as the
         engine's ``timeout``.
     :param checks_lease: see DecisionStore.checks_lease.
+    :param database_timeout: seconds that each transaction of the library's own may wait for the database.
     :raises ConfigurationError: if the database is not supported, or is SQLite in memory, which forgets with the
-        process.
+        process; or if the engine's pool hands one connection to several users.
     """
 
-    def __init__(self, engine: Engine, lock_timeout: float = 30.0, *, checks_lease: bool = False) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        lock_timeout: float = 30.0,
+        *,
+        checks_lease: bool = False,
+        database_timeout: float = math.inf,
+    ) -> None:
         self.checks_lease = checks_lease
         self._database = database_of(engine.dialect)
-        if engine.dialect.name == "sqlite" and engine.url.database in (None, "", ":memory:"):
-            raise ConfigurationError("a SQLite database in memory forgets every decision with the process: use a file")
+        require_own_connections(engine)
         self._engine = engine
         self._lock_timeout = lock_timeout
+        self._database_timeout = database_timeout
         self._store: CompiledUpdate | None = None
         self._is_suitable = False
 
@@ -123,10 +142,12 @@ class SqlDecisionStore:
         """Hold the row's lock; see DecisionStore.locked. Its transaction is rolled back at the end."""
         if self._database.shows_commits_early:
             self._settle(lease)
-        with self.transaction(commit=False) as connection:
+        limit = self.limit(lease.transactional_id)
+        with self.transaction(commit=False, limit=limit) as connection:
             with clear_errors(self._engine):
                 state = _lock_row(connection, lease)
-            yield SqlHeldDecision(connection, lease, state)
+            with limit.resting():
+                yield SqlHeldDecision(connection, lease, state, limit)
 
     @contextmanager
     def locked_at_once(self, leases: Sequence[Lease]) -> Iterator[Mapping[Lease, SqlHeldDecision]]:
@@ -136,53 +157,87 @@ class SqlDecisionStore:
                 leases = list(self._lock_free_rows(connection, leases))
                 for lease in leases:
                     self._touch(connection, lease)
-        with self.transaction(commit=False) as connection:
+        limit = self.limit(f"{len(leases)} slots")
+        with self.transaction(commit=False, limit=limit) as connection:
             with clear_errors(self._engine):
                 states = self._lock_free_rows(connection, leases)
-            yield {lease: SqlHeldDecision(connection, lease, state) for lease, state in states.items()}
+            with limit.resting():
+                yield {lease: SqlHeldDecision(connection, lease, state, limit) for lease, state in states.items()}
 
     def store(self, connection: Connection, lease: Lease, state: PreparedTxnState) -> None:
         """Write ``state`` in the caller's transaction; see DecisionStore.store."""
         self._write(connection, lease, state)
 
     def _write(self, connection: Connection, lease: Lease, state: PreparedTxnState) -> None:
-        columns = row_values(state)
+        memory = lease.memory
+        with clear_errors(self._engine):
+            self._database.find_by_key(connection, on=True)
+            if memory.state is None:
+                _lock_row(connection, lease)
+            memory.writes(state)
+            if self._update(connection, lease, state):
+                return
+            require_storable(connection, lease)
+            # The heartbeat has renewed the lease since the statement was made: now it says so.
+            if not self._update(connection, lease, state):
+                raise LeaseLostError(lease)
+
+    def _update(self, connection: Connection, lease: Lease, state: PreparedTxnState) -> bool:
+        """Write ``state`` if the row is what ``lease.memory`` says; False if it is not."""
+        columns, before = row_values(state), lease.memory.state
+        assert before is not None
+        expected = row_values(before)
+        versions = lease.memory.versions
         values = {
             "of_id": lease.transactional_id,
             "of_token": lease.fencing_token,
+            "of_state": expected["prepared_txn_state"],
+            "of_anchor": expected["anchor"] or "",
+            "of_version": versions[0],
+            "or_version": versions[-1],
             "new_state": columns["prepared_txn_state"],
             "new_anchor": columns["anchor"],
             "new_first_record": columns["first_record"],
+            **self._database.store_values(connection),
         }
-        with clear_errors(self._engine):
-            self._database.find_by_key(connection, on=True)
-            if self._store is None:  # the dialect knows its server once there is a connection
-                self._store = CompiledUpdate(self._database.store(), connection.dialect)
-            if self._store.run(connection, values) != 1:
-                raise LeaseLostError(lease)
+        if self._store is None:  # the dialect knows its server once there is a connection
+            self._store = CompiledUpdate(self._database.store(), connection.dialect, schema_of(connection))
+        return self._store.run(connection, values) == 1
 
     def record(self, lease: Lease, outcome: Outcome) -> None:
         """Move the state into the record of heuristic outcomes; see DecisionStore.record."""
         with self.transaction(commit=True) as connection, clear_errors(self._engine):
             state = _lock_row(connection, lease)
-            connection.execute(
-                insert(outcomes).values(
-                    transactional_id=lease.transactional_id,
-                    **columns_naming(state),
-                    outcome=outcome.value,
-                    detail=DETAILS[outcome],
-                    found_at=self._database.now(),
-                )
-            )
+            self._insert_outcome(connection, lease.transactional_id, state, outcome, DETAILS[outcome])
             self._write(connection, lease, PreparedTxnState())  # not store(): kept records are for a replay
-        _LOG.error(
-            "%s: %s of the unit of work with the state %s: %s. It is on record until it is acknowledged",
-            lease.transactional_id,
-            outcome.value,
-            state,
-            DETAILS[outcome],
-            extra={"outcome": outcome.value, "state": str(state)},
-        )
+        lease.memory.committed()
+        log_outcome(lease.transactional_id, state, outcome, DETAILS[outcome])
+
+    def note_outcome(self, transactional_id: str, state: PreparedTxnState, outcome: Outcome, detail: str) -> None:
+        """Put a heuristic outcome on record that is not the stored state's; see DecisionStore.note_outcome."""
+        self.note_unmatched(transactional_id, [Unmatched(state, outcome, detail)], None)
+
+    def note_unmatched(self, transactional_id: str, units: Sequence[Unmatched], row: RowSeen | None) -> None:
+        """Put units of work on record that are on one side alone; see DecisionStore.note_unmatched."""
+        with self.transaction(commit=True) as connection, clear_errors(self._engine):
+            for unit in units:
+                self._insert_outcome(connection, transactional_id, *unit)
+            if row is not None:
+                connection.execute(
+                    update(table)
+                    .where(table.c.transactional_id == transactional_id)
+                    .where(table.c.fencing_token == row.fencing_token)
+                    .where(table.c.prepared_txn_state == row_values(row.state)["prepared_txn_state"])
+                    .values(row_values(PreparedTxnState())),
+                    execution_options=ours(connection),
+                )
+        for unit in units:
+            log_outcome(transactional_id, *unit)
+
+    def _insert_outcome(
+        self, connection: Connection, transactional_id: str, state: PreparedTxnState, outcome: Outcome, detail: str
+    ) -> None:
+        insert_outcome(connection, transactional_id, state, outcome, detail, self._database.now())
 
     def _settle(self, lease: Lease) -> None:
         """Put what the row shows on the disk: wait for whoever writes it, and commit a change after that. With the
@@ -195,7 +250,8 @@ class SqlDecisionStore:
             update(table)
             .where(table.c.transactional_id == lease.transactional_id)
             .where(table.c.fencing_token == lease.fencing_token)
-            .values(updated_at=self._database.now())
+            .values(updated_at=self._database.now()),
+            execution_options=ours(connection),
         )
 
     def _lock_free_rows(self, connection: Connection, leases: Sequence[Lease]) -> dict[Lease, PreparedTxnState]:
@@ -204,23 +260,45 @@ class SqlDecisionStore:
         if connection.dialect.name == "sqlite":
             _take_write_lock(connection, leases[0])
         for lease in sorted(leases, key=lambda lease: lease.transactional_id):
-            rows = self._database.lock_at_once(connection, _row_of(lease))
-            if rows and rows[0].fencing_token == lease.fencing_token:
-                with suppress(ConfigurationError):  # unreadable: who locks that row alone is told, and the rest go on
-                    states[lease] = state_of(rows[0])
+            rows = self._database.lock_at_once(connection, row_of(lease.transactional_id), ours(connection))
+            if rows:
+                # Lost or unreadable: the one that locks that row alone is told, and the rest go on.
+                with suppress(ConfigurationError, LeaseLostError):
+                    states[lease] = _expected_state(lease, rows[0])
         return states
 
+    def limit(self, name: str) -> Limit:
+        """The time that the database may take for a transaction of the library's own.
+
+        :param name: whose it is, for the log.
+        """
+        return limit_on(self._engine, self._database_timeout, name)
+
     @contextmanager
-    def transaction(self, *, commit: bool) -> Iterator[Connection]:
-        """A transaction of its own. It never reuses a snapshot: what it waited for, it sees."""
-        with self._engine.connect() as connection:
+    def connection(self) -> Iterator[Connection]:
+        """A connection to read by; nothing in it may take longer than ``database_timeout``."""
+        with self.limit("a look at the state table") as limit, self._engine.connect() as connection:
+            limit.watch(connection.connection)
+            yield connection
+
+    @contextmanager
+    def transaction(self, *, commit: bool, limit: Limit | None = None) -> Iterator[Connection]:
+        """A transaction of its own. It never reuses a snapshot: what it waited for, it sees.
+
+        :param limit: of the time that all of it may take, the block included; ``database_timeout`` if not given.
+        """
+        with limit or self.limit("a transaction of dualwrite's own") as limit, self._engine.connect() as connection:
+            limit.watch(connection.connection)
+            require_idle(connection)
             of_its_own_level(connection)
             try:
                 transaction = connection.begin()
                 begin_writing(connection)
-                with self._database.own_transaction(connection, self._lock_timeout):
+                # A row that is locked is found out before the connection would be cut.
+                patience = min(self._lock_timeout, limit.remaining() / 2)
+                with self._database.own_transaction(connection, patience):
                     if not self._is_suitable:
-                        self._database.require_suitable(connection)
+                        self._database.require_suitable(connection, schema_of(connection))
                         with clear_errors(self._engine):
                             _require_tables(connection)
                         self._is_suitable = True
@@ -238,8 +316,15 @@ class SqlDecisionStore:
 def of_its_own_level(connection: Connection) -> None:
     """Whatever the engine's isolation level, this use of ``connection`` is at READ COMMITTED: nothing is read from an
     old snapshot, and reading locks nothing, as it would at SERIALIZABLE. SQLite knows no levels."""
-    if connection.dialect.name != "sqlite":
+    if connection.dialect.name == "sqlite":
+        return
+    dialect = connection.dialect
+    try:
         connection.execution_options(isolation_level="READ COMMITTED")
+    except dialect.loaded_dbapi.Error as error:  # SQLAlchemy lets it pass as it is
+        raise DBAPIError.instance(
+            "SET SESSION TRANSACTION", None, error, dialect.loaded_dbapi.Error, dialect=dialect
+        ) from error
 
 
 def discard(connection: Connection) -> None:
@@ -260,24 +345,46 @@ def _require_tables(connection: Connection) -> None:
     """Pass if every table is there with the columns that this release uses: rather now than in the middle of a unit of
     work. What a later release has added does no harm."""
     for needed in metadata.tables.values():
-        connection.execute(select(needed).where(false()))
+        connection.execute(select(needed).where(false()), execution_options=ours(connection))
 
 
 def _require_lease(connection: Connection, lease: Lease) -> None:
     """Pass if nobody has taken ``lease``'s slot; the row is not locked."""
-    token = connection.scalar(select(table.c.fencing_token).where(table.c.transactional_id == lease.transactional_id))
+    token = connection.scalar(
+        select(table.c.fencing_token).where(table.c.transactional_id == lease.transactional_id),
+        execution_options=ours(connection),
+    )
     if token != lease.fencing_token:
         raise LeaseLostError(lease)
 
 
 def _lock_row(connection: Connection, lease: Lease) -> PreparedTxnState:
-    """Lock the row and return the state in it; LeaseLostError if it is no longer the lease's."""
+    """Lock the row and return the state in it, which is what ``lease.memory`` expects.
+
+    :raises LeaseLostError: if another process has taken over.
+    :raises LeaseContradictedError: if the row says otherwise than this process knows.
+    """
     if connection.dialect.name == "sqlite":
         _take_write_lock(connection, lease)
-    row = connection.execute(_row_of(lease).with_for_update()).one_or_none()
-    if row is None or row.fencing_token != lease.fencing_token:
-        raise LeaseLostError(lease)
-    return state_of(row)
+    row = connection.execute(
+        row_of(lease.transactional_id).with_for_update(), execution_options=ours(connection)
+    ).one_or_none()
+    return _expected_state(lease, row)
+
+
+def _expected_state(lease: Lease, row: Row[Any] | None) -> PreparedTxnState:
+    """The state in ``row``, which is locked; it settles what became of a transaction whose end was not known."""
+    seen = None if row is None else row_seen(row)
+    require_row(lease, seen)
+    assert seen is not None
+    memory = lease.memory
+    if not memory.versions:
+        memory.renewed(seen.lease_version or 0)
+    if memory.state is None:
+        memory.read(seen.state)
+    elif memory.pending is not None and memory.pending.is_same_as(seen.state):
+        memory.committed()
+    return seen.state
 
 
 def _take_write_lock(connection: Connection, lease: Lease) -> None:
@@ -285,44 +392,9 @@ def _take_write_lock(connection: Connection, lease: Lease) -> None:
     connection.execute(
         update(table)
         .where(table.c.transactional_id == lease.transactional_id)
-        .values(fencing_token=table.c.fencing_token)
+        .values(fencing_token=table.c.fencing_token),
+        execution_options=ours(connection),
     )
-
-
-def _row_of(lease: Lease) -> Select[Any]:
-    columns = (table.c.prepared_txn_state, table.c.anchor, table.c.first_record, table.c.fencing_token)
-    return select(*columns).where(table.c.transactional_id == lease.transactional_id)
-
-
-def state_of(row: Row[Any]) -> PreparedTxnState:
-    """The state that a row of the state table stores."""
-    if row.anchor:
-        return PreparedTxnState(f"{row.prepared_txn_state}:{row.anchor}")
-    state = PreparedTxnState(row.prepared_txn_state)
-    seen = PreparedTxnState(row.first_record or "")
-    return PreparedTxnState(state.producer, first_record=seen.anchor if seen.producer == state.producer else None)
-
-
-def row_values(state: PreparedTxnState) -> dict[str, str | None]:
-    """How a row of the state table stores ``state``; :func:`state_of` reads it."""
-    return {
-        "prepared_txn_state": str(state.producer) if state else "",
-        "anchor": None if state.anchor is None else str(state.anchor),
-        "first_record": _first_record_text(state) if state.anchor is None else None,
-    }
-
-
-def columns_naming(state: PreparedTxnState) -> dict[str, str | None]:
-    """How the tables of outcomes and of kept records name the unit of work with ``state``."""
-    return {
-        "prepared_txn_state": str(state.producer),
-        "first_record": None if state.first_record is None else str(state.first_record),
-    }
-
-
-def _first_record_text(state: PreparedTxnState) -> str | None:
-    """Where a record of ``state`` is, with the state that this is true of."""
-    return None if state.first_record is None else f"{state.producer}:{state.first_record}"
 
 
 @contextmanager
@@ -334,12 +406,15 @@ def clear_errors(engine: Engine) -> Iterator[None]:
         trouble = database_of(engine.dialect).trouble(error)
         if trouble is Trouble.NOT_READY:
             url = engine.url.render_as_string(hide_password=True)
+            chosen = chosen_schema(engine.get_execution_options())
             raise DatabaseNotReadyError(
                 "a table of dualwrite's is missing, or older than this release needs: run "
-                f"`dualwrite db upgrade --db {url}`"
+                f"`dualwrite db upgrade --db {url}{f' --schema {chosen}' if chosen else ''}`"
             ) from error
         if trouble is Trouble.BUSY:
             raise DatabaseBusyError(
                 f"the database is locked: another transaction holds {table.name!r} or its database for too long"
             ) from error
+        if trouble is Trouble.FAILED:
+            raise InvalidTransactionStateError(FAILED) from error
         raise

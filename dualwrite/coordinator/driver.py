@@ -4,97 +4,37 @@ It decides nothing. A step that raises is reported to the machine as failed, wha
 """
 
 import logging
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Protocol
 
-from sqlalchemy import Connection, Engine, RootTransaction
+from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Session
 
-from dualwrite.coordinator.database import begin_unit, discard, require_unit
+from dualwrite.coordinator.database import begin_unit, discard
+from dualwrite.coordinator.engines import require_idle
+from dualwrite.coordinator.lent_slot import LentSlot
 from dualwrite.coordinator.machine import Event, Machine, State, Step
-from dualwrite.coordinator.observing import Watch
-from dualwrite.coordinator.participants import DecisionStore, KafkaParticipant, Lease, LeaseLostError
+from dualwrite.coordinator.observing import Watch, no_observer
+from dualwrite.coordinator.own_errors import is_own
+from dualwrite.coordinator.participants import (
+    DecisionStore,
+    KafkaParticipant,
+    LeaseLostError,
+    name_of_open_transaction,
+)
 from dualwrite.coordinator.recovery import was_committed
-from dualwrite.errors import ConfigurationError, FencedError, InvalidTransactionStateError, PrepareFailedError
+from dualwrite.coordinator.unit_ending import UnitFate
+from dualwrite.coordinator.unit_session import UnitSession, flush_all, forget_sessions
+from dualwrite.coordinator.unit_transaction import ENDED_BY_USER, UnitTransaction
+from dualwrite.coordinator.watchdog import Limit, within_limit
+from dualwrite.errors import FencedError, InvalidTransactionStateError, PrepareFailedError
 from dualwrite.ids import PreparedTxnState
 
 _LOG = logging.getLogger("dualwrite")
-_ENDED_BY_USER = (
-    "the database transaction of a unit of work ended inside its block: leave commit and rollback to the block's end"
-)
-_BEGUN_BY_LISTENER = (
-    "a listener of the engine's (engine_connect, say) leaves a transaction open on a new connection: end it there"
-)
 _INTERRUPTED = "this unit of work was interrupted, and the interrupt was caught inside its block: it is rolled back"
-
-
-class UnitSession(Session):
-    """An ORM session inside a unit of work, which alone commits."""
-
-    def commit(self) -> None:
-        """Refuse, and change nothing.
-
-        :raises InvalidTransactionStateError: always.
-        """
-        raise InvalidTransactionStateError(_ENDED_BY_USER)
-
-    def rollback(self) -> None:
-        """Roll the unit's whole database transaction back; the unit of work fails at its end."""
-        super().rollback()
-        # A session that has not yet done anything would roll back nothing.
-        bind = self.get_bind()
-        if isinstance(bind, Connection):
-            bind.rollback()
-
-
-class UnitTransaction(RootTransaction):
-    """The transaction of a unit of work's connection. All that commits in SQLAlchemy comes by here; a listener to its
-    events would cost every statement something."""
-
-    __slots__ = ("_machine", "refused")
-
-    def __init__(self, connection: Connection, machine: Machine) -> None:
-        self._machine = machine
-        self.refused: InvalidTransactionStateError | None = None
-        """What was said to somebody else who wanted to commit; the unit of work fails, even if it was caught."""
-        super().__init__(connection)
-
-    def commit(self) -> None:
-        """The machine's own.
-
-        :raises InvalidTransactionStateError: if it is anybody else's.
-        """
-        if self._machine.step is not Step.COMMIT_DATABASE:
-            self.refused = InvalidTransactionStateError(_ENDED_BY_USER)
-            raise self.refused
-        super().commit()
-
-
-class LentSlot(Protocol):
-    """Of a Slot, what a unit of work needs."""
-
-    @property
-    def lease(self) -> Lease:
-        """See Slot."""
-
-    @property
-    def transactional_id(self) -> str:
-        """See Slot."""
-
-    def lend(self) -> KafkaParticipant:
-        """See Slot."""
-
-    def give_back(self, participant: KafkaParticipant) -> None:
-        """See Slot."""
-
-    def finish_later(self) -> None:
-        """See Slot."""
-
-    def fence(self, error: FencedError) -> None:
-        """See Slot."""
 
 
 class BlockingDriver:
@@ -106,9 +46,17 @@ class BlockingDriver:
 
     :param slot: ready, and in nobody else's use.
     :param observe: called with each step's name before it; what it raises counts as the step's failure.
+    :param limit: of the time that the database may take for a step; none if it is not given.
     """
 
-    def __init__(self, engine: Engine, store: DecisionStore, slot: LentSlot, observe: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        store: DecisionStore,
+        slot: LentSlot,
+        observe: Callable[[str], None],
+        limit: Limit | None = None,
+    ) -> None:
         self.machine = Machine()
         self.slot = slot
         self.watch: Watch | None = None
@@ -117,10 +65,12 @@ class BlockingDriver:
         self.is_released = False
         """True once the unit of work has ended, and is giving back what it borrowed."""
         self.interrupt: BaseException | None = None
-        """The first KeyboardInterrupt, SystemExit or the like that hit a step; it must reach the caller."""
+        """The first exception that struck a step from outside (an interrupt, a limit): it must reach the caller."""
         self._engine = engine
         self._store = store
         self._observe = observe
+        self.limit = limit or Limit(math.inf, slot.transactional_id)
+        """The time that the database may take for a step."""
         self._participant = slot.lend()
         self._is_lent = True
         self._reusable = True
@@ -133,6 +83,22 @@ class BlockingDriver:
         self._prepared = PreparedTxnState()
         self._doom: BaseException | None = None
         self._end: BaseException | None = None
+        self._fate = UnitFate()
+
+    @property
+    def commit_was_asked(self) -> bool:
+        """True once the database may have got the COMMIT."""
+        return self._transaction is not None and self._transaction.was_asked
+
+    @property
+    def is_on_record(self) -> bool:
+        """True once it was put on record that the database transaction was ended behind the unit's back."""
+        return self._fate.is_on_record
+
+    @property
+    def database_committed(self) -> bool:
+        """True if the database has committed, by the word of its driver."""
+        return self._transaction is not None and self._transaction.was_committed
 
     @property
     def connection(self) -> Connection:
@@ -233,15 +199,22 @@ class BlockingDriver:
 
     def _act(self, step: Step) -> tuple[Event, BaseException | None]:
         try:
-            self._observe(step.name)
+            if self._observe is not no_observer:
+                self._observe(step.name)
+        except BaseException as error:  # noqa: BLE001 - as the step's own failure
+            return self._failed(step, error, is_own=isinstance(error, Exception))
+        try:
             return _ACTIONS[step](self), None
         except BaseException as error:  # noqa: BLE001 - the machine decides what follows; the caller gets the error
-            where = {"step": step.name, "state": self.machine.state.value}
-            _LOG.info("%s: %s failed: %r", self.slot.transactional_id, step.name, error, extra=where)
-            if self.interrupt is None and not isinstance(error, Exception):
-                self.interrupt = error
-            self._note(error)
-            return Event.FAILED, error
+            return self._failed(step, error, is_own=is_own(error))
+
+    def _failed(self, step: Step, error: BaseException, *, is_own: bool) -> tuple[Event, BaseException]:
+        if self.interrupt is None and not is_own:
+            self.interrupt = error
+        where = {"step": step.name, "state": self.machine.state.value}
+        _LOG.info("%s: %s failed: %r", self.slot.transactional_id, step.name, error, extra=where)
+        self._note(error)
+        return Event.FAILED, error
 
     def _note(self, error: BaseException) -> None:
         """What ``error`` says of the slot. Callbacks raise here, too, and what they say may be of another one."""
@@ -251,11 +224,12 @@ class BlockingDriver:
             self.slot.fence(error)
 
     def _begin_database(self) -> Event:
-        self._connection = self._engine.connect()
-        if self._connection.in_transaction():
-            raise ConfigurationError(_BEGUN_BY_LISTENER)
-        self._transaction = UnitTransaction(self._connection, self.machine)
-        begin_unit(self._connection, self.slot.lease, checked=self._store.checks_lease)
+        with self.limit:
+            self._connection = self._engine.connect()
+            self.limit.watch(self._connection.connection)
+            require_idle(self._connection)
+            self._transaction = UnitTransaction(self._connection, self.machine, self._ask_fate)
+            begin_unit(self._connection, self.slot.lease, checked=self._store.checks_lease)
         return Event.DONE
 
     def _begin_kafka(self) -> Event:
@@ -273,33 +247,52 @@ class BlockingDriver:
             raise PrepareFailedError("the Kafka transaction was prepared without an identity")
         return Event.DONE
 
+    @within_limit
     def _store_state(self) -> Event:
         assert self._connection is not None
-        self._store.store(self._connection, self.slot.lease, self._prepared)
+        assert self._transaction is not None
+        self._fate.require_open(self._transaction, storing=True)
+        with self._fate.noted(self._transaction):
+            self._store.store(self._connection, self.slot.lease, self._prepared)
         return Event.DONE
 
+    @within_limit
     def _commit_database(self) -> Event:
         assert self._transaction is not None
         self._transaction.commit()
+        self.slot.lease.memory.committed()
         return Event.DONE
 
     def _commit_kafka(self) -> Event:
         self._participant.commit_transaction()
+        self.slot.lease.memory.completed()
         return Event.DONE
 
     def _read_decision(self) -> Event:
         assert self._connection is not None
-        # If the COMMIT had no effect, the transaction is open still and holds the row that is to be locked.
-        discard(self._connection)
-        committed = was_committed(self._store, self.slot.lease, self._prepared)
+        with self.limit:
+            # If the COMMIT had no effect, the transaction is open still and holds the row that is to be locked.
+            discard(self._connection)
+            committed = was_committed(self._store, self.slot.lease, self._prepared)
+        if not committed:
+            self.slot.lease.memory.rolled_back()
         return Event.COMMITTED if committed else Event.NOT_COMMITTED
 
+    @within_limit
     def _rollback_database(self) -> Event:
-        if self._connection is not None:
-            if self._transaction_is_ours():
-                self._connection.rollback()
-            else:
-                discard(self._connection)
+        try:
+            if self._connection is not None:
+                self._ask_fate()
+                # What goes on record needs a connection: of a pool of one, this.
+                if self._transaction_is_ours() and not self._fate.needs_record:
+                    self._connection.rollback()
+                else:
+                    discard(self._connection)
+            self.slot.lease.memory.rolled_back()
+        finally:
+            if self._fate.needs_record:
+                state = self._prepared or name_of_open_transaction(self._participant)
+                self._fate.put_on_record(self._store, self.slot.transactional_id, state)
         return Event.DONE
 
     def _abort_kafka(self) -> Event:
@@ -312,6 +305,10 @@ class BlockingDriver:
         self.slot.finish_later()
         self._left_to_recovery = True
         return Event.DONE
+
+    def _ask_fate(self) -> None:
+        if self._transaction is not None:
+            self._fate.ask(self._transaction, self.machine.error)
 
     def _transaction_is_ours(self) -> bool:
         return (
@@ -334,14 +331,22 @@ class BlockingDriver:
         if self._end is not None:
             return self._end
         try:
-            if self._session is not None:
-                self._session.flush()
             transaction = self._transaction
-            if transaction is None or transaction.refused is not None or not self._transaction_is_ours():
-                return InvalidTransactionStateError(_ENDED_BY_USER)
-            require_unit(transaction.connection)
+            sessions = [] if transaction is None else transaction.sessions
+            if self._session is not None or sessions:
+                flush_all([*sessions, self._session] if self._session is not None else sessions)
+            if transaction is None or not self._transaction_is_ours():
+                return InvalidTransactionStateError(ENDED_BY_USER)
+            if transaction.refused is not None:
+                return transaction.refused
+            if self.machine.state is State.RUNNING:  # with records, the state is stored: it is looked at right before
+                self.limit.begin()
+                self._fate.require_open(transaction, storing=False)
         except BaseException as error:  # noqa: BLE001 - it is rolled back and raised by whoever called finish
+            self.limit.explain(error)
             return error
+        finally:
+            self.limit.rest()
         return None
 
     def require_user_code(self) -> None:
@@ -378,16 +383,25 @@ class BlockingDriver:
     def release_database(self) -> None:
         """Give back the connection; a transaction that is open on it still is rolled back."""
         try:
+            self.limit.begin()  # the session, or the pool, may roll back
+            if self._transaction is not None:
+                if self.machine.in_user_code:  # of a block that was never left; what is open ends here
+                    self._ask_fate()
+                forget_sessions(self._transaction)
             if self._session is not None:
-                self._session.close()
+                Session.close(self._session)  # the unit's own would flush
             if self._connection is not None:
                 if self._connection.get_transaction() is not None:
                     # A COMMIT that raised, say. SQLAlchemy would pool the connection with its transaction open.
                     discard(self._connection)
                 self._connection.close()
-        except Exception:  # noqa: BLE001 - logged; see below
-            # The unit of work has ended; whoever is told otherwise by an error from here might run it again.
+        except Exception as error:
+            if not is_own(error):
+                raise  # a limit: it must reach the caller, and release() is called again
+            # The unit of work has ended; a caller that got this error might run it again.
             _LOG.exception("%s: releasing the connection failed", self.slot.transactional_id)
+        finally:
+            self.limit.rest()
 
 
 _ACTIONS: Mapping[Step, Callable[[BlockingDriver], Event]] = MappingProxyType(

@@ -14,9 +14,11 @@ from typing import Any
 from sqlalchemy import Connection, Engine, and_, case, or_, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
-from dualwrite.coordinator.database import clear_errors, row_values
+from dualwrite.coordinator.database import clear_errors
 from dualwrite.coordinator.databases.supported import database_of
+from dualwrite.coordinator.own_tables import ours
 from dualwrite.coordinator.participants import Lease, LeaseLostError
+from dualwrite.coordinator.state_row import row_values
 from dualwrite.coordinator.tables import kafka_transaction_state as table
 from dualwrite.ids import PreparedTxnState
 
@@ -42,7 +44,10 @@ class HandedLeases:
         of_lease = (table.c.transactional_id == lease.transactional_id, table.c.fencing_token == lease.fencing_token)
         with clear_errors(self._engine):
             self._database.find_by_key(connection, on=True)
-            changed = connection.execute(update(table).where(*of_lease).values(**self._signed(owner, seconds)))
+            changed = connection.execute(
+                update(table).where(*of_lease).values(**self._signed(owner, seconds)),
+                execution_options=ours(connection),
+            )
         if changed.rowcount != 1:
             raise LeaseLostError(lease)
 
@@ -70,13 +75,20 @@ class HandedLeases:
             rest = iter(names)
             while chunk := list(islice(rest, CHUNK)):
                 those = (table.c.transactional_id.in_(chunk), table.c.owner == signed)
-                connection.execute(update(table).where(*those).values(**self._signed(owner, seconds)))
+                connection.execute(
+                    update(table).where(*those).values(**self._signed(owner, seconds)),
+                    execution_options=ours(connection),
+                )
         return names
 
     @staticmethod
     def signed(connection: Connection, owner: str) -> list[str]:
         """The transactional ids of the leases that ``owner`` has signed."""
-        return sorted(connection.scalars(select(table.c.transactional_id).where(table.c.owner == owner)))
+        return sorted(
+            connection.scalars(
+                select(table.c.transactional_id).where(table.c.owner == owner), execution_options=ours(connection)
+            )
+        )
 
     def _signed(self, owner: str, seconds: float) -> dict[str, Any]:
         now = self._database.now()
@@ -93,14 +105,18 @@ class HandedLeases:
         valid = or_(*[_is_valid(lease) for lease, _ in chunk])
         # By name alone, too: so the rows are found by their key.
         named = table.c.transactional_id.in_(list(written))
-        return connection.execute(update(table).where(named, valid).values(**values, **signed)).rowcount
+        return connection.execute(
+            update(table).where(named, valid).values(**values, **signed), execution_options=ours(connection)
+        ).rowcount
 
     @staticmethod
     def _lost(connection: Connection, chunk: Sequence[Decided]) -> Lease:
         """One of the leases of ``chunk`` that are lost."""
         leases = [lease for lease, _ in chunk]
         valid = or_(*[_is_valid(lease) for lease in leases])
-        left = set(connection.scalars(select(table.c.transactional_id).where(valid)))
+        left = set(
+            connection.scalars(select(table.c.transactional_id).where(valid), execution_options=ours(connection))
+        )
         return next((lease for lease in leases if lease.transactional_id not in left), leases[0])
 
 

@@ -1,8 +1,9 @@
 """The thread that keeps the leases of a DualWrite alive, as long as its process is."""
 
 import logging
-import threading
 from collections.abc import Callable
+
+from dualwrite.coordinator.waiting import Flag, TaskThread
 
 _LOG = logging.getLogger("dualwrite")
 
@@ -18,27 +19,22 @@ class Heartbeat:
         self._beat = beat
         self._interval = interval
         self._name = name
-        self._stopped = threading.Event()
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._stopped = Flag()
+        self._worker = TaskThread(self._run, f"dualwrite-{name}-leases")
+
+    @property
+    def is_beating(self) -> bool:
+        """True once it has begun."""
+        return self._worker.is_running
 
     def start(self) -> bool:
         """Begin, unless it has begun or was stopped; True if it begins now."""
-        with self._lock:
-            if self._thread is not None or self._stopped.is_set():
-                return False
-            thread = threading.Thread(target=self._run, name=f"dualwrite-{self._name}-leases", daemon=True)
-            thread.start()
-            self._thread = thread  # after that: an interrupt must not leave it thought begun
-            return True
+        return not self._stopped.is_set() and self._worker.start()
 
     def stop(self, timeout: float) -> None:
         """End, and wait up to ``timeout`` seconds for a beat that is under way."""
         self._stopped.set()
-        with self._lock:
-            thread = self._thread
-        if thread is not None:
-            thread.join(timeout)
+        self._worker.join(timeout)
 
     def _run(self) -> None:
         while not self._stopped.wait(self._interval):

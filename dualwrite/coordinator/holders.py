@@ -1,17 +1,22 @@
-"""What a user says about the pool of slots, and what is said to a user who waited for a slot in vain."""
+"""What a user says about the pool of slots, what is said to a user who waited for a slot in vain, and of applications
+whose slots no process recovers."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
+from shlex import quote
 
-from dualwrite.coordinator.leasing import SlotRow, slot_id
+from dualwrite.coordinator.leasing import Deserted, SlotRow, slot_id
 from dualwrite.coordinator.owners import describe
 from dualwrite.coordinator.slots import Slot
 from dualwrite.errors import ConfigurationError
 from dualwrite.ids import validated_transactional_id
 
 _SHOWN = 5
-"""Slots that an error names."""
+"""Slots that an error names, and applications that a log line does."""
+
+_UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,7 @@ class PoolSettings:
     size: int
     acquire_timeout: float
     lease_timeout: float
+    database_timeout: float = math.inf
 
     def unused(self) -> Usage:
         """The usage of a process that has leased nothing."""
@@ -60,6 +66,8 @@ class PoolSettings:
             raise ConfigurationError(f"acquire_timeout {self.acquire_timeout!r}: use 0 seconds or more")
         if not (_is(Real, self.lease_timeout) and self.lease_timeout > 0):
             raise ConfigurationError(f"lease_timeout {self.lease_timeout!r}: use more than 0 seconds")
+        if not (_is(Real, self.database_timeout) and self.database_timeout > 0):
+            raise ConfigurationError(f"database_timeout {self.database_timeout!r}: use more than 0 seconds")
 
 
 def _is(kind: type, value: object) -> bool:
@@ -97,4 +105,28 @@ def _own_use(slot: Slot) -> str:
     return (
         f"{slot.transactional_id} by this process, where an earlier unit of work is not finished in Kafka (last error: "
         f"{slot.last_error})"
+    )
+
+
+def described(left: Deserted) -> str:
+    """The application, how many of its slots were left behind, and for how long."""
+    count = len(left.transactional_ids)
+    slots = "1 slot whose owner is" if count == 1 else f"{count} slots whose owners are"
+    if left.seconds is None:
+        return f"{left.application!r} has {slots} gone"
+    size, unit = next(((size, unit) for size, unit in _UNITS if left.seconds >= size), _UNITS[-1])
+    return f"{left.application!r} has {slots} gone, for {left.seconds // size:.0f} {unit} now"
+
+
+def left_elsewhere(others: Sequence[Deserted]) -> str:
+    """The log line about other applications that nothing recovers: which, for how long, what follows, and what to do.
+
+    :param others: at least one.
+    """
+    more = f"; and {len(others) - _SHOWN} more applications" if len(others) > _SHOWN else ""
+    return (
+        f"in the same database, application {'; '.join(map(described, others[:_SHOWN]))}{more}. What they left open in "
+        "Kafka holds up read_committed consumers of its partitions until it is recovered. The application's next start "
+        f"does that. If it was renamed or removed, run: dualwrite recover --application {quote(others[0].application)} "
+        "--db URL --bootstrap-servers HOST:PORT"
     )

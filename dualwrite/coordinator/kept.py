@@ -5,11 +5,13 @@ written by librdkafka, which keeps one epoch for a session, and none if it was w
 All of it is the control plane's, under an identity that InitProducerId made for this one purpose.
 """
 
+from typing import NamedTuple
+
 from dualwrite.client.anchors import ended_transaction, ongoing_transaction
 from dualwrite.client.control import ControlPlane
 from dualwrite.coordinator.verdict import Outcome, Verdict, looked_back, verdict
 from dualwrite.errors import KafkaUnavailableError
-from dualwrite.ids import PreparedTxnState, ProducerIdentity
+from dualwrite.ids import OngoingTransaction, PreparedTxnState, ProducerIdentity
 
 _BRIEFLY = 2.0
 """Seconds for a question that can be put later."""
@@ -41,8 +43,10 @@ class KeptTransaction:
         :raises KafkaUnavailableError: if Kafka gives no answer.
         :raises NotLookedAtError: if it gives none in the look, and not ``is_last``: all else is done.
         """
-        done = self._end_as_decided(state)
-        return look_back(self._control, self._transactional_id, state, done, self._kept.producer, is_last=is_last)
+        found = self._found(state)
+        done = Outcome.NOTHING if found is None else self.end(verdict(state, found))
+        looked = LookBack(self._control, self._transactional_id, self._kept.producer, is_last)
+        return looked.at(state, done, found)
 
     def end(self, decided: Verdict) -> Outcome:
         """Commit or abort it, whatever it is."""
@@ -53,33 +57,36 @@ class KeptTransaction:
         self._control.end_txn(self._transactional_id, self._kept.producer, committed, repeatable=True)
         return Outcome.COMMITTED if committed else Outcome.ABORTED
 
-    def _end_as_decided(self, state: PreparedTxnState) -> Outcome:
+    def _found(self, state: PreparedTxnState) -> OngoingTransaction | None:
         ongoing = self._kept.ongoing
-        if ongoing is None:
-            return Outcome.NOTHING
-        return self.end(verdict(state, ongoing_transaction(self._control, self._transactional_id, ongoing, state)))
+        return None if ongoing is None else ongoing_transaction(self._control, self._transactional_id, ongoing, state)
 
 
-def look_back(
-    control: ControlPlane,
-    transactional_id: str,
-    state: PreparedTxnState,
-    done: Outcome,
-    now: ProducerIdentity,
-    *,
-    is_last: bool,
-) -> Outcome:
-    """``done``, unless something else became of the transaction that ``state`` names.
+class LookBack(NamedTuple):
+    """How to see what became of a transaction that the database has decided to commit.
 
-    :param now: the identity that the transactional id has now, which is later than that of ``state``.
+    :param now: the identity that the transactional id has now, which is later than that of the transaction.
     :param is_last: see KeptTransaction.complete.
     """
-    if not state or (done is Outcome.COMMITTED and not is_last):
-        return done
-    try:
-        ended = ended_transaction(control, state, None if is_last else _BRIEFLY)
-    except KafkaUnavailableError as error:
-        if is_last:
-            raise
-        raise NotLookedAtError(f"{transactional_id}: what became of {state} cannot be seen yet: {error}") from error
-    return looked_back(state, done, now, ended)
+
+    control: ControlPlane
+    transactional_id: str
+    now: ProducerIdentity
+    is_last: bool
+
+    def at(self, state: PreparedTxnState, done: Outcome, found: OngoingTransaction | None) -> Outcome:
+        """``done``, unless something else became of the transaction that ``state`` names.
+
+        :param found: what was open, and ended in ``done``.
+        """
+        if not state or (done is Outcome.COMMITTED and not self.is_last):
+            return done
+        try:
+            ended = ended_transaction(self.control, state, None if self.is_last else _BRIEFLY)
+        except KafkaUnavailableError as error:
+            if self.is_last:
+                raise
+            raise NotLookedAtError(
+                f"{self.transactional_id}: what became of {state} cannot be seen yet: {error}"
+            ) from error
+        return looked_back(state, done, self.now, ended, found)

@@ -5,8 +5,9 @@ renewed and given back under its token. So of two that take a slot at once one g
 nothing any more.
 """
 
+import secrets
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from sqlalchemy import Connection, Engine, false, insert, select, update
@@ -14,12 +15,28 @@ from sqlalchemy.exc import IntegrityError
 
 from dualwrite.coordinator.database import SqlDecisionStore, clear_errors, of_its_own_level
 from dualwrite.coordinator.databases.supported import database_of
-from dualwrite.coordinator.leasing import Candidate, SlotRow, Standing, slot_number
-from dualwrite.coordinator.participants import Lease
+from dualwrite.coordinator.identities import (
+    UNKNOWN_CLUSTER,
+    ClusterIdentity,
+    DatabaseIdentity,
+    RowIdentity,
+    require_original,
+)
+from dualwrite.coordinator.identity_rows import read_identity
+from dualwrite.coordinator.lease import Lease, LeaseLostError, require_row
+from dualwrite.coordinator.leasing import Candidate, SlotRow, Standing, application_of, slot_number
+from dualwrite.coordinator.own_tables import ours
+from dualwrite.coordinator.state_row import ROW_COLUMNS, row_seen, state_of
 from dualwrite.coordinator.tables import kafka_transaction_state as table
+from dualwrite.errors import ConfigurationError
+from dualwrite.ids import PreparedTxnState
 
 _CERTAIN = (Standing.DEAD, Standing.ABANDONED)
 """Whose owner cannot renew it meanwhile: the lease need not have run out."""
+
+FIRST_TOKENS = 2**48
+"""First fencing tokens; each later one is the next number, and 2**63 are there."""
+_VERSIONS = 2**62
 
 
 class SqlLeases:
@@ -32,22 +49,39 @@ class SqlLeases:
         self._engine = engine
         self._store = store
         self._database = database_of(engine.dialect)
-        self._remaining = self._database.seconds_until(table.c.lease_expires_at)
+        self._remaining = self._database.seconds_until(table.c.lease_expires_at).label("remaining")
+        self._here = DatabaseIdentity()
+        self._cluster = ClusterIdentity()
+        """As of the last look at the rows."""
 
-    def rows(self, application: str) -> list[SlotRow]:
+    def rows(self, application: str | None, cluster: ClusterIdentity = UNKNOWN_CLUSTER) -> list[SlotRow]:
         """See Leases.rows."""
-        columns = (table.c.transactional_id, table.c.fencing_token, table.c.owner, self._remaining)
-        start = table.c.transactional_id.startswith(f"{application}-", autoescape=True)
-        with self._engine.connect() as connection, clear_errors(self._engine):
+        columns = (table.c.transactional_id, table.c.fencing_token, table.c.owner, table.c.cluster_id)
+        wanted = select(*columns, table.c.database_id, self._remaining)
+        with self._store.connection() as connection, clear_errors(self._engine):
             of_its_own_level(connection)
-            found = connection.execute(select(*columns).where(start)).all()
-        rows = []
-        for transactional_id, token, owner, remaining in found:
-            number = slot_number(application, transactional_id)
+            here = read_identity(connection)
+            name = None if application is None else here.name_of(application)
+            if name is not None:
+                wanted = wanted.where(table.c.transactional_id.startswith(f"{name}-", autoescape=True))
+            found = connection.execute(wanted, execution_options=ours(connection)).all()
+        rows, written = [], []
+        for row in found:
+            whose = application_of(row.transactional_id) if name is None else name
+            number = None if whose is None else slot_number(whose, row.transactional_id)
             if number is not None:
-                left = None if remaining is None else float(remaining)
-                rows.append(SlotRow(transactional_id, number, token, owner, left))
+                left = None if row.remaining is None else float(row.remaining)
+                known = ClusterIdentity.of(row.cluster_id)
+                written.append(RowIdentity(row.transactional_id, row.database_id, known))
+                rows.append(SlotRow(row.transactional_id, number, row.fencing_token, row.owner, left, known.cluster_id))
+        if application is not None:
+            require_original(written, here, cluster)
+            self._here, self._cluster = here, cluster
         return rows
+
+    def name_of(self, application: str) -> str:
+        """See Leases.name_of."""
+        return self._here.name_of(application)
 
     def take(self, candidates: Sequence[Candidate], owner: str, seconds: float, most: int) -> list[Lease]:
         """See Leases.take."""
@@ -57,23 +91,63 @@ class SqlLeases:
         if present:
             with self._transaction() as connection:
                 for candidate in present:
-                    if len(taken) < most and self._is_unchanged(connection, candidate):
-                        taken += self._raised(connection, candidate.row, owner, seconds)
-        for row in missing:
+                    if len(taken) == most:
+                        break
+                    row = self._unchanged_row(connection, candidate)
+                    if row is not None:
+                        taken += self._raised(connection, candidate.row, row, owner, seconds)
+        for slot in missing:
             if len(taken) < most:
-                taken += self._inserted(row, owner, seconds)
+                taken += self._inserted(slot, owner, seconds)
         return taken
 
-    def renew(self, leases: Collection[Lease], owner: str, seconds: float) -> list[Lease]:
+    def renew(
+        self, leases: Collection[Lease], owner: str, seconds: float, former: Collection[str] = ()
+    ) -> list[LeaseLostError]:
         """See Leases.renew."""
-        lost = []
+        lost: list[LeaseLostError] = []
+        renewed: list[tuple[Lease, int]] = []
+        missing: list[Lease] = []
         with self._transaction() as connection:
             for lease in sorted(leases, key=_by_name):
+                since = lease.memory.since()
                 row = self._lock_row(connection, lease.transactional_id)
-                if row is not None and row.fencing_token != lease.fencing_token:
-                    lost.append(lease)
-                elif row is not None and row.owner == owner:
-                    self._update(connection, lease, lease_expires_at=self._database.from_now(seconds))
+                if row is None:
+                    missing.append(lease)
+                elif row.fencing_token != lease.fencing_token or row.owner == owner or row.owner in former:
+                    try:
+                        require_row(lease, row_seen(row), since)
+                    except LeaseLostError as error:
+                        lost.append(error)
+                        continue
+                    version = _new_version()
+                    lease.memory.renews(row.lease_version or 0, version)
+                    ends = self._database.from_now(seconds)
+                    self._update(connection, lease, owner=owner, lease_version=version, lease_expires_at=ends)
+                    renewed.append((lease, version))
+            lost += self._gone(connection, missing)
+        for lease, version in renewed:
+            lease.memory.renewed(version)
+        return lost
+
+    def _gone(self, connection: Connection, leases: Sequence[Lease]) -> list[LeaseLostError]:
+        """What is said of those of ``leases``, whose rows could not be locked, that have no row."""
+        if not leases:
+            return []
+        names = [lease.transactional_id for lease in leases]
+        present = set(
+            connection.scalars(
+                select(table.c.transactional_id).where(table.c.transactional_id.in_(names)),
+                execution_options=ours(connection),
+            )
+        )
+        lost: list[LeaseLostError] = []
+        for lease in leases:
+            if lease.transactional_id not in present:
+                try:
+                    require_row(lease, None)
+                except LeaseLostError as error:
+                    lost.append(error)
         return lost
 
     def give_back(self, leases: Collection[Lease], *, finished: bool) -> None:
@@ -90,25 +164,28 @@ class SqlLeases:
         with self._store.transaction(commit=True) as connection, clear_errors(self._engine):
             if self._database.one_writer:
                 # Where the driver had begun a deferred transaction, this takes the write lock; it writes nothing.
-                connection.execute(update(table).where(false()).values(fencing_token=table.c.fencing_token))
+                connection.execute(
+                    update(table).where(false()).values(fencing_token=table.c.fencing_token),
+                    execution_options=ours(connection),
+                )
             yield connection
 
     def _lock_row(self, connection: Connection, transactional_id: str) -> Any:
         """Lock and read a row; None if somebody else has it locked, or there is none."""
-        columns = (table.c.fencing_token, table.c.owner, self._remaining.label("remaining"))
+        columns = (*ROW_COLUMNS, table.c.owner, self._remaining.label("remaining"))
         rows = self._database.lock_at_once(
-            connection, select(*columns).where(table.c.transactional_id == transactional_id)
+            connection, select(*columns).where(table.c.transactional_id == transactional_id), ours(connection)
         )
         return rows[0] if rows else None
 
-    def _is_unchanged(self, connection: Connection, candidate: Candidate) -> bool:
-        """Lock the row of ``candidate``; False if that cannot be done at once, or it is not what was read."""
+    def _unchanged_row(self, connection: Connection, candidate: Candidate) -> Any:
+        """The locked row of ``candidate``; None if it cannot be locked at once, or is not what was read."""
         seen = candidate.row
         row = self._lock_row(connection, seen.transactional_id)
         if row is None or (row.fencing_token, row.owner) != (seen.fencing_token, seen.owner):
-            return False
+            return None
         is_over = not row.owner or row.remaining is None or row.remaining <= 0
-        return is_over or candidate.standing in _CERTAIN
+        return row if is_over or candidate.standing in _CERTAIN else None
 
     def _update(self, connection: Connection, lease: Lease, **values: Any) -> bool:
         """Write to the row of ``lease``; False if it is not valid."""
@@ -116,40 +193,65 @@ class SqlLeases:
             update(table)
             .where(table.c.transactional_id == lease.transactional_id)
             .where(table.c.fencing_token == lease.fencing_token)
-            .values(**values)
+            .values(**values),
+            execution_options=ours(connection),
         )
         return changed.rowcount == 1
 
-    def _raised(self, connection: Connection, row: SlotRow, owner: str, seconds: float) -> list[Lease]:
-        """The next lease of a slot whose row is locked."""
-        taken = Lease(row.transactional_id, row.fencing_token + 1)
+    def _raised(self, connection: Connection, slot: SlotRow, row: Any, owner: str, seconds: float) -> list[Lease]:
+        """The next lease of ``slot``, whose locked row is ``row``."""
+        version = _new_version()
+        taken = Lease(slot.transactional_id, slot.fencing_token + 1)
         raised = self._update(
             connection,
-            Lease(row.transactional_id, row.fencing_token),
+            Lease(slot.transactional_id, slot.fencing_token),
             fencing_token=taken.fencing_token,
+            lease_version=version,
             owner=owner,
             lease_expires_at=self._database.from_now(seconds),
             updated_at=self._database.now(),
+            **self._worlds(),
         )
+        taken.memory.renewed(version)
+        with suppress(ConfigurationError):  # what the row holds is no state: recovery, which reads it, says so
+            taken.memory.read(state_of(row))
         return [taken] if raised else []
 
-    def _inserted(self, row: SlotRow, owner: str, seconds: float) -> list[Lease]:
+    def _worlds(self) -> dict[str, str]:
+        """The columns that say which database and which cluster a lease is for, as far as they are known."""
+        known = {"database_id": self._here.database_id, "cluster_id": str(self._cluster)}
+        return {name: value for name, value in known.items() if value}
+
+    def _inserted(self, slot: SlotRow, owner: str, seconds: float) -> list[Lease]:
         """The first lease of a slot; none if another process has just inserted its row."""
+        # At random: a row that is made anew, in this schema or in another, is never taken for the one before.
+        token, version = 1 + secrets.randbelow(FIRST_TOKENS), _new_version()
         try:
             with self._transaction() as connection:
                 connection.execute(
                     insert(table).values(
-                        transactional_id=row.transactional_id,
+                        transactional_id=slot.transactional_id,
                         prepared_txn_state="",
-                        fencing_token=1,
+                        fencing_token=token,
+                        lease_version=version,
                         owner=owner,
                         lease_expires_at=self._database.from_now(seconds),
                         updated_at=self._database.now(),
-                    )
+                        **self._worlds(),
+                    ),
+                    execution_options=ours(connection),
                 )
         except IntegrityError:
             return []
-        return [Lease(row.transactional_id, 1)]
+        lease = Lease(slot.transactional_id, token)
+        lease.memory.renewed(version)
+        lease.memory.read(PreparedTxnState())
+        return [lease]
+
+
+def _new_version() -> int:
+    """A version of a lease. The kernel's randomness: a copy of this process, with its memory, draws another one."""
+    return secrets.randbelow(_VERSIONS) + 1
 
 
 def _by_name(lease: Lease) -> str:

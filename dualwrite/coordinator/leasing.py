@@ -17,6 +17,7 @@ class SlotRow:
     :param fencing_token: 0 stands for a row that does not exist yet.
     :param owner: empty if the lease was given back.
     :param remaining: seconds that the lease had left by the database's clock; None for a row without an end.
+    :param cluster_id: of the Kafka cluster that the slot was leased for last; None if that is not known.
     """
 
     transactional_id: str
@@ -24,6 +25,7 @@ class SlotRow:
     fencing_token: int = 0
     owner: str = ""
     remaining: float | None = None
+    cluster_id: str | None = None
 
 
 class Standing(Enum):
@@ -33,6 +35,7 @@ class Standing(Enum):
     EXPIRED = "its owner has not renewed the lease in time"
     DEAD = "its owner was a process of this machine that is gone"
     ABANDONED = "this owner's, who does not use it: handed over, or its taking was interrupted, or Kafka fenced it"
+    FOREIGN = "its owner left it without giving it back, and what it left is in another Kafka cluster"
     HELD = "leased, by this owner or by another that may be alive"
 
 
@@ -56,11 +59,13 @@ class Onlooker:
     :param held: the transactional ids that it knows to be its own.
     :param is_gone: True for an owner that is known to be dead, whatever is left of its lease. It may err: whoever is
         taken over while alive is fenced, and both sides of its unit of work are rolled back.
+    :param cluster_id: of the Kafka cluster that it uses; None if that is not known.
     """
 
     owner: str
     held: Collection[str]
     is_gone: Callable[[str], bool]
+    cluster_id: str | None = None
 
     def standing(self, row: SlotRow) -> Standing:
         """What ``row`` says. A lease without an end is of a release that did not renew: it is there to be taken."""
@@ -68,6 +73,11 @@ class Onlooker:
             return Standing.HELD  # or lost, or read before it was taken: its holder finds out
         if not row.owner:
             return Standing.FREE
+        standing = self._standing_of_leased(row)
+        is_foreign = row.cluster_id is not None and self.cluster_id is not None and row.cluster_id != self.cluster_id
+        return Standing.FOREIGN if is_foreign and standing in ENDED else standing
+
+    def _standing_of_leased(self, row: SlotRow) -> Standing:
         if row.owner == self.owner:
             return Standing.ABANDONED
         if row.remaining is None or row.remaining <= 0:
@@ -93,6 +103,12 @@ def slot_number(application: str, transactional_id: str) -> int | None:
     return int(digits) if digits == str(int(digits)) else None
 
 
+def application_of(transactional_id: str) -> str | None:
+    """The application whose slot ``transactional_id`` is called like; None if it is not called like a slot."""
+    name = transactional_id.rpartition("-")[0]
+    return name if name and slot_number(name, transactional_id) is not None else None
+
+
 _ORDER = (Standing.DEAD, Standing.EXPIRED, Standing.FREE, Standing.ABANDONED)
 
 
@@ -104,7 +120,7 @@ def choose(application: str, pool_size: int, rows: Iterable[SlotRow], onlooker: 
     """
     known = {row.number: row for row in rows if row.number < pool_size}
     candidates = (Candidate(row, onlooker.standing(row)) for row in known.values())
-    takeable = sorted((each for each in candidates if each.standing is not Standing.HELD), key=_preference)
+    takeable = sorted((each for each in candidates if each.standing in _ORDER), key=_preference)
     # One by one, as a pool may be large and the first is taken, as a rule.
     unused = (
         Candidate(SlotRow(slot_id(application, number), number), Standing.FREE)
@@ -127,3 +143,42 @@ def left_behind(rows: Iterable[SlotRow], onlooker: Onlooker, *, free_too: bool =
     wanted = (*ENDED, Standing.FREE) if free_too else ENDED
     candidates = [Candidate(row, onlooker.standing(row)) for row in rows]
     return [candidate for candidate in candidates if candidate.standing in wanted]
+
+
+@dataclass(frozen=True, slots=True)
+class Deserted:
+    """An application that has slots to be recovered, and no process that would recover them.
+
+    :param transactional_ids: of the slots whose owners are gone.
+    :param seconds: for how long the first of these leases has run out; 0 if none has, and its owner is known to be
+        dead; None if no row says.
+    """
+
+    application: str
+    transactional_ids: tuple[str, ...]
+    seconds: float | None
+
+
+def deserted(rows: Iterable[SlotRow], onlooker: Onlooker, *, apart_from: str | None = None) -> list[Deserted]:
+    """The applications among ``rows`` of which no slot is held, and some were not given back; in the order of names.
+
+    :param apart_from: an application that is not looked at.
+    """
+    left: dict[str, list[SlotRow]] = {}
+    alive = {apart_from}
+    for row in rows:
+        application = application_of(row.transactional_id)
+        standing = onlooker.standing(row)
+        if application is not None and standing is Standing.HELD:
+            alive.add(application)
+        elif application is not None and standing in ENDED:
+            left.setdefault(application, []).append(row)
+    return [_deserted(application, left[application]) for application in sorted(left) if application not in alive]
+
+
+def _deserted(application: str, rows: Iterable[SlotRow]) -> Deserted:
+    in_order = sorted(rows, key=lambda row: row.number)
+    ends = [row.remaining for row in in_order if row.remaining is not None]
+    return Deserted(
+        application, tuple(row.transactional_id for row in in_order), max(0.0, -min(ends)) if ends else None
+    )

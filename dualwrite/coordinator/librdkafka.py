@@ -13,10 +13,11 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from dualwrite.client.anchors import TopicIds, started_ms
 from dualwrite.client.bounded import BoundedCalls, HeldCallbacks
 from dualwrite.client.control import ONGOING, ControlPlane, TransactionDescription
 from dualwrite.client.costs import FENCED
-from dualwrite.client.deliveries import Deliveries
+from dualwrite.client.deliveries import Deliveries, reporter
 from dualwrite.client.librdkafka_errors import (
     ConnectionWatch,
     is_fenced,
@@ -29,6 +30,7 @@ from dualwrite.client.producer_config import ProducerConfig
 from dualwrite.client.producing import checked_on_delivery, member_of
 from dualwrite.client.verbs import AFTER_FAILURE, State, Verb, VerbOrder, init_verb
 from dualwrite.coordinator.participants import Headers, Outcome
+from dualwrite.coordinator.succession import TransactionBefore
 from dualwrite.coordinator.two_phase import LeftTransaction, TimeoutWatch, left_transactions, step_timeout
 from dualwrite.coordinator.verdict import Verdict
 from dualwrite.errors import (
@@ -86,7 +88,7 @@ class LibrdkafkaProducer:
         self._left: LeftTransaction | None = None
         self._prepared = PreparedTxnState()
         self._deliveries = Deliveries()
-        self._report = _reporter(self._deliveries)
+        self._report = reporter(self._deliveries)
         self._groups: set[str] = set()
         """Whose offsets are in the open transaction."""
         self._has_stray_offsets = False
@@ -95,6 +97,8 @@ class LibrdkafkaProducer:
         self._left_transaction = left_transactions(config)
         self._watch = TimeoutWatch(made.librdkafka["transaction.timeout.ms"])
         self._control = ControlPlane(config, timeout=self._timeout)
+        self._topic_ids = TopicIds(self._control)
+        self._before = TransactionBefore(self._control, self._timeout)
         try:
             self._connections = ConnectionWatch(made.librdkafka.get("logger", _log))
             self._producer: Any = Producer({**made.librdkafka, "logger": self._connections})
@@ -119,8 +123,8 @@ class LibrdkafkaProducer:
     @property
     def is_reusable(self) -> bool:
         """See KafkaParticipant. False once librdkafka has lost a connection, had no answer about offsets, or has not
-        come back from a call: what it sent may be under way still."""
-        if self._bounded.is_wedged or self._has_stray_offsets:
+        come back from a call: what it sent may be under way still. And once the cluster was found set back."""
+        if self._bounded.is_wedged or self._has_stray_offsets or self._before.is_lost:
             return False
         if self._producer is not None and self._process == os.getpid():
             self._producer.poll(0)  # what it has to tell
@@ -129,10 +133,11 @@ class LibrdkafkaProducer:
     def begin_transaction(self) -> None:
         """See KafkaParticipant."""
         with self._calling(Verb.BEGIN):
+            self._before.let_the_clock_move_on()
             self._producer.begin_transaction()
             self._watch.begin()
             self._deliveries = Deliveries()
-            self._report = _reporter(self._deliveries)
+            self._report = reporter(self._deliveries)
             self._groups = set()
             self._prepared = PreparedTxnState()
 
@@ -192,7 +197,7 @@ class LibrdkafkaProducer:
         self._check_process(Verb.PRODUCE)
         self._order.require(Verb.PRODUCE)
         callback = self._default_on_delivery if on_delivery is None else checked_on_delivery(on_delivery)
-        report = self._report if callback is None else _reporter(self._deliveries, self._callbacks.to(callback))
+        report = self._report if callback is None else reporter(self._deliveries, self._callbacks.to(callback))
         record: dict[str, Any] = {
             "value": value,
             "key": key,
@@ -266,6 +271,13 @@ class LibrdkafkaProducer:
                 raise refusal from error
             self._has_stray_offsets = False
 
+    @property
+    def open_transaction(self) -> PreparedTxnState:
+        """See NamesOpenTransaction."""
+        if self._session is None or not (self._deliveries.produced or self._groups):
+            return PreparedTxnState()
+        return PreparedTxnState(self._session, self._deliveries.anchor())
+
     def prepare_transaction(self) -> PreparedTxnState:
         """See KafkaParticipant. Not only must every record be acknowledged: the coordinator must agree that the
         transaction is open, under this session's identity, in all the partitions that acknowledged a record."""
@@ -278,7 +290,10 @@ class LibrdkafkaProducer:
             if self._deliveries.produced or self._groups:
                 described = self._require_ongoing()
                 anchor = self._deliveries.anchor() or self._found_anchor(described)
-                self._prepared = PreparedTxnState(described.producer, anchor)
+                named = PreparedTxnState(described.producer, anchor, started_ms=started_ms(described))
+                self._before.require_kept(self._transactional_id)
+                self._prepared = self._topic_ids.added(named)
+                self._before.was_dated()
             self._watch.require_time(self._transactional_id)
             return self._prepared
 
@@ -289,7 +304,7 @@ class LibrdkafkaProducer:
             if before is State.KEPT:
                 return self._predecessors().complete(state)
             if state == self._prepared:
-                self._producer.commit_transaction(self._timeout)
+                self._commit()
                 return Outcome.COMMITTED if state else Outcome.NOTHING
             self._abort()
             return Outcome.ABORTED if self._prepared else Outcome.NOTHING
@@ -300,7 +315,7 @@ class LibrdkafkaProducer:
             if before is State.KEPT:
                 self._predecessors().end(Verdict.COMMIT)
             else:
-                self._producer.commit_transaction(self._timeout)
+                self._commit()
 
     def abort_transaction(self) -> None:
         """See KafkaParticipant."""
@@ -407,6 +422,10 @@ class LibrdkafkaProducer:
         with self._callbacks.held():
             self._bounded.call(what, timeout, lambda: method(*arguments, timeout))
 
+    def _commit(self) -> None:
+        self._producer.commit_transaction(self._timeout)
+        self._before.was_committed(self._prepared)
+
     def _abort(self) -> None:
         self._call(Verb.ABORT, self._producer.abort_transaction)
         # librdkafka bumps its epoch in the abort if it had lost track of a sequence.
@@ -420,19 +439,3 @@ class LibrdkafkaProducer:
 def _of_offsets(described: TransactionDescription) -> frozenset[TopicPartition]:
     """The partitions of the transaction that hold groups' offsets."""
     return frozenset(each for each in described.partitions if each.topic == _OFFSETS)
-
-
-def _reporter(
-    deliveries: Deliveries, on_delivery: Callable[[Any, Any], None] | None = None
-) -> Callable[[Any, Any], None]:
-    """A delivery callback that counts for one transaction. It holds no producer, so that none is kept alive by it."""
-
-    def report(error: KafkaError | None, message: Any) -> None:
-        if error is None:
-            deliveries.delivered(TopicPartition(message.topic(), message.partition()), message.offset())
-        else:
-            deliveries.refused(error, message.topic())
-        if on_delivery is not None:
-            on_delivery(error, message)
-
-    return report

@@ -6,7 +6,7 @@ and as a field, is told here once. Lines that are about an application, or know 
 
 import logging
 
-from dualwrite.coordinator.leasing import slot_number
+from dualwrite.coordinator.leasing import application_of
 
 FIELDS = ("transactional_id", "application", "step", "state", "outcome", "error")
 """Every record has all of them; None where there is nothing to say."""
@@ -37,7 +37,4 @@ class Fields(logging.Filter):
 
 def _application(transactional_id: str | None) -> str | None:
     """Whose slot it is; None if that cannot be told."""
-    if transactional_id is None:
-        return None
-    name = transactional_id.rpartition("-")[0]
-    return name if name and slot_number(name, transactional_id) is not None else None
+    return None if transactional_id is None else application_of(transactional_id)

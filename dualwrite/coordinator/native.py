@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from dualwrite.client.anchors import TopicIds
 from dualwrite.client.control import ControlPlane
 from dualwrite.client.machine import Ended
 from dualwrite.client.native_config import NativeConfig
@@ -43,6 +44,7 @@ class NativeProducer:
         self._left_transaction = left_transactions(config)
         patience = step_timeout(made.delivery_timeout) if timeout is None else timeout
         self._control = ControlPlane(config, timeout=patience)
+        self._topic_ids = TopicIds(self._control)
         self._watch = TimeoutWatch(made.transaction_timeout_ms)
         default = made.on_delivery
         reporting = {} if default is None else {"dr_cb": None, "on_delivery": _reporter(default)}
@@ -113,10 +115,16 @@ class NativeProducer:
         """See KafkaParticipant."""
         self._ready(Verb.SEND_OFFSETS).send_offsets_to_transaction(positions, group_metadata)
 
+    @property
+    def open_transaction(self) -> PreparedTxnState:
+        """See NamesOpenTransaction."""
+        return self._producer.open_transaction
+
     def prepare_transaction(self) -> PreparedTxnState:
         """See KafkaParticipant. The broker that acknowledges a record has seen to it that its partition is part of the
         transaction, under this identity; nobody else need be asked."""
         state = self._ready(Verb.PREPARE).prepare_transaction()
+        state = self._topic_ids.added(state)
         self._watch.require_time(self._transactional_id)
         return state
 

@@ -86,6 +86,10 @@ class Observed:
         return Watch(self._observers) if self._observers else None
 
 
+def no_observer(step: str) -> None:
+    """The ``on_step`` where none was given."""
+
+
 def _safely(tell: Callable[..., None], *what: object) -> None:
     try:
         tell(*what)

@@ -14,6 +14,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from dualwrite.coordinator.database import SqlDecisionStore, clear_errors
 from dualwrite.coordinator.databases.supported import database_of
+from dualwrite.coordinator.own_tables import ours
 from dualwrite.coordinator.positions import Move
 from dualwrite.coordinator.tables import kafka_consumer_offset as table
 from dualwrite.errors import RebalancedError
@@ -47,8 +48,10 @@ class OffsetTable:
         :raises DatabaseNotReadyError: if there is no such table.
         """
         columns = (table.c.topic, table.c.partition, table.c.next_offset, table.c.leader_epoch)
-        with self._engine.connect() as connection, clear_errors(self._engine):
-            rows = connection.execute(select(*columns).where(table.c.group_id == group)).all()
+        with self._store.connection() as connection, clear_errors(self._engine):
+            rows = connection.execute(
+                select(*columns).where(table.c.group_id == group), execution_options=ours(connection)
+            ).all()
         return {TopicPartition(topic, index): StoredOffset(offset, epoch) for topic, index, offset, epoch in rows}
 
     def begin(self, group: str, partition: TopicPartition, offset: int) -> None:
@@ -62,7 +65,8 @@ class OffsetTable:
                         partition=partition.partition,
                         next_offset=offset,
                         updated_at=self._database.now(),
-                    )
+                    ),
+                    execution_options=ours(connection),
                 )
         except IntegrityError:
             return  # it has; where, read() tells
@@ -95,7 +99,7 @@ class OffsetTable:
         )
         with clear_errors(self._engine):
             self._database.find_by_key(connection, on=True)
-            moved = connection.execute(statement).rowcount
+            moved = connection.execute(statement, execution_options=ours(connection)).rowcount
             self._database.find_by_key(connection, on=False)
         if moved != len(moves):
             raise RebalancedError(

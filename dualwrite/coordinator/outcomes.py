@@ -12,7 +12,9 @@ from sqlalchemy import Engine, Row, select, update
 
 from dualwrite.coordinator.database import SqlDecisionStore, clear_errors
 from dualwrite.coordinator.databases.supported import database_of
+from dualwrite.coordinator.identity_rows import read_identity
 from dualwrite.coordinator.leasing import slot_number
+from dualwrite.coordinator.own_tables import ours
 from dualwrite.coordinator.tables import kafka_transaction_outcome as table
 from dualwrite.coordinator.verdict import Outcome
 from dualwrite.errors import InputError
@@ -57,8 +59,9 @@ def outcomes(engine: Engine, application: str | None = None, *, acknowledged: bo
     if not acknowledged:
         wanted = wanted.where(table.c.acknowledged_at.is_(None))
     with engine.connect() as connection, clear_errors(engine):
-        found = [_of(row) for row in connection.execute(wanted)]
-    return [each for each in found if application is None or _is_of(application, each)]
+        name = None if application is None else read_identity(connection).name_of(application)
+        found = [_of(row) for row in connection.execute(wanted, execution_options=ours(connection))]
+    return [each for each in found if name is None or _is_of(name, each)]
 
 
 def acknowledge(engine: Engine, outcome: HeuristicOutcome | int, *, by: str) -> HeuristicOutcome:
@@ -79,9 +82,12 @@ def acknowledge(engine: Engine, outcome: HeuristicOutcome | int, *, by: str) -> 
         connection.execute(
             update(table)
             .where(table.c.id == number, table.c.acknowledged_at.is_(None))
-            .values(acknowledged_at=database_of(engine.dialect).now(), acknowledged_by=by)
+            .values(acknowledged_at=database_of(engine.dialect).now(), acknowledged_by=by),
+            execution_options=ours(connection),
         )
-        row = connection.execute(select(table).where(table.c.id == number)).one_or_none()
+        row = connection.execute(
+            select(table).where(table.c.id == number), execution_options=ours(connection)
+        ).one_or_none()
     if row is None:
         raise _no_outcome(number)
     return _of(row)

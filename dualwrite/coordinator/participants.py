@@ -6,14 +6,16 @@ KafkaParticipant each, ``database.py`` a DecisionStore; the tests have fakes tha
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from sqlalchemy import Connection
 
+from dualwrite.coordinator.identities import UNKNOWN_CLUSTER, ClusterIdentity
+from dualwrite.coordinator.lease import Lease as Lease
+from dualwrite.coordinator.lease import LeaseLostError as LeaseLostError
+from dualwrite.coordinator.lease_memory import RowSeen, Unmatched
 from dualwrite.coordinator.leasing import Candidate, SlotRow
 from dualwrite.coordinator.verdict import Outcome as Outcome
-from dualwrite.errors import FencedError
 from dualwrite.ids import PreparedTxnState
 
 T = TypeVar("T")
@@ -76,7 +78,8 @@ class KafkaParticipant(Protocol):
         """
 
     def commit_transaction(self) -> None:
-        """Commit. An error leaves the outcome unknown."""
+        """Commit. An error leaves the outcome unknown. A DualWriteError is the participant's own: the unit of work is
+        finished in the background. Any other is taken for a limit that struck it, and reaches the caller as well."""
 
     def abort_transaction(self) -> None:
         """Abort. An error leaves the outcome unknown."""
@@ -111,24 +114,18 @@ class ProducesAtOnce(Protocol):
         would: nothing was added."""
 
 
-@dataclass(frozen=True)
-class Lease:
-    """The right to use a transactional id: valid while the row's fencing token is still ``fencing_token``."""
+@runtime_checkable
+class NamesOpenTransaction(Protocol):
+    """A KafkaParticipant that can name its transaction before that is prepared."""
 
-    transactional_id: str
-    fencing_token: int
+    @property
+    def open_transaction(self) -> PreparedTxnState:
+        """What names the open transaction, as far as it is known without a request; the empty state if nothing is."""
 
 
-class LeaseLostError(FencedError):
-    """The database says that somebody else has taken ``lease``'s slot. That is certain and final, where Kafka may call
-    a producer fenced by nobody: by a copy, say, of its own InitProducerId that came late."""
-
-    def __init__(self, lease: Lease) -> None:
-        super().__init__(
-            f"another process has taken over {lease.transactional_id!r}: this one did not renew its lease in time "
-            f"(fencing token {lease.fencing_token} is no longer valid)"
-        )
-        self.lease = lease
+def name_of_open_transaction(participant: KafkaParticipant) -> PreparedTxnState:
+    """What names the open transaction of ``participant``, as far as it can tell."""
+    return participant.open_transaction if isinstance(participant, NamesOpenTransaction) else PreparedTxnState()
 
 
 class HeldDecision(Protocol):
@@ -178,9 +175,12 @@ class DecisionStore(Protocol):
         """
 
     def store(self, connection: Connection, lease: Lease, state: PreparedTxnState) -> None:
-        """Write ``state`` inside the caller's own transaction on ``connection``: one UPDATE.
+        """Write ``state`` inside the caller's own transaction on ``connection``: one UPDATE, a compare-and-set with
+        what ``lease.memory`` says of the row. The caller tells that memory how the transaction ended.
 
-        :raises LeaseLostError: if somebody else has taken over; the caller rolls back.
+        :raises LeaseLostError: if another process has taken over; the caller rolls back.
+        :raises LeaseContradictedError: if the database has forgotten a decision, or this process was copied; the caller
+            rolls back.
         """
 
     def record(self, lease: Lease, outcome: Outcome) -> None:
@@ -192,6 +192,21 @@ class DecisionStore(Protocol):
         :raises LeaseLostError: if somebody else has taken over: whoever that is finds the same.
         """
 
+    def note_outcome(self, transactional_id: str, state: PreparedTxnState, outcome: Outcome, detail: str) -> None:
+        """Put on record that the unit of work with ``state`` ended in ``outcome``, whatever the state row holds. A
+        transaction of its own.
+
+        :param state: the empty state for a unit of work that had no Kafka transaction yet.
+        :param detail: what happened and what is missing where, in a line for the operator.
+        """
+
+    def note_unmatched(self, transactional_id: str, units: Sequence[Unmatched], row: RowSeen | None) -> None:
+        """As :meth:`note_outcome` for each of ``units``, in one transaction.
+
+        :param row: the row as the holder of the lease saw it when it noticed. If it still is, its state is taken out of
+            it: that was completed long ago, and recovery would find in the log that it was overtaken, and report it.
+        """
+
 
 class Leases(Protocol):
     """The leases in the state table. Each method is a short transaction of its own; times are the database's.
@@ -199,8 +214,16 @@ class Leases(Protocol):
     :raises DatabaseNotReadyError: from every method, if there is no state table.
     """
 
-    def rows(self, application: str) -> list[SlotRow]:
-        """The slots of ``application`` that have a row; nothing is locked."""
+    def rows(self, application: str | None, cluster: ClusterIdentity = UNKNOWN_CLUSTER) -> list[SlotRow]:
+        """The slots of ``application`` that have a row, or those of all applications for None; nothing is locked.
+
+        :param cluster: that the caller uses; what it takes from then on is for that one.
+        :raises CopiedDatabaseError: if a row of ``application`` was written by another database.
+        """
+
+    def name_of(self, application: str) -> str:
+        """How transactional ids of ``application`` begin: in a database that was declared a copy, with a suffix. As of
+        the last look at the rows."""
 
     def take(self, candidates: Sequence[Candidate], owner: str, seconds: float, most: int) -> list[Lease]:
         """Take up to ``most`` of ``candidates``, the first ones first: raise the fencing token, sign as ``owner``.
@@ -209,8 +232,12 @@ class Leases(Protocol):
         row that was taken matches nothing.
         """
 
-    def renew(self, leases: Collection[Lease], owner: str, seconds: float) -> list[Lease]:
-        """Let ``leases`` run out ``seconds`` from now; those that somebody else has taken are returned.
+    def renew(
+        self, leases: Collection[Lease], owner: str, seconds: float, former: Collection[str] = ()
+    ) -> list[LeaseLostError]:
+        """Let ``leases`` run out ``seconds`` from now, under a new version each; what is said of those that are lost.
+
+        :param former: earlier signatures of ``owner``; a lease under one of them is signed as ``owner`` now.
 
         A row that is locked is passed over: nobody can take it now. So is one that ``owner`` does not sign any more: it
         was handed over, and runs out when its new owner's does.

@@ -11,15 +11,22 @@ from dataclasses import replace
 from dualwrite.coordinator.book import LeaseBook
 from dualwrite.coordinator.heartbeat import Heartbeat
 from dualwrite.coordinator.holders import PoolSettings, Usage, no_free_slot
-from dualwrite.coordinator.participants import DecisionStore, KafkaParticipant, Lease, LeaseLostError, Outcome
+from dualwrite.coordinator.lease_memory import RowFinding
+from dualwrite.coordinator.participants import DecisionStore, KafkaParticipant, Lease, Outcome
 from dualwrite.coordinator.slots import Counters, Slot
 from dualwrite.coordinator.sweep import Sweeper
+from dualwrite.coordinator.unmatched import UnmatchedUnits
+from dualwrite.coordinator.waiting import Bell, Ticket
+from dualwrite.coordinator.watchdog import Limit
 from dualwrite.errors import InvalidTransactionStateError, NoFreeSlotError
 
 _LOG = logging.getLogger("dualwrite")
 
 LOOK_INTERVAL = 0.2
 """Seconds between two looks at the rows of other processes, while a unit of work waits for a slot."""
+
+_LAST_WORD = 2.0
+"""Seconds that the database may take in any case to be given the leases back, at the end."""
 
 BEATS = 3
 """Renewals in the time in which a lease would run out."""
@@ -56,11 +63,16 @@ class Pool:
         self._repair = repair
         # A database with one writer makes units of work wait for each other anyhow, impatiently and in no order.
         self._most_in_use = 1 if store.one_writer else settings.size
-        self._changed = threading.Condition()
+        self._unmatched = UnmatchedUnits(store, counters)
+        self._guard = threading.RLock()
+        """Of the slots, the line and _closed, for a moment and by ``with`` alone (waiting.py). A signal handler may use
+        the pool while its thread holds it."""
+        self._changed = Bell()
+        """Rung after each change of them."""
         self._slots: OrderedDict[str, Slot] = OrderedDict()
-        """By transactional id; the one used last is the last one. Guarded by _changed, as are the next two."""
-        self._queue: deque[object] = deque()
-        """The units of work that wait, each with its turn."""
+        """By transactional id; the one used last is the last one."""
+        self._line: deque[object] = deque()
+        """The units of work that wait, in the order in which they came."""
         self._closed = False
         self.left_behind: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         """What ends units of work whose block nobody could end. Finalizers put it here: SimpleQueue allows that."""
@@ -87,8 +99,8 @@ class Pool:
 
     def acquire_now(self, user: object) -> Slot | None:
         """A warm slot for ``user``, if there is one to be had at once and nobody waits; None otherwise."""
-        with self._changed:
-            if self._closed or self._queue or not self.left_behind.empty() or not self._has_room():
+        with self._guard:
+            if self._closed or self._line or not self.left_behind.empty() or not self._has_room():
                 return None
             slot = self._idle_slot()
             if slot is None or not slot.is_warm:
@@ -109,11 +121,12 @@ class Pool:
         if deadline is None:
             deadline = time.monotonic() + self._settings.acquire_timeout
         next_look = 0.0
-        with self._changed:
-            self._queue.append(user)
-            for slot in self._slots.values():
-                slot.hurry()
+        with self._guard:
+            self._line.append(user)
         try:
+            for slot in self._snapshot():
+                slot.hurry()
+            self._keep_beating()
             while True:
                 self.end_left_behind()
                 self._drop_fenced()  # what the background has found lost since
@@ -128,16 +141,16 @@ class Pool:
                         return leased
                 next_look = time.monotonic() + LOOK_INTERVAL
         finally:
-            self._leave_queue(user)
+            self._leave_line(user)
 
     def release(self, user: object) -> None:
         """The end of ``user``'s use of whatever slot it uses, or waits for. Nothing, if that has ended before."""
-        with self._changed:
+        with self._guard:
             for slot in list(self._slots.values()):
                 if slot.user is user:
                     slot.user = None
                     self._slots.move_to_end(slot.transactional_id)
-            self._leave_queue(user)  # under the same lock: whoever waits in another thread takes no slot after it
+            self._leave_line(user)  # under the same lock: a wait in another thread takes no slot after it
         self._drop_fenced()
 
     def part_with(self, user: object, *, finished: bool) -> None:
@@ -146,13 +159,13 @@ class Pool:
 
         :param finished: False if it may not be: then its lease runs out at once, whoever has signed it.
         """
-        with self._changed:
+        with self._guard:
             slot = next((slot for slot in self._slots.values() if slot.user is user), None)
             if slot is None:
                 return
             del self._slots[slot.transactional_id]
             slot.user = None
-            self._changed.notify_all()
+        self._changed.ring()
         slot.close(0)
         if not finished:
             self._book.give_back([slot.lease], finished=False)
@@ -160,8 +173,8 @@ class Pool:
 
     def users(self) -> list[object]:
         """What uses a slot, or waits for one."""
-        with self._changed:
-            return [*(slot.user for slot in self._slots.values() if slot.user is not None), *self._queue]
+        with self._guard:
+            return [*(slot.user for slot in self._slots.values() if slot.user is not None), *self._line]
 
     def look_after(self) -> None:
         """Let the heartbeat look for what dead owners left, though nothing may be leased here."""
@@ -185,43 +198,64 @@ class Pool:
                 self.left_behind.put(end)
                 raise
 
-    def _leave_queue(self, user: object) -> None:
-        with self._changed:
-            if user in self._queue:
-                self._queue.remove(user)
-            self._changed.notify_all()
+    def _leave_line(self, user: object) -> None:
+        with self._guard:
+            if user in self._line:
+                self._line.remove(user)
+        self._changed.ring()
+
+    def _keep_beating(self) -> None:
+        """Begin the heartbeat, if there are leases, and an interrupt has kept it from beginning."""
+        if self._slots and not self._heartbeat.is_beating:
+            self._heartbeat.start()
 
     def beat(self) -> None:
         """Renew all leases, and look for what dead owners left. A slot whose lease is found lost is fenced, and dropped
         after its use."""
         self.end_left_behind()
-        lost = self._book.renew()
+        lost = {error.lease: error for error in self._book.renew()}
         for slot in self._snapshot():
+            slot.resume()
             if slot.lease in lost:
-                slot.fence(LeaseLostError(slot.lease))
+                slot.fence(lost[slot.lease])
         self._drop_fenced()
         self._sweeper.look(again=True)
 
     def close(self, timeout: float) -> None:
-        """Wait for units of work of other threads; then give the background up to ``timeout`` seconds, and the leases
-        back. What is left to be recovered is left to whoever looks next: its lease has run out then."""
-        self.end_left_behind()
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: all(slot.user is None for slot in self._slots.values()))
-            slots = list(self._slots.values())
-            self._slots.clear()
+        """End within ``timeout`` seconds: refuse the units of work that wait for a slot, wait for those of other
+        threads, finish what the background has to do, and give the leases back. Whatever has not ended by then is left
+        to recovery: a unit of work that still runs in another thread loses its lease, and is rolled back."""
         deadline = time.monotonic() + timeout
+        self.end_left_behind()
+        with self._guard:
+            self._closed = True
+        self._changed.ring()
+        if not self._changed.wait(self._is_unused, timeout):
+            self._log_left()
         ended: dict[bool, list[Lease]] = {True: [], False: []}
+        with self._guard:
+            slots = list(self._slots.values())
         for slot in slots:
             finished = slot.close(max(0.0, deadline - time.monotonic()))
             if not slot.is_fenced:
                 ended[finished].append(slot.lease)
         self._sweeper.stop(max(0.0, deadline - time.monotonic()))
-        self._heartbeat.stop(timeout)
-        for finished, leases in ended.items():
-            self._book.give_back(leases, finished=finished)
+        self._heartbeat.stop(max(0.0, deadline - time.monotonic()))
+        with Limit(max(_LAST_WORD, deadline - time.monotonic()), self._settings.application, "timeout of close()"):
+            for finished, leases in ended.items():
+                self._book.give_back(leases, finished=finished)
+        with self._guard:
+            self._slots.clear()  # last: a close that was interrupted can be called again
+
+    def _log_left(self) -> None:
+        """Say which units of work a close leaves behind."""
+        names = ", ".join(slot.transactional_id for slot in self._snapshot() if slot.user is not None)
+        _LOG.warning(
+            "%s: closed while units of work still run in %s: what they leave open is left to recovery",
+            self._settings.application,
+            names,
+            extra={"application": self._settings.application},
+        )
 
     def abandon(self) -> None:
         """After a fork, in the child: release what the parent's slots have open here. The parent keeps them."""
@@ -230,38 +264,43 @@ class Pool:
                 slot.lend().close()
 
     def _snapshot(self) -> list[Slot]:
-        with self._changed:
+        with self._guard:
             return list(self._slots.values())
 
     def _is_first(self, user: object) -> bool:
-        with self._changed:
+        with self._guard:
             return self._may_take(user)
+
+    def _is_unused(self) -> bool:
+        return all(slot.user is None for slot in self._snapshot())
 
     def _may_take(self, user: object) -> bool:
         """True if ``user`` is the next to get a slot, and one may be in use more than are now."""
-        return bool(self._queue) and self._queue[0] is user and self._has_room()
+        return bool(self._line) and self._line[0] is user and self._has_room()
 
     def _has_room(self) -> bool:
         return sum(slot.user is not None for slot in self._slots.values()) < self._most_in_use
 
     def _await_turn(self, user: object, next_look: float, deadline: float) -> Slot | None:
         """Wait until there is a slot, and use it; None if it is time to look around, or too late."""
-        with self._changed:
-            while True:
+        until = min(next_look, deadline)
+        ticket: Ticket | None = None
+        while True:
+            with self._guard:
                 if self._closed:
                     raise InvalidTransactionStateError("this DualWrite is closed: make a new one")
-                if user not in self._queue:
+                if user not in self._line:
                     raise InvalidTransactionStateError("the wait for a slot was given up")
-                now = time.monotonic()
-                until = min(next_look, deadline)
-                if self._may_take(user):
-                    slot = self._idle_slot()
-                    if slot is not None:
-                        slot.user = user
-                        return slot
-                if now >= until:
-                    return None
-                self._changed.wait(until - now)
+                slot = self._idle_slot() if self._may_take(user) else None
+                if slot is not None:
+                    slot.user = user
+                    return slot
+            left = until - time.monotonic()
+            if left <= 0:
+                return None
+            if ticket is not None:
+                ticket.wait(left)
+            ticket = self._changed.draw()  # before the next look: what changes after it rings
 
     def _idle_slot(self) -> Slot | None:
         """A slot that nobody uses: a warm one, if there is one. Those used last come first, so that few are."""
@@ -270,39 +309,50 @@ class Pool:
 
     def _lease(self, user: object) -> Slot | None:
         """Lease a slot for ``user``, if one is to be had; it is to be recovered first."""
-        lease = self._book.lease_one(self._settings.size, self._observe)
-        if lease is None:
-            return None
-        slot = self._add(lease, user)
-        if self._heartbeat.start():
+        lease: Lease | None = None
+        try:
+            lease = self._book.lease_one(self._settings.size, self._observe)
+            slot = None if lease is None else self._add(lease, user)
+        except BaseException:
+            if lease is not None and all(slot.lease != lease for slot in self._slots.values()):
+                self._book.forget([lease])  # nobody uses it: it is there to be taken again
+            raise
+        if slot is not None and self._heartbeat.start():
             self._sweeper.look(again=False)
         return slot
 
     def _add(self, lease: Lease, user: object) -> Slot:
         """Make the slot of a new lease, in use by ``user``."""
         name = lease.transactional_id
-        with self._changed:
+        with self._guard:
             self._slots[name] = slot = Slot(
-                lease, self._store, lambda: self._make(name), self._counters, self._notify, self._observe, self._repair
+                lease,
+                self._store,
+                lambda: self._make(name),
+                self._counters,
+                self._changed.ring,
+                self._observe,
+                self._repair,
             )
-            slot.user = user if user in self._queue else None
+            slot.user = user if user in self._line else None
         return slot
 
-    def _notify(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
-
     def _drop_fenced(self) -> None:
-        with self._changed:
+        with self._guard:
             lost = [slot for slot in self._slots.values() if slot.is_fenced and slot.user is None]
             for slot in lost:
                 del self._slots[slot.transactional_id]
         for slot in lost:
             slot.close(0)
+            if slot.contradiction is not None:
+                self._unmatched.add(slot.contradiction)
+                if slot.contradiction.finding is RowFinding.COPIED:
+                    self._book.sign_anew()
+        self._unmatched.record()  # first: whoever leases the slot next finds what is taken out of its row with that
         self._book.forget([slot.lease for slot in lost])
 
     def _no_free_slot(self) -> NoFreeSlotError:
-        with self._changed:
+        with self._guard:
             own = dict(self._slots)
         error = NoFreeSlotError(no_free_slot(self._settings, own, self._book.seen, one_writer=self._store.one_writer))
         error.__cause__ = next((slot.last_error for slot in own.values() if slot.pending and slot.last_error), None)

@@ -12,7 +12,7 @@ from sqlalchemy import Row
 
 from dualwrite.client.batches import Headers as EncodedHeaders
 from dualwrite.client.producing import checked_on_delivery, encoded, encoded_headers
-from dualwrite.coordinator.participants import Headers, KafkaParticipant, Outcome
+from dualwrite.coordinator.participants import Headers, KafkaParticipant, Outcome, name_of_open_transaction
 from dualwrite.errors import ConfigurationError
 from dualwrite.ids import PreparedTxnState
 from dualwrite.records.varint import decode_varint, encode_varint
@@ -162,6 +162,11 @@ class RecordingParticipant:
             "offsets in the Kafka transaction: not with replay=True, as a timeout would take them back; keep them in "
             "the database (tx.store_offsets)"
         )
+
+    @property
+    def open_transaction(self) -> PreparedTxnState:
+        """See NamesOpenTransaction."""
+        return name_of_open_transaction(self._inner)
 
     def prepare_transaction(self) -> PreparedTxnState:
         """See KafkaParticipant."""

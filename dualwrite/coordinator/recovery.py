@@ -103,4 +103,4 @@ def was_committed(store: DecisionStore, lease: Lease, prepared: PreparedTxnState
     :raises LeaseLostError: if another process has taken over: it completed both sides, and may have written the row.
     """
     with store.locked(lease) as held:
-        return held.state == prepared
+        return prepared.is_same_as(held.state)

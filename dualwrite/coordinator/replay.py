@@ -14,17 +14,20 @@ the slot's next recovery; the units that follow keep theirs behind them.
 
 import functools
 import logging
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Engine, and_, delete, func, insert, or_, select, update
 
-from dualwrite.coordinator.database import SqlDecisionStore, clear_errors, columns_naming
+from dualwrite.coordinator.database import SqlDecisionStore, clear_errors
 from dualwrite.coordinator.driver import BlockingDriver
 from dualwrite.coordinator.machine import Result
+from dualwrite.coordinator.own_tables import ours
 from dualwrite.coordinator.participants import KafkaParticipant, Lease, Outcome
 from dualwrite.coordinator.recording import KeptRecord, RecordKeeper
 from dualwrite.coordinator.slots import Counters, Slot
+from dualwrite.coordinator.state_row import columns_naming
 from dualwrite.coordinator.tables import kafka_transaction_outcome as outcomes
 from dualwrite.coordinator.tables import kafka_transaction_record as records
 from dualwrite.coordinator.tables import kafka_transaction_state as states
@@ -60,10 +63,11 @@ class ReplayStore(SqlDecisionStore):
     """A DecisionStore that keeps the records with the state.
 
     :param keeper: where the records are until then.
+    :param database_timeout: see SqlDecisionStore.
     """
 
-    def __init__(self, engine: Engine, keeper: RecordKeeper) -> None:
-        super().__init__(engine, checks_lease=True)
+    def __init__(self, engine: Engine, keeper: RecordKeeper, database_timeout: float = math.inf) -> None:
+        super().__init__(engine, checks_lease=True, database_timeout=database_timeout)
         self._keeper = keeper
         self.replayed: dict[str, LostUnit] = {}
         """By transactional id, what a replay that is under way sees to."""
@@ -79,14 +83,17 @@ class ReplayStore(SqlDecisionStore):
                 self._acknowledge(connection, replayed.outcome)
                 obsolete = or_(obsolete, records.c.number.between(replayed.first, replayed.last))
             if name not in self._keeper.empty:
-                connection.execute(delete(records).where(records.c.transactional_id == name, obsolete))
+                connection.execute(
+                    delete(records).where(records.c.transactional_id == name, obsolete),
+                    execution_options=ours(connection),
+                )
             self._keeper.empty.discard(name)
             own = {"transactional_id": name, **columns_naming(state)}
             rows = [
                 {**own, "number": number, **record.columns()}
                 for number, record in enumerate(self._keeper.of(name), first)
             ]
-            connection.execute(insert(records), rows)
+            connection.execute(insert(records), rows, execution_options=ours(connection))
 
     def _acknowledge(self, connection: Connection, outcome: int) -> None:
         seen_to = (
@@ -94,7 +101,7 @@ class ReplayStore(SqlDecisionStore):
             .where(outcomes.c.id == outcome, outcomes.c.acknowledged_at.is_(None))
             .values(acknowledged_at=self._database.now(), acknowledged_by=ACKNOWLEDGED_BY)
         )
-        if connection.execute(seen_to).rowcount != 1:
+        if connection.execute(seen_to, execution_options=ours(connection)).rowcount != 1:
             raise _SeenToError(f"heuristic outcome {outcome} was acknowledged while it was being replayed")
 
     def lost(self, leases: Collection[Lease]) -> dict[Lease, list[LostUnit]]:
@@ -113,23 +120,26 @@ class ReplayStore(SqlDecisionStore):
             .order_by(newest)
         )
         found: dict[Lease, list[LostUnit]] = {}
-        with self._engine.connect() as connection, clear_errors(self._engine):
-            for name, *unit in connection.execute(wanted):
+        with self.connection() as connection, clear_errors(self._engine):
+            for name, *unit in connection.execute(wanted, execution_options=ours(connection)):
                 found.setdefault(by_name[name], []).append(LostUnit(*unit))
         return found
 
     def has_records(self, lease: Lease) -> bool:
         """True if anything is kept for ``lease``."""
-        with self._engine.connect() as connection, clear_errors(self._engine):
+        with self.connection() as connection, clear_errors(self._engine):
             of_lease = select(records.c.number).where(records.c.transactional_id == lease.transactional_id)
-            return connection.execute(of_lease.limit(1)).first() is not None
+            return connection.execute(of_lease.limit(1), execution_options=ours(connection)).first() is not None
 
     def records(self, lease: Lease, unit: LostUnit) -> list[KeptRecord]:
         """The records of ``unit``, in order."""
         of_unit = records.c.number.between(unit.first, unit.last)
         wanted = select(records).where(records.c.transactional_id == lease.transactional_id, of_unit)
-        with self._engine.connect() as connection, clear_errors(self._engine):
-            return [KeptRecord.of(row) for row in connection.execute(wanted.order_by(records.c.number))]
+        with self.connection() as connection, clear_errors(self._engine):
+            return [
+                KeptRecord.of(row)
+                for row in connection.execute(wanted.order_by(records.c.number), execution_options=ours(connection))
+            ]
 
 
 class Replayer:
@@ -137,18 +147,26 @@ class Replayer:
 
     :param config: of the Kafka side.
     :param observe: called with each step's name.
+    :param database_timeout: see SqlDecisionStore.
     """
 
-    def __init__(self, engine: Engine, config: Mapping[str, Any], observe: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        config: Mapping[str, Any],
+        observe: Callable[[str], None],
+        database_timeout: float = math.inf,
+    ) -> None:
         self._keeper = RecordKeeper(config)
-        self.store = ReplayStore(engine, self._keeper)
+        self._database_timeout = database_timeout
+        self.store = ReplayStore(engine, self._keeper, database_timeout)
         """Keeps records with the states of their transactions."""
         self._engine = engine
         self._observe = observe
 
     def store_in(self, engine: Engine) -> ReplayStore:
         """A store that does the same in transactions of ``engine``: the user's may be another."""
-        return self.store if engine is self._engine else ReplayStore(engine, self._keeper)
+        return self.store if engine is self._engine else ReplayStore(engine, self._keeper, self._database_timeout)
 
     def watching(self, make: Callable[[str], KafkaParticipant]) -> Callable[[str], KafkaParticipant]:
         """``make``, so that what its participants produce is noted."""
@@ -201,7 +219,7 @@ class Replayer:
     def _produce(self, slot: Slot, unit: LostUnit, kept: Sequence[KeptRecord]) -> BaseException | None:
         """A unit of work of nothing but ``kept``; its error, if it was not committed."""
         error: BaseException | None = None
-        driver = BlockingDriver(self._engine, self.store, slot, self._observe)
+        driver = BlockingDriver(self._engine, self.store, slot, self._observe, self.store.limit(slot.transactional_id))
         self.store.replayed[slot.transactional_id] = unit
         try:
             driver.begin()

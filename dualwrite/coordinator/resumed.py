@@ -21,10 +21,10 @@ from itertools import chain, repeat
 from dualwrite.client.anchors import ongoing_transaction
 from dualwrite.client.control import ONGOING, ControlPlane, TransactionDescription
 from dualwrite.client.versions import TV2
-from dualwrite.coordinator.kept import look_back
+from dualwrite.coordinator.kept import LookBack
 from dualwrite.coordinator.verdict import Outcome, Verdict, verdict
 from dualwrite.errors import FencedError, KafkaRefusedError, KafkaUnavailableError
-from dualwrite.ids import NO_PRODUCER, PreparedTxnState, ProducerIdentity
+from dualwrite.ids import NO_PRODUCER, OngoingTransaction, PreparedTxnState, ProducerIdentity
 from dualwrite.wire.error_codes import ErrorCode
 
 ENDING = frozenset({"PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
@@ -68,11 +68,16 @@ class ResumedTransaction:
 
         :param is_last: see KeptTransaction.complete.
         """
-        described, done = self._settle(
-            lambda found: verdict(state, ongoing_transaction(self._control, self._transactional_id, found, state))
-        )
+        found: OngoingTransaction | None = None
+
+        def judge(producer: ProducerIdentity) -> Verdict:
+            nonlocal found
+            found = ongoing_transaction(self._control, self._transactional_id, producer, state)
+            return verdict(state, found)
+
+        described, done = self._settle(judge)
         now = NO_PRODUCER if described is None else _following(described.producer)
-        return look_back(self._control, self._transactional_id, state, done, now, is_last=is_last)
+        return LookBack(self._control, self._transactional_id, now, is_last).at(state, done, found)
 
     def end(self, decided: Verdict) -> Outcome:
         """Commit or abort it, whatever it is."""

@@ -74,10 +74,13 @@ class Retrying:
         self._sleep = sleep
         self._chance = chance
 
-    def run(self, attempt: Callable[[], R]) -> R:
+    def run(self, attempt: Callable[[], R], is_undone: Callable[[], bool] = lambda: True) -> R:
         """What ``attempt`` returns, the first time that it does not raise.
 
         ``attempt`` must have ended both sides by the time that it raises: a pause holds no lock and no slot.
+
+        :param is_undone: False if the last attempt has left something behind all the same, as one does whose block
+            has committed past the library.
 
         Raises what the last attempt raised; at once what is not likely to pass (:func:`may_pass`).
         """
@@ -85,7 +88,7 @@ class Retrying:
             try:
                 return attempt()
             except Exception as error:
-                if not may_pass(error, self._dialect):
+                if not may_pass(error, self._dialect) or not is_undone():
                     raise
                 pause = self._chance() * min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** (number - 1))
                 _LOG.info("a unit of work is run again in %.3f s (%d of %d): %s", pause, number, self._retries, error)

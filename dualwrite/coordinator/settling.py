@@ -7,13 +7,13 @@ prepared, read the token again, complete. Each step is done for all slots before
 
 import functools
 import logging
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 
 from dualwrite.coordinator.kept import NotLookedAtError
 from dualwrite.coordinator.participants import DecisionStore, HeldDecision, Lease, LeaseLostError, Outcome
 from dualwrite.coordinator.recovery import Recoverable, settle
+from dualwrite.coordinator.waiting import LOOK_INTERVAL, TaskThread
 from dualwrite.errors import KafkaUnavailableError
 
 THREADS = 8
@@ -153,17 +153,15 @@ class Settling:
             for share, settler in zip(shares, self._crew, strict=False)
         ]
         # Not a pool's threads: those would keep a program from ending while Kafka does not answer.
-        others = [
-            threading.Thread(target=self._store.in_thread, args=(each,), name="dualwrite-sweep", daemon=True)
-            for each in work[1:]
-        ]
+        others = [TaskThread(functools.partial(self._store.in_thread, each), "dualwrite-sweep") for each in work[1:]]
         try:
-            for thread in others:
-                thread.start()
+            for worker in others:
+                worker.start()
             for each in work[:1]:
                 each()
-            for thread in others:
-                thread.join()
+            for worker in others:
+                while not worker.join(LOOK_INTERVAL):
+                    pass
         except BaseException:
             # Threads may be left, after an interrupt. The locks are given up next, and then the leases: what a thread
             # began after that would fence whoever has the slot by then.

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dualwrite.coordinator.background import Background
+from dualwrite.coordinator.lease import LeaseContradictedError
 from dualwrite.coordinator.logs import Fields
 from dualwrite.coordinator.participants import DecisionStore, KafkaParticipant, Lease, LeaseLostError, Outcome
 from dualwrite.coordinator.recovery import ParticipantFactory, recover
-from dualwrite.errors import FencedError, InvalidTransactionStateError
+from dualwrite.errors import DecisionLostError, FencedError, InvalidTransactionStateError
 
 _LOG = logging.getLogger("dualwrite")
 _LOG.addHandler(logging.NullHandler())  # without logging set up, silence: not logging's last resort, stderr
@@ -82,8 +83,16 @@ class Slot:
         """The last one that was made."""
         self._is_ready = False
         """True if it has nothing open in Kafka, and nobody uses it."""
+        self._is_finished = False
+        """True once it was closed with nothing left to be recovered."""
+        self._contradiction: LeaseContradictedError | None = None
         self._closed: FencedError | InvalidTransactionStateError | None = None
         self._background = Background(lambda: store.in_thread(self.recover), lease.transactional_id, when_idle)
+
+    @property
+    def contradiction(self) -> LeaseContradictedError | None:
+        """If the slot is lost because the database has forgotten something, or the process was copied: that."""
+        return self._contradiction
 
     @property
     def transactional_id(self) -> str:
@@ -124,7 +133,7 @@ class Slot:
                 outcome = self._recover_once()
                 first = outcome if first is Outcome.NOTHING else first
             if self._background.closed:  # close() did not wait for this: nobody else would release the participant
-                self.lend().close()
+                self._close_participant()
         return first
 
     def _recover_once(self) -> Outcome:
@@ -136,6 +145,7 @@ class Slot:
             self.fence(error)
             raise
         self._is_ready = True
+        self.lease.memory.completed()
         self._counters.add("recoveries")
         if outcome.is_heuristic:
             self._counters.add("heuristic")
@@ -155,9 +165,12 @@ class Slot:
         return self._participant
 
     def give_back(self, participant: KafkaParticipant) -> None:
-        """Take back a participant with nothing open in Kafka: the slot is ready."""
+        """Take back a participant with nothing open in Kafka: the slot is ready. One that was closed meanwhile, as its
+        unit of work had not ended in time, closes it."""
         self._participant = participant
         self._is_ready = True
+        if self._background.closed:
+            self._close_participant()
 
     def finish_later(self) -> None:
         """Recover in the background; if the slot is lost, whoever has taken it does that."""
@@ -166,14 +179,22 @@ class Slot:
             self._background.start()
 
     def hurry(self) -> None:
-        """Somebody waits for what the background does."""
+        """Let the background do at once what it has to do, as a unit of work waits for it."""
         self._background.hurry()
+
+    def resume(self) -> None:
+        """Begin what :meth:`finish_later` was asked for, if an interrupt kept it from beginning."""
+        self._background.resume()
 
     def fence(self, error: FencedError) -> None:
         """The slot is lost: whoever has taken it completes what this one left. The pool drops it after its use."""
         if self._closed is None:
             _LOG.warning("%s: lost: %s", self.transactional_id, error)
-            self._closed = FencedError(str(error))
+            if isinstance(error, LeaseContradictedError):
+                self._contradiction = error
+                self._closed = DecisionLostError(str(error))
+            else:
+                self._closed = FencedError(str(error))
 
     def close(self, timeout: float) -> bool:
         """Give the background up to ``timeout`` seconds, then release all. True if nothing is left to be recovered."""
@@ -181,10 +202,16 @@ class Slot:
         if not done:
             _LOG.warning("%s: closed while a unit of work is not finished in Kafka", self.transactional_id)
         self._closed = self._closed or InvalidTransactionStateError("this DualWrite is closed: make a new one")
-        finished = done and self.is_warm
+        self._is_finished = self._is_finished or (done and self.is_warm)
         if self._is_ready:
-            self.lend().close()
-        return finished
+            self._close_participant()
+        return self._is_finished
+
+    def _close_participant(self) -> None:
+        """Close it, and note that after it: a close that was interrupted is repeated."""
+        assert self._participant is not None
+        self._participant.close()
+        self._is_ready = False
 
     def _make(self) -> KafkaParticipant:
         self._participant = self._factory()

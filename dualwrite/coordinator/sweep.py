@@ -14,11 +14,14 @@ from typing import Any, Protocol
 from dualwrite.client.control import ControlPlane
 from dualwrite.client.producer_config import ProducerConfig
 from dualwrite.coordinator.book import LeaseBook
+from dualwrite.coordinator.holders import left_elsewhere
 from dualwrite.coordinator.leasing import Candidate
+from dualwrite.coordinator.own_errors import is_own
 from dualwrite.coordinator.participants import DecisionStore, KafkaParticipant, Lease, Outcome
 from dualwrite.coordinator.settling import Settler, Settlers, Settling
 from dualwrite.coordinator.slots import Counters
 from dualwrite.coordinator.two_phase import LeftTransaction, left_transactions, step_timeout
+from dualwrite.coordinator.waiting import Flag, TaskThread
 from dualwrite.ids import PreparedTxnState
 
 CHUNK = 100
@@ -57,8 +60,12 @@ class ControlRecovery:
 
 
 @contextmanager
-def by_control_plane(config: Any) -> Iterator[Settler]:
-    """Recovers one transactional id after the other over the same connections."""
+def by_control_plane(config: Any, require_cluster: Callable[[], None] = lambda: None) -> Iterator[Settler]:
+    """Recovers one transactional id after the other over the same connections.
+
+    :param require_cluster: raises if another cluster answers than the one whose transactions are to be ended.
+    """
+    require_cluster()
     control = ControlPlane(config, timeout=step_timeout(ProducerConfig.of(config).delivery_timeout))
     left_transaction = left_transactions(config)
     try:
@@ -96,33 +103,29 @@ class Sweeper:
         self._settlers = settlers
         self._counters = counters
         self._observe = observe
-        self._sweeping = threading.RLock()
-        self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
+        self.alone = threading.RLock()
+        """Held while a sweep is under way: ``with sweeper.alone:`` keeps the background from finding anything."""
+        self._stopped = Flag()
+        self._candidates: Sequence[Candidate] = ()
+        """What the background is to recover."""
+        self._worker = TaskThread(lambda: store.in_thread(self._sweep_quietly), "dualwrite-sweep")
+        self._has_looked = False
 
     def look(self, *, again: bool) -> None:
-        """Begin a sweep in the background, if there is something to do and none is under way.
+        """Begin a sweep in the background, if there is something to do and none is under way. The first look also warns
+        of other applications whose slots no process recovers.
 
         :param again: read the rows again; else the last look will do.
         """
-        if self._stopped.is_set() or (self._thread is not None and self._thread.is_alive()):
+        if not self._has_looked:
+            self._has_looked = True
+            self._warn_of_others()
+        if self._stopped.is_set() or self._worker.is_running:
             return
         candidates = self._book.left_behind(again=again)
         if candidates:
-            thread = threading.Thread(
-                target=self._store.in_thread,
-                args=(lambda: self._sweep_quietly(candidates),),
-                name="dualwrite-sweep",
-                daemon=True,
-            )
-            thread.start()
-            self._thread = thread  # after that: one that could not be started cannot be waited for
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Keep the background from sweeping until the block ends: what is found, is found by this thread."""
-        with self._sweeping:
-            yield
+            self._candidates = candidates
+            self._worker.start()
 
     def sweep(self) -> dict[str, Outcome]:
         """Recover all that is left behind or free, now; what was found, by transactional id.
@@ -143,7 +146,7 @@ class Sweeper:
         :param only: these transactional ids, as far as nobody has them; None for all.
         :param free_too: those, too, that were given back.
         """
-        with self._sweeping:
+        with self.alone:
             candidates = self._book.left_behind(free_too=free_too)
             if only is not None:
                 candidates = [each for each in candidates if each.row.transactional_id in only]
@@ -152,13 +155,25 @@ class Sweeper:
     def stop(self, timeout: float) -> None:
         """Begin nothing new, and wait up to ``timeout`` seconds for what is under way."""
         self._stopped.set()
-        if self._thread is not None:
-            self._thread.join(timeout)
+        self._worker.join(timeout)
 
-    def _sweep_quietly(self, candidates: Sequence[Candidate]) -> None:
+    def _warn_of_others(self) -> None:
+        """Say which other applications nothing recovers: they were renamed, or removed, after a crash."""
+        whose = {"application": self._book.application}
         try:
-            with self._sweeping:
-                _, errors = self._recover_all(candidates)
+            others = self._book.deserted_elsewhere()
+        except Exception as error:  # logged: it is not what this process is for
+            if not is_own(error):
+                raise
+            _LOG.info("slots of other applications were not looked at: %s", error, extra=whose)
+            return
+        if others:
+            _LOG.warning("%s: %s", self._book.application, left_elsewhere(others), extra=whose)
+
+    def _sweep_quietly(self) -> None:
+        try:
+            with self.alone:
+                _, errors = self._recover_all(self._candidates)
         except Exception as error:  # noqa: BLE001 - logged, and tried again at the next beat
             errors = [error]
         for reason in errors:

@@ -46,12 +46,30 @@ kafka_transaction_state = Table(
     Column("updated_at", MOMENT, nullable=False),
     # Not used: outcomes outlive the state, so they have a table. The former release writes NULL to it in each unit.
     Column("outcome", String(32)),
-    # Where there is no anchor: the state and topic:partition:offset of a record of it, to look for how the transaction
-    # ended. Of no use if it is another state's: the former release leaves it as it is.
+    # What recovery knows the transaction by if a topic is gone, and finds its end by (evidence.py). Of no use
+    # if it is another state's: the former release leaves it as it is.
     Column("first_record", String(255)),
+    # Drawn anew with each renewal of the lease, so that two copies of one process notice each other. NULL: leased by an
+    # earlier release.
+    Column("lease_version", BigInteger),
+    # Kafka's cluster id: where the transaction of the state is. NULL: not known yet.
+    Column("cluster_id", String(255)),
+    # The database that has written the row. Another one here is that of a copy. NULL: not known yet.
+    Column("database_id", String(255)),
     **ON_MYSQL,
 )
 """One row per transactional id, overwritten by each unit of work: it never grows (DESIGN, "The state table")."""
+
+dualwrite_database = Table(
+    "dualwrite_database",
+    metadata,
+    Column("database_id", String(255), primary_key=True),
+    # Follows the application's name in the transactional ids of a copy, which leaves the original's ids alone.
+    Column("id_suffix", String(32), nullable=False),
+    Column("declared_at", MOMENT, nullable=False),
+    **ON_MYSQL,
+)
+"""The databases that an operator has declared to be copies (`dualwrite db copied`). Empty in all others."""
 
 kafka_transaction_outcome = Table(
     "kafka_transaction_outcome",

@@ -19,10 +19,13 @@ from dualwrite.coordinator.consuming import UnitOffsets
 from dualwrite.coordinator.driver import BlockingDriver
 from dualwrite.coordinator.observing import Watch
 from dualwrite.coordinator.participants import Headers
-from dualwrite.errors import InDoubtError, InvalidTransactionStateError
+from dualwrite.errors import InvalidTransactionStateError
 
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 T = TypeVar("T", bound="BaseTransaction")
+
+
+_USED = "this unit of work has ended: its block cannot be left twice"
 
 
 class UnitsOfWork(Protocol):
@@ -36,6 +39,9 @@ class UnitsOfWork(Protocol):
 
     def let_go(self, unit: "Unit", error: BaseException) -> None:
         """End what is left of ``unit``, if anything is: ``error`` came while it was being begun or ended."""
+
+    def truth(self, unit: "Unit", raised: BaseException) -> BaseException:
+        """What is to leave the block of ``unit``, which has ended, in place of ``raised``; see truth.py."""
 
     def let_go_later(self, unit: "Unit", error: BaseException) -> None:
         """See that :meth:`let_go` is called; from a finalizer, which may run anywhere."""
@@ -70,6 +76,16 @@ class BaseTransaction:
 
     def __init__(self, unit: Unit) -> None:
         self._unit = unit
+
+    @property
+    def unit(self) -> Unit:
+        """What the block has in hand. The block's."""
+        return self._unit
+
+    @property
+    def is_undone(self) -> bool:
+        """False if the unit of work has ended, and rows of it may be left that its block committed past the library."""
+        return self._unit.driver is None or not self._unit.driver.is_on_record
 
     def running(self) -> BlockingDriver:
         """The driver of the unit of work. The block's."""
@@ -114,11 +130,15 @@ class BaseBlock(Generic[T]):
     def _to_leave(self) -> Unit:
         unit = self._unit
         if unit is None or unit.is_over:
-            raise InvalidTransactionStateError("this unit of work has ended: its block cannot be left twice")
+            raise InvalidTransactionStateError(_USED)
         return unit
 
     def _note_open(self, transaction: T) -> None:
         self._transaction = transaction
+        self.announce()
+
+    def announce(self) -> None:
+        """Let units of work that are begun in this context join this one, once it is open."""
         _open.set((*self._others(), weakref.ref(self)))
 
     def _note_left(self) -> None:
@@ -186,21 +206,36 @@ class Block(BaseBlock["Transaction"]):
             unit.has_run = True
             return transaction
         except BaseException as error:
-            self._units.let_go(unit, error)
+            self._let_go(unit, error)
             raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._joined is not None:
+        unit, joined = self._unit, self._joined
+        if joined is not None:
             if error is not None:
-                self._joined.running().doom(error)
+                joined.running().doom(error)
             return
-        unit = self._to_leave()
+        # No call stands between the method's entry and ``try``: an exception could strike there, with nothing ended.
+        if unit is None or unit.is_over:
+            raise InvalidTransactionStateError(_USED)
         try:
             self._units.leave(unit, error)
+            self._note_left()
         except BaseException as raised:
-            self._units.let_go(unit, raised)
+            self._let_go(unit, raised)
+            told = self._units.truth(unit, raised)
+            if told is raised:
+                raise
+            raise told from raised
+
+    def _let_go(self, unit: Unit, error: BaseException) -> None:
+        """End what is left of ``unit``; if that is interrupted, too, see that another thread does it."""
+        try:
+            self._units.let_go(unit, error)
+        except BaseException:
+            self._units.let_go_later(unit, error)
             raise
         finally:
             self._note_left()
@@ -307,15 +342,6 @@ class Transaction(BaseTransaction):
         :raises DatabaseNotReadyError: before ``dualwrite db upgrade``.
         """
         self._offsets().store(self.running(), consumer, offsets)
-
-
-def in_doubt(application: str, error: BaseException | None) -> InDoubtError:
-    """What is raised of a unit of work whose outcome is not known, as its COMMIT failed with ``error``."""
-    return InDoubtError(
-        f"a unit of work of application {application!r} is in both or in neither, and it is not known which: the "
-        f"COMMIT failed ({error}), and the database could not be asked. Do not run it again before recovery: it ends "
-        "both sides alike"
-    )
 
 
 def open_unit(units: UnitsOfWork) -> Any:

@@ -2,25 +2,29 @@
 
 import functools
 import os
-import threading
 from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from sqlalchemy import Engine
-from sqlalchemy.pool import Pool as ConnectionPool
 
+from dualwrite.coordinator.after_fork import INHERITED, after_fork
 from dualwrite.coordinator.awaiting import own_engine
 from dualwrite.coordinator.book import LeaseBook
+from dualwrite.coordinator.clusters import KnownCluster
+from dualwrite.coordinator.connecting import bound_connections
 from dualwrite.coordinator.consuming import Consuming
 from dualwrite.coordinator.database import SqlDecisionStore
-from dualwrite.coordinator.driver import BlockingDriver, LentSlot
+from dualwrite.coordinator.driver import BlockingDriver
 from dualwrite.coordinator.holders import PoolSettings, Usage
+from dualwrite.coordinator.identities import ClusterIdentity
 from dualwrite.coordinator.leases import SqlLeases
 from dualwrite.coordinator.leasing import slot_id
+from dualwrite.coordinator.lent_slot import LentSlot
 from dualwrite.coordinator.machine import Result
-from dualwrite.coordinator.observing import Observed
+from dualwrite.coordinator.observing import Observed, no_observer
 from dualwrite.coordinator.outcomes import HeuristicOutcome, acknowledge, outcomes
+from dualwrite.coordinator.own_tables import with_schema
 from dualwrite.coordinator.owners import new_owner
 from dualwrite.coordinator.participants import KafkaParticipant, Outcome
 from dualwrite.coordinator.parts import Parting
@@ -32,32 +36,17 @@ from dualwrite.coordinator.seeking import SeekingConsumers
 from dualwrite.coordinator.settling import Settlers
 from dualwrite.coordinator.slots import Counters
 from dualwrite.coordinator.sweep import Sweeper, by_control_plane, by_participants
-from dualwrite.coordinator.transaction import Block, Transaction, Unit, in_doubt, open_unit
+from dualwrite.coordinator.transaction import Block, Transaction, Unit, open_unit
+from dualwrite.coordinator.truth import raise_outcome, truth
 from dualwrite.coordinator.two_phase import RESUME, TwoPhase, producer_settings, require_mode
+from dualwrite.coordinator.unit_session import watch_sessions
+from dualwrite.coordinator.unit_transaction import watch_statements
 from dualwrite.errors import ConfigurationError, InvalidTransactionStateError
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _COUNTED: Mapping[Result | None, str] = {Result.SUCCEEDED: "committed", Result.ROLLED_BACK: "rolled_back"}
-
-_inherited: list[BlockingDriver | ConnectionPool] = []
-"""What a forked process got from its parent: units of work, and connections. A connection that is collected is rolled
-back or closed, so they are kept for as long as the process lives."""
-
-
-class _AfterFork:
-    """The lock under which a child begins anew. It is new in every process: the parent's may be held for ever."""
-
-    def __init__(self) -> None:
-        self.renew()
-        os.register_at_fork(after_in_child=self.renew)
-
-    def renew(self) -> None:
-        self.lock = threading.Lock()
-
-
-_after_fork = _AfterFork()
 
 
 class DualWrite(Observed, SeekingConsumers, Parting):
@@ -82,6 +71,9 @@ class DualWrite(Observed, SeekingConsumers, Parting):
     :param lease_timeout: seconds after which the slots of a process that is dead, or that cannot reach the database,
         may be taken by others; they are renewed three times in that time. After a death on the same machine nobody
         waits for it.
+    :param database_timeout: seconds that the database may take for each of the library's own steps and transactions;
+        then the connection is cut. A unit whose COMMIT is not answered ends within twice that: with InDoubtError, if
+        the database does not answer on a new connection. Statements of the block, and SQLite, are not limited.
     :param producer: "native" or "librdkafka". If it is not given, native is taken where the cluster speaks transaction
         version 2 and every setting in ``kafka`` is one of the native producer's, librdkafka elsewhere; the log and
         :attr:`producer` say which. Either recovers what the other left.
@@ -91,6 +83,9 @@ class DualWrite(Observed, SeekingConsumers, Parting):
         stores. It is never chosen unasked.
     :param replay: with "resume", keep each unit's records in the database until the slot's next one, and produce them
         again after such an abort, later than the records that others have produced meanwhile.
+    :param schema: where the library's tables are (on MariaDB and MySQL: which database). If it is not given, it is what
+        the engine's ``schema_translate_map`` says for tables without a schema, or else where the tables are found, once
+        for the engine, by the ``search_path`` that its sessions begin with.
     :param participant: makes the Kafka side from its configuration, instead of a ``producer``.
     :param on_step: called with the name of each Step (machine.py) but RUN, and of each step of recovery ("RECOVER_…"),
         right before it; may be called from a background thread. For tests that kill the process at an exact place. An
@@ -107,14 +102,16 @@ class DualWrite(Observed, SeekingConsumers, Parting):
         pool_size: int = 64,
         acquire_timeout: float = 30.0,
         lease_timeout: float = 30.0,
+        database_timeout: float = 60.0,
         producer: ProducerName | None = None,
         two_phase: TwoPhase = "keep-prepared",
         replay: bool = False,
+        schema: str | None = None,
         participant: Callable[[Mapping[str, Any]], KafkaParticipant] | None = None,
         on_step: Callable[[str], None] | None = None,
     ) -> None:
-        self._engine = self._checked(engine)
-        settings = PoolSettings(application, pool_size, acquire_timeout, lease_timeout)
+        self._engine = with_schema(self._checked(engine), schema)
+        settings = PoolSettings(application, pool_size, acquire_timeout, lease_timeout, database_timeout)
         settings.check()
         if producer is not None and participant is not None:
             raise ConfigurationError(f"producer {producer!r} and a participant of your own: give one of the two")
@@ -123,9 +120,12 @@ class DualWrite(Observed, SeekingConsumers, Parting):
         self._wanted = producer
         self._participant = participant
         self._settings = settings
+        watch_statements(self._engine)
+        watch_sessions()
+        bound_connections(self._engine)
         self._own_engine = own_engine(self._engine)
-        self._observe = on_step or _ignore
-        self._replayer = Replayer(self._own_engine, self._config, self._observe) if replay else None
+        self._observe = on_step or no_observer
+        self._replayer = Replayer(self._own_engine, self._config, self._observe, database_timeout) if replay else None
         self._checks_lease = two_phase == RESUME
         self._store = self._make_store(self._own_engine)
         """For the library's own transactions, in whatever thread."""
@@ -135,7 +135,8 @@ class DualWrite(Observed, SeekingConsumers, Parting):
         """A store whose transactions are of ``engine``."""
         if self._replayer is not None:
             return self._replayer.store_in(engine)
-        return SqlDecisionStore(engine, checks_lease=self._checks_lease)
+        timeout = self._settings.database_timeout
+        return SqlDecisionStore(engine, checks_lease=self._checks_lease, database_timeout=timeout)
 
     @staticmethod
     def _checked(engine: Any) -> Engine:
@@ -168,7 +169,7 @@ class DualWrite(Observed, SeekingConsumers, Parting):
         Entering raises NoFreeSlotError if every slot is in use, KafkaUnavailableError if Kafka cannot be reached,
         DatabaseNotReadyError before ``dualwrite db upgrade``. Inside a unit of work of this DualWrite, in the same
         thread, it joins that one. Leaving raises what kept the unit from being committed, after it was rolled
-        back on both sides; or InDoubtError, and then it must not be run again.
+        back on both sides; or InDoubtError or a UnitCommitted, and then it must not be run again.
         """
         return Block(self)
 
@@ -201,14 +202,23 @@ class DualWrite(Observed, SeekingConsumers, Parting):
 
         @functools.wraps(function)
         def unit_of_work(*args: P.args, **kwargs: P.kwargs) -> R:
+            last: list[Transaction] = []
+
             def once() -> R:
                 with Block(self, is_repeated=True) as tx:
+                    last[:] = [tx]
                     return function(tx, *args, **kwargs)
 
             if open_unit(self) is not None:
                 return once()
-            with self._consuming.failures_count():
-                return retrying.run(once)
+            try:
+                with self._consuming.failures_count():
+                    return retrying.run(once, lambda: not last or last[0].is_undone)
+            except BaseException as raised:  # a limit may strike between the block's end and this one
+                told = self.truth(last[0].unit, raised) if last else raised
+                if told is raised:
+                    raise
+                raise told from raised
 
         return unit_of_work
 
@@ -224,7 +234,7 @@ class DualWrite(Observed, SeekingConsumers, Parting):
         :raises InvalidTransactionStateError: inside a unit of work.
         """
         self._require_outside()
-        with self._sweeper.alone():
+        with self._sweeper.alone:
             found = {}
             user = object()
             try:
@@ -267,10 +277,11 @@ class DualWrite(Observed, SeekingConsumers, Parting):
         return acknowledge(self._engine, outcome, by=by)
 
     def close(self, timeout: float = 10.0) -> None:
-        """Wait for the units of work of other threads, and up to ``timeout`` seconds for ``pending()``; release all.
+        """Wait up to ``timeout`` seconds for the units of work of other threads, and for ``pending()``; release all.
 
         The slots are given back. What is still pending is finished by another process, or by the next start, under this
-        application name. Closing twice does nothing.
+        application name; a unit of work that still runs in another thread may be rolled back by it. Closing twice does
+        nothing.
 
         :raises InvalidTransactionStateError: inside a unit of work.
         """
@@ -301,7 +312,7 @@ class DualWrite(Observed, SeekingConsumers, Parting):
         driver.begin()
         if driver.machine.result is not None:
             self._release(unit)
-            self._report(driver, None)
+            raise_outcome(self._settings.application, driver, None)
 
     def leave(self, unit: Unit, error: BaseException | None) -> None:
         """End a unit of work."""
@@ -316,7 +327,7 @@ class DualWrite(Observed, SeekingConsumers, Parting):
             return
         driver.finish(error)
         self._release(unit)
-        self._report(driver, error)
+        raise_outcome(self._settings.application, driver, error)
 
     def let_go(self, unit: Unit, error: BaseException) -> None:
         """End what is left of a unit of work, wherever it was interrupted; in most cases nothing."""
@@ -326,6 +337,10 @@ class DualWrite(Observed, SeekingConsumers, Parting):
         if driver is not None and not driver.is_released:
             driver.finish(error)
         self._release(unit, error)
+
+    def truth(self, unit: Unit, raised: BaseException) -> BaseException:
+        """What is to leave the block of ``unit``, which has ended, in place of ``raised``."""
+        return truth(self._settings.application, unit.driver, raised)
 
     def let_go_later(self, unit: Unit, error: BaseException) -> None:
         """At the next use or heartbeat; but what others may wait for in the database, at once."""
@@ -342,13 +357,13 @@ class DualWrite(Observed, SeekingConsumers, Parting):
         return slot
 
     def _make_driver(self, unit: Unit, slot: LentSlot) -> BlockingDriver:
-        return BlockingDriver(self._engine, self._store, slot, self._observe)
+        return BlockingDriver(self._engine, self._store, slot, self._observe, self._store.limit(slot.transactional_id))
 
     def _keep_inherited(self, driver: BlockingDriver) -> bool:
         """True in a child forked inside the block: it is kept, as a rollback here would be the parent's."""
         if driver.process == os.getpid():
             return False
-        _inherited.append(driver)
+        INHERITED.append(driver)
         return True
 
     def _release(self, unit: Unit, error: BaseException | None = None) -> None:
@@ -364,6 +379,8 @@ class DualWrite(Observed, SeekingConsumers, Parting):
             unit.offsets.ended(succeeded=driver is not None and driver.machine.result is Result.SUCCEEDED)
         if driver is not None:
             self._counters.add(_COUNTED.get(driver.machine.result, "in_doubt"))
+            if driver.is_on_record:
+                self._counters.add("heuristic")
         if unit.watch is not None:
             machine = None if driver is None else driver.machine
             unit.watch.ended(*(None, error) if machine is None else (machine.result, machine.error))
@@ -375,10 +392,12 @@ class DualWrite(Observed, SeekingConsumers, Parting):
         settings = self._settings
         settlers: Settlers
         make: Callable[[str], KafkaParticipant]
+        cluster: Callable[[], ClusterIdentity] = ClusterIdentity
         if self._participant is None:
             self._choice: ProducerChoice | None = ProducerChoice(self._config, self._wanted)
-            make = self._choice.participant
-            settlers = functools.partial(by_control_plane, self._config)
+            known = cluster = KnownCluster(self._config, with_place=self._engine.dialect.name == "sqlite")
+            make = functools.partial(_made_in, known, self._choice)
+            settlers = functools.partial(by_control_plane, self._config, known.require_same)
         else:
             self._choice = None
             make = functools.partial(_made_by, self._participant, self._config)
@@ -389,7 +408,7 @@ class DualWrite(Observed, SeekingConsumers, Parting):
             repair, repairs = self._replayer.replay, LeftReplays(self._replayer, make, self._counters, self._observe)
         self._consuming = Consuming(self._own_engine, self._store)
         leases = SqlLeases(self._own_engine, self._store)
-        book = LeaseBook(leases, settings.application, new_owner(), settings.lease_timeout)
+        book = LeaseBook(leases, settings.application, new_owner(), settings.lease_timeout, cluster)
         self._sweeper = Sweeper(book, self._store, settlers, self._counters, self._observe, repairs)
         self._pool = Pool(settings, self._store, book, self._sweeper, make, self._counters, self._observe, repair)
 
@@ -398,10 +417,10 @@ class DualWrite(Observed, SeekingConsumers, Parting):
         could be noticed by the other end."""
         if self._pid == os.getpid():
             return
-        with _after_fork.lock:
+        with after_fork.lock:
             if self._pid != os.getpid():
                 inherited = self._pool
-                _inherited.append(self._engine.pool)
+                INHERITED.append(self._engine.pool)
                 self._engine.dispose(close=False)
                 self._begin_process()
                 inherited.abandon()
@@ -412,17 +431,11 @@ class DualWrite(Observed, SeekingConsumers, Parting):
         if open_unit(self) is not None:
             raise InvalidTransactionStateError("a unit of work is open in this thread: end it before that")
 
-    def _report(self, driver: BlockingDriver, error: BaseException | None) -> None:
-        """Raise what the unit's caller must know, unless that is ``error``, on its way already."""
-        machine = driver.machine
-        if driver.interrupt is not None and driver.interrupt is not error:
-            raise driver.interrupt
-        if error is not None or machine.result is Result.SUCCEEDED:
-            return
-        if machine.result is Result.IN_DOUBT:
-            raise in_doubt(self._settings.application, machine.error) from machine.error
-        assert machine.error is not None
-        raise machine.error
+
+def _made_in(cluster: KnownCluster, choice: ProducerChoice, transactional_id: str) -> KafkaParticipant:
+    """The participant of ``transactional_id`` in the cluster that the process began with."""
+    cluster.require_same()
+    return choice.participant(transactional_id)
 
 
 def _made_by(
@@ -430,7 +443,3 @@ def _made_by(
 ) -> KafkaParticipant:
     """The user's own participant of ``transactional_id``."""
     return participant({**config, "transactional.id": transactional_id})
-
-
-def _ignore(step: str) -> None:
-    """The observer when nobody observes."""

@@ -8,7 +8,7 @@ set back to an older copy of itself.
 
 from enum import Enum
 
-from dualwrite.ids import EndedTransaction, Ending, OngoingTransaction, PreparedTxnState, ProducerIdentity
+from dualwrite.ids import EndedTransaction, Ending, Match, OngoingTransaction, PreparedTxnState, ProducerIdentity
 
 
 class Verdict(Enum):
@@ -50,8 +50,8 @@ DETAILS = {
         "the transactional id. Its records have no rows"
     ),
     Outcome.HEURISTIC_ABORT: (
-        "the database committed, and the transaction was aborted in Kafka, by force or by its timeout. Its rows have "
-        "no records"
+        "the database committed, and the transaction was aborted in Kafka: by force, by its timeout, or by a process "
+        "with another database under the same application name. Its rows have no records"
     ),
     Outcome.HEURISTIC_MIXED: (
         "the database committed, and so did Kafka, but in the partition of the first record the transaction had been "
@@ -59,8 +59,8 @@ DETAILS = {
     ),
     Outcome.HEURISTIC_HAZARD: (
         "the database committed, and the cluster does not have the transaction's records where they were acknowledged: "
-        "it has lost data, as one that was restored from an older copy, or the topic was made anew, or it is another "
-        "cluster, or has left them without an end. More than this transaction may be missing"
+        "it has lost data, as one that was restored from an older copy, or the topic was deleted or made anew, or it "
+        "is another cluster, or has left them without an end. More than this transaction may be missing"
     ),
 }
 """What each heuristic outcome means, in a line for the operator."""
@@ -78,7 +78,13 @@ def verdict(stored: PreparedTxnState, ongoing: OngoingTransaction | None) -> Ver
     return Verdict.COMMIT if stored.identifies(ongoing) else Verdict.ABORT
 
 
-def looked_back(stored: PreparedTxnState, done: Outcome, now: ProducerIdentity, ended: EndedTransaction) -> Outcome:
+def looked_back(
+    stored: PreparedTxnState,
+    done: Outcome,
+    now: ProducerIdentity,
+    ended: EndedTransaction,
+    ongoing: OngoingTransaction | None = None,
+) -> Outcome:
     """What recovery has done, in the light of what became of the transaction that the database decided to commit.
 
     Only what proves that the sides differ makes a heuristic outcome. What proves nothing (an old log, a topic that is
@@ -88,6 +94,7 @@ def looked_back(stored: PreparedTxnState, done: Outcome, now: ProducerIdentity, 
     :param done: what recovery did with the open transaction.
     :param now: the identity that InitProducerId has just given.
     :param ended: what the log says of the stored transaction.
+    :param ongoing: what recovery found open, and has ended.
     """
     if done is Outcome.COMMITTED:
         return Outcome.HEURISTIC_MIXED if ended.ending is Ending.ABORTED else done
@@ -95,6 +102,8 @@ def looked_back(stored: PreparedTxnState, done: Outcome, now: ProducerIdentity, 
         return Outcome.HEURISTIC_ABORT
     if ended.ending in (Ending.LOST, Ending.OPEN) or _is_ahead(stored.producer, now):
         return Outcome.HEURISTIC_HAZARD
+    if ended.ending is Ending.UNKNOWN and ongoing is not None and stored.match(ongoing) is Match.UNKNOWN:
+        return Outcome.HEURISTIC_HAZARD  # what was aborted may have been the stored one
     return Outcome.HEURISTIC_COMMIT if ended.was_overtaken else done
 
 

@@ -80,7 +80,9 @@ class Batch:
         job = self.job
         try:
             with dual_write.transaction() as tx:
-                advance(tx, job.load_key, begin, self.end)  # first: another process with the same file stops here
+                advance(
+                    tx.connection, job.load_key, begin, self.end
+                )  # first: another process with the same file stops here
                 for key, value in self.records:
                     tx.produce(job.topic, key=key, value=value)
                 # one statement serves rows with the same columns only, and a JSON line may leave some out

@@ -6,6 +6,7 @@ from sqlalchemy import JSON, Engine, MetaData, Table, inspect
 from sqlalchemy.exc import NoSuchTableError
 
 from dualwrite.coordinator.databases.supported import database_of
+from dualwrite.coordinator.own_tables import schema_of
 from dualwrite.coordinator.tables import kafka_transaction_state, load_position
 from dualwrite.errors import ConfigurationError, DatabaseNotReadyError, InputError
 from dualwrite.ids import is_legal_topic
@@ -59,13 +60,13 @@ def _checked(job: LoadJob, engine: Engine, source: InputFile) -> Batches:
     if not is_legal_topic(job.topic):
         raise ConfigurationError(f"topic {job.topic!r}: use 1 to 249 letters, digits, dots, underscores and hyphens")
     table = _reflected(job.table, engine)
-    for needed in (kafka_transaction_state, load_position):
-        if not inspect(engine).has_table(needed.name):
-            url = engine.url.render_as_string(hide_password=True)
-            raise DatabaseNotReadyError(
-                f"the database has no table {needed.name}; run: dualwrite db upgrade --db {url}"
-            )
     with engine.connect() as connection:
+        for needed in (kafka_transaction_state, load_position):
+            if not inspect(connection).has_table(needed.name, schema=schema_of(connection)):
+                url = engine.url.render_as_string(hide_password=True)
+                raise DatabaseNotReadyError(
+                    f"the database has no table {needed.name}; run: dualwrite db upgrade --db {url}"
+                )
         database_of(engine.dialect).require_strict(connection)
     exact = engine.dialect.name != "sqlite"
     typer = RowTyper(table, job.path.name, csv=source.columns is not None, null=job.null, exact=exact)

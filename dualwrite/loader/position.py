@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from sqlalchemy import Connection, CursorResult, Executable, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
+from dualwrite.coordinator.own_tables import ours
 from dualwrite.coordinator.tables import load_position
 from dualwrite.errors import InputError
 
@@ -23,6 +24,10 @@ _LONGEST_SOURCE = 1024
 
 class Executes(Protocol):
     """What a unit of work offers for SQL."""
+
+    @property
+    def connection(self) -> Connection:
+        """The connection of the unit of work's database transaction."""
 
     def execute(self, statement: Executable, parameters: Any = None) -> CursorResult[Any]:
         """Run ``statement`` in the unit of work's database transaction."""
@@ -62,11 +67,14 @@ class LoadKey:
 def read_position(connection: Connection, key: LoadKey) -> Position:
     """How far ``key`` has come; ``Position()`` if it never began."""
     columns = load_position.c
-    found = connection.execute(select(columns.position, columns.digest).where(columns.load_id == key.load_id)).first()
+    found = connection.execute(
+        select(columns.position, columns.digest).where(columns.load_id == key.load_id),
+        execution_options=ours(connection),
+    ).first()
     return Position() if found is None else Position(*found)
 
 
-def advance(execute: Executes, key: LoadKey, before: Position, after: Position) -> None:
+def advance(connection: Connection, key: LoadKey, before: Position, after: Position) -> None:
     """Move ``key`` from ``before`` to ``after``, inside the caller's transaction.
 
     :raises InputError: if the load is not at ``before``: somebody else loads the same file. Roll back and stop.
@@ -79,14 +87,15 @@ def advance(execute: Executes, key: LoadKey, before: Position, after: Position) 
     if before == Position():
         row = {"load_id": key.load_id, "source": key.source[-_LONGEST_SOURCE:], **values}
         try:
-            execute.execute(insert(load_position).values(row))
+            connection.execute(insert(load_position).values(row), execution_options=ours(connection))
         except IntegrityError:
             raise _taken(key) from None
         return
-    moved = execute.execute(
+    moved = connection.execute(
         update(load_position)
         .where(load_position.c.load_id == key.load_id, load_position.c.position == before.rows)
-        .values(values)
+        .values(values),
+        execution_options=ours(connection),
     )
     if moved.rowcount != 1:
         raise _taken(key)

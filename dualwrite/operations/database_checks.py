@@ -10,8 +10,10 @@ from dualwrite import schema
 from dualwrite.coordinator.database import begin_writing, clear_errors
 from dualwrite.coordinator.databases.base import Trouble
 from dualwrite.coordinator.databases.supported import database_of
+from dualwrite.coordinator.own_tables import ours
 from dualwrite.coordinator.tables import (
     MOMENT,
+    dualwrite_database,
     kafka_consumer_offset,
     kafka_transaction_outcome,
     kafka_transaction_record,
@@ -44,6 +46,7 @@ _VERBS: dict[str, Callable[[Table], Executable]] = {
     "DELETE": _delete,
 }
 _NEEDED = (
+    (dualwrite_database, ("SELECT",)),
     (kafka_transaction_state, ("SELECT", "INSERT", "UPDATE")),
     (kafka_transaction_outcome, ("SELECT", "INSERT", "UPDATE")),
     (kafka_transaction_record, ("SELECT", "INSERT", "DELETE")),
@@ -57,10 +60,13 @@ def check_server(engine: Engine) -> Iterator[Finding]:
     with engine.connect() as connection:
         yield ok("database", database.version(connection))
         weaknesses = database.weaknesses(connection)
+        pooling = database.pooling(connection)
     for weakness in weaknesses:
         yield warning("durability", f"{weakness.setting}: {weakness.meaning}", weakness.advice)
     if not weaknesses:
         yield ok("durability", "a transaction is on the disk when its commit succeeds")
+    for weakness in pooling:
+        yield warning("pooler", f"{weakness.setting}: {weakness.meaning}", weakness.advice)
 
 
 def check_schema(engine: Engine) -> Iterator[Finding]:
@@ -127,7 +133,7 @@ def _refusal(connection: Connection, statement: Executable) -> str:
     """What the database says against ``statement``; empty if nothing."""
     transaction = connection.begin()
     try:
-        connection.execute(statement)
+        connection.execute(statement, execution_options=ours(connection))
     except DBAPIError as error:
         if database_of(connection.dialect).trouble(error) is Trouble.BUSY:
             raise  # nobody has said that it is not permitted

@@ -13,11 +13,14 @@ from sqlalchemy.exc import SQLAlchemyError
 from dualwrite.coordinator.leasing import Standing
 from dualwrite.coordinator.outcomes import outcomes
 from dualwrite.coordinator.two_phase import RESUME, TwoPhase, timeout_ms
-from dualwrite.errors import DualWriteError
+from dualwrite.errors import CopiedDatabaseError, DualWriteError
 from dualwrite.operations import cluster_checks, database_checks
+from dualwrite.operations.copies import require_no_copy
 from dualwrite.operations.findings import Finding, Level, failure, ok, warning
 from dualwrite.operations.listing import inspector, list_transactions
+from dualwrite.operations.other_applications import check_other_applications
 from dualwrite.operations.rows import state_rows
+from dualwrite.operations.timeout_checks import CHECK, check_timeouts
 from dualwrite.operations.views import Situation
 
 ANSWER_SECONDS = 10.0
@@ -60,10 +63,18 @@ def examine(
     seen.clear()
     yield from note(_cluster(kafka, application, two_phase, timeout))
     if usable:
+        yield from _guarded("identity", lambda: _identity(engine, kafka))
         yield from _guarded("outcomes", lambda: _outcomes(engine))
         if application is not None:
             yield from _guarded("slots", lambda: _slots(engine, application, pool_size))
-        if Level.FAILURE not in seen:
+        answers = Level.FAILURE not in seen
+        yield from _guarded(
+            "other applications",
+            lambda: check_other_applications(
+                engine, kafka if answers else None, application, two_phase, ANSWER_SECONDS
+            ),
+        )
+        if answers:
             yield from _guarded("transactions", lambda: _transactions(engine, kafka, application))
 
 
@@ -74,6 +85,7 @@ def _database(engine: Engine) -> Iterator[Finding]:
         ("permissions", database_checks.check_permissions),
         ("transactions", database_checks.check_transactions),
         ("clock", database_checks.check_clock),
+        (CHECK, check_timeouts),
     )
     for name, check in checks:
         findings = list(_guarded(name, lambda check=check: check(engine)))  # type: ignore[misc]
@@ -92,6 +104,15 @@ def _cluster(kafka: Mapping[str, Any], application: str | None, two_phase: TwoPh
         yield from _guarded("broker settings", lambda: cluster_checks.check_settings(cluster, two_phase, timeout))
         if application is not None and two_phase != RESUME:
             yield from _guarded("two-phase commit", lambda: cluster_checks.check_two_phase_commit(cluster, application))
+
+
+def _identity(engine: Engine, kafka: Mapping[str, Any]) -> Iterator[Finding]:
+    try:
+        require_no_copy(engine, kafka)
+    except CopiedDatabaseError as error:
+        yield failure("identity", str(error), "dualwrite db moved --db URL, or dualwrite db copied --db URL")
+    else:
+        yield ok("identity", "the state rows are this database's own")
 
 
 def _outcomes(engine: Engine) -> Iterator[Finding]:

@@ -1,15 +1,17 @@
 """Heuristic outcomes: units of work that did not end alike on both sides, until an operator has seen to them."""
 
-from sqlalchemy import Engine, delete, insert
+from sqlalchemy import Engine, delete
 
-from dualwrite.coordinator.database import SqlDecisionStore, clear_errors, columns_naming
+from dualwrite.coordinator.database import SqlDecisionStore, clear_errors
 from dualwrite.coordinator.databases.supported import database_of
+from dualwrite.coordinator.outcome_rows import insert_outcome
+from dualwrite.coordinator.own_tables import ours
 from dualwrite.coordinator.participants import Lease
 from dualwrite.coordinator.tables import kafka_transaction_outcome as table
 from dualwrite.coordinator.verdict import Outcome
 from dualwrite.ids import PreparedTxnState
 
-HEURISTIC_ABORT = Outcome.HEURISTIC_ABORT.value
+_TERMINATED = "an operator terminated it in Kafka: its rows are in the database, its records are lost"
 
 
 class HeuristicRecords:
@@ -30,18 +32,11 @@ class HeuristicRecords:
         """
         with self._store.transaction(commit=True) as connection, clear_errors(self._engine):
             self._store.store(connection, lease, PreparedTxnState())
-            added = connection.execute(
-                insert(table).values(
-                    transactional_id=lease.transactional_id,
-                    **columns_naming(state),
-                    outcome=HEURISTIC_ABORT,
-                    detail="an operator terminated it in Kafka: its rows are in the database, its records are lost",
-                    found_at=self._database.now(),
-                )
+            number = insert_outcome(
+                connection, lease.transactional_id, state, Outcome.HEURISTIC_ABORT, _TERMINATED, self._database.now()
             )
-            key = added.inserted_primary_key
-            assert key is not None
-            return int(key[0])
+        lease.memory.committed()
+        return number
 
     def withdraw(self, number: int, lease: Lease, state: PreparedTxnState) -> None:
         """Take a record back, and put its decision into the row again: it did not come to that.
@@ -50,4 +45,5 @@ class HeuristicRecords:
         """
         with self._store.transaction(commit=True) as connection, clear_errors(self._engine):
             self._store.store(connection, lease, state)
-            connection.execute(delete(table).where(table.c.id == number))
+            connection.execute(delete(table).where(table.c.id == number), execution_options=ours(connection))
+        lease.memory.committed()

@@ -58,9 +58,10 @@ def describe_transaction(
         view = views_of(engine, cluster, [transactional_id])[transactional_id]
         if view.kafka is None or not view.kafka.is_open:
             return view, {}
-        starts = cluster.current_transaction_start_offsets(view.kafka.partitions, view.kafka.producer)
+        open_in = view.kafka.partitions
+        starts = cluster.current_transaction_start_offsets(open_in, view.kafka.producer, deleted_too=True)
         known = replace(view, kafka=replace(view.kafka, starts=starts))
-        return known, cluster.partition_ends(view.kafka.partitions)
+        return known, cluster.partition_ends(open_in)
 
 
 @contextmanager

@@ -4,16 +4,19 @@ from collections.abc import Collection
 
 from sqlalchemy import Engine, select
 
-from dualwrite.coordinator.database import clear_errors, state_of
+from dualwrite.coordinator.database import clear_errors
 from dualwrite.coordinator.databases.supported import database_of
 from dualwrite.coordinator.leasing import Onlooker, SlotRow, slot_number
 from dualwrite.coordinator.outcomes import in_utc
+from dualwrite.coordinator.own_tables import ours
 from dualwrite.coordinator.owners import is_gone
+from dualwrite.coordinator.state_row import state_of
 from dualwrite.coordinator.tables import kafka_transaction_state as table
 from dualwrite.errors import ConfigurationError
 from dualwrite.operations.views import RowView
 
-_ANYBODY = Onlooker(owner="", held=(), is_gone=is_gone)
+ANYBODY = Onlooker(owner="", held=(), is_gone=is_gone)
+"""Looks at rows and has none of its own."""
 
 
 def state_rows(
@@ -33,7 +36,7 @@ def state_rows(
     if transactional_ids is not None:
         wanted = wanted.where(table.c.transactional_id.in_(transactional_ids))
     with engine.connect() as connection, clear_errors(engine):
-        found = connection.execute(wanted).all()
+        found = connection.execute(wanted, execution_options=ours(connection)).all()
     rows = {}
     for row in found:
         name = row.transactional_id
@@ -46,5 +49,5 @@ def state_rows(
             state = state_of(row)
         except ConfigurationError as error:
             raise ConfigurationError(f"row {name!r} of {table.name}: {error}") from None
-        rows[name] = RowView(slot, _ANYBODY.standing(slot), state, in_utc(row.updated_at))
+        rows[name] = RowView(slot, ANYBODY.standing(slot), state, in_utc(row.updated_at))
     return rows

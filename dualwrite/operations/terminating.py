@@ -20,6 +20,7 @@ from dualwrite.coordinator.leasing import Candidate
 from dualwrite.coordinator.owners import new_owner
 from dualwrite.coordinator.verdict import Verdict
 from dualwrite.errors import InvalidTransactionStateError, KafkaRefusedError
+from dualwrite.operations.copies import require_no_copy
 from dualwrite.operations.heuristics import HeuristicRecords
 from dualwrite.operations.listing import inspector, views_of
 from dualwrite.operations.resolving import held_by, require_known
@@ -38,9 +39,10 @@ def foresee(engine: Engine | None, kafka: Mapping[str, Any], transactional_id: s
     :param engine: None if the database is lost: then nobody can tell what was decided.
     :raises InputError: if neither the database nor Kafka knows the transactional id.
     :raises InvalidTransactionStateError: if nothing is open there, or its owner may be alive.
+    :raises CopiedDatabaseError: if the database is a copy: what is open is for the original to decide.
     """
     with inspector(kafka) as cluster:
-        return _foreseen(engine, cluster, transactional_id)
+        return _foreseen(engine, kafka, cluster, transactional_id)
 
 
 def contradicts(view: TransactionView) -> bool:
@@ -59,14 +61,18 @@ def terminate(engine: Engine | None, kafka: Mapping[str, Any], transactional_id:
         run it again.
     """
     with inspector(kafka) as cluster:
-        view = _foreseen(engine, cluster, transactional_id)
+        view = _foreseen(engine, kafka, cluster, transactional_id)
         if engine is None or view.row is None:
             _abort(cluster, transactional_id)
             return view
         return _terminate_slot(engine, cluster, view, view.row)
 
 
-def _foreseen(engine: Engine | None, cluster: Inspector, transactional_id: str) -> TransactionView:
+def _foreseen(
+    engine: Engine | None, kafka: Mapping[str, Any], cluster: Inspector, transactional_id: str
+) -> TransactionView:
+    if engine is not None:
+        require_no_copy(engine, kafka)
     view = views_of(engine, cluster, [transactional_id])[transactional_id]
     require_known([view])
     if view.kafka is None or not view.kafka.waits:

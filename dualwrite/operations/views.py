@@ -6,10 +6,11 @@ from datetime import datetime
 from enum import Enum
 
 from dualwrite.client.control import ONGOING
-from dualwrite.coordinator.leasing import SlotRow, Standing, slot_number
+from dualwrite.coordinator.leasing import SlotRow, Standing, application_of
 from dualwrite.coordinator.verdict import Verdict, verdict
 from dualwrite.ids import (
     TWO_PHASE_TIMEOUT_MS,
+    UNKNOWN_START,
     OngoingTransaction,
     PreparedTxnState,
     ProducerIdentity,
@@ -61,6 +62,12 @@ class KafkaView:
         return self.state in OPEN_STATES
 
     @property
+    def ongoing(self) -> OngoingTransaction:
+        """It, as a stored state is compared with it."""
+        start = UNKNOWN_START if self.started_at is None else round(self.started_at.timestamp() * 1000)
+        return OngoingTransaction(self.producer, self.starts, self.partitions, start)
+
+    @property
     def waits(self) -> bool:
         """True if somebody has to decide on it."""
         return self.state == ONGOING
@@ -96,8 +103,7 @@ class TransactionView:
     @property
     def application(self) -> str | None:
         """Whose slot it is; None if it is not called like one."""
-        name = self.transactional_id.rpartition("-")[0]
-        return name if name and slot_number(name, self.transactional_id) is not None else None
+        return application_of(self.transactional_id)
 
     @property
     def row_state(self) -> PreparedTxnState:
@@ -114,7 +120,7 @@ class TransactionView:
             return Verdict.NOTHING
         if self.row is None:
             return None
-        return verdict(self.row_state, OngoingTransaction(self.kafka.producer, self.kafka.starts))
+        return verdict(self.row_state, self.kafka.ongoing)
 
     @property
     def situation(self) -> Situation:

@@ -31,6 +31,7 @@ from dualwrite.spark.workers import (
     Worker,
     first_connection,
     require_classic,
+    require_kafka,
     require_known_settings,
     require_shared,
     worker_of,
@@ -142,8 +143,13 @@ class Batch:
         return Work(options, plan, fit(plan, target, options), target.dialect, None, self._on_step)
 
     def begin(self, work: Work, batch_id: int | None) -> Work:
-        """Begin a run, which ends the job's one before. It has none if the batch is committed already."""
+        """Begin a run, which ends the job's one before. It has none if the batch is committed already.
+
+        :raises KafkaUnavailableError: if the cluster does not answer; nothing is begun then.
+        """
         options = self._options
+        if batch_id is None or not self._runs.is_committed(self._job, batch_id):
+            require_kafka(options, f"job {self._job!r}")
         self._observe("BEGIN_RUN")
         staging = make_staging(self._worker.engine, options.dbtable, work.columns)
         run = self._runs.begin(self._job, batch_id, staging.place, self._seconds())
@@ -210,18 +216,21 @@ class Batch:
         except Exception as error:  # noqa: BLE001 - it is not what the caller is to be told
             _LOG.warning("job %s: its run was not ended, the next one does that: %s", run.job, error)
             return
-        self.complete()
+        self.complete("what was prepared is not aborted in Kafka")
 
-    def complete(self) -> None:
+    def complete(self, otherwise: str = "what was decided is not complete in Kafka") -> None:
         """Bring Kafka to where the database is, for all that this process has signed for, and dead ones. It never
-        raises: what was decided has happened."""
+        raises: what was decided has happened.
+
+        :param otherwise: the warning if that takes too long.
+        """
         deadline = time.monotonic() + PATIENCE
         while True:
             errors = self._complete_once()
             if not errors:
                 return
             if time.monotonic() >= deadline:
-                _LOG.warning("what was decided is not complete in Kafka, and will be finished later: %s", errors[0])
+                _LOG.warning("%s, and will be finished later: %s", otherwise, errors[0])
                 return
             time.sleep(_PAUSE)
 
@@ -258,6 +267,7 @@ def write_batch(
     :raises ConfigurationError: naming what is wrong with the options, or which column does not fit, before anything is
         written.
     :raises DatabaseUnavailableError: if the database cannot be reached, or is lost on the way; nothing is left then.
+    :raises KafkaUnavailableError: if Kafka does not answer; nothing is left then.
     :raises InputError: if the table or Kafka cannot take a row; nothing is left then.
     :raises FencedError: if another run of the job has begun. Nothing is left of this one.
     :raises InDoubtError: if the outcome is not known; with a ``batch_id``, writing it again is safe.

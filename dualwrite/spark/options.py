@@ -40,6 +40,7 @@ class WriteOptions:
     pool_size: int = 1024
     acquire_timeout: float = 60.0
     lease_timeout: float = 30.0
+    database_timeout: float = 60.0
     run_timeout: float = 3600.0
     keep_batches: int = 100
     producer: Literal["native", "librdkafka"] | None = None
@@ -275,6 +276,13 @@ OPTIONS: tuple[Option, ...] = (
         _seconds,
         "30",
         "seconds after which slots of an executor that is gone may be taken",
+    ),
+    Option(
+        "databaseTimeout",
+        "database_timeout",
+        _seconds,
+        "60",
+        "seconds that the database may take for each step of this library's own; rows in bulk are not limited",
     ),
     Option(
         "runTimeout",

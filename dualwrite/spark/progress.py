@@ -16,6 +16,7 @@ from sqlalchemy.exc import IntegrityError
 
 from dualwrite.coordinator.database import begin_writing, clear_errors
 from dualwrite.coordinator.databases.supported import database_of
+from dualwrite.coordinator.own_tables import ours
 from dualwrite.coordinator.tables import spark_progress as table
 from dualwrite.errors import BatchChangedError
 from dualwrite.spark.rows import RowsDigest
@@ -54,7 +55,10 @@ def begin_batch(engine: Engine, job: str, batch_id: int, partitions: int, keep: 
         with clear_errors(engine):
             if not _is_noted(connection, job, batch_id, partitions, keep):
                 _change(connection, job, batch_id, partitions)
-            connection.execute(delete(table).where(table.c.job == job, table.c.batch_id <= batch_id - keep))
+            connection.execute(
+                delete(table).where(table.c.job == job, table.c.batch_id <= batch_id - keep),
+                execution_options=ours(connection),
+            )
 
 
 def _is_noted(connection: Connection, job: str, batch_id: int, partitions: int, keep: int) -> bool:
@@ -63,7 +67,9 @@ def _is_noted(connection: Connection, job: str, batch_id: int, partitions: int, 
     row = _row(connection, wanted)
     if row is not None:
         return bool(row.partitions == partitions)
-    latest = connection.scalar(select(func.max(table.c.batch_id)).where(table.c.job == job))
+    latest = connection.scalar(
+        select(func.max(table.c.batch_id)).where(table.c.job == job), execution_options=ours(connection)
+    )
     if latest is not None and batch_id <= latest - keep:
         raise BatchChangedError(
             f"{_said(job, batch_id)} is older than the {keep} batches that are remembered (option keepBatches; the "
@@ -75,16 +81,20 @@ def _is_noted(connection: Connection, job: str, batch_id: int, partitions: int, 
 def _change(connection: Connection, job: str, batch_id: int, partitions: int) -> None:
     """Let the batch be written in so many partitions from now on. Who is writing it is waited for."""
     its_own = _select(Share(job, batch_id, _BATCH, partitions))
-    before = connection.scalar(its_own.with_for_update())
+    before = connection.scalar(its_own.with_for_update(), execution_options=ours(connection))
     batch = (table.c.job == job, table.c.batch_id == batch_id)
-    written = connection.scalar(select(func.count()).where(*batch, table.c.partition != _BATCH))
+    written = connection.scalar(
+        select(func.count()).where(*batch, table.c.partition != _BATCH), execution_options=ours(connection)
+    )
     if written and before != partitions:
         raise BatchChangedError(
             f"{_said(job, batch_id)} has {partitions} partitions now and had {before} when {written} of them were "
             "written: run it as it was, or finish what is missing by hand and go on with the next batch"
         )
     values = {"partitions": partitions, "updated_at": _now(connection)}
-    connection.execute(update(table).where(*batch, table.c.partition == _BATCH).values(values))
+    connection.execute(
+        update(table).where(*batch, table.c.partition == _BATCH).values(values), execution_options=ours(connection)
+    )
 
 
 def claim(connection: Connection, share: Share) -> bool:
@@ -94,7 +104,9 @@ def claim(connection: Connection, share: Share) -> bool:
     :raises BatchChangedError: if the batch is written in another number of partitions, or is forgotten.
     """
     with clear_errors(connection.engine):
-        batch = connection.scalar(_select(share._replace(partition=_BATCH)).with_for_update(read=True))
+        batch = connection.scalar(
+            _select(share._replace(partition=_BATCH)).with_for_update(read=True), execution_options=ours(connection)
+        )
     if batch != share.partitions:
         now = "is forgotten" if batch is None else f"is written in {batch} partitions by another run"
         raise BatchChangedError(f"{share.batch} {now}, and this task is one of {share.partitions}: it writes nothing")
@@ -102,7 +114,9 @@ def claim(connection: Connection, share: Share) -> bool:
         return True
     # MariaDB shows what is not on the disk yet; a commit that follows puts it there, if it changes anything.
     of_share = (table.c.job == share.job, table.c.batch_id == share.batch_id, table.c.partition == share.partition)
-    connection.execute(update(table).where(*of_share).values(updated_at=_now(connection)))
+    connection.execute(
+        update(table).where(*of_share).values(updated_at=_now(connection)), execution_options=ours(connection)
+    )
     return False
 
 
@@ -111,7 +125,8 @@ def finish(connection: Connection, share: Share, digest: RowsDigest) -> None:
     connection.execute(
         update(table)
         .where(table.c.job == share.job, table.c.batch_id == share.batch_id, table.c.partition == share.partition)
-        .values(row_count=digest.count, digest=digest.checksum)
+        .values(row_count=digest.count, digest=digest.checksum),
+        execution_options=ours(connection),
     )
 
 
@@ -134,7 +149,8 @@ def _added(connection: Connection, row: Share) -> bool:
     try:
         with clear_errors(connection.engine), connection.begin_nested():
             connection.execute(
-                insert(table).values(**row._asdict(), row_count=0, digest="", updated_at=_now(connection))
+                insert(table).values(**row._asdict(), row_count=0, digest="", updated_at=_now(connection)),
+                execution_options=ours(connection),
             )
     except IntegrityError:
         return False
@@ -143,7 +159,7 @@ def _added(connection: Connection, row: Share) -> bool:
 
 def _row(connection: Connection, share: Share) -> Row[Any] | None:
     statement = _select(share).add_columns(table.c.row_count, table.c.digest)
-    return connection.execute(statement).one_or_none()
+    return connection.execute(statement, execution_options=ours(connection)).one_or_none()
 
 
 def _select(share: Share) -> Any:

@@ -6,6 +6,7 @@ run's tasks have prepared, together with the state of each, which recovery goes 
 """
 
 import logging
+import math
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,8 +21,10 @@ from dualwrite.coordinator.database import SqlDecisionStore, clear_errors
 from dualwrite.coordinator.databases.base import Trouble
 from dualwrite.coordinator.databases.supported import database_of
 from dualwrite.coordinator.handing import Decided, HandedLeases
+from dualwrite.coordinator.own_tables import ours
 from dualwrite.coordinator.participants import Lease
 from dualwrite.coordinator.tables import spark_batch, spark_run
+from dualwrite.coordinator.watchdog import Limit
 from dualwrite.errors import BatchChangedError, DatabaseBusyError, DualWriteError, FencedError, InDoubtError
 
 _LOG = logging.getLogger("dualwrite")
@@ -120,7 +123,9 @@ class Runs:
         :raises FencedError: if it is not.
         """
         with self._engine.connect() as connection, clear_errors(self._engine):
-            self._require_open(connection.execute(self._of_job(run.job)).one_or_none(), run)
+            self._require_open(
+                connection.execute(self._of_job(run.job), execution_options=ours(connection)).one_or_none(), run
+            )
 
     @contextmanager
     def writing(self, run: Run) -> Iterator[Connection]:
@@ -225,7 +230,10 @@ class Runs:
         of_table = (spark_run.c.staging_table == name, spark_run.c.staging_schema.is_not_distinct_from(schema))
         is_open = spark_run.c.state == RunState.OPEN.value
         with self._engine.connect() as connection, clear_errors(self._engine):
-            return connection.scalar(select(func.count()).where(*of_table, is_open)) != 0
+            return (
+                connection.scalar(select(func.count()).where(*of_table, is_open), execution_options=ours(connection))
+                != 0
+            )
 
     def is_committed(self, job: str, batch_id: int) -> bool:
         """True if the batch is."""
@@ -290,16 +298,22 @@ class Runs:
                 run_id=run.run_id,
                 row_count=number,
                 committed_at=self._database.now(),
-            )
+            ),
+            execution_options=ours(connection),
         )
         old = spark_batch.c.batch_id <= batch_id - keep
-        connection.execute(delete(spark_batch).where(spark_batch.c.job == run.job, old))
+        connection.execute(
+            delete(spark_batch).where(spark_batch.c.job == run.job, old), execution_options=ours(connection)
+        )
 
     @staticmethod
     def _require_remembered(connection: Connection, run: Run, batch_id: int | None, keep: int) -> None:
         if batch_id is None:
             return
-        latest = connection.scalar(select(func.max(spark_batch.c.batch_id)).where(spark_batch.c.job == run.job))
+        latest = connection.scalar(
+            select(func.max(spark_batch.c.batch_id)).where(spark_batch.c.job == run.job),
+            execution_options=ours(connection),
+        )
         if latest is not None and batch_id <= latest - keep:
             raise BatchChangedError(
                 f"batch {batch_id} of job {run.job!r} is older than the {keep} batches that are remembered (option "
@@ -312,7 +326,7 @@ class Runs:
         if batch_id is None:
             return None
         of_batch = (spark_batch.c.job == job, spark_batch.c.batch_id == batch_id)
-        return connection.scalar(select(spark_batch.c.run_id).where(*of_batch))
+        return connection.scalar(select(spark_batch.c.run_id).where(*of_batch), execution_options=ours(connection))
 
     def _of_former(self, connection: Connection, run: Run, batch_id: int | None) -> RunState:
         """What ``run`` has come to, after which there was another."""
@@ -324,7 +338,12 @@ class Runs:
     def _make_row(self, job: str, staging: tuple[str | None, str]) -> None:
         """The row of a job that has none."""
         with self._transaction() as connection:
-            if connection.scalar(select(spark_run.c.job).where(spark_run.c.job == job)) is not None:
+            if (
+                connection.scalar(
+                    select(spark_run.c.job).where(spark_run.c.job == job), execution_options=ours(connection)
+                )
+                is not None
+            ):
                 return
         now = self._database.now()
         try:
@@ -338,7 +357,8 @@ class Runs:
                         staging_table=staging[1],
                         expires_at=now,
                         updated_at=now,
-                    )
+                    ),
+                    execution_options=ours(connection),
                 )
         except IntegrityError:
             _LOG.debug("%s: another run has just made the job's row", job)
@@ -349,7 +369,9 @@ class Runs:
         :param read: others may do the same at once, and nobody may change it. Who wants to is not overtaken by them.
         """
         self._database.take_turn(connection, job, shared=read)
-        return connection.execute(self._of_job(job).with_for_update(read=read)).one_or_none()
+        return connection.execute(
+            self._of_job(job).with_for_update(read=read), execution_options=ours(connection)
+        ).one_or_none()
 
     def _of_job(self, job: str) -> Select[Any]:
         remaining = self._database.seconds_until(spark_run.c.expires_at).label("remaining")
@@ -367,11 +389,15 @@ class Runs:
 
     def _write(self, connection: Connection, job: str, **values: Any) -> None:
         changed = update(spark_run).where(spark_run.c.job == job)
-        connection.execute(changed.values(updated_at=self._database.now(), **values))
+        connection.execute(
+            changed.values(updated_at=self._database.now(), **values), execution_options=ours(connection)
+        )
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
-        with self._store.transaction(commit=True) as connection, clear_errors(self._engine):
+        # Rows in bulk take as long as they take; runTimeout is their limit.
+        unlimited = Limit(math.inf, "a run")
+        with self._store.transaction(commit=True, limit=unlimited) as connection, clear_errors(self._engine):
             yield connection
 
 

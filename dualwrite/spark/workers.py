@@ -18,12 +18,14 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
+from dualwrite.client.control import ControlPlane
+from dualwrite.client.producer_config import ProducerConfig
 from dualwrite.coordinator.databases.supported import EXAMPLE_URLS, database_of, require_supported
 from dualwrite.coordinator.leasing import slot_id
 from dualwrite.coordinator.producers import ProducerChoice
-from dualwrite.coordinator.two_phase import producer_settings
+from dualwrite.coordinator.two_phase import producer_settings, step_timeout
 from dualwrite.coordinator.unit_of_work import DualWrite
-from dualwrite.errors import ConfigurationError, DatabaseUnavailableError
+from dualwrite.errors import ConfigurationError, DatabaseUnavailableError, KafkaUnavailableError
 from dualwrite.extras import advice, missing_library
 from dualwrite.spark.options import WriteOptions
 from dualwrite.spark.raising import first_line
@@ -108,6 +110,23 @@ def require_known_settings(options: WriteOptions) -> None:
     ProducerChoice(config, options.producer).require_known_settings()
 
 
+def require_kafka(options: WriteOptions, what: str) -> None:
+    """Pass if the cluster answers: rather an error before anything is begun than tasks that wait for it one by one.
+
+    :param what: is not begun, in words.
+    :raises KafkaUnavailableError: if it does not within delivery.timeout.ms, or 30 s if that is more.
+    """
+    settings = producer_settings(options.kafka_config, options.two_phase)
+    config = ProducerConfig.of({**settings, "transactional.id": slot_id(options.application, 0)})
+    control = ControlPlane(settings, timeout=step_timeout(config.delivery_timeout))
+    try:
+        control.transaction_version()
+    except KafkaUnavailableError as error:
+        raise KafkaUnavailableError(f"{what}: nothing was begun: {error}") from error
+    finally:
+        control.close()
+
+
 def require_classic(df: "DataFrame") -> None:
     """Refuse a DataFrame of Spark Connect, whose driver is in another process, and what is no DataFrame.
 
@@ -141,6 +160,7 @@ def dual_write_of(options: WriteOptions, engine: Engine) -> DualWrite:
         pool_size=options.pool_size,
         acquire_timeout=options.acquire_timeout,
         lease_timeout=options.lease_timeout,
+        database_timeout=options.database_timeout,
         producer=options.producer,
         two_phase=options.two_phase,
     )

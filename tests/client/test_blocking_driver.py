@@ -73,6 +73,28 @@ def test_a_question_on_an_open_connection_is_one_send_and_one_receive(monkeypatc
         assert [answer.producer_id for answer in engine.events("answered")] == list(range(10))
 
 
+class GreenSocket(socket.socket):
+    """A socket as gevent's: unless it is non-blocking, it waits until there is something, whatever the flags say."""
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        try:
+            return super().recv(size, flags)
+        except BlockingIOError:
+            assert self.gettimeout() == 0, "it waits for ever"
+            raise
+
+
+def test_a_socket_of_a_program_with_green_threads_is_never_waited_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "socket", GreenSocket)
+    with scripted() as broker, asking(broker) as (engine, driver):
+        link = driver._links[broker.endpoint]
+        assert type(link.socket) is GreenSocket
+        assert link.advance(0.0) == [], "a selector may have been wrong"
+        (answer,) = driver.wait(engine.ask((broker.endpoint, end_txn(2))))
+        assert answer.producer_id == 2
+        driver.pump()
+
+
 def test_no_thread_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     start = threading.Thread.start
 

@@ -7,10 +7,24 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
+from dualwrite.coordinator import watchdog
 from dualwrite.coordinator.unit_of_work import DualWrite
 from tests.coordinator.asynchronous import Place, async_url
-from tests.coordinator.databases import CONFIG, ready_engine
+from tests.coordinator.databases import CONFIG, await_sweeps, ready_engine
 from tests.coordinator.fakes import FakeKafka
+
+
+@pytest.fixture(autouse=True)
+def first_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first fencing token of each slot, which is drawn at random otherwise, is 1: tests can say what follows it."""
+    monkeypatch.setattr("dualwrite.coordinator.leases.FIRST_TOKENS", 1)
+
+
+@pytest.fixture(autouse=True)
+def no_limit_is_left() -> Iterator[None]:
+    """The limit that a strike has left around this thread, until its exception is collected, is not the next test's."""
+    yield
+    watchdog._current.set(None)
 
 
 @pytest.fixture
@@ -62,6 +76,7 @@ def make_dual_write(sqlite_engine: Engine, kafka: FakeKafka) -> Iterator[Callabl
     yield make
     for dual_write in made:
         dual_write.close(timeout=0)
+    await_sweeps()
 
 
 @pytest.fixture

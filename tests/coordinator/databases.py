@@ -15,7 +15,7 @@ from dualwrite.coordinator.tables import VERSION_TABLE, kafka_transaction_state
 from dualwrite.errors import DatabaseBusyError
 from dualwrite.schema import upgrade_engine
 
-HEAD = "0004"
+HEAD = "0005"
 """The version of the tables that this release has."""
 
 user_metadata = MetaData()

@@ -19,11 +19,15 @@ class FakeLogs:
         self.slice: LogSlice | None = None
         self.fails: Exception | None = None
         self.timeouts: list[float | None] = []
+        self.topic_ids: dict[str, str] = {}
 
     def partition_of(self, anchor: Anchor) -> TopicPartition | None:
         if self.fails is not None:
             raise self.fails
         return None if self.slice is None else TopicPartition(anchor.topic, anchor.partition)
+
+    def topic_id(self, topic: str) -> str:
+        return self.topic_ids.get(topic, "")
 
     def read(self, partition: TopicPartition, offset: int, *, committed: bool, most: int) -> LogSlice | None:
         return self.slice
@@ -36,6 +40,7 @@ class FakeControl:
         self.timeout = timeout
         self.state, self.producer = "Ongoing", SESSION
         self.partitions: frozenset[TopicPartition] = frozenset({T0, T1})
+        self.started_ms = 0
         self.unknown = False
         self.initialized = InitializedProducer(ProducerIdentity(7, 1), None)
         self.starts: dict[TopicPartition, int] = {}
@@ -43,6 +48,7 @@ class FakeControl:
         self.asked: list[tuple[frozenset[TopicPartition], ProducerIdentity]] = []
         self.failures: dict[str, Exception] = {}
         self.closed = 0
+        self.lost_connections = 0
         self.log = FakeLogs()
 
     def init_producer_id(self, _id: str, *, two_phase_commit: bool, keep_prepared_txn: bool) -> InitializedProducer:
@@ -53,10 +59,14 @@ class FakeControl:
 
     def describe_transaction(self, _id: str) -> TransactionDescription | None:
         self._fail("describe_transaction")
-        return None if self.unknown else TransactionDescription(self.state, self.producer, 0, 0, self.partitions)
+        return (
+            None
+            if self.unknown
+            else TransactionDescription(self.state, self.producer, 0, self.started_ms, self.partitions)
+        )
 
     def current_transaction_start_offsets(
-        self, partitions: Iterable[TopicPartition], producer: ProducerIdentity
+        self, partitions: Iterable[TopicPartition], producer: ProducerIdentity, *, deleted_too: bool = False
     ) -> dict[TopicPartition, int]:
         self._fail("current_transaction_start_offsets")
         self.asked.append((frozenset(partitions), producer))

@@ -181,6 +181,10 @@ class FakeParticipant:
         offset = self.kafka.request("offsets", lambda: self.kafka.append(self.identity, value))
         self.anchor = self.anchor or Anchor.of(PARTITION, offset)
 
+    @property
+    def open_transaction(self) -> PreparedTxnState:
+        return PreparedTxnState(self.identity, self.anchor) if self.anchor else PreparedTxnState()
+
     def prepare_transaction(self) -> PreparedTxnState:
         self._usable()
         if self.anchor is None:

@@ -4,8 +4,9 @@ import threading
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from dualwrite.coordinator.leasing import Candidate, SlotRow, slot_number
-from dualwrite.coordinator.participants import Lease
+from dualwrite.coordinator.identities import UNKNOWN_CLUSTER, ClusterIdentity
+from dualwrite.coordinator.leasing import Candidate, SlotRow, application_of
+from dualwrite.coordinator.participants import Lease, LeaseLostError
 
 
 class MemoryLeases:
@@ -28,10 +29,14 @@ class MemoryLeases:
         """Who holds what."""
         return {name: row.owner for name, row in self._rows.items()}
 
-    def rows(self, application: str) -> list[SlotRow]:
+    def rows(self, application: str | None, cluster: ClusterIdentity = UNKNOWN_CLUSTER) -> list[SlotRow]:
         with self._guard:
-            self.looks += 1
-            return [self.row(name) for name in self._rows if slot_number(application, name) is not None]
+            self.looks += application is not None
+            wanted = [name for name in self._rows if (application or application_of(name)) == application_of(name)]
+            return [self.row(name) for name in wanted]
+
+    def name_of(self, application: str) -> str:
+        return application
 
     def take(self, candidates: Sequence[Candidate], owner: str, seconds: float, most: int) -> list[Lease]:
         with self._guard:
@@ -45,13 +50,15 @@ class MemoryLeases:
                     taken.append(Lease(name, token + 1))
             return taken
 
-    def renew(self, leases: Collection[Lease], owner: str, seconds: float) -> list[Lease]:
+    def renew(
+        self, leases: Collection[Lease], owner: str, seconds: float, former: Collection[str] = ()
+    ) -> list[LeaseLostError]:
         with self._guard:
             visible = [lease for lease in leases if lease.transactional_id not in self.locked]
             valid = [lease for lease in visible if self._is_valid(lease)]
             signed = [lease.transactional_id for lease in valid if self._rows[lease.transactional_id].owner == owner]
             self._ends.update(dict.fromkeys(signed, self.now + seconds))
-            return [lease for lease in visible if lease not in valid]
+            return [LeaseLostError(lease) for lease in visible if lease not in valid]
 
     def give_back(self, leases: Collection[Lease], *, finished: bool) -> None:
         with self._guard:

@@ -44,6 +44,7 @@ def impatient(database_url: str, engine: Engine) -> Iterator[TakingStore]:
 def store_committed(engine: Engine, store: TakingStore, lease: Lease, state: PreparedTxnState) -> None:
     with engine.begin() as connection:
         store.store(connection, lease, state)
+    lease.memory.committed()
 
 
 def read_row(engine: Engine) -> Any:
@@ -358,7 +359,7 @@ def test_a_unit_that_reads_before_it_writes_waits_for_its_turn_on_sqlite(sqlite_
             begin_writing(connection)
             connection.execute(select(events)).all()
             connection.execute(insert(events).values(value=value))
-            store.store(connection, lease, STATE)
+            store.store(connection, Lease(ID, lease.fencing_token), STATE)
 
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(read_then_write, map(str, range(20))))
@@ -434,6 +435,6 @@ def test_a_failed_statement_of_the_users_keeps_the_state_from_being_stored(postg
         connection.begin()
         with pytest.raises(Exception, match="nowhere"):
             connection.execute(text("SELECT * FROM nowhere"))
-        with pytest.raises(Exception, match="aborted"):
+        with pytest.raises(Exception, match="a statement of this unit of work failed"):
             store.store(connection, lease, STATE)
     engine.dispose()

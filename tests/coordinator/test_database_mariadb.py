@@ -79,7 +79,7 @@ def test_mysqlclient_works_where_it_is_installed(mariadb_url: str) -> None:
         connection.begin()
         begin_unit(connection, lease)
         store.store(connection, lease, STATE)
-        require_unit(connection)
+        require_unit(connection, "", storing=True)
         with pytest.raises(DatabaseBusyError):
             store.take_over(ID, "b")
         connection.commit()
@@ -198,7 +198,7 @@ def test_a_statement_that_ends_the_transaction_is_noticed_though_another_has_beg
         connection.execute(text(statement))
         connection.execute(insert(events).values(value="two"))
         with pytest.raises(InvalidTransactionStateError, match="the server ended the transaction"):
-            require_unit(connection)
+            require_unit(connection, "", storing=True)
         connection.invalidate()
 
 
@@ -215,7 +215,7 @@ def test_a_statement_that_does_not_end_the_transaction_is_fine(
         begin_unit(connection, lease)
         connection.execute(text(statement))
         connection.execute(insert(events).values(value="one"))
-        require_unit(connection)
+        require_unit(connection, "", storing=True)
         connection.commit()
     assert stored_values(engine) == ["one"]
 

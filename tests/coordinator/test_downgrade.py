@@ -61,7 +61,7 @@ def put(engine: Engine, table: Table, row: Mapping[str, Any]) -> None:
         connection.execute(insert(table).values(**row))
 
 
-ADDED = ("first_record",)
+ADDED = ("first_record", "lease_version", "cluster_id", "database_id")
 """Columns of the state table that 0001 did not have."""
 
 

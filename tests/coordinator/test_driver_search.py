@@ -43,6 +43,9 @@ class NoBackground:
     def start(self) -> None:
         """The next use does it."""
 
+    def resume(self) -> None:
+        """The next use does it."""
+
     def wait(self, timeout: float) -> bool:
         return True
 
@@ -52,6 +55,8 @@ class NoBackground:
 
 class NoHeartbeat:
     """Instead of the thread that renews leases."""
+
+    is_beating = True
 
     def __init__(self, beat: Callable[[], None], interval: float, name: str) -> None:
         """Take what Heartbeat takes."""

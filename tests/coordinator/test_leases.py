@@ -64,7 +64,7 @@ def test_a_lease_that_ran_out_is_taken_and_its_owner_is_fenced(
     assert take(leases, "heir") == [Lease("a-0", 2)]
     with engine.connect() as connection, pytest.raises(FencedError, match="did not renew its lease in time"):
         store.store(connection, zombie, PreparedTxnState())
-    assert leases.renew([zombie], "zombie", LONG) == [zombie]
+    assert [error.lease for error in leases.renew([zombie], "zombie", LONG)] == [zombie]
     leases.give_back([zombie], finished=True)
     leases.give_back([zombie], finished=False)
     (row,) = leases.rows("a")
@@ -106,14 +106,14 @@ def test_a_slot_that_was_given_back_unfinished_has_run_out(leases: SqlLeases) ->
     assert row.remaining <= 0
 
 
-def test_renewing_moves_the_end_and_nothing_else(engine: Engine, leases: SqlLeases) -> None:
+def test_renewing_moves_the_end_and_draws_a_version_and_changes_nothing_else(engine: Engine, leases: SqlLeases) -> None:
     held = take(leases, most=2, seconds=1)
     before = slot_rows(engine)
     assert leases.renew(held, "me", LONG) == []
     after = slot_rows(engine)
     for name, row in before.items():
         moved = {key for key, value in row._mapping.items() if value != after[name]._mapping[key]}
-        assert moved == {"lease_expires_at"}
+        assert moved == {"lease_expires_at", "lease_version"}
         assert row.lease_expires_at < after[name].lease_expires_at
 
 

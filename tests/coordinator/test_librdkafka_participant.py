@@ -13,9 +13,10 @@ from dualwrite.client.bounded import BoundedCalls
 from dualwrite.client.calls import GroupMember
 from dualwrite.client.control import InitializedProducer
 from dualwrite.client.verbs import State
-from dualwrite.coordinator import librdkafka
+from dualwrite.coordinator import librdkafka, succession
 from dualwrite.coordinator.librdkafka import LibrdkafkaProducer
 from dualwrite.coordinator.participants import KafkaParticipant, Outcome
+from dualwrite.coordinator.succession import TransactionBefore
 from dualwrite.errors import (
     ConfigurationError,
     DualWriteError,
@@ -26,7 +27,7 @@ from dualwrite.errors import (
     PrepareFailedError,
     TwoPhaseCommitUnavailableError,
 )
-from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity, TopicPartition
+from dualwrite.ids import Anchor, EndedTransaction, Ending, PreparedTxnState, ProducerIdentity, TopicPartition
 from tests.coordinator.consumers import Position
 from tests.coordinator.fake_control import CONFIG, SESSION, T0, T1, FakeControl
 
@@ -351,7 +352,8 @@ def test_a_kept_transaction_is_found_by_a_very_long_topic_name_too() -> None:
     ("state", "starts"),
     [
         (PreparedTxnState(SESSION, Anchor.of(T0, 10)), {T0: 12}),
-        (PreparedTxnState(SESSION, Anchor.of(T0, 10)), {T1: 10}),
+        (PreparedTxnState(SESSION, Anchor.of(T0, 10), started_ms=999), {T1: 10}),
+        (PreparedTxnState(SESSION, Anchor.of(T0, 10), started_ms=999), {T0: 10}),
         (PreparedTxnState(SESSION, Anchor.of(TopicPartition("gone", 0), 10)), {T0: 10}),
         (PreparedTxnState(ProducerIdentity(6, 5), Anchor.of(T0, 10)), {T0: 10}),
         (PreparedTxnState(), {T0: 10}),
@@ -359,6 +361,7 @@ def test_a_kept_transaction_is_found_by_a_very_long_topic_name_too() -> None:
 )
 def test_any_other_kept_transaction_is_aborted(state: PreparedTxnState, starts: dict[TopicPartition, int]) -> None:
     rig = Rig().keeping(SESSION, starts)
+    rig.control.started_ms = 1000
     assert rig.participant.complete_transaction(state) is Outcome.ABORTED
     assert rig.control.ended == [(ProducerIdentity(7, 1), False, True)]
 
@@ -467,6 +470,80 @@ def test_delivery_callbacks_are_the_records_own_or_the_configurations() -> None:
     )
     rig.participant.prepare_transaction()
     assert seen == [("default", 10), ("own", 11)]
+
+
+def test_a_state_says_when_its_transaction_began_and_in_which_topic() -> None:
+    rig = Rig()
+    rig.control.started_ms, rig.control.log.topic_ids = 1000, {"t": "A" * 22}
+    state = rig.begun(T0).participant.prepare_transaction()
+    assert (state.anchor, state.started_ms, state.topic_id) == (Anchor.of(T0, 10), 1000, "A" * 22)
+
+
+def test_two_transactions_of_a_session_never_begin_in_one_millisecond(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker's clock moves as this one does; the two differ by any amount."""
+    now = [1000.0]
+
+    def before(control: Any, timeout: float) -> TransactionBefore:
+        return TransactionBefore(control, timeout, lambda: now[0], lambda seconds: now.__setitem__(0, now[0] + seconds))
+
+    monkeypatch.setattr(librdkafka, "TransactionBefore", before)
+    rig = Rig().begun(T0)
+    rig.participant.prepare_transaction()
+    rig.participant.commit_transaction()
+    rig.participant.begin_transaction()
+    assert now[0] >= 1000.001
+
+
+def ended(monkeypatch: pytest.MonkeyPatch, ending: Ending) -> list[PreparedTxnState]:
+    """How every transaction has ended; of which it was asked."""
+    asked: list[PreparedTxnState] = []
+
+    def look(_control: Any, state: PreparedTxnState, _timeout: float) -> EndedTransaction:
+        asked.append(state)
+        return EndedTransaction(ending)
+
+    monkeypatch.setattr(succession, "ended_transaction", look)
+    return asked
+
+
+def test_a_cluster_that_has_lost_the_transaction_before_gets_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ended(monkeypatch, Ending.LOST)
+    rig = Rig().begun(T0)
+    first = rig.participant.prepare_transaction()
+    rig.participant.commit_transaction()
+    rig.participant.begin_transaction()
+    rig.participant.produce("t", b"v", partition=1)
+    rig.control.lost_connections = 1
+    with pytest.raises(PrepareFailedError, match=r"app-0: the cluster has lost the one before, 7:0:t:0:10: it was set"):
+        rig.participant.prepare_transaction()
+    assert asked == [first]
+    rig.participant.abort_transaction()
+    assert not rig.participant.is_reusable, "recovery puts it on record before anything else is stored"
+
+
+@pytest.mark.parametrize("ending", [Ending.COMMITTED, Ending.UNKNOWN, Ending.OPEN])
+def test_the_transaction_before_is_looked_at_once_after_a_lost_connection(
+    monkeypatch: pytest.MonkeyPatch, ending: Ending
+) -> None:
+    asked = ended(monkeypatch, ending)
+    rig = Rig().begun(T0)
+    for lost in (0, 1, 1):
+        rig.control.lost_connections = lost
+        rig.participant.prepare_transaction()
+        rig.participant.commit_transaction()
+        rig.participant.begin_transaction()
+        rig.participant.produce("t", b"v", partition=1)
+    assert len(asked) == 1
+    assert rig.participant.is_reusable
+
+
+def test_a_session_that_is_out_of_sequence_may_be_tried_again_with_another() -> None:
+    """In a topic that was made anew librdkafka's sequence does not begin at 0."""
+    rig = Rig().begun(T0)
+    rig.producer.failures["flush"] = [kafka_error(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, fatal=True)]
+    with pytest.raises(PrepareFailedError) as caught:
+        rig.participant.prepare_transaction()
+    assert caught.value.retriable
 
 
 def test_a_late_report_of_one_transaction_does_not_count_for_the_next() -> None:

@@ -142,7 +142,7 @@ def test_the_same_file_into_another_database_leaves_the_first_ones_open_transact
         "import os, signal, sys\n"
         "from dualwrite.coordinator import unit_of_work\n"
         "from dualwrite.cli.main import main\n"
-        "unit_of_work._ignore = lambda step: step == 'COMMIT_KAFKA' and os.kill(os.getpid(), signal.SIGKILL)\n"
+        "unit_of_work.no_observer = lambda step: step == 'COMMIT_KAFKA' and os.kill(os.getpid(), signal.SIGKILL)\n"
         "sys.exit(main(sys.argv[1:]))\n"
     )
     words = place.command()[3:]

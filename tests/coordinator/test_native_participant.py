@@ -163,8 +163,9 @@ def test_what_cannot_be_called_back_costs_a_transaction_nothing(wrong: Any) -> N
         (PreparedTxnState(SESSION), {}, True),
         (PreparedTxnState(SESSION, Anchor.of(T0, 10)), {T0: 10}, True),
         (PreparedTxnState(SESSION, Anchor.of(T0, 10)), {T0: 12}, False),
-        (PreparedTxnState(SESSION, Anchor.of(T0, 10)), {T1: 10}, False),
-        (PreparedTxnState(SESSION, Anchor.of(T0, 10)), {}, False),
+        (PreparedTxnState(SESSION, Anchor.of(T0, 10), started_ms=999), {T1: 10}, False),
+        (PreparedTxnState(SESSION, Anchor.of(T0, 10), started_ms=999), {}, False),
+        (PreparedTxnState(SESSION, Anchor.of(T0, 10), started_ms=1000), {}, True),
         (PreparedTxnState(ProducerIdentity(6, 1)), {}, False),
         (PreparedTxnState(), {}, False),
     ],
@@ -173,6 +174,7 @@ def test_only_the_very_transaction_that_was_decided_is_committed_whoever_wrote_i
     stored: PreparedTxnState, starts: dict[TopicPartition, int], commits: bool
 ) -> None:
     rig = Rig().keeping(SESSION, starts)
+    rig.control.started_ms = 1000
     assert rig.participant.complete_transaction(stored) is (Outcome.COMMITTED if commits else Outcome.ABORTED)
     assert rig.control.ended == [(HEIR, commits, True)]
     assert rig.producer.calls == [], "the producer begins after that"
@@ -316,3 +318,11 @@ def test_offsets_go_to_the_producer_in_its_transaction_only() -> None:
 def test_no_step_of_recovery_may_take_longer_than_a_record(setting: str, seconds: float) -> None:
     control: FakeControl = NativeProducer(CONFIG | {"delivery.timeout.ms": setting})._control  # type: ignore[assignment]
     assert control.timeout == seconds
+
+
+def test_a_state_says_in_which_topic_its_first_record_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = PreparedTxnState(ProducerIdentity(9, 0), first_record=Anchor.of(T0, 3))
+    monkeypatch.setattr(FakeProducer, "prepare_transaction", lambda _: first)
+    rig = Rig()
+    rig.control.log.topic_ids = {"t": "A" * 22}
+    assert rig.participant.prepare_transaction().topic_id == "A" * 22

@@ -17,7 +17,7 @@ from dualwrite.errors import DatabaseNotReadyError
 from tests.coordinator.databases import events, expire_leases, slot_rows, stored_values, user_metadata
 from tests.coordinator.fakes import FakeKafka
 
-VERSIONS = ["0001", "0002", "0003", "0004"]
+VERSIONS = ["0001", "0002", "0003", "0004", "0005"]
 NEIGHBOURS = list(pairwise(VERSIONS))
 Tables = Mapping[str, Mapping[str, Any]]
 

@@ -35,6 +35,7 @@ def stored(engine: Engine, store: TakingStore, state: PreparedTxnState, name: st
     lease = store.take_over(name, "me")
     with engine.begin() as connection:
         store.store(connection, lease, state)
+    lease.memory.committed()
     return lease
 
 
@@ -63,7 +64,7 @@ def test_the_place_of_an_older_state_is_of_no_use(engine: Engine, store: TakingS
     lease = stored(engine, store, NATIVE)
     with engine.begin() as connection:
         connection.execute(update(table).values(prepared_txn_state="42:9"))
-    found = state_in(store, lease)
+    found = state_in(store, Lease(ID, lease.fencing_token))
     assert (found, found.first_record) == (PreparedTxnState(ProducerIdentity(42, 9)), None)
 
 
@@ -249,3 +250,16 @@ def test_a_record_that_fails_is_not_lost(
         connection.execute(text("ALTER TABLE elsewhere RENAME TO kafka_transaction_outcome"))
     assert restored.recover() == {"orders-0": Outcome.HEURISTIC_HAZARD}
     assert len(restored.outcomes()) == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "shown"), [(LIBRDKAFKAS, "42:7:events:3:99"), (NOWHERE, "42:7"), (PreparedTxnState(), "")]
+)
+def test_an_outcome_of_any_unit_of_work_can_be_put_on_record(
+    engine: Engine, store: TakingStore, state: PreparedTxnState, shown: str
+) -> None:
+    lease = stored(engine, store, NATIVE)
+    store.note_outcome(ID, state, Outcome.HEURISTIC_COMMIT, "its rows are missing")
+    (found,) = outcomes(engine)
+    assert (found.transactional_id, found.state, found.detail) == (ID, shown, "its rows are missing")
+    assert state_in(store, lease) == NATIVE, "the state row is not touched"

@@ -1,63 +1,23 @@
 """Heuristic outcomes of a living application, on the bundled broker: somebody ends its prepared transaction."""
 
-import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, insert
 
 from dualwrite.broker.embedded import EmbeddedBroker
-from dualwrite.client.control import ControlPlane
 from dualwrite.coordinator.unit_of_work import DualWrite
 from dualwrite.coordinator.verdict import Outcome
-from tests.broker.kafka_helpers import create_topic, visible
+from dualwrite.errors import InvalidTransactionStateError
 from tests.broker.marker_calls import marker
 from tests.broker.marker_calls import write as write_markers
 from tests.broker.raw import RawClient
-from tests.coordinator.databases import slot_rows
+from tests.coordinator.broker_place import Place
+from tests.coordinator.databases import events, slot_rows, stored_values
 
 Meddle = Callable[["Place"], None]
-
-
-class Place:
-    """An application of one slot, and a topic of two partitions that nobody else has."""
-
-    def __init__(self, engine: Engine, broker: EmbeddedBroker, producer: str) -> None:
-        self.engine, self.broker, self.producer = engine, broker, producer
-        self.application = f"a{uuid.uuid4().hex[:8]}"
-        self.topic = f"t{uuid.uuid4().hex[:8]}"
-        create_topic(broker.bootstrap_servers, self.topic, 2)
-
-    def dual_write(self, **options: Any) -> DualWrite:
-        config = {"bootstrap.servers": self.broker.bootstrap_servers}
-        options = {"pool_size": 1, "producer": self.producer, **options}
-        return DualWrite(self.engine, config, application=self.application, **options)
-
-    def write(self, dual_write: DualWrite, *values: str) -> None:
-        with dual_write.transaction() as tx:
-            for number, value in enumerate(values):
-                tx.produce(self.topic, value, partition=number % 2)
-
-    def leave(self, *values: str) -> None:
-        """A process that dies between the two commits."""
-
-        def die(step: str) -> None:
-            if step in ("COMMIT_KAFKA", "FINISH_LATER"):
-                raise SystemExit
-
-        dying = self.dual_write(on_step=die)
-        with pytest.raises(SystemExit):
-            self.write(dying, *values)
-        dying.close(timeout=0)
-
-    def control(self) -> ControlPlane:
-        return ControlPlane({"bootstrap.servers": self.broker.bootstrap_servers})
-
-    def visible(self) -> list[bytes]:
-        return sorted(visible(self.broker.bootstrap_servers, self.topic))
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +97,32 @@ def test_an_abort_by_hand_in_the_first_records_partition(place: Place) -> None:
     with place.dual_write() as dual_write:
         dual_write.recover()
         outcomes = [each.outcome for each in dual_write.outcomes()]
-    if place.producer == "native":
-        assert (outcomes, place.visible()) == ([Outcome.HEURISTIC_MIXED], [b"in %d" % (1 - partition)])
-    else:  # its anchor is not where an open transaction begins any more
-        assert (outcomes, place.visible()) == ([Outcome.HEURISTIC_ABORT], [])
+    assert (outcomes, place.visible()) == ([Outcome.HEURISTIC_MIXED], [b"in %d" % (1 - partition)])
+
+
+@pytest.mark.parametrize("error", [None, ValueError("no")])
+def test_what_is_committed_past_the_library_is_on_record_by_its_producers_identity(
+    place: Place, error: Exception | None
+) -> None:
+    def unit(dual_write: DualWrite) -> None:
+        with dual_write.transaction() as tx:
+            tx.execute(insert(events).values(value="one"))
+            tx.produce(place.topic, "one", partition=0)
+            tx.connection.connection.cursor().execute("COMMIT")
+            if error is not None:
+                raise error
+
+    with place.dual_write() as dual_write:
+        place.write(dual_write, "before")
+        with pytest.raises(type(error or InvalidTransactionStateError())):
+            unit(dual_write)
+        place.write(dual_write, "after")
+        [found] = dual_write.outcomes()
+        control = place.control()
+        described = control.describe_transaction(f"{place.application}-0")
+        control.close()
+    assert described is not None
+    assert found.state.split(":")[0] == str(described.producer.producer_id)
+    assert (found.transactional_id, found.outcome) == (f"{place.application}-0", Outcome.HEURISTIC_HAZARD)
+    assert stored_values(place.engine) == ["one"]
+    assert place.visible() == [b"after", b"before"]

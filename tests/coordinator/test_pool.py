@@ -12,6 +12,7 @@ from dualwrite.coordinator.book import LeaseBook
 from dualwrite.coordinator.holders import PoolSettings
 from dualwrite.coordinator.pool import Pool
 from dualwrite.coordinator.slots import Counters, Slot
+from dualwrite.coordinator.waiting import Ticket
 from dualwrite.errors import (
     ConfigurationError,
     FencedError,
@@ -95,9 +96,8 @@ def used(pool: Pool, world: World) -> str:
 
 def until_waiting(pool: Pool, count: int) -> None:
     """Return once ``count`` threads wait for a slot."""
-    with pool._changed:
-        while len(pool._queue) < count:
-            pool._changed.wait(0.001)
+    while len(pool._line) < count:
+        Ticket().wait(0.001)
 
 
 # What a unit of work gets.
@@ -381,7 +381,7 @@ def test_close_gives_ready_slots_back_and_lets_the_lease_of_others_run_out(world
     fenced.fence(FencedError("lost"))
     for slot in (warm, cold):
         pool.release(slot.user)
-    with pool._changed:
+    with pool._guard:
         fenced.user = None
     pool.close(0)
     assert world.leases.row("a-0").owner == ""

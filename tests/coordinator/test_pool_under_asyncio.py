@@ -44,7 +44,7 @@ def test_nobody_gets_a_slot_before_those_who_wait(world: World) -> None:
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(pool.acquire, "second")
         until_waiting(pool, 1)
-        with pool._changed:  # freed, and whoever waits has not noticed yet
+        with pool._guard:  # freed, and the thread that waits has not noticed yet
             pool.release("first")
             assert pool.acquire_now("third") is None
         assert waiting.result(20).user == "second"

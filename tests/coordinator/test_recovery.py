@@ -13,7 +13,7 @@ import pytest
 from dualwrite.coordinator.participants import KafkaParticipant, Lease, Outcome
 from dualwrite.coordinator.recovery import recover, was_committed
 from dualwrite.errors import DatabaseBusyError, FencedError, KafkaUnavailableError
-from dualwrite.ids import OngoingTransaction, PreparedTxnState
+from dualwrite.ids import Anchor, OngoingTransaction, PreparedTxnState, ProducerIdentity
 from tests.coordinator.fakes import FakeKafka, FakeParticipant, Fault
 
 Recover = Callable[["MemoryStore", Lease, Callable[[], KafkaParticipant], Callable[[str], None]], Any]
@@ -251,6 +251,17 @@ def test_whether_a_commit_happened_is_read_from_the_row_under_the_lease(world: W
     world.take_over("b")
     with pytest.raises(FencedError):
         was_committed(world.store, lease, before)
+
+
+def test_a_state_that_began_at_another_time_is_another_units(world: World) -> None:
+    """A topic that was made anew between two units of a session gives the anchor's offset again."""
+    lease = world.take_over("a")
+    anchor = Anchor("t", 0, 0)
+    first, second, undated = (PreparedTxnState(ProducerIdentity(1, 2), anchor, started_ms=at) for at in (5, 9, -1))
+    world.store.store(None, lease, first)
+    assert was_committed(world.store, lease, first)
+    assert was_committed(world.store, lease, undated)
+    assert not was_committed(world.store, lease, second)
 
 
 # Interleavings: A recovers slowly; at one of its requests a successor does its whole life in between.

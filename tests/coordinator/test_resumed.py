@@ -1,5 +1,6 @@
 """What a predecessor left where nothing keeps it: each order of what it, its timeout and its successor do."""
 
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import pytest
@@ -21,6 +22,7 @@ SESSION, NEXT = ProducerIdentity(7, 0), ProducerIdentity(7, 1)
 NATIVE = PreparedTxnState(SESSION, first_record=Anchor.of(T0, 5))
 """Of the native producer: its identity is its transaction's alone."""
 ANCHORED = PreparedTxnState(SESSION, Anchor.of(T0, 5))
+DATED = replace(ANCHORED, started_ms=1000)
 """Of librdkafka."""
 COMMITS, ABORTS = (SESSION, True, 5), (SESSION, False, 5)
 
@@ -41,7 +43,7 @@ class Coordinator(FakeControl):
 
     def describe_transaction(self, _id: str) -> TransactionDescription | None:
         said = self.says.pop(0) if len(self.says) > 1 else self.says[0]
-        return None if said is None else TransactionDescription(said[0], said[1], 0, 0, frozenset({T0}))
+        return None if said is None else TransactionDescription(said[0], said[1], 0, self.started_ms, frozenset({T0}))
 
     def init_producer_id(self, *_: Any, **__: Any) -> NoReturn:
         raise AssertionError("an InitProducerId would abort what is to be judged")
@@ -88,15 +90,30 @@ def test_what_the_database_has_decided_is_committed_as_who_wrote_it(state: Prepa
         (PreparedTxnState(), {T0: 5}),
         (PreparedTxnState(ProducerIdentity(6, 9)), {T0: 5}),
         (ANCHORED, {T0: 8}),
-        (ANCHORED, {}),
+        (DATED, {}),
         (PreparedTxnState(SESSION, Anchor.of(TopicPartition("t", 3), 5)), {T0: 5}),
     ],
-    ids=["nothing decided", "another identity", "a later one of the session", "in no log", "another partition"],
+    ids=["nothing decided", "another identity", "a later one of the session", "at another time", "another partition"],
 )
 def test_anything_else_is_aborted(state: PreparedTxnState, starts: dict[TopicPartition, int]) -> None:
     coordinator = Coordinator(("Ongoing", SESSION))
-    coordinator.starts = starts
+    coordinator.starts, coordinator.started_ms = starts, 2000
     assert coordinator.left().complete(state) is Outcome.ABORTED
+    assert coordinator.end_txns == [ABORTS]
+
+
+def test_what_the_database_has_decided_is_known_by_its_start_where_the_anchors_topic_is_gone() -> None:
+    coordinator = Coordinator(("Ongoing", SESSION))
+    coordinator.starts, coordinator.started_ms = {}, DATED.started_ms
+    assert coordinator.left().complete(DATED) is Outcome.COMMITTED
+    assert coordinator.end_txns == [COMMITS]
+
+
+def test_what_may_be_the_decided_one_is_aborted_and_put_on_record() -> None:
+    """A state of the former release has no start time, and nothing else is left to know the transaction by."""
+    coordinator = Coordinator(("Ongoing", SESSION))
+    coordinator.starts, coordinator.started_ms = {}, 2000
+    assert coordinator.left().complete(ANCHORED) is Outcome.HEURISTIC_HAZARD
     assert coordinator.end_txns == [ABORTS]
 
 

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, insert, text
+from sqlalchemy.exc import OperationalError
 
+from dualwrite.coordinator.book import LeaseBook
 from dualwrite.coordinator.participants import Outcome
 from dualwrite.coordinator.unit_of_work import DualWrite
 from dualwrite.errors import DatabaseNotReadyError, DualWriteError, KafkaUnavailableError
@@ -67,10 +69,7 @@ def die_on_two_slots(engine: Engine, make: Make) -> None:
 
 def swept(dual_write: DualWrite) -> None:
     """Wait for the sweep in the background."""
-    thread = dual_write._sweeper._thread
-    if thread is not None:
-        thread.join(20)
-        assert not thread.is_alive()
+    assert dual_write._sweeper._worker.join(20)
 
 
 def test_recover_ends_everything_that_nobody_holds_as_the_database_decided(
@@ -281,3 +280,58 @@ def test_what_could_not_be_put_on_record_is_found_by_the_next_sweep(
         connection.execute(text("ALTER TABLE elsewhere RENAME TO kafka_transaction_outcome"))
     assert survivor._sweeper.sweep()["a-0"] is Outcome.HEURISTIC_ABORT
     assert [each.transactional_id for each in survivor.outcomes()] == ["a-0"]
+
+
+# --- applications that no process recovers: they were renamed, or removed
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was logged about other applications."""
+    return [record.getMessage() for record in caplog.records if "in the same database" in record.getMessage()]
+
+
+def test_a_start_under_another_name_warns_once_of_what_the_former_name_left(
+    engine: Engine, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    for value in ("one", "two"):
+        die(lambda **options: make(application="former", **options), value)
+    expire_leases(engine)
+    caplog.clear()
+    renamed = make()
+    write(renamed, "three")
+    renamed._pool.beat()
+    write(renamed, "four")
+    (line,) = warnings(caplog)
+    assert line.startswith("a: in the same database, application 'former' has 2 slots whose owners are gone, for ")
+    assert "dualwrite recover --application former --db URL" in line
+    assert [record.levelname for record in caplog.records if record.getMessage() == line] == ["WARNING"]
+
+
+def test_other_applications_that_are_alive_or_have_given_their_slots_back_are_not_warned_of(
+    engine: Engine, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    ended = make(application="ended")
+    write(ended, "one")
+    ended.close()
+    for value in ("two", "three"):
+        die(lambda **options: make(application="alive", **options), value)
+    with engine.begin() as connection:
+        connection.execute(
+            text("UPDATE kafka_transaction_state SET lease_expires_at = updated_at WHERE transactional_id = 'alive-0'")
+        )
+    caplog.clear()
+    write(make(), "four")
+    assert warnings(caplog) == []
+
+
+def test_a_look_at_other_applications_that_fails_costs_no_unit_of_work(
+    engine: Engine, make: Make, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: object) -> None:
+        raise OperationalError("SELECT", {}, Exception("gone"))
+
+    monkeypatch.setattr(LeaseBook, "deserted_elsewhere", fail)
+    with caplog.at_level("INFO", "dualwrite"):
+        write(make(), "one")
+    assert cluster.committed == stored_values(engine) == ["one"]
+    assert "slots of other applications were not looked at" in caplog.text

@@ -48,6 +48,7 @@ def test_ten_thousand_units_leave_the_state_table_as_small_as_it_was(postgresql_
             lease = leases[unit % SLOTS]
             with connection.begin():
                 store.store(connection, lease, PreparedTxnState(ProducerIdentity(4711, unit % 30_000)))
+            lease.memory.committed()
     all_after, hot_after = updates(engine)
     assert sizes(engine) == size
     assert hot_after - hot_before == all_after - all_before == UNITS

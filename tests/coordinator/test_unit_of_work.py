@@ -27,6 +27,7 @@ from dualwrite.errors import (
     KafkaUnavailableError,
     NoFreeSlotError,
 )
+from tests.broker.raw import eventually
 from tests.coordinator.databases import CONFIG, events, expire_leases, ready_engine, stored_values
 from tests.coordinator.fakes import FakeKafka, Fault
 
@@ -217,13 +218,13 @@ def test_a_transaction_that_sqlite_ended_in_the_block_is_rolled_back_on_both_sid
     assert in_both(sqlite_engine, kafka, "one", "four")
 
 
-def test_the_error_after_commit_as_text_says_that_the_rows_are_in_the_database_without_their_records(
+def test_the_error_after_a_commit_past_sqlalchemy_says_that_the_rows_are_in_the_database_without_their_records(
     dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka
 ) -> None:
     write_unit(dual_write, "one")
-    told = "after COMMIT as text it is in the database, without its records"
+    told = "after a commit it is in the database, without its records"
     with pytest.raises(InvalidTransactionStateError, match=told):
-        run_unit(dual_write, writing("two"), lambda tx: tx.execute(text("COMMIT")))
+        run_unit(dual_write, writing("two"), lambda tx: tx.connection.connection.cursor().execute("COMMIT"))
     assert stored_values(sqlite_engine) == ["one", "two"]
     assert (kafka.committed, kafka.ongoing) == (["one"], None)
 
@@ -405,6 +406,8 @@ def test_the_next_unit_waits_until_the_earlier_one_is_finished(
     with pytest.raises(KafkaUnavailableError):
         write_unit(dual_write, "never")
     assert dual_write.pending() == 1
+    (slot,) = dual_write._pool._snapshot()
+    eventually(lambda: slot.last_error, bool)  # the background has tried
     with pytest.raises(NoFreeSlotError, match=r"orders-0 .* an earlier unit of work is not finished") as raised:
         write_unit(dual_write, "too early")
     assert raised.value.retriable
@@ -974,7 +977,8 @@ def test_a_database_that_was_not_upgraded_says_so_before_kafka_is_asked(
 
 @pytest.mark.postgresql
 def test_an_autocommit_engine_is_refused_before_the_user_code_runs(make_dual_write: Make, postgresql_url: str) -> None:
-    engine = ready_engine(postgresql_url, isolation_level="AUTOCOMMIT")
+    ready_engine(postgresql_url).dispose()
+    engine = create_engine(postgresql_url, isolation_level="AUTOCOMMIT")
     dual_write = make_dual_write(engine)
     with pytest.raises(ConfigurationError, match="AUTOCOMMIT"), dual_write.transaction():
         pytest.fail("the block ran")

@@ -123,6 +123,8 @@ def test_an_upgrade_that_died_halfway_goes_on_from_there_on_mariadb(mariadb_url:
     with engine.begin() as connection:  # as if it had died after the first table
         connection.execute(text(f"DROP TABLE {load_position.name}"))
         connection.execute(text(f"ALTER TABLE {kafka_transaction_state.name} DROP COLUMN first_record"))
+        for column in ("lease_version", "cluster_id", "database_id"):
+            connection.execute(text(f"ALTER TABLE {kafka_transaction_state.name} DROP COLUMN {column}"))
         connection.execute(text(f"DELETE FROM {VERSION_TABLE}"))
         connection.execute(
             text(f"INSERT INTO {kafka_transaction_state.name} VALUES ('a-0','','',1,'',NULL,now(),NULL)")
@@ -176,3 +178,16 @@ def test_the_scripts_are_found_in_a_checkout_and_in_an_installed_package(
     (installed / "migrations").mkdir(parents=True)
     monkeypatch.setattr(schema, "__file__", str(installed / "schema.py"))
     assert schema.migrations_directory() == installed / "migrations"
+
+
+def test_a_table_that_was_dropped_by_hand_is_named_with_the_way_out(database_url: str) -> None:
+    db.upgrade(database_url)
+    engine = create_engine(database_url)
+    with engine.begin() as connection:
+        connection.execute(text(f"DROP TABLE {kafka_transaction_state.name}"))
+    with pytest.raises(ConfigurationError, match="the table 'kafka_transaction_state' is missing, though"):
+        db.upgrade(database_url)
+    assert db.downgrade(database_url, "base", lose_rows=True) is None
+    assert db.upgrade(database_url) == HEAD
+    assert tables(database_url) == OURS
+    engine.dispose()

@@ -11,6 +11,7 @@ from sqlalchemy import create_engine, event, insert, make_url, text
 
 from dualwrite.client.control import ControlPlane
 from dualwrite.client.inspecting import Inspector
+from dualwrite.coordinator.own_tables import with_schema
 from dualwrite.coordinator.tables import kafka_transaction_outcome
 from dualwrite.errors import KafkaRefusedError, TwoPhaseCommitUnavailableError
 from dualwrite.operations import database_checks
@@ -42,7 +43,7 @@ def test_where_nothing_is_wrong_every_line_is_ok(place: Place) -> None:
     assert checks == [
         *("database:", "durability:", "schema:", "permissions:", "transactions:", "clock:"),
         *("protocol:", "keep-prepared:", "brokers:", "transaction.two.phase.commit.enable:"),
-        *("transaction.max.timeout.ms:", "two-phase", "outcomes:", "slots:", "transactions:"),
+        *("transaction.max.timeout.ms:", "two-phase", "identity:", "outcomes:", "slots:", "transactions:"),
     ]
 
 
@@ -265,6 +266,51 @@ def test_transactions_that_were_left_open(place: Place) -> None:
     said = findings(place, application=place.application)
     assert bad(said)["transactions"].startswith(f"{place.slot()} left open by processes that are gone")
     assert worst(said) is Level.WARNING
+
+
+def test_an_application_that_was_renamed_after_a_crash_is_named_with_what_it_holds_up(any_place: Place) -> None:
+    place = any_place
+    place.leave("one")
+    for application in ("renamed", None):
+        (finding,) = [each for each in findings(place, application=application) if each.check == "other applications"]
+        assert finding.level is Level.WARNING
+        assert finding.message.startswith(f"'{place.application}' has 1 slot whose owner is gone, for ")
+        assert finding.message.endswith(f"held up: read_committed consumers of {place.topic}-0")
+        assert f"dualwrite recover --application {place.application} --db " in finding.advice
+    assert "other applications" not in bad(findings(place, application=place.application)), "it recovers its own"
+    assert place.run("recover", "--application", place.application).code == 0
+    assert place.visible() == ["one"]
+    assert "other applications" not in bad(findings(place, application="renamed")), "its slots were given back"
+
+
+def test_a_renamed_application_is_named_though_kafka_does_not_answer(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dualwrite.operations.doctor.ANSWER_SECONDS", 0.2)
+    place.leave("one")
+    said = list(examine(place.engine, {"bootstrap.servers": "127.0.0.1:1"}, application="renamed"))
+    assert bad(said)["other applications"].endswith("held up: not known, as a check of the cluster failed")
+
+
+def test_the_command_for_a_renamed_application_names_the_mode_that_the_doctor_was_given(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.leave("one")
+    said = findings(place, application="renamed", two_phase="resume")
+    (finding,) = [each for each in said if each.check == "other applications"]
+    assert f"--application {place.application} --two-phase resume --db " in finding.advice
+
+
+@pytest.mark.postgresql
+def test_the_command_for_a_renamed_application_names_the_schema_that_was_chosen(
+    postgresql_url: str, broker: KafkaBroker
+) -> None:
+    place = Place(postgresql_url, broker)
+    place.leave("one")
+    said = findings(place, with_schema(place.engine, "public"), application="renamed")
+    place.close()
+    (finding,) = [each for each in said if each.check == "other applications"]
+    assert f"--application {place.application} --schema public --db " in finding.advice
 
 
 def test_transactions_of_the_application_without_a_row(place: Place) -> None:

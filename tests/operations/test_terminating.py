@@ -5,6 +5,7 @@ from sqlalchemy import create_engine
 
 from dualwrite.client.control import ControlPlane, InitializedProducer
 from dualwrite.coordinator.participants import Lease, LeaseLostError
+from dualwrite.coordinator.verdict import Outcome
 from dualwrite.errors import (
     DatabaseBusyError,
     InvalidTransactionStateError,
@@ -13,7 +14,7 @@ from dualwrite.errors import (
 )
 from dualwrite.ids import PreparedTxnState
 from dualwrite.operations import terminating
-from dualwrite.operations.heuristics import HEURISTIC_ABORT, HeuristicRecords
+from dualwrite.operations.heuristics import HeuristicRecords
 from dualwrite.operations.terminating import terminate
 from tests.coordinator.databases import TakingStore, expire_leases
 from tests.operations.places import Place
@@ -40,7 +41,7 @@ def test_terminating_what_the_database_committed_is_a_heuristic_abort(any_place:
     assert f"aborted {described.producer}, in 1 partition. THE DATABASE HAS COMMITTED IT" in said.out
     assert "resolve" not in said.out, "there is nothing left to resolve"
     assert (any_place.visible(), any_place.stored()) == ([], ["one"])
-    assert any_place.outcomes() == [(any_place.slot(), str(described.producer), HEURISTIC_ABORT)]
+    assert any_place.outcomes() == [(any_place.slot(), str(described.producer), Outcome.HEURISTIC_ABORT.value)]
     ended = any_place.described()
     assert ended is not None
     assert ended.state == "Empty"

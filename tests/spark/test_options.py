@@ -38,6 +38,7 @@ def test_the_default_that_is_said_is_the_one_that_is_taken(option: Any) -> None:
         ("poolsize", 4, "pool_size", 4),
         ("acquireTimeout", "1.5", "acquire_timeout", 1.5),
         ("leaseTimeout", 3, "lease_timeout", 3.0),
+        ("databaseTimeout", 3, "database_timeout", 3.0),
         ("producer", "native", "producer", "native"),
         ("twoPhase", "resume", "two_phase", "resume"),
         ("job", "orders-2026", "job", "orders-2026"),

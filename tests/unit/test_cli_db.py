@@ -56,7 +56,7 @@ def test_the_sql_of_every_step_is_printed_and_nothing_is_made(
     assert code == 0
     assert all_of_it.startswith("BEGIN;")
     assert all_of_it.endswith("COMMIT;")
-    assert all_of_it.count("CREATE TABLE") == 9
+    assert all_of_it.count("CREATE TABLE") == 10
     _, second, _ = said(capsys, "sql", "--dialect", "postgresql", "--since", "0001", "0002")
     assert second.count("CREATE TABLE") == 3
     _, back, _ = said(capsys, "sql", "--dialect", "mysql", "--since", "0002", "0001")

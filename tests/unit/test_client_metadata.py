@@ -145,6 +145,7 @@ def test_a_lost_answer_is_asked_for_again_if_that_changes_nothing() -> None:
         asking.ask_coordinator("a", end_txn(repeatable=True), code_of)
         asking.close()
         assert [seen.connection for seen in broker.requests(ApiKey.END_TXN)] == [1, 2]
+        assert asking.lost_connections >= 1
 
 
 def test_a_lost_answer_is_not_asked_for_again_otherwise() -> None:
@@ -228,6 +229,15 @@ def test_an_unknown_partition_is_named(partition: TopicPartition) -> None:
         asking = cluster(broker)
         with pytest.raises(KafkaRefusedError, match=f"{partition.topic}.*UNKNOWN_TOPIC_OR_PARTITION"):
             asking.leaders([T0, partition], DEADLINE)
+        asking.close()
+
+
+def test_a_partition_that_may_have_been_deleted_is_left_out() -> None:
+    with scripted() as broker:
+        asking = cluster(broker)
+        wanted = [T0, TopicPartition("nope", 0), TopicPartition("t", 2)]
+        assert asking.leaders(wanted, DEADLINE, deleted_too=True) == {T0: broker.endpoint}
+        assert asking.lost_connections == 0
         asking.close()
 
 

@@ -10,6 +10,7 @@ from dualwrite.errors import ConfigurationError
 from dualwrite.ids import (
     NO_PRODUCER,
     Anchor,
+    Match,
     OngoingTransaction,
     PreparedTxnState,
     ProducerIdentity,
@@ -141,6 +142,33 @@ def test_which_ongoing_transaction_a_state_identifies(
     state: PreparedTxnState, ongoing: OngoingTransaction, same: bool
 ) -> None:
     assert state.identifies(ongoing) is same
+
+
+AT_10 = PreparedTxnState(OURS, Anchor("orders", 3, 10), started_ms=1000)
+UNDATED = PreparedTxnState(OURS, Anchor("orders", 3, 10))
+IN_IT = frozenset({ORDERS, TopicPartition("other", 0)})
+
+
+@pytest.mark.parametrize(
+    ("state", "ongoing", "expected"),
+    [
+        (AT_10, OngoingTransaction(OURS, {ORDERS: 10}, IN_IT, 1000), Match.SAME),
+        (AT_10, OngoingTransaction(OURS, {ORDERS: 10}, IN_IT), Match.SAME),
+        (AT_10, OngoingTransaction(OURS, {ORDERS: 10}, IN_IT, 1001), Match.OTHER),
+        (AT_10, OngoingTransaction(OURS, {}, IN_IT, 1000), Match.SAME),
+        (AT_10, OngoingTransaction(OURS, {}, IN_IT, 1001), Match.OTHER),
+        (AT_10, OngoingTransaction(OURS, {}, IN_IT), Match.UNKNOWN),
+        (AT_10, OngoingTransaction(OURS, {ORDERS: 11}, IN_IT, 1000), Match.OTHER),
+        (AT_10, OngoingTransaction(OURS, {}, frozenset({TopicPartition("other", 0)}), 1000), Match.OTHER),
+        (UNDATED, OngoingTransaction(OURS, {}, IN_IT, 1000), Match.UNKNOWN),
+        (UNDATED, OngoingTransaction(OURS, {ORDERS: 10}, IN_IT, 1000), Match.SAME),
+        (UNDATED, OngoingTransaction(ProducerIdentity(4000, 8), {}, IN_IT, 1000), Match.OTHER),
+    ],
+)
+def test_a_transaction_whose_anchor_is_gone_is_known_by_its_start(
+    state: PreparedTxnState, ongoing: OngoingTransaction, expected: Match
+) -> None:
+    assert state.match(ongoing) is expected
 
 
 @given(producers, partitions, offsets, offsets)

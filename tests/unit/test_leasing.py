@@ -9,10 +9,13 @@ from hypothesis import strategies as st
 
 from dualwrite.coordinator.leasing import (
     Candidate,
+    Deserted,
     Onlooker,
     SlotRow,
     Standing,
+    application_of,
     choose,
+    deserted,
     left_behind,
     slot_id,
     slot_number,
@@ -132,3 +135,39 @@ def test_nobody_takes_what_may_be_in_use_and_everything_else_is_to_be_had(
         assert found.owner, "what was given back is nobody's to recover"
         assert not (found.owner == OTHER and found.remaining is not None and found.remaining > 0), "it may be alive"
         assert not (found.owner == ME and found.transactional_id in held), "it is in use here"
+
+
+# --- applications that no process recovers
+
+
+def of(name: str, owner: str, remaining: float | None, token: int = 1) -> SlotRow:
+    return SlotRow(name, int(name.rpartition("-")[2]), token, owner, remaining)
+
+
+def test_an_application_whose_owners_are_all_gone_is_deserted() -> None:
+    rows = [of("old-10", OTHER, -60), of("old-2", OTHER, -3600.5), of("old-3", GONE, 20), of("b-1-0", GONE, 20)]
+    assert deserted(rows, onlooker()) == [
+        Deserted("b-1", ("b-1-0",), 0.0),
+        Deserted("old", ("old-2", "old-3", "old-10"), 3600.5),
+    ]
+
+
+def test_an_application_that_is_alive_is_not_deserted() -> None:
+    rows = [of("old-0", GONE, -60), of("old-1", OTHER, 9)]
+    assert deserted(rows, onlooker()) == []
+
+
+def test_slots_that_were_given_back_are_not_deserted() -> None:
+    assert deserted([of("old-0", "", None), of("old-1", "", -60)], onlooker()) == []
+    assert deserted([of("old-0", "", None), of("old-1", GONE, None)], onlooker()) == [Deserted("old", ("old-1",), None)]
+
+
+def test_ones_own_application_is_recovered_and_not_deserted() -> None:
+    assert deserted([of("a-0", GONE, -60)], onlooker(), apart_from="a") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "application"), [("a-0", "a"), ("a-1-0", "a-1"), ("a-01", None), ("a", None), ("-0", None), ("a-", None)]
+)
+def test_the_application_of_a_transactional_id(name: str, application: str | None) -> None:
+    assert application_of(name) == application

@@ -70,6 +70,24 @@ def test_the_verdict_survives_the_way_through_the_database(producer_id: int, epo
 LATER = ProducerIdentity(42, 8)
 
 
+@pytest.mark.parametrize(
+    ("ending", "expected"),
+    [
+        (Ending.UNKNOWN, Outcome.HEURISTIC_HAZARD),
+        (Ending.COMMITTED, Outcome.ABORTED),
+        (Ending.ABORTED, Outcome.HEURISTIC_ABORT),
+        (Ending.LOST, Outcome.HEURISTIC_HAZARD),
+    ],
+)
+def test_what_was_aborted_and_may_have_been_the_stored_one_is_a_hazard(ending: Ending, expected: Outcome) -> None:
+    unknown = OngoingTransaction(PRODUCER, partitions=frozenset({PARTITION}), started_ms=5)
+    found = EndedTransaction(ending)
+    assert looked_back(anchored(10), Outcome.ABORTED, LATER, found, unknown) is expected
+    other = OngoingTransaction(PRODUCER, {PARTITION: 12}, frozenset({PARTITION}), 5)
+    without_doubt = Outcome.ABORTED if ending is Ending.UNKNOWN else expected
+    assert looked_back(anchored(10), Outcome.ABORTED, LATER, found, other) is without_doubt
+
+
 @pytest.mark.parametrize("overtaken", [False, True])
 @pytest.mark.parametrize(
     ("done", "ending", "expected"),

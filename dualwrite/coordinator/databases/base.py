@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from sqlalchemy import Connection, Dialect, Row, Select, Update, bindparam, func, update
+from sqlalchemy import Connection, Dialect, Row, Select, Update, bindparam, func, or_, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.elements import ColumnElement
 
+from dualwrite.coordinator.databases.units import Fate, TransactionEndedError
 from dualwrite.coordinator.tables import kafka_transaction_state as table
 from dualwrite.errors import ConfigurationError
 
@@ -18,6 +19,12 @@ LONGEST_HOLD = 300
 and an end to the lock of a host that has vanished."""
 UNIT = "dualwrite_unit"
 """The savepoint with which a unit of work begins where the database can end a transaction without a word."""
+
+FAILED = (
+    "a statement of this unit of work failed and its error was caught, so PostgreSQL will roll all of it back: let the "
+    "error leave the block, or use a savepoint (begin_nested) around such a statement"
+)
+"""What is said of a unit of work whose transaction is in :attr:`Trouble.FAILED`."""
 
 _LEVEL = "dualwrite_isolation_level"
 
@@ -28,6 +35,7 @@ class Trouble(Enum):
     NOT_READY = "the state table is missing, or of another version"
     BUSY = "another transaction held a lock for too long"
     CONFLICT = "a deadlock or a serialization failure: rolled back, and likely to succeed when it is run again"
+    FAILED = "an earlier statement has failed, and the transaction can only be rolled back"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +56,17 @@ class Weakness:
 
 
 class CompiledUpdate:
-    """``statement`` as text for one dialect: SQLAlchemy takes half as long again if it has to find what it compiled.
+    """``statement`` as text for one dialect, its tables in ``schema``: SQLAlchemy takes half as long again if it has to
+    find what it compiled.
 
     For columns whose values the driver takes as they are.
     """
 
-    def __init__(self, statement: Update, dialect: Dialect) -> None:
-        compiled = statement.compile(dialect=dialect)
+    def __init__(self, statement: Update, dialect: Dialect, schema: str | None = None) -> None:
+        names: dict[str, Any] = (
+            {} if schema is None else {"schema_translate_map": {None: schema}, "render_schema_translate": True}
+        )
+        compiled = statement.compile(dialect=dialect, **names)
         self._text = str(compiled)
         self._constants = compiled.params
         self._order: Sequence[str] | None = getattr(compiled, "positiontup", None)
@@ -72,6 +84,9 @@ class Database:
     shows_commits_early = False
     """True if others see what a transaction committed before the disk has it."""
 
+    has_schemas = True
+    """False if there is one place for tables, which needs no name."""
+
     one_writer = False
     """True if only one transaction can write at a time: all others wait for it, in no order."""
 
@@ -88,12 +103,19 @@ class Database:
         raise NotImplementedError
 
     def store(self) -> Update:
-        """The one statement that a unit of work costs; its parameters are of_id, of_token, new_state, new_anchor and
-        new_first_record."""
+        """The one statement that a unit of work costs: a compare-and-set.
+
+        It finds the row of_id if that is still of_token's, has of_version or or_version (the lease is being renewed),
+        and holds of_state with of_anchor ("" for none). It writes new_state, new_anchor and new_first_record.
+        """
+        version = func.coalesce(table.c.lease_version, 0)
         return (
             update(table)
             .where(table.c.transactional_id == bindparam("of_id"))
             .where(table.c.fencing_token == bindparam("of_token"))
+            .where(or_(version == bindparam("of_version"), version == bindparam("or_version")))
+            .where(table.c.prepared_txn_state == bindparam("of_state"))
+            .where(func.coalesce(table.c.anchor, "") == bindparam("of_anchor"))
             .values(
                 prepared_txn_state=bindparam("new_state"),
                 anchor=bindparam("new_anchor"),
@@ -102,12 +124,28 @@ class Database:
             )
         )
 
-    def lock_at_once(self, connection: Connection, rows: Select[Any]) -> Sequence[Row[Any]]:
-        """Lock and read ``rows`` but for those that others have locked; nothing waits."""
-        return connection.execute(rows.with_for_update(skip_locked=True)).all()
+    def lock_at_once(self, connection: Connection, rows: Select[Any], options: Mapping[str, Any]) -> Sequence[Row[Any]]:
+        """Lock and read ``rows`` but for those that others have locked; nothing waits.
 
-    def require_suitable(self, connection: Connection) -> None:
+        :param options: of the execution.
+        """
+        return connection.execute(rows.with_for_update(skip_locked=True), execution_options=options).all()
+
+    def identity(self, connection: Connection, schema: str | None) -> str | None:
+        """What tells the database of the state table from a copy of it; None if nothing does.
+
+        :param schema: of the state table.
+        """
+        return None
+
+    def schema_with(self, connection: Connection, name: str) -> str | None:
+        """The schema in which ``connection`` finds the table ``name``; None if there is none, or no schemas."""
+        return None
+
+    def require_suitable(self, connection: Connection, schema: str | None = None) -> None:
         """Look at the server's settings and the state table, once per engine; warn of what weakens the promise.
+
+        :param schema: of the state table.
 
         :raises ConfigurationError: if a dual write cannot work there.
         """
@@ -119,6 +157,10 @@ class Database:
 
     def weaknesses(self, connection: Connection) -> list[Weakness]:
         """Settings of the server, or of the connection, that weaken the promise."""
+        return []
+
+    def pooling(self, connection: Connection) -> list[Weakness]:
+        """What the driver does that a pooler between it and the server breaks."""
         return []
 
     def begin(self, connection: Connection) -> None:
@@ -135,14 +177,35 @@ class Database:
         """True if each statement on the driver's connection is committed by itself."""
         return getattr(driver, "autocommit", False) is True
 
-    def begin_unit(self, connection: Connection) -> None:
-        """What a unit of work needs after :meth:`begin`, so that :meth:`require_unit` can tell."""
+    def is_in_transaction(self, connection: Connection) -> bool:
+        """True if the driver knows that a transaction is open on ``connection``."""
+        return False
 
-    def require_unit(self, connection: Connection) -> None:
+    def begin_unit(self, connection: Connection) -> None:
+        """What a unit of work needs after :meth:`begin`, so that :meth:`fate` can tell."""
+
+    def store_values(self, connection: Connection) -> dict[str, object]:
+        """Parameters of :meth:`store` beside those that it has everywhere."""
+        return {}
+
+    def require_unit(self, connection: Connection, mark: str, *, storing: bool) -> None:
         """See to it that the transaction of :meth:`begin_unit` is still what a COMMIT would commit. Call it once.
 
-        :raises InvalidTransactionStateError: if the transaction has ended, or can only be rolled back.
+        :param mark: the unit's, as :func:`unit_mark` has it.
+        :param storing: the statement of :meth:`store` comes next, and sees to it where it can.
+        :raises TransactionEndedError: if the transaction has ended.
+        :raises InvalidTransactionStateError: if it can only be rolled back.
         """
+        fate = self.fate(connection, mark)
+        if fate is not Fate.OPEN:
+            raise TransactionEndedError(self.ended, fate)
+
+    def fate(self, connection: Connection, mark: str) -> Fate:
+        """What became of the transaction of :meth:`begin_unit`. Call it once, and then roll back what is open."""
+        return Fate.OPEN
+
+    ended = "the database transaction of this unit of work was ended inside its block"
+    """What :meth:`require_unit` says."""
 
     def reads_a_snapshot(self, connection: Connection) -> bool:
         """True if a transaction cannot write a row that another has committed since this one began to read."""
@@ -189,6 +252,10 @@ class Database:
         :param lock_timeout: seconds to wait for a row's lock.
         """
         yield
+
+    def rolls_back(self, connection: Connection, error: BaseException) -> bool:
+        """True if ``error``, the driver's own, is known to have rolled back the transaction of ``connection``."""
+        return False
 
     def is_away(self, error: DBAPIError) -> bool:
         """True if ``error``, of an attempt to connect, says that the server cannot be reached now, so that another

@@ -15,7 +15,7 @@ What is of its own kind here:
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,8 +24,9 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.elements import ColumnElement
 
 from dualwrite.coordinator.databases.base import LONGEST_HOLD, UNIT, Database, Trouble, Weakness, isolation_level
+from dualwrite.coordinator.databases.units import Fate, run_unseen
 from dualwrite.coordinator.tables import kafka_transaction_state as table
-from dualwrite.errors import ConfigurationError, DatabaseBusyError, InvalidTransactionStateError
+from dualwrite.errors import ConfigurationError, DatabaseBusyError
 
 _LOG = logging.getLogger("dualwrite")
 _NO_SUCH_SAVEPOINT = 1305
@@ -38,6 +39,9 @@ _TROUBLES = {
     1213: Trouble.CONFLICT,  # ER_LOCK_DEADLOCK
     1020: Trouble.CONFLICT,  # ER_CHECKREAD: MariaDB's innodb_snapshot_isolation
 }
+_SERVER_STATUS_IN_TRANS = 1
+_ROLLS_BACK = frozenset({1213, 1020})
+"""Errors that roll the whole transaction back."""
 _AWAY = frozenset({1040, 1053, 1203, 2002, 2003, 2006, 2013})
 """Too many connections; the server shuts down; nobody answers, or not to the end."""
 _NO_SUCH_HOST = "Name or service not known"
@@ -47,8 +51,15 @@ _SNAPSHOTS = "dualwrite_reads_a_snapshot"
 
 _SETTINGS = text(
     "SHOW SESSION VARIABLES WHERE Variable_name IN "
-    "('innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog', 'innodb_snapshot_isolation')"
+    "('innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog', 'innodb_snapshot_isolation', 'wsrep_on')"
 )
+_OF_GALERA = Weakness(
+    "wsrep_on = ON",
+    "locks of rows are each node's own, and a node may not have yet what another has committed",
+    "send all connections of an application to the same node of the Galera cluster, as long as it lives",
+)
+_SERVER = text("SHOW GLOBAL VARIABLES WHERE Variable_name = 'server_uuid'")
+_GALERA = text("SHOW GLOBAL STATUS LIKE 'wsrep_cluster_state_uuid'")
 _ENGINE = text(
     "SELECT e.engine, e.transactions FROM information_schema.tables AS t "
     "JOIN information_schema.engines AS e ON e.engine = t.engine "
@@ -73,18 +84,31 @@ class Mysql(Database):
         """From microseconds."""
         return func.timestampdiff(text("MICROSECOND"), self.now(), moment) / literal(1_000_000.0)
 
-    def lock_at_once(self, connection: Connection, rows: Select[Any]) -> Sequence[Row[Any]]:
+    def lock_at_once(self, connection: Connection, rows: Select[Any], options: Mapping[str, Any]) -> Sequence[Row[Any]]:
         """All or none: MariaDB (10.11) takes SKIP LOCKED for a failed COMMIT if the row that is sought is locked."""
         try:
-            return connection.execute(rows.with_for_update(nowait=True)).all()
+            return connection.execute(rows.with_for_update(nowait=True), execution_options=options).all()
         except DBAPIError as error:
             if _number(error) not in _LOCKED:
                 raise
             return []
 
-    def require_suitable(self, connection: Connection) -> None:
+    def identity(self, connection: Connection, schema: str | None) -> str | None:
+        """MySQL's server uuid, or that of a Galera cluster, and the database. MariaDB's server_uid is none: it is made
+        of an address and a port, which two servers may share, and one may change."""
+        known = {str(name): str(value) for shown in (_SERVER, _GALERA) for name, value in connection.execute(shown)}
+        galera, uuid = known.get("wsrep_cluster_state_uuid", ""), known.get("server_uuid", "")
+        server = f"galera:{galera}" if galera.strip("0-") else f"mysql:{uuid}" if uuid else None
+        return None if server is None else f"{server}:{(schema or '').lower()}"
+
+    def schema_with(self, connection: Connection, name: str) -> str | None:
+        """The database of the URL, whatever USE has chosen since."""
+        named = connection.engine.url.database or connection.scalar(text("SELECT DATABASE()"))
+        return None if named is None else str(named)
+
+    def require_suitable(self, connection: Connection, schema: str | None = None) -> None:
         """The state table must know transactions; a server that does not put each commit on the disk is warned of."""
-        self.require_transactional(connection, table.name)
+        self.require_transactional(connection, table.name, schema)
         for weakness in self.weaknesses(connection):
             _LOG.warning("the database server has %s", weakness)
 
@@ -93,10 +117,10 @@ class Mysql(Database):
         return f"mysql {connection.scalar(text('SELECT VERSION()'))}"
 
     def weaknesses(self, connection: Connection) -> list[Weakness]:
-        """Logs that are not written with each commit."""
+        """Logs that are not written with each commit; locks that other servers of a cluster do not see."""
         settings = _settings(connection)
         names = ["innodb_flush_log_at_trx_commit"] + ["sync_binlog"] * (settings.get("log_bin") == "ON")
-        return [
+        logs = [
             Weakness(
                 f"{name} = {settings[name]}",
                 "it says that a transaction is committed before the disk has it, so a crash can undo a decision after "
@@ -106,28 +130,37 @@ class Mysql(Database):
             for name in names
             if settings.get(name, "1") != "1"
         ]
+        return [*logs, _OF_GALERA] if settings.get("wsrep_on") == "ON" else logs
 
     def autocommits(self, driver: Any) -> bool:
         """PyMySQL and mysqlclient have a method that knows; ``autocommit`` is the one that sets it."""
         ask = getattr(driver, "get_autocommit", None)
         return bool(ask()) if ask is not None else super().autocommits(driver)
 
+    def is_in_transaction(self, connection: Connection) -> bool:
+        """By what the server has said last to PyMySQL or aiomysql."""
+        status = getattr(connection.connection.driver_connection, "server_status", 0)
+        return bool(status & _SERVER_STATUS_IN_TRANS)
+
     def begin_unit(self, connection: Connection) -> None:
         """A savepoint: it is gone when the server has ended the transaction."""
         connection.exec_driver_sql(f"SAVEPOINT {UNIT}")
 
-    def require_unit(self, connection: Connection) -> None:
+    ended = (
+        "the server ended the transaction of this unit of work inside its block (a statement that commits by itself, "
+        "such as DDL, a deadlock whose error was caught, or COMMIT or ROLLBACK past SQLAlchemy): what came before is "
+        "not in the transaction; after a commit it is in the database, without its records"
+    )
+
+    def fate(self, connection: Connection, mark: str) -> Fate:
         """DDL, LOCK TABLES and more commit what came before, and a deadlock rolls it back."""
         try:
-            connection.exec_driver_sql(f"RELEASE SAVEPOINT {UNIT}")
+            run_unseen(connection, f"RELEASE SAVEPOINT {UNIT}")
         except DBAPIError as error:
             if _number(error) != _NO_SUCH_SAVEPOINT:
                 raise
-            raise InvalidTransactionStateError(
-                "the server ended the transaction of this unit of work inside its block (a statement that commits by "
-                "itself, such as DDL, a deadlock whose error was caught, or COMMIT or ROLLBACK as text): what came "
-                "before is not in the transaction; after a commit it is in the database, without its records"
-            ) from error
+            return Fate.UNKNOWN
+        return Fate.OPEN
 
     def reads_a_snapshot(self, connection: Connection) -> bool:
         """Where MariaDB's innodb_snapshot_isolation is on, and the level is not READ COMMITTED or below."""
@@ -198,6 +231,10 @@ class Mysql(Database):
         if not connection.invalidated:
             connection.exec_driver_sql("SET " + ", ".join(f"SESSION {name} = @dualwrite_{name}" for name in _TIMEOUTS))
 
+    def rolls_back(self, connection: Connection, error: BaseException) -> bool:
+        """A deadlock, and a row that has changed since the snapshot."""
+        return _number_of(error) in _ROLLS_BACK
+
     def is_away(self, error: DBAPIError) -> bool:
         """By the error's number; to PyMySQL a host that does not exist is one that does not answer."""
         return _number(error) in _AWAY and _NO_SUCH_HOST not in str(error.orig)
@@ -209,7 +246,12 @@ class Mysql(Database):
 
 def _number(error: DBAPIError) -> int:
     """The server's number of ``error``; 0 if it has none."""
-    first = (getattr(error.orig, "args", None) or (0,))[0]
+    return _number_of(error.orig)
+
+
+def _number_of(error: BaseException | None) -> int:
+    """As :func:`_number`, of the driver's own error."""
+    first = (getattr(error, "args", None) or (0,))[0]
     return first if isinstance(first, int) else 0
 
 

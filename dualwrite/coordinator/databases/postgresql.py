@@ -4,6 +4,7 @@ SELECT … FOR UPDATE at READ COMMITTED waits for whoever wrote the row and then
 seen only after the disk has it.
 """
 
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,12 +12,16 @@ from errno import ECONNREFUSED, ECONNRESET, EHOSTUNREACH, ENETUNREACH, ETIMEDOUT
 from typing import Any
 from zlib import crc32
 
-from sqlalchemy import Connection, Update, case, extract, func, select, text
+from sqlalchemy import Connection, String, Update, bindparam, case, cast, extract, func, or_, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.elements import ColumnElement
 
-from dualwrite.coordinator.databases.base import LONGEST_HOLD, Database, Trouble, Weakness, isolation_level
-from dualwrite.errors import InvalidTransactionStateError
+from dualwrite.coordinator.databases import postgresql_settings
+from dualwrite.coordinator.databases.base import FAILED, LONGEST_HOLD, Database, Trouble, Weakness, isolation_level
+from dualwrite.coordinator.databases.units import Fate, TransactionEndedError, begin_with, run_unseen, unit_mark
+from dualwrite.errors import ConfigurationError
+
+_LOG = logging.getLogger("dualwrite")
 
 _TROUBLES = {
     "42P01": Trouble.NOT_READY,  # undefined_table
@@ -24,6 +29,7 @@ _TROUBLES = {
     "55P03": Trouble.BUSY,  # lock_not_available
     "40001": Trouble.CONFLICT,  # serialization_failure
     "40P01": Trouble.CONFLICT,  # deadlock_detected
+    "25P02": Trouble.FAILED,  # in_failed_sql_transaction
 }
 _AWAY = (
     *map(os.strerror, (ECONNREFUSED, ECONNRESET, EHOSTUNREACH, ENETUNREACH, ETIMEDOUT)),
@@ -39,10 +45,10 @@ _AWAY = (
     "remaining connection slots",
 )
 """What libpq, or the server, says when it is another time's matter."""
+_IDLE = 0
+"""libpq's PQTRANS_IDLE."""
 _IN_FAILED_TRANSACTION = 3
 """libpq's PQTRANS_INERROR."""
-_TRANSACTION_FAILED = "25P02"
-"""in_failed_sql_transaction."""
 
 _TURN = 0x6475616C
 """Any number that no other user of advisory locks is likely to choose."""
@@ -57,6 +63,32 @@ _DURABLE = case(
 """True, and in passing turns PostgreSQL's asynchronous commit off for this transaction: a decision that a crash of the
 server can take back is none."""
 
+_MARK = "dualwrite.unit"
+"""The setting that names the unit of work whose transaction this is."""
+_READ_MARK = f"SELECT current_setting('{_MARK}', true)"
+_OF_UNIT = cast(bindparam("of_unit", type_=String), String)
+_IS_OF_UNIT = or_(_OF_UNIT.is_(None), func.current_setting(_MARK, True) == _OF_UNIT)
+
+
+def _committed(mark: str) -> str:
+    """What the setting says after a commit of the transaction of the unit ``mark``."""
+    return f"{mark} committed"
+
+
+_SCHEMA_WITH = text(
+    "SELECT n.nspname FROM unnest(pg_catalog.current_schemas(false)) WITH ORDINALITY AS s (name, place) "
+    "JOIN pg_catalog.pg_namespace AS n ON n.nspname = s.name "
+    "JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relname = :name AND c.relkind IN ('r', 'p') "
+    "ORDER BY s.place LIMIT 1"
+)
+
+
+_IDENTITY = text(
+    "SELECT 'postgresql:' || c.system_identifier || ':' || d.oid || ':' || n.oid "
+    "FROM pg_catalog.pg_control_system() AS c, pg_catalog.pg_database AS d, pg_catalog.pg_namespace AS n "
+    "WHERE d.datname = current_database() AND n.nspname = COALESCE(:schema, 'public')"
+)
+
 
 class Postgresql(Database):
     """PostgreSQL."""
@@ -70,42 +102,109 @@ class Postgresql(Database):
         return extract("epoch", moment - func.clock_timestamp())
 
     def store(self) -> Update:
-        """As everywhere, and the commit that follows is durable."""
-        return super().store().where(_DURABLE)
+        """As everywhere, and the commit that follows is durable; in the transaction that the unit of work began, if its
+        mark is given as of_unit."""
+        return super().store().where(_IS_OF_UNIT).where(_DURABLE)
+
+    def require_suitable(self, connection: Connection, schema: str | None = None) -> None:
+        """A driver that prepares statements behind a pooler is warned of."""
+        for weakness in self.pooling(connection):
+            _LOG.warning("the connection to the database has %s", weakness)
 
     def weaknesses(self, connection: Connection) -> list[Weakness]:
-        """An asynchronous commit is none: :meth:`store` turns it off."""
-        found = []
-        if connection.scalar(text("SHOW fsync")) == "off":
-            found.append(
-                Weakness("fsync = off", "a crash of its machine can undo a decision, or damage all of it", "turn it on")
-            )
-        if connection.scalar(text("SHOW full_page_writes")) == "off":
-            found.append(
-                Weakness("full_page_writes = off", "a crash of its machine can tear pages of the table", "turn it on")
-            )
-        return found
+        """See postgresql_settings."""
+        return postgresql_settings.weaknesses(connection)
 
-    def require_unit(self, connection: Connection) -> None:
-        """A statement that failed dooms the transaction, and COMMIT rolls it back without an error."""
-        if self._has_failed(connection):
-            raise InvalidTransactionStateError(
-                "a statement of this unit of work failed and its error was caught, so PostgreSQL will roll all of it "
-                "back: let the error leave the block, or use a savepoint (begin_nested) around such a statement"
-            )
+    def pooling(self, connection: Connection) -> list[Weakness]:
+        """See postgresql_settings."""
+        return postgresql_settings.pooling(connection)
 
-    def _has_failed(self, connection: Connection) -> bool:
-        # psycopg and psycopg2 know it without asking the server. asyncpg does not say: a statement tells.
-        information = getattr(connection.connection.driver_connection, "info", None)
+    def is_in_transaction(self, connection: Connection) -> bool:
+        """By libpq, or asyncpg."""
+        driver: Any = connection.connection.driver_connection
+        information = getattr(driver, "info", None)
         if information is not None:
-            return bool(information.transaction_status == _IN_FAILED_TRANSACTION)
-        try:
-            connection.exec_driver_sql("SELECT 1")
-        except DBAPIError as error:
-            if _sqlstate(error) != _TRANSACTION_FAILED:
-                raise
-            return True
-        return False
+            return bool(information.transaction_status != _IDLE)
+        ask = getattr(driver, "is_in_transaction", None)
+        return bool(ask()) if ask is not None else False
+
+    def identity(self, connection: Connection, schema: str | None) -> str | None:
+        """The system identifier, which a physical standby shares, and the oids of the database and the tables' schema,
+        which no copy by SQL does."""
+        if not connection.scalar(select(func.has_function_privilege("pg_catalog.pg_control_system()", "execute"))):
+            return None
+        return str(connection.scalar(_IDENTITY, {"schema": schema}))
+
+    def schema_with(self, connection: Connection, name: str) -> str | None:
+        """By the search_path that the session began with: a listener may have changed it for whom it serves just now.
+        Only if nothing is there, by that one.
+
+        :raises ConfigurationError: if each of the two finds a table, and not the same.
+        """
+        path = str(connection.scalar(text("SELECT current_setting('search_path')")))
+        connection.exec_driver_sql("SET LOCAL search_path TO DEFAULT")
+        by_default = connection.scalar(_SCHEMA_WITH, {"name": name})
+        connection.execute(select(func.set_config("search_path", path, True)))
+        by_now = connection.scalar(_SCHEMA_WITH, {"name": name})
+        if by_default is not None and by_now is not None and by_default != by_now:
+            raise ConfigurationError(
+                f"there is a table {name!r} in the schema {by_default!r}, by the search_path that a session begins "
+                f"with, and in {by_now!r}, by the one that a listener has set: choose one with schema="
+            )
+        found = by_default or by_now
+        return None if found is None else str(found)
+
+    def begin_unit(self, connection: Connection) -> None:
+        """A setting by two values: one that ends with the transaction, and one that stays if it is committed. SET takes
+        no snapshot, so that the user may choose the isolation level yet."""
+        mark = unit_mark(connection)
+        if mark is not None:
+            begin_with(connection, [f"SET {_MARK} = '{_committed(mark)}'", f"SET LOCAL {_MARK} = '{mark}'"])
+
+    def store_values(self, connection: Connection) -> dict[str, object]:
+        """The mark of the unit of work, if the transaction is one's."""
+        return {"of_unit": unit_mark(connection)}
+
+    ended = (
+        "the transaction of this unit of work was ended inside its block, past SQLAlchemy (COMMIT or ROLLBACK as text, "
+        "AND CHAIN, or the driver's own commit() or rollback()): what came before is not in the transaction; after a "
+        "commit it is in the database, without its records"
+    )
+
+    def require_unit(self, connection: Connection, mark: str, *, storing: bool) -> None:
+        """A statement that failed dooms the transaction, and COMMIT rolls it back without an error."""
+        if storing and not self._is_known_to_have_failed(connection):
+            return  # the statement that stores tests the mark, or fails with the transaction
+        fate = self.fate(connection, mark)
+        if fate is Fate.ROLLED_BACK:
+            raise TransactionEndedError(FAILED, fate)
+        if fate is not Fate.OPEN:
+            raise TransactionEndedError(self.ended, fate)
+
+    def fate(self, connection: Connection, mark: str) -> Fate:
+        """By the setting. A transaction that has failed answers nothing: it is rolled back, and the setting that stays
+        says whether it was the unit's or one that came after the unit's was committed."""
+        has_failed = bool(self._is_known_to_have_failed(connection))
+        if not has_failed:
+            try:
+                found = run_unseen(connection, _READ_MARK, fetch=True)
+            except DBAPIError as error:
+                if self.trouble(error) is not Trouble.FAILED:
+                    raise
+                has_failed = True
+        if has_failed:
+            connection.connection.rollback()
+            found = run_unseen(connection, _READ_MARK, fetch=True)
+        if found == mark:
+            return Fate.OPEN
+        if found == _committed(mark):
+            return Fate.COMMITTED
+        return Fate.ROLLED_BACK if has_failed else Fate.UNKNOWN
+
+    def _is_known_to_have_failed(self, connection: Connection) -> bool | None:
+        """Psycopg and psycopg2 know it without asking the server. None of asyncpg: it does not say."""
+        information = getattr(connection.connection.driver_connection, "info", None)
+        return None if information is None else bool(information.transaction_status == _IN_FAILED_TRANSACTION)
 
     def reads_a_snapshot(self, connection: Connection) -> bool:
         """At REPEATABLE READ and SERIALIZABLE."""

@@ -4,6 +4,8 @@ It has one write lock for the whole database, but Python's driver begins transac
 transaction here begins with BEGIN IMMEDIATE, which waits for the lock as long as the engine's ``timeout`` says.
 """
 
+import os
+from hashlib import sha256
 from typing import Any
 
 from sqlalchemy import Connection, func, literal, text
@@ -11,8 +13,11 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.elements import ColumnElement
 
 from dualwrite.coordinator.databases.base import UNIT, Database, Trouble, Weakness
-from dualwrite.errors import InvalidTransactionStateError
+from dualwrite.coordinator.databases.units import Fate, run_unseen
+from dualwrite.errors import ConfigurationError
 
+_ROLLS_BACK = ("database or disk is full", "disk I/O error", "interrupted", "out of memory")
+"""What SQLite says where it may roll a transaction back by itself."""
 _FULL = 2
 """PRAGMA synchronous: every commit is on the disk before it succeeds."""
 
@@ -20,6 +25,7 @@ _FULL = 2
 class Sqlite(Database):
     """Python's sqlite3, and aiosqlite, which runs it in a thread."""
 
+    has_schemas = False
     one_writer = True
 
     def from_now(self, seconds: float) -> ColumnElement[Any]:
@@ -65,24 +71,56 @@ class Sqlite(Database):
         super().begin(connection)
         # A transaction that is open already was begun by the user's own "begin" listener or by autocommit=False.
         if not getattr(connection.connection.driver_connection, "in_transaction", True):
-            _run(connection, "BEGIN IMMEDIATE")
+            run_unseen(connection, "BEGIN IMMEDIATE")
+
+    def require_suitable(self, connection: Connection, schema: str | None = None) -> None:
+        """The database must be a file: what a ``creator`` opens shows only here."""
+        path = _path(connection)
+        if not os.path.exists(path):
+            where = f"file {path!r} is gone, or" if path else "database"
+            raise ConfigurationError(
+                f"the SQLite {where} is in memory, and forgets every decision with the process: use a file"
+            )
+
+    def identity(self, connection: Connection, schema: str | None) -> str | None:
+        """The file's device and inode; and its path, in short, for file systems that number devices anew."""
+        path = _path(connection)
+        if not os.path.exists(path):
+            return None  # in memory, which require_suitable refuses
+        status = os.stat(path)
+        return f"sqlite:{status.st_dev}:{status.st_ino}:{sha256(os.path.realpath(path).encode()).hexdigest()[:16]}"
+
+    def is_in_transaction(self, connection: Connection) -> bool:
+        """By sqlite3; with autocommit=False it always has one open."""
+        driver = connection.connection.driver_connection
+        return getattr(driver, "autocommit", True) is not False and bool(getattr(driver, "in_transaction", False))
 
     def begin_unit(self, connection: Connection) -> None:
         """A savepoint: it is gone when SQLite has ended the transaction."""
-        _run(connection, f"SAVEPOINT {UNIT}")
+        run_unseen(connection, f"SAVEPOINT {UNIT}")
 
-    def require_unit(self, connection: Connection) -> None:
+    ended = (
+        "SQLite ended the transaction of this unit of work inside its block (a statement with OR ROLLBACK, an error "
+        "that was caught, or COMMIT or ROLLBACK past SQLAlchemy): what came before is not in the transaction; after a "
+        "commit it is in the database, without its records"
+    )
+
+    def fate(self, connection: Connection, mark: str) -> Fate:
         """INSERT OR ROLLBACK and a full disk end the transaction, and the driver silently begins another one."""
         try:
-            _run(connection, f"RELEASE {UNIT}")
+            run_unseen(connection, f"RELEASE {UNIT}")
         except DBAPIError as error:
             if "no such savepoint" not in str(error.orig):
                 raise
-            raise InvalidTransactionStateError(
-                "SQLite ended the transaction of this unit of work inside its block (a statement with OR ROLLBACK, an "
-                "error that was caught, or COMMIT or ROLLBACK as text): what came before is not in the transaction; "
-                "after COMMIT as text it is in the database, without its records"
-            ) from error
+            return Fate.UNKNOWN
+        return Fate.OPEN
+
+    def rolls_back(self, connection: Connection, error: BaseException) -> bool:
+        """OR ROLLBACK, a full disk and their like: the driver has a transaction open before each statement that writes,
+        and none after these."""
+        if connection.invalidated or getattr(connection.connection.driver_connection, "in_transaction", True):
+            return False
+        return type(error).__name__ == "IntegrityError" or any(each in str(error) for each in _ROLLS_BACK)
 
     def trouble(self, error: DBAPIError) -> Trouble | None:
         """By the text: Python 3.10 has no error codes."""
@@ -94,16 +132,7 @@ class Sqlite(Database):
         return None
 
 
-def _run(connection: Connection, statement: str) -> None:
-    """Run ``statement`` past SQLAlchemy, which makes a result of it: that takes longer than SQLite does.
-
-    :raises DBAPIError: as ``connection.exec_driver_sql`` does.
-    """
-    dialect = connection.dialect
-    cursor = connection.connection.cursor()
-    try:
-        cursor.execute(statement)
-    except dialect.loaded_dbapi.Error as error:
-        raise DBAPIError.instance(statement, None, error, dialect.loaded_dbapi.Error, dialect=dialect) from error
-    finally:
-        cursor.close()
+def _path(connection: Connection) -> str:
+    """The database's file; empty for one in memory."""
+    rows = connection.exec_driver_sql("PRAGMA database_list")
+    return next((str(file or "") for _, name, file in rows if name == "main"), "")

@@ -1,0 +1,29 @@
+"""Which errors a step of a unit of work raises by itself; any other struck it from outside."""
+
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError, StatementError
+
+from dualwrite.errors import DualWriteError
+
+_DRIVERS = frozenset(
+    {"sqlite3", "aiosqlite", "psycopg", "psycopg2", "asyncpg", "pymysql", "MySQLdb", "aiomysql", "asyncmy"}
+)
+_ROOTS = frozenset({"Error", "PostgresError", "InterfaceError"})
+"""The classes that their errors inherit from; asyncpg's have two."""
+
+
+def is_own(error: BaseException) -> bool:
+    """True if ``error`` is one that a step raises by itself. Any other is a time limit or an interrupt out of a signal
+    handler, and is raised to the caller, whatever the step was. Many limits are a TimeoutError."""
+    if isinstance(error, OSError):
+        return not isinstance(error, TimeoutError)
+    if isinstance(error, StatementError) and not isinstance(error, DBAPIError):
+        # SQLAlchemy wraps so what strikes it while it prepares a statement.
+        return error.orig is None or is_own(error.orig)
+    return isinstance(error, DualWriteError | SQLAlchemyError) or _is_of_a_driver(error)
+
+
+def _is_of_a_driver(error: BaseException) -> bool:
+    """True for PEP 249's errors, which reach past SQLAlchemy where it asks a driver outside of a statement."""
+    return any(
+        base.__name__ in _ROOTS and base.__module__.partition(".")[0] in _DRIVERS for base in type(error).__mro__
+    )

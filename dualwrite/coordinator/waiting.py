@@ -1,0 +1,195 @@
+"""How threads wait for each other where a signal handler may raise: nothing here can be left locked.
+
+CPython runs signal handlers between bytecodes: after calls, at the entry of a Python function, at backward jumps. So an
+exception (``KeyboardInterrupt``, Celery's ``SoftTimeLimitExceeded``, RQ's ``JobTimeoutException``) may strike inside of
+``threading.Condition.__enter__``, which is written in Python, after its lock was taken and before the ``with`` block
+protects it. Nobody releases that lock any more. ``threading.Event``, ``queue.Queue`` and ``Thread.join`` contain such
+a Condition or the like.
+
+Three rules follow, in this module and for its users:
+
+- A lock is a ``threading.Lock`` or ``threading.RLock``, which are C, and is taken by ``with lock:`` alone: between its
+  C-level ``__enter__`` and the block no handler runs.
+- A wake-up is a hint. What is waited for is a fact that the waiting thread reads itself, at each wake-up and at least
+  once in LOOK_INTERVAL: a wake-up that an exception has swallowed costs no more than that.
+- A thread that was started says itself that it runs (:class:`TaskThread`): ``Thread.start`` waits for its own Event.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from dualwrite.client.threads import start_thread
+
+LOOK_INTERVAL = 1.0
+"""Seconds after which a waiting thread looks again by itself."""
+
+
+class Ticket:
+    """One thread's place among those that wait: a lock that is held until somebody rings."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def wait(self, timeout: float) -> None:
+        """Return when the bell has rung since the ticket was drawn, after ``timeout`` seconds, or after LOOK_INTERVAL:
+        look then at what is waited for."""
+        self._lock.acquire(timeout=max(0.0, min(timeout, LOOK_INTERVAL)))
+
+    def ring(self) -> None:
+        """Let the thread go on. Once for each ticket."""
+        self._lock.release()
+
+
+class Bell:
+    """Wakes all threads that wait for something to change. Thread-safe.
+
+    A thread that waits draws a ticket, looks at what it waits for, and waits with that ticket: a change after its look
+    rings for it. A thread that changes something does that first and rings then.
+    """
+
+    def __init__(self) -> None:
+        self._tickets: deque[Ticket] = deque()
+        """A deque's own methods cannot be torn. A ticket whose thread has gone stays until the next ring."""
+
+    def draw(self) -> Ticket:
+        """A ticket for one wait."""
+        ticket = Ticket()
+        self._tickets.append(ticket)
+        return ticket
+
+    def ring(self) -> None:
+        """Wake every thread that has drawn a ticket."""
+        while self._tickets:
+            try:
+                ticket = self._tickets.popleft()
+            except IndexError:  # another thread rings at the same time
+                return
+            ticket.ring()
+
+    def wait(self, is_true: Callable[[], bool], timeout: float) -> bool:
+        """Wait up to ``timeout`` seconds until ``is_true()``; what it says at last."""
+        if is_true():
+            return True
+        deadline = time.monotonic() + timeout
+        while True:
+            ticket = self.draw()
+            if is_true():
+                return True
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            ticket.wait(left)
+
+
+class Flag:
+    """What threading.Event is, and no exception can leave it locked."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._bell = Bell()
+
+    def is_set(self) -> bool:
+        """True after :meth:`set`, until :meth:`clear`."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Wake the threads that wait, and let those pass that come later."""
+        self._is_set = True
+        self._bell.ring()
+
+    def clear(self) -> None:
+        """Let threads wait again."""
+        self._is_set = False
+
+    def wait(self, timeout: float) -> bool:
+        """Wait up to ``timeout`` seconds; True if it is set."""
+        return self._bell.wait(self.is_set, timeout)
+
+
+class TaskThread:
+    """At most one daemon thread that runs ``act``, begun again whenever it is needed and none runs.
+
+    An exception may strike ``Thread.start`` before or after the thread began, and may even keep it from ever coming to
+    its work. So the thread itself says that it runs, and one that was started in vain, or twice, does no harm.
+
+    :param act: what the thread does. It never runs twice at the same time.
+    :param name: of the thread.
+    :param has_more: asked when ``act`` has returned; True if it is to be called once more. A change that makes it True
+        comes before a call of :meth:`start`, which then finds the thread running, or starts one.
+    :param when_idle: called by the thread when it has nothing more to do, and counts as ended.
+    """
+
+    def __init__(
+        self,
+        act: Callable[[], None],
+        name: str,
+        has_more: Callable[[], bool] = lambda: False,
+        when_idle: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._act = act
+        self._name = name
+        self._has_more = has_more
+        self._when_idle = when_idle
+        self._guard = threading.Lock()
+        self._bell = Bell()
+        self._owner: threading.Thread | None = None
+        """The thread that calls ``act``."""
+        self._started: threading.Thread | None = None
+        """The thread whose start was not cut short, until it ends."""
+
+    @property
+    def is_running(self) -> bool:
+        """True while a thread calls ``act``, or was started and comes to it."""
+        return self._owner is not None or self._started is not None
+
+    @property
+    def is_current(self) -> bool:
+        """True in the thread that calls ``act``."""
+        return self._owner is threading.current_thread()
+
+    def start(self, *, if_more: bool = False) -> bool:
+        """Start the thread, unless one runs; True if it was started.
+
+        :param if_more: only if there is more to do.
+        """
+        with self._guard:
+            if self.is_running or (if_more and not self._has_more()):
+                return False
+            # Set after that: a start that was cut short counts as none.
+            self._started = start_thread(self._run, self._name)
+            return True
+
+    def join(self, timeout: float) -> bool:
+        """Wait up to ``timeout`` seconds until no thread runs; True if none does."""
+        return self._bell.wait(lambda: not self.is_running, timeout)
+
+    def _run(self) -> None:
+        thread = threading.current_thread()
+        with self._guard:
+            if self._owner is not None:
+                self._leave(thread)
+                return
+            self._owner = thread
+        try:
+            while True:
+                self._act()
+                with self._guard:
+                    if not self._has_more():
+                        self._leave(thread)
+                        break
+        except BaseException:
+            with self._guard:
+                self._leave(thread)
+            raise
+        finally:
+            self._bell.ring()
+        self._when_idle()
+
+    def _leave(self, thread: threading.Thread) -> None:
+        if self._owner is thread:
+            self._owner = None
+        if self._started is thread:
+            self._started = None

@@ -1,0 +1,63 @@
+"""A database that was moved or copied: what an operator says about it, so that dualwrite may touch Kafka again."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Engine, select
+
+from dualwrite.client.metadata import DEFAULT_TIMEOUT
+from dualwrite.coordinator.clusters import KnownCluster
+from dualwrite.coordinator.database import SqlDecisionStore, clear_errors
+from dualwrite.coordinator.identities import ClusterIdentity, RowIdentity, require_original
+from dualwrite.coordinator.identity_rows import declare_copied, declare_moved, read_identity
+from dualwrite.coordinator.own_tables import ours
+from dualwrite.coordinator.tables import kafka_transaction_state as table
+
+
+def moved(engine: Engine) -> int:
+    """The original is gone: the state rows are this database's from now on. What they say of Kafka is recovered at the
+    next start. Returns how many rows there are.
+
+    :raises ConfigurationError: if the database does not say which it is.
+    :raises DatabaseNotReadyError: before ``dualwrite db upgrade``.
+    """
+    with SqlDecisionStore(engine).transaction(commit=True) as connection, clear_errors(engine):
+        return declare_moved(connection)
+
+
+def require_no_copy(engine: Engine, kafka: Mapping[str, Any]) -> None:
+    """Pass if this database has written all of its state rows, or has moved here together with its broker.
+
+    :raises CopiedDatabaseError: naming a row that another database has written.
+    :raises DatabaseNotReadyError: before ``dualwrite db upgrade``.
+    :raises KafkaUnavailableError: if a row of another database is there, and Kafka cannot be asked where it is.
+    """
+    columns = (table.c.transactional_id, table.c.database_id, table.c.cluster_id)
+    with SqlDecisionStore(engine).connection() as connection, clear_errors(engine):
+        here = read_identity(connection)
+        rows = [
+            RowIdentity(name, database_id, ClusterIdentity.of(cluster))
+            for name, database_id, cluster in connection.execute(select(*columns), execution_options=ours(connection))
+        ]
+    is_file = engine.dialect.name == "sqlite"
+    others = [row for row in rows if row.database_id not in (None, here.database_id)]
+    if others:
+        require_original(
+            others,
+            here,
+            KnownCluster(kafka, with_place=True, timeout=DEFAULT_TIMEOUT)() if is_file else ClusterIdentity(),
+        )
+
+
+def copied(engine: Engine, *, forced: bool = False) -> tuple[str, int]:
+    """This is a copy beside its original: forget the original's slots, and use transactional ids of its own. Kafka is
+    not asked. Returns the suffix of the application's name in them, and how many state rows of the original's were
+    deleted. Doing it again changes nothing.
+
+    :param forced: even if this database has written state rows itself.
+    :raises ConfigurationError: if the database does not say which it is; or it has, and ``forced`` is False.
+    :raises DatabaseNotReadyError: before ``dualwrite db upgrade``.
+    """
+    with SqlDecisionStore(engine).transaction(commit=True) as connection, clear_errors(engine):
+        identity, deleted = declare_copied(connection, forced=forced)
+        return identity.id_suffix, deleted

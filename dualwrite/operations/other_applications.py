@@ -1,0 +1,64 @@
+"""The doctor's look at applications that no process recovers: after a crash they were renamed, or removed.
+
+Their slots were not given back, and no slot of theirs is leased. What they left open in Kafka holds up read_committed
+consumers, and no other application may end it: it is not theirs.
+"""
+
+from collections.abc import Iterator, Mapping
+from shlex import quote
+from typing import Any
+
+from sqlalchemy import Engine
+
+from dualwrite.coordinator.holders import described
+from dualwrite.coordinator.leasing import Deserted, deserted
+from dualwrite.coordinator.own_tables import chosen_schema
+from dualwrite.coordinator.two_phase import RESUME, TwoPhase
+from dualwrite.operations.findings import Finding, warning
+from dualwrite.operations.listing import inspector, views_of
+from dualwrite.operations.rows import ANYBODY, state_rows
+
+_SHOWN = 5
+"""Partitions that a finding names."""
+
+
+def others_without_owners(engine: Engine, application: str | None) -> list[Deserted]:
+    """The applications that no process recovers, apart from ``application``, with the slots that they left behind."""
+    rows = state_rows(engine)
+    return deserted((row.slot for row in rows.values()), ANYBODY, apart_from=application)
+
+
+def check_other_applications(
+    engine: Engine, kafka: Mapping[str, Any] | None, application: str | None, two_phase: TwoPhase, timeout: float
+) -> Iterator[Finding]:
+    """A finding for each application that no process recovers, apart from ``application``; none if there is none.
+
+    :param kafka: how to ask what each holds up; None if it cannot be asked.
+    :param two_phase: as these applications ran, as far as anybody knows.
+    :param timeout: seconds for Kafka's answer.
+    """
+    chosen = chosen_schema(engine.get_execution_options())
+    options = f" --two-phase {RESUME}" if two_phase == RESUME else ""
+    options += f" --schema {quote(chosen)}" if chosen else ""
+    for left in others_without_owners(engine, application):
+        held_up = "not known, as a check of the cluster failed"
+        if kafka is not None:
+            held_up = _held_up(engine, kafka, left, timeout)
+        yield warning(
+            "other applications",
+            f"{described(left)}, and no process recovers them; held up: {held_up}",
+            "start that application; or, if it was renamed or removed, run dualwrite recover "
+            f"--application {quote(left.application)}{options} --db {engine.url.render_as_string(hide_password=True)}",
+        )
+
+
+def _held_up(engine: Engine, kafka: Mapping[str, Any], left: Deserted, timeout: float) -> str:
+    """The partitions in which ``left`` has transactions open."""
+    with inspector(kafka, timeout) as cluster:
+        views = views_of(engine, cluster, left.transactional_ids).values()
+    waiting = [view.kafka for view in views if view.kafka is not None and view.kafka.waits]
+    partitions = sorted({str(at) for each in waiting for at in each.partitions})
+    if not partitions:
+        return "nothing that is known"
+    more = f" and {len(partitions) - _SHOWN} more" if len(partitions) > _SHOWN else ""
+    return f"read_committed consumers of {', '.join(partitions[:_SHOWN])}{more}"

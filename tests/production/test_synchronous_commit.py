@@ -1,0 +1,96 @@
+"""PostgreSQL's synchronous_commit: what a unit of work makes of it, and what the doctor says of the rest."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Engine, create_engine, insert
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.event import listen
+
+from dualwrite import DualWrite
+from dualwrite.coordinator.databases.postgresql import Postgresql
+from dualwrite.testing.kafka import KafkaBroker
+from tests.coordinator.databases import events, ready_engine
+from tests.postgresql import PostgreSQL
+
+pytestmark = pytest.mark.postgresql
+
+SECONDS = 30
+
+
+@pytest.fixture
+def engine(postgresql_url: str) -> Iterator[Engine]:
+    engine = ready_engine(postgresql_url)
+    yield engine
+    engine.dispose()
+
+
+def let_each_connection_say(engine: Engine, level: str) -> None:
+    def connected(connection: DBAPIConnection, _: object) -> None:
+        connection.cursor().execute(f"SET synchronous_commit = {level}")
+        connection.commit()
+
+    listen(engine, "connect", connected)
+    engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("level", "stored"),
+    [
+        ("off", "on"),
+        ("local", "local"),
+        ("remote_write", "remote_write"),
+        ("on", "on"),
+        ("remote_apply", "remote_apply"),
+    ],
+)
+def test_a_decision_is_durable_on_its_server_and_the_rest_is_the_applications_choice(
+    engine: Engine, broker: KafkaBroker, dualwrite_application: str, level: str, stored: str
+) -> None:
+    let_each_connection_say(engine, level)
+    topic = broker.create_topic()
+    shown = []
+
+    def observe(step: str) -> None:
+        if step == "COMMIT_DATABASE":
+            shown.append(connection.exec_driver_sql("SHOW synchronous_commit").scalar_one())
+
+    with DualWrite(engine, broker.client_config, application=dualwrite_application, on_step=observe) as dual_write:
+        with dual_write.transaction() as tx:
+            connection = tx.connection
+            tx.execute(insert(events).values(value="one"))
+            tx.produce(topic, value="one")
+        with engine.connect() as another:
+            assert another.exec_driver_sql("SHOW synchronous_commit").scalar_one() == level
+    assert shown == [stored]
+
+
+def standby_is_named(engine: Engine, name: str) -> None:
+    """Let the server wait for a standby, which it has none of: whoever commits at ``on`` would wait for ever."""
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql(f"ALTER SYSTEM SET synchronous_standby_names = '{name}'")
+        connection.exec_driver_sql("SELECT pg_reload_conf()")
+        patience = time.monotonic() + SECONDS
+        while connection.exec_driver_sql("SHOW synchronous_standby_names").scalar_one() != name:
+            assert time.monotonic() < patience
+
+
+def test_a_commit_that_a_failover_can_undo_is_found_by_the_doctor(own_postgresql: PostgreSQL) -> None:
+    engine = create_engine(own_postgresql.url)
+
+    def found(level: str) -> list[str]:
+        with engine.connect() as connection:
+            connection.exec_driver_sql(f"SET synchronous_commit = {level}")
+            weaknesses = Postgresql().weaknesses(connection)
+            return [str(each) for each in weaknesses if each.setting.startswith("synchronous_commit")]
+
+    assert [found(level) for level in ("local", "remote_write")] == [[], []], "there is no standby to wait for"
+    standby_is_named(engine, "standby")
+    assert [found(level) for level in ("off", "on", "remote_apply")] == [[], [], []]
+    (local,), (remote_write,) = found("local"), found("remote_write")
+    assert local.startswith(
+        "synchronous_commit = local: it says that a transaction is committed before a standby has it,"
+    )
+    assert "before a standby has it on its disk, so a failover can undo a decision" in remote_write
+    engine.dispose()

@@ -1,0 +1,109 @@
+"""Which database and which cluster a state row belongs to: tables of what is stored and what is here."""
+
+import pytest
+
+from dualwrite.coordinator.identities import (
+    ClusterIdentity,
+    DatabaseIdentity,
+    RowIdentity,
+    is_same_database,
+    require_original,
+)
+from dualwrite.coordinator.leasing import Onlooker, SlotRow, Standing, choose, left_behind
+from dualwrite.errors import CopiedDatabaseError
+
+HERE = DatabaseIdentity("sqlite:1:100:aa")
+CLUSTER = ClusterIdentity("c1", "1:7")
+
+
+@pytest.mark.parametrize(
+    ("stored", "here", "same"),
+    [
+        ("postgresql:77:5", "postgresql:77:5", True),
+        ("postgresql:77:5", "postgresql:77:6", False),
+        ("postgresql:77:5", "postgresql:78:5", False),
+        ("mysql:u:orders", "mysql:u:staging", False),
+        ("sqlite:1:100:aa", "sqlite:1:100:bb", True),  # renamed
+        ("sqlite:1:100:aa", "sqlite:2:100:aa", True),  # mounted anew
+        ("sqlite:1:100:aa", "sqlite:2:100:bb", False),  # elsewhere
+        ("sqlite:1:100:aa", "sqlite:1:101:aa", False),  # another file in its place
+        ("sqlite:1:100:aa", "postgresql:1:100", False),
+    ],
+)
+def test_databases_are_told_apart(stored: str, here: str, same: bool) -> None:
+    assert is_same_database(stored, here) is same
+
+
+def row(database_id: str | None, cluster: ClusterIdentity = CLUSTER) -> RowIdentity:
+    return RowIdentity("orders-0", database_id, cluster)
+
+
+def test_rows_of_this_database_or_of_an_earlier_release_are_the_originals() -> None:
+    require_original([row("sqlite:1:100:aa"), row(None)], HERE, CLUSTER)
+    require_original([row("sqlite:9:9:zz")], DatabaseIdentity(), CLUSTER)
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        CLUSTER,  # the broker has not moved
+        ClusterIdentity("c2", "1:8"),  # another broker
+        ClusterIdentity("c1"),  # a broker whose directory is not here
+        ClusterIdentity(),
+    ],
+)
+def test_a_row_of_another_database_is_refused(cluster: ClusterIdentity) -> None:
+    with pytest.raises(CopiedDatabaseError, match=r"'orders-0' was written by the database .*db moved.*db copied"):
+        require_original([row("sqlite:1:200:bb")], HERE, cluster)
+
+
+def test_a_file_that_moved_together_with_its_brokers_directory_is_no_copy() -> None:
+    require_original([row("sqlite:1:200:bb")], HERE, ClusterIdentity("c1", "1:8"))
+    with pytest.raises(CopiedDatabaseError):
+        require_original([row("sqlite:1:200:bb", ClusterIdentity("c1"))], HERE, ClusterIdentity("c1", "1:8"))
+
+
+@pytest.mark.parametrize("cluster", [ClusterIdentity(), ClusterIdentity("c1"), CLUSTER])
+def test_a_cluster_identity_is_read_as_it_was_written(cluster: ClusterIdentity) -> None:
+    assert ClusterIdentity.of(str(cluster)) == cluster
+    assert ClusterIdentity.of(None) == ClusterIdentity()
+
+
+def test_a_copys_transactional_ids_have_its_suffix_once() -> None:
+    copy = DatabaseIdentity("sqlite:1:2:aa", "ab12cd34")
+    assert copy.name_of("orders") == "orders-ab12cd34"
+    assert copy.name_of("orders-ab12cd34") == "orders-ab12cd34", "as an operator reads it in a list"
+    assert HERE.name_of("orders") == "orders"
+
+
+def slot(number: int, owner: str, cluster_id: str | None, remaining: float | None = -1.0) -> SlotRow:
+    return SlotRow(f"orders-{number}", number, 5, owner, remaining, cluster_id)
+
+
+ONLOOKER = Onlooker("me", (), lambda owner: owner == "dead", "c1")
+
+
+@pytest.mark.parametrize(
+    ("row", "standing"),
+    [
+        (slot(0, "gone", "c2"), Standing.FOREIGN),
+        (slot(0, "dead", "c2", 30.0), Standing.FOREIGN),
+        (slot(0, "alive", "c2", 30.0), Standing.HELD),
+        (slot(0, "", "c2", None), Standing.FREE),
+        (slot(0, "gone", "c1"), Standing.EXPIRED),
+        (slot(0, "gone", None), Standing.EXPIRED),
+    ],
+)
+def test_what_was_left_in_another_cluster_is_foreign(row: SlotRow, standing: Standing) -> None:
+    assert ONLOOKER.standing(row) is standing
+
+
+def test_a_foreign_slot_is_neither_used_nor_recovered() -> None:
+    rows = [slot(0, "gone", "c2"), slot(1, "gone", "c1")]
+    assert [candidate.row.number for candidate in choose("orders", 3, rows, ONLOOKER)] == [1, 2]
+    assert [candidate.row.number for candidate in left_behind(rows, ONLOOKER, free_too=True)] == [1]
+
+
+def test_nothing_is_foreign_to_one_that_does_not_know_its_cluster() -> None:
+    onlooker = Onlooker("me", (), lambda _: False)
+    assert onlooker.standing(slot(0, "gone", "c2")) is Standing.EXPIRED

@@ -1,0 +1,175 @@
+"""What a process concludes from its state row: a table of what it remembers and what the row shows."""
+
+import pytest
+
+from dualwrite.coordinator.lease import Lease, LeaseContradictedError, LeaseLostError, require_row
+from dualwrite.coordinator.lease_memory import REMEMBERED_STATES, LeaseMemory, RowFinding, RowSeen
+from dualwrite.coordinator.verdict import Outcome
+from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity, TopicPartition
+
+TOKEN = 7
+NOTHING = PreparedTxnState()
+
+
+def state(epoch: int) -> PreparedTxnState:
+    return PreparedTxnState(ProducerIdentity(42, epoch))
+
+
+def anchored(offset: int) -> PreparedTxnState:
+    return PreparedTxnState(ProducerIdentity(42, 1), Anchor.of(TopicPartition("events", 0), offset))
+
+
+def memory_of(*states: PreparedTxnState, version: int = 100) -> LeaseMemory:
+    """Of a process that read the first of ``states`` and has committed the others."""
+    memory = LeaseMemory()
+    memory.renewed(version)
+    memory.read(states[0])
+    for later in states[1:]:
+        memory.writes(later)
+        memory.committed()
+        memory.completed()
+    return memory
+
+
+def row(shown: PreparedTxnState, token: int = TOKEN, version: int | None = 100) -> RowSeen:
+    return RowSeen(token, version, shown)
+
+
+CASES = [
+    ("the row is as it was left", row(state(3)), None),
+    ("a higher token", row(state(3), TOKEN + 1), RowFinding.TAKEN_OVER),
+    ("a higher token with a later state", row(state(9), TOKEN + 1), RowFinding.TAKEN_OVER),
+    ("a lower token: the lease itself is forgotten", row(state(3), TOKEN - 1), RowFinding.ROLLED_BACK),
+    ("the state before the last", row(state(2)), RowFinding.ROLLED_BACK),
+    ("the state that the process began with", row(state(1)), RowFinding.ROLLED_BACK),
+    ("a state of nobody here", row(state(9)), RowFinding.COPIED),
+    ("no state", row(NOTHING), RowFinding.ROLLED_BACK),
+    ("an older state than any that is remembered", row(state(0)), RowFinding.ROLLED_BACK),
+    ("a state of another producer id", row(PreparedTxnState("41:0")), RowFinding.COPIED),
+    ("a version of nobody here", row(state(3), version=5), RowFinding.COPIED),
+    ("no version", row(state(3), version=None), RowFinding.COPIED),
+    ("no row", None, RowFinding.ROW_GONE),
+]
+
+
+@pytest.mark.parametrize(("shown", "finding"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_a_row_is_compared_with_what_the_process_remembers(shown: RowSeen | None, finding: RowFinding | None) -> None:
+    assert memory_of(state(1), state(2), state(3)).finding(shown, TOKEN) is finding
+
+
+def test_librdkafka_states_differ_by_their_anchors_alone() -> None:
+    memory = memory_of(anchored(10), anchored(20))
+    assert memory.finding(row(anchored(20)), TOKEN) is None
+    assert memory.finding(row(anchored(10)), TOKEN) is RowFinding.ROLLED_BACK
+    assert memory.finding(row(anchored(5)), TOKEN) is RowFinding.ROLLED_BACK, "older than all, by its offset"
+    assert memory.finding(row(anchored(30)), TOKEN) is RowFinding.COPIED
+    elsewhere = PreparedTxnState(ProducerIdentity(42, 1), Anchor.of(TopicPartition("events", 1), 5))
+    assert memory.finding(row(elsewhere), TOKEN) is RowFinding.COPIED, "another partition's offsets say nothing"
+
+
+def test_a_transaction_whose_end_is_unknown_may_have_either_state() -> None:
+    memory = memory_of(state(1), state(2))
+    memory.writes(state(3))
+    assert [memory.finding(row(state(epoch)), TOKEN) for epoch in (2, 3)] == [None, None]
+    assert memory.finding(row(state(1)), TOKEN) is RowFinding.ROLLED_BACK
+    memory.rolled_back()
+    assert memory.finding(row(state(3)), TOKEN) is RowFinding.COPIED
+
+
+def test_a_renewal_whose_end_is_unknown_may_have_either_version() -> None:
+    memory = memory_of(state(1), version=100)
+    memory.renews(100, 101)
+    assert [memory.finding(row(state(1), version=version), TOKEN) for version in (100, 101)] == [None, None]
+    memory.renews(100, 102)  # it had not happened
+    assert memory.finding(row(state(1), version=100), TOKEN) is None
+    memory.renewed(102)
+    assert memory.finding(row(state(1), version=100), TOKEN) is RowFinding.ROLLED_BACK, "a renewal is forgotten"
+    assert memory.finding(row(state(1), version=999), TOKEN) is RowFinding.COPIED
+
+
+def test_units_of_work_that_commit_while_the_heartbeat_reads_are_not_forgotten() -> None:
+    memory = memory_of(state(1), state(2))
+    mark = memory.since()
+    for epoch in (3, 4, 5):
+        memory.writes(state(epoch))
+        memory.committed()
+    assert [memory.finding(row(state(epoch)), TOKEN, mark) for epoch in (2, 3, 4, 5)] == [None] * 4
+    assert memory.finding(row(state(1)), TOKEN, mark) is RowFinding.ROLLED_BACK
+    assert memory.finding(row(state(4)), TOKEN) is RowFinding.ROLLED_BACK, "without the mark it would be"
+
+
+def test_a_lease_that_was_never_read_expects_nothing_of_the_state() -> None:
+    memory = LeaseMemory()
+    assert memory.finding(row(state(9)), TOKEN) is None
+    assert memory.finding(row(state(9), TOKEN + 1), TOKEN) is RowFinding.TAKEN_OVER
+
+
+def unmatched(memory: LeaseMemory, shown: RowSeen | None) -> list[tuple[str, Outcome]]:
+    finding = memory.finding(shown, TOKEN)
+    assert finding is not None
+    return [(str(unit.state), unit.outcome) for unit in memory.unmatched(finding, shown)]
+
+
+def test_every_unit_of_work_after_the_one_that_the_row_names_is_named() -> None:
+    memory = memory_of(NOTHING, state(1), state(2), state(3))
+    commit = Outcome.HEURISTIC_COMMIT
+    assert unmatched(memory, row(state(1))) == [("42:2", commit), ("42:3", commit)]
+    assert unmatched(memory, row(NOTHING)) == [("42:1", commit), ("42:2", commit), ("42:3", commit)]
+    assert unmatched(memory, row(state(2), TOKEN - 1)) == [("42:3", commit)]
+
+
+def test_a_forgotten_lease_without_a_forgotten_unit_of_work_is_no_outcome() -> None:
+    assert unmatched(memory_of(state(1)), row(state(1), TOKEN - 1)) == []
+
+
+def test_the_last_unit_of_work_is_named_when_the_row_is_gone_or_unknown() -> None:
+    memory = memory_of(state(1), state(2))
+    assert unmatched(memory, None) == [("42:2", Outcome.HEURISTIC_COMMIT)]
+    assert unmatched(memory, row(state(9), TOKEN - 1)) == [("42:2", Outcome.HEURISTIC_COMMIT)]
+    assert unmatched(memory_of(NOTHING), None) == []
+
+
+def test_a_unit_of_work_that_kafka_may_not_have_committed_yet_is_a_hazard() -> None:
+    memory = memory_of(state(1), state(2))
+    memory.writes(state(3))
+    memory.committed()
+    assert unmatched(memory, row(state(1))) == [
+        ("42:2", Outcome.HEURISTIC_COMMIT),
+        ("42:3", Outcome.HEURISTIC_HAZARD),
+    ]
+
+
+def test_copies_that_shared_a_kafka_transaction_are_named() -> None:
+    memory = memory_of(state(1))
+    memory.writes(state(2))
+    assert unmatched(memory, row(state(5))) == [("42:5", Outcome.HEURISTIC_HAZARD), ("42:2", Outcome.HEURISTIC_HAZARD)]
+    assert unmatched(memory, row(state(1), version=5)) == [("42:2", Outcome.HEURISTIC_HAZARD)]
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    memory = memory_of(*(state(epoch) for epoch in range(2 * REMEMBERED_STATES)))
+    first, last = REMEMBERED_STATES, 2 * REMEMBERED_STATES - 1
+    assert len(unmatched(memory, row(state(first)))) == REMEMBERED_STATES - 1
+    assert memory.finding(row(state(last)), TOKEN) is None
+    assert len(unmatched(memory, row(state(first - 1)))) == REMEMBERED_STATES, "older than all: they are all lost"
+
+
+def test_what_is_wrong_with_a_row_is_raised() -> None:
+    lease = Lease("orders-0", TOKEN, memory_of(state(1), state(2)))
+    require_row(lease, row(state(2)))
+    with pytest.raises(LeaseLostError, match="another process has taken over 'orders-0'"):
+        require_row(lease, row(state(2), TOKEN + 1))
+    for shown, message in (
+        (row(state(1)), "has lost what it had committed"),
+        (None, "it is gone"),
+        (row(state(9)), "another copy of this process"),
+    ):
+        with pytest.raises(LeaseContradictedError, match=message) as raised:
+            require_row(lease, shown)
+        assert raised.value.retriable
+        assert raised.value.row == shown
+
+
+def test_two_leases_are_the_same_whatever_they_remember() -> None:
+    assert Lease("a-0", 1, memory_of(state(1))) == Lease("a-0", 1)
+    assert {Lease("a-0", 1, memory_of(state(1)))} == {Lease("a-0", 1)}

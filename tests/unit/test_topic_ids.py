@@ -1,0 +1,77 @@
+"""The ids of the topics in which transactions begin: asked for seldom, and asked again where they may have changed."""
+
+from typing import Any
+
+import pytest
+
+from dualwrite.client.anchors import TopicIds
+from dualwrite.errors import KafkaUnavailableError
+from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity, TopicPartition
+
+FIRST, SECOND = "A" * 22, "B" * 22
+
+
+class Logs:
+    """A control plane, and its logs."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.now = 0.0
+        self.current = FIRST
+        self.error: Exception | None = None
+
+    def logs(self, timeout: float) -> "Logs":
+        assert timeout <= 2, "a unit of work waits for it"
+        return self
+
+    def topic_id(self, topic: str) -> str:
+        self.asked += 1
+        if self.error is not None:
+            raise self.error
+        return self.current
+
+
+@pytest.fixture
+def logs() -> Logs:
+    return Logs()
+
+
+@pytest.fixture
+def ids(logs: Logs) -> TopicIds:
+    control: Any = logs
+    return TopicIds(control, lambda: logs.now)
+
+
+def at(ids: TopicIds, offset: int, topic: str = "t") -> str:
+    first = Anchor.of(TopicPartition(topic, 0), offset)
+    return ids.added(PreparedTxnState(ProducerIdentity(1, 1), first_record=first)).topic_id
+
+
+def test_the_id_of_a_topic_is_asked_for_once(logs: Logs, ids: TopicIds) -> None:
+    assert [at(ids, offset) for offset in (3, 5, 9)] == [FIRST] * 3
+    assert logs.asked == 1
+
+
+def test_an_offset_that_comes_again_is_of_another_topic(logs: Logs, ids: TopicIds) -> None:
+    at(ids, 3)
+    logs.current = SECOND
+    assert at(ids, 3) == SECOND
+
+
+def test_it_is_asked_for_again_after_a_while(logs: Logs, ids: TopicIds) -> None:
+    at(ids, 3)
+    logs.current, logs.now = SECOND, 60.0
+    assert at(ids, 4) == SECOND
+
+
+def test_a_cluster_that_does_not_answer_costs_the_id_and_not_the_unit(logs: Logs, ids: TopicIds) -> None:
+    logs.error = KafkaUnavailableError("no answer")
+    assert [at(ids, 3), at(ids, 4)] == ["", ""]
+    assert logs.asked == 1, "the next unit does not wait as well"
+
+
+def test_nothing_is_asked_for_what_has_no_record_or_a_shortened_name(logs: Logs, ids: TopicIds) -> None:
+    state = PreparedTxnState(ProducerIdentity(1, 1))
+    assert ids.added(state) is state
+    assert at(ids, 0, "t" * 249) == ""
+    assert logs.asked == 0
