@@ -13,7 +13,7 @@ from types import MappingProxyType
 from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Session
 
-from dualwrite.coordinator.database import begin_unit, discard
+from dualwrite.coordinator.database import discard
 from dualwrite.coordinator.engines import require_idle
 from dualwrite.coordinator.lent_slot import LentSlot
 from dualwrite.coordinator.machine import Event, Machine, State, Step
@@ -26,6 +26,7 @@ from dualwrite.coordinator.participants import (
     name_of_open_transaction,
 )
 from dualwrite.coordinator.recovery import was_committed
+from dualwrite.coordinator.unit_beginning import begin_transaction
 from dualwrite.coordinator.unit_ending import UnitFate
 from dualwrite.coordinator.unit_session import UnitSession, flush_all, forget_sessions
 from dualwrite.coordinator.unit_transaction import ENDED_BY_USER, UnitTransaction
@@ -78,6 +79,8 @@ class BlockingDriver:
         self._left_to_recovery = False
         self._connection: Connection | None = None
         self._transaction: UnitTransaction | None = None
+        self._has_begun = False
+        """True once the database transaction has begun: from there on the block may end it."""
         self._session: Session | None = None
         self._records = 0
         self._prepared = PreparedTxnState()
@@ -228,9 +231,16 @@ class BlockingDriver:
             self._connection = self._engine.connect()
             self.limit.watch(self._connection.connection)
             require_idle(self._connection)
-            self._transaction = UnitTransaction(self._connection, self.machine, self._ask_fate)
-            begin_unit(self._connection, self.slot.lease, checked=self._store.checks_lease)
+            begin_transaction(
+                self._connection, self._make_transaction, self.slot.lease, checked=self._store.checks_lease
+            )
+        self._has_begun = True
         return Event.DONE
+
+    def _make_transaction(self) -> UnitTransaction:
+        assert self._connection is not None
+        self._transaction = UnitTransaction(self._connection, self.machine, self._ask_fate)
+        return self._transaction
 
     def _begin_kafka(self) -> Event:
         self._participant.begin_transaction()
@@ -307,7 +317,7 @@ class BlockingDriver:
         return Event.DONE
 
     def _ask_fate(self) -> None:
-        if self._transaction is not None:
+        if self._transaction is not None and self._has_begun:
             self._fate.ask(self._transaction, self.machine.error)
 
     def _transaction_is_ours(self) -> bool:

@@ -14,7 +14,7 @@ from sqlalchemy.exc import IntegrityError
 from dualwrite.coordinator.participants import Outcome
 from dualwrite.coordinator.transaction import Transaction
 from dualwrite.coordinator.unit_of_work import DualWrite
-from dualwrite.errors import InvalidTransactionStateError, KafkaUnavailableError
+from dualwrite.errors import ConfigurationError, InvalidTransactionStateError, KafkaUnavailableError
 from tests.coordinator.databases import CONFIG, events, ready_engine, stored_values
 from tests.coordinator.fakes import FakeKafka, Fault
 
@@ -189,6 +189,19 @@ def test_nothing_is_on_record_of_a_unit_that_fails_by_itself(place: Place) -> No
     run(place, lambda tx: write(tx, "five"))
     assert stored_values(place.seen) == place.kafka.committed == ["one", "five"]
     assert on_record(place) == []
+
+
+@pytest.mark.postgresql
+def test_nothing_is_on_record_of_a_unit_whose_transaction_cannot_begin(postgresql_url: str, kafka: FakeKafka) -> None:
+    ready_engine(postgresql_url).dispose()
+    engine = create_engine(postgresql_url)
+    with DualWrite(engine, CONFIG, application="orders", participant=kafka.participant, pool_size=1) as dual_write:
+        dual_write.recover()
+        dual_write._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
+        with pytest.raises(ConfigurationError, match="AUTOCOMMIT"), dual_write.transaction():
+            raise AssertionError("the block does not run")
+        assert dual_write.outcomes() == []
+    engine.dispose()
 
 
 def test_a_block_that_is_never_left_hides_nothing(place: Place) -> None:
