@@ -211,9 +211,8 @@ class AsyncUnits(DualWrite):
             if unit.cancelled is not None and step in _BEFORE_THE_DECISION:
                 raise asyncio.CancelledError(*unit.cancelled.args)
 
-        return BlockingDriver(
-            self._engine, self._unit_store, slot, observe, self._unit_store.limit(slot.transactional_id)
-        )
+        limit = self._unit_store.limit(slot.transactional_id)
+        return BlockingDriver(self._engine, self._unit_store, slot, observe, limit, self._pool.unmatched)
 
     def close(self, timeout: float = 10.0) -> None:
         """See DualWrite; in a thread."""

@@ -30,6 +30,7 @@ from dualwrite.coordinator.unit_beginning import begin_transaction
 from dualwrite.coordinator.unit_ending import UnitFate
 from dualwrite.coordinator.unit_session import UnitSession, flush_all, forget_sessions
 from dualwrite.coordinator.unit_transaction import ENDED_BY_USER, UnitTransaction
+from dualwrite.coordinator.unmatched import UnmatchedUnits
 from dualwrite.coordinator.watchdog import Limit, within_limit
 from dualwrite.errors import FencedError, InvalidTransactionStateError, PrepareFailedError
 from dualwrite.ids import PreparedTxnState
@@ -48,6 +49,7 @@ class BlockingDriver:
     :param slot: ready, and in nobody else's use.
     :param observe: called with each step's name before it; what it raises counts as the step's failure.
     :param limit: of the time that the database may take for a step; none if it is not given.
+    :param unmatched: keeps the record of a transaction that was ended behind the unit's back, if it must wait.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class BlockingDriver:
         slot: LentSlot,
         observe: Callable[[str], None],
         limit: Limit | None = None,
+        unmatched: UnmatchedUnits | None = None,
     ) -> None:
         self.machine = Machine()
         self.slot = slot
@@ -86,12 +89,17 @@ class BlockingDriver:
         self._prepared = PreparedTxnState()
         self._doom: BaseException | None = None
         self._end: BaseException | None = None
-        self._fate = UnitFate()
+        self._fate = UnitFate(unmatched)
 
     @property
     def commit_was_asked(self) -> bool:
         """True once the database may have got the COMMIT."""
         return self._transaction is not None and self._transaction.was_asked
+
+    @property
+    def left_rows(self) -> bool:
+        """True if the database transaction was ended behind the unit's back, and rows of it may be left."""
+        return self._fate.left_rows
 
     @property
     def is_on_record(self) -> bool:
@@ -294,13 +302,13 @@ class BlockingDriver:
             if self._connection is not None:
                 self._ask_fate()
                 # What goes on record needs a connection: of a pool of one, this.
-                if self._transaction_is_ours() and not self._fate.needs_record:
+                if self._transaction_is_ours() and not self._fate.left_rows:
                     self._connection.rollback()
                 else:
                     discard(self._connection)
             self.slot.lease.memory.rolled_back()
         finally:
-            if self._fate.needs_record:
+            if self._fate.left_rows:
                 state = self._prepared or name_of_open_transaction(self._participant)
                 self._fate.put_on_record(self._store, self.slot.transactional_id, state)
         return Event.DONE

@@ -63,7 +63,8 @@ class Pool:
         self._repair = repair
         # A database with one writer makes units of work wait for each other anyhow, impatiently and in no order.
         self._most_in_use = 1 if store.one_writer else settings.size
-        self._unmatched = UnmatchedUnits(store, counters)
+        self.unmatched = UnmatchedUnits(store, counters)
+        """What waits to be put on record."""
         self._guard = threading.RLock()
         """Of the slots, the line and _closed, for a moment and by ``with`` alone (waiting.py). A signal handler may use
         the pool while its thread holds it."""
@@ -242,6 +243,7 @@ class Pool:
         self._sweeper.stop(max(0.0, deadline - time.monotonic()))
         self._heartbeat.stop(max(0.0, deadline - time.monotonic()))
         with Limit(max(_LAST_WORD, deadline - time.monotonic()), self._settings.application, "timeout of close()"):
+            self.unmatched.record()
             for finished, leases in ended.items():
                 self._book.give_back(leases, finished=finished)
         with self._guard:
@@ -345,10 +347,10 @@ class Pool:
         for slot in lost:
             slot.close(0)
             if slot.contradiction is not None:
-                self._unmatched.add(slot.contradiction)
+                self.unmatched.add(slot.contradiction)
                 if slot.contradiction.finding is RowFinding.COPIED:
                     self._book.sign_anew()
-        self._unmatched.record()  # first: whoever leases the slot next finds what is taken out of its row with that
+        self.unmatched.record()  # first: whoever leases the slot next finds what is taken out of its row with that
         self._book.forget([slot.lease for slot in lost])
 
     def _no_free_slot(self) -> NoFreeSlotError:

@@ -85,7 +85,7 @@ class BaseTransaction:
     @property
     def is_undone(self) -> bool:
         """False if the unit of work has ended, and rows of it may be left that its block committed past the library."""
-        return self._unit.driver is None or not self._unit.driver.is_on_record
+        return self._unit.driver is None or not self._unit.driver.left_rows
 
     def running(self) -> BlockingDriver:
         """The driver of the unit of work. The block's."""

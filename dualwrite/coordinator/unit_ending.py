@@ -13,9 +13,11 @@ from sqlalchemy import Connection
 from dualwrite.coordinator.database import fate_of_unit, require_unit
 from dualwrite.coordinator.databases.supported import database_of
 from dualwrite.coordinator.databases.units import Fate, TransactionEndedError
+from dualwrite.coordinator.lease_memory import Unmatched
 from dualwrite.coordinator.own_errors import is_own
 from dualwrite.coordinator.participants import DecisionStore
 from dualwrite.coordinator.unit_transaction import UnitTransaction
+from dualwrite.coordinator.unmatched import UnmatchedUnits, log_not_yet
 from dualwrite.coordinator.verdict import Outcome
 from dualwrite.errors import InvalidTransactionStateError
 from dualwrite.ids import PreparedTxnState
@@ -36,16 +38,21 @@ _ON_RECORD = {
 
 
 class UnitFate:
-    """What became of the database transaction of one unit of work, as far as that was asked."""
+    """What became of the database transaction of one unit of work, as far as that was asked.
 
-    def __init__(self) -> None:
+    :param unmatched: where a record waits that the database does not take; None if it is logged alone.
+    """
+
+    def __init__(self, unmatched: UnmatchedUnits | None) -> None:
+        self._unmatched = unmatched
         self._fate: Fate | None = None
         self._is_asked = False
+        self._is_kept = False
         self.is_on_record = False
         """True once it was put on record that the transaction was ended behind the unit's back."""
 
     @property
-    def needs_record(self) -> bool:
+    def left_rows(self) -> bool:
         """True if the unit of work may have left rows without records."""
         return self._fate in _ON_RECORD
 
@@ -79,24 +86,22 @@ class UnitFate:
             self._fate = _asked(transaction, error)
 
     def put_on_record(self, store: DecisionStore, transactional_id: str, state: PreparedTxnState) -> None:
-        """Put on record what was committed behind the unit's back, or may have been; once.
+        """Put on record what was committed behind the unit's back, or may have been; once. What the database does not
+        take now waits with the unmatched units.
 
         :param state: what names its Kafka transaction; the empty state if it had none.
         """
-        if self._fate not in _ON_RECORD or self.is_on_record:
+        if self._fate not in _ON_RECORD or self.is_on_record or self._is_kept:
             return
-        outcome, detail = _ON_RECORD[self._fate]
+        unit = Unmatched(state, *_ON_RECORD[self._fate])
         try:
-            store.note_outcome(transactional_id, state, outcome, detail)
+            store.note_outcome(transactional_id, *unit)
             self.is_on_record = True
-        except BaseException:
-            _LOG.exception(
-                "%s: %s of the unit of work with the state %s is NOT on record: %s",
-                transactional_id,
-                outcome.value,
-                state,
-                detail,
-            )
+        except BaseException as error:
+            if self._unmatched is not None:
+                self._unmatched.keep(transactional_id, unit)  # first: rather twice on record than never
+                self._is_kept = True
+            log_not_yet(transactional_id, unit, error)
             raise
 
 

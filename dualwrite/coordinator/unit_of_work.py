@@ -357,7 +357,8 @@ class DualWrite(Observed, SeekingConsumers, Parting):
         return slot
 
     def _make_driver(self, unit: Unit, slot: LentSlot) -> BlockingDriver:
-        return BlockingDriver(self._engine, self._store, slot, self._observe, self._store.limit(slot.transactional_id))
+        limit = self._store.limit(slot.transactional_id)
+        return BlockingDriver(self._engine, self._store, slot, self._observe, limit, self._pool.unmatched)
 
     def _keep_inherited(self, driver: BlockingDriver) -> bool:
         """True in a child forked inside the block: it is kept, as a rollback here would be the parent's."""
