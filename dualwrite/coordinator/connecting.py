@@ -1,25 +1,28 @@
-"""New connections to the database within a limit.
+"""New connections to the database within a limit; and the end of those whose pool is no more.
 
 An attempt to connect has no connection yet that could be cut, and drivers limit it in their own ways, or not at all. So
 while a limit is under way (watchdog.py), it is made in a thread of its own, or in a task of its own under asyncio, and
 left behind when the limit is over. What it brings after that is closed. The pool's ping finds its connection watched.
 
 Outside of a limit, where the application uses its engine itself, everything is as it was.
+
+``engine.dispose()`` closes the connections in the engine's pool, and makes a new pool. A connection that is in use then
+goes back to the old pool, which keeps it open until it is collected. So the library closes those of its own.
 """
 
 import asyncio
 import contextvars
 import logging
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
 from typing import Any
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 from sqlalchemy.util import greenlet_spawn
 from sqlalchemy.util.concurrency import in_greenlet
 
 from dualwrite.client.threads import start_thread
 from dualwrite.coordinator.awaiting import wait_for
+from dualwrite.coordinator.waiting import Flag
 from dualwrite.coordinator.watchdog import Limit, current_limit
 from dualwrite.errors import DatabaseUnavailableError
 
@@ -39,6 +42,19 @@ def bound_connections(engine: Engine) -> None:
         pool._creator = BoundedCreator(pool._invoke_creator, is_async=dialect.is_async)  # type: ignore[assignment]
     if not isinstance(dialect.do_ping, WatchedPing):
         dialect.do_ping = WatchedPing(dialect.do_ping)  # type: ignore[method-assign]
+
+
+def give_back(connection: Connection, *, keep: bool = True) -> None:
+    """Close ``connection``: it goes back to its pool. If the engine was disposed of meanwhile, the driver's connection
+    is closed instead.
+
+    :param keep: False to close it in any case.
+    """
+    pool = connection.engine.pool
+    is_there = not (connection.closed or connection.invalidated)
+    if is_there and not (keep and getattr(connection.connection, "_pool", pool) is pool):
+        connection.detach()
+    connection.close()
 
 
 class WatchedPing:
@@ -75,14 +91,20 @@ class BoundedCreator:
             return self._create(connection_record)
         if not limit.remaining():
             raise _unavailable(limit)
-        if not self._is_async:
-            made = _in_thread(lambda: self._create(connection_record), limit)
-        elif in_greenlet():
+        if self._is_async:
+            if not in_greenlet():
+                return self._create(connection_record)
             made = _in_task(lambda: self._create(connection_record), limit)
-        else:
-            return self._create(connection_record)
-        limit.watch(made)  # the dialect and listeners have questions before anybody else gets it
-        return made
+            limit.watch(made)  # the dialect and listeners have questions before anybody else gets it
+            return made
+        attempt = _Attempt(lambda: self._create(connection_record))
+        try:
+            attempt.begin()
+            limit.watch(attempt.outcome(limit))
+        except BaseException:
+            attempt.give_up()
+            raise
+        return attempt.made
 
 
 def _in_task(create: Callable[[], Any], limit: Limit) -> Any:
@@ -92,51 +114,64 @@ def _in_task(create: Callable[[], Any], limit: Limit) -> Any:
         raise _unavailable(limit) from error
 
 
-def _in_thread(create: Callable[[], Any], limit: Limit) -> Any:
-    answer: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
-    claim = [True]
-    """Taken away by the thread that connects when it is done, or by the one that waits when it gives up."""
+class _Attempt:
+    """An attempt to connect, in a thread of its own. What it brings after it was given up is closed.
 
-    def connect() -> None:
+    An exception from a signal handler may strike the thread that waits at any place, and what a call returns is lost
+    then. So the connection is kept here.
+    """
+
+    def __init__(self, create: Callable[[], Any]) -> None:
+        self.made: Any = None
+        self._create = create
+        self._error: BaseException | None = None
+        self._ended = Flag()
+        self._claim = [True]
+        """Taken away by the thread that connects when it is done, or by the one that waits when it gives up."""
+
+    def begin(self) -> None:
+        """Start the thread."""
+        context = contextvars.copy_context()
+        start_thread(lambda: context.run(self._connect), "dualwrite-connecting")
+
+    def outcome(self, limit: Limit) -> Any:
+        """The connection.
+
+        :raises DatabaseUnavailableError: if it has not come within ``limit``.
+        """
+        if not self._ended.wait(limit.remaining()):
+            raise _unavailable(limit)
+        if self._error is not None:
+            raise self._error
+        return self.made
+
+    def give_up(self) -> None:
+        """Let the connection be closed, whether it is there or comes later."""
+        if not self._take_claim() and self.made is not None:
+            _close(self.made)
+
+    def _connect(self) -> None:
         try:
-            made, error = create(), None
+            self.made = self._create()
         except BaseException as raised:  # noqa: BLE001 - it is the caller's
-            made, error = None, raised
-        if _take(claim):
-            answer.put((made, error))
+            self._error = raised
+        if self._take_claim():
+            self._ended.set()
+        elif self._error is not None:
+            _LOG.debug("an attempt to connect to the database that was given up has failed: %s", self._error)
         else:
-            _close(made, error)
+            _close(self.made)
 
-    context = contextvars.copy_context()
-    try:
-        start_thread(lambda: context.run(connect), "dualwrite-connecting")
-        made, error = answer.get(timeout=limit.remaining())
-    except Empty:
-        if _take(claim):
-            raise _unavailable(limit) from None
-        made, error = answer.get()  # it has come at the last moment
-    except BaseException:
-        if not _take(claim):
-            _close(*answer.get())
-        raise
-    if error is not None:
-        raise error
-    return made
+    def _take_claim(self) -> bool:
+        """True for the first who takes it."""
+        try:
+            return self._claim.pop()
+        except IndexError:
+            return False
 
 
-def _take(claim: list[bool]) -> bool:
-    """True for the first who takes ``claim``."""
-    try:
-        return claim.pop()
-    except IndexError:
-        return False
-
-
-def _close(made: Any, error: BaseException | None) -> None:
-    """End what nobody waits for any more."""
-    if error is not None:
-        _LOG.debug("an attempt to connect to the database that was given up has failed: %s", error)
-        return
+def _close(made: Any) -> None:
+    """Close a connection that nobody waits for any more."""
     try:
         made.close()
     except Exception as raised:  # noqa: BLE001 - the driver's own: it is of no use any more

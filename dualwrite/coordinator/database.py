@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Engine, Row, false, select, update
 from sqlalchemy.exc import DBAPIError
 
 from dualwrite.coordinator.awaiting import run_in_loop
+from dualwrite.coordinator.connecting import give_back
 from dualwrite.coordinator.databases.base import FAILED, CompiledUpdate, Trouble
 from dualwrite.coordinator.databases.supported import database_of
 from dualwrite.coordinator.databases.units import Fate
@@ -127,6 +128,7 @@ class SqlDecisionStore:
         self._database_timeout = database_timeout
         self._store: CompiledUpdate | None = None
         self._is_suitable = False
+        self._is_closed = False
 
     @property
     def one_writer(self) -> bool:
@@ -274,10 +276,23 @@ class SqlDecisionStore:
         """
         return limit_on(self._engine, self._database_timeout, name)
 
+    def close(self) -> None:
+        """Leave nothing in the engine's pool from now on: a thread that goes on closes its connections itself, as the
+        engine may be disposed of."""
+        self._is_closed = True
+
+    @contextmanager
+    def _connected(self) -> Iterator[Connection]:
+        connection = self._engine.connect()
+        try:
+            yield connection
+        finally:
+            give_back(connection, keep=not self._is_closed)
+
     @contextmanager
     def connection(self) -> Iterator[Connection]:
         """A connection to read by; nothing in it may take longer than ``database_timeout``."""
-        with self.limit("a look at the state table") as limit, self._engine.connect() as connection:
+        with self.limit("a look at the state table") as limit, self._connected() as connection:
             limit.watch(connection.connection)
             yield connection
 
@@ -287,7 +302,7 @@ class SqlDecisionStore:
 
         :param limit: of the time that all of it may take, the block included; ``database_timeout`` if not given.
         """
-        with limit or self.limit("a transaction of dualwrite's own") as limit, self._engine.connect() as connection:
+        with limit or self.limit("a transaction of dualwrite's own") as limit, self._connected() as connection:
             limit.watch(connection.connection)
             require_idle(connection)
             of_its_own_level(connection)

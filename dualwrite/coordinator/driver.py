@@ -13,6 +13,7 @@ from types import MappingProxyType
 from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Session
 
+from dualwrite.coordinator.connecting import give_back
 from dualwrite.coordinator.database import discard
 from dualwrite.coordinator.engines import require_idle
 from dualwrite.coordinator.lent_slot import LentSlot
@@ -412,7 +413,7 @@ class BlockingDriver:
                 if self._connection.get_transaction() is not None:
                     # A COMMIT that raised, say. SQLAlchemy would pool the connection with its transaction open.
                     discard(self._connection)
-                self._connection.close()
+                give_back(self._connection)
         except Exception as error:
             if not is_own(error):
                 raise  # a limit: it must reach the caller, and release() is called again

@@ -289,6 +289,7 @@ class DualWrite(Observed, SeekingConsumers, Parting):
             return  # a forked child: the sockets and threads are its parent's
         self._require_outside()
         self._pool.close(timeout)
+        self._store.close()
 
     def __enter__(self) -> "DualWrite":
         return self

@@ -106,6 +106,16 @@ def await_sweeps() -> None:
             thread.join(20)
 
 
+def is_closed(driver: Any, engine: Engine) -> bool:
+    """True if the driver's connection cannot be used any more."""
+    try:
+        driver.cursor().execute("SELECT 1")
+    except engine.dialect.loaded_dbapi.Error:
+        return True
+    driver.rollback()
+    return False
+
+
 def expire_leases(engine: Engine) -> None:
     """Every lease has run out: its owners are paused, or on a machine that is gone."""
     with engine.begin() as connection:

@@ -17,7 +17,7 @@ from dualwrite.coordinator.participants import Lease
 from dualwrite.coordinator.tables import kafka_transaction_state as table
 from dualwrite.errors import ConfigurationError, DatabaseBusyError, DatabaseNotReadyError, FencedError
 from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity, TopicPartition
-from tests.coordinator.databases import TakingStore, events, ready_engine, stored_values
+from tests.coordinator.databases import TakingStore, events, is_closed, ready_engine, stored_values
 
 ID = "orders-0"
 PRODUCER = ProducerIdentity(42, 7)
@@ -200,6 +200,32 @@ def test_holding_the_lock_decides_nothing(engine: Engine, store: TakingStore) ->
     # On MariaDB the time moves: what was read under the lock is put on the disk by a write.
     moved = [name for name in after._fields if getattr(after, name) != getattr(before, name)]
     assert moved == (["updated_at"] if engine.dialect.name == "mysql" else [])
+
+
+def test_a_connection_that_is_in_use_while_the_engine_is_disposed_of_is_closed_in_the_end(
+    engine: Engine, store: TakingStore
+) -> None:
+    """As by a thread of the library's that goes on after a close() in time. Its pool would keep it open."""
+    for block in (store.connection, lambda: store.transaction(commit=True), lambda: store.transaction(commit=False)):
+        with block() as connection:
+            driver = connection.connection.driver_connection
+            engine.dispose()
+        assert is_closed(driver, engine)
+        with block() as connection:
+            driver = connection.connection.driver_connection
+        assert not is_closed(driver, engine), "it is in the pool"
+
+
+def test_a_store_that_was_closed_leaves_no_connection_in_the_pool(engine: Engine, store: TakingStore) -> None:
+    """A thread that goes on after a close() in time may connect when the engine has been disposed of."""
+    with store.connection() as connection:
+        store.close()
+        driver = connection.connection.driver_connection
+    assert is_closed(driver, engine)
+    for commit in (True, False):
+        with store.transaction(commit=commit) as connection:
+            driver = connection.connection.driver_connection
+        assert is_closed(driver, engine)
 
 
 def test_a_missing_table_says_what_to_run(database_url: str) -> None:

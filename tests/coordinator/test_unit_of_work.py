@@ -28,7 +28,7 @@ from dualwrite.errors import (
     NoFreeSlotError,
 )
 from tests.broker.raw import eventually
-from tests.coordinator.databases import CONFIG, events, expire_leases, ready_engine, stored_values
+from tests.coordinator.databases import CONFIG, events, expire_leases, is_closed, ready_engine, stored_values
 from tests.coordinator.fakes import FakeKafka, Fault
 
 Make = Callable[..., DualWrite]
@@ -678,6 +678,16 @@ def test_close_and_recover_are_refused_inside_a_unit_and_it_goes_on(
             with pytest.raises(InvalidTransactionStateError, match="open in this thread"):
                 inside()
     assert in_both(sqlite_engine, kafka, "one")
+
+
+def test_after_a_close_nothing_of_the_library_leaves_a_connection_in_the_pool(
+    dual_write: DualWrite, sqlite_engine: Engine
+) -> None:
+    """A thread that a close() did not wait for, say: the engine may have been disposed of."""
+    dual_write.close()
+    with dual_write._store.connection() as connection:
+        driver = connection.connection.driver_connection
+    assert is_closed(driver, sqlite_engine)
 
 
 def test_threads_take_turns(dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka) -> None:

@@ -15,7 +15,7 @@ from dualwrite.coordinator.transaction import Transaction
 from dualwrite.coordinator.unit_of_work import DualWrite
 from dualwrite.errors import InvalidTransactionStateError
 from dualwrite.ids import PreparedTxnState, ProducerIdentity
-from tests.coordinator.databases import TakingStore, events, ready_engine, stored_values
+from tests.coordinator.databases import TakingStore, events, is_closed, ready_engine, stored_values
 from tests.coordinator.fakes import FakeKafka
 
 Make = Callable[..., DualWrite]
@@ -201,6 +201,19 @@ def test_savepoints_work_inside_a_unit(make_dual_write: Make, engine: Engine, ka
         tx.connection.begin_nested()  # left open: released with the unit
         write(tx, "three")
     assert in_both(engine, kafka, "one", "two", "three")
+
+
+def test_a_connection_of_a_unit_in_which_the_engine_is_disposed_of_is_closed_in_the_end(
+    make_dual_write: Make, engine: Engine, kafka: FakeKafka
+) -> None:
+    dual_write = make_dual_write(engine=engine)
+    with dual_write.transaction() as tx:
+        tx.execute(insert(events).values(value="one"))
+        tx.produce("events", "one")
+        driver = tx.connection.connection.driver_connection
+        engine.dispose()
+    assert is_closed(driver, engine)
+    assert (stored_values(engine), kafka.committed) == (["one"], ["one"])
 
 
 def test_an_error_that_leaves_the_block_rolls_both_back(

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -15,8 +16,10 @@ from sqlalchemy.exc import OperationalError
 
 from dualwrite.coordinator import connecting, watchdog
 from dualwrite.coordinator.connecting import BoundedCreator, WatchedPing, bound_connections
+from dualwrite.coordinator.waiting import Flag
 from dualwrite.coordinator.watchdog import Limit, current_limit, cut, limit_on, within_limit
 from dualwrite.errors import DatabaseUnavailableError
+from tests.striking import Striker
 
 SHORT = 0.1
 LONG = 60.0
@@ -348,18 +351,42 @@ def test_nothing_is_tried_once_the_limit_is_over() -> None:
 def test_an_interrupt_while_a_connection_is_made_closes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     gate, made = queue.SimpleQueue[Driver](), Driver()
 
-    class Interrupted(queue.SimpleQueue):  # type: ignore[type-arg]
-        def get(self, *args: Any, **options: Any) -> Any:
-            if options:
-                raise KeyboardInterrupt
-            return super().get(*args)
+    class Interrupted(Flag):
+        def wait(self, timeout: float) -> bool:
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr(connecting, "SimpleQueue", Interrupted)
+    monkeypatch.setattr(connecting, "Flag", Interrupted)
     with Limit(LONG, "x"), pytest.raises(KeyboardInterrupt):
         creator(lambda record: gate.get())(None)
     gate.put(made)
     until(lambda: made._sock.fileno() < 0)
     made.close()
+
+
+# Thread.start's own, cut short.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_at_any_place_of_an_attempt_to_connect_leaves_no_connection_open() -> None:
+    places = 0
+    while True:
+        made: list[Driver] = []
+        striker = Striker(places + 1, KeyboardInterrupt())
+
+        def connect(_: object, made: list[Driver] = made) -> Driver:
+            made.append(Driver())
+            return made[-1]
+
+        with Limit(LONG, "x"), suppress(KeyboardInterrupt), striker:
+            creator(connect)(None)
+        until(lambda: not any(each.name == "dualwrite-connecting" for each in threading.enumerate() if each.is_alive()))
+        are_open = [each for each in made if each._sock.fileno() >= 0]
+        for each in are_open:
+            each.close()
+        if not striker.where:
+            break
+        assert not are_open, striker.where
+        places += 1
+    assert len(are_open) == 1, "without an interrupt it is the caller's"
+    assert places > 20
 
 
 def test_a_ping_that_hangs_is_cut(driver: Driver) -> None:
