@@ -5,13 +5,13 @@ import os
 import shutil
 import subprocess
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import NoReturn, TypeVar
 
 import pytest
 from hypothesis import settings
-from sqlalchemy import create_engine, make_url
+from sqlalchemy import Engine, create_engine, make_url
 
 from tests.mariadb import MariaDB, find_program
 from tests.postgresql import PostgreSQL, find_binaries
@@ -53,6 +53,20 @@ def pytest_collection_finish() -> None:
     """From here on no garbage collection looks at the thousands of tests again: that is several times as fast."""
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Dispose of the engines that a test leaves when it fails, or skips the rest of itself. Else their connections are
+    collected later, which is a warning, and the failure of whichever test runs then."""
+    report = yield
+    if call.when == "call" and not report.passed:
+        for each in gc.get_objects():
+            if type(each) is Engine and not each.dialect.is_async:
+                each.dispose()
+    return report
 
 
 @pytest.fixture(scope="session")

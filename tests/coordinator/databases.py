@@ -99,8 +99,7 @@ class TakingStore(SqlDecisionStore):
 
 
 def await_sweeps() -> None:
-    """Wait for the sweeps that closed DualWrites have begun: one may have a connection in hand, which an engine that is
-    disposed of would lose."""
+    """Wait for the sweeps that closed DualWrites have begun: they still use the database and the cluster of a test."""
     for thread in threading.enumerate():
         if thread.name == "dualwrite-sweep":
             thread.join(20)
