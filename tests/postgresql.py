@@ -17,7 +17,50 @@ from tests.accounts import server_user
 END_SECONDS = 30
 
 
-class PostgreSQL:
+class DataDirectory:
+    """A temporary directory of one server, and the programs that are run on it as the server's user.
+
+    :param binaries: the directory of PostgreSQL's programs.
+    :param prefix: of the directory's name.
+    """
+
+    def __init__(self, binaries: Path, prefix: str) -> None:
+        self.user = server_user("postgres", "nobody")  # PostgreSQL refuses to run as root
+        self._binaries = binaries
+        self._home = Path(tempfile.mkdtemp(prefix=prefix))
+        self._data = str(self._home / "data")
+        if self.user is not None:
+            account = pwd.getpwnam(self.user)
+            os.chown(self._home, account.pw_uid, account.pw_gid)
+
+    def close(self) -> None:
+        """Stop the server, and leave nothing."""
+        if (Path(self._data) / "postmaster.pid").exists():
+            self._control("-m", "immediate", "stop", must_succeed=False)  # it may have been killed
+        shutil.rmtree(self._home, ignore_errors=True)
+
+    def _start(self, options: str) -> None:
+        """Start the server with its Unix socket in the directory, and return when it answers."""
+        # A log file, as a server that inherits the pipe would keep it open for ever.
+        self._control("-l", str(self._home / "log"), "-o", f"-k {self._home} {options}", "start")
+
+    def _control(self, *words: str, must_succeed: bool = True) -> None:
+        """pg_ctl, which waits for what it is to do."""
+        self._run("pg_ctl", "-D", self._data, "-w", *words, must_succeed=must_succeed)
+
+    def _run(self, program: str, *words: str, must_succeed: bool = True) -> None:
+        done = subprocess.run(
+            [str(self._binaries / program), *words],
+            user=self.user,
+            cwd=self._home,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert done.returncode == 0 or not must_succeed, done.stdout
+
+
+class PostgreSQL(DataDirectory):
     """A server on a Unix socket in a temporary directory.
 
     :param binaries: the directory of initdb and pg_ctl.
@@ -26,17 +69,10 @@ class PostgreSQL:
     """
 
     def __init__(self, binaries: Path, *, durable: bool = False, port: int | None = None) -> None:
+        super().__init__(binaries, "dw-pg-")
         self.port = port
         self._fsync = "on" if durable else "off"
-        self._control = str(binaries / "pg_ctl")
-        self._home = Path(tempfile.mkdtemp(prefix="dw-pg-"))
-        self._data = str(self._home / "data")
-        self.user = server_user("postgres", "nobody")  # PostgreSQL refuses to run as root
-        if self.user is not None:
-            account = pwd.getpwnam(self.user)
-            os.chown(self._home, account.pw_uid, account.pw_gid)
-        initdb = str(binaries / "initdb")
-        self._run(initdb, "-D", self._data, "-U", "dualwrite", "--auth=trust", "--no-sync", "-E", "UTF8")
+        self._run("initdb", "-D", self._data, "-U", "dualwrite", "--auth=trust", "--no-sync", "-E", "UTF8")
 
     @property
     def url(self) -> str:
@@ -47,9 +83,7 @@ class PostgreSQL:
     def start(self) -> None:
         """Start the server, and return when it answers."""
         listens = "-c listen_addresses=''" if self.port is None else f"-c listen_addresses=127.0.0.1 -p {self.port}"
-        options = f"-k {self._home} {listens} -c fsync={self._fsync}"
-        # A log file, as a server that inherits the pipe would keep it open for ever.
-        self._run(self._control, "-D", self._data, "-w", "-l", str(self._home / "log"), "-o", options, "start")
+        self._start(f"{listens} -c fsync={self._fsync}")
 
     def kill(self) -> None:
         """SIGKILL to the server and to all of its processes, which would keep its memory in use for a while."""
@@ -65,24 +99,6 @@ class PostgreSQL:
         # In a container nobody may ever reap it, and the next server takes a zombie for a server that runs.
         for lock in (Path(self._data) / "postmaster.pid", self._home / f".s.PGSQL.{self.port or 5432}.lock"):
             lock.unlink(missing_ok=True)
-
-    def close(self) -> None:
-        """Leave nothing."""
-        if (Path(self._data) / "postmaster.pid").exists():
-            subprocess.run(
-                [self._control, "-D", self._data, "-w", "-m", "immediate", "stop"],
-                user=self.user,
-                cwd=self._home,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-        shutil.rmtree(self._home, ignore_errors=True)
-
-    def _run(self, *command: str) -> None:
-        done = subprocess.run(
-            command, user=self.user, cwd=self._home, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        assert done.returncode == 0, done.stdout
 
 
 def children(process: int) -> list[int]:
