@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from dualwrite.client.control import ControlPlane, TransactionDescription
@@ -11,6 +11,7 @@ from dualwrite.client.log_reader import LogReader
 from dualwrite.errors import KafkaRefusedError, KafkaUnavailableError
 from dualwrite.ids import (
     UNKNOWN_START,
+    Anchor,
     EndedTransaction,
     Ending,
     OngoingTransaction,
@@ -49,6 +50,23 @@ def ongoing_transaction(
     at_anchor = {partition for partition in described.partitions if state.anchor.is_in(partition)}
     starts = control.current_transaction_start_offsets(at_anchor, ongoing, deleted_too=True)
     return OngoingTransaction(ongoing, starts, described.partitions, started_ms(described))
+
+
+def open_transaction(control: ControlPlane, transactional_id: str, ongoing: ProducerIdentity) -> PreparedTxnState:
+    """The open transaction of ``ongoing``, which no stored state names: with its first record in one of its partitions,
+    if their leaders tell.
+
+    :raises KafkaUnavailableError: if the coordinator gave no answer in time.
+    """
+    described = control.describe_transaction(transactional_id)
+    starts: Mapping[TopicPartition, int] = {}
+    if described is not None and described.partitions:
+        try:
+            starts = control.current_transaction_start_offsets(described.partitions, ongoing, deleted_too=True)
+        except (KafkaRefusedError, KafkaUnavailableError) as error:
+            _LOG.info("where transaction %s of %s began is not known: %s", ongoing, transactional_id, error)
+    first = min(starts, default=None)
+    return PreparedTxnState(ongoing, first_record=None if first is None else Anchor.of(first, starts[first]))
 
 
 def started_ms(described: TransactionDescription) -> int:

@@ -26,7 +26,7 @@ from dualwrite.coordinator.state_row import row_of, row_seen, row_values
 from dualwrite.coordinator.store_diagnosis import require_storable
 from dualwrite.coordinator.tables import kafka_transaction_state as table
 from dualwrite.coordinator.tables import metadata
-from dualwrite.coordinator.verdict import DETAILS, Outcome
+from dualwrite.coordinator.verdict import DETAILS, UNCLAIMED, Outcome
 from dualwrite.coordinator.watchdog import Limit, limit_on
 from dualwrite.errors import ConfigurationError, DatabaseBusyError, DatabaseNotReadyError, InvalidTransactionStateError
 from dualwrite.ids import PreparedTxnState
@@ -214,6 +214,21 @@ class SqlDecisionStore:
             self._write(connection, lease, PreparedTxnState())  # not store(): kept records are for a replay
         lease.memory.committed()
         log_outcome(lease.transactional_id, state, outcome, DETAILS[outcome])
+
+    def mark_recovered(self, lease: Lease, unclaimed: PreparedTxnState) -> None:
+        """Note that the row is new no longer, and put ``unclaimed`` on record; see DecisionStore.mark_recovered."""
+        name = lease.transactional_id
+        with self.transaction(commit=True) as connection, clear_errors(self._engine):
+            _lock_row(connection, lease)
+            connection.execute(
+                update(table).where(table.c.transactional_id == name).values(outcome=None),
+                execution_options=ours(connection),
+            )
+            if unclaimed:
+                self._insert_outcome(connection, name, unclaimed, Outcome.HEURISTIC_HAZARD, UNCLAIMED)
+        lease.memory.is_new = False
+        if unclaimed:
+            log_outcome(name, unclaimed, Outcome.HEURISTIC_HAZARD, UNCLAIMED)
 
     def note_outcome(self, transactional_id: str, state: PreparedTxnState, outcome: Outcome, detail: str) -> None:
         """Put a heuristic outcome on record that is not the stored state's; see DecisionStore.note_outcome."""

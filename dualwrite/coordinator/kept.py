@@ -7,7 +7,7 @@ All of it is the control plane's, under an identity that InitProducerId made for
 
 from typing import NamedTuple
 
-from dualwrite.client.anchors import ended_transaction, ongoing_transaction
+from dualwrite.client.anchors import ended_transaction, ongoing_transaction, open_transaction
 from dualwrite.client.control import ControlPlane
 from dualwrite.coordinator.verdict import Outcome, Verdict, looked_back, verdict
 from dualwrite.errors import KafkaUnavailableError
@@ -47,6 +47,12 @@ class KeptTransaction:
         done = Outcome.NOTHING if found is None else self.end(verdict(state, found))
         looked = LookBack(self._control, self._transactional_id, self._kept.producer, is_last)
         return looked.at(state, done, found)
+
+    def name(self) -> PreparedTxnState:
+        """What names it, for the record; the empty state if there is none."""
+        if self._kept.ongoing is None:
+            return PreparedTxnState()
+        return open_transaction(self._control, self._transactional_id, self._kept.ongoing)
 
     def end(self, decided: Verdict) -> Outcome:
         """Commit or abort it, whatever it is."""

@@ -60,12 +60,14 @@ class LeaseMemory:
     :param pending: written in a transaction whose end is not known yet.
     :param uncompleted: decided, and not known to be committed in Kafka yet.
     :param versions: the lease's version, and the one that a renewal under way is about to write.
+    :param is_new: True if nothing was recovered by the row since it was inserted (``tables.UNRECOVERED``).
     """
 
     state: PreparedTxnState | None = None
     pending: PreparedTxnState | None = None
     uncompleted: PreparedTxnState | None = None
     versions: tuple[int, ...] = ()
+    is_new: bool = False
     _states: deque[PreparedTxnState] = field(default_factory=lambda: deque(maxlen=REMEMBERED_STATES), repr=False)
     _stored: int = 0
     _past_versions: deque[int] = field(default_factory=lambda: deque(maxlen=REMEMBERED_VERSIONS), repr=False)

@@ -27,6 +27,7 @@ from dualwrite.coordinator.lease import Lease, LeaseLostError, require_row
 from dualwrite.coordinator.leasing import Candidate, SlotRow, Standing, application_of, slot_number
 from dualwrite.coordinator.own_tables import ours
 from dualwrite.coordinator.state_row import ROW_COLUMNS, row_seen, state_of
+from dualwrite.coordinator.tables import UNRECOVERED
 from dualwrite.coordinator.tables import kafka_transaction_state as table
 from dualwrite.errors import ConfigurationError
 from dualwrite.ids import PreparedTxnState
@@ -172,7 +173,7 @@ class SqlLeases:
 
     def _lock_row(self, connection: Connection, transactional_id: str) -> Any:
         """Lock and read a row; None if somebody else has it locked, or there is none."""
-        columns = (*ROW_COLUMNS, table.c.owner, self._remaining.label("remaining"))
+        columns = (*ROW_COLUMNS, table.c.owner, table.c.outcome, self._remaining.label("remaining"))
         rows = self._database.lock_at_once(
             connection, select(*columns).where(table.c.transactional_id == transactional_id), ours(connection)
         )
@@ -213,6 +214,7 @@ class SqlLeases:
             **self._worlds(),
         )
         taken.memory.renewed(version)
+        taken.memory.is_new = row.outcome == UNRECOVERED
         with suppress(ConfigurationError):  # what the row holds is no state: recovery, which reads it, says so
             taken.memory.read(state_of(row))
         return [taken] if raised else []
@@ -237,6 +239,7 @@ class SqlLeases:
                         owner=owner,
                         lease_expires_at=self._database.from_now(seconds),
                         updated_at=self._database.now(),
+                        outcome=UNRECOVERED,
                         **self._worlds(),
                     ),
                     execution_options=ours(connection),
@@ -245,6 +248,7 @@ class SqlLeases:
             return []
         lease = Lease(slot.transactional_id, token)
         lease.memory.renewed(version)
+        lease.memory.is_new = True
         lease.memory.read(PreparedTxnState())
         return [lease]
 

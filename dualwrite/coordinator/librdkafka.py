@@ -130,6 +130,10 @@ class LibrdkafkaProducer:
             self._producer.poll(0)  # what it has to tell
         return not self._connections.has_lost_one
 
+    def name_left_transaction(self) -> PreparedTxnState:
+        """See NamesLeftTransaction."""
+        return PreparedTxnState() if self._left is None else self._left.name()
+
     def begin_transaction(self) -> None:
         """See KafkaParticipant."""
         with self._calling(Verb.BEGIN):

@@ -71,6 +71,10 @@ class NativeProducer:
         ended, and every broker that it can reach refuses that (KIP-890 part 2; tests/unit/recovery_search.py)."""
         return True
 
+    def name_left_transaction(self) -> PreparedTxnState:
+        """See NamesLeftTransaction."""
+        return PreparedTxnState() if self._left is None else self._left.name()
+
     def begin_transaction(self) -> None:
         """See KafkaParticipant."""
         self._ready(Verb.BEGIN).begin_transaction()

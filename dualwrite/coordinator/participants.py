@@ -128,6 +128,20 @@ def name_of_open_transaction(participant: KafkaParticipant) -> PreparedTxnState:
     return participant.open_transaction if isinstance(participant, NamesOpenTransaction) else PreparedTxnState()
 
 
+@runtime_checkable
+class NamesLeftTransaction(Protocol):
+    """What recovers a transactional id, and can name what a predecessor left open before that is ended."""
+
+    def name_left_transaction(self) -> PreparedTxnState:
+        """After ``init_transactions(keep_prepared_txn=True)``: what names the transaction that is open and was neither
+        committed nor aborted; the empty state if there is none."""
+
+
+def name_of_left_transaction(recoverable: object) -> PreparedTxnState:
+    """What names the transaction that ``recoverable`` has found open, as far as it can tell."""
+    return recoverable.name_left_transaction() if isinstance(recoverable, NamesLeftTransaction) else PreparedTxnState()
+
+
 class HeldDecision(Protocol):
     """The state row of a transactional id while its lock is held."""
 
@@ -189,6 +203,16 @@ class DecisionStore(Protocol):
         Nothing of it is open any more, so nothing can be decided by it; and what it names, a cluster that has lost its
         data would give to another transaction. A transaction of its own: call it while no lock is held.
 
+        :raises LeaseLostError: if somebody else has taken over: whoever that is finds the same.
+        """
+
+    def mark_recovered(self, lease: Lease, unclaimed: PreparedTxnState) -> None:
+        """Note in the row of ``lease`` that it is new no longer (LeaseMemory.is_new), before a transaction is begun
+        under it. In the same transaction put ``unclaimed`` on record, before it is aborted. Call it while no lock is
+        held.
+
+        :param unclaimed: what the row's first recovery has found open, and another row may have decided to commit; the
+            empty state if nothing.
         :raises LeaseLostError: if somebody else has taken over: whoever that is finds the same.
         """
 

@@ -12,7 +12,13 @@ from sqlalchemy import Row
 
 from dualwrite.client.batches import Headers as EncodedHeaders
 from dualwrite.client.producing import checked_on_delivery, encoded, encoded_headers
-from dualwrite.coordinator.participants import Headers, KafkaParticipant, Outcome, name_of_open_transaction
+from dualwrite.coordinator.participants import (
+    Headers,
+    KafkaParticipant,
+    Outcome,
+    name_of_left_transaction,
+    name_of_open_transaction,
+)
 from dualwrite.errors import ConfigurationError
 from dualwrite.ids import PreparedTxnState
 from dualwrite.records.varint import decode_varint, encode_varint
@@ -117,6 +123,10 @@ class RecordingParticipant:
     def init_transactions(self, keep_prepared_txn: bool = False) -> None:
         """See KafkaParticipant."""
         self._inner.init_transactions(keep_prepared_txn)
+
+    def name_left_transaction(self) -> PreparedTxnState:
+        """See NamesLeftTransaction."""
+        return name_of_left_transaction(self._inner)
 
     def begin_transaction(self) -> None:
         """See KafkaParticipant."""

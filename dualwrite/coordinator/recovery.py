@@ -9,7 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from dualwrite.coordinator.participants import DecisionStore, HeldDecision, KafkaParticipant, Lease, Outcome
+from dualwrite.coordinator.participants import (
+    DecisionStore,
+    HeldDecision,
+    KafkaParticipant,
+    Lease,
+    Outcome,
+    name_of_left_transaction,
+)
 from dualwrite.ids import PreparedTxnState
 
 ParticipantFactory = Callable[[], KafkaParticipant]
@@ -44,16 +51,19 @@ def recover(
     """
     participant = factory()
     try:
-        with _completed(store, lease, participant, observe) as (held, outcome):
+        with _completed(store, lease, participant, observe) as (held, outcome, unclaimed):
             if not outcome.is_heuristic:
                 held.verify()
                 observe("RECOVER_INIT")
                 # Still under the lock: this init would abort whatever a successor had prepared.
                 participant.init_transactions()
-                return participant, outcome
+        if not outcome.is_heuristic:
+            if lease.memory.is_new:
+                store.mark_recovered(lease, unclaimed)
+            return participant, outcome
         # Before the slot is used, which overwrites the state; and again after that, from the beginning.
         observe("RECOVER_RECORD")
-        store.record(lease, outcome)
+        _record(store, lease, outcome, unclaimed)
     except BaseException:
         participant.close()
         raise
@@ -61,24 +71,47 @@ def recover(
     return recover(store, lease, factory, observe)[0], outcome
 
 
-def settle(store: DecisionStore, lease: Lease, participant: Recoverable, observe: Callable[[str], None]) -> Outcome:
-    """As :func:`recover`, for a slot that nobody is going to use: no producer is made. ``participant`` is closed."""
+def settle(
+    store: DecisionStore, lease: Lease, factory: Callable[[], Recoverable], observe: Callable[[str], None]
+) -> Outcome:
+    """As :func:`recover`, for a slot that nobody is going to use: no producer is made."""
+    participant = factory()
     try:
-        with _completed(store, lease, participant, observe) as (_, outcome):
+        with _completed(store, lease, participant, observe) as (_, outcome, unclaimed):
             pass
     finally:
         participant.close()
     if outcome.is_heuristic:
         observe("RECOVER_RECORD")
-        store.record(lease, outcome)
+        _record(store, lease, outcome, unclaimed)
+        if unclaimed:
+            settle(store, lease, factory, observe)  # it is on record, and is aborted now
     return outcome
+
+
+def unclaimed_transaction(lease: Lease, recoverable: Recoverable) -> PreparedTxnState:
+    """The transaction that ``recoverable`` has found open under a row that is new; the empty state if there is none, or
+    the row is not new.
+
+    No unit of work of that row has begun it. Another row may have decided to commit it: one of another database or
+    schema, or one that was deleted. So it goes on record before it is aborted.
+    """
+    return name_of_left_transaction(recoverable) if lease.memory.is_new else PreparedTxnState()
+
+
+def _record(store: DecisionStore, lease: Lease, outcome: Outcome, unclaimed: PreparedTxnState) -> None:
+    if unclaimed:
+        store.mark_recovered(lease, unclaimed)
+    else:
+        store.record(lease, outcome)
 
 
 @contextmanager
 def _completed(
     store: DecisionStore, lease: Lease, participant: Recoverable, observe: Callable[[str], None]
-) -> Iterator[tuple[HeldDecision, Outcome]]:
-    """End what a predecessor left; the row's lock is held until the block ends."""
+) -> Iterator[tuple[HeldDecision, Outcome, PreparedTxnState]]:
+    """End what a predecessor left, but for an unclaimed transaction, which is yielded; the row's lock is held until the
+    block ends."""
     observe("RECOVER_LOCK")
     # Before anything is said to Kafka. Whoever reads the row unlocked may read it, be slow, and abort the prepared
     # transaction of a unit that a successor has committed meanwhile. While the lock is held nobody can take over,
@@ -90,8 +123,12 @@ def _completed(
         # Again, after Kafka is fenced. If the lock was lost meanwhile, the transaction seen now may be a
         # successor's. A successor that takes over from here on fences this producer before it does anything else.
         held.verify()
+        unclaimed = unclaimed_transaction(lease, participant)
+        if unclaimed:
+            yield held, Outcome.HEURISTIC_HAZARD, unclaimed
+            return
         observe("RECOVER_COMPLETE")
-        yield held, participant.complete_transaction(held.state)
+        yield held, participant.complete_transaction(held.state), unclaimed
 
 
 def was_committed(store: DecisionStore, lease: Lease, prepared: PreparedTxnState) -> bool:

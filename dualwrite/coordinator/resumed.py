@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from itertools import chain, repeat
 
-from dualwrite.client.anchors import ongoing_transaction
+from dualwrite.client.anchors import ongoing_transaction, open_transaction
 from dualwrite.client.control import ONGOING, ControlPlane, TransactionDescription
 from dualwrite.client.versions import TV2
 from dualwrite.coordinator.kept import LookBack
@@ -78,6 +78,13 @@ class ResumedTransaction:
         described, done = self._settle(judge)
         now = NO_PRODUCER if described is None else _following(described.producer)
         return LookBack(self._control, self._transactional_id, now, is_last).at(state, done, found)
+
+    def name(self) -> PreparedTxnState:
+        """What names it, for the record; the empty state if there is none."""
+        described = self._control.describe_transaction(self._transactional_id)
+        if described is None or described.state != ONGOING:
+            return PreparedTxnState()
+        return open_transaction(self._control, self._transactional_id, described.producer)
 
     def end(self, decided: Verdict) -> Outcome:
         """Commit or abort it, whatever it is."""

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, ExitStack
 
 from dualwrite.coordinator.kept import NotLookedAtError
 from dualwrite.coordinator.participants import DecisionStore, HeldDecision, Lease, LeaseLostError, Outcome
-from dualwrite.coordinator.recovery import Recoverable, settle
+from dualwrite.coordinator.recovery import Recoverable, settle, unclaimed_transaction
 from dualwrite.coordinator.waiting import LOOK_INTERVAL, TaskThread
 from dualwrite.errors import KafkaUnavailableError
 
@@ -52,6 +52,8 @@ class Settling:
         self._observe = observe
         self._heuristic: dict[Lease, Outcome] = {}
         """What is to be put on record, once no row is locked."""
+        self._unclaimed: set[Lease] = set()
+        """Where a transaction is to be put on record, once no row is locked, and to be ended after that."""
         self._has_ended = False
         self._opened = ExitStack()
         self._crew: list[Settler] = []
@@ -74,6 +76,7 @@ class Settling:
             return
         held: Mapping[Lease, HeldDecision] = {}
         self._heuristic.clear()
+        self._unclaimed.clear()
         try:
             self._observe("RECOVER_LOCK")
             with self._store.locked_at_once(leases) as held:
@@ -82,9 +85,9 @@ class Settling:
             self.errors.append(error)
             return
         self._in_parallel(_shares(list(self._heuristic), 1), self._record)
-        # Somebody has these locked: a unit of work of the dead owner's that has not ended in the database, or a
+        # Somebody has the others locked: a unit of work of the dead owner's that has not ended in the database, or a
         # process that has taken over. It is waited for, each row in a transaction of its own.
-        others = [lease for lease in leases if lease not in held]
+        others = [lease for lease in leases if lease not in held or lease in self._unclaimed]
         self._in_parallel(_shares(others, 1 if self._store.one_writer else THREADS), self._settle_alone)
 
     def _is_unwanted(self) -> bool:
@@ -102,7 +105,9 @@ class Settling:
             fenced.add(lease)
 
         def complete(lease: Lease, _: Settler) -> None:
-            if lease in valid:
+            if lease in valid and unclaimed_transaction(lease, made[lease]):
+                self._unclaimed.add(lease)
+            elif lease in valid:
                 self._observe("RECOVER_COMPLETE")
                 outcome = made[lease].complete_transaction(held[lease].state)
                 if outcome.is_heuristic:
@@ -126,7 +131,8 @@ class Settling:
         self._note(lease, outcome)
 
     def _settle_alone(self, lease: Lease, settler: Settler) -> None:
-        self._note(lease, settle(self._store, lease, settler(lease.transactional_id), self._observe))
+        make = functools.partial(settler, lease.transactional_id)
+        self._note(lease, settle(self._store, lease, make, self._observe))
 
     def _is_valid(self, held: HeldDecision) -> bool:
         """Read the token again. All are locked through one connection: if that is lost, all of them are."""

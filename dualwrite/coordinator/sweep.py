@@ -55,6 +55,10 @@ class ControlRecovery:
         """See KafkaParticipant."""
         return self._left.complete(state, is_last=False)
 
+    def name_left_transaction(self) -> PreparedTxnState:
+        """See NamesLeftTransaction."""
+        return self._left.name()
+
     def close(self) -> None:
         """The control plane goes on to the next."""
 

@@ -30,6 +30,10 @@ ON_MYSQL: dict[str, Any] = {
 """MariaDB's and MySQL's default may be an engine without transactions, and compares without case: ``Orders-0`` would be
 ``orders-0``, where Kafka has two transactional ids."""
 
+UNRECOVERED = "unrecovered"
+"""What ``outcome`` says of a row that was inserted and not recovered yet. A transaction that its first recovery finds
+open in Kafka was begun by no unit of work of this row."""
+
 kafka_transaction_state = Table(
     "kafka_transaction_state",
     metadata,
@@ -44,7 +48,8 @@ kafka_transaction_state = Table(
     # NULL: the lease does not run out by itself, it is taken over.
     Column("lease_expires_at", MOMENT),
     Column("updated_at", MOMENT, nullable=False),
-    # Not used: outcomes outlive the state, so they have a table. The former release writes NULL to it in each unit.
+    # UNRECOVERED from the row's insertion until its first recovery, and NULL from then on. A former release writes NULL
+    # to it in each unit. Outcomes outlive the state, so they have a table.
     Column("outcome", String(32)),
     # What recovery knows the transaction by if a topic is gone, and finds its end by (evidence.py). Of no use
     # if it is another state's: the former release leaves it as it is.

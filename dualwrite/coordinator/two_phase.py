@@ -40,6 +40,9 @@ class LeftTransaction(Protocol):
     def complete(self, state: PreparedTxnState, *, is_last: bool = True) -> Outcome:
         """Commit it if ``state`` identifies it, abort it otherwise; see KeptTransaction.complete."""
 
+    def name(self) -> PreparedTxnState:
+        """What names it, for the record; the empty state if there is none, or it is ending."""
+
     def end(self, decided: Verdict) -> Outcome:
         """Commit or abort it, whatever it is."""
 

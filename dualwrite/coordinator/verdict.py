@@ -65,6 +65,15 @@ DETAILS = {
 }
 """What each heuristic outcome means, in a line for the operator."""
 
+UNCLAIMED = (
+    "the state row of this transactional id was made anew, and this transaction was open in Kafka under it: it is "
+    "aborted. A process with another database or schema under the same application name has begun it, or one that ran "
+    "before the state table was emptied. If it was committed there, its rows have no records: look for this state in "
+    "kafka_transaction_state of every database and schema (PostgreSQL: search_path, ALTER ROLE) that the application "
+    "has used, and let the application name use one of them only (schema=, --schema)"
+)
+"""What a heuristic hazard means that the first recovery of a new row has found, in a line for the operator."""
+
 
 def verdict(stored: PreparedTxnState, ongoing: OngoingTransaction | None) -> Verdict:
     """Commit the ongoing transaction if and only if the database decided for it (KIP-939, completeTransaction).

@@ -181,6 +181,10 @@ class FakeParticipant:
         offset = self.kafka.request("offsets", lambda: self.kafka.append(self.identity, value))
         self.anchor = self.anchor or Anchor.of(PARTITION, offset)
 
+    def name_left_transaction(self) -> PreparedTxnState:
+        left = self.kafka.ongoing
+        return PreparedTxnState(left.producer, Anchor.of(PARTITION, left.start_offset)) if left else PreparedTxnState()
+
     @property
     def open_transaction(self) -> PreparedTxnState:
         return PreparedTxnState(self.identity, self.anchor) if self.anchor else PreparedTxnState()

@@ -15,7 +15,7 @@ from tests.broker.marker_calls import marker
 from tests.broker.marker_calls import write as write_markers
 from tests.broker.raw import RawClient
 from tests.coordinator.broker_place import Place
-from tests.coordinator.databases import events, slot_rows, stored_values
+from tests.coordinator.databases import events, ready_engine, slot_rows, stored_values
 
 Meddle = Callable[["Place"], None]
 
@@ -126,3 +126,37 @@ def test_what_is_committed_past_the_library_is_on_record_by_its_producers_identi
     assert (found.transactional_id, found.outcome) == (f"{place.application}-0", Outcome.HEURISTIC_HAZARD)
     assert stored_values(place.engine) == ["one"]
     assert place.visible() == [b"after", b"before"]
+
+
+@pytest.mark.parametrize("two_phase", ["keep-prepared", "resume"])
+def test_what_another_database_has_decided_is_on_record_before_it_is_aborted(
+    place: Place, tmp_path: Path, two_phase: str
+) -> None:
+    """Another database under the same application name begins with a row of its own."""
+    place.options = {"two_phase": two_phase}
+    place.leave("in 0", "in 1")
+    row = slot_rows(place.engine)[f"{place.application}-0"]
+    place.engine = ready_engine(f"sqlite:///{tmp_path / 'other.db'}")
+    with place.dual_write() as dual_write:
+        place.write(dual_write, "two")
+        [found] = dual_write.outcomes()
+        place.write(dual_write, "three")
+        assert len(dual_write.outcomes()) == 1
+    place.engine.dispose()
+    assert (found.outcome, found.state.split(":")[:2]) == (
+        Outcome.HEURISTIC_HAZARD,
+        row.prepared_txn_state.split(":"),
+    )
+    assert f":{place.topic}:0:0" in found.state
+    assert place.visible() == [b"three", b"two"]
+
+
+@pytest.mark.parametrize("two_phase", ["keep-prepared", "resume"])
+def test_a_first_start_has_nothing_to_record(place: Place, two_phase: str) -> None:
+    place.options = {"two_phase": two_phase}
+    place.dying(lambda dual_write: place.write(dual_write, "dead"), at="STORE_STATE")
+    with place.dual_write() as dual_write:
+        assert dual_write.recover() == {f"{place.application}-0": Outcome.ABORTED}
+        place.write(dual_write, "one")
+        assert dual_write.outcomes() == []
+    assert place.visible() == [b"one"]
