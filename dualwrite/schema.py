@@ -18,7 +18,7 @@ from alembic.migration import MigrationContext
 from alembic.operations import Operations
 from alembic.runtime.migration import MigrationStep, RevisionStep
 from alembic.script import Script, ScriptDirectory
-from sqlalchemy import Connection, Engine, inspect, select, table
+from sqlalchemy import Connection, Engine, func, inspect, select, table
 
 from dualwrite.coordinator.database import begin_writing, clear_errors, discard
 from dualwrite.coordinator.databases.supported import database_of, require_supported
@@ -49,7 +49,8 @@ def upgrade_engine(engine: Engine, revision: str = HEAD, *, schema: str | None =
     goes on from there when it is run again.
 
     :param schema: where the tables are, which must be there; see DualWrite.
-    :raises ConfigurationError: if there is no such version, or a table was dropped by hand.
+    :raises ConfigurationError: if there is no such version, or a table was dropped by hand; or if no schema was chosen,
+        and the tables would be made in one while another has them.
     :raises SQLAlchemyError: if the database refuses.
     """
     history = _History()
@@ -57,11 +58,28 @@ def upgrade_engine(engine: Engine, revision: str = HEAD, *, schema: str | None =
     with with_schema(engine, schema).begin() as connection:
         begin_writing(connection)
         with database_of(connection.dialect).changing_tables(connection):
+            if history.position(revision):
+                _require_no_other_tables(connection)
             _run(_context(connection, history.up(revision)))
             version = current(connection)
             if version == history.names[-1]:
                 _require_all_tables(connection)
             return version
+
+
+def _require_no_other_tables(connection: Connection) -> None:
+    """Two sets of tables give the same transactional ids to two processes, each of which aborts what the other one has
+    decided. So a second set is made only in a schema that was named."""
+    if chosen_schema(connection.get_execution_options()) is not None or current(connection) is not None:
+        return
+    others = database_of(connection.dialect).other_schemas_with(connection, state_table.name)
+    if others:
+        here = connection.scalar(select(func.current_schema()))
+        raise ConfigurationError(
+            f"the schema {others[0]!r} has dualwrite's tables, and this would make a second set in {here!r}. To go on "
+            f"with the first, name it here and in the application: --schema {others[0]} (schema=). For a second set, "
+            f"for another application name, say --schema {here}"
+        )
 
 
 def _require_all_tables(connection: Connection) -> None:

@@ -257,3 +257,49 @@ def test_a_temporary_table_of_the_same_name_is_not_the_librarys(postgresql_url: 
         write(made, "one")
     assert kafka.committed == ["one"]
     engine.dispose()
+
+
+@pytest.fixture
+def with_another_path(postgresql_url: str) -> Iterator[Engine]:
+    """A login whose search_path leads past the schema that has the library's tables."""
+    engine = create_engine(postgresql_url)
+    schema.upgrade_engine(engine)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE SCHEMA app")
+        connection.exec_driver_sql(
+            f'ALTER ROLE CURRENT_USER IN DATABASE "{engine.url.database}" SET search_path TO app, other'
+        )
+    engine.dispose()
+    yield engine
+    engine.dispose()
+
+
+@pytest.mark.postgresql
+def test_a_second_set_of_tables_is_made_only_in_a_schema_that_was_named(with_another_path: Engine) -> None:
+    url = with_another_path.url.render_as_string(hide_password=False)
+    with pytest.raises(
+        ConfigurationError, match=r"'public' has dualwrite's tables, .* in 'app'.* --schema public"
+    ) as raised:
+        schema.upgrade_engine(with_another_path)
+    assert "\n" not in str(raised.value)
+    assert inspect(with_another_path).get_table_names("app") == []
+    with pytest.raises(ConfigurationError, match="--schema app"):
+        db.upgrade(url)
+    assert db.upgrade(url, schema="public") == db.upgrade(url, schema="app")
+    assert set(inspect(with_another_path).get_table_names("app")) == OURS
+    schema.upgrade_engine(with_another_path)  # there they are
+
+
+@pytest.mark.postgresql
+def test_tables_that_the_login_may_not_read_are_another_applications(with_another_path: Engine) -> None:
+    with with_another_path.begin() as connection:
+        connection.exec_driver_sql("CREATE ROLE stranger")
+        connection.exec_driver_sql("GRANT ALL ON SCHEMA app TO stranger")
+    stranger = create_engine(with_another_path.url)
+    event.listen(stranger, "begin", lambda connection: connection.exec_driver_sql("SET LOCAL ROLE stranger"))
+    schema.upgrade_engine(stranger)
+    stranger.dispose()
+    assert set(inspect(with_another_path).get_table_names("app")) == OURS
+    with with_another_path.begin() as connection:
+        connection.exec_driver_sql("DROP OWNED BY stranger")
+        connection.exec_driver_sql("DROP ROLE stranger")

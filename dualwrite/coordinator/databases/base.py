@@ -142,6 +142,11 @@ class Database:
         """The schema in which ``connection`` finds the table ``name``; None if there is none, or no schemas."""
         return None
 
+    def other_schemas_with(self, connection: Connection, name: str) -> list[str]:
+        """The schemas in which the login may read a table ``name`` that ``connection`` finds only if they are named.
+        None where a URL names the schema, so that another one is another application's."""
+        return []
+
     def require_suitable(self, connection: Connection, schema: str | None = None) -> None:
         """Look at the server's settings and the state table, once per engine; warn of what weakens the promise.
 

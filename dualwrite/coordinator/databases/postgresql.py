@@ -83,6 +83,14 @@ _SCHEMA_WITH = text(
 )
 
 
+_OTHER_SCHEMAS_WITH = text(
+    "SELECT n.nspname FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace "
+    "WHERE c.relname = :name AND c.relkind IN ('r', 'p') AND c.relpersistence <> 't' "
+    "AND NOT pg_catalog.pg_table_is_visible(c.oid) AND pg_catalog.has_schema_privilege(n.oid, 'USAGE') "
+    "AND pg_catalog.has_table_privilege(c.oid, 'SELECT') ORDER BY n.nspname"
+)
+
+
 _IDENTITY = text(
     "SELECT 'postgresql:' || c.system_identifier || ':' || d.oid || ':' || n.oid "
     "FROM pg_catalog.pg_control_system() AS c, pg_catalog.pg_database AS d, pg_catalog.pg_namespace AS n "
@@ -153,6 +161,11 @@ class Postgresql(Database):
             )
         found = by_default or by_now
         return None if found is None else str(found)
+
+    def other_schemas_with(self, connection: Connection, name: str) -> list[str]:
+        """Those that the search_path does not lead to: it may have been another one before (ALTER ROLE … SET
+        search_path)."""
+        return [str(schema) for schema in connection.scalars(_OTHER_SCHEMAS_WITH, {"name": name})]
 
     def begin_unit(self, connection: Connection) -> None:
         """A setting by two values: one that ends with the transaction, and one that stays if it is committed. SET takes
