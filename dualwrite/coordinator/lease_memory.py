@@ -73,8 +73,10 @@ class LeaseMemory:
     _past_versions: deque[int] = field(default_factory=lambda: deque(maxlen=REMEMBERED_VERSIONS), repr=False)
 
     def read(self, state: PreparedTxnState) -> None:
-        """The row was read, locked, by its new owner: ``state`` is where this process begins."""
+        """The row was read, locked, by its new owner: ``state`` is where this process begins. Recovery has yet to find
+        out whether Kafka has committed it."""
         self._remember(state)
+        self.uncompleted = state or None
 
     def writes(self, state: PreparedTxnState) -> None:
         """``state`` is about to be written in a transaction. Until that has ended the row may hold either state."""
@@ -137,8 +139,14 @@ class LeaseMemory:
         if row is not None and (row.state in remembered or _precedes(row.state, remembered[0])):
             known = len(remembered) - remembered[::-1].index(row.state) if row.state in remembered else 0
             return [self._forgotten(state, _FORGOTTEN) for state in remembered[known:] if state]
+        if row is None and self._knows_all():
+            return [self._forgotten(state, _ROW_GONE_ALL_KNOWN) for state in remembered if state]
         detail = _ROW_GONE if row is None else _UNKNOWN_ROW
         return [self._forgotten(state, detail) for state in remembered[-1:] if state]
+
+    def _knows_all(self) -> bool:
+        """True if every state that the row has held is remembered: it began with none, and no state was dropped."""
+        return bool(self._states) and not self._states[0] and len(self._states) == self._stored
 
     def _forgotten(self, state: PreparedTxnState, detail: str) -> Unmatched:
         if state == self.uncompleted:
@@ -192,6 +200,10 @@ _UNKNOWN_ROW = (
 _ROW_GONE = (
     "Its row of the state table is gone: the table was emptied, or the database was restored or replaced. Its records "
     "may have no rows, and so may those of earlier units of work of this slot"
+)
+_ROW_GONE_ALL_KNOWN = (
+    "Its row of the state table is gone: the table was emptied, or the database was restored or replaced. Its records "
+    "may have no rows; each of the slot's units of work is on record by itself"
 )
 _COPIED = (
     "Two copies of one process (a snapshot of a virtual machine or of a process that was started twice) used the same "

@@ -129,6 +129,33 @@ def test_the_last_unit_of_work_is_named_when_the_row_is_gone_or_unknown() -> Non
     assert unmatched(memory_of(NOTHING), None) == []
 
 
+def test_every_unit_of_work_is_named_when_the_row_is_gone_and_all_are_known() -> None:
+    memory = memory_of(NOTHING, state(1), state(2))
+    memory.writes(state(3))
+    memory.committed()
+    assert unmatched(memory, None) == [
+        ("42:1", Outcome.HEURISTIC_COMMIT),
+        ("42:2", Outcome.HEURISTIC_COMMIT),
+        ("42:3", Outcome.HEURISTIC_HAZARD),
+    ]
+    assert "each of the slot's units of work is on record" in memory.unmatched(RowFinding.ROW_GONE, None)[0].detail
+
+
+def test_the_last_unit_of_work_speaks_for_all_when_some_were_dropped() -> None:
+    everything = [NOTHING, *(state(epoch) for epoch in range(REMEMBERED_STATES - 1))]
+    assert len(unmatched(memory_of(*everything), None)) == REMEMBERED_STATES - 1
+    one_more = unmatched(memory_of(*everything, state(REMEMBERED_STATES)), None)
+    assert one_more == [(f"42:{REMEMBERED_STATES}", Outcome.HEURISTIC_COMMIT)]
+
+
+def test_what_was_read_and_not_recovered_yet_is_a_hazard() -> None:
+    """Whether Kafka has committed it is what recovery would have found out."""
+    memory = memory_of(state(1))
+    assert unmatched(memory, None) == [("42:1", Outcome.HEURISTIC_HAZARD)]
+    memory.completed()
+    assert unmatched(memory, None) == [("42:1", Outcome.HEURISTIC_COMMIT)]
+
+
 def test_a_unit_of_work_that_kafka_may_not_have_committed_yet_is_a_hazard() -> None:
     memory = memory_of(state(1), state(2))
     memory.writes(state(3))
