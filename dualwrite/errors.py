@@ -143,8 +143,9 @@ class CopiedDatabaseError(DualWriteError):
 
 
 class ForeignClusterError(DualWriteError):
-    """Another Kafka cluster answers than the one that this process began with. Nothing was done there. Lead the address
-    back to the first one; or restart the application."""
+    """Another Kafka cluster answers than the one that this process began with, or the one in which slots were left.
+    Nothing was done there. Lead the address back to the one that the message names; or run ``dualwrite db moved`` if it
+    is gone, and restart the application."""
 
 
 class DatabaseUnavailableError(DualWriteError):

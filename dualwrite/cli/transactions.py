@@ -19,7 +19,7 @@ from dualwrite.errors import InputError
 from dualwrite.operations.listing import describe_transaction, list_transactions
 from dualwrite.operations.resolving import Intention, plan, require_known, resolve
 from dualwrite.operations.terminating import contradicts, foresee, terminate
-from dualwrite.operations.views import Situation, TransactionView
+from dualwrite.operations.views import Situation, TransactionView, said_of_foreign
 
 Action = Callable[[argparse.Namespace], int]
 
@@ -101,6 +101,9 @@ def _list(arguments: argparse.Namespace) -> int:
     left = [view for view in views if view.situation is Situation.LEFT_BEHIND]
     if left:
         print(f"{counted(len(left), 'transaction')} left behind: see dualwrite transactions resolve")
+    foreign = said_of_foreign(views)
+    if foreign:
+        print(foreign)
     for each in found:
         print(_heuristic(each))
     return 0

@@ -9,7 +9,7 @@ from dualwrite.coordinator.leasing import Standing
 from dualwrite.coordinator.owners import describe
 from dualwrite.coordinator.verdict import Verdict
 from dualwrite.ids import TopicPartition
-from dualwrite.operations.views import KafkaView, RowView, Situation, TransactionView
+from dualwrite.operations.views import KafkaView, RowView, Situation, TransactionView, said_of_foreign
 
 HEADS = ("TRANSACTIONAL ID", "DATABASE", "OWNER", "KAFKA", "OPEN", "PARTITIONS", "RECOVERY")
 
@@ -50,6 +50,7 @@ def recovery(view: TransactionView) -> str:
         Situation.AT_WORK: "its owner's",
         Situation.ENDING: "ending now",
         Situation.UNKNOWN: "not this database's",
+        Situation.FOREIGN: "in another cluster",
     }[situation]
 
 
@@ -72,6 +73,8 @@ def paragraphs(view: TransactionView, ends: Mapping[TopicPartition, PartitionEnd
     yield f"situation          {view.situation.value}"
     if view.situation is Situation.LEFT_BEHIND:
         yield f"recovery           would {recovery(view)} it"
+    if view.is_foreign:
+        yield f"recovery           {said_of_foreign([view])}"
 
 
 def _of_kafka(kafka: KafkaView, ends: Mapping[TopicPartition, PartitionEnds]) -> Iterator[str]:
@@ -102,6 +105,7 @@ def as_json(view: TransactionView, ends: Mapping[TopicPartition, PartitionEnds] 
         "transactional_id": view.transactional_id,
         "application": view.application,
         "situation": view.situation,
+        "cluster_id": view.cluster_id,
         "verdict": view.verdict,
         "database": None
         if row is None
@@ -111,6 +115,7 @@ def as_json(view: TransactionView, ends: Mapping[TopicPartition, PartitionEnds] 
             "standing": row.standing,
             "lease_seconds_left": row.slot.remaining,
             "fencing_token": row.slot.fencing_token,
+            "cluster_id": row.slot.cluster_id,
             "updated_at": row.updated_at,
         },
         "kafka": None

@@ -15,6 +15,7 @@ from dualwrite.coordinator.leasing import (
     choose,
     deserted,
     left_behind,
+    left_in_another_cluster,
 )
 from dualwrite.coordinator.own_errors import is_own
 from dualwrite.coordinator.owners import describe, is_gone, new_owner
@@ -64,6 +65,8 @@ class LeaseBook:
         and noting it holds nothing, and it is there to be taken again."""
         self.seen: Sequence[SlotRow] = ()
         """The rows as they were read last."""
+        self._seen_in = UNKNOWN_CLUSTER
+        """The cluster in use when they were."""
 
     @property
     def owner(self) -> str:
@@ -87,7 +90,7 @@ class LeaseBook:
         cluster = self._cluster()
         try:
             with self._looking, self._limit():
-                self.seen = self._leases.rows(self._application, cluster)
+                self._look(cluster)
                 name = self._leases.name_of(self._application)
                 for candidate in choose(name, pool_size, self.seen, self._onlooker(cluster)):
                     observe("RECOVER_TAKE_OVER")
@@ -104,24 +107,21 @@ class LeaseBook:
         cluster = self._cluster()
         with self._looking, self._limit():
             if again:
-                self.seen = self._leases.rows(self._application, cluster)
+                self._look(cluster)
             onlooker = self._onlooker(cluster)
             self._warn_of_foreign(onlooker)
             return left_behind(self.seen, onlooker, free_too=free_too)
 
     def _warn_of_foreign(self, onlooker: Onlooker) -> None:
-        foreign = [row for row in self.seen if onlooker.standing(row) is Standing.FOREIGN]
+        foreign = _foreign(self.seen, onlooker)
         if foreign and not self._has_warned:
             self._has_warned = True
-            _LOG.warning(
-                "%s: %d slots, %s among them, were left in the Kafka cluster %s, and this process uses %s: they are "
-                "not recovered here. Recover them there, or run `dualwrite db moved` if that cluster is gone",
-                self._application,
-                len(foreign),
-                foreign[0].transactional_id,
-                foreign[0].cluster_id,
-                onlooker.cluster_id,
-            )
+            said = left_in_another_cluster(foreign, onlooker.cluster_id)
+            _LOG.warning("%s: %s", self._application, said, extra={"application": self._application})
+
+    def foreign(self) -> tuple[list[SlotRow], str | None]:
+        """The slots that were left in another Kafka cluster, as the rows were read last; and the cluster in use."""
+        return _foreign(self.seen, self._onlooker(self._seen_in)), self._seen_in.cluster_id
 
     def deserted_elsewhere(self) -> list[Deserted]:
         """The other applications in the same table whose slots were left behind, and that no process recovers."""
@@ -161,6 +161,9 @@ class LeaseBook:
                 if self._held.get(lease.transactional_id) == lease:
                     del self._held[lease.transactional_id]
 
+    def _look(self, cluster: ClusterIdentity) -> None:
+        self.seen, self._seen_in = self._leases.rows(self._application, cluster), cluster
+
     def _limit(self) -> Limit:
         return Limit(self._patience, f"the leases of {self._application}", "a third of lease_timeout")
 
@@ -188,3 +191,7 @@ class LeaseBook:
     def _onlooker(self, cluster: ClusterIdentity = UNKNOWN_CLUSTER) -> Onlooker:
         with self._guard:
             return Onlooker(self._owner, frozenset(self._held), is_gone, cluster.cluster_id)
+
+
+def _foreign(rows: Sequence[SlotRow], onlooker: Onlooker) -> list[SlotRow]:
+    return [row for row in rows if onlooker.standing(row) is Standing.FOREIGN]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from shlex import quote
 
-from dualwrite.coordinator.leasing import Deserted, SlotRow, slot_id
+from dualwrite.coordinator.leasing import Deserted, SlotRow, left_in_another_cluster, slot_id
 from dualwrite.coordinator.owners import describe
 from dualwrite.coordinator.slots import Slot
 from dualwrite.errors import ConfigurationError
@@ -75,27 +75,43 @@ def _is(kind: type, value: object) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool)
 
 
-def no_free_slot(settings: PoolSettings, own: Mapping[str, Slot], rows: Sequence[SlotRow], *, one_writer: bool) -> str:
+def no_free_slot(
+    settings: PoolSettings,
+    own: Mapping[str, Slot],
+    rows: Sequence[SlotRow],
+    *,
+    one_writer: bool,
+    foreign: Sequence[SlotRow] = (),
+    cluster_id: str | None = None,
+) -> str:
     """The message of NoFreeSlotError: who holds the slots, until when, and what to do.
 
     :param own: the slots of this process by transactional id.
     :param rows: as they were read last.
     :param one_writer: see DecisionStore.
+    :param foreign: those of ``rows`` that were left in another Kafka cluster.
+    :param cluster_id: of the cluster in use.
     """
+    elsewhere = [row for row in foreign if row.number < settings.size]
     holders = [_own_use(slot) for slot in own.values()]
     holders += [
         f"{row.transactional_id} by {describe(row.owner)}, whose lease has {row.remaining:.0f} s left"
         for row in rows
-        if row.transactional_id not in own and row.owner and row.remaining is not None
+        if row.transactional_id not in own and row not in elsewhere and row.owner and row.remaining is not None
     ]
     more = f" and {len(holders) - _SHOWN} more" if len(holders) > _SHOWN else ""
     if one_writer and any(slot.user is not None for slot in own.values()):
         advice = "SQLite writes for one unit of work at a time: make them shorter, or raise acquire_timeout"
     else:
         advice = "Raise pool_size to the number of units of work that may run at once in all processes together"
+    parts = []
+    if holders or not elsewhere:
+        parts.append(f"in use are {'; '.join(holders[:_SHOWN]) or 'some that were just taken'}{more}. {advice}")
+    if elsewhere:
+        parts.append(left_in_another_cluster(elsewhere, cluster_id))
     return (
         f"no slot of application {settings.application!r} was free for {settings.acquire_timeout:g} s; pool_size is "
-        f"{settings.size}, in use are {'; '.join(holders[:_SHOWN])}{more}. {advice}"
+        f"{settings.size}, {'. Besides, '.join(parts)}"
     )
 
 

@@ -5,7 +5,7 @@ whose owner may be alive: taking it would fence that owner in the middle of its 
 """
 
 import heapq
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -143,6 +143,28 @@ def left_behind(rows: Iterable[SlotRow], onlooker: Onlooker, *, free_too: bool =
     wanted = (*ENDED, Standing.FREE) if free_too else ENDED
     candidates = [Candidate(row, onlooker.standing(row)) for row in rows]
     return [candidate for candidate in candidates if candidate.standing in wanted]
+
+
+_SHOWN = 3
+"""Slots that :func:`left_in_another_cluster` names."""
+
+
+def left_in_another_cluster(rows: Sequence[SlotRow], cluster_id: str | None) -> str:
+    """What is said of slots that are FOREIGN: which, where they were left, and what to do.
+
+    :param rows: at least one.
+    :param cluster_id: of the cluster in use.
+    """
+    names = [row.transactional_id for row in rows[:_SHOWN]]
+    more = f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else ""
+    slots, were = ("slot", "was") if len(rows) == 1 else ("slots", "were")
+    theirs = sorted({row.cluster_id or "" for row in rows})
+    return (
+        f"{slots} {', '.join(names)}{more} {were} left in the Kafka cluster {' and '.join(theirs)} without being given "
+        f"back, perhaps with work that the database has committed; this is the cluster {cluster_id}. Connect to the "
+        "other one to recover what is left there; or run `dualwrite db moved --db URL` if it is gone for good; or use "
+        "another application name in this one"
+    )
 
 
 @dataclass(frozen=True, slots=True)

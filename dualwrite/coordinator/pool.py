@@ -356,6 +356,16 @@ class Pool:
     def _no_free_slot(self) -> NoFreeSlotError:
         with self._guard:
             own = dict(self._slots)
-        error = NoFreeSlotError(no_free_slot(self._settings, own, self._book.seen, one_writer=self._store.one_writer))
+        foreign, cluster_id = self._book.foreign()
+        error = NoFreeSlotError(
+            no_free_slot(
+                self._settings,
+                own,
+                self._book.seen,
+                one_writer=self._store.one_writer,
+                foreign=foreign,
+                cluster_id=cluster_id,
+            )
+        )
         error.__cause__ = next((slot.last_error for slot in own.values() if slot.pending and slot.last_error), None)
         return error

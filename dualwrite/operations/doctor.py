@@ -21,7 +21,7 @@ from dualwrite.operations.listing import inspector, list_transactions
 from dualwrite.operations.other_applications import check_other_applications
 from dualwrite.operations.rows import state_rows
 from dualwrite.operations.timeout_checks import CHECK, check_timeouts
-from dualwrite.operations.views import Situation
+from dualwrite.operations.views import Situation, said_of_foreign
 
 ANSWER_SECONDS = 10.0
 """That a question to Kafka may take, all attempts together."""
@@ -165,7 +165,10 @@ def _transactions(engine: Engine, kafka: Mapping[str, Any], application: str | N
             f"{_named(unknown)} open, called like slots of {application}, and this database has no row for them",
             "see whether another database is used under the same application name, or this one was restored",
         )
-    if not left and not unknown:
+    foreign = said_of_foreign(views)
+    if foreign:
+        yield failure("transactions", foreign)
+    if not left and not unknown and not foreign:
         yield ok("transactions", "nothing is left open")
 
 

@@ -31,20 +31,22 @@ def list_transactions(
     """
     with inspector(kafka) as cluster:
         listed = {entry.transactional_id: entry.state for entry in cluster.list_transactions()}
-        rows = state_rows(engine, application=application)
+        here = cluster.cluster_id()
+        rows = state_rows(engine, application=application, cluster_id=here)
         names = set(rows)
         for name, state in listed.items():
             if state in OPEN_STATES and (application is None or slot_number(application, name) is not None):
                 names.add(name)
-        return [_view(cluster, name, rows.get(name)) for name in sorted(names)]
+        return [_view(cluster, name, rows.get(name), here) for name in sorted(names)]
 
 
 def views_of(
     engine: Engine | None, cluster: ControlPlane, transactional_ids: Collection[str]
 ) -> dict[str, TransactionView]:
     """What is known of each of ``transactional_ids``; without an ``engine``, to Kafka alone."""
-    rows = {} if engine is None else state_rows(engine, transactional_ids=transactional_ids)
-    return {name: _view(cluster, name, rows.get(name)) for name in transactional_ids}
+    here = cluster.cluster_id()
+    rows = {} if engine is None else state_rows(engine, transactional_ids=transactional_ids, cluster_id=here)
+    return {name: _view(cluster, name, rows.get(name), here) for name in transactional_ids}
 
 
 def describe_transaction(
@@ -74,14 +76,14 @@ def inspector(kafka: Mapping[str, Any], timeout: float = DEFAULT_TIMEOUT) -> Ite
         made.close()
 
 
-def _view(cluster: ControlPlane, name: str, row: RowView | None) -> TransactionView:
+def _view(cluster: ControlPlane, name: str, row: RowView | None, cluster_id: str | None) -> TransactionView:
     described = cluster.describe_transaction(name)
     if described is None:
-        return TransactionView(name, row, None)
+        return TransactionView(name, row, None, cluster_id)
     starts: Mapping[TopicPartition, int] = {}
     if row is not None and described.state == ONGOING:
         starts = ongoing_transaction(cluster, name, described.producer, row.state).start_offsets
-    return TransactionView(name, row, _kafka_view(described, starts))
+    return TransactionView(name, row, _kafka_view(described, starts), cluster_id)
 
 
 def _kafka_view(described: TransactionDescription, starts: Mapping[TopicPartition, int]) -> KafkaView:

@@ -17,6 +17,7 @@ from dualwrite.coordinator.two_phase import RESUME, TwoPhase
 from dualwrite.operations.findings import Finding, warning
 from dualwrite.operations.listing import inspector, views_of
 from dualwrite.operations.rows import ANYBODY, state_rows
+from dualwrite.operations.views import said_of_foreign
 
 _SHOWN = 5
 """Partitions that a finding names."""
@@ -56,6 +57,9 @@ def _held_up(engine: Engine, kafka: Mapping[str, Any], left: Deserted, timeout: 
     """The partitions in which ``left`` has transactions open."""
     with inspector(kafka, timeout) as cluster:
         views = views_of(engine, cluster, left.transactional_ids).values()
+    foreign = said_of_foreign(views)
+    if foreign:
+        return f"not here: {foreign}"
     waiting = [view.kafka for view in views if view.kafka is not None and view.kafka.waits]
     partitions = sorted({str(at) for each in waiting for at in each.partitions})
     if not partitions:

@@ -10,15 +10,16 @@ from typing import Any
 
 from sqlalchemy import Engine
 
+from dualwrite.coordinator.leasing import ENDED, Standing, left_in_another_cluster
 from dualwrite.coordinator.owners import describe
 from dualwrite.coordinator.participants import Outcome
 from dualwrite.coordinator.two_phase import TwoPhase
 from dualwrite.coordinator.unit_of_work import DualWrite
 from dualwrite.coordinator.verdict import Verdict
-from dualwrite.errors import InputError
+from dualwrite.errors import ForeignClusterError, InputError
 from dualwrite.operations.listing import inspector, list_transactions, views_of
 from dualwrite.operations.rows import state_rows
-from dualwrite.operations.views import Situation, TransactionView
+from dualwrite.operations.views import Situation, TransactionView, said_of_foreign
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ def obstacle(view: TransactionView) -> str:
         return "it is not called like a slot of an application"
     if view.situation is Situation.AT_WORK:
         return held_by(view)
-    return ""
+    return said_of_foreign([view])
 
 
 def held_by(view: TransactionView) -> str:
@@ -142,6 +143,8 @@ def recover(
 
     :param two_phase: as the application's DualWrite has it.
     :raises InputError: if the application has no slot in this database: most likely its name is misspelled.
+
+    Slots that were left in another Kafka cluster stay as they are, and are a ForeignClusterError among the errors.
     """
     if not state_rows(engine, application=application):
         others = applications(engine)
@@ -149,7 +152,21 @@ def recover(
         raise InputError(f"application {application!r} has no slot in this database; {known}")
     with DualWrite(engine, kafka, application=application, two_phase=two_phase) as dual_write:
         found, errors = dual_write.sweep()
+    foreign = _said_of_foreign(engine, kafka, application)
+    if foreign:
+        errors = [*errors, ForeignClusterError(foreign)]
     return Resolution(dict(sorted(found.items())), [], errors)
+
+
+def _said_of_foreign(engine: Engine, kafka: Mapping[str, Any], application: str) -> str:
+    """What is said of slots that were left in another Kafka cluster; empty if none was."""
+    if all(row.standing not in ENDED for row in state_rows(engine, application=application).values()):
+        return ""
+    with inspector(kafka) as cluster:
+        here = cluster.cluster_id()
+    rows = state_rows(engine, application=application, cluster_id=here).values()
+    foreign = [row.slot for row in rows if row.standing is Standing.FOREIGN]
+    return left_in_another_cluster(foreign, here) if foreign else ""
 
 
 def applications(engine: Engine) -> list[str]:

@@ -1,11 +1,13 @@
 """The state table's rows as an operator sees them: those of one application, or all."""
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from sqlalchemy import Engine, select
 
 from dualwrite.coordinator.database import clear_errors
 from dualwrite.coordinator.databases.supported import database_of
+from dualwrite.coordinator.identities import ClusterIdentity
 from dualwrite.coordinator.leasing import Onlooker, SlotRow, slot_number
 from dualwrite.coordinator.outcomes import in_utc
 from dualwrite.coordinator.own_tables import ours
@@ -20,12 +22,17 @@ ANYBODY = Onlooker(owner="", held=(), is_gone=is_gone)
 
 
 def state_rows(
-    engine: Engine, *, application: str | None = None, transactional_ids: Collection[str] | None = None
+    engine: Engine,
+    *,
+    application: str | None = None,
+    transactional_ids: Collection[str] | None = None,
+    cluster_id: str | None = None,
 ) -> dict[str, RowView]:
     """The rows by transactional id; nothing is locked.
 
     :param application: only its slots.
     :param transactional_ids: only these.
+    :param cluster_id: of the Kafka cluster in use, if it is known: a slot that was left in another one is FOREIGN then.
     :raises DatabaseNotReadyError: if there is no state table.
     :raises ConfigurationError: if somebody has written to a row what is no state; naming the row.
     """
@@ -37,6 +44,7 @@ def state_rows(
         wanted = wanted.where(table.c.transactional_id.in_(transactional_ids))
     with engine.connect() as connection, clear_errors(engine):
         found = connection.execute(wanted, execution_options=ours(connection)).all()
+    onlooker = replace(ANYBODY, cluster_id=cluster_id)
     rows = {}
     for row in found:
         name = row.transactional_id
@@ -44,10 +52,11 @@ def state_rows(
         if number is None and application is not None:
             continue
         left = None if row.remaining is None else float(row.remaining)
-        slot = SlotRow(name, -1 if number is None else number, row.fencing_token, row.owner, left)
+        where = ClusterIdentity.of(row.cluster_id).cluster_id
+        slot = SlotRow(name, -1 if number is None else number, row.fencing_token, row.owner, left, where)
         try:
             state = state_of(row)
         except ConfigurationError as error:
             raise ConfigurationError(f"row {name!r} of {table.name}: {error}") from None
-        rows[name] = RowView(slot, ANYBODY.standing(slot), state, in_utc(row.updated_at))
+        rows[name] = RowView(slot, onlooker.standing(slot), state, in_utc(row.updated_at))
     return rows

@@ -24,7 +24,7 @@ from dualwrite.operations.copies import require_no_copy
 from dualwrite.operations.heuristics import HeuristicRecords
 from dualwrite.operations.listing import inspector, views_of
 from dualwrite.operations.resolving import held_by, require_known
-from dualwrite.operations.views import RowView, Situation, TransactionView
+from dualwrite.operations.views import RowView, Situation, TransactionView, said_of_foreign
 
 TERMINATION_TIMEOUT_MS = 60_000
 """The transaction.timeout.ms of the InitProducerId: below a broker's maximum, and no request for two-phase commit."""
@@ -38,7 +38,8 @@ def foresee(engine: Engine | None, kafka: Mapping[str, Any], transactional_id: s
 
     :param engine: None if the database is lost: then nobody can tell what was decided.
     :raises InputError: if neither the database nor Kafka knows the transactional id.
-    :raises InvalidTransactionStateError: if nothing is open there, or its owner may be alive.
+    :raises InvalidTransactionStateError: if nothing is open there, or its owner may be alive; or if the row is of
+        another Kafka cluster.
     :raises CopiedDatabaseError: if the database is a copy: what is open is for the original to decide.
     """
     with inspector(kafka) as cluster:
@@ -80,6 +81,11 @@ def _foreseen(
         raise InvalidTransactionStateError(f"{transactional_id}: there is nothing to terminate: {state}")
     if view.situation is Situation.AT_WORK:
         raise InvalidTransactionStateError(f"{transactional_id}: {held_by(view)}")
+    if view.is_foreign:
+        raise InvalidTransactionStateError(
+            f"{transactional_id}: this database decides on nothing that is open here: {said_of_foreign([view])}. To "
+            "abort what is open here, say --no-db"
+        )
     return view
 
 

@@ -1,12 +1,12 @@
 """What is known of one transactional id: what the database says, what Kafka says, and what follows from both."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 
 from dualwrite.client.control import ONGOING
-from dualwrite.coordinator.leasing import SlotRow, Standing, application_of
+from dualwrite.coordinator.leasing import SlotRow, Standing, application_of, left_in_another_cluster
 from dualwrite.coordinator.verdict import Verdict, verdict
 from dualwrite.ids import (
     TWO_PHASE_TIMEOUT_MS,
@@ -86,6 +86,7 @@ class Situation(Enum):
     ENDING = "Kafka is writing the markers of its end"
     LEFT_BEHIND = "open, and nobody has it: recovery ends it"
     UNKNOWN = "open, and no row names it: another database's, or no dual write"
+    FOREIGN = "what its owner left is in another Kafka cluster, and is recovered there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +95,13 @@ class TransactionView:
 
     :param row: None if the database has none.
     :param kafka: None if the coordinator does not know the transactional id.
+    :param cluster_id: of the Kafka cluster that was asked; None if it does not say.
     """
 
     transactional_id: str
     row: RowView | None
     kafka: KafkaView | None
+    cluster_id: str | None = None
 
     @property
     def application(self) -> str | None:
@@ -116,6 +119,8 @@ class TransactionView:
 
         The row may be changed by a unit of work that is being committed: recovery itself locks it before it decides.
         """
+        if self.is_foreign:
+            return None
         if self.kafka is None or not self.kafka.waits:
             return Verdict.NOTHING
         if self.row is None:
@@ -123,8 +128,15 @@ class TransactionView:
         return verdict(self.row_state, self.kafka.ongoing)
 
     @property
+    def is_foreign(self) -> bool:
+        """True if what the row decides is in another Kafka cluster than the one that was asked."""
+        return self.row is not None and self.row.standing is Standing.FOREIGN
+
+    @property
     def situation(self) -> Situation:
         """What is to be done."""
+        if self.is_foreign:
+            return Situation.FOREIGN
         if self.kafka is None or not self.kafka.is_open:
             return Situation.QUIET
         if not self.kafka.waits:
@@ -132,3 +144,10 @@ class TransactionView:
         if self.row is None:
             return Situation.UNKNOWN
         return Situation.AT_WORK if self.row.standing is Standing.HELD else Situation.LEFT_BEHIND
+
+
+def said_of_foreign(views: Iterable[TransactionView]) -> str:
+    """What is said of those of ``views`` that are FOREIGN: where they were left, and what to do; empty if none is."""
+    foreign = [view for view in views if view.is_foreign]
+    rows = [view.row.slot for view in foreign if view.row is not None]
+    return left_in_another_cluster(rows, foreign[0].cluster_id) if foreign else ""

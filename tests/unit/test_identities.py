@@ -2,6 +2,7 @@
 
 import pytest
 
+from dualwrite.coordinator.holders import PoolSettings, no_free_slot
 from dualwrite.coordinator.identities import (
     ClusterIdentity,
     DatabaseIdentity,
@@ -9,7 +10,14 @@ from dualwrite.coordinator.identities import (
     is_same_database,
     require_original,
 )
-from dualwrite.coordinator.leasing import Onlooker, SlotRow, Standing, choose, left_behind
+from dualwrite.coordinator.leasing import (
+    Onlooker,
+    SlotRow,
+    Standing,
+    choose,
+    left_behind,
+    left_in_another_cluster,
+)
 from dualwrite.errors import CopiedDatabaseError
 
 HERE = DatabaseIdentity("sqlite:1:100:aa")
@@ -107,3 +115,21 @@ def test_a_foreign_slot_is_neither_used_nor_recovered() -> None:
 def test_nothing_is_foreign_to_one_that_does_not_know_its_cluster() -> None:
     onlooker = Onlooker("me", (), lambda _: False)
     assert onlooker.standing(slot(0, "gone", "c2")) is Standing.EXPIRED
+
+
+def test_what_was_left_in_other_clusters_is_named_with_what_to_do() -> None:
+    one = left_in_another_cluster([slot(0, "gone", "c2")], "c1")
+    assert one.startswith("slot orders-0 was left in the Kafka cluster c2 without ")
+    assert "this is the cluster c1" in one
+    assert "`dualwrite db moved --db URL`" in one
+    many = left_in_another_cluster([slot(number, "gone", f"c{2 + number % 2}") for number in range(5)], "c1")
+    assert many.startswith("slots orders-0, orders-1, orders-2 and 2 more were left in the Kafka cluster c2 and c3 ")
+
+
+@pytest.mark.parametrize(("pool_size", "is_told"), [(2, False), (3, True)])
+def test_only_a_slot_of_the_pool_is_missing(pool_size: int, is_told: bool) -> None:
+    rows = [slot(0, "alive", "c1", 9.0), slot(1, "alive", "c1", 9.0), slot(2, "gone", "c2")]
+    settings = PoolSettings("orders", pool_size, 1.0, 30.0)
+    said = no_free_slot(settings, {}, rows, one_writer=False, foreign=rows[2:], cluster_id="c1")
+    assert ("slot orders-2 was left in the Kafka cluster c2" in said) is is_told
+    assert "Raise pool_size" in said

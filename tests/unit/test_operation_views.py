@@ -41,6 +41,8 @@ def view(known: RowView | None, said: KafkaView | None, name: str = "a-0") -> Tr
         (None, kafka("PrepareAbort"), Situation.ENDING, Verdict.NOTHING),
         (None, kafka("Ongoing"), Situation.UNKNOWN, None),
         (row(Standing.HELD), kafka("Ongoing"), Situation.AT_WORK, Verdict.COMMIT),
+        (row(Standing.FOREIGN), None, Situation.FOREIGN, None),
+        (row(Standing.FOREIGN), kafka("Ongoing"), Situation.FOREIGN, None),
         (row(Standing.EXPIRED), kafka("Ongoing"), Situation.LEFT_BEHIND, Verdict.COMMIT),
         (row(Standing.DEAD), kafka("Ongoing", OTHER), Situation.LEFT_BEHIND, Verdict.ABORT),
         (row(Standing.FREE, PreparedTxnState()), kafka("Ongoing"), Situation.LEFT_BEHIND, Verdict.ABORT),
@@ -72,6 +74,7 @@ def test_situation_and_verdict(
         (view(row(Standing.HELD), kafka("CompleteCommit")), ""),  # the sweep passes it over
         (view(row(Standing.HELD), kafka("Ongoing")), "host:1 has it, and may be alive: its lease has 5 s left"),
         (view(None, kafka("Ongoing")), "no row names it"),
+        (view(row(Standing.FOREIGN), None), "slot a-0 was left in the Kafka cluster "),
         (view(row(Standing.EXPIRED), kafka("Ongoing"), "no-slot"), "it is not called like a slot"),
     ],
 )
