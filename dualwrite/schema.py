@@ -20,8 +20,9 @@ from alembic.runtime.migration import MigrationStep, RevisionStep
 from alembic.script import Script, ScriptDirectory
 from sqlalchemy import Connection, Engine, func, inspect, select, table
 
-from dualwrite.coordinator.database import begin_writing, clear_errors, discard
+from dualwrite.coordinator.database import begin_writing, clear_errors
 from dualwrite.coordinator.databases.supported import database_of, require_supported
+from dualwrite.coordinator.engines import discard
 from dualwrite.coordinator.own_tables import SCHEMA_OPTION, chosen_schema, ours, with_schema
 from dualwrite.coordinator.tables import VERSION_TABLE, metadata
 from dualwrite.coordinator.tables import kafka_transaction_state as state_table

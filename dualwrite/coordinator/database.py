@@ -17,7 +17,7 @@ from dualwrite.coordinator.connecting import give_back
 from dualwrite.coordinator.databases.base import FAILED, CompiledUpdate, Trouble
 from dualwrite.coordinator.databases.supported import database_of
 from dualwrite.coordinator.databases.units import Fate
-from dualwrite.coordinator.engines import require_idle, require_own_connections
+from dualwrite.coordinator.engines import discard, of_its_own_level, require_idle, require_own_connections
 from dualwrite.coordinator.lease import Lease, LeaseLostError, require_row
 from dualwrite.coordinator.lease_memory import RowSeen, Unmatched
 from dualwrite.coordinator.outcome_rows import insert_outcome, log_outcome
@@ -341,34 +341,6 @@ class SqlDecisionStore:
             except BaseException:
                 discard(connection)
                 raise
-
-
-def of_its_own_level(connection: Connection) -> None:
-    """Whatever the engine's isolation level, this use of ``connection`` is at READ COMMITTED: nothing is read from an
-    old snapshot, and reading locks nothing, as it would at SERIALIZABLE. SQLite knows no levels."""
-    if connection.dialect.name == "sqlite":
-        return
-    dialect = connection.dialect
-    try:
-        connection.execution_options(isolation_level="READ COMMITTED")
-    except dialect.loaded_dbapi.Error as error:  # SQLAlchemy lets it pass as it is
-        raise DBAPIError.instance(
-            "SET SESSION TRANSACTION", None, error, dialect.loaded_dbapi.Error, dialect=dialect
-        ) from error
-
-
-def discard(connection: Connection) -> None:
-    """End whatever transaction is open on ``connection`` and drop the driver's connection. Raises nothing of its own.
-
-    SQLAlchemy sends no ROLLBACK once a COMMIT has raised; an open transaction would keep its locks.
-    """
-    if connection.closed:
-        return
-    try:
-        connection.dialect.do_rollback(connection.connection)
-    except Exception as error:  # noqa: BLE001 - the driver's, SQLAlchemy's, asyncio's: it is dropped, whatever it was
-        _LOG.debug("rollback on a connection that is being dropped: %s", error)
-    connection.invalidate()
 
 
 def _require_tables(connection: Connection) -> None:

@@ -14,8 +14,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Session
 
 from dualwrite.coordinator.connecting import give_back
-from dualwrite.coordinator.database import discard
-from dualwrite.coordinator.engines import require_idle
+from dualwrite.coordinator.engines import discard, require_idle
 from dualwrite.coordinator.lent_slot import LentSlot
 from dualwrite.coordinator.machine import Event, Machine, State, Step
 from dualwrite.coordinator.observing import Watch, no_observer

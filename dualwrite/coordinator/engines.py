@@ -1,12 +1,17 @@
-"""What an engine must be for units of work: connections of their own, to a database that outlives the process."""
+"""What an engine must be for units of work: connections of their own, to a database that outlives the process. How the
+library sets such a connection, and how it drops one."""
 
+import logging
 from collections.abc import Mapping
 
 from sqlalchemy import URL, Connection, Engine
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import AssertionPool, Pool, SingletonThreadPool, StaticPool
 
 from dualwrite.coordinator.databases.supported import database_of
 from dualwrite.errors import ConfigurationError
+
+_LOG = logging.getLogger("dualwrite")
 
 _SHARING: Mapping[type[Pool], str] = {
     StaticPool: "it hands one connection to every user, and the library's commits would commit half of a unit of work",
@@ -62,3 +67,31 @@ def is_in_memory(url: URL) -> bool:
     return path in ("", ":memory:", "file:", "file::memory:") or any(
         each in settings for each in ("mode=memory", "vfs=memdb")
     )
+
+
+def of_its_own_level(connection: Connection) -> None:
+    """Whatever the engine's isolation level, this use of ``connection`` is at READ COMMITTED: nothing is read from an
+    old snapshot, and reading locks nothing, as it would at SERIALIZABLE. SQLite knows no levels."""
+    if connection.dialect.name == "sqlite":
+        return
+    dialect = connection.dialect
+    try:
+        connection.execution_options(isolation_level="READ COMMITTED")
+    except dialect.loaded_dbapi.Error as error:  # SQLAlchemy lets it pass as it is
+        raise DBAPIError.instance(
+            "SET SESSION TRANSACTION", None, error, dialect.loaded_dbapi.Error, dialect=dialect
+        ) from error
+
+
+def discard(connection: Connection) -> None:
+    """End whatever transaction is open on ``connection`` and drop the driver's connection. Raises nothing of its own.
+
+    SQLAlchemy sends no ROLLBACK once a COMMIT has raised; an open transaction would keep its locks.
+    """
+    if connection.closed:
+        return
+    try:
+        connection.dialect.do_rollback(connection.connection)
+    except Exception as error:  # noqa: BLE001 - the driver's, SQLAlchemy's, asyncio's: it is dropped, whatever it was
+        _LOG.debug("rollback on a connection that is being dropped: %s", error)
+    connection.invalidate()

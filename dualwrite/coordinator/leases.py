@@ -13,8 +13,9 @@ from typing import Any
 from sqlalchemy import Connection, Engine, false, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from dualwrite.coordinator.database import SqlDecisionStore, clear_errors, of_its_own_level
+from dualwrite.coordinator.database import SqlDecisionStore, clear_errors
 from dualwrite.coordinator.databases.supported import database_of
+from dualwrite.coordinator.engines import of_its_own_level
 from dualwrite.coordinator.identities import (
     UNKNOWN_CLUSTER,
     ClusterIdentity,

@@ -12,7 +12,8 @@ from sqlalchemy import Connection, Engine, create_engine, create_mock_engine, ev
 from sqlalchemy.exc import OperationalError
 
 from dualwrite.cli.db import upgrade
-from dualwrite.coordinator.database import SqlDecisionStore, begin_writing, discard
+from dualwrite.coordinator.database import SqlDecisionStore, begin_writing
+from dualwrite.coordinator.engines import discard
 from dualwrite.coordinator.participants import Lease
 from dualwrite.coordinator.tables import kafka_transaction_state as table
 from dualwrite.errors import ConfigurationError, DatabaseBusyError, DatabaseNotReadyError, FencedError
