@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
+from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.coordinator import watchdog
 from dualwrite.coordinator.unit_of_work import DualWrite
 from tests.coordinator.asynchronous import Place, async_url
@@ -60,6 +61,13 @@ def sqlite_engine(sqlite_url: str) -> Iterator[Engine]:
 @pytest.fixture
 def kafka() -> FakeKafka:
     return FakeKafka()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    """One for the tests of a file, which use topics and applications of their own."""
+    with EmbeddedBroker(tmp_path_factory.mktemp("broker")) as running:
+        yield running
 
 
 @pytest.fixture

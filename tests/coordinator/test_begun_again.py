@@ -20,6 +20,7 @@ from dualwrite.coordinator.unit_of_work import DualWrite
 from tests.coordinator.asynchronous import Place, run
 from tests.coordinator.databases import CONFIG, events, ready_engine, stored_values
 from tests.coordinator.fakes import FakeKafka
+from tests.coordinator.units import write
 
 SNAPSHOTS = ["REPEATABLE READ", "SERIALIZABLE"]
 
@@ -93,11 +94,6 @@ def database(request: pytest.FixtureRequest, kafka: FakeKafka) -> Iterator[Datab
         yield Database(engine, seen, kafka, dual_write)
     engine.dispose()
     seen.dispose()
-
-
-def write(tx: Transaction, value: str) -> None:
-    tx.execute(insert(events).values(value=value))
-    tx.produce("events", value=value)
 
 
 def write_unit(database: Database, value: str) -> None:

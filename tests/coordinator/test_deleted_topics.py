@@ -1,7 +1,6 @@
 """Topics that are deleted, or deleted and made anew, around the commit of a unit of work, on the bundled broker."""
 
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -43,12 +42,6 @@ class TwoTopics(Place):
         first = self.first()
         (second,) = {self.topic, self.other} - {first}
         return {"the first": [first], "the second": [second], "both": [first, second]}[which]
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker")) as running:
-        yield running
 
 
 @pytest.fixture(params=["native", "librdkafka"])

@@ -17,6 +17,7 @@ from dualwrite.coordinator.unit_of_work import DualWrite
 from dualwrite.errors import ConfigurationError, InvalidTransactionStateError, KafkaUnavailableError
 from tests.coordinator.databases import CONFIG, events, ready_engine, stored_values
 from tests.coordinator.fakes import FakeKafka, Fault
+from tests.coordinator.units import write
 
 Act = Callable[[Transaction], object]
 
@@ -48,11 +49,6 @@ def place(request: pytest.FixtureRequest, kafka: FakeKafka) -> Iterator[Place]:
         yield Place(request.param, engine, seen, kafka, dual_write)
     engine.dispose()
     seen.dispose()
-
-
-def write(tx: Transaction, value: str) -> None:
-    tx.execute(insert(events).values(value=value))
-    tx.produce("events", value=value)
 
 
 def by_cursor(statement: str) -> Act:

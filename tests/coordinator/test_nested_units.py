@@ -7,18 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, insert
+from sqlalchemy import Engine, create_engine
 
 from dualwrite.coordinator.transaction import Transaction
 from dualwrite.coordinator.unit_of_work import DualWrite
 from dualwrite.errors import DatabaseBusyError, InvalidTransactionStateError
-from tests.coordinator.databases import events, stored_values
+from tests.coordinator.databases import stored_values
 from tests.coordinator.fakes import FakeKafka
-
-
-def write(tx: Transaction, value: str) -> None:
-    tx.execute(insert(events).values(value=value))
-    tx.produce("events", value=value)
+from tests.coordinator.units import write
 
 
 def fail_inside(dual_write: DualWrite, value: str) -> None:

@@ -1,6 +1,6 @@
 """Heuristic outcomes of a living application, on the bundled broker: somebody ends its prepared transaction."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -18,12 +18,6 @@ from tests.coordinator.broker_place import Place
 from tests.coordinator.databases import events, ready_engine, slot_rows, stored_values
 
 Meddle = Callable[["Place"], None]
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker")) as running:
-        yield running
 
 
 @pytest.fixture(params=["native", "librdkafka"])

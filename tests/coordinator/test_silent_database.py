@@ -15,11 +15,11 @@ from sqlalchemy import Engine, create_engine, insert, select, text
 from sqlalchemy.exc import OperationalError
 
 from dualwrite import DualWrite
-from dualwrite.coordinator.transaction import Transaction
 from dualwrite.errors import DatabaseUnavailableError, InDoubtError
 from tests.coordinator.databases import CONFIG, events, ready_engine, slot_rows, stored_values
 from tests.coordinator.fakes import FakeCluster
 from tests.coordinator.silent_proxy import COMMIT, SilentProxy
+from tests.coordinator.units import write, write_unit
 from tests.mariadb import MariaDB
 from tests.postgresql import PostgreSQL
 
@@ -74,16 +74,6 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
     made = World(str(request.getfixturevalue(f"{request.param}_url")))
     yield made
     made.close()
-
-
-def write(tx: Transaction, value: str) -> None:
-    tx.execute(insert(events).values(value=value))
-    tx.produce("events", value=value)
-
-
-def write_unit(dual_write: DualWrite, value: str) -> None:
-    with dual_write.transaction() as tx:
-        write(tx, value)
 
 
 def error_of(act: Callable[[], Any], within: float) -> BaseException | None:

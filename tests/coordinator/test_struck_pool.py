@@ -2,7 +2,6 @@
 and no slot is lost, and what is to be finished is finished."""
 
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
@@ -10,8 +9,10 @@ import pytest
 from dualwrite.coordinator.background import Background
 from dualwrite.coordinator.pool import Pool
 from dualwrite.coordinator.waiting import Flag, Ticket
-from tests.coordinator.test_pool import World, used
+from tests.coordinator.test_pool import World, used, world
 from tests.striking import Striker
+
+__all__ = ["world"]
 
 LONG = 20.0
 
@@ -28,14 +29,6 @@ class Interrupt(BaseException):
 
 
 KINDS = [LimitError, Interrupt]
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    made = World()
-    yield made
-    for pool in made.pools:
-        pool.close(0)
 
 
 def in_thread(act: object, where: str) -> None:

@@ -30,6 +30,7 @@ from dualwrite.errors import (
 from tests.broker.raw import eventually
 from tests.coordinator.databases import CONFIG, events, expire_leases, is_closed, ready_engine, stored_values
 from tests.coordinator.fakes import FakeKafka, Fault
+from tests.coordinator.units import write
 
 Make = Callable[..., DualWrite]
 
@@ -43,11 +44,6 @@ class EventModel(Base):
 
     id: Mapped[int] = mapped_column(primary_key=True)
     value: Mapped[str] = mapped_column(unique=True)
-
-
-def write(tx: Transaction, value: str) -> None:
-    tx.execute(insert(events).values(value=value))
-    tx.produce("events", value=value)
 
 
 def run_unit(dual_write: DualWrite, *acts: Callable[[Transaction], object]) -> None:

@@ -11,12 +11,12 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 
 from dualwrite.coordinator.database import begin_unit
 from dualwrite.coordinator.tables import kafka_transaction_state as table
-from dualwrite.coordinator.transaction import Transaction
 from dualwrite.coordinator.unit_of_work import DualWrite
 from dualwrite.errors import InvalidTransactionStateError
 from dualwrite.ids import PreparedTxnState, ProducerIdentity
 from tests.coordinator.databases import TakingStore, events, is_closed, ready_engine, stored_values
 from tests.coordinator.fakes import FakeKafka
+from tests.coordinator.units import write, write_unit
 
 Make = Callable[..., DualWrite]
 LEVELS = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"]
@@ -44,16 +44,6 @@ def mariadb_engine(mariadb_url: str) -> Iterator[Engine]:
     engine = ready_engine(mariadb_url)
     yield engine
     engine.dispose()
-
-
-def write(tx: Transaction, value: str) -> None:
-    tx.execute(insert(events).values(value=value))
-    tx.produce("events", value=value)
-
-
-def write_unit(dual_write: DualWrite, value: str) -> None:
-    with dual_write.transaction() as tx:
-        write(tx, value)
 
 
 def in_both(engine: Engine, kafka: FakeKafka, *values: str) -> bool:
