@@ -23,8 +23,9 @@ from sqlalchemy import Connection, Engine, func, inspect, select, table
 from dualwrite.coordinator.database import begin_writing, clear_errors
 from dualwrite.coordinator.databases.supported import database_of, require_supported
 from dualwrite.coordinator.engines import discard
+from dualwrite.coordinator.identity_rows import keep_up_to_date
 from dualwrite.coordinator.own_tables import SCHEMA_OPTION, chosen_schema, ours, with_schema
-from dualwrite.coordinator.tables import VERSION_TABLE, metadata
+from dualwrite.coordinator.tables import VERSION_TABLE, dualwrite_database, metadata
 from dualwrite.coordinator.tables import kafka_transaction_state as state_table
 from dualwrite.errors import ConfigurationError
 
@@ -61,6 +62,7 @@ def upgrade_engine(engine: Engine, revision: str = HEAD, *, schema: str | None =
         with database_of(connection.dialect).changing_tables(connection):
             if history.position(revision):
                 _require_no_other_tables(connection)
+            _keep_identity(connection)
             _run(_context(connection, history.up(revision)))
             version = current(connection)
             if version == history.names[-1]:
@@ -81,6 +83,18 @@ def _require_no_other_tables(connection: Connection) -> None:
             f"with the first, name it here and in the application: --schema {others[0]} (schema=). For a second set, "
             f"for another application name, say --schema {here}"
         )
+
+
+def _keep_identity(connection: Connection) -> None:
+    """Let the rows name this database as it calls itself now: what follows may change the state table's definition, and
+    with it one half of a MariaDB's identity."""
+    schema = chosen_schema(connection.get_execution_options())
+    found = inspect(connection)
+    if not {state_table.name, dualwrite_database.name} <= set(found.get_table_names(schema)):
+        return
+    columns = {column["name"] for column in found.get_columns(state_table.name, schema)}
+    if state_table.c.database_id.name in columns:  # else the upgrade that adds it has died halfway
+        keep_up_to_date(connection)
 
 
 def _require_all_tables(connection: Connection) -> None:

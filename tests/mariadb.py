@@ -63,10 +63,13 @@ class MariaDB:
         """The URL of the server, without a database."""
         return f"mysql+pymysql://root@/?unix_socket={self._home / 'socket'}"
 
-    def start(self) -> None:
-        """Start the server, and return when it answers."""
+    def start(self, *options: str) -> None:
+        """Start the server, and return when it answers.
+
+        :param options: further ones for this time.
+        """
         self._process = subprocess.Popen(
-            self._command,
+            [*self._command, *options],
             user=self._user,
             cwd=self._home,
             env=self._environment,

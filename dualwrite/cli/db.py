@@ -13,6 +13,8 @@ from dualwrite.schema import upgrade_engine
 
 __all__ = ["configure", "copied", "current", "downgrade", "moved", "run", "upgrade", "upgrade_engine"]
 
+_SHOWN = 5
+"""Transactional ids that are named."""
 _NO_TABLES = "no tables yet; run: dualwrite db upgrade"
 
 
@@ -43,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     back = action(
         "downgrade",
         "take the tables back to an earlier version, for an earlier release",
-        lambda given: downgrade(given.db, given.revision, lose_rows=given.yes, schema=given.schema),
+        lambda given: _taken_back(given.db, given.revision, lose_rows=given.yes, schema=given.schema),
     )
     back.add_argument("revision", metavar="REVISION", help='a version that the tables had before; "base" drops them')
     back.add_argument("--yes", action="store_true", help="drop rows, too, that are needed still")
@@ -87,6 +89,14 @@ def downgrade(url: str, revision: str, *, lose_rows: bool = False, schema: str |
         return versions.downgrade_engine(engine, revision, lose_rows=lose_rows)
 
 
+def _taken_back(url: str, revision: str, *, lose_rows: bool, schema: str | None) -> str | None:
+    """As :func:`downgrade`; in words if it has removed the tables."""
+    before = current(url, schema=schema)
+    return downgrade(url, revision, lose_rows=lose_rows, schema=schema) or (
+        None if before is None else f"removed all tables of dualwrite, which were of version {before}"
+    )
+
+
 def moved(url: str, *, schema: str | None = None) -> str:
     """Let this database own the state rows that another has written, which is gone; return what was done.
 
@@ -107,9 +117,16 @@ def copied(url: str, *, forced: bool = False, schema: str | None = None) -> str:
     :raises ConfigurationError: if the URL is malformed or the database refuses; the message is one line.
     """
     with database(url, must_exist=True, schema=schema) as engine:
-        suffix, deleted = copies.copied(engine, forced=forced)
+        suffix, deleted, left = copies.copied(engine, forced=forced)
     gone = f"{deleted} state row{'' if deleted == 1 else 's'} of the original's deleted here; " if deleted else ""
-    return f"this is a copy: {gone}its transactional ids are NAME-{suffix}-0, NAME-{suffix}-1, … from now on"
+    said = f"this is a copy: {gone}its transactional ids are NAME-{suffix}-0, NAME-{suffix}-1, … from now on"
+    if left:
+        names = ", ".join(left[:_SHOWN]) + (f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else "")
+        said += (
+            f"\n{names}: not given back when the copy was made, so something may be open in Kafka, which the original "
+            "ends. If the original is gone, restore the copy, and run `dualwrite db moved` instead"
+        )
+    return said
 
 
 def current(url: str, *, schema: str | None = None) -> str | None:

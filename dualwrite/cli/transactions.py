@@ -16,6 +16,7 @@ from dualwrite.coordinator.outcomes import HeuristicOutcome, acknowledge, outcom
 from dualwrite.coordinator.participants import Outcome
 from dualwrite.coordinator.verdict import Verdict
 from dualwrite.errors import InputError
+from dualwrite.operations.copies import reason_to_leave
 from dualwrite.operations.listing import describe_transaction, list_transactions
 from dualwrite.operations.resolving import Intention, plan, require_known, resolve
 from dualwrite.operations.terminating import contradicts, foresee, terminate
@@ -89,17 +90,26 @@ def _both(arguments: argparse.Namespace) -> Iterator[tuple[Engine, dict[str, Any
 def _list(arguments: argparse.Namespace) -> int:
     with _both(arguments) as (engine, config):
         views = list_transactions(engine, config, application=arguments.application)
+        obstacle = reason_to_leave(engine, config)
         found = outcomes(engine, arguments.application)
     if arguments.json:
-        print_json({"transactions": [as_json(view) for view in views], "outcomes": [asdict(each) for each in found]})
+        print_json(
+            {
+                "transactions": [as_json(view) for view in views],
+                "outcomes": [asdict(each) for each in found],
+                "obstacle": obstacle or None,
+            }
+        )
         return 0
     if views:
-        for text in table(HEADS, [line(view) for view in views]):
+        for text in table(HEADS, [line(view, in_copy=bool(obstacle)) for view in views]):
             print(text)
     else:
         print("no slot has a row, and no transaction is open")
     left = [view for view in views if view.situation is Situation.LEFT_BEHIND]
-    if left:
+    if obstacle:
+        print(f"nothing is recovered here: {obstacle}")
+    elif left:
         print(f"{counted(len(left), 'transaction')} left behind: see dualwrite transactions resolve")
     foreign = said_of_foreign(views)
     if foreign:
@@ -130,11 +140,12 @@ def _acknowledge(arguments: argparse.Namespace) -> int:
 def _describe(arguments: argparse.Namespace) -> int:
     with _both(arguments) as (engine, config):
         view, ends = describe_transaction(engine, config, arguments.transactional_id)
+        obstacle = reason_to_leave(engine, config)
     require_known([view])
     if arguments.json:
         print_json(as_json(view, ends))
     else:
-        for text in paragraphs(view, ends):
+        for text in paragraphs(view, ends, obstacle):
             print(text)
     return 0
 

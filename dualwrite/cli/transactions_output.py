@@ -14,8 +14,11 @@ from dualwrite.operations.views import KafkaView, RowView, Situation, Transactio
 HEADS = ("TRANSACTIONAL ID", "DATABASE", "OWNER", "KAFKA", "OPEN", "PARTITIONS", "RECOVERY")
 
 
-def line(view: TransactionView) -> tuple[str, ...]:
-    """The row of ``view`` in the table under HEADS."""
+def line(view: TransactionView, *, in_copy: bool = False) -> tuple[str, ...]:
+    """The row of ``view`` in the table under HEADS.
+
+    :param in_copy: the database is a copy that no operator has declared: nothing is recovered there.
+    """
     kafka = view.kafka
     open_now = kafka is not None and kafka.is_open
     return (
@@ -25,7 +28,7 @@ def line(view: TransactionView) -> tuple[str, ...]:
         "unknown" if kafka is None else kafka.state,
         since(kafka.started_at) if kafka is not None else "",
         str(len(kafka.partitions)) if kafka is not None and open_now else "",
-        recovery(view),
+        "none: a copy" if in_copy and view.situation is Situation.LEFT_BEHIND else recovery(view),
     )
 
 
@@ -54,8 +57,13 @@ def recovery(view: TransactionView) -> str:
     }[situation]
 
 
-def paragraphs(view: TransactionView, ends: Mapping[TopicPartition, PartitionEnds]) -> Iterator[str]:
-    """Everything, line by line."""
+def paragraphs(
+    view: TransactionView, ends: Mapping[TopicPartition, PartitionEnds], obstacle: str = ""
+) -> Iterator[str]:
+    """Everything, line by line.
+
+    :param obstacle: why recovery does nothing in this database.
+    """
     yield f"transactional id   {view.transactional_id}"
     yield f"application        {view.application or 'none: it is not called like a slot'}"
     if view.row is None:
@@ -72,7 +80,7 @@ def paragraphs(view: TransactionView, ends: Mapping[TopicPartition, PartitionEnd
         yield from _of_kafka(view.kafka, ends)
     yield f"situation          {view.situation.value}"
     if view.situation is Situation.LEFT_BEHIND:
-        yield f"recovery           would {recovery(view)} it"
+        yield f"recovery           {f'none: {obstacle}' if obstacle else f'would {recovery(view)} it'}"
     if view.is_foreign:
         yield f"recovery           {said_of_foreign([view])}"
 

@@ -45,10 +45,13 @@ class DatabaseIdentity(NamedTuple):
     :param database_id: what tells it from its copies, in words that its own room of databases/ chooses; None if
         nothing does.
     :param id_suffix: what follows the application's name in transactional ids; empty but in a declared copy.
+    :param is_outdated: an operator declared it a copy when one half of its identity was another; see
+        :func:`is_outdated`.
     """
 
     database_id: str | None = None
     id_suffix: str = ""
+    is_outdated: bool = False
 
     def name_of(self, application: str) -> str:
         """``application`` as its transactional ids begin here."""
@@ -66,13 +69,29 @@ class RowIdentity(NamedTuple):
 
 
 def is_same_database(stored: str, here: str) -> bool:
-    """True if both name one database. A SQLite file is the same by device and inode; and by inode and path, as some
-    file systems get another device number at each mount."""
+    """True if both name one database.
+
+    A SQLite file is the same by device and inode; and by inode and path, as some file systems get another device number
+    at each mount. A schema of a MariaDB server is the same by the server or by the state table's creation: each may
+    change while the other stays.
+    """
     if stored == here:
         return True
-    kind, *old = stored.split(":")
-    other, *new = here.split(":")
-    return kind == other == "sqlite" and old[1] == new[1] and (old[0] == new[0] or old[2] == new[2])
+    kind, *old = stored.split(":", 3)
+    other, *new = here.split(":", 3)
+    if kind == other == "sqlite":
+        return old[1] == new[1] and (old[0] == new[0] or old[2] == new[2])
+    if kind == other == "mariadb":
+        return old[2] == new[2] and (old[0] == new[0] or old[1] == new[1] != "")
+    return False
+
+
+def is_outdated(stored: str | None, here: str | None) -> bool:
+    """True if both name one database, and ``stored`` is to be replaced: one half has changed. If the other half changed
+    next, nothing of ``stored`` would be left to know the database by."""
+    if stored is None or here is None or stored == here:
+        return False
+    return is_same_database(stored, here) and all(here.split(":", 3))
 
 
 def has_moved_along(row: RowIdentity, cluster: ClusterIdentity) -> bool:

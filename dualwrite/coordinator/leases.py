@@ -21,9 +21,10 @@ from dualwrite.coordinator.identities import (
     ClusterIdentity,
     DatabaseIdentity,
     RowIdentity,
+    is_outdated,
     require_original,
 )
-from dualwrite.coordinator.identity_rows import read_identity
+from dualwrite.coordinator.identity_rows import keep_up_to_date, read_identity
 from dualwrite.coordinator.lease import Lease, LeaseLostError, require_row
 from dualwrite.coordinator.leasing import Candidate, SlotRow, Standing, application_of, slot_number
 from dualwrite.coordinator.own_tables import ours
@@ -79,6 +80,9 @@ class SqlLeases:
         if application is not None:
             require_original(written, here, cluster)
             self._here, self._cluster = here, cluster
+            if here.is_outdated or any(is_outdated(row.database_id, here.database_id) for row in written):
+                with self._transaction() as connection:
+                    keep_up_to_date(connection)
         return rows
 
     def name_of(self, application: str) -> str:

@@ -8,10 +8,11 @@ from sqlalchemy import Engine, select
 from dualwrite.client.metadata import DEFAULT_TIMEOUT
 from dualwrite.coordinator.clusters import KnownCluster
 from dualwrite.coordinator.database import SqlDecisionStore, clear_errors
-from dualwrite.coordinator.identities import ClusterIdentity, RowIdentity, require_original
-from dualwrite.coordinator.identity_rows import declare_copied, declare_moved, read_identity
+from dualwrite.coordinator.identities import ClusterIdentity, DatabaseIdentity, RowIdentity, require_original
+from dualwrite.coordinator.identity_rows import DeclaredCopy, declare_copied, declare_moved, read_identity
 from dualwrite.coordinator.own_tables import ours
 from dualwrite.coordinator.tables import kafka_transaction_state as table
+from dualwrite.errors import CopiedDatabaseError
 
 
 def moved(engine: Engine) -> int:
@@ -25,8 +26,9 @@ def moved(engine: Engine) -> int:
         return declare_moved(connection)
 
 
-def require_no_copy(engine: Engine, kafka: Mapping[str, Any]) -> None:
-    """Pass if this database has written all of its state rows, or has moved here together with its broker.
+def require_no_copy(engine: Engine, kafka: Mapping[str, Any]) -> DatabaseIdentity:
+    """Pass if this database has written all of its state rows, or has moved here together with its broker; return its
+    identity. One that has none passes.
 
     :raises CopiedDatabaseError: naming a row that another database has written.
     :raises DatabaseNotReadyError: before ``dualwrite db upgrade``.
@@ -47,17 +49,28 @@ def require_no_copy(engine: Engine, kafka: Mapping[str, Any]) -> None:
             here,
             KnownCluster(kafka, with_place=True, timeout=DEFAULT_TIMEOUT)() if is_file else ClusterIdentity(),
         )
+    return here
 
 
-def copied(engine: Engine, *, forced: bool = False) -> tuple[str, int]:
+def reason_to_leave(engine: Engine, kafka: Mapping[str, Any]) -> str:
+    """Why recovery does nothing in this database: it is a copy that no operator has declared. Empty if it is none.
+
+    :raises DatabaseNotReadyError: as :func:`require_no_copy`, and so KafkaUnavailableError.
+    """
+    try:
+        require_no_copy(engine, kafka)
+    except CopiedDatabaseError as error:
+        return str(error)
+    return ""
+
+
+def copied(engine: Engine, *, forced: bool = False) -> DeclaredCopy:
     """This is a copy beside its original: forget the original's slots, and use transactional ids of its own. Kafka is
-    not asked. Returns the suffix of the application's name in them, and how many state rows of the original's were
-    deleted. Doing it again changes nothing.
+    not asked. Returns what was done; doing it again changes nothing.
 
     :param forced: even if this database has written state rows itself.
     :raises ConfigurationError: if the database does not say which it is; or it has, and ``forced`` is False.
     :raises DatabaseNotReadyError: before ``dualwrite db upgrade``.
     """
     with SqlDecisionStore(engine).transaction(commit=True) as connection, clear_errors(engine):
-        identity, deleted = declare_copied(connection, forced=forced)
-        return identity.id_suffix, deleted
+        return declare_copied(connection, forced=forced)

@@ -46,7 +46,7 @@ _VERBS: dict[str, Callable[[Table], Executable]] = {
     "DELETE": _delete,
 }
 _NEEDED = (
-    (dualwrite_database, ("SELECT",)),
+    (dualwrite_database, ("SELECT", "UPDATE")),
     (kafka_transaction_state, ("SELECT", "INSERT", "UPDATE")),
     (kafka_transaction_outcome, ("SELECT", "INSERT", "UPDATE")),
     (kafka_transaction_record, ("SELECT", "INSERT", "DELETE")),
@@ -74,7 +74,7 @@ def check_schema(engine: Engine) -> Iterator[Finding]:
     with engine.connect() as connection:
         version = schema.current(connection)
     *older, head = schema.versions()
-    upgrade = f"dualwrite db upgrade --db {engine.url.render_as_string(hide_password=True)}"
+    upgrade = _upgrade(engine)
     if version is None:
         yield failure("schema", "the state tables are missing", upgrade)
     elif version == head:
@@ -100,15 +100,20 @@ def check_transactions(engine: Engine) -> Iterator[Finding]:
 def check_permissions(engine: Engine) -> Iterator[Finding]:
     """What the library does with its tables, tried on no row, in a transaction that is rolled back."""
     refused: dict[str, str] = {}
+    missing: dict[str, str] = {}
     with engine.connect() as connection, clear_errors(engine):
         for table, verbs in _NEEDED:
             for verb in verbs:
-                reason = _refusal(connection, _VERBS[verb](table))
-                if reason:
+                reason, is_missing = _refusal(connection, _VERBS[verb](table))
+                if is_missing:
+                    missing[table.name] = reason
+                elif reason:
                     refused[f"{verb} on {table.name}"] = reason
+    for name, reason in missing.items():
+        yield failure("permissions", f"{name}: {reason}", _upgrade(engine))
     for what, reason in refused.items():
         yield failure("permissions", f"{what}: {reason}", f"GRANT {what} to the user that the application logs in as")
-    if not refused:
+    if not refused and not missing:
         yield ok("permissions", "the state tables can be read and written")
 
 
@@ -129,15 +134,20 @@ def check_clock(engine: Engine) -> Iterator[Finding]:
         )
 
 
-def _refusal(connection: Connection, statement: Executable) -> str:
-    """What the database says against ``statement``; empty if nothing."""
+def _upgrade(engine: Engine) -> str:
+    return f"dualwrite db upgrade --db {engine.url.render_as_string(hide_password=True)}"
+
+
+def _refusal(connection: Connection, statement: Executable) -> tuple[str, bool]:
+    """What the database says against ``statement``, empty if nothing; and whether a table or a column is missing."""
     transaction = connection.begin()
     try:
         connection.execute(statement, execution_options=ours(connection))
     except DBAPIError as error:
-        if database_of(connection.dialect).trouble(error) is Trouble.BUSY:
+        trouble = database_of(connection.dialect).trouble(error)
+        if trouble is Trouble.BUSY:
             raise  # nobody has said that it is not permitted
-        return str(error.orig).strip().partition("\n")[0]
+        return str(error.orig).strip().partition("\n")[0], trouble is Trouble.NOT_READY
     finally:
         transaction.rollback()
-    return ""
+    return "", False

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
+from dualwrite.coordinator.identity_rows import WHAT_TO_GRANT
 from dualwrite.coordinator.leasing import Standing
 from dualwrite.coordinator.outcomes import outcomes
 from dualwrite.coordinator.two_phase import RESUME, TwoPhase, timeout_ms
@@ -108,9 +109,16 @@ def _cluster(kafka: Mapping[str, Any], application: str | None, two_phase: TwoPh
 
 def _identity(engine: Engine, kafka: Mapping[str, Any]) -> Iterator[Finding]:
     try:
-        require_no_copy(engine, kafka)
+        here = require_no_copy(engine, kafka)
     except CopiedDatabaseError as error:
         yield failure("identity", str(error), "dualwrite db moved --db URL, or dualwrite db copied --db URL")
+        return
+    if here.database_id is None:
+        yield warning(
+            "identity",
+            "this database does not say which it is: a copy of it would abort what it has decided, and is not refused",
+            WHAT_TO_GRANT,
+        )
     else:
         yield ok("identity", "the state rows are this database's own")
 

@@ -17,6 +17,7 @@ from dualwrite.coordinator.two_phase import TwoPhase
 from dualwrite.coordinator.unit_of_work import DualWrite
 from dualwrite.coordinator.verdict import Verdict
 from dualwrite.errors import ForeignClusterError, InputError
+from dualwrite.operations.copies import reason_to_leave
 from dualwrite.operations.listing import inspector, list_transactions, views_of
 from dualwrite.operations.rows import state_rows
 from dualwrite.operations.views import Situation, TransactionView, said_of_foreign
@@ -75,7 +76,8 @@ def plan(
         with inspector(kafka) as cluster:
             views = list(views_of(engine, cluster, dict.fromkeys(transactional_ids)).values())
         require_known(views)
-    return [Intention(view, obstacle(view)) for view in views]
+    copy = reason_to_leave(engine, kafka)
+    return [Intention(view, obstacle(view) or (copy if view.verdict is not Verdict.NOTHING else "")) for view in views]
 
 
 def require_known(views: Collection[TransactionView]) -> None:

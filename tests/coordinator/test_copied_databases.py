@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, insert, make_url, select, text, update
+from sqlalchemy import Engine, create_engine, make_url, select, text, update
 
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.cli import db
@@ -21,10 +21,12 @@ from dualwrite.coordinator.verdict import Outcome
 from dualwrite.errors import ConfigurationError, CopiedDatabaseError, ForeignClusterError, NoFreeSlotError
 from dualwrite.operations.doctor import examine
 from dualwrite.operations.findings import Level
+from dualwrite.operations.resolving import plan
 from dualwrite.operations.terminating import foresee, terminate
 from dualwrite.schema import upgrade_engine
 from tests.broker.kafka_helpers import create_topic, visible
-from tests.coordinator.databases import CONFIG, await_sweeps, events, ready_engine, slot_rows, stored_values
+from tests.coordinator.databases import await_sweeps, events, ready_engine, slot_rows, stored_values
+from tests.coordinator.dying import die, dual_write, leave_decided, write
 from tests.coordinator.fakes import FakeCluster
 
 Pair = tuple[Engine, Engine]
@@ -69,33 +71,6 @@ def cluster() -> FakeCluster:
     return FakeCluster()
 
 
-def dual_write(engine: Engine, cluster: FakeCluster, **options: Any) -> DualWrite:
-    options = {"pool_size": 1, "acquire_timeout": 0.5, **options}
-    return DualWrite(engine, CONFIG, application="orders", participant=cluster.participant, **options)
-
-
-def write(made: DualWrite, value: str) -> None:
-    with made.transaction() as tx:
-        tx.execute(insert(events).values(value=value))
-        tx.produce("events", value)
-
-
-def leave_decided(engine: Engine, cluster: FakeCluster, value: str) -> None:
-    """Production's application dies between the two commits."""
-    dying = dual_write(engine, cluster, on_step=die)
-    with pytest.raises(SystemExit):
-        write(dying, value)
-    dying.close(timeout=0)
-    await_sweeps()
-    assert cluster.of("orders-0").ongoing is not None
-
-
-def die(step: str) -> None:
-    """As a process that is killed after its decision."""
-    if step in ("COMMIT_KAFKA", "FINISH_LATER"):
-        raise SystemExit
-
-
 def has_identity(engine: Engine) -> bool:
     return slot_rows(engine)["orders-0"].database_id is not None
 
@@ -104,8 +79,6 @@ def has_identity(engine: Engine) -> bool:
 def pair(engine: Engine, cluster: FakeCluster, tmp_path: Path) -> Iterator[Pair]:
     """Production, with a decided transaction open in Kafka, and its copy."""
     leave_decided(engine, cluster, "decided")
-    if not has_identity(engine):
-        pytest.skip("this server does not say which it is")
     copy = copy_of(engine, tmp_path)
     yield engine, copy
     drop(copy)
@@ -182,8 +155,6 @@ def test_a_moved_database_goes_on_where_the_original_stopped(pair: Pair, cluster
 def test_an_original_is_not_declared_a_copy_by_mistake(engine: Engine, cluster: FakeCluster) -> None:
     with dual_write(engine, cluster) as made:
         write(made, "one")
-    if not has_identity(engine):
-        pytest.skip("this server does not say which it is")
     url = engine.url.render_as_string(hide_password=False)
     with pytest.raises(ConfigurationError, match="'orders-0' itself: it is no copy"):
         db.copied(url)
@@ -220,13 +191,14 @@ def test_the_command_line_says_so_in_one_line(
     leave_decided(sqlite_engine, cluster, "decided")
     copy = copy_of(sqlite_engine, tmp_path)
     assert main(["db", "copied", "--db", str(copy.url)]) == 0
-    said = capsys.readouterr().out
+    said, left = capsys.readouterr().out.splitlines()
     assert said.startswith(
         "this is a copy: 1 state row of the original's deleted here; its transactional ids are NAME-"
     )
+    assert left.startswith("orders-0: not given back when the copy was made")
     assert main(["db", "copied", "--db", str(copy.url)]) == 0
     again = capsys.readouterr().out
-    assert again.rpartition("NAME-")[2] == said.rpartition("NAME-")[2], "the suffix stays"
+    assert again.strip().rpartition("NAME-")[2] == said.rpartition("NAME-")[2], "the suffix stays"
     assert main(["db", "moved", "--db", str(copy.url)]) == 0
     assert capsys.readouterr().out == "nothing to do: there are no state rows\n"
     copy.dispose()
@@ -234,7 +206,7 @@ def test_the_command_line_says_so_in_one_line(
 
 @pytest.mark.postgresql
 def test_a_role_that_may_not_read_the_system_identifier_goes_on_without(
-    postgresql_url: str, cluster: FakeCluster
+    postgresql_url: str, cluster: FakeCluster, tmp_path: Path
 ) -> None:
     engine = ready_engine(postgresql_url)
     with engine.begin() as connection:
@@ -247,7 +219,12 @@ def test_a_role_that_may_not_read_the_system_identifier_goes_on_without(
         with dual_write(limited, cluster) as made:
             write(made, "one")
         assert not has_identity(engine)
-        with pytest.raises(ConfigurationError, match=r"grant EXECUTE on pg_control_system\(\)"):
+        with EmbeddedBroker(tmp_path) as broker:
+            findings = examine(limited, {"bootstrap.servers": broker.bootstrap_servers})
+            (identity,) = [finding for finding in findings if finding.check == "identity"]
+        assert identity.level is Level.WARNING
+        assert "GRANT EXECUTE ON FUNCTION pg_control_system()" in identity.advice
+        with pytest.raises(ConfigurationError, match=r"GRANT EXECUTE ON FUNCTION pg_control_system\(\)"):
             db.moved(limited.url.render_as_string(hide_password=False))
     finally:
         limited.dispose()
@@ -339,7 +316,9 @@ def test_a_copied_sqlite_file_beside_the_originals_broker_is_refused(tmp_path: P
     engine.dispose()
 
 
-def test_an_operator_cannot_terminate_what_the_original_has_decided_and_the_doctor_says_why(tmp_path: Path) -> None:
+def test_an_operator_cannot_end_what_the_original_has_decided_and_is_told_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     site = Site(tmp_path)
     engine = site.engine()
     with site.broker() as broker:
@@ -350,6 +329,20 @@ def test_an_operator_cannot_terminate_what_the_original_has_decided_and_the_doct
         for act in (foresee, terminate):
             with pytest.raises(CopiedDatabaseError):
                 act(copy, kafka, "orders-0")
+        (intention,) = plan(copy, kafka, transactional_ids=["orders-0"])
+        assert "`dualwrite db moved" in intention.obstacle
+        assert [each.obstacle for each in plan(engine, kafka, transactional_ids=["orders-0"])] == [""]
+        where = ["--bootstrap-servers", broker.bootstrap_servers, "--db"]
+        for url, recovery in ((copy.url, "none: a copy"), (engine.url, "commit")):
+            assert main(["transactions", "list", *where, str(url)]) == 0
+            listed = capsys.readouterr().out
+            assert listed.splitlines()[1].endswith(recovery)
+            assert ("nothing is recovered here: the state row of 'orders-0' was written" in listed) == (url == copy.url)
+            assert main(["transactions", "describe", "orders-0", *where, str(url)]) == 0
+            described = capsys.readouterr().out.splitlines()[-1]
+            assert described.startswith(
+                "recovery           none: the" if url == copy.url else "recovery           would commit"
+            )
         said = {finding.check: finding.level for finding in examine(copy, kafka)}
         assert said["identity"] is Level.FAILURE
         assert {finding.check: finding.level for finding in examine(engine, kafka)}["identity"] is Level.OK

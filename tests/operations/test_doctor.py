@@ -200,6 +200,15 @@ def test_a_database_that_is_busy_is_not_taken_for_one_that_refuses(place: Place)
     assert "the database is locked" in found[0].message
 
 
+def test_a_table_that_is_missing_needs_an_upgrade_and_no_grant(any_place: Place) -> None:
+    with any_place.engine.begin() as connection:
+        connection.exec_driver_sql("DROP TABLE kafka_consumer_offset")
+    (found,) = [finding for finding in findings(any_place) if finding.check == "permissions"]
+    assert found.level is Level.FAILURE
+    assert found.message.startswith("kafka_consumer_offset: ")
+    assert found.advice.startswith("dualwrite db upgrade --db ")
+
+
 @pytest.mark.postgresql
 def test_a_role_without_the_right_to_update(postgresql_url: str, broker: KafkaBroker) -> None:
     place = Place(postgresql_url, broker)

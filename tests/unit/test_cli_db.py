@@ -24,6 +24,8 @@ def test_up_and_back(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert said(capsys, "upgrade", "--db", url) == (0, schema.versions()[-1], "")
     assert said(capsys, "current", "--db", url) == (0, schema.versions()[-1], "")
     assert said(capsys, "downgrade", "--db", url, "0001") == (0, "0001", "")
+    removed = "removed all tables of dualwrite, which were of version 0001"
+    assert said(capsys, "downgrade", "--db", url, "base") == (0, removed, "")
     assert said(capsys, "downgrade", "--db", url, "base") == (0, "no tables yet; run: dualwrite db upgrade", "")
 
 

@@ -7,6 +7,7 @@ from dualwrite.coordinator.identities import (
     ClusterIdentity,
     DatabaseIdentity,
     RowIdentity,
+    is_outdated,
     is_same_database,
     require_original,
 )
@@ -36,10 +37,34 @@ CLUSTER = ClusterIdentity("c1", "1:7")
         ("sqlite:1:100:aa", "sqlite:2:100:bb", False),  # elsewhere
         ("sqlite:1:100:aa", "sqlite:1:101:aa", False),  # another file in its place
         ("sqlite:1:100:aa", "postgresql:1:100", False),
+        ("mariadb:s1:1-70:orders", "mariadb:s2:1-70:orders", True),  # a container that was made anew
+        ("mariadb:s1:1-70:orders", "mariadb:s1:1-71:orders", True),  # a table that was altered
+        ("mariadb:s1:1-70:orders", "mariadb:s2:1-71:orders", False),  # a dump in another server
+        ("mariadb:s1:1-70:orders", "mariadb:s1:1-70:staging", False),  # or in another schema
+        ("mariadb:s1:1-70:orders", "mariadb:s2:2-70:orders", False),  # a replica
+        ("mariadb:s1::orders", "mariadb:s2::orders", False),  # two that have no moment
+        ("mariadb:s1:1-70:a:b", "mariadb:s2:1-70:a:c", False),
+        ("galera:u:orders", "mariadb:s1:1-70:orders", False),
     ],
 )
 def test_databases_are_told_apart(stored: str, here: str, same: bool) -> None:
     assert is_same_database(stored, here) is same
+
+
+@pytest.mark.parametrize(
+    ("stored", "here", "outdated"),
+    [
+        ("mariadb:s1:1-70:orders", "mariadb:s2:1-70:orders", True),
+        ("sqlite:1:100:aa", "sqlite:1:100:bb", True),
+        ("mariadb:s1:1-70:orders", "mariadb:s1:1-70:orders", False),
+        ("mariadb:s1:1-70:orders", "mariadb:s1::orders", False),  # it would lose a half
+        ("mariadb:s1:1-70:orders", "mariadb:s2:1-71:orders", False),  # another database
+        (None, "sqlite:1:100:bb", False),
+        ("sqlite:1:100:aa", None, False),
+    ],
+)
+def test_an_identity_follows_a_change_of_one_half(stored: str | None, here: str | None, outdated: bool) -> None:
+    assert is_outdated(stored, here) is outdated
 
 
 def row(database_id: str | None, cluster: ClusterIdentity = CLUSTER) -> RowIdentity:

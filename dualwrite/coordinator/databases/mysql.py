@@ -17,6 +17,7 @@ What is of its own kind here:
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from hashlib import sha256
 from typing import Any
 
 from sqlalchemy import Connection, Row, Select, func, literal, text
@@ -58,8 +59,16 @@ _OF_GALERA = Weakness(
     "locks of rows are each node's own, and a node may not have yet what another has committed",
     "send all connections of an application to the same node of the Galera cluster, as long as it lives",
 )
-_SERVER = text("SHOW GLOBAL VARIABLES WHERE Variable_name = 'server_uuid'")
+_SERVER = text(
+    "SHOW GLOBAL VARIABLES WHERE Variable_name IN "
+    "('server_uuid', 'server_uid', 'server_id', 'hostname', 'port', 'datadir')"
+)
 _GALERA = text("SHOW GLOBAL STATUS LIKE 'wsrep_cluster_state_uuid'")
+_CREATED = text(
+    "SET STATEMENT time_zone = '+00:00' FOR SELECT UNIX_TIMESTAMP(create_time) FROM information_schema.tables "
+    "WHERE table_schema = COALESCE(:schema, DATABASE()) AND table_name = :name"
+)
+"""MariaDB's alone. It shows the moment in the session's time zone, where one hour of a year is there twice."""
 _ENGINE = text(
     "SELECT e.engine, e.transactions FROM information_schema.tables AS t "
     "JOIN information_schema.engines AS e ON e.engine = t.engine "
@@ -94,12 +103,23 @@ class Mysql(Database):
             return []
 
     def identity(self, connection: Connection, schema: str | None) -> str | None:
-        """MySQL's server uuid, or that of a Galera cluster, and the database. MariaDB's server_uid is none: it is made
-        of an address and a port, which two servers may share, and one may change."""
+        """MySQL's server uuid, or that of a Galera cluster, and the database.
+
+        A MariaDB outside of Galera has two halves. One is the server, by its address, port and directory: another one
+        when a container is made anew. The other is the moment when the state table was created, as the file's inode
+        has it, and the server's id, which no replica shares: another one after each change of the table's definition.
+        A dump that is restored elsewhere has neither half.
+        """
         known = {str(name): str(value) for shown in (_SERVER, _GALERA) for name, value in connection.execute(shown)}
         galera, uuid = known.get("wsrep_cluster_state_uuid", ""), known.get("server_uuid", "")
-        server = f"galera:{galera}" if galera.strip("0-") else f"mysql:{uuid}" if uuid else None
-        return None if server is None else f"{server}:{(schema or '').lower()}"
+        if galera.strip("0-") or uuid:
+            server = f"galera:{galera}" if galera.strip("0-") else f"mysql:{uuid}"
+        else:
+            created = connection.scalar(_CREATED, {"schema": schema, "name": table.name})
+            # While another connection changes the definition, there is no moment.
+            moment = "" if created is None else f"{known['server_id']}-{int(created)}"
+            server = f"mariadb:{_digest(known)}:{moment}"
+        return f"{server}:{(schema or '').lower()}"
 
     def schema_with(self, connection: Connection, name: str) -> str | None:
         """The database of the URL, whatever USE has chosen since."""
@@ -242,6 +262,13 @@ class Mysql(Database):
     def trouble(self, error: DBAPIError) -> Trouble | None:
         """By the error's number."""
         return _TROUBLES.get(_number(error))
+
+
+def _digest(variables: Mapping[str, str]) -> str:
+    """Which MariaDB server it is, by those of its ``variables`` that differ between two. Before 10.5.26, 10.6.19 and
+    10.11.9 it has no server_uid, which is made of the network card's address and the port."""
+    facts = [variables.get(name, "") for name in ("server_uid", "hostname", "port", "datadir")]
+    return sha256("\0".join(facts).encode()).hexdigest()[:16]
 
 
 def _number(error: DBAPIError) -> int:
