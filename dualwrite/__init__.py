@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from dualwrite.client.machine import Ended
     from dualwrite.client.producer import TwoPhaseProducer
     from dualwrite.client.verbs import State
-    from dualwrite.coordinator.async_transaction import AsyncTransaction
-    from dualwrite.coordinator.async_unit_of_work import AsyncDualWrite
+    from dualwrite.coordinator.async_transaction import AsyncTransaction as AsyncTransaction
+    from dualwrite.coordinator.async_unit_of_work import AsyncDualWrite as AsyncDualWrite
+    from dualwrite.coordinator.databases.units import TransactionEndedError
+    from dualwrite.coordinator.lease import LeaseContradictedError, LeaseLostError
     from dualwrite.coordinator.librdkafka import LibrdkafkaProducer
     from dualwrite.coordinator.native import NativeProducer
     from dualwrite.coordinator.observing import Observer, UnitObserver
@@ -53,8 +55,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AnswerLostError",
-    "AsyncDualWrite",
-    "AsyncTransaction",
     "AsyncTwoPhaseProducer",
     "BatchChangedError",
     "CommittedError",
@@ -77,6 +77,8 @@ __all__ = [
     "InvalidTransactionStateError",
     "KafkaRefusedError",
     "KafkaUnavailableError",
+    "LeaseContradictedError",
+    "LeaseLostError",
     "LibrdkafkaProducer",
     "NativeProducer",
     "NoFreeSlotError",
@@ -87,6 +89,7 @@ __all__ = [
     "RebalancedError",
     "State",
     "Transaction",
+    "TransactionEndedError",
     "TwoPhaseCommitUnavailableError",
     "TwoPhaseProducer",
     "UnitCommitted",
@@ -94,17 +97,23 @@ __all__ = [
     "__version__",
 ]
 
+_OF_EXTRAS = frozenset({"AsyncDualWrite", "AsyncTransaction"})
+"""Public names that need an extra: ``from dualwrite import *`` leaves them out, so that it works without."""
+
 _ELSEWHERE = {
     "AsyncDualWrite": "dualwrite.coordinator.async_unit_of_work",
     "AsyncTransaction": "dualwrite.coordinator.async_transaction",
     "DualWrite": "dualwrite.coordinator.unit_of_work",
     "EmbeddedBroker": "dualwrite.broker.embedded",
     "HeuristicOutcome": "dualwrite.coordinator.outcomes",
+    "LeaseContradictedError": "dualwrite.coordinator.lease",
+    "LeaseLostError": "dualwrite.coordinator.lease",
     "LibrdkafkaProducer": "dualwrite.coordinator.librdkafka",
     "NativeProducer": "dualwrite.coordinator.native",
     "Outcome": "dualwrite.coordinator.verdict",
     "Observer": "dualwrite.coordinator.observing",
     "PreparedTxnState": "dualwrite.ids",
+    "TransactionEndedError": "dualwrite.coordinator.databases.units",
     "Transaction": "dualwrite.coordinator.transaction",
     "AsyncTwoPhaseProducer": "dualwrite.client.async_producer",
     "Ended": "dualwrite.client.machine",
@@ -120,7 +129,7 @@ def __getattr__(name: str) -> Any:
     :raises AttributeError: if there is no such public name.
     :raises ImportError: if it needs an extra that is not installed; the message names that.
     """
-    if name not in __all__:
+    if name not in __all__ and name not in _OF_EXTRAS:
         raise AttributeError(f"module 'dualwrite' has no attribute {name!r}")
     try:
         module = importlib.import_module(_ELSEWHERE.get(name, "dualwrite.errors"))

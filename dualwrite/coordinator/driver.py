@@ -29,7 +29,7 @@ from dualwrite.coordinator.recovery import was_committed
 from dualwrite.coordinator.unit_beginning import begin_transaction
 from dualwrite.coordinator.unit_ending import UnitFate
 from dualwrite.coordinator.unit_session import UnitSession, flush_all, forget_sessions
-from dualwrite.coordinator.unit_transaction import ENDED_BY_USER, UnitTransaction
+from dualwrite.coordinator.unit_transaction import LEAVE_TO_END, UnitTransaction
 from dualwrite.coordinator.unmatched import UnmatchedUnits
 from dualwrite.coordinator.watchdog import Limit, within_limit
 from dualwrite.errors import FencedError, InvalidTransactionStateError, PrepareFailedError
@@ -353,8 +353,10 @@ class BlockingDriver:
             sessions = [] if transaction is None else transaction.sessions
             if self._session is not None or sessions:
                 flush_all([*sessions, self._session] if self._session is not None else sessions)
-            if transaction is None or not self._transaction_is_ours():
-                return InvalidTransactionStateError(ENDED_BY_USER)
+            if transaction is None:
+                return InvalidTransactionStateError(f"this unit of work has no database transaction: {LEAVE_TO_END}")
+            if not self._transaction_is_ours():
+                return transaction.end()
             if transaction.refused is not None:
                 return transaction.refused
             if self.machine.state is State.RUNNING:  # with records, the state is stored: it is looked at right before

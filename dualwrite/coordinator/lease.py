@@ -20,8 +20,9 @@ class Lease:
 
 
 class LeaseLostError(FencedError):
-    """The database says that ``lease`` is valid no longer. That is certain and final, where Kafka may call a producer
-    fenced by nobody: by a copy, say, of its own InitProducerId that came late."""
+    """The database says that another process has taken over the slot of this unit of work: this one was paused for
+    longer than ``lease_timeout``. The unit was rolled back on both sides; run it again. This is certain and final,
+    where Kafka may call a producer fenced by a late copy of its own InitProducerId."""
 
     def __init__(self, lease: Lease, message: str = "") -> None:
         super().__init__(
@@ -33,10 +34,11 @@ class LeaseLostError(FencedError):
 
 
 class LeaseContradictedError(LeaseLostError, DecisionLostError):
-    """The state row says otherwise than this process knows.
+    """The state row says otherwise than this process knows: the database has lost a commit, or this process runs twice.
+    The unit was rolled back on both sides; run it again, and see ``dw.outcomes()``.
 
-    :param row: as the database shows it; None if it is gone.
-    :param unmatched: the units of work that are on one side alone; to be put on record.
+    ``row`` is what the database shows, None if it is gone; ``unmatched`` are the units of work that are on one side
+    alone, which go on record.
     """
 
     def __init__(self, lease: Lease, finding: RowFinding, row: RowSeen | None, unmatched: Sequence[Unmatched]) -> None:

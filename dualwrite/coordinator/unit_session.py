@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session, object_mapper
 
-from dualwrite.coordinator.unit_transaction import ENDED_BY_USER, UnitTransaction
+from dualwrite.coordinator.unit_transaction import LEAVE_TO_END, UnitTransaction
 from dualwrite.errors import InvalidTransactionStateError
 
 _MOST_FLUSHES = 100
@@ -30,7 +30,9 @@ class UnitSession(Session):
 
         :raises InvalidTransactionStateError: always.
         """
-        raise InvalidTransactionStateError(ENDED_BY_USER)
+        raise InvalidTransactionStateError(
+            f"commit() of tx.session is refused inside a unit of work, and changed nothing: {LEAVE_TO_END}"
+        )
 
     def rollback(self) -> None:
         """Roll the unit's whole database transaction back; the unit of work fails at its end."""

@@ -13,9 +13,7 @@ from dualwrite.coordinator.machine import Machine, Step
 from dualwrite.coordinator.statements import ends_transaction
 from dualwrite.errors import InvalidTransactionStateError
 
-ENDED_BY_USER = (
-    "the database transaction of a unit of work ended inside its block: leave commit and rollback to the block's end"
-)
+LEAVE_TO_END = "leave commit and rollback to the block's end"
 
 _HARMLESS = frozenset(
     word for name in ("SELECT", "INSERT", "UPDATE", "DELETE") for word in (name, name.lower(), name.capitalize())
@@ -33,6 +31,7 @@ class UnitTransaction(RootTransaction):
     __slots__ = (
         "_before_end",
         "_machine",
+        "ended_by",
         "mark",
         "refused",
         "rolled_back_by",
@@ -50,6 +49,8 @@ class UnitTransaction(RootTransaction):
         """The refusal of a commit inside the block; the unit of work fails, even if it was caught."""
         self.rolled_back_by: BaseException | None = None
         """The database's error that is known to have rolled the transaction back."""
+        self.ended_by: str | None = None
+        """The block's own call that rolled the transaction back."""
         self.sessions: list[Session] = []
         """The application's own sessions on the connection."""
         self.was_asked = False
@@ -69,7 +70,12 @@ class UnitTransaction(RootTransaction):
         :raises InvalidTransactionStateError: if it is any other.
         """
         if self._machine.step is not Step.COMMIT_DATABASE:
-            raise self.refuse(InvalidTransactionStateError(ENDED_BY_USER))
+            raise self.refuse(
+                InvalidTransactionStateError(
+                    f"commit() is refused inside a unit of work, and nothing was committed: {LEAVE_TO_END}. This unit "
+                    "is rolled back on both sides"
+                )
+            )
         self.was_asked = True
         super().commit()
         self.was_committed = True
@@ -79,6 +85,7 @@ class UnitTransaction(RootTransaction):
         if not self._machine.in_user_code:
             super().rollback()
         elif self.is_active:
+            self.ended_by = "rollback()"
             self._before_end()
             super().rollback()
             # SQLAlchemy would begin a transaction of its own, whose commit() would be no concern of the unit's.
@@ -87,8 +94,17 @@ class UnitTransaction(RootTransaction):
     def close(self) -> None:
         """Roll back; ``Connection.close()`` calls it."""
         if self._machine.in_user_code and self.is_active:
+            self.ended_by = "close()"
             self._before_end()
         super().close()
+
+    def end(self) -> InvalidTransactionStateError:
+        """What is said of a unit of work whose block has left it without this transaction."""
+        if self.ended_by is None:
+            what = "the connection of this unit of work was closed, lost or given another transaction inside its block"
+        else:
+            what = f"{self.ended_by} inside its block rolled this unit of work back"
+        return InvalidTransactionStateError(f"{what}: {LEAVE_TO_END}. Nothing of it is left on either side")
 
     def refuse(self, error: InvalidTransactionStateError) -> InvalidTransactionStateError:
         """Note that ``error`` dooms the unit of work."""

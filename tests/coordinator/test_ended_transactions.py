@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, insert, make_url, text
 from sqlalchemy.exc import IntegrityError
 
+from dualwrite import TransactionEndedError
 from dualwrite.coordinator.participants import Outcome
 from dualwrite.coordinator.transaction import Transaction
 from dualwrite.coordinator.unit_of_work import DualWrite
@@ -141,7 +142,7 @@ def test_whatever_error_ends_the_block_a_commit_past_sqlalchemy_is_on_record(
 @pytest.mark.parametrize("way", WAYS)
 def test_a_unit_without_records_is_refused_and_on_record_too(place: Place, way: str) -> None:
     end, was_committed = way_of(way, place)
-    with pytest.raises(InvalidTransactionStateError, match="ended"):
+    with pytest.raises(TransactionEndedError, match=r"ended.*Look for its rows: `dualwrite transactions list`"):
         run(place, lambda tx: tx.execute(insert(events).values(value="one")), end, FOLLOWED["followed"])
     assert stored_values(place.seen) == stored(place, way, "followed")
     assert on_record(place) == expected(place, was_committed, "")

@@ -488,7 +488,9 @@ def test_a_session_that_refused_to_commit_goes_on(
 ) -> None:
     with dual_write.transaction() as tx:
         write(tx, "one")
-        with pytest.raises(InvalidTransactionStateError, match="leave commit and rollback"):
+        with pytest.raises(
+            InvalidTransactionStateError, match=r"commit\(\) of tx.session is refused .* changed nothing"
+        ):
             tx.session.commit()
     assert in_both(sqlite_engine, kafka, "one")
 
@@ -576,23 +578,37 @@ def commit_by_a_session_of_their_own(tx: Transaction) -> None:
     session.commit()
 
 
+REFUSED = "commit() is refused inside a unit of work, and nothing was committed: "
+
+
 @pytest.mark.parametrize("produces", [True, False])
 @pytest.mark.parametrize(
-    "ending",
+    ("ending", "said"),
     [
-        lambda tx: tx.connection.commit(),
-        lambda tx: tx.connection.rollback(),
-        lambda tx: tx.connection.get_transaction().commit(),
-        commit_by_a_session_of_their_own,
-        lambda tx: tx.connection.close(),
-        lambda tx: tx.connection.invalidate(),
-        lambda tx: tx.session.rollback(),
-        lambda tx: (tx.connection.rollback(), tx.execute(insert(events).values(value="after"))),
+        (lambda tx: tx.connection.commit(), REFUSED),
+        (lambda tx: tx.connection.rollback(), "rollback() inside its block rolled this unit of work back: "),
+        (lambda tx: tx.connection.get_transaction().commit(), REFUSED),
+        (commit_by_a_session_of_their_own, REFUSED),
+        (lambda tx: tx.connection.close(), "close() inside its block rolled this unit of work back: "),
+        (
+            lambda tx: tx.connection.invalidate(),
+            "the connection of this unit of work was closed, lost or given another",
+        ),
+        (lambda tx: tx.session.rollback(), "rollback() inside its block"),
+        (
+            lambda tx: (tx.connection.rollback(), tx.execute(insert(events).values(value="after"))),
+            "rollback() inside its block",
+        ),
     ],
     ids=["commit", "rollback", "transaction", "own-session", "close", "invalidate", "session", "and-on"],
 )
 def test_ending_the_database_transaction_inside_the_block_fails_and_leaves_nothing(
-    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka, ending: Callable[[Any], Any], produces: bool
+    dual_write: DualWrite,
+    sqlite_engine: Engine,
+    kafka: FakeKafka,
+    ending: Callable[[Any], Any],
+    said: str,
+    produces: bool,
 ) -> None:
     def unit() -> None:
         with dual_write.transaction() as tx:
@@ -601,8 +617,9 @@ def test_ending_the_database_transaction_inside_the_block_fails_and_leaves_nothi
                 tx.produce("events", "one")
             ending(tx)
 
-    with pytest.raises(InvalidTransactionStateError, match="leave commit and rollback to the block's end"):
+    with pytest.raises(InvalidTransactionStateError, match="leave commit and rollback to the block's end") as raised:
         unit()
+    assert str(raised.value).startswith(said)
     assert in_both(sqlite_engine, kafka)
     write_unit(dual_write, "two")
     assert in_both(sqlite_engine, kafka, "two")

@@ -58,7 +58,8 @@ def test_the_readmes_example_is_short_and_does_what_it_says(tmp_path: Path) -> N
     code = readme_example()
     assert len([line for line in code.splitlines() if line]) <= 15
     (tmp_path / "example.py").write_text(code, encoding="utf-8")
-    run(tmp_path / "example.py", tmp_path)
+    said = run(tmp_path / "example.py", tmp_path)
+    assert said == "committed together: a row in orders.db, a record in the topic orders\n"
     assert items(tmp_path / "orders.db") == ["tea"]
     with EmbeddedBroker(tmp_path / "orders-broker") as broker:
         assert first_record(broker.bootstrap_servers) == (b"tea", b"one cup")

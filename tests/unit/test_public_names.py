@@ -8,8 +8,31 @@ import pytest
 import dualwrite
 from dualwrite import errors
 
+_WITHOUT_EXTRAS = """
+import sys
+from dualwrite.extras import EXTRAS
 
-@pytest.mark.parametrize("name", dualwrite.__all__)
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in EXTRAS:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+from dualwrite import *
+import dualwrite
+try:
+    dualwrite.AsyncDualWrite
+except ImportError as error:
+    print(DualWrite.__name__, error)
+"""
+
+
+def test_all_names_can_be_imported_without_the_extras() -> None:
+    done = subprocess.run([sys.executable, "-c", _WITHOUT_EXTRAS], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("DualWrite AsyncDualWrite: greenlet is not installed"), done.stderr
+
+
+@pytest.mark.parametrize("name", [*dualwrite.__all__, "AsyncDualWrite", "AsyncTransaction"])
 def test_every_public_name_is_there(name: str) -> None:
     assert getattr(dualwrite, name) is not None
 

@@ -28,14 +28,20 @@ class Fate(Enum):
     UNKNOWN = "something else than the library ended it; what was written before or after that may be committed"
 
 
-class TransactionEndedError(InvalidTransactionStateError):
-    """The transaction that the unit of work began is not the one in hand.
+_LOOK = "Look for its rows: `dualwrite transactions list` and dw.outcomes() show this unit if it may have left any"
 
-    :param fate: what became of it, as far as the database knows.
+
+class TransactionEndedError(InvalidTransactionStateError):
+    """Something past SQLAlchemy has ended the database transaction of the unit of work inside its block: DDL, COMMIT by
+    the driver's own cursor, a deadlock whose error was caught. The unit was aborted in Kafka. Look whether it is on
+    record (``dw.outcomes()``, ``dualwrite transactions list``): then its rows may be there without records. Correct the
+    block.
+
+    ``fate`` says what became of the transaction, as far as the database knows.
     """
 
     def __init__(self, message: str, fate: Fate) -> None:
-        super().__init__(message)
+        super().__init__(message if fate is Fate.ROLLED_BACK else f"{message}. {_LOOK}")
         self.fate = fate
 
 
