@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, insert
 
-from dualwrite.coordinator import driver
+from dualwrite.coordinator import unit_beginning
 from dualwrite.coordinator.database import begin_unit
 from dualwrite.coordinator.unit_of_work import DualWrite
 from dualwrite.errors import DualWriteError
@@ -130,7 +130,7 @@ def test_without_a_look_at_its_lease_its_second_unit_would_be_committed(
 ) -> None:
     """The control of the test above."""
     engine = ready_engine(postgresql_url)
-    monkeypatch.setattr(driver, "begin_unit", lambda connection, lease, checked: begin_unit(connection, lease))
+    monkeypatch.setattr(unit_beginning, "begin_unit", lambda connection, lease, checked: begin_unit(connection, lease))
     kafka = race(engine, "end")
     assert "second" in kafka.committed
     assert "second" not in stored_values(engine)
