@@ -302,7 +302,9 @@ class BlockingDriver:
             if self._connection is not None:
                 self._ask_fate()
                 # What goes on record needs a connection: of a pool of one, this.
-                if self._transaction_is_ours() and not self._fate.left_rows:
+                # What was cut short as it began may be open without the driver's knowing.
+                is_known = self._has_begun or self.interrupt is None
+                if is_known and self._transaction_is_ours() and not self._fate.left_rows:
                     self._connection.rollback()
                 else:
                     discard(self._connection)
