@@ -44,17 +44,16 @@ def bound_connections(engine: Engine) -> None:
         dialect.do_ping = WatchedPing(dialect.do_ping)  # type: ignore[method-assign]
 
 
-def give_back(connection: Connection, *, keep: bool = True) -> None:
-    """Close ``connection``: it goes back to its pool. If the engine was disposed of meanwhile, the driver's connection
-    is closed instead.
+def take_from_lost_pool(connection: Connection, *, keep: bool = True) -> None:
+    """Before ``connection`` is closed: if the engine was disposed of meanwhile, let that close the driver's connection
+    instead of returning it to a pool that is no more.
 
-    :param keep: False to close it in any case.
+    :param keep: False to do so in any case.
     """
     pool = connection.engine.pool
     is_there = not (connection.closed or connection.invalidated)
     if is_there and not (keep and getattr(connection.connection, "_pool", pool) is pool):
         connection.detach()
-    connection.close()
 
 
 class WatchedPing:

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine, Row, false, select, update
 from sqlalchemy.exc import DBAPIError
 
 from dualwrite.coordinator.awaiting import run_in_loop
-from dualwrite.coordinator.connecting import give_back
+from dualwrite.coordinator.connecting import take_from_lost_pool
 from dualwrite.coordinator.databases.base import FAILED, CompiledUpdate, Trouble
 from dualwrite.coordinator.databases.supported import database_of
 from dualwrite.coordinator.databases.units import Fate
@@ -298,11 +298,11 @@ class SqlDecisionStore:
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:
-        connection = self._engine.connect()
-        try:
-            yield connection
-        finally:
-            give_back(connection, keep=not self._is_closed)
+        with self._engine.connect() as connection:
+            try:
+                yield connection
+            finally:
+                take_from_lost_pool(connection, keep=not self._is_closed)
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:

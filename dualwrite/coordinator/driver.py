@@ -13,7 +13,7 @@ from types import MappingProxyType
 from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Session
 
-from dualwrite.coordinator.connecting import give_back
+from dualwrite.coordinator.connecting import take_from_lost_pool
 from dualwrite.coordinator.engines import discard, require_idle
 from dualwrite.coordinator.lent_slot import LentSlot
 from dualwrite.coordinator.machine import Event, Machine, State, Step
@@ -416,7 +416,8 @@ class BlockingDriver:
                 if self._connection.get_transaction() is not None:
                     # A COMMIT that raised, say. SQLAlchemy would pool the connection with its transaction open.
                     discard(self._connection)
-                give_back(self._connection)
+                take_from_lost_pool(self._connection)
+                self._connection.close()
         except Exception as error:
             if not is_own(error):
                 raise  # a limit: it must reach the caller, and release() is called again
