@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from dualwrite.coordinator.machine import Result, Step
+from dualwrite.coordinator.own_errors import is_from_signal_handler
 
 _LOG = logging.getLogger("dualwrite")
 
@@ -15,7 +16,8 @@ _LOG = logging.getLogger("dualwrite")
 class UnitObserver(Protocol):
     """Told about one unit of work, in the thread (or the event loop's) that runs it. Be quick: it waits.
 
-    Whatever it raises but interrupts is logged and changes nothing; ``on_step`` is for making steps fail.
+    Whatever it raises is logged and changes nothing, but for interrupts and for what a signal handler raises in the
+    midst of it (a time limit): those are the unit's. ``on_step`` is for making steps fail.
     """
 
     def slot_taken(self, transactional_id: str) -> None:
@@ -93,5 +95,8 @@ def no_observer(step: str) -> None:
 def _safely(tell: Callable[..., None], *what: object) -> None:
     try:
         tell(*what)
-    except Exception:  # noqa: BLE001 - logged: a unit of work does not fail for who watches it
+    except Exception as error:
+        if is_from_signal_handler(error):
+            raise
+        # A unit of work does not fail for who watches it.
         _LOG.exception("an observer of units of work failed")

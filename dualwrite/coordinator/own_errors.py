@@ -1,5 +1,10 @@
 """Which errors a step of a unit of work raises by itself; any other struck it from outside."""
 
+import functools
+import signal
+from traceback import walk_tb
+from types import CodeType
+
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError, StatementError
 
 from dualwrite.errors import DualWriteError
@@ -27,3 +32,18 @@ def _is_of_a_driver(error: BaseException) -> bool:
     return any(
         base.__name__ in _ROOTS and base.__module__.partition(".")[0] in _DRIVERS for base in type(error).__mro__
     )
+
+
+def is_from_signal_handler(error: BaseException) -> bool:
+    """True if a signal handler of Python's has raised ``error``, whatever it struck: its frame is in the traceback."""
+    codes = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+    return any(frame.f_code in codes for frame, _ in walk_tb(error.__traceback__))
+
+
+def _code_of(handler: object) -> CodeType | None:
+    """The code of a function, a method, a partial of one, or an object that can be called; None if it is C's."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    function = handler if hasattr(handler, "__code__") else getattr(handler, "__call__", None)  # noqa: B004 - for its code
+    code: CodeType | None = getattr(function, "__code__", None)
+    return code

@@ -7,6 +7,7 @@ import weakref
 from asyncio import Future
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
+from functools import partial
 from traceback import walk_tb
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
@@ -180,14 +181,34 @@ class BaseBlock(Generic[T]):
         return False
 
 
+class _Exit:
+    """``Block.__exit__``, bound in such a way that what it calls does not hold the block.
+
+    CPython runs signal handlers at the entry of a Python function, before any ``try`` in it. What a handler raises
+    there keeps that function's frame in its traceback, and so all that the function was given, for as long as somebody
+    keeps the exception. So the function gets the block weakly. The block itself is held by what the ``with`` statement
+    calls, which is C's and has no frame: the statement drops both as the exception leaves it, and the block's
+    ``__del__`` ends the unit of work.
+
+    Asked of the class, as contextlib.ExitStack does, it is a plain function of the block.
+    """
+
+    def __get__(self, block: "Block | None", owner: "type[Block]") -> Callable[..., None]:
+        if block is None:
+            return owner.leave
+        bound = partial(block.leave, weakref.ref(block))
+        vars(bound)["block"] = block
+        return bound
+
+
 class Block(BaseBlock["Transaction"]):
     """``with dw.transaction() as tx``: a unit of work, entered once. Leaving commits both sides; raising, neither.
 
     Entered inside the block of another one of the same DualWrite, in the same thread, it joins that one: it returns the
     outer Transaction, leaving it commits nothing, and an exception that leaves it is the end of the whole unit.
 
-    Only the ``with`` statement holds it, not ``tx``: if an interrupt comes as ``__exit__`` begins, where nothing can be
-    done about it, the unit of work is ended as soon as the block is collected.
+    Only the ``with`` statement holds it, not ``tx``: if an exception of a signal handler strikes as ``__exit__``
+    begins, where nothing can be done about it, the unit of work is ended as that exception leaves the statement.
     """
 
     def __init__(self, units: UnitsOfWork, *, is_repeated: bool = False) -> None:
@@ -209,26 +230,47 @@ class Block(BaseBlock["Transaction"]):
             self._let_go(unit, error)
             raise
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    @staticmethod
+    def leave(
+        held: "Block | weakref.ref[Block]",
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
-        unit, joined = self._unit, self._joined
+        """What ``__exit__`` calls; see _Exit.
+
+        :param held: the block; weakly, if a ``with`` statement leaves it.
+        """
+        block = held() if isinstance(held, weakref.ref) else held
+        # No call stands between this line and ``try``: an exception could strike there, with the block in this frame
+        # and nothing ended.
+        assert block is not None
+        unit, joined = block._unit, block._joined
         if joined is not None:
             if error is not None:
                 joined.running().doom(error)
             return
-        # No call stands between the method's entry and ``try``: an exception could strike there, with nothing ended.
         if unit is None or unit.is_over:
             raise InvalidTransactionStateError(_USED)
         try:
-            self._units.leave(unit, error)
-            self._note_left()
+            block._units.leave(unit, error)
+            block._note_left()
         except BaseException as raised:
-            self._let_go(unit, raised)
-            told = self._units.truth(unit, raised)
+            block._let_go(unit, raised)
+            told = block._units.truth(unit, raised)
             if told is raised:
                 raise
             raise told from raised
+
+    if TYPE_CHECKING:
+
+        def __exit__(
+            self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        ) -> None:
+            """Commit both sides if ``error`` is None, roll both back otherwise."""
+
+    else:
+        __exit__ = _Exit()
 
     def _let_go(self, unit: Unit, error: BaseException) -> None:
         """End what is left of ``unit``; if that is interrupted, too, see that another thread does it."""
@@ -241,11 +283,12 @@ class Block(BaseBlock["Transaction"]):
             self._note_left()
 
     def _was_left(self) -> bool:
-        """True if the exception that is being handled came out of ``__exit__`` before that could do anything."""
+        """True if the exception that is being handled came out of :meth:`leave` before that could do anything, and
+        somebody holds the block still."""
         error = sys.exc_info()[1]
         while error is not None:
             for frame, _ in walk_tb(error.__traceback__):
-                if frame.f_code is Block.__exit__.__code__ and frame.f_locals["self"] is self:
+                if frame.f_code is Block.leave.__code__ and frame.f_locals["held"] in (self, weakref.ref(self)):
                     return True
             error = error.__context__
         return False

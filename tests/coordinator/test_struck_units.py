@@ -1,6 +1,7 @@
 """An exception out of a signal handler at every place of a unit of work, of the pool and of the background: other
 threads work on at once, no lease is lost, both sides agree, and the exception says whether the unit was committed."""
 
+import contextlib
 import gc
 import threading
 from collections.abc import Callable, Iterator
@@ -9,8 +10,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, create_engine, event
 
+from dualwrite.coordinator import transaction
 from dualwrite.coordinator.unit_of_work import DualWrite
-from dualwrite.errors import InDoubtError, UnitCommitted
+from dualwrite.errors import InDoubtError, InvalidTransactionStateError, UnitCommitted
 from tests.coordinator.databases import CONFIG, ready_engine, stored_values
 from tests.coordinator.fakes import FakeKafka
 from tests.coordinator.test_unit_of_work import recovered, write, write_unit
@@ -81,7 +83,7 @@ class World:
 
     def strike(self, act: Callable[[str], None], at: int, kind: type[BaseException]) -> Striker:
         """Strike ``act`` and see that what it raised is the truth. The Striker holds the exception, as an ``except``
-        that takes long would; but for the one place of which Block says that nothing can be done there."""
+        that takes long would."""
         value = f"{act.__name__} {at} {kind.__name__}"
         raised: BaseException | None = None
         striker = Striker(at, kind("limit"))
@@ -90,9 +92,6 @@ class World:
                 act(value)
         except (kind, UnitCommitted, InDoubtError) as error:
             raised = error
-        if striker.is_entry_of == "Block.__exit__":
-            striker.forget()
-            raised = None if raised is None else raised.with_traceback(None)
         self.check_truth(value, raised, striker)
         return striker
 
@@ -167,6 +166,64 @@ def raising(dual_write: DualWrite) -> Act:
             pass
 
     return raising_unit
+
+
+def strike_the_entry_of_exit(world: World, unit: Act, kind: type[BaseException]) -> BaseException:
+    """Strike ``unit`` where its block's ``__exit__`` begins; what was raised, with its traceback."""
+    for at in range(1, 1000):
+        striker = Striker(at, kind("limit"), str(transaction.__file__))
+        try:
+            with striker:
+                unit(f"dead {at}")
+        except kind as error:
+            if striker.is_entry_of == "Block.leave":
+                return error
+    raise AssertionError("there is no such place")
+
+
+@pytest.mark.parametrize("kind", [LimitError, Interrupt])
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_limit_at_the_entry_of_exit_ends_the_unit_though_the_exception_is_kept(
+    world: World, kind: type[BaseException], raises: bool
+) -> None:
+    dual_write = world.warm()
+    kept = strike_the_entry_of_exit(world, raising(dual_write) if raises else plain(dual_write), kind)
+    assert world.engine.pool.checkedout() == 0, "no other transaction waits for it"  # type: ignore[attr-defined]
+    dual_write._pool.beat()
+    assert world.kafka.ongoing is None
+    assert [slot.user for slot in dual_write._pool._snapshot()] == [None]
+    world.check_works(dual_write, "the entry")
+    assert kept.__traceback__ is not None
+
+
+def test_a_limit_at_the_entry_of_exit_of_a_block_that_is_kept_ends_the_unit_with_the_next_one(world: World) -> None:
+    """The block is in a variable, or an ExitStack has it: nobody drops it."""
+    dual_write = world.warm()
+    blocks: list[Any] = []
+
+    def unit(value: str) -> None:
+        blocks.append(dual_write.transaction())
+        with blocks[-1] as tx:
+            write(tx, value)
+
+    try:
+        raise strike_the_entry_of_exit(world, unit, LimitError)
+    except LimitError:
+        world.write(dual_write)
+    assert sorted(world.kafka.committed) == sorted(stored_values(world.engine))
+    assert world.kafka.ongoing is None
+
+
+def test_a_block_can_be_left_by_an_exit_stack_and_by_hand(world: World) -> None:
+    dual_write = world.warm()
+    with contextlib.ExitStack() as stack:
+        write(stack.enter_context(dual_write.transaction()), "by a stack")
+    block = dual_write.transaction()
+    write(block.__enter__(), "by hand")
+    block.__exit__(None, None, None)
+    with pytest.raises(InvalidTransactionStateError, match="left twice"):
+        block.__exit__(None, None, None)
+    assert world.kafka.committed[-2:] == stored_values(world.engine)[-2:] == ["by a stack", "by hand"]
 
 
 UNITS = [plain, decorated, raising]
