@@ -62,7 +62,7 @@ def begin_unit(connection: Connection, lease: Lease, *, checked: bool = False) -
     if database.reads_a_snapshot(connection):
         with clear_errors(connection.engine):
             database.find_by_key(connection, on=True)
-            _lock_row(connection, lease)
+            lock_row(connection, lease)
             database.find_by_key(connection, on=False)
     elif checked:
         with clear_errors(connection.engine):
@@ -147,7 +147,7 @@ class SqlDecisionStore:
         limit = self.limit(lease.transactional_id)
         with self.transaction(commit=False, limit=limit) as connection:
             with clear_errors(self._engine):
-                state = _lock_row(connection, lease)
+                state = lock_row(connection, lease)
             with limit.resting():
                 yield SqlHeldDecision(connection, lease, state, limit)
 
@@ -175,7 +175,7 @@ class SqlDecisionStore:
         with clear_errors(self._engine):
             self._database.find_by_key(connection, on=True)
             if memory.state is None:
-                _lock_row(connection, lease)
+                lock_row(connection, lease)
             memory.writes(state)
             if self._update(connection, lease, state):
                 return
@@ -209,7 +209,7 @@ class SqlDecisionStore:
     def record(self, lease: Lease, outcome: Outcome) -> None:
         """Move the state into the record of heuristic outcomes; see DecisionStore.record."""
         with self.transaction(commit=True) as connection, clear_errors(self._engine):
-            state = _lock_row(connection, lease)
+            state = lock_row(connection, lease)
             self._insert_outcome(connection, lease.transactional_id, state, outcome, DETAILS[outcome])
             self._write(connection, lease, PreparedTxnState())  # not store(): kept records are for a replay
         lease.memory.committed()
@@ -219,7 +219,7 @@ class SqlDecisionStore:
         """Note that the row is new no longer, and put ``unclaimed`` on record; see DecisionStore.mark_recovered."""
         name = lease.transactional_id
         with self.transaction(commit=True) as connection, clear_errors(self._engine):
-            _lock_row(connection, lease)
+            lock_row(connection, lease)
             connection.execute(
                 update(table).where(table.c.transactional_id == name).values(outcome=None),
                 execution_options=ours(connection),
@@ -360,7 +360,7 @@ def _require_lease(connection: Connection, lease: Lease) -> None:
         raise LeaseLostError(lease)
 
 
-def _lock_row(connection: Connection, lease: Lease) -> PreparedTxnState:
+def lock_row(connection: Connection, lease: Lease) -> PreparedTxnState:
     """Lock the row and return the state in it, which is what ``lease.memory`` expects.
 
     :raises LeaseLostError: if another process has taken over.

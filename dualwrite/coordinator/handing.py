@@ -4,21 +4,25 @@ Many processes prepare a transaction each for one decision of another. Each sign
 ends; whoever decides writes all states in its own database transaction, and signs the leases as its own. From then on
 they are like any others: if their owner dies, they are recovered by whoever looks next, and the state rows decide.
 
-All of it is written in the caller's transaction, under the fencing tokens: what somebody has taken over is refused.
+All of it is written in the caller's transaction, under the rows' locks, and is a compare-and-set like a unit's
+STORE_STATE: a row must have the fencing token, the lease version and the state that its writer knows. A handed lease
+takes that knowledge along. What another process has taken over, what the database has forgotten since, and what a copy
+of the process has written are refused.
 """
 
 from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import Connection, Engine, and_, case, or_, select, update
+from sqlalchemy import Connection, Engine, case, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
-from dualwrite.coordinator.database import clear_errors
+from dualwrite.coordinator.database import clear_errors, lock_row
 from dualwrite.coordinator.databases.supported import database_of
+from dualwrite.coordinator.lease import Lease, require_row
+from dualwrite.coordinator.leases import new_version
 from dualwrite.coordinator.own_tables import ours
-from dualwrite.coordinator.participants import Lease, LeaseLostError
-from dualwrite.coordinator.state_row import row_values
+from dualwrite.coordinator.state_row import ROW_COLUMNS, row_seen, row_values
 from dualwrite.coordinator.tables import kafka_transaction_state as table
 from dualwrite.ids import PreparedTxnState
 
@@ -36,33 +40,44 @@ class HandedLeases:
         self._engine = engine
         self._database = database_of(engine.dialect)
 
-    def hand_over(self, connection: Connection, lease: Lease, owner: str, seconds: float) -> None:
+    def hand_over(self, connection: Connection, lease: Lease, owner: str, seconds: float) -> Lease:
         """Let ``owner`` sign ``lease``, for ``seconds`` from now. Nobody renews it.
 
+        :returns: the lease as the row has it once the caller has committed, with the memory of its own that
+            :meth:`store_all` goes by.
         :raises LeaseLostError: if somebody else has taken over; the caller rolls back.
+        :raises LeaseContradictedError: if the row is not what ``lease`` remembers; the caller rolls back.
         """
-        of_lease = (table.c.transactional_id == lease.transactional_id, table.c.fencing_token == lease.fencing_token)
         with clear_errors(self._engine):
             self._database.find_by_key(connection, on=True)
-            changed = connection.execute(
-                update(table).where(*of_lease).values(**self._signed(owner, seconds)),
+            state = lock_row(connection, lease)
+            version = new_version()
+            connection.execute(
+                update(table)
+                .where(table.c.transactional_id == lease.transactional_id)
+                .values(lease_version=version, **self._signed(owner, seconds)),
                 execution_options=ours(connection),
             )
-        if changed.rowcount != 1:
-            raise LeaseLostError(lease)
+        handed = Lease(lease.transactional_id, lease.fencing_token)
+        handed.memory.renewed(version)
+        handed.memory.read(state)
+        if lease.memory.uncompleted is None:  # recovery has seen to it before anything was prepared
+            handed.memory.completed()
+        return handed
 
     def store_all(self, connection: Connection, decided: Sequence[Decided], owner: str, seconds: float) -> None:
-        """Write the states of ``decided``, whose leases ``owner`` signs from now on: a statement for each CHUNK of
+        """Write the states of ``decided``, whose leases ``owner`` signs from now on: two statements for each CHUNK of
         them. If the caller commits, that is the decision.
 
         :raises LeaseLostError: if somebody else has taken over one of the leases; the caller rolls back.
+        :raises LeaseContradictedError: if one of the rows is not as it was handed over; the caller rolls back.
         """
         rest = iter(sorted(decided, key=lambda each: each[0].transactional_id))
         while chunk := list(islice(rest, CHUNK)):
             with clear_errors(self._engine):
                 self._database.find_by_key(connection, on=True)
-                if self._store(connection, chunk, self._signed(owner, seconds)) != len(chunk):
-                    raise LeaseLostError(self._lost(connection, chunk))
+                self._lock(connection, [lease for lease, _ in chunk])
+                self._store(connection, chunk, self._signed(owner, seconds))
 
     def take_back(self, connection: Connection, signed: str, owner: str, seconds: float) -> list[str]:
         """Let ``owner`` sign all leases that are ``signed`` so; their transactional ids. The rows decide what becomes
@@ -95,33 +110,33 @@ class HandedLeases:
         return {"owner": owner, "lease_expires_at": self._database.from_now(seconds), "updated_at": now}
 
     @staticmethod
-    def _store(connection: Connection, chunk: Sequence[Decided], signed: dict[str, Any]) -> int:
-        """Write the states of ``chunk``; how many rows are still its leases'."""
+    def _lock(connection: Connection, leases: Sequence[Lease]) -> None:
+        """Lock the rows of ``leases``, and compare each with what its lease remembers."""
+        names = [lease.transactional_id for lease in leases]
+        columns: tuple[Any, ...] = (table.c.transactional_id, *ROW_COLUMNS)
+        rows = connection.execute(
+            select(*columns)
+            .where(table.c.transactional_id.in_(names))
+            .order_by(table.c.transactional_id)
+            .with_for_update(),
+            execution_options=ours(connection),
+        )
+        seen = {row.transactional_id: row_seen(row) for row in rows}
+        for lease in leases:
+            require_row(lease, seen.get(lease.transactional_id))
+
+    @staticmethod
+    def _store(connection: Connection, chunk: Sequence[Decided], signed: dict[str, Any]) -> None:
+        """Write the states of ``chunk`` into its rows, which are locked."""
         written = {lease.transactional_id: row_values(state) for lease, state in chunk}
         values = {
             name: _by_id({one: columns[name] for one, columns in written.items()})
             for name in ("prepared_txn_state", "anchor", "first_record")
         }
-        valid = or_(*[_is_valid(lease) for lease, _ in chunk])
-        # By name alone, too: so the rows are found by their key.
-        named = table.c.transactional_id.in_(list(written))
-        return connection.execute(
-            update(table).where(named, valid).values(**values, **signed), execution_options=ours(connection)
-        ).rowcount
-
-    @staticmethod
-    def _lost(connection: Connection, chunk: Sequence[Decided]) -> Lease:
-        """One of the leases of ``chunk`` that are lost."""
-        leases = [lease for lease, _ in chunk]
-        valid = or_(*[_is_valid(lease) for lease in leases])
-        left = set(
-            connection.scalars(select(table.c.transactional_id).where(valid), execution_options=ours(connection))
+        connection.execute(
+            update(table).where(table.c.transactional_id.in_(list(written))).values(**values, **signed),
+            execution_options=ours(connection),
         )
-        return next((lease for lease in leases if lease.transactional_id not in left), leases[0])
-
-
-def _is_valid(lease: Lease) -> ColumnElement[bool]:
-    return and_(table.c.transactional_id == lease.transactional_id, table.c.fencing_token == lease.fencing_token)
 
 
 def _by_id(values: dict[str, str | None]) -> ColumnElement[Any] | None:

@@ -126,7 +126,7 @@ class SqlLeases:
                     except LeaseLostError as error:
                         lost.append(error)
                         continue
-                    version = _new_version()
+                    version = new_version()
                     lease.memory.renews(row.lease_version or 0, version)
                     ends = self._database.from_now(seconds)
                     self._update(connection, lease, owner=owner, lease_version=version, lease_expires_at=ends)
@@ -206,7 +206,7 @@ class SqlLeases:
 
     def _raised(self, connection: Connection, slot: SlotRow, row: Any, owner: str, seconds: float) -> list[Lease]:
         """The next lease of ``slot``, whose locked row is ``row``."""
-        version = _new_version()
+        version = new_version()
         taken = Lease(slot.transactional_id, slot.fencing_token + 1)
         raised = self._update(
             connection,
@@ -232,7 +232,7 @@ class SqlLeases:
     def _inserted(self, slot: SlotRow, owner: str, seconds: float) -> list[Lease]:
         """The first lease of a slot; none if another process has just inserted its row."""
         # At random: a row that is made anew, in this schema or in another, is never taken for the one before.
-        token, version = 1 + secrets.randbelow(FIRST_TOKENS), _new_version()
+        token, version = 1 + secrets.randbelow(FIRST_TOKENS), new_version()
         try:
             with self._transaction() as connection:
                 connection.execute(
@@ -258,7 +258,7 @@ class SqlLeases:
         return [lease]
 
 
-def _new_version() -> int:
+def new_version() -> int:
     """A version of a lease. The kernel's randomness: a copy of this process, with its memory, draws another one."""
     return secrets.randbelow(_VERSIONS) + 1
 

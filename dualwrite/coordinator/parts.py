@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from dualwrite.coordinator.database import SqlDecisionStore
+from dualwrite.coordinator.lease import LeaseContradictedError
 from dualwrite.coordinator.participants import Headers, Lease, LeaseLostError, Outcome, ProducesMany, Record
 from dualwrite.coordinator.pool import Pool
 from dualwrite.coordinator.slots import Slot
@@ -93,21 +94,24 @@ class Part:
             raise PrepareFailedError("the Kafka transaction was prepared without an identity")
         return self._prepared
 
-    def hand_over(self, sign: Callable[[Lease], None]) -> None:
+    def hand_over(self, sign: Callable[[Lease], Lease]) -> Lease:
         """Give the lease away, with what is prepared: this process has nothing to do with it any more.
 
-        :param sign: writes the new owner into the lease's row, and commits. If it raises, nobody knows whether the
-            lease was handed over: it is left to whoever recovers it.
+        :param sign: writes the new owner into the lease's row, commits, and returns the lease as the row has it now
+            (HandedLeases.hand_over). If it raises, nobody knows whether the lease was handed over: it is left to
+            whoever recovers it.
+        :returns: what ``sign`` has returned.
         :raises InvalidTransactionStateError: if nothing is prepared.
         """
         if not self._prepared:
             raise InvalidTransactionStateError("nothing is prepared: there is nothing to hand over")
         self._observe("HAND_OVER")
         self._is_signed_over = True
-        sign(self.lease)
+        handed = sign(self.lease)
         self._is_over = True
         self._participant.close()  # without a word to Kafka: the transaction stays as it is
         self._pool.part_with(self._user, finished=True)
+        return handed
 
     def end(self) -> None:
         """Leave nothing behind, unless it was handed over: abort, or leave that to recovery."""
@@ -172,6 +176,12 @@ class Parting:
         self._require_outside()
         self._pool.look_after()
         return self._sweeper.attempt(free_too=False)
+
+    def record_contradiction(self, error: LeaseContradictedError) -> None:
+        """Put on record what ``error`` says of units of work that are on one side alone. If the database does not take
+        it now, it waits for the heartbeat."""
+        self._pool.unmatched.add(error)
+        self._pool.unmatched.record()
 
     @contextmanager
     def part(self, observe: Callable[[str], None] | None = None) -> Iterator[Part]:

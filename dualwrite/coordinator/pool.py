@@ -11,6 +11,7 @@ from dataclasses import replace
 from dualwrite.coordinator.book import LeaseBook
 from dualwrite.coordinator.heartbeat import Heartbeat
 from dualwrite.coordinator.holders import PoolSettings, Usage, no_free_slot
+from dualwrite.coordinator.lease import LeaseContradictedError
 from dualwrite.coordinator.lease_memory import RowFinding
 from dualwrite.coordinator.participants import DecisionStore, KafkaParticipant, Lease, Outcome
 from dualwrite.coordinator.slots import Counters, Slot
@@ -168,6 +169,8 @@ class Pool:
             slot.user = None
         self._changed.ring()
         slot.close(0)
+        if slot.contradiction is not None:
+            self._take_contradiction(slot.contradiction)
         if not finished:
             self._book.give_back([slot.lease], finished=False)
         self._book.forget([slot.lease])
@@ -347,11 +350,14 @@ class Pool:
         for slot in lost:
             slot.close(0)
             if slot.contradiction is not None:
-                self.unmatched.add(slot.contradiction)
-                if slot.contradiction.finding is RowFinding.COPIED:
-                    self._book.sign_anew()
+                self._take_contradiction(slot.contradiction)
         self.unmatched.record()  # first: whoever leases the slot next finds what is taken out of its row with that
         self._book.forget([slot.lease for slot in lost])
+
+    def _take_contradiction(self, error: LeaseContradictedError) -> None:
+        self.unmatched.add(error)
+        if error.finding is RowFinding.COPIED:
+            self._book.sign_anew()
 
     def _no_free_slot(self) -> NoFreeSlotError:
         with self._guard:

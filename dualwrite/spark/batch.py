@@ -15,6 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from dualwrite.coordinator.databases.base import Trouble
 from dualwrite.coordinator.databases.supported import database_of
+from dualwrite.coordinator.lease import LeaseContradictedError
 from dualwrite.coordinator.two_phase import RESUME, timeout_ms
 from dualwrite.errors import ConfigurationError, DatabaseBusyError, InputError, InvalidTransactionStateError
 from dualwrite.spark.columns import Plan, TableColumn, fit, plan_of
@@ -184,7 +185,9 @@ class Batch:
                     self._observe,
                     options.keep_batches,
                 )
-        except BaseException:  # an interrupt, too: it may be long until the job's next run
+        except BaseException as error:  # an interrupt, too: it may be long until the job's next run
+            if isinstance(error, LeaseContradictedError):  # first: recovery changes the row
+                self._worker.dual_write.record_contradiction(error)
             self.abort(run, batch_id)
             raise
         if state is RunState.COMMITTED:

@@ -137,16 +137,17 @@ class Runs:
             self._require_open(self._lock(connection, run.job, read=True), run)
             yield connection
 
-    def sign_over(self, run: Run, lease: Lease) -> None:
+    def sign_over(self, run: Run, lease: Lease) -> Lease:
         """Hand ``lease`` over to ``run``, for as long as the run has left.
 
+        :returns: the lease that the run has now, with what :meth:`commit` demands of its row.
         :raises FencedError: if the run is not open any more.
         :raises LeaseLostError: if somebody else has taken over.
         """
         with self._transaction() as connection:
             row = self._lock(connection, run.job, read=True)
             self._require_open(row, run)
-            self._handed.hand_over(connection, lease, run.signature, float(row.remaining))
+            return self._handed.hand_over(connection, lease, run.signature, float(row.remaining))
 
     def commit(
         self,
@@ -166,6 +167,7 @@ class Runs:
         :param keep: batches of the job that are remembered.
         :returns: ABORTED if the batch was committed by an earlier run: then nothing of this one is.
         :raises FencedError: if the run was ended by another, or a lease of ``decided`` is lost. The run is to be ended.
+        :raises LeaseContradictedError: if the database has forgotten what it had when a lease was handed over.
         :raises BatchChangedError: if the batch is so old that it is forgotten. The run is to be ended.
         :raises InDoubtError: if the connection was lost in the COMMIT, and the database cannot be asked.
         """

@@ -71,8 +71,8 @@ class Task:
             for portion in portions:
                 self._take(part, portion)
             state = part.prepare()
-            part.hand_over(lambda lease: self._runs.sign_over(self._run, lease))
-            return Side(self._run, Attempt(self._part, self._attempt, self._number), part.lease, state)
+            handed = part.hand_over(lambda lease: self._runs.sign_over(self._run, lease))
+            return Side(self._run, Attempt(self._part, self._attempt, self._number), handed, state)
 
     def _take(self, part: Part, portion: list[Written]) -> None:
         for topic, rows in groupby(portion, attrgetter("topic")):

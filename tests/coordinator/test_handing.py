@@ -1,16 +1,19 @@
 """Leases that are signed over, and states that are written many at a time, in each database."""
 
+import pickle
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine, delete, event, update
 
 from dualwrite.coordinator.database import SqlDecisionStore
 from dualwrite.coordinator.handing import CHUNK, HandedLeases
+from dualwrite.coordinator.lease import LeaseContradictedError
 from dualwrite.coordinator.leases import SqlLeases
 from dualwrite.coordinator.leasing import Candidate, Onlooker, SlotRow, Standing, choose
 from dualwrite.coordinator.participants import Lease, LeaseLostError
+from dualwrite.coordinator.tables import kafka_transaction_state as table
 from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity
 from tests.coordinator.databases import expire_leases, slot_rows
 
@@ -37,10 +40,12 @@ class Place:
         (lease,) = self.leases.take([Candidate(row, Standing.EXPIRED)], "heir", LONG, 1)
         return lease
 
-    def hand_over(self, leases: Sequence[Lease], owner: str = "run 1", seconds: float = LONG) -> None:
+    def hand_over(self, leases: Sequence[Lease], owner: str = "run 1", seconds: float = LONG) -> list[Lease]:
+        handed = []
         for lease in leases:
             with self.store.transaction(commit=True) as connection:
-                self.handed.hand_over(connection, lease, owner, seconds)
+                handed.append(self.handed.hand_over(connection, lease, owner, seconds))
+        return handed
 
     def store_all(self, decided: Sequence[tuple[Lease, PreparedTxnState]], owner: str = "driver") -> None:
         with self.store.transaction(commit=True) as connection:
@@ -108,8 +113,7 @@ def test_a_lease_that_was_taken_over_cannot_be_handed_over(place: Place) -> None
 
 @pytest.mark.parametrize("state_of", [native, librdkafkas])
 def test_all_states_are_written_and_the_leases_signed(place: Place, state_of: Any) -> None:
-    leases = place.take(CHUNK + 3)
-    place.hand_over(leases)
+    leases = place.hand_over(place.take(CHUNK + 3))
     decided = [(lease, state_of(number)) for number, lease in enumerate(leases)]
     place.store_all(decided[::-1])
     stored = place.states()
@@ -138,8 +142,7 @@ def test_a_row_that_is_not_decided_is_left_as_it_is(place: Place) -> None:
 
 
 def test_one_lost_lease_is_the_end_of_all(place: Place) -> None:
-    leases = place.take(CHUNK + 3)
-    place.hand_over(leases)
+    leases = place.hand_over(place.take(CHUNK + 3))
     place.take_over("a-5")
     decided = [(lease, native(number)) for number, lease in enumerate(leases)]
     with pytest.raises(LeaseLostError) as raised:
@@ -149,6 +152,66 @@ def test_one_lost_lease_is_the_end_of_all(place: Place) -> None:
     assert set(place.owners().values()) == {"run 1", "heir"}
 
 
+def write_row(place: Place, name: str, **values: Any) -> None:
+    """Somebody else writes the row of ``name``."""
+    with place.engine.begin() as connection:
+        connection.execute(update(table).where(table.c.transactional_id == name).values(**values))
+
+
+ELSEWHERE = {
+    "a state": {"prepared_txn_state": "9:9"},
+    "an anchor": {"prepared_txn_state": "9:9", "anchor": "events:0:9"},
+    "a version": {"lease_version": 17},
+}
+
+
+@pytest.mark.parametrize("what", ELSEWHERE)
+def test_a_row_that_says_otherwise_than_the_task_knows_is_not_handed_over(place: Place, what: str) -> None:
+    """The database has forgotten something, or a copy of the task's process has written: the token is the same."""
+    (lease,) = place.take(1)
+    write_row(place, "a-0", **ELSEWHERE[what])
+    with pytest.raises(LeaseContradictedError) as raised:
+        place.hand_over([lease])
+    assert raised.value.lease == lease
+    assert place.owners() == {"a-0": "task"}
+
+
+@pytest.mark.parametrize("what", ELSEWHERE)
+def test_a_row_that_is_not_as_it_was_handed_over_is_the_end_of_all(place: Place, what: str) -> None:
+    leases = place.hand_over(place.take(CHUNK + 3))
+    write_row(place, "a-5", **ELSEWHERE[what])
+    before = slot_rows(place.engine)
+    with pytest.raises(LeaseContradictedError) as raised:
+        place.store_all([(lease, native(number)) for number, lease in enumerate(leases)])
+    assert raised.value.lease == leases[5]
+    assert slot_rows(place.engine) == before
+
+
+def test_a_row_that_is_gone_is_the_end_of_all(place: Place) -> None:
+    leases = place.hand_over(place.take(2))
+    with place.engine.begin() as connection:
+        connection.execute(delete(table).where(table.c.transactional_id == "a-1"))
+    with pytest.raises(LeaseContradictedError):
+        place.store_all([(lease, native(7)) for lease in leases])
+    assert place.states() == {"a-0": PreparedTxnState()}
+
+
+def test_a_database_that_forgot_that_a_lease_was_handed_over_is_noticed(place: Place) -> None:
+    (lease,) = place.take(1)
+    before = slot_rows(place.engine)["a-0"]
+    (handed,) = place.hand_over([lease])
+    write_row(place, "a-0", lease_version=before.lease_version, owner=before.owner)
+    with pytest.raises(LeaseContradictedError):
+        place.store_all([(handed, native(7))])
+
+
+def test_what_is_handed_over_is_known_elsewhere_too(place: Place) -> None:
+    """Spark carries it from the task's process to the driver's."""
+    (handed,) = pickle.loads(pickle.dumps(place.hand_over(place.take(1))))
+    place.store_all([(handed, native(7))])
+    assert place.states() == {"a-0": native(7)}
+
+
 def test_a_few_statements_write_two_hundred(place: Place) -> None:
     leases = place.take(200)
     said: list[str] = []
@@ -156,7 +219,7 @@ def test_a_few_statements_write_two_hundred(place: Place) -> None:
         event.listen(place.engine, "before_cursor_execute", lambda *given: said.append(given[2]))
         place.handed.store_all(connection, [(lease, native(1)) for lease in leases], "driver", LONG)
     assert len([each for each in said if each.startswith("UPDATE")]) == 2
-    assert len(said) <= 4
+    assert len(said) <= 5, "and a setting of MariaDB's"
 
 
 def test_what_a_cause_has_signed_is_taken_back_and_nothing_else(place: Place) -> None:

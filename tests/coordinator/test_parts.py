@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, insert
+from sqlalchemy import Engine, insert, update
 
 from dualwrite import EmbeddedBroker
 from dualwrite.coordinator.database import SqlDecisionStore
 from dualwrite.coordinator.handing import Decided, HandedLeases
+from dualwrite.coordinator.lease import LeaseContradictedError
 from dualwrite.coordinator.participants import Lease, LeaseLostError, Outcome
+from dualwrite.coordinator.tables import kafka_transaction_state as table
 from dualwrite.coordinator.unit_of_work import DualWrite
 from dualwrite.errors import FencedError, InvalidTransactionStateError, KafkaUnavailableError, NoFreeSlotError
 from tests.broker.kafka_helpers import create_topic, visible
@@ -29,9 +31,9 @@ class Cause:
         self.store = SqlDecisionStore(engine)
         self.handed = HandedLeases(engine)
 
-    def sign(self, lease: Lease) -> None:
+    def sign(self, lease: Lease) -> Lease:
         with self.store.transaction(commit=True) as connection:
-            self.handed.hand_over(connection, lease, "run 1", LONG)
+            return self.handed.hand_over(connection, lease, "run 1", LONG)
 
     def decide(self, owner: str, decided: list[Decided], value: str) -> list[str]:
         """Commit ``decided``, with a row; nothing else that was handed over."""
@@ -42,14 +44,13 @@ class Cause:
         return [lease.transactional_id for lease, _ in decided] + others
 
 
-def write(process: DualWrite, sign: Callable[[Lease], None], value: str, prepared: Any = lambda: None) -> Decided:
+def write(process: DualWrite, sign: Callable[[Lease], Lease], value: str, prepared: Any = lambda: None) -> Decided:
     """A task: a part with one record, handed over by ``sign``, once ``prepared`` was called."""
     with process.part() as part:
         part.produce("events", value=value)
         state = part.prepare()
         prepared()
-        part.hand_over(sign)
-        return part.lease, state
+        return part.hand_over(sign), state
 
 
 @pytest.fixture
@@ -182,10 +183,35 @@ def test_an_abort_that_fails_is_finished_in_the_background(make: Make, cluster: 
     assert kafka.requests[-3:] == ["init-keep", "complete", "init"]
 
 
+def test_a_database_that_went_back_before_the_handover_is_on_record(
+    engine: Engine, make: Make, cluster: FakeCluster, cause: Cause
+) -> None:
+    """The row is older than when the slot was leased; the token is the same."""
+    task = make()
+    with task.transaction() as tx:
+        tx.execute(insert(events).values(value="row"))
+        tx.produce("events", value="row")
+    state = slot_rows(engine)["a-0"].prepared_txn_state
+
+    def go_back() -> None:
+        with engine.begin() as connection:
+            connection.execute(update(table).values(prepared_txn_state="", anchor=None, first_record=None))
+
+    with pytest.raises(LeaseContradictedError):
+        write(task, cause.sign, "never", go_back)
+    (found,) = task.outcomes()
+    assert (found.transactional_id, found.outcome) == ("a-0", Outcome.HEURISTIC_COMMIT)
+    assert found.state.startswith(state)
+    assert task.counters.heuristic == 1
+    task.recover()
+    assert cluster.committed == ["row"]
+    assert cluster.ongoing == []
+
+
 def test_a_handover_that_fails_leaves_the_slot_to_recovery_whatever_became_of_it(
     engine: Engine, make: Make, cluster: FakeCluster, cause: Cause
 ) -> None:
-    def sign_and_lose_the_answer(lease: Lease) -> None:
+    def sign_and_lose_the_answer(lease: Lease) -> Lease:
         cause.sign(lease)
         raise ConnectionError
 

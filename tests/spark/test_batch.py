@@ -9,11 +9,14 @@ import pytest
 from sqlalchemy import Engine, delete, event, inspect, text, update
 
 from dualwrite import EmbeddedBroker
-from dualwrite.coordinator.tables import spark_run
+from dualwrite.coordinator.outcomes import outcomes
+from dualwrite.coordinator.tables import kafka_transaction_state, spark_run
+from dualwrite.coordinator.verdict import Outcome
 from dualwrite.errors import (
     ConfigurationError,
     DatabaseBusyError,
     DatabaseUnavailableError,
+    DecisionLostError,
     FencedError,
     InputError,
     InvalidTransactionStateError,
@@ -308,6 +311,24 @@ def test_a_later_run_ends_an_earlier_one_whose_driver_is_fenced(place: Place) ->
     with pytest.raises(FencedError, match="has ended"):
         old.write(rows(20, 30), 1, 1000)
     place.judge(rows(10, 20))
+
+
+def test_a_database_that_goes_back_before_the_decision_is_noticed_and_on_record(place: Place) -> None:
+    """The fencing token is the same; the state is one from before the task leased the slot."""
+    write(place.options(), [rows(0, 10)], 1)
+    ((name, before),) = slot_rows(place.engine).items()
+    batch, work = begun(place.options(), 2)
+    sides = written(work, [rows(10, 20)])
+    with place.engine.begin() as connection:
+        connection.execute(update(kafka_transaction_state).values(prepared_txn_state="", first_record=None))
+    with pytest.raises(DecisionLostError, match="has lost what it had committed"):
+        batch.commit(work, sides, 2)
+    place.judge(rows(0, 10))
+    (found,) = outcomes(place.engine)
+    assert (found.transactional_id, found.outcome) == (name, Outcome.HEURISTIC_COMMIT)
+    assert found.state.startswith(before.prepared_txn_state)
+    write(place.options(), [rows(10, 20)], 2)
+    place.judge(rows(0, 20))
 
 
 def test_what_a_dead_driver_left_is_ended_at_once_by_who_asks_for_it(place: Place) -> None:

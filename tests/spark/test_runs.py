@@ -58,8 +58,7 @@ class Jobs:
         runs, lease = self.driver("task"), self.lease(number)
         with runs.writing(run) as connection:
             connection.execute(insert(staged).values({RUN_COLUMN: run.run_id, "n": number}))
-        runs.sign_over(run, lease)
-        return lease
+        return runs.sign_over(run, lease)
 
     def move(self, run: Run) -> Callable[[Connection], int]:
         def move(connection: Connection) -> int:

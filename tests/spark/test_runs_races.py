@@ -29,10 +29,11 @@ class Slow(HandedLeases):
         self.has_signed = threading.Event()
         self.may_commit = threading.Event()
 
-    def hand_over(self, connection: Connection, lease: Lease, owner: str, seconds: float) -> None:
-        super().hand_over(connection, lease, owner, seconds)
+    def hand_over(self, connection: Connection, lease: Lease, owner: str, seconds: float) -> Lease:
+        handed = super().hand_over(connection, lease, owner, seconds)
         self.has_signed.set()
         assert self.may_commit.wait(PATIENCE)
+        return handed
 
 
 SERVERS = [
