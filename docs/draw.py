@@ -15,7 +15,7 @@ from dualwrite.broker.core.settings import Setting
 from dualwrite.broker.core.topic_settings import DYNAMIC_DEFAULTS, TOPIC_SETTINGS, TopicSetting
 from dualwrite.broker.core.transactions import TRANSITIONS as TRANSACTION_TRANSITIONS
 from dualwrite.broker.metrics import METRICS, PREFIX
-from dualwrite.client.native_keys import ALIASES, KEYS, Key, Use
+from dualwrite.client.config.native_keys import ALIASES, KEYS, Key, Use
 from dualwrite.coordinator.machine import STEPS, TRANSITIONS
 from dualwrite.wire.apis import ApiKey
 

@@ -11,10 +11,10 @@ from dualwrite.version import __version__
 
 if TYPE_CHECKING:
     from dualwrite.broker.embedded import EmbeddedBroker
-    from dualwrite.client.async_producer import AsyncTwoPhaseProducer
-    from dualwrite.client.machine import Ended
-    from dualwrite.client.producer import TwoPhaseProducer
-    from dualwrite.client.verbs import State
+    from dualwrite.client.engine.transaction_state import Ended
+    from dualwrite.client.producer.async_two_phase_producer import AsyncTwoPhaseProducer
+    from dualwrite.client.producer.two_phase_producer import TwoPhaseProducer
+    from dualwrite.client.terms.verbs import State
     from dualwrite.coordinator.async_transaction import AsyncTransaction as AsyncTransaction
     from dualwrite.coordinator.async_unit_of_work import AsyncDualWrite as AsyncDualWrite
     from dualwrite.coordinator.databases.units import TransactionEndedError
@@ -115,10 +115,10 @@ _ELSEWHERE = {
     "PreparedTxnState": "dualwrite.ids",
     "TransactionEndedError": "dualwrite.coordinator.databases.units",
     "Transaction": "dualwrite.coordinator.transaction",
-    "AsyncTwoPhaseProducer": "dualwrite.client.async_producer",
-    "Ended": "dualwrite.client.machine",
-    "State": "dualwrite.client.verbs",
-    "TwoPhaseProducer": "dualwrite.client.producer",
+    "AsyncTwoPhaseProducer": "dualwrite.client.producer.async_two_phase_producer",
+    "Ended": "dualwrite.client.engine.transaction_state",
+    "State": "dualwrite.client.terms.verbs",
+    "TwoPhaseProducer": "dualwrite.client.producer.two_phase_producer",
     "UnitObserver": "dualwrite.coordinator.observing",
 }
 

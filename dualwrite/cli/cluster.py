@@ -5,9 +5,9 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dualwrite.client.control import ControlPlane
-from dualwrite.client.native_keys import ALIASES, KEYS
-from dualwrite.client.settings import ClientSettings
+from dualwrite.client.admin.control_plane import ControlPlane
+from dualwrite.client.config.native_keys import ALIASES, KEYS
+from dualwrite.client.config.settings import ClientSettings
 from dualwrite.coordinator.two_phase import KEEP_PREPARED, RESUME, owned_settings
 from dualwrite.errors import ConfigurationError
 

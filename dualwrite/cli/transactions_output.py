@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dualwrite.cli.printing import counted, since
-from dualwrite.client.inspecting import PartitionEnds
+from dualwrite.client.admin.inspector import PartitionEnds
 from dualwrite.coordinator.leasing import Standing
 from dualwrite.coordinator.owners import describe
 from dualwrite.coordinator.verdict import Verdict

@@ -4,14 +4,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dualwrite.client.async_producer import AsyncTwoPhaseProducer
-    from dualwrite.client.producer import TwoPhaseProducer
+    from dualwrite.client.producer.async_two_phase_producer import AsyncTwoPhaseProducer
+    from dualwrite.client.producer.two_phase_producer import TwoPhaseProducer
 
 __all__ = ["AsyncTwoPhaseProducer", "TwoPhaseProducer"]
 
 _ELSEWHERE = {
-    "AsyncTwoPhaseProducer": "dualwrite.client.async_producer",
-    "TwoPhaseProducer": "dualwrite.client.producer",
+    "AsyncTwoPhaseProducer": "dualwrite.client.producer.async_two_phase_producer",
+    "TwoPhaseProducer": "dualwrite.client.producer.two_phase_producer",
 }
 
 

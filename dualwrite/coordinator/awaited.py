@@ -14,7 +14,7 @@ from concurrent.futures import wait as wait_in_thread
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from dualwrite.client.producing import checked_on_delivery
+from dualwrite.client.producer.arguments import checked_on_delivery
 from dualwrite.coordinator.awaiting import in_greenlet, wait_for
 from dualwrite.coordinator.participants import (
     Headers,

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import Any
 
-from dualwrite.client.inspecting import Inspector
-from dualwrite.client.producer_config import ProducerConfig
+from dualwrite.client.admin.inspector import Inspector
+from dualwrite.client.librdkafka.producer_config import ProducerConfig
 from dualwrite.coordinator.identities import ClusterIdentity
 from dualwrite.coordinator.two_phase import step_timeout
 from dualwrite.errors import ForeignClusterError, KafkaRefusedError

@@ -112,7 +112,7 @@ def go_back(consumer: KafkaConsumer, wanted: list[Any]) -> None:
 
 
 def _translating(what: str) -> AbstractContextManager[None]:
-    from dualwrite.client.librdkafka_errors import translating
+    from dualwrite.client.librdkafka.errors import translating
 
     return translating(what)
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from dualwrite.client.calls import GroupMember
-from dualwrite.client.producing import member_of
+from dualwrite.client.engine.coordinator_calls import GroupMember
+from dualwrite.client.producer.arguments import member_of
 from dualwrite.coordinator.consumers import (
     KafkaConsumer,
     OffsetReset,

@@ -7,8 +7,8 @@ All of it is the control plane's, under an identity that InitProducerId made for
 
 from typing import NamedTuple
 
-from dualwrite.client.anchors import ended_transaction, ongoing_transaction, open_transaction
-from dualwrite.client.control import ControlPlane
+from dualwrite.client.admin.control_plane import ControlPlane
+from dualwrite.client.admin.transaction_fate import ended_transaction, ongoing_transaction, open_transaction
 from dualwrite.coordinator.verdict import Outcome, Verdict, looked_back, verdict
 from dualwrite.errors import KafkaUnavailableError
 from dualwrite.ids import OngoingTransaction, PreparedTxnState, ProducerIdentity

@@ -13,12 +13,11 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from dualwrite.client.anchors import TopicIds, started_ms
-from dualwrite.client.bounded import BoundedCalls, HeldCallbacks
-from dualwrite.client.control import ONGOING, ControlPlane, TransactionDescription
-from dualwrite.client.costs import FENCED
-from dualwrite.client.deliveries import Deliveries, reporter
-from dualwrite.client.librdkafka_errors import (
+from dualwrite.client.admin.control_plane import ONGOING, ControlPlane, TransactionDescription
+from dualwrite.client.admin.transaction_fate import TopicIds, started_ms
+from dualwrite.client.librdkafka.bounded_calls import BoundedCalls, HeldCallbacks
+from dualwrite.client.librdkafka.deliveries import Deliveries, reporter
+from dualwrite.client.librdkafka.errors import (
     ConnectionWatch,
     is_fenced,
     is_permanent,
@@ -26,9 +25,10 @@ from dualwrite.client.librdkafka_errors import (
     translated,
     translating,
 )
-from dualwrite.client.producer_config import ProducerConfig
-from dualwrite.client.producing import checked_on_delivery, member_of
-from dualwrite.client.verbs import AFTER_FAILURE, State, Verb, VerbOrder, init_verb
+from dualwrite.client.librdkafka.producer_config import ProducerConfig
+from dualwrite.client.producer.arguments import checked_on_delivery, member_of
+from dualwrite.client.terms.error_classes import FENCED
+from dualwrite.client.terms.verbs import AFTER_FAILURE, State, Verb, VerbOrder, init_verb
 from dualwrite.coordinator.participants import Headers, Outcome
 from dualwrite.coordinator.succession import TransactionBefore
 from dualwrite.coordinator.two_phase import LeftTransaction, TimeoutWatch, left_transactions, step_timeout

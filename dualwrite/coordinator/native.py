@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from dualwrite.client.anchors import TopicIds
-from dualwrite.client.control import ControlPlane
-from dualwrite.client.machine import Ended
-from dualwrite.client.native_config import NativeConfig
-from dualwrite.client.producer import TwoPhaseProducer
-from dualwrite.client.producing import checked_on_delivery
-from dualwrite.client.verbs import State, Verb, VerbOrder, init_verb
+from dualwrite.client.admin.control_plane import ControlPlane
+from dualwrite.client.admin.transaction_fate import TopicIds
+from dualwrite.client.config.native_config import NativeConfig
+from dualwrite.client.engine.transaction_state import Ended
+from dualwrite.client.producer.arguments import checked_on_delivery
+from dualwrite.client.producer.two_phase_producer import TwoPhaseProducer
+from dualwrite.client.terms.verbs import State, Verb, VerbOrder, init_verb
 from dualwrite.coordinator.participants import Headers, Outcome, Record
 from dualwrite.coordinator.two_phase import LeftTransaction, TimeoutWatch, left_transactions, step_timeout
 from dualwrite.coordinator.verdict import Verdict
@@ -196,7 +196,7 @@ def _reporter(on_delivery: Callable[[Any, Any], None]) -> Callable[[Any, Any], N
 
     def report(error: Any, record: Any) -> None:
         if error is not None:
-            from dualwrite.client.librdkafka_errors import as_kafka_error  # loads librdkafka, for once in a while
+            from dualwrite.client.librdkafka.errors import as_kafka_error  # loads librdkafka, for once in a while
 
             error = as_kafka_error(error)
             record = record.with_error(error)

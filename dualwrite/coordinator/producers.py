@@ -9,10 +9,10 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from dualwrite.client.control import ControlPlane
-from dualwrite.client.native_config import NativeConfig
-from dualwrite.client.producer_config import is_two_phase
-from dualwrite.client.versions import TRANSACTION_VERSION, TV2
+from dualwrite.client.admin.control_plane import ControlPlane
+from dualwrite.client.config.native_config import NativeConfig
+from dualwrite.client.librdkafka.producer_config import is_two_phase
+from dualwrite.client.terms.versions import TRANSACTION_VERSION, TV2
 from dualwrite.coordinator.participants import KafkaParticipant
 from dualwrite.errors import ConfigurationError
 

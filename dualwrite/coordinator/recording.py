@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 
 from sqlalchemy import Row
 
-from dualwrite.client.batches import Headers as EncodedHeaders
-from dualwrite.client.producing import checked_on_delivery, encoded, encoded_headers
+from dualwrite.client.encoding.batches import Headers as EncodedHeaders
+from dualwrite.client.producer.arguments import checked_on_delivery, encoded, encoded_headers
 from dualwrite.coordinator.participants import (
     Headers,
     KafkaParticipant,

@@ -18,9 +18,9 @@ import time
 from collections.abc import Callable
 from itertools import chain, repeat
 
-from dualwrite.client.anchors import ongoing_transaction, open_transaction
-from dualwrite.client.control import ONGOING, ControlPlane, TransactionDescription
-from dualwrite.client.versions import TV2
+from dualwrite.client.admin.control_plane import ONGOING, ControlPlane, TransactionDescription
+from dualwrite.client.admin.transaction_fate import ongoing_transaction, open_transaction
+from dualwrite.client.terms.versions import TV2
 from dualwrite.coordinator.kept import LookBack
 from dualwrite.coordinator.verdict import Outcome, Verdict, verdict
 from dualwrite.errors import FencedError, KafkaRefusedError, KafkaUnavailableError

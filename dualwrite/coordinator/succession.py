@@ -3,8 +3,8 @@
 import time
 from collections.abc import Callable
 
-from dualwrite.client.anchors import ended_transaction
-from dualwrite.client.control import ControlPlane
+from dualwrite.client.admin.control_plane import ControlPlane
+from dualwrite.client.admin.transaction_fate import ended_transaction
 from dualwrite.errors import PrepareFailedError
 from dualwrite.ids import Ending, PreparedTxnState
 

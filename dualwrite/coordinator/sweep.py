@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
 
-from dualwrite.client.control import ControlPlane
-from dualwrite.client.producer_config import ProducerConfig
+from dualwrite.client.admin.control_plane import ControlPlane
+from dualwrite.client.librdkafka.producer_config import ProducerConfig
 from dualwrite.coordinator.book import LeaseBook
 from dualwrite.coordinator.holders import left_elsewhere
 from dualwrite.coordinator.leasing import Candidate

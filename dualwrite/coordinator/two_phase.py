@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Mapping, Set
 from typing import Any, Literal, Protocol
 
-from dualwrite.client.control import ControlPlane
-from dualwrite.client.producer_config import TWO_PHASE_KEY, is_two_phase
+from dualwrite.client.admin.control_plane import ControlPlane
+from dualwrite.client.librdkafka.producer_config import TWO_PHASE_KEY, is_two_phase
 from dualwrite.coordinator.kept import KeptTransaction
 from dualwrite.coordinator.resumed import ResumedTransaction
 from dualwrite.coordinator.verdict import Outcome, Verdict

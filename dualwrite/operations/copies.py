@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import Engine, select
 
-from dualwrite.client.metadata import DEFAULT_TIMEOUT
+from dualwrite.client.admin.cluster_client import DEFAULT_TIMEOUT
 from dualwrite.coordinator.clusters import KnownCluster
 from dualwrite.coordinator.database import SqlDecisionStore, clear_errors
 from dualwrite.coordinator.identities import ClusterIdentity, DatabaseIdentity, RowIdentity, require_original

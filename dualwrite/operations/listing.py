@@ -8,10 +8,10 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from dualwrite.client.anchors import ongoing_transaction
-from dualwrite.client.control import ONGOING, ControlPlane, TransactionDescription
-from dualwrite.client.inspecting import Inspector, PartitionEnds
-from dualwrite.client.metadata import DEFAULT_TIMEOUT
+from dualwrite.client.admin.cluster_client import DEFAULT_TIMEOUT
+from dualwrite.client.admin.control_plane import ONGOING, ControlPlane, TransactionDescription
+from dualwrite.client.admin.inspector import Inspector, PartitionEnds
+from dualwrite.client.admin.transaction_fate import ongoing_transaction
 from dualwrite.coordinator.leasing import slot_number
 from dualwrite.ids import TopicPartition
 from dualwrite.operations.rows import state_rows

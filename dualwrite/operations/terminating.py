@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from dualwrite.client.inspecting import Inspector
+from dualwrite.client.admin.inspector import Inspector
 from dualwrite.coordinator.book import LeaseBook
 from dualwrite.coordinator.database import SqlDecisionStore
 from dualwrite.coordinator.leases import SqlLeases

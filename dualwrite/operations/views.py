@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 
-from dualwrite.client.control import ONGOING
+from dualwrite.client.admin.control_plane import ONGOING
 from dualwrite.coordinator.leasing import SlotRow, Standing, application_of, left_in_another_cluster
 from dualwrite.coordinator.verdict import Verdict, verdict
 from dualwrite.ids import (

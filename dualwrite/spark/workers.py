@@ -18,8 +18,8 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
-from dualwrite.client.control import ControlPlane
-from dualwrite.client.producer_config import ProducerConfig
+from dualwrite.client.admin.control_plane import ControlPlane
+from dualwrite.client.librdkafka.producer_config import ProducerConfig
 from dualwrite.coordinator.databases.supported import EXAMPLE_URLS, database_of, require_supported
 from dualwrite.coordinator.leasing import slot_id
 from dualwrite.coordinator.producers import ProducerChoice

@@ -11,8 +11,8 @@ from typing import cast
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from dualwrite.broker.embedded import EmbeddedBroker
-from dualwrite.client.metadata import Call, Cluster
-from dualwrite.client.settings import ClientSettings
+from dualwrite.client.admin.cluster_client import Call, Cluster
+from dualwrite.client.config.settings import ClientSettings
 from dualwrite.errors import KafkaRefusedError, KafkaUnavailableError
 from dualwrite.wire.apis import APIS, ApiKey
 from dualwrite.wire.error_codes import ErrorCode, error_name

@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Producer
 
 from dualwrite.broker.embedded import EmbeddedBroker
-from dualwrite.client.control import ControlPlane
+from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.errors import FencedError, KafkaRefusedError
 from dualwrite.ids import ProducerIdentity, TopicPartition
 from tests.broker.kafka_helpers import create_topic, fresh_name, visible

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from dualwrite.broker.embedded import EmbeddedBroker
-from dualwrite.client import anchors
-from dualwrite.client.anchors import ended_transaction
-from dualwrite.client.control import ControlPlane
+from dualwrite.client.admin import transaction_fate as anchors
+from dualwrite.client.admin.control_plane import ControlPlane
+from dualwrite.client.admin.transaction_fate import ended_transaction
 from dualwrite.coordinator.librdkafka import LibrdkafkaProducer
 from dualwrite.coordinator.native import NativeProducer
 from dualwrite.ids import Anchor, EndedTransaction, Ending, PreparedTxnState, ProducerIdentity

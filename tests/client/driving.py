@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from dualwrite.client.asynchronous import AsyncDriver
-from dualwrite.client.blocking import BlockingDriver
-from dualwrite.client.endpoint import Endpoint
-from dualwrite.client.engine_types import Close, Command, Open, Operation, Request, Send
-from dualwrite.client.settings import ClientSettings
-from dualwrite.client.versions import Versions
+from dualwrite.client.config.settings import ClientSettings
+from dualwrite.client.drivers.aio import AsyncDriver
+from dualwrite.client.drivers.blocking import BlockingDriver
+from dualwrite.client.engine.contract import Close, Command, Open, Operation, Request, Send
+from dualwrite.client.terms.endpoint import Endpoint
+from dualwrite.client.terms.versions import Versions
 from dualwrite.errors import DualWriteError, KafkaUnavailableError
 from dualwrite.wire.apis import APIS, ApiKey, Message
 

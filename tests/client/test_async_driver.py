@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import uvloop
 
-from dualwrite.client import asynchronous
-from dualwrite.client.asynchronous import AsyncDriver
-from dualwrite.client.engine_types import Operation
-from dualwrite.client.settings import SaslSettings, TlsSettings
-from dualwrite.client.tokens import TokenSource
+from dualwrite.client.config.settings import SaslSettings, TlsSettings
+from dualwrite.client.drivers import aio as asynchronous
+from dualwrite.client.drivers.aio import AsyncDriver
+from dualwrite.client.engine.contract import Operation
+from dualwrite.client.terms.oauth import TokenSource
 from dualwrite.errors import InvalidTransactionStateError, KafkaUnavailableError
 from dualwrite.wire.apis import ApiKey
 from tests.client.driving import AskingEngine, end_txn, settings

@@ -10,10 +10,10 @@ import confluent_kafka
 import pytest
 
 from dualwrite import AsyncTwoPhaseProducer, EmbeddedBroker
-from dualwrite.client.async_link import AsyncLink
-from dualwrite.client.engine_types import Request
-from dualwrite.client.machine import Ended
-from dualwrite.client.verbs import State
+from dualwrite.client.engine.contract import Request
+from dualwrite.client.engine.transaction_state import Ended
+from dualwrite.client.net.asyncio_connection import AsyncLink
+from dualwrite.client.terms.verbs import State
 from dualwrite.coordinator.librdkafka import LibrdkafkaProducer
 from dualwrite.errors import FencedError, InvalidTransactionStateError
 from dualwrite.ids import PreparedTxnState

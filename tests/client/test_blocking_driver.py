@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from dualwrite.client.blocking import BlockingDriver
-from dualwrite.client.endpoint import Endpoint
-from dualwrite.client.link import Link
-from dualwrite.client.settings import SaslSettings, TlsSettings
+from dualwrite.client.config.settings import SaslSettings, TlsSettings
+from dualwrite.client.drivers.blocking import BlockingDriver
+from dualwrite.client.net.socket_connection import Link
+from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 from dualwrite.wire.apis import APIS, ApiKey
 from tests.client.driving import AskingEngine, end_txn, settings

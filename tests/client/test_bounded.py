@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dualwrite.client.bounded import BoundedCalls, WedgedError
+from dualwrite.client.librdkafka.bounded_calls import BoundedCalls, WedgedError
 from dualwrite.errors import KafkaUnavailableError
 
 
@@ -57,7 +57,7 @@ def test_an_interrupt_leaves_the_call_behind(monkeypatch: pytest.MonkeyPatch) ->
             pass
 
     calls.call("first", 1, lambda: None)
-    monkeypatch.setattr("dualwrite.client.bounded.queue.SimpleQueue", Interrupted)
+    monkeypatch.setattr("dualwrite.client.librdkafka.bounded_calls.queue.SimpleQueue", Interrupted)
     with pytest.raises(KeyboardInterrupt):
         calls.call("send", 20, ended.wait)
     with pytest.raises(WedgedError):

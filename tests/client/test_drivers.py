@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from dualwrite.client.endpoint import Endpoint
-from dualwrite.client.settings import SaslSettings, TlsSettings
-from dualwrite.client.tokens import TokenSource
+from dualwrite.client.config.settings import SaslSettings, TlsSettings
+from dualwrite.client.terms.endpoint import Endpoint
+from dualwrite.client.terms.oauth import TokenSource
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 from dualwrite.wire.apis import APIS, ApiKey
 from dualwrite.wire.codec import read_request_head, write_response

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from dualwrite import TwoPhaseProducer
-from dualwrite.client.control import ControlPlane
-from dualwrite.client.link import Link
-from dualwrite.client.machine import Ended
+from dualwrite.client.admin.control_plane import ControlPlane
+from dualwrite.client.engine.transaction_state import Ended
+from dualwrite.client.net.socket_connection import Link
 from dualwrite.errors import ConfigurationError, FencedError, TwoPhaseCommitUnavailableError
 from dualwrite.wire.apis import ApiKey
 from tests.broker.consumers import consume

@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
 from dualwrite.broker.embedded import EmbeddedBroker
-from dualwrite.client.partitioners import PARTITIONERS, make_partitioner
-from dualwrite.client.producer import TwoPhaseProducer
+from dualwrite.client.encoding.partitioners import PARTITIONERS, make_partitioner
+from dualwrite.client.producer.two_phase_producer import TwoPhaseProducer
 from tests.broker.calls import new_topic
 from tests.broker.raw import PATIENCE_SECONDS, RawClient
 from tests.conformance.apache_kafka import java_program

@@ -7,7 +7,7 @@ import confluent_kafka
 import pytest
 
 from dualwrite import EmbeddedBroker, TwoPhaseProducer
-from dualwrite.client.verbs import State
+from dualwrite.client.terms.verbs import State
 from dualwrite.errors import InvalidTransactionStateError, KafkaRefusedError, PrepareFailedError
 from tests.broker.kafka_helpers import create_topic, fresh_name
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from dualwrite.client.async_producer import AsyncTwoPhaseProducer
-from dualwrite.client.connection import BrokerConnection
-from dualwrite.client.native_config import NativeConfig
-from dualwrite.client.producer import TwoPhaseProducer
+from dualwrite.client.config.native_config import NativeConfig
+from dualwrite.client.net.blocking_connection import BrokerConnection
+from dualwrite.client.producer.async_two_phase_producer import AsyncTwoPhaseProducer
+from dualwrite.client.producer.two_phase_producer import TwoPhaseProducer
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 from dualwrite.wire.apis import ApiKey, MetadataRequest
 from tests.broker.calls import unique

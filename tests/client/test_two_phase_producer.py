@@ -9,11 +9,11 @@ import confluent_kafka
 import pytest
 
 from dualwrite import EmbeddedBroker, TwoPhaseProducer
-from dualwrite.client.calls import GroupMember
-from dualwrite.client.control import ControlPlane
-from dualwrite.client.link import Link
-from dualwrite.client.machine import Ended
-from dualwrite.client.verbs import State
+from dualwrite.client.admin.control_plane import ControlPlane
+from dualwrite.client.engine.coordinator_calls import GroupMember
+from dualwrite.client.engine.transaction_state import Ended
+from dualwrite.client.net.socket_connection import Link
+from dualwrite.client.terms.verbs import State
 from dualwrite.coordinator.librdkafka import LibrdkafkaProducer
 from dualwrite.errors import (
     ConfigurationError,

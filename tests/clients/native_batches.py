@@ -3,7 +3,7 @@
 import functools
 import time
 
-from dualwrite.client.batches import BatchBuilder, Headers
+from dualwrite.client.encoding.batches import BatchBuilder, Headers
 from dualwrite.records.compression import Codec
 from dualwrite.wire.error_codes import ErrorCode
 from tests.broker.calls import end, new_producer, produce, unique

@@ -17,7 +17,7 @@ from kafka import KafkaAdminClient
 from kafka import TopicPartition as KafkaPythonPartition
 from kafka.protocol.admin import ElectionType
 
-from dualwrite.client.directory import TRANSACTION
+from dualwrite.client.engine.producer_metadata import TRANSACTION
 from dualwrite.wire.apis import FindCoordinatorRequest, Message, MetadataRequest
 from dualwrite.wire.error_codes import ErrorCode
 from tests.broker.calls import ask_for_topics, configs, unique, wanted_topic

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from dualwrite.client.control import ControlPlane
+from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.coordinator.outcomes import outcomes
 from dualwrite.coordinator.verdict import Outcome
 from tests.conformance.apache_kafka import ApacheKafka

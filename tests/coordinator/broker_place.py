@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from sqlalchemy import Engine
 
-from dualwrite.client.control import ControlPlane
+from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.coordinator.unit_of_work import DualWrite
 from tests.broker.kafka_helpers import create_topic, visible
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
-from dualwrite.client.control import InitializedProducer, TransactionDescription
-from dualwrite.client.endings import LogSlice
+from dualwrite.client.admin.control_plane import InitializedProducer, TransactionDescription
+from dualwrite.client.encoding.transaction_end import LogSlice
 from dualwrite.ids import Anchor, ProducerIdentity, TopicPartition
 
 CONFIG = {"bootstrap.servers": "127.0.0.1:1", "transactional.id": "app-0"}

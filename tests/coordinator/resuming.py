@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from dualwrite.client.reports import DeliveredRecord
+from dualwrite.client.engine.delivery_reports import DeliveredRecord
 from dualwrite.coordinator.participants import Headers, Outcome
 from dualwrite.coordinator.verdict import Verdict, looked_back, verdict
 from dualwrite.errors import FencedError

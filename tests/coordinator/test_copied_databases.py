@@ -11,7 +11,7 @@ from sqlalchemy import Engine, create_engine, make_url, select, text, update
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.cli import db
 from dualwrite.cli.main import main
-from dualwrite.client.inspecting import LogDirectory
+from dualwrite.client.admin.inspector import LogDirectory
 from dualwrite.coordinator import clusters
 from dualwrite.coordinator.clusters import KnownCluster
 from dualwrite.coordinator.identities import ClusterIdentity

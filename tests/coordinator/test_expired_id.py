@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import Engine, insert
 
 from dualwrite import DualWrite, EmbeddedBroker
-from dualwrite.client.control import ControlPlane
+from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.demo.check import read_topic
 from dualwrite.errors import PrepareFailedError
 from tests.broker.raw import eventually

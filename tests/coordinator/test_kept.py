@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from dualwrite.client.control import InitializedProducer
-from dualwrite.client.endings import LogSlice
-from dualwrite.client.log_reader import LogExtent
+from dualwrite.client.admin.control_plane import InitializedProducer
+from dualwrite.client.admin.log_reader import LogExtent
+from dualwrite.client.encoding.transaction_end import LogSlice
 from dualwrite.coordinator.kept import KeptTransaction, NotLookedAtError
 from dualwrite.coordinator.participants import Outcome
 from dualwrite.errors import KafkaRefusedError, KafkaUnavailableError

@@ -9,8 +9,8 @@ from sqlalchemy import Column, MetaData, String, Table, create_engine, insert, s
 
 from dualwrite import DualWrite, EmbeddedBroker
 from dualwrite.cli.db import upgrade
-from dualwrite.client.control import ControlPlane
-from dualwrite.client.librdkafka_errors import ConnectionWatch
+from dualwrite.client.admin.control_plane import ControlPlane
+from dualwrite.client.librdkafka.errors import ConnectionWatch
 from dualwrite.demo.check import read_topic
 from dualwrite.wire.apis import ApiKey
 from tests.coordinator.holding_proxy import HoldingProxy

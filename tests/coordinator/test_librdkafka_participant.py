@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from dualwrite.client.bounded import BoundedCalls
-from dualwrite.client.calls import GroupMember
-from dualwrite.client.control import InitializedProducer
-from dualwrite.client.verbs import State
+from dualwrite.client.admin.control_plane import InitializedProducer
+from dualwrite.client.engine.coordinator_calls import GroupMember
+from dualwrite.client.librdkafka.bounded_calls import BoundedCalls
+from dualwrite.client.terms.verbs import State
 from dualwrite.coordinator import librdkafka, succession
 from dualwrite.coordinator.librdkafka import LibrdkafkaProducer
 from dualwrite.coordinator.participants import KafkaParticipant, Outcome

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
-from dualwrite.client.control import InitializedProducer
-from dualwrite.client.machine import Ended
-from dualwrite.client.reports import DeliveredRecord
-from dualwrite.client.verbs import State, Verb, VerbOrder
+from dualwrite.client.admin.control_plane import InitializedProducer
+from dualwrite.client.engine.delivery_reports import DeliveredRecord
+from dualwrite.client.engine.transaction_state import Ended
+from dualwrite.client.terms.verbs import State, Verb, VerbOrder
 from dualwrite.coordinator import native
 from dualwrite.coordinator.native import NativeProducer
 from dualwrite.coordinator.participants import KafkaParticipant, Outcome

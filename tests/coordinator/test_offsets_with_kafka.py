@@ -11,8 +11,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from sqlalchemy import Engine, insert
 
 from dualwrite import EmbeddedBroker
-from dualwrite.client.calls import GroupMember
-from dualwrite.client.producing import member_of
+from dualwrite.client.engine.coordinator_calls import GroupMember
+from dualwrite.client.producer.arguments import member_of
 from dualwrite.coordinator.librdkafka import LibrdkafkaProducer
 from dualwrite.coordinator.native import NativeProducer
 from dualwrite.coordinator.participants import KafkaParticipant, Outcome

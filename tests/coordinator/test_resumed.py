@@ -5,8 +5,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from dualwrite.client.control import TransactionDescription
-from dualwrite.client.endings import LogSlice
+from dualwrite.client.admin.control_plane import TransactionDescription
+from dualwrite.client.encoding.transaction_end import LogSlice
 from dualwrite.coordinator.kept import NotLookedAtError
 from dualwrite.coordinator.resumed import PATIENCE, ResumedTransaction
 from dualwrite.coordinator.verdict import Outcome, Verdict

@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from sqlalchemy import Engine
 
-from dualwrite.client.calls import GroupMember
+from dualwrite.client.engine.coordinator_calls import GroupMember
 from dualwrite.coordinator.awaited import AwaitedParticipant
 from dualwrite.coordinator.transaction import Transaction
 from dualwrite.coordinator.unit_of_work import DualWrite

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from dualwrite.client.sender import Sender
+from dualwrite.client.engine.accumulator import Sender
 from dualwrite.ids import TopicPartition
 from dualwrite.wire.apis import ApiKey
 from tests.conformance.kafka_cluster import KafkaCluster

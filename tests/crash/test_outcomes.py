@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import delete, insert, select
 
-from dualwrite.client.control import ONGOING, ControlPlane
+from dualwrite.client.admin.control_plane import ONGOING, ControlPlane
 from dualwrite.coordinator.outcomes import acknowledge, outcomes
 from dualwrite.coordinator.tables import kafka_transaction_state
 from dualwrite.coordinator.verdict import Outcome

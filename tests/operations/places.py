@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import insert, select, update
 
 from dualwrite.cli.main import main
-from dualwrite.client.control import ControlPlane, TransactionDescription
+from dualwrite.client.admin.control_plane import ControlPlane, TransactionDescription
 from dualwrite.coordinator.tables import kafka_transaction_outcome, kafka_transaction_state
 from dualwrite.coordinator.unit_of_work import DualWrite
 from dualwrite.testing.kafka import KafkaBroker

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, event, insert, make_url, text
 
-from dualwrite.client.control import ControlPlane
-from dualwrite.client.inspecting import Inspector
+from dualwrite.client.admin.control_plane import ControlPlane
+from dualwrite.client.admin.inspector import Inspector
 from dualwrite.coordinator.own_tables import with_schema
 from dualwrite.coordinator.tables import kafka_transaction_outcome
 from dualwrite.errors import KafkaRefusedError, TwoPhaseCommitUnavailableError

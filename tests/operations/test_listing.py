@@ -2,8 +2,8 @@
 
 import pytest
 
-from dualwrite.client.control import ControlPlane
-from dualwrite.client.inspecting import Inspector, PartitionEnds
+from dualwrite.client.admin.control_plane import ControlPlane
+from dualwrite.client.admin.inspector import Inspector, PartitionEnds
 from dualwrite.ids import TopicPartition
 from dualwrite.operations.listing import list_transactions
 from dualwrite.operations.views import Situation

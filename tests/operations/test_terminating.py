@@ -3,7 +3,7 @@
 import pytest
 from sqlalchemy import create_engine
 
-from dualwrite.client.control import ControlPlane, InitializedProducer
+from dualwrite.client.admin.control_plane import ControlPlane, InitializedProducer
 from dualwrite.coordinator.participants import Lease, LeaseLostError
 from dualwrite.coordinator.verdict import Outcome
 from dualwrite.errors import (

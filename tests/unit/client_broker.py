@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from dualwrite.client.endpoint import Endpoint
+from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.wire.apis import APIS, ApiKey
 from dualwrite.wire.codec import read_body, read_request_head, write_response
 from dualwrite.wire.error_codes import ErrorCode

@@ -26,11 +26,11 @@ from dualwrite.broker.core.partitions import PartitionState
 from dualwrite.broker.core.transaction_rules import Moment, TransactionSettings, decide, markers_of
 from dualwrite.broker.core.transactions import TransactionTable
 from dualwrite.broker.facts.transactions import TransactionRecorded, TransactionVersion
-from dualwrite.client.directory import TRANSACTION
-from dualwrite.client.endpoint import Endpoint
-from dualwrite.client.engine import Engine
-from dualwrite.client.engine_types import Close, EngineSettings, Open, Operation, Request, Send
-from dualwrite.client.versions import VersionRange, Versions
+from dualwrite.client.engine.contract import Close, EngineSettings, Open, Operation, Request, Send
+from dualwrite.client.engine.engine import Engine
+from dualwrite.client.engine.producer_metadata import TRANSACTION
+from dualwrite.client.terms.endpoint import Endpoint
+from dualwrite.client.terms.versions import VersionRange, Versions
 from dualwrite.errors import KafkaUnavailableError
 from dualwrite.ids import ProducerIdentity, TopicPartition
 from dualwrite.records.batch import iterate_records

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from kafka.record.memory_records import MemoryRecords
 
-from dualwrite.client.batches import BatchBuilder, Headers, record_size
+from dualwrite.client.encoding.batches import BatchBuilder, Headers, record_size
 from dualwrite.ids import ProducerIdentity
 from dualwrite.records.compression import Codec, batch_body
 from dualwrite.records.header import HEADER_SIZE, MAX_SEQUENCE, checksum_matches, peek_header

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from dualwrite.client.connection import BrokerConnection
-from dualwrite.client.endpoint import Endpoint
-from dualwrite.client.settings import ClientSettings, SaslSettings, TlsSettings
-from dualwrite.client.tls import ssl_context
-from dualwrite.client.tokens import TokenSource
+from dualwrite.client.config.settings import ClientSettings, SaslSettings, TlsSettings
+from dualwrite.client.net.blocking_connection import BrokerConnection
+from dualwrite.client.net.tls import ssl_context
+from dualwrite.client.terms.endpoint import Endpoint
+from dualwrite.client.terms.oauth import TokenSource
 from dualwrite.errors import AnswerLostError, ConfigurationError, KafkaRefusedError, KafkaUnavailableError
 from dualwrite.wire.apis import APIS, ApiKey
 from dualwrite.wire.error_codes import ErrorCode

@@ -4,9 +4,9 @@ import logging
 
 import pytest
 
-from dualwrite.client.connection_log import ConnectionLog
-from dualwrite.client.endpoint import Endpoint
-from dualwrite.client.settings import ClientSettings
+from dualwrite.client.config.settings import ClientSettings
+from dualwrite.client.drivers.connection_log import ConnectionLog
+from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.errors import KafkaUnavailableError
 
 HERE = Endpoint("b", 1)

@@ -4,7 +4,12 @@ from typing import Any
 
 import pytest
 
-from dualwrite.client.control import ControlPlane, InitializedProducer, TransactionDescription, TransactionListing
+from dualwrite.client.admin.control_plane import (
+    ControlPlane,
+    InitializedProducer,
+    TransactionDescription,
+    TransactionListing,
+)
 from dualwrite.errors import (
     AnswerLostError,
     ConfigurationError,

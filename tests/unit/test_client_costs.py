@@ -2,7 +2,7 @@
 
 import pytest
 
-from dualwrite.client.costs import COSTS, FENCING_CODES, Cost, cost_of, error_of_call, error_of_record
+from dualwrite.client.terms.error_classes import COSTS, FENCING_CODES, Cost, cost_of, error_of_call, error_of_record
 from dualwrite.errors import (
     DualWriteError,
     FencedError,

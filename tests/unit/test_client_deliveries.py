@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualwrite.client.deliveries import Deliveries
+from dualwrite.client.librdkafka.deliveries import Deliveries
 from dualwrite.ids import Anchor, TopicPartition
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 3)

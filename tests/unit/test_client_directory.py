@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from dualwrite.client.directory import Directory
-from dualwrite.client.endpoint import Endpoint
-from dualwrite.client.engine_types import EngineSettings
+from dualwrite.client.engine.contract import EngineSettings
+from dualwrite.client.engine.producer_metadata import Directory
+from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.wire.apis import APIS, ApiKey, Message
 
 ONE, TWO, THREE = Endpoint("one", 1), Endpoint("two", 2), Endpoint("three", 3)

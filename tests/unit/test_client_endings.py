@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualwrite.client.endings import LogSlice, ending_in, first_marker_in, offset_after, stranger_in
+from dualwrite.client.encoding.transaction_end import LogSlice, ending_in, first_marker_in, offset_after, stranger_in
 from dualwrite.ids import EndedTransaction, Ending, ProducerIdentity
 from dualwrite.records.batch import Record, place_records
 from dualwrite.records.control import Marker, place_marker

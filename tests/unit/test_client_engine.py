@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from dualwrite.client.calls import CommittedOffset, GroupMember
-from dualwrite.client.directory import CoordinatorOf
-from dualwrite.client.endpoint import Endpoint
-from dualwrite.client.engine_types import Close, Open, Send
-from dualwrite.client.machine import Ended
-from dualwrite.client.sender import Sender
-from dualwrite.client.verbs import State
-from dualwrite.client.versions import Versions
+from dualwrite.client.engine.accumulator import Sender
+from dualwrite.client.engine.contract import Close, Open, Send
+from dualwrite.client.engine.coordinator_calls import CommittedOffset, GroupMember
+from dualwrite.client.engine.producer_metadata import CoordinatorOf
+from dualwrite.client.engine.transaction_state import Ended
+from dualwrite.client.terms.endpoint import Endpoint
+from dualwrite.client.terms.verbs import State
+from dualwrite.client.terms.versions import Versions
 from dualwrite.errors import (
     AnswerLostError,
     ConfigurationError,

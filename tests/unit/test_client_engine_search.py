@@ -12,12 +12,12 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from dualwrite.broker.facts.transactions import TransactionStatus
-from dualwrite.client import engine
-from dualwrite.client.calls import Call, CommittedOffset, GroupMember, init_call
-from dualwrite.client.engine_types import EngineSettings
-from dualwrite.client.machine import Ended, Machine
-from dualwrite.client.sender import Batch, Sender
-from dualwrite.client.verbs import State
+from dualwrite.client.engine import engine
+from dualwrite.client.engine.accumulator import Batch, Sender
+from dualwrite.client.engine.contract import EngineSettings
+from dualwrite.client.engine.coordinator_calls import Call, CommittedOffset, GroupMember, init_call
+from dualwrite.client.engine.transaction_state import Ended, Machine
+from dualwrite.client.terms.verbs import State
 from dualwrite.errors import FencedError, KafkaUnavailableError, PrepareFailedError
 from dualwrite.ids import MAX_PRODUCER_EPOCH, PreparedTxnState, ProducerIdentity, TopicPartition
 from dualwrite.records.control import Marker

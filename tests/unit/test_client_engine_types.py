@@ -2,7 +2,7 @@
 
 import pytest
 
-from dualwrite.client.engine_types import Operation
+from dualwrite.client.engine.contract import Operation
 from dualwrite.errors import KafkaUnavailableError
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from dualwrite.client.calls import CommittedOffset, GroupMember
-from dualwrite.client.endpoint import Endpoint
-from dualwrite.client.engine_types import Request
-from dualwrite.client.verbs import State
+from dualwrite.client.engine.contract import Request
+from dualwrite.client.engine.coordinator_calls import CommittedOffset, GroupMember
+from dualwrite.client.terms.endpoint import Endpoint
+from dualwrite.client.terms.verbs import State
 from dualwrite.errors import KafkaRefusedError, KafkaUnavailableError, PrepareFailedError
 from dualwrite.wire.apis import ApiKey, Message
 from dualwrite.wire.error_codes import ErrorCode

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from dualwrite.client.async_producer import AsyncTwoPhaseProducer
-from dualwrite.client.costs import Cost
-from dualwrite.client.engine_types import Operation
-from dualwrite.client.face import Face
-from dualwrite.client.machine import Ended
-from dualwrite.client.producer import TwoPhaseProducer
-from dualwrite.client.sender import Sender
-from dualwrite.client.verbs import State
+from dualwrite.client.engine.accumulator import Sender
+from dualwrite.client.engine.contract import Operation
+from dualwrite.client.engine.transaction_state import Ended
+from dualwrite.client.producer.async_two_phase_producer import AsyncTwoPhaseProducer
+from dualwrite.client.producer.base_producer import Face
+from dualwrite.client.producer.two_phase_producer import TwoPhaseProducer
+from dualwrite.client.terms.error_classes import Cost
+from dualwrite.client.terms.verbs import State
 from dualwrite.errors import FencedError, InvalidTransactionStateError, KafkaRefusedError, PrepareFailedError
 from dualwrite.ids import PreparedTxnState, TopicPartition
 from dualwrite.wire.apis import ApiKey

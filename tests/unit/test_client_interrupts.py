@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from dualwrite import client
-from dualwrite.client.calling import Caller
-from dualwrite.client.calls import CommittedOffset
-from dualwrite.client.engine_types import Operation
-from dualwrite.client.face import Face
-from dualwrite.client.machine import Ended
-from dualwrite.client.producer import TwoPhaseProducer
-from dualwrite.client.sender import Batch, Sender
-from dualwrite.client.traffic import Traffic
-from dualwrite.client.verbs import State
+from dualwrite.client.engine.accumulator import Batch, Sender
+from dualwrite.client.engine.contract import Operation
+from dualwrite.client.engine.coordinator_calls import CommittedOffset
+from dualwrite.client.engine.coordinator_requests import Caller
+from dualwrite.client.engine.sender import Traffic
+from dualwrite.client.engine.transaction_state import Ended
+from dualwrite.client.producer.base_producer import Face
+from dualwrite.client.producer.two_phase_producer import TwoPhaseProducer
+from dualwrite.client.terms.verbs import State
 from dualwrite.errors import AnswerLostError, PrepareFailedError
 from dualwrite.ids import TopicPartition
 from tests.unit.simulated_cluster import SimulatedCluster, SimulatedDriver

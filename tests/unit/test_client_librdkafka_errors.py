@@ -3,8 +3,8 @@
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from dualwrite.client.costs import REFUSES_THE_RECORD, error_of_record
-from dualwrite.client.librdkafka_errors import is_fenced, is_permanent, translating
+from dualwrite.client.librdkafka.errors import is_fenced, is_permanent, translating
+from dualwrite.client.terms.error_classes import REFUSES_THE_RECORD, error_of_record
 from dualwrite.errors import (
     DualWriteError,
     FencedError,

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from dualwrite.client.endings import LogSlice
-from dualwrite.client.log_reader import LogExtent
+from dualwrite.client.admin.log_reader import LogExtent
+from dualwrite.client.encoding.transaction_end import LogSlice
 from dualwrite.errors import KafkaRefusedError, KafkaUnavailableError
 from dualwrite.ids import Anchor, TopicPartition
 from dualwrite.wire.apis import APIS, ApiKey

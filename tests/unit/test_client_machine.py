@@ -2,9 +2,9 @@
 
 import pytest
 
-from dualwrite.client.costs import Cost
-from dualwrite.client.machine import Machine, require_unanchored
-from dualwrite.client.verbs import AFTER, AFTER_FAILURE, State, Verb
+from dualwrite.client.engine.transaction_state import Machine, require_unanchored
+from dualwrite.client.terms.error_classes import Cost
+from dualwrite.client.terms.verbs import AFTER, AFTER_FAILURE, State, Verb
 from dualwrite.errors import (
     FencedError,
     InvalidTransactionStateError,

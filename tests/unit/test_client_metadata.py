@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from dualwrite.client.endpoint import Endpoint
-from dualwrite.client.metadata import FIRST_PAUSE, LONGEST_PAUSE, Call, Cluster
-from dualwrite.client.settings import ClientSettings
+from dualwrite.client.admin.cluster_client import FIRST_PAUSE, LONGEST_PAUSE, Call, Cluster
+from dualwrite.client.config.settings import ClientSettings
+from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.errors import AnswerLostError, ConfigurationError, KafkaRefusedError, KafkaUnavailableError
 from dualwrite.ids import TopicPartition
 from dualwrite.wire.apis import APIS, ApiKey

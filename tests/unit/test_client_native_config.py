@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualwrite.client.endpoint import Endpoint
-from dualwrite.client.native_config import NativeConfig
-from dualwrite.client.native_keys import ALIASES, JAVAS, KEYS, LARGEST_INT, Use
-from dualwrite.client.settings import SocketSettings
+from dualwrite.client.config.native_config import NativeConfig
+from dualwrite.client.config.native_keys import ALIASES, JAVAS, KEYS, LARGEST_INT, Use
+from dualwrite.client.config.settings import SocketSettings
+from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.errors import ConfigurationError
 from dualwrite.records.compression import Codec
 from tests.strategies import attempt

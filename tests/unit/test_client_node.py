@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualwrite.client.node import Answer, Node
-from dualwrite.client.sasl import make_mechanism
-from dualwrite.client.settings import SaslSettings
-from dualwrite.client.versions import TRANSACTION_VERSION
+from dualwrite.client.config.settings import SaslSettings
+from dualwrite.client.net.sasl import make_mechanism
+from dualwrite.client.protocol.broker_protocol import Answer, Node
+from dualwrite.client.terms.versions import TRANSACTION_VERSION
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 from dualwrite.wire.apis import APIS, ApiKey
 from dualwrite.wire.codec import read_body, read_request_head, write_response

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualwrite.client.partitioners import PARTITIONERS, StickyChoice, fnv1a, make_partitioner, murmur2
+from dualwrite.client.encoding.partitioners import PARTITIONERS, StickyChoice, fnv1a, make_partitioner, murmur2
 from tests.unit import client_librdkafka
 
 RANDOM = "the random source was asked"

@@ -1,8 +1,8 @@
 """The native producer's connections: whom it tries when nobody can be reached."""
 
-from dualwrite.client.endpoint import Endpoint
-from dualwrite.client.engine_types import EngineSettings, Open
-from dualwrite.client.peers import Peers
+from dualwrite.client.engine.connection_states import Peers
+from dualwrite.client.engine.contract import EngineSettings, Open
+from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.errors import KafkaUnavailableError
 
 RETIRED, CURRENT = Endpoint("retired", 1), Endpoint("current", 1)

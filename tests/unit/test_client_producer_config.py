@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaException, Producer
 
-from dualwrite.client.producer_config import DEFAULT_DELIVERY_TIMEOUT_MS, ProducerConfig
+from dualwrite.client.librdkafka.producer_config import DEFAULT_DELIVERY_TIMEOUT_MS, ProducerConfig
 from dualwrite.errors import ConfigurationError
 
 TWO_PHASE = "transaction.two.phase.commit.enable"

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from dualwrite.client.calls import CommittedOffset, GroupMember
-from dualwrite.client.engine_types import EngineSettings
-from dualwrite.client.native_config import NativeConfig
-from dualwrite.client.producing import (
+from dualwrite.client.config.native_config import NativeConfig
+from dualwrite.client.engine.contract import EngineSettings
+from dualwrite.client.engine.coordinator_calls import CommittedOffset, GroupMember
+from dualwrite.client.producer.arguments import (
     checked_on_delivery,
     checked_partition,
     checked_timestamp,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualwrite.client.protocol import RESPONSE_LIMIT, ClientProtocol
+from dualwrite.client.protocol.messages import RESPONSE_LIMIT, ClientProtocol
 from dualwrite.wire.apis import APIS, ApiKey
 from dualwrite.wire.codec import MalformedMessageError, read_request_head, write_response
 from dualwrite.wire.error_codes import ErrorCode

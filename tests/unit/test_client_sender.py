@@ -10,8 +10,8 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from dualwrite.broker.core.partitions import PartitionState
-from dualwrite.client import sender as sender_module
-from dualwrite.client.sender import NEVER, Batch, Lane, Sender
+from dualwrite.client.engine import accumulator as sender_module
+from dualwrite.client.engine.accumulator import NEVER, Batch, Lane, Sender
 from dualwrite.ids import ProducerIdentity
 from dualwrite.records.batch import iterate_records
 from dualwrite.records.compression import Codec

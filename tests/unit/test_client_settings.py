@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from dualwrite.client.endpoint import Endpoint
-from dualwrite.client.settings import ClientSettings, SocketSettings
+from dualwrite.client.config.settings import ClientSettings, SocketSettings
+from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.errors import ConfigurationError
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import dualwrite
-from dualwrite.client.engine_types import EngineSettings
-from dualwrite.client.native_config import NativeConfig
-from dualwrite.client.native_keys import KEYS, Use
-from dualwrite.client.producing import settings_of
+from dualwrite.client.config.native_config import NativeConfig
+from dualwrite.client.config.native_keys import KEYS, Use
+from dualwrite.client.engine.contract import EngineSettings
+from dualwrite.client.producer.arguments import settings_of
 
 LEAST = {"bootstrap.servers": "b:1", "transactional.id": "t"}
 SASL = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": "p"}

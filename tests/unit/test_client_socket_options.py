@@ -4,9 +4,9 @@ import socket
 
 import pytest
 
-from dualwrite.client.endpoint import Endpoint
-from dualwrite.client.link import Link
-from dualwrite.client.settings import ClientSettings, SocketSettings
+from dualwrite.client.config.settings import ClientSettings, SocketSettings
+from dualwrite.client.net.socket_connection import Link
+from dualwrite.client.terms.endpoint import Endpoint
 
 
 @pytest.mark.parametrize(

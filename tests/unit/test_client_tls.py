@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dualwrite.client.settings import TlsSettings
-from dualwrite.client.tls import ssl_context
+from dualwrite.client.config.settings import TlsSettings
+from dualwrite.client.net.tls import ssl_context
 from dualwrite.errors import ConfigurationError
 from tests.unit.client_certificate import ANOTHER_KEY, CERTIFICATE, ENCRYPTED_KEY, KEY
 

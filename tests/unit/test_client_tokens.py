@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from dualwrite.client.sasl import make_mechanism
-from dualwrite.client.settings import SaslSettings
-from dualwrite.client.tokens import TokenSource
+from dualwrite.client.config.settings import SaslSettings
+from dualwrite.client.net.sasl import make_mechanism
+from dualwrite.client.terms.oauth import TokenSource
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 
 

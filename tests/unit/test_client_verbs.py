@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualwrite.client.verbs import AFTER, AFTER_FAILURE, State, Verb, VerbOrder, init_verb
+from dualwrite.client.terms.verbs import AFTER, AFTER_FAILURE, State, Verb, VerbOrder, init_verb
 from dualwrite.errors import InvalidTransactionStateError
 
 ENDINGS = {Verb.COMPLETE, Verb.COMMIT, Verb.ABORT}

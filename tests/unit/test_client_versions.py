@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualwrite.client.versions import NO_VERSIONS, TRANSACTION_VERSION, NoCommonVersionError, Versions
+from dualwrite.client.terms.versions import NO_VERSIONS, TRANSACTION_VERSION, NoCommonVersionError, Versions
 from dualwrite.wire.apis import APIS, ApiKey
 from dualwrite.wire.codec import read_response, write_response
 

@@ -74,7 +74,7 @@ def test_a_sound_house_breaks_no_rule(tmp_path: Path) -> None:
         "broker/log/segment.py": "import os\nfrom dualwrite.broker.facts import transactions",
         "broker/runtime/loop.py": "import asyncio\nfrom dualwrite.broker.core import rules\n"
         "from dualwrite.broker.log import segment",
-        "coordinator/driver.py": "from dualwrite.client.control import X",
+        "coordinator/driver.py": "from dualwrite.client.admin.control_plane import X",
         "client/control.py": "import socket\nfrom dualwrite.wire.codec import X",
         "loader/load.py": "from dualwrite.coordinator.driver import X",
         "cli/load.py": "from dualwrite.loader.load import X",

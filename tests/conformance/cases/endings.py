@@ -2,8 +2,8 @@
 
 import time
 
-from dualwrite.client.anchors import ended_transaction
-from dualwrite.client.control import ControlPlane
+from dualwrite.client.admin.control_plane import ControlPlane
+from dualwrite.client.admin.transaction_fate import ended_transaction
 from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity
 from tests.broker import calls
 from tests.broker.calls import add, describe, identity, init, produce, tx_batch

@@ -1,0 +1,1 @@
+"""The control plane of transactions, and what people ask a cluster."""

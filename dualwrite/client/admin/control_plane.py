@@ -1,0 +1,311 @@
+"""The control plane of transactions: what librdkafka and kafka-python cannot say.
+
+InitProducerId v6 (KIP-939), EndTxn with any identity, DescribeTransactions, ListTransactions and DescribeProducers
+(KIP-664), and what a log says of a transaction that has ended. It never produces a record.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from dualwrite.client.admin.cluster_client import DEFAULT_TIMEOUT, Call, Cluster, raise_if_transient
+from dualwrite.client.admin.log_reader import LogReader
+from dualwrite.client.config.settings import ClientSettings
+from dualwrite.client.terms.endpoint import Endpoint
+from dualwrite.client.terms.error_classes import NO_TWO_PHASE_CODES, error_of_call
+from dualwrite.client.terms.versions import TRANSACTION_VERSION
+from dualwrite.errors import KafkaRefusedError, KafkaUnavailableError, TwoPhaseCommitUnavailableError
+from dualwrite.ids import NO_PRODUCER, TWO_PHASE_TIMEOUT_MS, ProducerIdentity, TopicPartition
+from dualwrite.wire.apis import APIS, ApiKey, Message
+from dualwrite.wire.error_codes import ErrorCode, error_name
+
+ONGOING = "Ongoing"
+"""The state of an open transaction (Kafka's TransactionState)."""
+
+_TWO_PHASE_VERSION = 6
+
+
+@dataclass(frozen=True, slots=True)
+class InitializedProducer:
+    """What InitProducerId answered.
+
+    :param producer: the new identity; every earlier one of the transactional id is fenced.
+    :param ongoing: the identity under which the transaction that was kept is open; None if nothing is open.
+    """
+
+    producer: ProducerIdentity
+    ongoing: ProducerIdentity | None
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDescription:
+    """What DescribeTransactions says of a transactional id. Durations and times are in milliseconds.
+
+    :param state: Kafka's name: Empty, Ongoing, PrepareCommit, CompleteCommit, PrepareAbort, CompleteAbort, …
+    :param start_ms: when the transaction began, since the epoch; -1 if none is open.
+    :param partitions: those of the open transaction; while markers are written, those that still lack one.
+    """
+
+    state: str
+    producer: ProducerIdentity
+    timeout_ms: int
+    start_ms: int
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionListing:
+    """One line of ListTransactions."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
+
+
+class ControlPlane:
+    """Asks coordinators and leaders about transactions, and ends them. Not thread-safe.
+
+    Every method raises KafkaUnavailableError if the cluster gave no usable answer within ``timeout`` seconds, and
+    KafkaRefusedError for an error code that waiting does not cure.
+
+    :param config: librdkafka's keys: bootstrap.servers, client.id, security.protocol, ssl.*, sasl.*, socket.timeout.ms.
+    :param timeout: seconds that a call may take, all attempts together.
+    :param clock: monotonic seconds.
+    :param sleep: waits between attempts.
+    :raises ConfigurationError: if a setting is missing, malformed, or cannot be honoured.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        *,
+        timeout: float = DEFAULT_TIMEOUT,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._cluster = Cluster(ClientSettings.from_config(config), timeout=timeout, clock=clock, sleep=sleep)
+
+    @property
+    def lost_connections(self) -> int:
+        """How many connections were lost, and replaced."""
+        return self._cluster.lost_connections
+
+    def init_producer_id(
+        self,
+        transactional_id: str,
+        *,
+        transaction_timeout_ms: int = TWO_PHASE_TIMEOUT_MS,
+        two_phase_commit: bool,
+        keep_prepared_txn: bool,
+        expected: ProducerIdentity | None = None,
+    ) -> InitializedProducer:
+        """InitProducerId v6 (KIP-939): fence every earlier producer; abort what is open, or keep it.
+
+        A lost answer is asked for again: that fences the identity that nobody received, and nothing else.
+
+        :param expected: the identity that the caller holds, to be fenced itself if somebody has a newer one (KIP-360).
+        :raises TwoPhaseCommitUnavailableError: if the cluster has no v6, or two-phase commit is off or not permitted.
+        :raises FencedError: if ``expected`` is out of date.
+        """
+        expected = expected or NO_PRODUCER
+        message = APIS[ApiKey.INIT_PRODUCER_ID].request(
+            transactional_id=transactional_id,
+            transaction_timeout_ms=transaction_timeout_ms,
+            producer_id=expected.producer_id,
+            producer_epoch=expected.epoch,
+            enable2_pc=two_phase_commit,
+            keep_prepared_txn=keep_prepared_txn,
+        )
+        what = f"InitProducerId of {transactional_id}"
+        floor = _TWO_PHASE_VERSION if two_phase_commit or keep_prepared_txn else 0
+        call = Call(ApiKey.INIT_PRODUCER_ID, message, floor=floor, cap=_TWO_PHASE_VERSION)
+        try:
+            answer = self._cluster.ask_coordinator(transactional_id, call, _own_code)
+        except KafkaRefusedError as error:
+            _refuse_two_phase(what, error.code, error)
+        if answer.error_code in NO_TWO_PHASE_CODES and (two_phase_commit or keep_prepared_txn):
+            _refuse_two_phase(what, answer.error_code)
+        _raise_for(what, answer.error_code)
+        ongoing = ProducerIdentity(answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch)
+        return InitializedProducer(ProducerIdentity(answer.producer_id, answer.producer_epoch), ongoing or None)
+
+    def end_txn(
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        committed: bool,
+        *,
+        version_cap: int = 4,
+        repeatable: bool = False,
+    ) -> ProducerIdentity:
+        """EndTxn: commit or abort the open transaction of ``transactional_id`` as ``producer``.
+
+        :param version_cap: up to 4 the identity stays as it is; 5 (KIP-890 part 2) bumps it.
+        :param repeatable: True only if no transaction will ever be begun under ``producer``, as with an identity that
+            InitProducerId with keepPreparedTxn gave. Then an EndTxn that arrives late or twice finds the transaction
+            ended and changes nothing, so a lost answer is asked for again.
+        :returns: the identity of the next transaction.
+        :raises AnswerLostError: if the answer was lost and ``repeatable`` is False: the outcome is unknown.
+        :raises FencedError: if somebody has a newer identity.
+        :raises KafkaRefusedError: INVALID_TXN_STATE if nothing is open, or it was ended the other way.
+        """
+        message = APIS[ApiKey.END_TXN].request(
+            transactional_id=transactional_id,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            committed=committed,
+        )
+        call = Call(ApiKey.END_TXN, message, cap=version_cap, repeatable=repeatable)
+        answer = self._cluster.ask_coordinator(transactional_id, call, _own_code)
+        _raise_for(f"EndTxn ({'commit' if committed else 'abort'}) of {transactional_id}", answer.error_code)
+        return ProducerIdentity(answer.producer_id, answer.producer_epoch) or producer
+
+    def describe_transaction(self, transactional_id: str) -> TransactionDescription | None:
+        """DescribeTransactions: what the coordinator knows; None if it does not know the transactional id."""
+        message = APIS[ApiKey.DESCRIBE_TRANSACTIONS].request(transactional_ids=[transactional_id])
+        answer = self._cluster.ask_coordinator(
+            transactional_id, Call(ApiKey.DESCRIBE_TRANSACTIONS, message), lambda m: _only_state(m).error_code
+        )
+        described = _only_state(answer)
+        if described.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+            return None
+        _raise_for(f"DescribeTransactions of {transactional_id}", described.error_code)
+        return TransactionDescription(
+            described.transaction_state,
+            ProducerIdentity(described.producer_id, described.producer_epoch),
+            described.transaction_timeout_ms,
+            described.transaction_start_time_ms,
+            frozenset(TopicPartition(entry.topic, index) for entry in described.topics for index in entry.partitions),
+        )
+
+    def current_transaction_start_offsets(
+        self, partitions: Iterable[TopicPartition], producer: ProducerIdentity, *, deleted_too: bool = False
+    ) -> dict[TopicPartition, int]:
+        """DescribeProducers at the leaders: where the open transaction of ``producer`` began.
+
+        :param deleted_too: ``partitions`` may be of topics that do not exist any more; they are left out.
+        :returns: the offset of its first record in each of ``partitions`` in which it has one.
+        :raises KafkaRefusedError: if a topic is unknown, or the READ operation on it is not granted.
+        """
+        missing = set(partitions)
+        found: dict[TopicPartition, int] = {}
+
+        def attempt(deadline: float) -> None:
+            leaders = self._cluster.leaders(missing, deadline, deleted_too=deleted_too)
+            missing.intersection_update(leaders)
+            for endpoint, group in by_leader(leaders).items():
+                answer = self._cluster.ask(endpoint, Call(ApiKey.DESCRIBE_PRODUCERS, _ask_producers(group)), deadline)
+                for topic in answer.topics:
+                    for entry in topic.partitions:
+                        partition = TopicPartition(topic.name, entry.partition_index)
+                        raise_if_transient(f"DescribeProducers of {partition}", entry.error_code)
+                        if not deleted_too or entry.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                            _raise_for(f"DescribeProducers of {partition}", entry.error_code)
+                        for offset in _starts(entry.active_producers, producer):
+                            found[partition] = offset
+                        missing.discard(partition)
+            if missing:  # an answer that leaves a partition out must never read as "no transaction there"
+                raise KafkaUnavailableError(
+                    f"DescribeProducers: no answer about {', '.join(map(str, sorted(missing)))}"
+                )
+
+        if missing:
+            self._cluster.persist(attempt)
+        return found
+
+    def list_transactions(self) -> list[TransactionListing]:
+        """ListTransactions at every broker: each coordinates some of the transactional ids."""
+
+        def attempt(deadline: float) -> list[TransactionListing]:
+            message = APIS[ApiKey.LIST_TRANSACTIONS].request(state_filters=[], producer_id_filters=[])
+            listed = []
+            for endpoint in self._cluster.brokers(deadline):
+                answer = self._cluster.ask(endpoint, Call(ApiKey.LIST_TRANSACTIONS, message), deadline)
+                raise_if_transient(f"ListTransactions: broker {endpoint}", answer.error_code)
+                _raise_for(f"ListTransactions: broker {endpoint}", answer.error_code)
+                listed += [
+                    TransactionListing(entry.transactional_id, entry.producer_id, entry.transaction_state)
+                    for entry in answer.transaction_states
+                ]
+            return sorted(listed, key=lambda listing: listing.transactional_id)
+
+        return self._cluster.persist(attempt)
+
+    def logs(self, timeout: float | None = None) -> LogReader:
+        """The logs of the cluster's partitions.
+
+        :param timeout: seconds that a question may take, if it is not ``timeout`` of the control plane.
+        """
+        return LogReader(self._cluster, timeout)
+
+    def supports_keep_prepared(self) -> bool:
+        """True if a broker advertises InitProducerId v6. Whether two-phase commit is enabled and permitted, and whether
+        KeepPreparedTxn is carried out, only InitProducerId itself tells."""
+        return self._cluster.any_connection().offers(ApiKey.INIT_PRODUCER_ID, _TWO_PHASE_VERSION)
+
+    def cluster_id(self) -> str | None:
+        """Kafka's cluster id; None if the cluster has none."""
+        return self._cluster.persist(self._cluster.cluster_id)
+
+    def transaction_version(self) -> int:
+        """The finalized level of the feature transaction.version: from 2 on the cluster speaks KIP-890 part 2. 0 if it
+        does not know the feature."""
+        return self._cluster.any_connection().versions.features.get(TRANSACTION_VERSION, 0)
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._cluster.close()
+
+
+def _own_code(answer: Message) -> int:
+    return int(answer.error_code)
+
+
+def _only_state(answer: Message) -> Message:
+    if len(answer.transaction_states) != 1:
+        raise KafkaUnavailableError(f"DescribeTransactions: {len(answer.transaction_states)} answers to one question")
+    return answer.transaction_states[0]
+
+
+def by_leader(leaders: Mapping[TopicPartition, Endpoint]) -> dict[Endpoint, list[TopicPartition]]:
+    """Partitions by whom to ask about them."""
+    groups: dict[Endpoint, list[TopicPartition]] = {}
+    for partition, endpoint in leaders.items():
+        groups.setdefault(endpoint, []).append(partition)
+    return groups
+
+
+def _ask_producers(partitions: Iterable[TopicPartition]) -> Message:
+    indexes: dict[str, list[int]] = {}
+    for partition in partitions:
+        indexes.setdefault(partition.topic, []).append(partition.partition)
+    request = APIS[ApiKey.DESCRIBE_PRODUCERS].request
+    topics = [request.TopicRequest(name=name, partition_indexes=wanted) for name, wanted in indexes.items()]
+    return request(topics=topics)
+
+
+def _starts(active: Iterable[Message], producer: ProducerIdentity) -> list[int]:
+    """CurrentTxnStartOffset of ``producer`` in one partition; empty if it has no open transaction there."""
+    return [
+        entry.current_txn_start_offset
+        for entry in active
+        if ProducerIdentity(entry.producer_id, entry.producer_epoch) == producer and entry.current_txn_start_offset >= 0
+    ]
+
+
+def _raise_for(what: str, code: int) -> None:
+    if code:
+        raise error_of_call(what, code)
+
+
+def _refuse_two_phase(what: str, code: int, cause: Exception | None = None) -> NoReturn:
+    reasons = {
+        int(ErrorCode.UNSUPPORTED_VERSION): "the broker does not offer KIP-939's KeepPreparedTxn (the bundled broker"
+        ' does; Apache Kafka 4.4 does not, and DualWrite runs there with two_phase="resume")',
+        int(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED): "two-phase commit is off"
+        " (transaction.two.phase.commit.enable), or the TWO_PHASE_COMMIT operation is not granted",
+    }
+    if code not in reasons:
+        raise KafkaRefusedError(what, code, error_name(code)) from cause
+    raise TwoPhaseCommitUnavailableError(f"{what}: {error_name(code)}: {reasons[code]}") from cause

@@ -1,0 +1,173 @@
+"""What the cluster knows of the transaction that a stored state names: whether it is open, or how it ended."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from dualwrite.client.admin.control_plane import ControlPlane, TransactionDescription
+from dualwrite.client.admin.log_reader import LogReader
+from dualwrite.client.encoding.transaction_end import ending_in, first_marker_in, offset_after, stranger_in
+from dualwrite.errors import KafkaRefusedError, KafkaUnavailableError
+from dualwrite.ids import (
+    UNKNOWN_START,
+    Anchor,
+    EndedTransaction,
+    Ending,
+    OngoingTransaction,
+    PreparedTxnState,
+    ProducerIdentity,
+    TopicPartition,
+    is_legal_topic,
+)
+from dualwrite.wire.error_codes import ErrorCode
+
+_LOG = logging.getLogger("dualwrite")
+_LOOK = 128 * 1024
+"""Bytes of the log that one look takes."""
+_FARTHEST = 32 * 1024 * 1024
+"""Bytes in which a marker is searched for behind somebody else's open transaction, by who has not got the time."""
+_ID_LASTS = 60.0
+"""Seconds for which the id of a topic is taken for its id."""
+_BRIEFLY = 2.0
+"""Seconds for a question that may stay without an answer."""
+_NOTHING_KNOWN = EndedTransaction(Ending.UNKNOWN)
+
+
+def ongoing_transaction(
+    control: ControlPlane, transactional_id: str, ongoing: ProducerIdentity, state: PreparedTxnState
+) -> OngoingTransaction:
+    """The open transaction of ``ongoing``, with where and when it began if ``state`` has an anchor (ids.py).
+
+    :raises KafkaUnavailableError: if the coordinator or a leader gave no answer in time.
+    :raises KafkaRefusedError: if the READ operation on the anchor's topic is not granted.
+    """
+    if state.anchor is None or state.producer != ongoing:
+        return OngoingTransaction(ongoing)
+    described = control.describe_transaction(transactional_id)
+    if described is None:
+        return OngoingTransaction(ongoing)
+    at_anchor = {partition for partition in described.partitions if state.anchor.is_in(partition)}
+    starts = control.current_transaction_start_offsets(at_anchor, ongoing, deleted_too=True)
+    return OngoingTransaction(ongoing, starts, described.partitions, started_ms(described))
+
+
+def open_transaction(control: ControlPlane, transactional_id: str, ongoing: ProducerIdentity) -> PreparedTxnState:
+    """The open transaction of ``ongoing``, which no stored state names: with its first record in one of its partitions,
+    if their leaders tell.
+
+    :raises KafkaUnavailableError: if the coordinator gave no answer in time.
+    """
+    described = control.describe_transaction(transactional_id)
+    starts: Mapping[TopicPartition, int] = {}
+    if described is not None and described.partitions:
+        try:
+            starts = control.current_transaction_start_offsets(described.partitions, ongoing, deleted_too=True)
+        except (KafkaRefusedError, KafkaUnavailableError) as error:
+            _LOG.info("where transaction %s of %s began is not known: %s", ongoing, transactional_id, error)
+    first = min(starts, default=None)
+    return PreparedTxnState(ongoing, first_record=None if first is None else Anchor.of(first, starts[first]))
+
+
+def started_ms(described: TransactionDescription) -> int:
+    """When an open transaction began; UNKNOWN_START if its coordinator does not tell."""
+    return described.start_ms if described.start_ms > 0 else UNKNOWN_START
+
+
+def ended_transaction(control: ControlPlane, state: PreparedTxnState, timeout: float | None = None) -> EndedTransaction:
+    """How the transaction of ``state`` ended, by the log at its first record (``state.first_record``).
+
+    Ask when its coordinator says that nothing of it is open any more: if it is open in the log all the same, it hangs
+    there, and nobody is going to end it. It is UNKNOWN if the log has nothing to say: the topic is gone, or was made
+    anew, or may not be read, or the record has been deleted or compacted.
+
+    :param timeout: seconds that each question may take; None for the control plane's, and for a search of any length.
+    :raises KafkaUnavailableError: if the partition's leader gave no answer in time.
+    """
+    first = state.first_record
+    if not state or first is None:
+        return _NOTHING_KNOWN
+    logs = control.logs(timeout)
+    try:
+        partition = logs.partition_of(first)
+        if partition is None or _is_another(logs, partition.topic, state.topic_id):
+            return _NOTHING_KNOWN
+        farthest = None if timeout is None else _FARTHEST
+        return _look_at(logs, partition, first.offset, state.producer, farthest)
+    except KafkaRefusedError as error:
+        if error.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            _LOG.warning("what became of %s cannot be known: %s: grant READ on that topic", state, error)
+        return _NOTHING_KNOWN
+
+
+class TopicIds:
+    """The ids of the topics in which transactions began. Each is asked for once in a while, and never for long: without
+    it a unit of work is as good as committed, and only a later look at its end is less sure.
+
+    :param clock: monotonic seconds.
+    """
+
+    def __init__(self, control: ControlPlane, clock: Callable[[], float] = time.monotonic) -> None:
+        self._control = control
+        self._clock = clock
+        self._known: dict[str, tuple[str, float]] = {}
+        """Id, and when it was asked for, by topic."""
+        self._reached: dict[TopicPartition, int] = {}
+
+    def added(self, state: PreparedTxnState) -> PreparedTxnState:
+        """``state`` with the id of the topic of its first record."""
+        first = state.first_record
+        if first is None or not is_legal_topic(first.topic):  # a shortened name
+            return state
+        return replace(state, topic_id=self._of(TopicPartition(first.topic, first.partition), first.offset))
+
+    def _of(self, partition: TopicPartition, offset: int) -> str:
+        topic_id, asked_at = self._known.get(partition.topic, ("", -_ID_LASTS))
+        goes_on = offset > self._reached.get(partition, -1)  # a log gives no offset twice: else it is another topic
+        self._reached[partition] = offset
+        if not goes_on or self._clock() >= asked_at + _ID_LASTS:
+            try:
+                topic_id = self._control.logs(_BRIEFLY).topic_id(partition.topic)
+            except (KafkaUnavailableError, KafkaRefusedError) as error:
+                _LOG.debug("the id of topic %s is not known: %s", partition.topic, error)
+                topic_id = ""
+            self._known[partition.topic] = topic_id, self._clock()
+        return topic_id
+
+
+def _is_another(logs: LogReader, topic: str, topic_id: str) -> bool:
+    """True if the topic of that name is not the one with ``topic_id``."""
+    current = logs.topic_id(topic) if topic_id else ""
+    return bool(current) and current != topic_id
+
+
+def _look_at(
+    logs: LogReader, partition: TopicPartition, offset: int, producer: ProducerIdentity, farthest: int | None
+) -> EndedTransaction:
+    found = logs.read(partition, offset, committed=True, most=_LOOK)
+    if found is None or found.high_watermark <= offset:
+        start, end = logs.extent(partition)
+        return EndedTransaction(Ending.LOST) if start <= offset and end <= offset else _NOTHING_KNOWN
+    if found.last_stable_offset > offset:
+        return ending_in(found, producer, offset)
+    return EndedTransaction(_search_marker(logs, partition, offset, producer, farthest))
+
+
+def _search_marker(
+    logs: LogReader, partition: TopicPartition, offset: int, producer: ProducerIdentity, farthest: int | None
+) -> Ending:
+    """The transaction's end, though an open transaction holds readers up before it, or it is open itself."""
+    position, read = offset, 0
+    while farthest is None or read < farthest:
+        found = logs.read(partition, position, committed=False, most=_LOOK)
+        if found is None:
+            break
+        strange = stranger_in(found.records, producer, offset) if position == offset else None
+        ending = strange or first_marker_in(found.records, producer.producer_id)
+        if ending is not None:
+            return ending
+        following = offset_after(found.records)
+        if following is None:  # perhaps of a leader that is new, and does not show yet all that it has
+            return Ending.OPEN if position >= logs.extent(partition).end else Ending.UNKNOWN
+        position, read = following, read + len(found.records)
+    return Ending.UNKNOWN

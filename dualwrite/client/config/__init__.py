@@ -1,0 +1,1 @@
+"""librdkafka's configuration keys, read strictly, without I/O."""

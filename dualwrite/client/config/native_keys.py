@@ -1,0 +1,324 @@
+"""Every setting of a librdkafka producer, by name: what the native producer does with it.
+
+Names, ranges and defaults are those of librdkafka's CONFIGURATION.md, where nothing else is said; a test compares them
+with the librdkafka that is installed. A setting is taken, or has no effect because there is nothing here that it could
+change, or is refused with the reason: nothing that a user may rely on is passed over in silence.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from dualwrite.client.config.native_rules import (
+    ANY,
+    CALLABLE,
+    FILE,
+    FLAG,
+    NAMES,
+    SECRET,
+    TEXT,
+    Rule,
+    always,
+    choice,
+    decimal,
+    integer,
+    only,
+)
+from dualwrite.client.encoding.partitioners import PARTITIONERS
+
+LARGEST_INT = 2147483647
+
+
+class Use(Enum):
+    """What becomes of a setting."""
+
+    TAKEN = "taken"
+    NO_EFFECT = "no effect"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One setting.
+
+    :param default: what holds if it is not given; None if nothing does.
+    :param meaning: what it does, or why it has no effect or is refused.
+    """
+
+    use: Use
+    rule: Rule
+    default: Any
+    meaning: str
+
+
+def _taken(rule: Rule, default: Any, meaning: str) -> Key:
+    return Key(Use.TAKEN, rule, default, meaning)
+
+
+ALIASES = {
+    "metadata.broker.list": "bootstrap.servers",
+    "max.in.flight": "max.in.flight.requests.per.connection",
+    "max.request.size": "message.max.bytes",
+    "queue.buffering.max.ms": "linger.ms",
+    "message.send.max.retries": "retries",
+    "compression.codec": "compression.type",
+    "sasl.mechanisms": "sasl.mechanism",
+    "request.required.acks": "acks",
+    "message.timeout.ms": "delivery.timeout.ms",
+    "dr_cb": "on_delivery",
+}
+"""Other names of settings; all but Java's ``max.request.size`` are librdkafka's."""
+
+_MS = LARGEST_INT
+_NO_STATISTICS = "there are no statistics"
+_PEM_FILE = "give the file in PEM form: ssl.key.location and ssl.certificate.location"
+_OIDC = "fetch the token yourself, in oauth_cb"
+_NOT_PYTHONS = "cannot be given from Python"
+
+_TAKEN: dict[str, Key] = {
+    "bootstrap.servers": _taken(NAMES, None, "The brokers to begin with. Required."),
+    "client.id": _taken(TEXT, "dualwrite", "What brokers call this client in their logs and quotas."),
+    "transactional.id": _taken(TEXT, None, "Who this producer is, across restarts. Required."),
+    "transaction.two.phase.commit.enable": _taken(
+        FLAG, True, "KIP-939. False leaves the transactions of KIP-98, which a broker aborts after their timeout."
+    ),
+    "transaction.timeout.ms": _taken(
+        integer(1000, _MS), 60_000, "When a broker aborts a transaction. Not together with two-phase commit."
+    ),
+    "message.max.bytes": _taken(
+        integer(1000, 1_000_000_000), 1_000_000, "The largest record, and the largest batch before it is compressed."
+    ),
+    "batch.size": _taken(integer(1, _MS), 1_000_000, "Bytes of a batch, not compressed, at which it is sent."),
+    "batch.num.messages": _taken(integer(1, 1_000_000), 10_000, "Records of a batch at which it is sent."),
+    "linger.ms": _taken(
+        decimal(0, 900_000),
+        None,
+        "How long a batch waits for more records before it is sent unasked. Not set: until it is full, or the unit of"
+        " work is prepared. librdkafka: 5.",
+    ),
+    "queue.buffering.max.messages": _taken(
+        integer(0, _MS), 100_000, "Records that may wait to be acknowledged; 0 is no limit."
+    ),
+    "queue.buffering.max.kbytes": _taken(
+        integer(1, _MS), 1_048_576, "Kibibytes of records that may wait to be acknowledged."
+    ),
+    "max.in.flight.requests.per.connection": _taken(
+        integer(1, 5), 5, "Unanswered Produce requests per broker; a broker remembers five batches of a producer."
+    ),
+    "acks": _taken(
+        only("all", "-1", why="a transaction is in every in-sync replica"), "all", "Who must have a record."
+    ),
+    "enable.idempotence": _taken(always(True, "a transaction stands on it"), True, "Each record once, in order."),
+    "retries": _taken(integer(1, _MS), _MS, "How often a batch is sent again; delivery.timeout.ms ends it as well."),
+    "delivery.timeout.ms": _taken(
+        integer(1, _MS),
+        30_000,
+        "How long a record may stay unacknowledged, and so hold the database's locks. librdkafka: the transaction's.",
+    ),
+    "request.timeout.ms": _taken(integer(1, 900_000), 30_000, "How long a broker may wait for its replicas."),
+    "socket.timeout.ms": _taken(
+        integer(10, 300_000),
+        30_000,
+        "How long an answer may take before its connection is given up. librdkafka: 60000.",
+    ),
+    "socket.connection.setup.timeout.ms": _taken(
+        integer(1000, _MS), 10_000, "How long each step of TCP, TLS and SASL may take. librdkafka: 30000."
+    ),
+    "retry.backoff.ms": _taken(integer(1, 300_000), 100, "The pause before a request is sent again; it doubles."),
+    "retry.backoff.max.ms": _taken(integer(1, 300_000), 1000, "The longest of these pauses."),
+    "reconnect.backoff.ms": _taken(integer(0, 3_600_000), 100, "The pause before connecting again; it doubles."),
+    "reconnect.backoff.max.ms": _taken(integer(0, 3_600_000), 1000, "The longest of these. librdkafka: 10000."),
+    "topic.metadata.refresh.interval.ms": _taken(
+        integer(-1, 3_600_000), 300_000, "When leaders are asked for again though nothing has failed; -1 is never."
+    ),
+    "metadata.max.age.ms": _taken(
+        integer(1, 86_400_000), 900_000, "As topic.metadata.refresh.interval.ms; the shorter holds."
+    ),
+    "topic.metadata.propagation.max.ms": _taken(
+        integer(0, 3_600_000),
+        30_000,
+        "How long a topic may be unknown before its records fail; at most delivery.timeout.ms.",
+    ),
+    "allow.auto.create.topics": _taken(FLAG, True, "Whether a broker may create a topic that is missing."),
+    "connections.max.idle.ms": _taken(
+        integer(0, _MS), 0, "How long a connection may be idle before it is closed; 0 is for ever."
+    ),
+    "partitioner": _taken(
+        Rule(", ".join(PARTITIONERS), choice(*PARTITIONERS).read),
+        "consistent_random",
+        "Which partition a record goes to; `murmur2_random` is the Java producer's.",
+    ),
+    "sticky.partitioning.linger.ms": _taken(
+        integer(0, 900_000),
+        10,
+        "0: each record without a key has a random partition of its own; otherwise those of a batch share one.",
+    ),
+    "compression.type": _taken(
+        choice("none", "gzip", "snappy", "lz4", "zstd", "inherit"), "none", "How batches are compressed."
+    ),
+    "compression.level": _taken(
+        integer(-1, 12),
+        -1,
+        "How hard gzip (0 to 9) and zstd (0 to 12) try; lz4 and snappy have 0; -1 is the codec's default.",
+    ),
+    "security.protocol": _taken(
+        choice("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"), "PLAINTEXT", "TLS or not, SASL or not."
+    ),
+    "ssl.ca.location": _taken(FILE, None, "Whom to trust: a file or directory, or `probe`; the system's by default."),
+    "ssl.ca.pem": _taken(TEXT, None, "The same as text in PEM form."),
+    "ssl.certificate.location": _taken(FILE, None, "This client's certificate."),
+    "ssl.key.location": _taken(FILE, None, "Its private key."),
+    "ssl.key.password": _taken(SECRET, None, "The password of the key."),
+    "enable.ssl.certificate.verification": _taken(FLAG, True, "False trusts anybody."),
+    "ssl.endpoint.identification.algorithm": _taken(
+        choice("https", "none"), "https", "Whether the certificate must be the host's."
+    ),
+    "sasl.mechanism": _taken(
+        choice("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"),
+        None,
+        "Needed where SASL is. librdkafka: GSSAPI.",
+    ),
+    "sasl.username": _taken(TEXT, None, "For PLAIN and SCRAM."),
+    "sasl.password": _taken(SECRET, None, "For PLAIN and SCRAM."),
+    "sasl.oauthbearer.config": _taken(TEXT, "", "What oauth_cb is called with."),
+    "oauth_cb": _taken(
+        CALLABLE,
+        None,
+        "For OAUTHBEARER: gives (token, expiry in seconds since the epoch[, principal, extensions]), in any thread.",
+    ),
+    "socket.keepalive.enable": _taken(FLAG, False, "SO_KEEPALIVE."),
+    "socket.nagle.disable": _taken(FLAG, True, "TCP_NODELAY."),
+    "socket.send.buffer.bytes": _taken(integer(0, 100_000_000), 0, "SO_SNDBUF; 0 is the system's."),
+    "socket.receive.buffer.bytes": _taken(integer(0, 100_000_000), 0, "SO_RCVBUF; 0 is the system's."),
+    "on_delivery": _taken(CALLABLE, None, "Called for each record, with its error or where it is."),
+}
+
+
+def _of(use: Use, meaning: str, *names: str) -> dict[str, Key]:
+    return {name: Key(use, ANY, None, meaning) for name in names}
+
+
+def _one_value(rule: Rule, default: Any, *names: str) -> dict[str, Key]:
+    return {name: Key(Use.NO_EFFECT, rule, default, "") for name in names}
+
+
+def _no_effect(meaning: str, *names: str) -> dict[str, Key]:
+    return _of(Use.NO_EFFECT, meaning, *names)
+
+
+def _refused(meaning: str, *names: str) -> dict[str, Key]:
+    return _of(Use.REFUSED, meaning, *names)
+
+
+_LOGS = "What there is to say goes to Python's `logging`."
+_CONSUMERS = "A consumer's."
+
+_OTHERS: dict[str, Key] = {
+    **_no_effect("Errors are raised by the calls that they concern.", "error_cb"),
+    **_no_effect(_LOGS, "logger", "log_level", "log.queue", "log.thread.name", "log.connection.close", "debug"),
+    **_no_effect("No longer used by librdkafka either.", "socket.blocking.max.ms", "topic.metadata.refresh.fast.cnt"),
+    **_no_effect("No longer used by librdkafka either.", "reconnect.backoff.jitter.ms", "produce.offset.report"),
+    **_no_effect("No longer used by librdkafka either.", "metadata.request.timeout.ms"),
+    **_no_effect("Only brokers that are needed are connected to.", "enable.sparse.connections"),
+    **_no_effect("oauth_cb is called when a token is needed.", "enable_sasl_queue"),
+    **_no_effect("ApiVersions is always asked.", "api.version.fallback.ms", "broker.version.fallback"),
+    **_no_effect("Part of socket.connection.setup.timeout.ms.", "api.version.request.timeout.ms"),
+    **_no_effect("Only topics in use are asked for.", "topic.metadata.refresh.sparse"),
+    **_no_effect("As retry.backoff.ms.", "topic.metadata.refresh.fast.interval.ms"),
+    **_no_effect(
+        "The bootstrap servers are tried whenever no other broker answers.",
+        *("metadata.recovery.strategy", "metadata.recovery.rebootstrap.trigger.ms"),
+    ),
+    **_no_effect("Names are resolved at each attempt to connect.", "broker.address.ttl"),
+    **_no_effect("Records are copied once, into their batch.", "message.copy.max.bytes"),
+    **_no_effect("100 MiB; a producer's answers are small.", "receive.message.max.bytes"),
+    **_no_effect("A lost record is never committed, and so leaves no gap.", "enable.gapless.guarantee"),
+    **_no_effect("At most max.in.flight.requests.per.connection wait.", "queue.buffering.backpressure.threshold"),
+    **_no_effect("None are pushed.", "enable.metrics.push"),
+    **_no_effect("Python's.", "enable.random.seed", "internal.termination.signal", "ssl.ca.certificate.stores"),
+    **_no_effect(
+        "Says what a client is; this one says `dualwrite`.", "client.software.name", "client.software.version"
+    ),
+    **_one_value(always(True, "every broker since 0.10 knows it"), True, "api.version.request"),
+    **_one_value(only("1", why="a connection with an answer overdue is given up"), "1", "socket.max.fails"),
+    **_one_value(only("any", why="the system's resolver decides"), "any", "broker.address.family"),
+    **_one_value(only("use_all_dns_ips", why="there is no GSSAPI"), "use_all_dns_ips", "client.dns.lookup"),
+    **_one_value(only("fifo", why="a transaction's records are in order"), "fifo", "queuing.strategy"),
+    **_one_value(only("0", why=_NO_STATISTICS), "0", "statistics.interval.ms"),
+    **_one_value(
+        only("0", why="there are no mock brokers"),
+        "0",
+        "test.mock.num.brokers",
+        "test.mock.broker.rtt",
+    ),
+    **_one_value(only("0", why=_NOT_PYTHONS), "0", "enabled_events"),
+    **_one_value(always(False, "give oauth_cb"), False, "enable.sasl.oauthbearer.unsecure.jwt"),
+    **_one_value(only("default", why=_OIDC), "default", "sasl.oauthbearer.method"),
+    **_one_value(always(False, "each record's delivery is reported"), False, "delivery.report.only.error"),
+    **_refused(_NO_STATISTICS, "stats_cb"),
+    **_refused("throttling is not reported", "throttle_cb"),
+    **_refused("give produce() the partition instead", "partitioner_cb"),
+    **_refused("name the topics that you produce to, and no others", "topic.blacklist"),
+    **_refused("put its entries beside the others", "default.topic.config"),
+    **_refused(_PEM_FILE, "ssl.key.pem", "ssl.certificate.pem", "ssl.keystore.location", "ssl.keystore.password"),
+    **_refused(
+        "not supported",
+        *("ssl.crl.location", "ssl.engine.location", "ssl.engine.id", "ssl.providers", "ssl.certificate.verify_cb"),
+        *("ssl.cipher.suites", "ssl.curves.list", "ssl.sigalgs.list", "plugin.library.paths"),
+    ),
+    **_refused(
+        "GSSAPI is not spoken",
+        *("sasl.kerberos.service.name", "sasl.kerberos.principal", "sasl.kerberos.kinit.cmd", "sasl.kerberos.keytab"),
+        "sasl.kerberos.min.time.before.relogin",
+    ),
+    **_refused(
+        _OIDC,
+        *("https.ca.location", "https.ca.pem", "sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret"),
+        *("sasl.oauthbearer.client.credentials.client.id", "sasl.oauthbearer.client.credentials.client.secret"),
+        *("sasl.oauthbearer.scope", "sasl.oauthbearer.extensions", "sasl.oauthbearer.token.endpoint.url"),
+        *("sasl.oauthbearer.sub.claim.name", "sasl.oauthbearer.grant.type", "sasl.oauthbearer.assertion.algorithm"),
+        *("sasl.oauthbearer.assertion.private.key.file", "sasl.oauthbearer.assertion.private.key.passphrase"),
+        *("sasl.oauthbearer.assertion.private.key.pem", "sasl.oauthbearer.assertion.file"),
+        *("sasl.oauthbearer.assertion.claim.aud", "sasl.oauthbearer.assertion.claim.exp.seconds"),
+        *("sasl.oauthbearer.assertion.claim.iss", "sasl.oauthbearer.assertion.claim.jti.include"),
+        *("sasl.oauthbearer.assertion.claim.nbf.seconds", "sasl.oauthbearer.assertion.claim.sub"),
+        *("sasl.oauthbearer.assertion.jwt.template.file", "sasl.oauthbearer.metadata.authentication.type"),
+    ),
+    **_refused(
+        _NOT_PYTHONS,
+        *("background_event_cb", "closesocket_cb", "connect_cb", "default_topic_conf", "dr_msg_cb", "interceptors"),
+        *("log_cb", "msg_order_cmp", "oauthbearer_token_refresh_cb", "opaque", "open_cb", "resolve_cb", "socket_cb"),
+        *("ssl_ca", "ssl_certificate", "ssl_engine_callback_data", "ssl_key", "builtin.features"),
+        "ut_handle_ProduceResponse",
+    ),
+    **_no_effect(
+        _CONSUMERS,
+        *("auto.commit.enable", "auto.commit.interval.ms", "auto.offset.reset", "check.crcs", "client.rack"),
+        *("consume.callback.max.messages", "consume_cb", "coordinator.query.interval.ms", "enable.auto.commit"),
+        *("enable.auto.offset.store", "enable.partition.eof", "fetch.error.backoff.ms", "fetch.max.bytes"),
+        *("fetch.message.max.bytes", "fetch.min.bytes", "fetch.queue.backoff.ms", "fetch.wait.max.ms", "group.id"),
+        *("group.instance.id", "group.protocol", "group.protocol.type", "group.remote.assignor"),
+        *("heartbeat.interval.ms", "isolation.level", "max.partition.fetch.bytes", "max.poll.interval.ms"),
+        *("max.poll.records", "offset.store.method", "offset.store.path", "offset.store.sync.interval.ms"),
+        *("offset_commit_cb", "on_commit", "partition.assignment.strategy", "queued.max.messages.kbytes"),
+        *("queued.min.messages", "rebalance_cb", "session.timeout.ms", "share.acknowledgement.mode"),
+    ),
+}
+
+KEYS: dict[str, Key] = {**_TAKEN, **_OTHERS}
+"""Every setting; those of :data:`ALIASES` are under the name that they stand for."""
+
+JAVAS = {
+    "buffer.memory": "queue.buffering.max.kbytes",
+    "max.block.ms": "delivery.timeout.ms",
+    "metadata.max.idle.ms": "metadata.max.age.ms",
+    "partitioner.class": "partitioner",
+    "receive.buffer.bytes": "socket.receive.buffer.bytes",
+    "sasl.jaas.config": "sasl.username and sasl.password",
+    "sasl.login.callback.handler.class": "oauth_cb",
+    "send.buffer.bytes": "socket.send.buffer.bytes",
+    "ssl.truststore.location": "ssl.ca.location",
+    "compression.gzip.level": "compression.level",
+    "compression.zstd.level": "compression.level",
+}
+"""Settings of the Java producer that have another name in librdkafka."""

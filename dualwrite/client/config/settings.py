@@ -1,0 +1,200 @@
+"""What the control plane takes from a librdkafka configuration: names and meanings are librdkafka's (CONFIGURATION.md).
+
+One mapping configures both clients. Keys that only matter to librdkafka are left alone; a key that would change how
+a connection is secured, and that the control plane cannot honour, is refused rather than ignored.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dualwrite.client.config.native_rules import FLAGS
+from dualwrite.client.terms.endpoint import Endpoint
+from dualwrite.client.terms.oauth import TokenSource
+from dualwrite.errors import ConfigurationError
+
+DEFAULT_CLIENT_ID = "dualwrite"
+DEFAULT_CONNECT_TIMEOUT_MS = 10_000
+DEFAULT_REQUEST_TIMEOUT_MS = 30_000
+
+_BOOTSTRAP_KEYS = ("bootstrap.servers", "metadata.broker.list")
+_SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+_TLS_KEYS = ("ssl.ca.location", "ssl.ca.pem", "ssl.certificate.location", "ssl.key.location", "ssl.key.password")
+_SASL_KEYS = ("sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password", "oauth_cb")
+_UNSUPPORTED = {
+    "ssl.key.pem": "use ssl.key.location",
+    "ssl.certificate.pem": "use ssl.certificate.location",
+    "ssl.keystore.location": "use ssl.key.location and ssl.certificate.location",
+    "ssl.crl.location": "remove it",
+    "ssl.engine.location": "remove it",
+    "ssl.providers": "remove it",
+    "ssl.cipher.suites": "remove it",
+    "ssl.curves.list": "remove it",
+    "ssl.sigalgs.list": "remove it",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """librdkafka's ``ssl.*``: files in PEM form. ``ca_location`` None is the system's trust store."""
+
+    ca_location: str | None = None
+    ca_pem: str | None = None
+    certificate_location: str | None = None
+    key_location: str | None = None
+    key_password: str | None = field(default=None, repr=False)
+    verify_certificate: bool = True
+    verify_hostname: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SaslSettings:
+    """librdkafka's ``sasl.*``: a name and a password for PLAIN and SCRAM, tokens for OAUTHBEARER."""
+
+    mechanism: str
+    username: str = ""
+    password: str = field(default="", repr=False)
+    tokens: TokenSource | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SocketSettings:
+    """librdkafka's ``socket.*`` that the operating system is told. Buffers are in bytes; 0 is the system's default."""
+
+    keepalive: bool = False
+    no_delay: bool = True
+    send_buffer: int = 0
+    receive_buffer: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """How to reach the cluster. Durations are in seconds."""
+
+    bootstrap: tuple[Endpoint, ...]
+    client_id: str = DEFAULT_CLIENT_ID
+    tls: TlsSettings | None = None
+    sasl: SaslSettings | None = None
+    socket: SocketSettings = SocketSettings()
+    connect_timeout: float = DEFAULT_CONNECT_TIMEOUT_MS / 1000
+    request_timeout: float = DEFAULT_REQUEST_TIMEOUT_MS / 1000
+    unused: tuple[str, ...] = ()
+    """Settings of TLS or SASL that were given, and are of no use with this security.protocol."""
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> "ClientSettings":
+        """The settings that a librdkafka configuration asks for; None as a value is as if the setting were not there.
+
+        :raises ConfigurationError: if bootstrap.servers is missing, or a setting is malformed or cannot be honoured.
+        """
+        config = {key: value for key, value in config.items() if value is not None}
+        servers = next((config[key] for key in _BOOTSTRAP_KEYS if config.get(key)), None)
+        if servers is None:
+            raise ConfigurationError("bootstrap.servers is not set: name one or more brokers as HOST:PORT")
+        protocol = str(config.get("security.protocol", "PLAINTEXT")).upper()
+        if protocol not in _SECURITY_PROTOCOLS:
+            raise ConfigurationError(f"security.protocol {protocol!r}: use one of {', '.join(_SECURITY_PROTOCOLS)}")
+        return cls(
+            bootstrap=tuple(Endpoint.parse(part, protocol) for part in str(servers).split(",") if part.strip()),
+            client_id=str(config.get("client.id", DEFAULT_CLIENT_ID)),
+            tls=_tls(config) if protocol.endswith("SSL") else None,
+            sasl=_sasl(config) if protocol.startswith("SASL") else None,
+            socket=_socket(config),
+            connect_timeout=_seconds(config, "socket.connection.setup.timeout.ms", DEFAULT_CONNECT_TIMEOUT_MS),
+            request_timeout=_seconds(config, "socket.timeout.ms", DEFAULT_REQUEST_TIMEOUT_MS),
+            unused=_unused(config, protocol),
+        )
+
+
+def _unused(config: Mapping[str, Any], protocol: str) -> tuple[str, ...]:
+    tls = () if protocol.endswith("SSL") else _TLS_KEYS
+    sasl = () if protocol.startswith("SASL") else _SASL_KEYS
+    return tuple(name for name in (*tls, *sasl) if config.get(name))
+
+
+def _tls(config: Mapping[str, Any]) -> TlsSettings:
+    for name, advice in _UNSUPPORTED.items():
+        if config.get(name):
+            raise ConfigurationError(f"{name}: not supported together with dualwrite's control plane; {advice}")
+    location = _text(config, "ssl.ca.location")
+    certificate, key = _text(config, "ssl.certificate.location"), _text(config, "ssl.key.location")
+    password = _text(config, "ssl.key.password")
+    for name, given in (("ssl.key.location", key), ("ssl.key.password", password)):
+        if given is not None and certificate is None:
+            raise ConfigurationError(f"{name}: of no use without ssl.certificate.location, the key's certificate")
+    algorithm = str(config.get("ssl.endpoint.identification.algorithm", "https"))
+    if algorithm not in ("https", "none"):
+        raise ConfigurationError(f"ssl.endpoint.identification.algorithm {algorithm!r}: use https or none")
+    return TlsSettings(
+        ca_location=None if location == "probe" else location,
+        ca_pem=_text(config, "ssl.ca.pem"),
+        certificate_location=certificate,
+        key_location=key,
+        key_password=password,
+        verify_certificate=_flag(config, "enable.ssl.certificate.verification", True),
+        verify_hostname=algorithm == "https",
+    )
+
+
+def _sasl(config: Mapping[str, Any]) -> SaslSettings:
+    mechanism = (_text(config, "sasl.mechanism") or _text(config, "sasl.mechanisms") or "GSSAPI").upper()
+    username, password = _text(config, "sasl.username"), _text(config, "sasl.password")
+    if mechanism not in SASL_MECHANISMS:
+        raise ConfigurationError(f"sasl.mechanism {mechanism!r}: use one of {', '.join(SASL_MECHANISMS)}")
+    if mechanism == "OAUTHBEARER":
+        return SaslSettings(mechanism, tokens=_tokens(config))
+    if not username or password is None:
+        raise ConfigurationError(f"sasl.username and sasl.password: {mechanism} needs both")
+    return SaslSettings(mechanism, username, password)
+
+
+def _tokens(config: Mapping[str, Any]) -> TokenSource:
+    callback = config.get("oauth_cb")
+    if not callable(callback):
+        raise ConfigurationError("oauth_cb: OAUTHBEARER needs a function that gives (token, expiry); no OIDC by itself")
+    return TokenSource(callback, _text(config, "sasl.oauthbearer.config") or "")
+
+
+def _socket(config: Mapping[str, Any]) -> SocketSettings:
+    return SocketSettings(
+        keepalive=_flag(config, "socket.keepalive.enable", False),
+        no_delay=_flag(config, "socket.nagle.disable", True),
+        send_buffer=_bytes(config, "socket.send.buffer.bytes"),
+        receive_buffer=_bytes(config, "socket.receive.buffer.bytes"),
+    )
+
+
+def _text(config: Mapping[str, Any], key: str) -> str | None:
+    value = config.get(key)
+    if value is None or value == "":
+        return None
+    if hasattr(value, "__fspath__"):
+        value = value.__fspath__()
+    if not isinstance(value, str):
+        raise ConfigurationError(f"{key} of type {type(value).__name__}: give text")
+    return value
+
+
+def _flag(config: Mapping[str, Any], key: str, default: bool) -> bool:
+    value = str(config.get(key, default)).lower()
+    if value not in FLAGS:
+        raise ConfigurationError(f"{key} {value!r}: use true or false")
+    return FLAGS[value]
+
+
+def _bytes(config: Mapping[str, Any], key: str) -> int:
+    value = str(config.get(key, 0))
+    if not value.isdecimal():
+        raise ConfigurationError(f"{key} {value!r}: give bytes, 0 for the system's default")
+    return int(value)
+
+
+def _seconds(config: Mapping[str, Any], key: str, default_ms: int) -> float:
+    try:
+        milliseconds = int(config.get(key, default_ms))
+    except (TypeError, ValueError):
+        raise ConfigurationError(f"{key} {config[key]!r}: give milliseconds") from None
+    if milliseconds <= 0:
+        raise ConfigurationError(f"{key} {milliseconds}: must be positive")
+    return milliseconds / 1000

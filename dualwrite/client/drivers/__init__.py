@@ -1,0 +1,1 @@
+"""The two drivers of the engine: blocking, and for asyncio."""

@@ -1,0 +1,1 @@
+"""Records as bytes and partitions of keys, without I/O."""

@@ -1,0 +1,1 @@
+"""The native producer without its sockets: verbs and events in, commands out."""

@@ -1,0 +1,196 @@
+"""The brokers that an engine is connected to, and what each of them has been asked and not answered yet.
+
+Every request has a deadline. One that passes costs the whole connection: its answers come in order, so nothing behind
+the missing one can be told either (Kafka's NetworkClient does the same).
+"""
+
+from collections.abc import Iterable, Set
+from typing import Any, NamedTuple
+
+from dualwrite.client.engine.contract import NEVER, Close, Command, EngineSettings, Open, Request, Send
+from dualwrite.client.terms.endpoint import Endpoint
+from dualwrite.client.terms.versions import NO_VERSIONS, Versions
+from dualwrite.errors import DualWriteError, KafkaUnavailableError
+from dualwrite.wire.apis import ApiKey, Message
+
+
+class Asked(NamedTuple):
+    """One unanswered request: ``about`` is whatever its answer will be needed with."""
+
+    api_key: ApiKey
+    about: Any
+    deadline: float
+
+
+class Peer:
+    """One broker that is connected or being connected."""
+
+    __slots__ = ("_picked", "asked", "endpoint", "is_open", "producing", "used_at", "versions")
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.is_open = False
+        self.versions: Versions = NO_VERSIONS
+        self.asked: dict[int, Asked] = {}
+        """By tag, in the order in which they were sent."""
+        self.producing = 0
+        """How many of them are Produce."""
+        self.used_at = 0.0
+        self._picked: dict[tuple[ApiKey, int, int], int] = {}
+
+    def version(self, api_key: ApiKey, floor: int, cap: int) -> int:
+        """The version to ask ``api_key`` in; it is looked up once.
+
+        :raises NoCommonVersionError: if there is none in these bounds.
+        """
+        wanted = api_key, floor, cap
+        picked = self._picked.get(wanted)
+        if picked is None:
+            picked = self._picked[wanted] = self.versions.of(api_key, floor, cap)
+        return picked
+
+
+class _Trouble(NamedTuple):
+    until: float
+    pause: float
+    error: DualWriteError
+
+
+class Peers:
+    """Connections as they are wanted, and the commands that are due."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self._settings = settings
+        self._peers: dict[Endpoint, Peer] = {}
+        self._troubles: dict[Endpoint, _Trouble] = {}
+        self._commands: list[Command] = []
+        self._next_tag = 0
+        self._is_wanted = False
+        self._check_at = NEVER
+        """No answer is overdue before."""
+
+    def take_commands(self) -> list[Command]:
+        """What has become due since it was asked last."""
+        commands, self._commands = self._commands, []
+        return commands
+
+    # --- connections
+
+    def open_peer(self, endpoint: Endpoint, now: float) -> Peer | None:
+        """The connection to ``endpoint`` if it is open; if there is none, one is begun, or will be after a pause."""
+        peer = self._peers.get(endpoint)
+        if peer is not None:
+            return peer if peer.is_open else None
+        trouble = self._troubles.get(endpoint)
+        if trouble is None or now >= trouble.until:
+            self._commands.append(Open(endpoint))  # first: interrupted here, a peer that nobody opens would stay
+            self._peers[endpoint] = Peer(endpoint)
+        else:
+            self._is_wanted = True
+        return None
+
+    def any_open_peer(self, candidates: Iterable[Endpoint], now: float) -> Peer | None:
+        """Some open connection, the least busy one; if there is none, one is begun: to the first candidate that is not
+        in trouble, otherwise to whoever has been in trouble for longest."""
+        peers = [peer for peer in self._peers.values() if peer.is_open]
+        if peers:
+            return min(peers, key=lambda peer: len(peer.asked))
+        candidates = list(candidates)
+        unknown = [endpoint for endpoint in candidates if endpoint not in self._troubles]
+        if all(endpoint in self._troubles for endpoint in self._peers):  # what is being opened may take long to fail
+            untried = [endpoint for endpoint in unknown if endpoint not in self._peers]
+            in_trouble = [endpoint for endpoint in candidates if endpoint in self._troubles]
+            known = sorted(in_trouble, key=lambda endpoint: self._troubles[endpoint].until)
+            for endpoint in untried[:1] or (known[:1] if not self._peers else ()):
+                self.open_peer(endpoint, now)
+        return None
+
+    def opened(self, endpoint: Endpoint, versions: Versions, now: float) -> bool:
+        """A connection is ready; False if nobody waits for it any more."""
+        peer = self._peers.get(endpoint)
+        if peer is None:
+            return False
+        peer.is_open, peer.versions, peer.used_at = True, versions, now
+        self._troubles.pop(endpoint, None)
+        return True
+
+    def lost(self, endpoint: Endpoint, error: DualWriteError, now: float) -> list[Asked]:
+        """A connection is gone; what was asked there, in order. One that had been open is tried again at once, and then
+        after pauses that grow."""
+        peer = self._peers.pop(endpoint, None)
+        if peer is None:
+            return []
+        before = self._troubles.get(endpoint)
+        if peer.is_open:
+            pause = 0.0
+        elif before is None or not before.pause:
+            pause = self._settings.reconnect_backoff
+        else:
+            pause = min(before.pause * 2, self._settings.reconnect_backoff_max)
+        self._troubles[endpoint] = _Trouble(now + pause, pause, error)
+        return list(peer.asked.values())
+
+    def forget_troubles(self, known: Set[Endpoint]) -> None:
+        """The cluster has nobody at other endpoints than ``known``: what was wrong there explains nothing any more."""
+        for endpoint in self._troubles.keys() - known - self._peers.keys():
+            del self._troubles[endpoint]
+
+    def why_not(self) -> str:
+        """What keeps brokers from being reached, as the end of a sentence; empty if nothing does."""
+        return "; ".join(dict.fromkeys(str(trouble.error) for trouble in self._troubles.values()))
+
+    # --- requests
+
+    def send(self, peer: Peer, api_key: ApiKey, version: int, message: Message, about: Any, now: float) -> None:
+        """Ask ``message``; ``about`` comes back with the answer, or with the loss of the connection."""
+        tag = self._next_tag
+        self._next_tag += 1
+        peer.used_at = now
+        deadline = now + self._settings.request_timeout
+        if deadline < self._check_at:
+            self._check_at = deadline
+        peer.asked[tag] = Asked(api_key, about, deadline)
+        if api_key is ApiKey.PRODUCE:
+            peer.producing += 1
+        self._commands.append(Send(peer.endpoint, Request(tag, api_key, version, message)))
+
+    def answered(self, endpoint: Endpoint, tag: int) -> Asked | None:
+        """What the answer with ``tag`` is about; None if nobody waits for it any more."""
+        peer = self._peers.get(endpoint)
+        asked = peer.asked.pop(tag, None) if peer is not None else None
+        if peer is not None and asked is not None and asked.api_key is ApiKey.PRODUCE:
+            peer.producing -= 1
+        return asked
+
+    # --- time
+
+    def expire(self, now: float) -> list[tuple[Endpoint, list[Asked]]]:
+        """Close the connections on which an answer is overdue; what was asked there. Idle ones are closed too, if they
+        have been for long."""
+        if self._settings.max_idle is not None:
+            self._close_idle(now - self._settings.max_idle)
+        self._is_wanted = False
+        if now < self._check_at:
+            return []
+        oldest = [(endpoint, next(iter(peer.asked.values()))) for endpoint, peer in self._peers.items() if peer.asked]
+        overdue = [(endpoint, asked.api_key) for endpoint, asked in oldest if now >= asked.deadline]
+        self._check_at = min((asked.deadline for _, asked in oldest if now < asked.deadline), default=NEVER)
+        given_up = []
+        for endpoint, api_key in overdue:
+            error = KafkaUnavailableError(f"broker {endpoint}: {api_key.name}: timed out")
+            given_up.append((endpoint, self.lost(endpoint, error, now)))
+            self._commands.append(Close(endpoint))
+        return given_up
+
+    def _close_idle(self, since: float) -> None:
+        idle = [peer.endpoint for peer in self._peers.values() if peer.is_open and not peer.asked]
+        for endpoint in idle:
+            if self._peers[endpoint].used_at <= since:
+                del self._peers[endpoint]
+                self._commands.append(Close(endpoint))
+
+    def wake_at(self, now: float) -> float:
+        """When an answer may be overdue, or a pause before a connection is wanted is over."""
+        if not self._is_wanted:
+            return self._check_at
+        return min((self._check_at, *(trouble.until for trouble in self._troubles.values() if trouble.until > now)))

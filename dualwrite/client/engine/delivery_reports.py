@@ -1,0 +1,75 @@
+"""What a producer hears about a record, in the form that confluent-kafka's delivery callbacks have."""
+
+from typing import Any
+
+from dualwrite.client.encoding.batches import Headers
+
+CREATE_TIME = 1
+"""confluent-kafka's TIMESTAMP_CREATE_TIME."""
+
+
+class DeliveredRecord:
+    """One record and where it went: the methods of confluent_kafka.Message that mean something here."""
+
+    __slots__ = ("_error", "_headers", "_key", "_latency", "_offset", "_partition", "_timestamp_ms", "_topic", "_value")
+
+    def __init__(
+        self,
+        place: tuple[str, int, int],
+        content: tuple[bytes | None, bytes | None, Headers],
+        timestamp_ms: int,
+        error: Any,
+        latency: float | None = None,
+    ) -> None:
+        self._topic, self._partition, self._offset = place
+        self._key, self._value, self._headers = content
+        self._timestamp_ms = timestamp_ms
+        self._error = error
+        self._latency = latency
+
+    def topic(self) -> str:
+        """The topic's name."""
+        return self._topic
+
+    def partition(self) -> int | None:
+        """The partition; None if none was chosen."""
+        return None if self._partition < 0 else self._partition
+
+    def offset(self) -> int | None:
+        """The offset; None if the record was not acknowledged, or the broker told only that it is there."""
+        return None if self._offset < 0 else self._offset
+
+    def latency(self) -> float | None:
+        """Seconds from produce() to the acknowledgement; None if there was none."""
+        return self._latency
+
+    def leader_epoch(self) -> None:
+        """None: no broker tells it to a producer. It is there as it is with confluent-kafka."""
+
+    def key(self) -> bytes | None:
+        """The key."""
+        return self._key
+
+    def value(self) -> bytes | None:
+        """The value."""
+        return self._value
+
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        """The headers; None if there are none."""
+        return list(self._headers) or None
+
+    def timestamp(self) -> tuple[int, int]:
+        """TIMESTAMP_CREATE_TIME, and the time in milliseconds since the epoch."""
+        return CREATE_TIME, self._timestamp_ms
+
+    def error(self) -> Any:
+        """Why it was not acknowledged, a DualWriteError if nobody has made something else of it; None if it was."""
+        return self._error
+
+    def with_error(self, error: Any) -> "DeliveredRecord":
+        """The same with ``error`` for its error."""
+        place, content = (self._topic, self._partition, self._offset), (self._key, self._value, self._headers)
+        return DeliveredRecord(place, content, self._timestamp_ms, error, self._latency)
+
+    def __len__(self) -> int:
+        return len(self._value or b"")

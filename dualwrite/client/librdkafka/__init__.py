@@ -1,0 +1,1 @@
+"""What is known of librdkafka: its errors, its settings, and the calls that it does not bound in time."""

@@ -1,0 +1,114 @@
+"""librdkafka's errors as this library's: what the caller should do, read off the code and the three flags."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+
+from dualwrite.client.terms.error_classes import FENCED, FENCING_CODES, REFUSES_THE_RECORD, advice
+from dualwrite.errors import (
+    DualWriteError,
+    FencedError,
+    KafkaRefusedError,
+    KafkaUnavailableError,
+    PrepareFailedError,
+    TwoPhaseCommitUnavailableError,
+)
+
+_FENCED = FENCING_CODES | {KafkaError._FENCED}
+_NO_TWO_PHASE = frozenset({KafkaError.INVALID_TRANSACTION_TIMEOUT, KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED})
+_UNAVAILABLE = frozenset(
+    {
+        KafkaError._TIMED_OUT,
+        KafkaError._MSG_TIMED_OUT,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError._QUEUE_FULL,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.CONCURRENT_TRANSACTIONS,
+    }
+)
+
+_PERMANENT = REFUSES_THE_RECORD | {KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC}
+_FAILED_CONNECTION = "FAIL"
+_WAS_UP = "in state UP"
+
+
+class ConnectionWatch:
+    """A ``logger`` for confluent-kafka that notices when librdkafka loses a connection that was up.
+
+    librdkafka then sends again by itself what had no answer, and a call that succeeds says nothing of it. The first
+    copy may still be under way, and as one epoch serves a whole session it could end a later transaction (Jepsen,
+    2024). So the producer must be replaced, whatever its calls say. librdkafka tells nobody but its log.
+
+    :param logger: gets every line.
+    """
+
+    def __init__(self, logger: Any) -> None:
+        self.has_lost_one = False
+        self._logger = logger
+
+    def log(self, level: int, text: str, *arguments: Any) -> None:
+        """Take a line of librdkafka's log: its facility, the name of the handle, and the message."""
+        if _FAILED_CONNECTION in arguments[:1] and _WAS_UP in str(arguments[-1]):
+            self.has_lost_one = True
+        self._logger.log(level, text, *arguments)
+
+
+def is_fenced(error: KafkaError) -> bool:
+    """True if ``error`` says that another producer has taken over."""
+    return error.code() in _FENCED
+
+
+def is_purged(error: KafkaError) -> bool:
+    """True if librdkafka gave the record up for a reason that lies elsewhere."""
+    return error.code() in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
+
+
+def is_permanent(error: KafkaError) -> bool:
+    """True if the very record was refused: it would be again."""
+    return error.code() in _PERMANENT
+
+
+def translated(what: str, error: KafkaError, *, two_phase: bool = True) -> DualWriteError:
+    """The exception to raise for ``error``, which happened while ``what`` was asked.
+
+    :param two_phase: True if two-phase commit was asked for, which may be what is refused.
+    """
+    text = f"{what}: {error.str()} ({error.name()})"
+    if is_fenced(error):
+        return FencedError(f"{text}: {FENCED}")
+    if error.code() == KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER:  # of the session, as in a topic that was made anew
+        return PrepareFailedError(text)
+    if error.code() in _NO_TWO_PHASE and two_phase:
+        return TwoPhaseCommitUnavailableError(text)
+    if error.code() in _UNAVAILABLE or error.retriable():
+        return KafkaUnavailableError(text)
+    return KafkaRefusedError(f"{what}: {error.str()}{advice(error.code())}", error.code(), error.name())
+
+
+def as_kafka_error(error: DualWriteError) -> KafkaError:
+    """``error`` in the form in which confluent-kafka's delivery callbacks expect one: a record was given up for it."""
+    if isinstance(error, KafkaRefusedError):
+        code = error.code
+    elif isinstance(error, FencedError):
+        code = KafkaError._FENCED
+    else:
+        code = KafkaError._MSG_TIMED_OUT if isinstance(error, KafkaUnavailableError) else KafkaError._PURGE_QUEUE
+    return KafkaError(code, str(error))
+
+
+@contextmanager
+def translating(what: str, *, two_phase: bool = True) -> Iterator[None]:
+    """Raise librdkafka's KafkaException as this library's exception.
+
+    :raises DualWriteError: see :func:`translated`.
+    """
+    try:
+        yield
+    except KafkaException as error:
+        raise translated(what, error.args[0], two_phase=two_phase) from error

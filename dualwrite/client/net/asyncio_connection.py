@@ -1,0 +1,222 @@
+"""A connection to one broker under asyncio: what ``link.py`` is to the blocking driver.
+
+Each address has its own time, and TLS failing is not a reason to try the next: hence not ``create_connection`` alone.
+"""
+
+import asyncio
+import math
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from typing import Protocol, cast
+
+from dualwrite.client.config.settings import ClientSettings
+from dualwrite.client.engine.contract import Request
+from dualwrite.client.net.connection_errors import of_handshake, of_opening, reason_of
+from dualwrite.client.net.socket_connection import SESSION_OVER, node_of, session_end
+from dualwrite.client.net.socket_options import tune
+from dualwrite.client.protocol.broker_protocol import Answer
+from dualwrite.client.terms.endpoint import Endpoint
+from dualwrite.errors import ConfigurationError, KafkaUnavailableError
+
+Loss = KafkaUnavailableError | ConfigurationError
+"""Why a connection cannot be used."""
+
+_Broken = (KafkaUnavailableError, ConfigurationError)
+_TIMEOUTS = (asyncio.TimeoutError, TimeoutError)  # one and the same from Python 3.11 on
+
+
+class Listener(Protocol):
+    """Whom a connection tells its news. Nothing comes after ``lost``, and nothing at all once it was closed."""
+
+    def opened(self, connection: "AsyncLink") -> None:
+        """Requests may be sent."""
+
+    def answered(self, connection: "AsyncLink", answers: list[Answer]) -> None:
+        """Some of them were answered."""
+
+    def lost(self, connection: "AsyncLink", error: Loss) -> None:
+        """It could not be opened, or is broken."""
+
+    def interrupted(self) -> None:
+        """An exception that is nobody's answer struck while something was taken in or told: part of it may be lost."""
+
+
+class AsyncLink(asyncio.Protocol):
+    """One connection to one broker, being opened by a task of its own; addresses are tried in turn."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        settings: ClientSettings,
+        context: ssl.SSLContext | None,
+        listener: Listener,
+        clock: Callable[[], float],
+    ) -> None:
+        self.endpoint = endpoint
+        self.node = node_of(endpoint, settings)
+        self._connect_timeout = settings.connect_timeout
+        self._options = settings.socket
+        self._tokens = None if settings.sasl is None else settings.sasl.tokens
+        self._context = context
+        self._listener = listener
+        self._clock = clock
+        self._until = math.inf
+        self._is_closed = False
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self._opened: asyncio.Future[None] = self._loop.create_future()
+        self._gone: asyncio.Future[None] = self._loop.create_future()
+        self._task = self._loop.create_task(self._open())
+
+    @property
+    def due(self) -> float | None:
+        """When :meth:`expire` is to be called: its authentication ends then. The time to be opened is the task's."""
+        return None if self.node.unanswered or self._until == math.inf else self._until
+
+    @property
+    def is_gone(self) -> bool:
+        """True if nothing of it is left in the loop."""
+        return self._task.done() and (self._transport is None or self._gone.done())
+
+    def send(self, request: Request) -> None:
+        """Ask ``request``."""
+        assert self._transport is not None, "not open"
+        self._transport.write(self.node.send(*request))
+
+    def expire(self) -> None:
+        """The moment ``due`` has passed."""
+        self._fail(self._unavailable(SESSION_OVER))
+
+    def close(self) -> None:
+        """Hang up at once. Safe to call twice."""
+        self._is_closed = True
+        self._task.cancel()
+        self._opened.cancel()  # before Python 3.12, wait_for() loses a cancellation that comes as its wait ends
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def wait_closed(self) -> None:
+        """After :meth:`close`: until nothing of it is left in the loop."""
+        await asyncio.wait([self._task])
+        if self._transport is not None:
+            await self._gone
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio's: TCP, and TLS if it is configured, are done."""
+        self._transport = cast(asyncio.Transport, transport)
+        if self._is_closed:
+            self._transport.abort()
+            return
+        tune(transport.get_extra_info("socket"), self._options)  # asyncio has views of its own
+        self._transport.write(self.node.start())
+
+    def data_received(self, data: bytes) -> None:
+        """asyncio's: the broker sent something."""
+        if self._is_closed:
+            return
+        try:
+            self._take(data)
+        except BaseException:
+            self._listener.interrupted()
+            raise
+
+    def _take(self, data: bytes) -> None:
+        was_open = self.node.is_open
+        try:
+            if was_open:
+                self._listener.answered(self, self.node.receive(data))
+                return
+            cast(asyncio.Transport, self._transport).write(self.node.advance(data))
+        except _Broken as error:
+            self._fail(error)
+            return
+        if self.node.is_open:
+            self._until = session_end(self.node, self._clock())
+            self._opened.set_result(None)
+            self._listener.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio's: nothing more will come."""
+        self._is_lost()
+        error = ConnectionError("the broker closed the connection") if exc is None else exc
+        is_secured = self._context is not None
+        self._fail(of_opening(self.endpoint, error, is_first=not self.node.has_heard, is_secured=is_secured))
+
+    async def _open(self) -> None:
+        try:
+            if self._tokens is not None:  # fetched where it may take its time, and kept for the moment of its use
+                fetching = self._loop.run_in_executor(None, self._tokens.token, time.time())
+                await asyncio.wait_for(fetching, self._connect_timeout)
+            connected = await self._connect()
+            if self._is_closed:
+                connected.close()
+                return
+            await self._secure(connected)
+            await asyncio.wait_for(self._opened, self._connect_timeout)
+        except _TIMEOUTS:
+            self._fail(self._unavailable("timed out"))
+        except _Broken as error:
+            self._fail(error)
+
+    async def _connect(self) -> socket.socket:
+        host, port = self.endpoint
+        try:
+            looking_up = self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            addresses = await asyncio.wait_for(looking_up, self._connect_timeout)
+        except (OSError, UnicodeError, *_TIMEOUTS) as error:
+            raise self._unavailable(_reason(error)) from error
+        reason = "it has no address"
+        for family, kind, protocol, _, address in addresses:
+            try:
+                connecting = socket.socket(family, kind, protocol)
+            except OSError as error:
+                reason = reason_of(error)
+                continue
+            try:
+                connecting.setblocking(False)
+                tune(connecting, self._options)
+                await asyncio.wait_for(self._loop.sock_connect(connecting, address), self._connect_timeout)
+            except (OSError, *_TIMEOUTS) as error:
+                connecting.close()
+                reason = _reason(error)
+            except BaseException:
+                connecting.close()
+                raise
+            else:
+                return connecting
+        raise self._unavailable(reason)
+
+    async def _secure(self, connected: socket.socket) -> None:
+        name = None if self._context is None else self.endpoint.host
+        making = self._loop.create_connection(lambda: self, sock=connected, ssl=self._context, server_hostname=name)
+        try:
+            await asyncio.wait_for(making, self._connect_timeout)
+        except asyncio.CancelledError:
+            self._is_lost()  # the loop closes the transport itself; uvloop then does not tell its protocol
+            raise
+        except _TIMEOUTS as error:
+            raise self._unavailable("TLS: timed out") from error
+        except OSError as error:
+            raise of_handshake(self.endpoint, error) from error
+
+    def _is_lost(self) -> None:
+        if not self._gone.done():
+            self._gone.set_result(None)
+
+    def _fail(self, error: Loss) -> None:
+        if not self._is_closed:
+            try:
+                self.close()
+                self._listener.lost(self, error)
+            except BaseException:
+                self._listener.interrupted()
+                raise
+
+    def _unavailable(self, reason: str) -> KafkaUnavailableError:
+        return KafkaUnavailableError(f"broker {self.endpoint}: {reason}")
+
+
+def _reason(error: BaseException) -> str:
+    return "timed out" if isinstance(error, _TIMEOUTS) else reason_of(error)

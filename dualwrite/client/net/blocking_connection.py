@@ -1,0 +1,116 @@
+"""One blocking connection to one broker for the control plane: opened, then one request at a time."""
+
+import selectors
+import time
+from collections.abc import Callable
+
+from dualwrite.client.config.settings import ClientSettings
+from dualwrite.client.net.socket_connection import Link, context_of
+from dualwrite.client.terms.endpoint import Endpoint
+from dualwrite.client.terms.versions import NoCommonVersionError, Versions
+from dualwrite.errors import AnswerLostError, KafkaRefusedError, KafkaUnavailableError
+from dualwrite.wire.apis import ApiKey, Message
+from dualwrite.wire.error_codes import ErrorCode
+
+_ONLY_TAG = 0
+
+
+class BrokerConnection:
+    """A connection on which ApiVersions (and SASL, if it is configured) is done. Not thread-safe.
+
+    After any error but KafkaRefusedError the connection is closed and a new one must be opened.
+
+    :param endpoint: the broker.
+    :param settings: how to reach it.
+    :param clock: monotonic seconds.
+    :raises KafkaUnavailableError: if the broker cannot be reached, or is no Kafka broker.
+    :raises ConfigurationError: if TLS or SASL is refused; correct the settings that the message names.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, settings: ClientSettings, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.endpoint = endpoint
+        self._settings = settings
+        self._clock = clock
+        self._link = Link(endpoint, settings, context_of(settings), clock())
+        try:
+            while not self._link.node.is_open:
+                due = self._link.due
+                assert due is not None, "what is not open has a deadline"
+                if self._wait_until(due):
+                    self._link.advance(clock())
+                else:
+                    self._link.expire(clock())
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def versions(self) -> Versions:
+        """What the broker said of itself when the connection was opened."""
+        return self._link.node.versions
+
+    def is_usable(self) -> bool:
+        """False if the connection is closed, or its authentication runs out (KIP-368), or the broker has hung up since
+        the last answer: nothing else makes an idle connection readable. A request that is sent on it all the same would
+        be lost without being carried out."""
+        due = self._link.due
+        if self._link.fileno() < 0 or (due is not None and self._clock() >= due):
+            return False
+        return not self._is_ready(selectors.EVENT_READ, 0)
+
+    def request(
+        self, api_key: ApiKey, message: Message, *, floor: int = 0, cap: int | None = None, timeout: float | None = None
+    ) -> Message:
+        """Ask ``message`` in the highest version that both sides share, from ``floor`` to ``cap``; return the answer.
+
+        :param timeout: seconds to wait for the answer, at most socket.timeout.ms.
+        :raises KafkaRefusedError: UNSUPPORTED_VERSION if no such version is shared; nothing was sent.
+        :raises AnswerLostError: if the answer did not come, or made no sense. The request may have been carried out.
+        """
+        try:
+            version = self.versions.of(api_key, floor, cap)
+        except NoCommonVersionError as error:
+            code = ErrorCode.UNSUPPORTED_VERSION
+            raise KafkaRefusedError(f"broker {self.endpoint}: {error}", code, code.name) from error
+        limit = self._settings.request_timeout if timeout is None else min(timeout, self._settings.request_timeout)
+        try:
+            return self._exchange(api_key, version, message, limit)
+        except KafkaUnavailableError as error:
+            self.close()
+            raise AnswerLostError(f"{api_key.name}: {error}") from error
+        except BaseException:
+            self.close()  # interrupted in the middle: the next answer would be this request's
+            raise
+
+    def offers(self, api_key: ApiKey, version: int) -> bool:
+        """True if the broker advertised ``version`` of ``api_key``."""
+        try:
+            return self.versions.of(api_key, floor=version, cap=version) == version
+        except NoCommonVersionError:
+            return False
+
+    def close(self) -> None:
+        """Close the socket. Safe to call twice."""
+        self._link.close()
+
+    def _exchange(self, api_key: ApiKey, version: int, message: Message, timeout: float) -> Message:
+        deadline = self._clock() + timeout
+        self._link.send(_ONLY_TAG, api_key, version, message)
+        while True:
+            if not self._wait_until(deadline):
+                raise KafkaUnavailableError(f"broker {self.endpoint}: timed out")
+            answers = self._link.advance(self._clock())
+            if answers:
+                return answers[0].message
+
+    def _wait_until(self, deadline: float) -> bool:
+        """False if the link cannot proceed before ``deadline``."""
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._link.wants_write else 0)
+        return self._is_ready(events, max(deadline - self._clock(), 0))
+
+    def _is_ready(self, events: int, timeout: float) -> bool:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._link, events)
+            return bool(selector.select(timeout))

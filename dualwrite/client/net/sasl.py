@@ -1,0 +1,85 @@
+"""SASL: PLAIN (RFC 4616), SCRAM (RFC 5802) and OAUTHBEARER (RFC 7628), by kafka-python's mechanisms."""
+
+import time
+from typing import Any
+
+from kafka.net.sasl.oauth import AbstractTokenProvider, SaslMechanismOAuth
+from kafka.net.sasl.plain import SaslMechanismPlain
+from kafka.net.sasl.scram import SaslMechanismScram
+
+from dualwrite.client.config.settings import SaslSettings
+from dualwrite.client.terms.oauth import Token, TokenSource
+
+
+class Mechanism:
+    """One authentication: messages to send and answers to take, until it is done."""
+
+    def __init__(self, inner: Any, name: str, settings: str) -> None:
+        self._inner = inner
+        self.name = name
+        self.settings = settings
+
+    @property
+    def is_done(self) -> bool:
+        """True once nothing is left to send, and the server has proved what the mechanism asks of it."""
+        return bool(self._inner.is_done())
+
+    def next_message(self) -> bytes:
+        """What to send now."""
+        message: bytes = self._inner.auth_bytes()
+        return message
+
+    def receive(self, answer: bytes) -> None:
+        """Take the server's answer.
+
+        :raises ValueError: if it is malformed, or does not prove that the server knows the password.
+        """
+        try:
+            self._inner.receive(answer)
+        except KeyError as error:
+            raise ValueError(f"answer without {error}: {answer!r}") from error
+        if self.is_done and not self._inner.is_authenticated():
+            raise ValueError("the broker's answer was not the one expected")
+
+
+def make_mechanism(settings: SaslSettings) -> Mechanism:
+    """The mechanism that ``settings`` name."""
+    if settings.tokens is not None:
+        provider = _Provider(settings.tokens)
+        return Mechanism(SaslMechanismOAuth(sasl_oauth_token_provider=provider), settings.mechanism, "oauth_cb")
+    inner = _Plain if settings.mechanism == "PLAIN" else SaslMechanismScram
+    username = settings.username if settings.mechanism == "PLAIN" else _saslname(settings.username)
+    made = inner(sasl_mechanism=settings.mechanism, sasl_plain_username=username, sasl_plain_password=settings.password)
+    return Mechanism(made, settings.mechanism, "sasl.username and sasl.password")
+
+
+class _Plain(SaslMechanismPlain):  # type: ignore[misc]  # kafka-python ships no types
+    """PLAIN as librdkafka and Java have it: nobody but the user to act for is named, which means the same."""
+
+    def auth_bytes(self) -> bytes:
+        """Kafka-python's, without the name that comes first."""
+        message: bytes = super().auth_bytes()
+        return message[len(self.username.encode()) :]
+
+
+class _Provider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python ships no types
+    """One authentication's token, taken when it is to be sent."""
+
+    def __init__(self, source: TokenSource) -> None:
+        super().__init__()
+        self._source = source
+        self._token: Token | None = None
+
+    def token(self) -> str:
+        """What goes after ``Bearer``; the mechanism asks for it first."""
+        self._token = self._source.token(time.time())
+        return self._token.value
+
+    def extensions(self) -> dict[str, str]:
+        """What goes beside it."""
+        return {} if self._token is None else dict(self._token.extensions)
+
+
+def _saslname(username: str) -> str:
+    """``username`` as SCRAM sends it, where '=' and ',' have a meaning of their own (RFC 5802, section 5.1)."""
+    return username.replace("=", "=3D").replace(",", "=2C")

@@ -1,0 +1,86 @@
+"""TLS as librdkafka's ``ssl.*`` settings describe it, on the standard library's ssl."""
+
+import os
+import ssl
+from pathlib import Path
+
+from dualwrite.client.config.settings import TlsSettings
+from dualwrite.errors import ConfigurationError
+
+_ANOTHER_KEY = frozenset({"KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH"})
+_Refusals = (ssl.SSLError, ValueError, TypeError)
+
+
+def ssl_context(settings: TlsSettings) -> ssl.SSLContext:
+    """A client's context.
+
+    :raises ConfigurationError: if a file is missing or no PEM, or a password is wrong; the message names the setting.
+    """
+    context = _trusting(settings)
+    context.check_hostname = settings.verify_certificate and settings.verify_hostname
+    context.verify_mode = ssl.CERT_REQUIRED if settings.verify_certificate else ssl.CERT_NONE
+    if settings.certificate_location:
+        _show(context, settings.certificate_location, settings)
+    return context
+
+
+def _trusting(settings: TlsSettings) -> ssl.SSLContext:
+    """Trusts the configured authorities and no others; the system's if none is configured."""
+    location, pem = settings.ca_location, settings.ca_pem
+    name = "ssl.ca.pem" if location is None else f"ssl.ca.location {location}"
+    try:
+        is_directory = location is not None and Path(location).is_dir()
+        context = ssl.create_default_context(
+            cafile=None if is_directory else location,
+            capath=location if is_directory else None,
+            cadata=pem if location is None else None,
+        )
+        if location is not None and pem is not None:
+            name = "ssl.ca.pem"
+            context.load_verify_locations(cadata=pem)
+    except _Refusals as error:
+        raise ConfigurationError(f"{name}: holds no certificate in PEM form") from error
+    except OSError as error:
+        raise ConfigurationError(f"{name}: {_reason(error)}") from error
+    return context
+
+
+def _show(context: ssl.SSLContext, certificate: str, settings: TlsSettings) -> None:
+    """Have ``context`` show this client's certificate to brokers that ask for it."""
+    shown = _content("ssl.certificate.location", certificate)
+    key = shown if settings.key_location is None else _content("ssl.key.location", settings.key_location)
+    try:
+        # A password that is always given keeps OpenSSL from asking for one on the terminal.
+        context.load_cert_chain(certificate, settings.key_location, lambda: settings.key_password or "")
+    except (*_Refusals, OSError) as error:
+        raise ConfigurationError(_what_is_wrong(shown, key, settings, error)) from error
+
+
+def _what_is_wrong(shown: bytes, key: bytes, settings: TlsSettings, error: Exception) -> str:
+    """Why OpenSSL, which says little more than "PEM lib", does not take the certificate and its key."""
+    certificate = f"ssl.certificate.location {settings.certificate_location}"
+    holder = certificate if settings.key_location is None else f"ssl.key.location {settings.key_location}"
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=shown.decode("ascii", "ignore"))
+    except _Refusals:
+        return f"{certificate}: holds no certificate in PEM form"
+    if b"PRIVATE KEY-----" not in key:
+        said = f"{holder}: holds no private key in PEM form"
+        return said if settings.key_location else f"{said}, and ssl.key.location is not set"
+    if getattr(error, "reason", None) in _ANOTHER_KEY:
+        return f"{holder}: not the private key of {certificate}"
+    if b"ENCRYPTED" in key:
+        said = "does not open" if settings.key_password else "is not set, and is needed for"
+        return f"ssl.key.password: {said} the key in {holder}"
+    return f"{holder}: holds no private key that can be read: {error}"
+
+
+def _content(name: str, location: str) -> bytes:
+    try:
+        return Path(location).read_bytes()
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{name} {location}: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    return os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)

@@ -1,0 +1,1 @@
+"""The native producer with the methods of confluent_kafka.Producer: blocking, and for asyncio."""

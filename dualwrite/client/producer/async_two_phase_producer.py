@@ -1,0 +1,169 @@
+"""The native producer under asyncio: the verbs of ``producer.py``, awaited, over the same engine."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any
+
+from dualwrite.client.drivers.aio import AsyncDriver
+from dualwrite.client.engine.accumulator import OnDelivery
+from dualwrite.client.engine.contract import NEVER, Operation
+from dualwrite.client.engine.transaction_state import Ended
+from dualwrite.client.producer.arguments import HeadersGiven, member_of, offsets_of
+from dualwrite.client.producer.base_producer import REFUSED, Face, deadline_of
+from dualwrite.client.terms.verbs import State, Verb
+from dualwrite.ids import PreparedTxnState, require_prepared_state
+
+_HARMLESS = (*REFUSED, asyncio.CancelledError)
+"""What may end a wait whose call has taken nothing."""
+
+
+class AsyncTwoPhaseProducer(Face):
+    """The native producer for asyncio: its verbs are awaited.
+
+    :class:`~dualwrite.client.producer.two_phase_producer.TwoPhaseProducer` says what each verb does and raises.
+
+    It belongs to the event loop in which it is first used, and to the process that made it. One call at a time: a
+    second one while another is under way is an InvalidTransactionStateError, and concurrent units of work need
+    producers of their own.
+
+    A call that is cancelled, by a timeout too, is one that failed; what was sent is sent:
+
+    - produce(), flush(): the transaction goes on, and its records are still on their way.
+    - send_offsets_to_transaction(), prepare_transaction(): the transaction can only be aborted.
+    - init, commit, abort, complete: the outcome is unknown, as after an error. close(), make a new producer, and let
+      init_transactions(keep_prepared_txn=True) and complete_transaction(state) bring the transaction to its end.
+      A commit_transaction() that was still sending records is one of prepare_transaction(): the state tells.
+
+    Looking up names goes to the loop's executor. ``oauth_cb`` is called in the loop.
+
+    :param config: as for TwoPhaseProducer.
+    :raises ConfigurationError: if a setting is missing, unknown, refused, or out of its range; the message names it.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__(config)
+        self._driver = AsyncDriver(self._engine, self._client)
+
+    async def __aenter__(self) -> "AsyncTwoPhaseProducer":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def init_transactions(self, keep_prepared_txn: bool = False) -> None:
+        """See TwoPhaseProducer."""
+        self._enter("init_transactions()")
+        await self._wait(self._engine.init_transactions, keep_prepared_txn=keep_prepared_txn)
+
+    async def begin_transaction(self) -> None:
+        """See TwoPhaseProducer. Awaits nothing; it is asynchronous for the sake of the other verbs."""
+        self._begin()
+
+    async def produce(
+        self,
+        topic: str,
+        value: str | bytes | None = None,
+        key: str | bytes | None = None,
+        partition: int = -1,
+        timestamp: int = 0,
+        headers: HeadersGiven | None = None,
+        on_delivery: OnDelivery | None = None,
+        *,
+        callback: OnDelivery | None = None,
+    ) -> None:
+        """See TwoPhaseProducer. Awaits only while the buffer is full."""
+        record = self._record(topic, value, key, partition, timestamp, headers, on_delivery, callback)
+        is_taken = False
+        try:
+            while not (is_taken := self._engine.produce(*record, time.monotonic())):
+                await self._wait(self._engine.room)  # callbacks that produce may have taken the room again
+            if self._engine.has_news or self._lingers:  # the driver's timer must know of the batch that lingers
+                self._driver.pump()
+                self._report()
+        except BaseException as error:
+            self._spoil("produce()", error, *(() if is_taken else _HARMLESS))
+            raise
+
+    async def send_offsets_to_transaction(self, positions: Iterable[Any], group_metadata: Any) -> None:
+        """See TwoPhaseProducer."""
+        self._enter("send_offsets_to_transaction()")
+        offsets, member = offsets_of(positions), member_of(group_metadata)
+        await self._wait(self._engine.send_offsets_to_transaction, offsets, member)
+
+    async def poll(self, timeout: float = 0.0) -> int:
+        """See TwoPhaseProducer. Sending and receiving goes on without it, while the loop runs."""
+        before = self._told
+        if self._is_driven():
+            self._driver.pump()
+        self._report()
+        if timeout != 0 and self._told == before and self._can_wait_for_a_report:
+            await self._wait(self._engine.await_report, until=deadline_of(timeout))
+        return self._told - before
+
+    async def flush(self, timeout: float | None = None) -> int:
+        """See TwoPhaseProducer."""
+        self._enter("flush()")
+        await self._flush("flush()", deadline_of(timeout))
+        return len(self)
+
+    async def prepare_transaction(self) -> PreparedTxnState:
+        """See TwoPhaseProducer."""
+        self._enter("prepare_transaction()")
+        if self._has_callbacks and self._engine.state is State.IN_TRANSACTION:
+            await self._flush("prepare_transaction()")
+        prepared: PreparedTxnState = await self._wait(self._engine.prepare_transaction)
+        return prepared
+
+    async def complete_transaction(self, state: PreparedTxnState) -> Ended:
+        """See TwoPhaseProducer."""
+        self._enter("complete_transaction()")
+        require_prepared_state(state)
+        if self._is_anchored(state):
+            state = await asyncio.to_thread(self._look_up_anchor, state)
+        ended: Ended = await self._wait(self._engine.complete_transaction, PreparedTxnState(state.producer))
+        return ended
+
+    async def commit_transaction(self) -> Ended:
+        """See TwoPhaseProducer."""
+        self._enter("commit_transaction()")
+        if self._engine.state is State.IN_TRANSACTION:
+            # Cancelled, or with a callback that raises, before anything is decided.
+            await self._flush("commit_transaction()")
+        ended: Ended = await self._wait(self._engine.commit_transaction)
+        return ended
+
+    async def abort_transaction(self) -> Ended:
+        """See TwoPhaseProducer."""
+        self._enter("abort_transaction()")
+        ended: Ended = await self._wait(self._engine.abort_transaction)
+        return ended
+
+    async def close(self) -> None:
+        """See TwoPhaseProducer. A call that is under way in another task is cancelled. In a forked process nothing is
+        done: the event loop is the parent's."""
+        if self._close_engine():
+            await self._driver.close()
+            self._report_all()
+
+    async def _flush(self, verb: str, until: float = NEVER) -> None:
+        """Flush what ``verb`` was called with, and then what delivery callbacks have produced."""
+        try:
+            await self._wait(self._engine.flush, until=until)
+            while len(self) and time.monotonic() < until:
+                await self._wait(self._engine.flush, until=until)
+        except BaseException as error:
+            # Of a prepare that is cancelled nobody can tell whether it was through.
+            self._spoil(verb, error, *(REFUSED if verb == Verb.PREPARE.value else _HARMLESS))
+            raise
+
+    async def _wait(self, verb: Callable[..., Operation], *arguments: Any, **options: Any) -> Any:
+        before, operation = self._engine.under_way, None
+        try:
+            operation = self._begin_verb(verb, *arguments, **options)
+            return await self._driver.wait(operation)
+        finally:
+            self._after(operation, before)

@@ -1,0 +1,267 @@
+"""The native producer: KIP-939's verbs on KIP-890 part 2, with the methods of confluent_kafka.Producer.
+
+A unit of work of one record costs two round trips, Produce and EndTxn. Every transaction has an identity of its own, so
+``producerId:epoch`` names it for ever, and a request that is late can reach no other.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from dualwrite.client.drivers.blocking import BlockingDriver
+from dualwrite.client.encoding.batches import Record
+from dualwrite.client.engine.accumulator import OnDelivery
+from dualwrite.client.engine.contract import NEVER, Operation
+from dualwrite.client.engine.transaction_state import Ended
+from dualwrite.client.producer.arguments import (
+    HeadersGiven,
+    RecordGiven,
+    checked_topic,
+    encoded_records,
+    member_of,
+    offsets_of,
+)
+from dualwrite.client.producer.base_producer import REFUSED, Face, deadline_of
+from dualwrite.client.terms.verbs import State
+from dualwrite.ids import PreparedTxnState, require_prepared_state
+
+
+class TwoPhaseProducer(Face):
+    """A transactional producer in two-phase commit. Not thread-safe, and of use only in the process that made it.
+
+    Records are gathered until the transaction is prepared or committed, or a batch is full; ``linger.ms`` sends them
+    sooner, at the next call. Every method that waits gives up after delivery.timeout.ms.
+
+    After any error of produce, flush, send_offsets or prepare, a delivery callback's and an interrupt among them, and
+    after an interrupt of poll: abort_transaction(); only an argument of a wrong type or value costs nothing. After any
+    error of init, commit, abort or complete: close(), and make a new one; with
+    init_transactions(keep_prepared_txn=True) and complete_transaction(state) it brings the transaction to its end.
+    After FencedError: another process has the transactional id now.
+
+    Other than confluent_kafka.Producer's, init, send_offsets, commit and abort take no timeout; produce and flush raise
+    what has become of the transaction; and a delivery callback is told a DualWriteError.
+
+    :param config: librdkafka's keys; docs/reference/producer.md has each of them.
+    :raises ConfigurationError: if a setting is missing, unknown, refused, or out of its range; the message names it.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__(config)
+        self._driver = BlockingDriver(self._engine, self._client)
+
+    def __enter__(self) -> "TwoPhaseProducer":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def init_transactions(self, keep_prepared_txn: bool = False) -> None:
+        """Fence every earlier producer of the transactional id, and abort what it left open.
+
+        :param keep_prepared_txn: keep it instead (KIP-939). Then only complete, commit and abort are allowed, and after
+            them init_transactions() again.
+        :raises TwoPhaseCommitUnavailableError: if the cluster has no two-phase commit, or not for this client.
+        :raises ConfigurationError: if the cluster does not speak TV2, or refuses TLS or SASL.
+        """
+        self._enter("init_transactions()")
+        self._wait(self._engine.init_transactions, keep_prepared_txn=keep_prepared_txn)
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction; local, no request is sent."""
+        self._begin()
+
+    def produce(
+        self,
+        topic: str,
+        value: str | bytes | None = None,
+        key: str | bytes | None = None,
+        partition: int = -1,
+        timestamp: int = 0,
+        headers: HeadersGiven | None = None,
+        on_delivery: OnDelivery | None = None,
+        *,
+        callback: OnDelivery | None = None,
+    ) -> None:
+        """Add a record to the transaction. Waits only while the buffer is full.
+
+        :param partition: -1 lets the partitioner choose.
+        :param timestamp: milliseconds since the epoch; 0 is now.
+        :param on_delivery: called as ``on_delivery(error, record)`` by a later call of this producer, once the record
+            is acknowledged or given up. It may produce, and call no other method. No coroutine function.
+        :param callback: another name of ``on_delivery``, as confluent-kafka has it.
+        :raises TypeError: if an argument is of a wrong type: then the record is not in the transaction, and nothing is
+            lost. ValueError is the same for a value that no record can have.
+        :raises PrepareFailedError: if the buffer stayed full for delivery.timeout.ms, or what went wrong meanwhile.
+        :raises KafkaRefusedError: if the record is larger than message.max.bytes (MESSAGE_TOO_LARGE), or no topic can
+            have this name (INVALID_TOPIC_EXCEPTION). Abort.
+        """
+        topic, value, key, partition, timestamp, headers, on_delivery = self._record(
+            topic, value, key, partition, timestamp, headers, on_delivery, callback
+        )
+        self._add(topic, ((value, key, partition, headers),), timestamp, on_delivery)
+
+    def produce_many(self, topic: str, records: Iterable[RecordGiven]) -> None:
+        """As :meth:`produce` of one record after the other, all with the time that it is now, in a fraction of their
+        time.
+
+        :param records: the value, the key, the partition and the headers of each.
+        """
+        self._check_process("produce()")
+        given, on_delivery = encoded_records(records), self._on_delivery
+        if on_delivery is not None:
+            self._has_callbacks = True
+        self._add(checked_topic(topic), given, time.time_ns() // 1_000_000, on_delivery)
+
+    def _add(self, topic: str, records: Sequence[Record], timestamp_ms: int, on_delivery: OnDelivery | None) -> None:
+        taken = 0
+        try:
+            while taken < len(records):
+                taken += self._engine.produce_many(topic, records, taken, timestamp_ms, on_delivery, time.monotonic())
+                if self._engine.has_news:
+                    self._driver.pump()
+                    self._report()
+                elif taken < len(records):
+                    self._wait(self._engine.room)  # callbacks that produce may have taken the room again
+        except BaseException as error:
+            self._spoil("produce()", error)
+            raise
+
+    def produce_at_once(
+        self,
+        topic: str,
+        value: str | bytes | None = None,
+        key: str | bytes | None = None,
+        partition: int = -1,
+        timestamp: int = 0,
+        headers: HeadersGiven | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> bool:
+        """As :meth:`produce`, if that would neither wait, nor send or receive, nor call a delivery callback: for an
+        event loop's thread.
+
+        :returns: False if it would: nothing was added. Call produce() in a thread then.
+        """
+        if self._engine.has_news or self._engine.has_reports:
+            return False
+        record = self._record(topic, value, key, partition, timestamp, headers, on_delivery, None)
+        try:
+            return self._engine.produce(*record, time.monotonic())
+        except BaseException as error:
+            self._spoil("produce()", error)
+            raise
+
+    def send_offsets_to_transaction(self, positions: Iterable[Any], group_metadata: Any) -> None:
+        """Commit a consumer group's offsets as part of the transaction (KIP-447).
+
+        :param positions: the next offset to read of each partition: confluent_kafka.TopicPartition or its like. One
+            without an offset, as of a partition that nothing was read of, is left out.
+        :param group_metadata: what the consumer's ``consumer_group_metadata()`` gives, or the group's name.
+        :raises KafkaRefusedError: if the group has moved on (UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION), or there is no
+            such topic. Abort.
+        """
+        self._enter("send_offsets_to_transaction()")
+        self._wait(self._engine.send_offsets_to_transaction, offsets_of(positions), member_of(group_metadata))
+
+    def poll(self, timeout: float = 0.0) -> int:
+        """Send and receive what can be now, and call the delivery callbacks that are due; their number.
+
+        What has become of the transaction, or of the producer, is not raised here but by the next verb, as with
+        confluent-kafka.
+
+        :param timeout: seconds to wait for a callback, as long as a record is not acknowledged; None and -1 are for
+            ever. Waiting sends what was gathered, unless it lingers (linger.ms).
+        :raises InvalidTransactionStateError: if the producer is closed.
+        """
+        before = self._told
+        if self._is_driven():
+            self._driver.pump()
+        self._report()
+        if timeout != 0 and self._told == before and self._can_wait_for_a_report:
+            self._wait(self._engine.await_report, until=deadline_of(timeout))
+        return self._told - before
+
+    def flush(self, timeout: float | None = None) -> int:
+        """Send every record of the transaction, and wait until all are acknowledged; how many are not. Those that
+        delivery callbacks produce are among them, as they are in prepare and commit.
+
+        :param timeout: seconds; None and -1 are until delivery.timeout.ms.
+        :raises DualWriteError: if a record was not acknowledged. Abort.
+        """
+        self._enter("flush()")
+        self._flush("flush()", deadline_of(timeout))
+        return len(self)
+
+    def prepare_transaction(self) -> PreparedTxnState:
+        """Flush; the state that names the transaction, of which every record is acknowledged. It is empty if the
+        transaction is. Then only complete, commit and abort are allowed.
+
+        :raises PrepareFailedError: if a record was not acknowledged. Abort, and run the unit of work again.
+        :raises KafkaRefusedError: if a record is one that no broker will take.
+        :raises FencedError: if another producer has taken over.
+        """
+        self._enter("prepare_transaction()")
+        if self._has_callbacks and self._engine.state is State.IN_TRANSACTION:
+            self._flush("prepare_transaction()")
+        prepared: PreparedTxnState = self._wait(self._engine.prepare_transaction)
+        return prepared
+
+    def complete_transaction(self, state: PreparedTxnState) -> Ended:
+        """Commit the open transaction if ``state`` names it, abort it otherwise. Only after prepare_transaction() or
+        init_transactions(keep_prepared_txn=True). Nothing open is success: the end got through before, and its answer
+        was lost (apache/kafka PR 20039).
+
+        :raises TypeError: if ``state`` is no PreparedTxnState: ``PreparedTxnState(text)`` makes one of what was stored.
+        """
+        self._enter("complete_transaction()")
+        require_prepared_state(state)
+        if self._is_anchored(state):
+            state = self._look_up_anchor(state)
+        ended: Ended = self._wait(self._engine.complete_transaction, PreparedTxnState(state.producer))
+        return ended
+
+    def commit_transaction(self) -> Ended:
+        """Flush, and commit.
+
+        :raises AnswerLostError: if nobody answered: the outcome is unknown; close() and recover.
+        """
+        self._enter("commit_transaction()")
+        if self._has_callbacks and self._engine.state is State.IN_TRANSACTION:
+            self._flush("commit_transaction()")  # callbacks that raise do so before anything is decided
+        ended: Ended = self._wait(self._engine.commit_transaction)
+        return ended
+
+    def abort_transaction(self) -> Ended:
+        """Drop what was not sent, and abort. An error leaves the outcome unknown: close() and recover. But that of a
+        delivery callback comes when the transaction is aborted: the state is READY then."""
+        self._enter("abort_transaction()")
+        ended: Ended = self._wait(self._engine.abort_transaction)
+        return ended
+
+    def close(self) -> None:
+        """Close every connection; callbacks are told of records that were not acknowledged. Does not end an open
+        transaction. Safe to call twice."""
+        is_own = self._close_engine()
+        self._driver.close()
+        if is_own:
+            self._report_all()
+
+    def _flush(self, verb: str, until: float = NEVER) -> None:
+        """Flush what ``verb`` was called with, and then what delivery callbacks have produced."""
+        try:
+            self._wait(self._engine.flush, until=until)
+            while len(self) and time.monotonic() < until:
+                self._wait(self._engine.flush, until=until)
+        except BaseException as error:
+            self._spoil(verb, error, *REFUSED)
+            raise
+
+    def _wait(self, verb: Callable[..., Operation], *arguments: Any, **options: Any) -> Any:
+        before, operation = self._engine.under_way, None
+        try:
+            operation = self._begin_verb(verb, *arguments, **options)
+            return self._driver.wait(operation)
+        finally:
+            self._after(operation, before)

@@ -1,0 +1,1 @@
+"""One connection to a broker as bytes, sans-I/O: opened first, then requests and their answers."""

@@ -1,0 +1,112 @@
+"""The client's end of one connection, sans-I/O: messages go in and bytes come out, bytes go in and messages come out.
+
+``node.py`` opens a connection over it. Its driver writes what :meth:`ClientProtocol.send` returns, feeds what it reads,
+and takes the responses. One request is answered after another, in order, as Kafka promises for a connection.
+"""
+
+from collections import deque
+from typing import NamedTuple
+
+from dualwrite.client.terms.versions import NO_VERSIONS, VersionRange, Versions
+from dualwrite.wire.apis import ApiKey, Message
+from dualwrite.wire.codec import (
+    MalformedMessageError,
+    read_response,
+    read_response_correlation,
+    refuse_nulls,
+    write_request,
+)
+from dualwrite.wire.error_codes import ErrorCode
+from dualwrite.wire.frames import SIZE_PREFIX, frame_size, with_size
+from dualwrite.wire.producing import read_hot_response
+
+RESPONSE_LIMIT = 100 * 1024 * 1024
+"""Bytes of the longest response that is believed (Java: the receive buffer grows without limit; a client need not)."""
+
+OPENING_VERSION = 4
+"""The version of ApiVersions that a connection is opened with. v5 tells the cluster's id, which this client does not
+know yet, and would cost a round trip more with every broker before Apache Kafka 4.4."""
+
+_CORRELATION_MASK = 0x7FFFFFFF
+_ERROR_CODE_AT = 4
+
+
+class _Expected(NamedTuple):
+    correlation_id: int
+    api_key: ApiKey
+    version: int
+
+
+class ClientProtocol:
+    """Correlation ids, versions and framing of one connection.
+
+    :param client_id: the client.id that every request carries.
+    """
+
+    def __init__(self, client_id: str) -> None:
+        self._client_id = client_id
+        self._next_correlation_id = 0
+        self._expected: deque[_Expected] = deque()
+        self._received: bytes | bytearray = b""  # a bytearray once something arrived in pieces
+        self.versions = NO_VERSIONS
+        """What the broker offers, once :meth:`learn_versions` was told."""
+
+    def send(self, api_key: ApiKey, version: int, message: Message) -> bytes:
+        """The bytes that ask ``message`` in ``version``."""
+        correlation_id = self._next_correlation_id
+        self._next_correlation_id = (correlation_id + 1) & _CORRELATION_MASK
+        payload = write_request(api_key, version, correlation_id, self._client_id, message)
+        self._expected.append(_Expected(correlation_id, api_key, version))
+        return with_size(payload)
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes that the broker sent."""
+        if not self._received:
+            self._received = data
+            return
+        if isinstance(self._received, bytes):
+            self._received = bytearray(self._received)
+        self._received += data
+
+    def next_response(self) -> Message | None:
+        """The oldest response that has arrived whole; None if more bytes are needed.
+
+        :raises MalformedMessageError: if the bytes are not the response that is expected. Close the connection.
+        :raises FrameTooLargeError: if the broker announces more than RESPONSE_LIMIT. Close the connection.
+        """
+        received = self._received
+        if len(received) < SIZE_PREFIX:
+            return None
+        end = SIZE_PREFIX + frame_size(bytes(received[:SIZE_PREFIX]), RESPONSE_LIMIT)
+        if len(received) < end:
+            return None
+        frame = bytes(received[SIZE_PREFIX:end])
+        self._received = received[end:]
+        correlation_id = read_response_correlation(frame)
+        if not self._expected or self._expected[0].correlation_id != correlation_id:
+            raise MalformedMessageError(f"response with correlation id {correlation_id}, which was not asked for")
+        _, api_key, version = self._expected.popleft()
+        if api_key is ApiKey.API_VERSIONS and _refuses_version(frame):
+            version = 0
+        hot = read_hot_response(api_key, version, frame)
+        if hot is not None:
+            return hot
+        response = read_response(api_key, version, frame)
+        refuse_nulls(response, version)
+        return response
+
+    def learn_versions(self, response: Message) -> int | None:
+        """Take what ApiVersions answered. None if the broker's versions are known now, otherwise the version of
+        ApiVersions to ask again with (KIP-511: a broker that lacks the version tells its own range in the v0 format).
+        """
+        offered = Versions.told_by(response)
+        if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
+            theirs = offered.ranges.get(ApiKey.API_VERSIONS, VersionRange(0, 0))
+            return min(OPENING_VERSION - 1, theirs.highest)
+        self.versions = offered
+        return None
+
+
+def _refuses_version(frame: bytes) -> bool:
+    code = int.from_bytes(frame[_ERROR_CODE_AT : _ERROR_CODE_AT + 2], "big", signed=True)
+    return code == ErrorCode.UNSUPPORTED_VERSION

@@ -1,0 +1,1 @@
+"""Kafka's terms, without I/O: endpoints, versions, error classes, verbs, tokens."""
