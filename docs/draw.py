@@ -16,7 +16,7 @@ from dualwrite.broker.core.topic_settings import DYNAMIC_DEFAULTS, TOPIC_SETTING
 from dualwrite.broker.core.transactions import TRANSITIONS as TRANSACTION_TRANSITIONS
 from dualwrite.broker.metrics import METRICS, PREFIX
 from dualwrite.client.config.native_keys import ALIASES, KEYS, Key, Use
-from dualwrite.coordinator.machine import STEPS, TRANSITIONS
+from dualwrite.coordinator.rules.machine import STEPS, TRANSITIONS
 from dualwrite.wire.apis import ApiKey
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -202,7 +202,7 @@ _GENERATED = "Written by `python docs/draw.py` from the code; a test compares."
 
 
 def _dual_write() -> Iterator[str]:
-    yield "## One dual write (`coordinator/machine.py`)"
+    yield "## One dual write (`coordinator/rules/machine.py`)"
     yield ""
     yield "A state's step is performed on entering it; the label of an arrow is how it ended."
     yield ""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from dualwrite.coordinator.machine import RESULTS, STEPS, TRANSITIONS, Event, Result, State, Step
+from dualwrite.coordinator.rules.machine import RESULTS, STEPS, TRANSITIONS, Event, Result, State, Step
 
 PAGE = Path(__file__).parent / "reference" / "failures.md"
 
@@ -113,7 +113,7 @@ def failures_page() -> str:
 
 _HEAD = """# What happens when something fails
 
-Drawn by `python docs/draw_failures.py` from `coordinator/machine.py`; a test compares.
+Drawn by `python docs/draw_failures.py` from `coordinator/rules/machine.py`; a test compares.
 
 A unit of work is in one of these states. In each, its step can fail: the database or Kafka is away, refuses, or does
 not answer in time. And the application can die: SIGKILL, a power cut, a machine that is gone. (A broker or a database

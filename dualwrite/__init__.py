@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from dualwrite.client.producer.async_two_phase_producer import AsyncTwoPhaseProducer
     from dualwrite.client.producer.two_phase_producer import TwoPhaseProducer
     from dualwrite.client.terms.verbs import State
-    from dualwrite.coordinator.async_transaction import AsyncTransaction as AsyncTransaction
-    from dualwrite.coordinator.async_unit_of_work import AsyncDualWrite as AsyncDualWrite
-    from dualwrite.coordinator.databases.units import TransactionEndedError
-    from dualwrite.coordinator.lease import LeaseContradictedError, LeaseLostError
-    from dualwrite.coordinator.librdkafka import LibrdkafkaProducer
-    from dualwrite.coordinator.native import NativeProducer
-    from dualwrite.coordinator.observing import Observer, UnitObserver
-    from dualwrite.coordinator.outcomes import HeuristicOutcome
-    from dualwrite.coordinator.transaction import Transaction
-    from dualwrite.coordinator.unit_of_work import DualWrite
-    from dualwrite.coordinator.verdict import Outcome
+    from dualwrite.coordinator.aio.dual_write import AsyncDualWrite as AsyncDualWrite
+    from dualwrite.coordinator.aio.transaction import AsyncTransaction as AsyncTransaction
+    from dualwrite.coordinator.dual_write import DualWrite
+    from dualwrite.coordinator.kafka.librdkafka import LibrdkafkaProducer
+    from dualwrite.coordinator.kafka.native import NativeProducer
+    from dualwrite.coordinator.rules.lease import LeaseContradictedError, LeaseLostError
+    from dualwrite.coordinator.rules.recovery_decision import Outcome
+    from dualwrite.coordinator.sql.dialects.unit_transactions import TransactionEndedError
+    from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome
+    from dualwrite.coordinator.unit.observers import Observer, UnitObserver
+    from dualwrite.coordinator.unit.transaction import Transaction
     from dualwrite.errors import (
         AnswerLostError,
         BatchChangedError,
@@ -101,25 +101,25 @@ _OF_EXTRAS = frozenset({"AsyncDualWrite", "AsyncTransaction"})
 """Public names that need an extra: ``from dualwrite import *`` leaves them out, so that it works without."""
 
 _ELSEWHERE = {
-    "AsyncDualWrite": "dualwrite.coordinator.async_unit_of_work",
-    "AsyncTransaction": "dualwrite.coordinator.async_transaction",
-    "DualWrite": "dualwrite.coordinator.unit_of_work",
+    "AsyncDualWrite": "dualwrite.coordinator.aio.dual_write",
+    "AsyncTransaction": "dualwrite.coordinator.aio.transaction",
+    "DualWrite": "dualwrite.coordinator.dual_write",
     "EmbeddedBroker": "dualwrite.broker.embedded",
-    "HeuristicOutcome": "dualwrite.coordinator.outcomes",
-    "LeaseContradictedError": "dualwrite.coordinator.lease",
-    "LeaseLostError": "dualwrite.coordinator.lease",
-    "LibrdkafkaProducer": "dualwrite.coordinator.librdkafka",
-    "NativeProducer": "dualwrite.coordinator.native",
-    "Outcome": "dualwrite.coordinator.verdict",
-    "Observer": "dualwrite.coordinator.observing",
+    "HeuristicOutcome": "dualwrite.coordinator.sql.outcome_store",
+    "LeaseContradictedError": "dualwrite.coordinator.rules.lease",
+    "LeaseLostError": "dualwrite.coordinator.rules.lease",
+    "LibrdkafkaProducer": "dualwrite.coordinator.kafka.librdkafka",
+    "NativeProducer": "dualwrite.coordinator.kafka.native",
+    "Outcome": "dualwrite.coordinator.rules.recovery_decision",
+    "Observer": "dualwrite.coordinator.unit.observers",
     "PreparedTxnState": "dualwrite.ids",
-    "TransactionEndedError": "dualwrite.coordinator.databases.units",
-    "Transaction": "dualwrite.coordinator.transaction",
+    "TransactionEndedError": "dualwrite.coordinator.sql.dialects.unit_transactions",
+    "Transaction": "dualwrite.coordinator.unit.transaction",
     "AsyncTwoPhaseProducer": "dualwrite.client.producer.async_two_phase_producer",
     "Ended": "dualwrite.client.engine.transaction_state",
     "State": "dualwrite.client.terms.verbs",
     "TwoPhaseProducer": "dualwrite.client.producer.two_phase_producer",
-    "UnitObserver": "dualwrite.coordinator.observing",
+    "UnitObserver": "dualwrite.coordinator.unit.observers",
 }
 
 

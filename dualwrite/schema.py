@@ -20,13 +20,13 @@ from alembic.runtime.migration import MigrationStep, RevisionStep
 from alembic.script import Script, ScriptDirectory
 from sqlalchemy import Connection, Engine, func, inspect, select, table
 
-from dualwrite.coordinator.database import begin_writing, clear_errors
-from dualwrite.coordinator.databases.supported import database_of, require_supported
-from dualwrite.coordinator.engines import discard
-from dualwrite.coordinator.identity_rows import keep_up_to_date
-from dualwrite.coordinator.own_tables import SCHEMA_OPTION, chosen_schema, ours, with_schema
-from dualwrite.coordinator.tables import VERSION_TABLE, dualwrite_database, metadata
-from dualwrite.coordinator.tables import kafka_transaction_state as state_table
+from dualwrite.coordinator.sql.decision_store import begin_writing, clear_errors
+from dualwrite.coordinator.sql.dialects.supported import database_of, require_supported
+from dualwrite.coordinator.sql.engine_checks import discard
+from dualwrite.coordinator.sql.identity_rows import keep_up_to_date
+from dualwrite.coordinator.sql.own_tables import SCHEMA_OPTION, chosen_schema, ours, with_schema
+from dualwrite.coordinator.sql.tables import VERSION_TABLE, dualwrite_database, metadata
+from dualwrite.coordinator.sql.tables import kafka_transaction_state as state_table
 from dualwrite.errors import ConfigurationError
 
 BASE, HEAD = "base", "head"

@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Callable
 from contextvars import ContextVar
 from typing import Any
 
-from dualwrite.coordinator.async_transaction import AsyncTransaction
-from dualwrite.coordinator.async_unit_of_work import AsyncDualWrite
-from dualwrite.coordinator.transaction import Block, Transaction
-from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
+from dualwrite.coordinator.aio.transaction import AsyncTransaction
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.unit.transaction import Block, Transaction
 from dualwrite.errors import ConfigurationError
 from dualwrite.extras import brought_by
 

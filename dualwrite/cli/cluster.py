@@ -8,7 +8,7 @@ from typing import Any
 from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.config.native_keys import ALIASES, KEYS
 from dualwrite.client.config.settings import ClientSettings
-from dualwrite.coordinator.two_phase import KEEP_PREPARED, RESUME, owned_settings
+from dualwrite.coordinator.recovery.two_phase import KEEP_PREPARED, RESUME, owned_settings
 from dualwrite.errors import ConfigurationError
 
 REACH_SECONDS = 5.0

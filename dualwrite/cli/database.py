@@ -9,9 +9,9 @@ from sqlalchemy import URL, Engine, create_engine
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
-from dualwrite.coordinator.databases.supported import EXAMPLE_URLS, require_supported
-from dualwrite.coordinator.engines import is_in_memory
-from dualwrite.coordinator.own_tables import with_schema
+from dualwrite.coordinator.sql.dialects.supported import EXAMPLE_URLS, require_supported
+from dualwrite.coordinator.sql.engine_checks import is_in_memory
+from dualwrite.coordinator.sql.own_tables import with_schema
 from dualwrite.errors import ConfigurationError
 from dualwrite.extras import missing_library
 

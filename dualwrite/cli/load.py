@@ -14,7 +14,7 @@ from dualwrite.cli.cluster import add_cluster, add_two_phase, cluster_config, re
 from dualwrite.cli.database import add_database, database, database_place
 from dualwrite.cli.producer import add_producer
 from dualwrite.cli.progress import ProgressReport
-from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.errors import ConfigurationError, DualWriteError, InputError
 from dualwrite.loader.job import LoadJob
 from dualwrite.loader.load import load

@@ -2,7 +2,7 @@
 
 import argparse
 
-from dualwrite.coordinator.producers import PRODUCERS
+from dualwrite.coordinator.kafka.choice import PRODUCERS
 
 
 def add_producer(parser: argparse.ArgumentParser) -> None:

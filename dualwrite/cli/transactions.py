@@ -12,9 +12,9 @@ from dualwrite.cli.cluster import add_cluster, add_two_phase, cluster_config, re
 from dualwrite.cli.database import add_database, add_schema, database
 from dualwrite.cli.printing import complain, counted, print_json, since, table
 from dualwrite.cli.transactions_output import HEADS, as_json, line, paragraphs, recovery
-from dualwrite.coordinator.outcomes import HeuristicOutcome, acknowledge, outcomes
-from dualwrite.coordinator.participants import Outcome
-from dualwrite.coordinator.verdict import Verdict
+from dualwrite.coordinator.ports import Outcome
+from dualwrite.coordinator.rules.recovery_decision import Verdict
+from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome, acknowledge, outcomes
 from dualwrite.errors import InputError
 from dualwrite.operations.copies import reason_to_leave
 from dualwrite.operations.listing import describe_transaction, list_transactions

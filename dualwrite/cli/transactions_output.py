@@ -5,9 +5,9 @@ from typing import Any
 
 from dualwrite.cli.printing import counted, since
 from dualwrite.client.admin.inspector import PartitionEnds
-from dualwrite.coordinator.leasing import Standing
-from dualwrite.coordinator.owners import describe
-from dualwrite.coordinator.verdict import Verdict
+from dualwrite.coordinator.rules.recovery_decision import Verdict
+from dualwrite.coordinator.rules.slot_rules import Standing
+from dualwrite.coordinator.slots.owner import describe
 from dualwrite.ids import TopicPartition
 from dualwrite.operations.views import KafkaView, RowView, Situation, TransactionView, said_of_foreign
 

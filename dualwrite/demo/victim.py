@@ -11,8 +11,8 @@ from pathlib import Path
 
 from sqlalchemy import create_engine
 
-from dualwrite.coordinator.producers import ProducerName
-from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.kafka.choice import ProducerName
 from dualwrite.demo.flights import KEY, NULL
 from dualwrite.errors import DualWriteError
 from dualwrite.loader.job import LoadJob, Progress

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from sqlalchemy import JSON, Engine, MetaData, Table, inspect
 from sqlalchemy.exc import NoSuchTableError
 
-from dualwrite.coordinator.databases.supported import database_of
-from dualwrite.coordinator.own_tables import schema_of
-from dualwrite.coordinator.tables import kafka_transaction_state, load_position
+from dualwrite.coordinator.sql.dialects.supported import database_of
+from dualwrite.coordinator.sql.own_tables import schema_of
+from dualwrite.coordinator.sql.tables import kafka_transaction_state, load_position
 from dualwrite.errors import ConfigurationError, DatabaseNotReadyError, InputError
 from dualwrite.ids import is_legal_topic
 from dualwrite.loader.batches import Batches

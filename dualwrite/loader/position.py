@@ -15,8 +15,8 @@ from typing import Any, Protocol
 from sqlalchemy import Connection, CursorResult, Executable, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from dualwrite.coordinator.own_tables import ours
-from dualwrite.coordinator.tables import load_position
+from dualwrite.coordinator.sql.own_tables import ours
+from dualwrite.coordinator.sql.tables import load_position
 from dualwrite.errors import InputError
 
 _LONGEST_SOURCE = 1024

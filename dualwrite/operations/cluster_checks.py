@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from dualwrite.client.admin.inspector import Inspector
 from dualwrite.client.terms.versions import TRANSACTION_VERSION, TV2
-from dualwrite.coordinator.two_phase import KEEP_PREPARED, RESUME, TIMEOUT_KEY, TwoPhase
+from dualwrite.coordinator.recovery.two_phase import KEEP_PREPARED, RESUME, TIMEOUT_KEY, TwoPhase
 from dualwrite.errors import DualWriteError, KafkaRefusedError, TwoPhaseCommitUnavailableError
 from dualwrite.ids import TWO_PHASE_TIMEOUT_MS
 from dualwrite.operations.findings import Finding, failure, ok, warning

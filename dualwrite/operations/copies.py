@@ -6,12 +6,12 @@ from typing import Any
 from sqlalchemy import Engine, select
 
 from dualwrite.client.admin.cluster_client import DEFAULT_TIMEOUT
-from dualwrite.coordinator.clusters import KnownCluster
-from dualwrite.coordinator.database import SqlDecisionStore, clear_errors
-from dualwrite.coordinator.identities import ClusterIdentity, DatabaseIdentity, RowIdentity, require_original
-from dualwrite.coordinator.identity_rows import DeclaredCopy, declare_copied, declare_moved, read_identity
-from dualwrite.coordinator.own_tables import ours
-from dualwrite.coordinator.tables import kafka_transaction_state as table
+from dualwrite.coordinator.kafka.known_cluster import KnownCluster
+from dualwrite.coordinator.rules.identities import ClusterIdentity, DatabaseIdentity, RowIdentity, require_original
+from dualwrite.coordinator.sql.decision_store import SqlDecisionStore, clear_errors
+from dualwrite.coordinator.sql.identity_rows import DeclaredCopy, declare_copied, declare_moved, read_identity
+from dualwrite.coordinator.sql.own_tables import ours
+from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import CopiedDatabaseError
 
 

@@ -7,11 +7,11 @@ from sqlalchemy import Connection, Delete, Engine, Executable, Table, delete, fa
 from sqlalchemy.exc import DBAPIError
 
 from dualwrite import schema
-from dualwrite.coordinator.database import begin_writing, clear_errors
-from dualwrite.coordinator.databases.base import Trouble
-from dualwrite.coordinator.databases.supported import database_of
-from dualwrite.coordinator.own_tables import ours
-from dualwrite.coordinator.tables import (
+from dualwrite.coordinator.sql.decision_store import begin_writing, clear_errors
+from dualwrite.coordinator.sql.dialects.base import Trouble
+from dualwrite.coordinator.sql.dialects.supported import database_of
+from dualwrite.coordinator.sql.own_tables import ours
+from dualwrite.coordinator.sql.tables import (
     MOMENT,
     dualwrite_database,
     kafka_consumer_offset,

@@ -10,10 +10,10 @@ from typing import Any
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from dualwrite.coordinator.identity_rows import WHAT_TO_GRANT
-from dualwrite.coordinator.leasing import Standing
-from dualwrite.coordinator.outcomes import outcomes
-from dualwrite.coordinator.two_phase import RESUME, TwoPhase, timeout_ms
+from dualwrite.coordinator.recovery.two_phase import RESUME, TwoPhase, timeout_ms
+from dualwrite.coordinator.rules.slot_rules import Standing
+from dualwrite.coordinator.sql.identity_rows import WHAT_TO_GRANT
+from dualwrite.coordinator.sql.outcome_store import outcomes
 from dualwrite.errors import CopiedDatabaseError, DualWriteError
 from dualwrite.operations import cluster_checks, database_checks
 from dualwrite.operations.copies import require_no_copy

@@ -2,13 +2,13 @@
 
 from sqlalchemy import Engine, delete
 
-from dualwrite.coordinator.database import SqlDecisionStore, clear_errors
-from dualwrite.coordinator.databases.supported import database_of
-from dualwrite.coordinator.outcome_rows import insert_outcome
-from dualwrite.coordinator.own_tables import ours
-from dualwrite.coordinator.participants import Lease
-from dualwrite.coordinator.tables import kafka_transaction_outcome as table
-from dualwrite.coordinator.verdict import Outcome
+from dualwrite.coordinator.ports import Lease
+from dualwrite.coordinator.rules.recovery_decision import Outcome
+from dualwrite.coordinator.sql.decision_store import SqlDecisionStore, clear_errors
+from dualwrite.coordinator.sql.dialects.supported import database_of
+from dualwrite.coordinator.sql.outcome_rows import insert_outcome
+from dualwrite.coordinator.sql.own_tables import ours
+from dualwrite.coordinator.sql.tables import kafka_transaction_outcome as table
 from dualwrite.ids import PreparedTxnState
 
 _TERMINATED = "an operator terminated it in Kafka: its rows are in the database, its records are lost"

@@ -12,7 +12,7 @@ from dualwrite.client.admin.cluster_client import DEFAULT_TIMEOUT
 from dualwrite.client.admin.control_plane import ONGOING, ControlPlane, TransactionDescription
 from dualwrite.client.admin.inspector import Inspector, PartitionEnds
 from dualwrite.client.admin.transaction_fate import ongoing_transaction
-from dualwrite.coordinator.leasing import slot_number
+from dualwrite.coordinator.rules.slot_rules import slot_number
 from dualwrite.ids import TopicPartition
 from dualwrite.operations.rows import state_rows
 from dualwrite.operations.views import OPEN_STATES, KafkaView, RowView, TransactionView

@@ -10,10 +10,10 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from dualwrite.coordinator.holders import described
-from dualwrite.coordinator.leasing import Deserted, deserted
-from dualwrite.coordinator.own_tables import chosen_schema
-from dualwrite.coordinator.two_phase import RESUME, TwoPhase
+from dualwrite.coordinator.recovery.two_phase import RESUME, TwoPhase
+from dualwrite.coordinator.rules.slot_rules import Deserted, deserted
+from dualwrite.coordinator.slots.usage import described
+from dualwrite.coordinator.sql.own_tables import chosen_schema
 from dualwrite.operations.findings import Finding, warning
 from dualwrite.operations.listing import inspector, views_of
 from dualwrite.operations.rows import ANYBODY, state_rows

@@ -1,7 +1,7 @@
 """End open transactions as the state table decides: what dead owners left, now, by an operator's hand.
 
-The work is recovery's own (coordinator/sweep.py): lease, row lock, InitProducerId with keepPreparedTxn, verdict. Here
-it is only said beforehand what would happen, and which transactional ids are not touched, and why.
+Recovery does the work (coordinator/slots/sweeper.py): lease, row lock, InitProducerId with keepPreparedTxn, verdict.
+Here it is only said beforehand what would happen, and which transactional ids are not touched, and why.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -10,12 +10,12 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from dualwrite.coordinator.leasing import ENDED, Standing, left_in_another_cluster
-from dualwrite.coordinator.owners import describe
-from dualwrite.coordinator.participants import Outcome
-from dualwrite.coordinator.two_phase import TwoPhase
-from dualwrite.coordinator.unit_of_work import DualWrite
-from dualwrite.coordinator.verdict import Verdict
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.ports import Outcome
+from dualwrite.coordinator.recovery.two_phase import TwoPhase
+from dualwrite.coordinator.rules.recovery_decision import Verdict
+from dualwrite.coordinator.rules.slot_rules import ENDED, Standing, left_in_another_cluster
+from dualwrite.coordinator.slots.owner import describe
 from dualwrite.errors import ForeignClusterError, InputError
 from dualwrite.operations.copies import reason_to_leave
 from dualwrite.operations.listing import inspector, list_transactions, views_of

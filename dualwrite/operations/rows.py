@@ -5,15 +5,15 @@ from dataclasses import replace
 
 from sqlalchemy import Engine, select
 
-from dualwrite.coordinator.database import clear_errors
-from dualwrite.coordinator.databases.supported import database_of
-from dualwrite.coordinator.identities import ClusterIdentity
-from dualwrite.coordinator.leasing import Onlooker, SlotRow, slot_number
-from dualwrite.coordinator.outcomes import in_utc
-from dualwrite.coordinator.own_tables import ours
-from dualwrite.coordinator.owners import is_gone
-from dualwrite.coordinator.state_row import state_of
-from dualwrite.coordinator.tables import kafka_transaction_state as table
+from dualwrite.coordinator.rules.identities import ClusterIdentity
+from dualwrite.coordinator.rules.slot_rules import Onlooker, SlotRow, slot_number
+from dualwrite.coordinator.slots.owner import is_gone
+from dualwrite.coordinator.sql.decision_store import clear_errors
+from dualwrite.coordinator.sql.dialects.supported import database_of
+from dualwrite.coordinator.sql.outcome_store import in_utc
+from dualwrite.coordinator.sql.own_tables import ours
+from dualwrite.coordinator.sql.state_row import state_of
+from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import ConfigurationError
 from dualwrite.operations.views import RowView
 

@@ -13,12 +13,12 @@ from typing import Any
 from sqlalchemy import Engine
 
 from dualwrite.client.admin.inspector import Inspector
-from dualwrite.coordinator.book import LeaseBook
-from dualwrite.coordinator.database import SqlDecisionStore
-from dualwrite.coordinator.leases import SqlLeases
-from dualwrite.coordinator.leasing import Candidate
-from dualwrite.coordinator.owners import new_owner
-from dualwrite.coordinator.verdict import Verdict
+from dualwrite.coordinator.rules.recovery_decision import Verdict
+from dualwrite.coordinator.rules.slot_rules import Candidate
+from dualwrite.coordinator.slots.lease_registry import LeaseBook
+from dualwrite.coordinator.slots.owner import new_owner
+from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
+from dualwrite.coordinator.sql.lease_store import SqlLeases
 from dualwrite.errors import InvalidTransactionStateError, KafkaRefusedError
 from dualwrite.operations.copies import require_no_copy
 from dualwrite.operations.heuristics import HeuristicRecords

@@ -6,8 +6,8 @@ from datetime import datetime
 from enum import Enum
 
 from dualwrite.client.admin.control_plane import ONGOING
-from dualwrite.coordinator.leasing import SlotRow, Standing, application_of, left_in_another_cluster
-from dualwrite.coordinator.verdict import Verdict, verdict
+from dualwrite.coordinator.rules.recovery_decision import Verdict, verdict
+from dualwrite.coordinator.rules.slot_rules import SlotRow, Standing, application_of, left_in_another_cluster
 from dualwrite.ids import (
     TWO_PHASE_TIMEOUT_MS,
     UNKNOWN_START,

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from dualwrite.coordinator.databases.base import Trouble
-from dualwrite.coordinator.databases.supported import database_of
-from dualwrite.coordinator.lease import LeaseContradictedError
-from dualwrite.coordinator.two_phase import RESUME, timeout_ms
+from dualwrite.coordinator.recovery.two_phase import RESUME, timeout_ms
+from dualwrite.coordinator.rules.lease import LeaseContradictedError
+from dualwrite.coordinator.sql.dialects.base import Trouble
+from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.errors import ConfigurationError, DatabaseBusyError, InputError, InvalidTransactionStateError
 from dualwrite.spark.columns import Plan, TableColumn, fit, plan_of
 from dualwrite.spark.loading import copies

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import DBAPIError
 
-from dualwrite.coordinator.retrying import may_pass
-from dualwrite.coordinator.transaction import Transaction
+from dualwrite.coordinator.unit.retry import may_pass
+from dualwrite.coordinator.unit.transaction import Transaction
 from dualwrite.errors import ConfigurationError, DatabaseBusyError, InputError
 from dualwrite.spark.columns import Plan, TableColumn, fit, plan_of
 from dualwrite.spark.loading import Loader, chunks, table_clause

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Engine, Row, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from dualwrite.coordinator.database import begin_writing, clear_errors
-from dualwrite.coordinator.databases.supported import database_of
-from dualwrite.coordinator.own_tables import ours
-from dualwrite.coordinator.tables import spark_progress as table
+from dualwrite.coordinator.sql.decision_store import begin_writing, clear_errors
+from dualwrite.coordinator.sql.dialects.supported import database_of
+from dualwrite.coordinator.sql.own_tables import ours
+from dualwrite.coordinator.sql.tables import spark_progress as table
 from dualwrite.errors import BatchChangedError
 from dualwrite.spark.rows import RowsDigest
 

@@ -9,7 +9,7 @@ from sqlalchemy import types as sqltypes
 from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import NoSuchTableError
 
-from dualwrite.coordinator.databases.supported import database_of
+from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.errors import ConfigurationError
 from dualwrite.spark.columns import Family, TableColumn, Target
 

@@ -17,14 +17,14 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row, Select, column, delete, func, insert, literal, select, table, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
-from dualwrite.coordinator.database import SqlDecisionStore, clear_errors
-from dualwrite.coordinator.databases.base import Trouble
-from dualwrite.coordinator.databases.supported import database_of
-from dualwrite.coordinator.handing import Decided, HandedLeases
-from dualwrite.coordinator.own_tables import ours
-from dualwrite.coordinator.participants import Lease
-from dualwrite.coordinator.tables import spark_batch, spark_run
-from dualwrite.coordinator.watchdog import Limit
+from dualwrite.coordinator.concurrency.watchdog import Limit
+from dualwrite.coordinator.ports import Lease
+from dualwrite.coordinator.sql.decision_store import SqlDecisionStore, clear_errors
+from dualwrite.coordinator.sql.dialects.base import Trouble
+from dualwrite.coordinator.sql.dialects.supported import database_of
+from dualwrite.coordinator.sql.lease_transfer import Decided, HandedLeases
+from dualwrite.coordinator.sql.own_tables import ours
+from dualwrite.coordinator.sql.tables import spark_batch, spark_run
 from dualwrite.errors import BatchChangedError, DatabaseBusyError, DualWriteError, FencedError, InDoubtError
 
 _LOG = logging.getLogger("dualwrite")

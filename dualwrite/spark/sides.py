@@ -11,9 +11,9 @@ from operator import attrgetter
 
 from sqlalchemy import Connection, TableClause
 
-from dualwrite.coordinator.participants import Lease
-from dualwrite.coordinator.parts import Part
-from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.coordinator.branch import Part
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.ports import Lease
 from dualwrite.ids import PreparedTxnState
 from dualwrite.spark.loading import Loader, chunks
 from dualwrite.spark.rows import Written

@@ -37,9 +37,9 @@ from sqlalchemy.exc import CompileError, DBAPIError, NoSuchTableError
 from sqlalchemy.schema import CreateTable, DropTable
 from sqlalchemy.types import TypeEngine
 
-from dualwrite.coordinator.database import SqlDecisionStore
-from dualwrite.coordinator.databases.supported import database_of
-from dualwrite.coordinator.tables import ON_MYSQL
+from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
+from dualwrite.coordinator.sql.dialects.supported import database_of
+from dualwrite.coordinator.sql.tables import ON_MYSQL
 from dualwrite.errors import ConfigurationError, DatabaseBusyError, DualWriteError
 from dualwrite.spark.columns import TableColumn
 from dualwrite.spark.loading import adding, table_clause

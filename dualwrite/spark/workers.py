@@ -20,11 +20,11 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
 from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.librdkafka.producer_config import ProducerConfig
-from dualwrite.coordinator.databases.supported import EXAMPLE_URLS, database_of, require_supported
-from dualwrite.coordinator.leasing import slot_id
-from dualwrite.coordinator.producers import ProducerChoice
-from dualwrite.coordinator.two_phase import producer_settings, step_timeout
-from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.kafka.choice import ProducerChoice
+from dualwrite.coordinator.recovery.two_phase import producer_settings, step_timeout
+from dualwrite.coordinator.rules.slot_rules import slot_id
+from dualwrite.coordinator.sql.dialects.supported import EXAMPLE_URLS, database_of, require_supported
 from dualwrite.errors import ConfigurationError, DatabaseUnavailableError, KafkaUnavailableError
 from dualwrite.extras import advice, missing_library
 from dualwrite.spark.options import WriteOptions

@@ -7,7 +7,7 @@ traced inside the block is beside it, under the same parent. So it is right unde
 
 from collections.abc import Mapping
 
-from dualwrite.coordinator.machine import Result, Step
+from dualwrite.coordinator.rules.machine import Result, Step
 from dualwrite.extras import brought_by
 from dualwrite.version import __version__
 

@@ -15,12 +15,12 @@ from typing import Protocol
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from dualwrite.coordinator.holders import Usage
-from dualwrite.coordinator.leasing import ENDED, Standing
-from dualwrite.coordinator.machine import Result, Step
-from dualwrite.coordinator.observing import Observer
-from dualwrite.coordinator.outcomes import outcomes
-from dualwrite.coordinator.slots import Counters
+from dualwrite.coordinator.rules.machine import Result, Step
+from dualwrite.coordinator.rules.slot_rules import ENDED, Standing
+from dualwrite.coordinator.slots.slot import Counters
+from dualwrite.coordinator.slots.usage import Usage
+from dualwrite.coordinator.sql.outcome_store import outcomes
+from dualwrite.coordinator.unit.observers import Observer
 from dualwrite.errors import DualWriteError
 from dualwrite.extras import brought_by
 from dualwrite.operations.rows import state_rows

@@ -14,7 +14,7 @@ import pytest
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
-    from dualwrite.coordinator.unit_of_work import DualWrite
+    from dualwrite.coordinator.dual_write import DualWrite
     from dualwrite.testing.kafka import KafkaBroker
 
 
@@ -91,7 +91,7 @@ def dualwrite_factory(
     What is not given is dualwrite_application, dualwrite_engine and kafka_broker; ``kafka`` adds to its client_config.
     The options are DualWrite's own.
     """
-    from dualwrite.coordinator.unit_of_work import DualWrite
+    from dualwrite.coordinator.dual_write import DualWrite
     from dualwrite.schema import upgrade_engine
 
     with ExitStack() as made:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import sqlalchemy as sa
 from alembic.operations import Operations
 
-from dualwrite.coordinator.migrating import (
+from dualwrite.coordinator.sql.migration_ops import (
     BYTES,
     MOMENT,
     NUMBER,

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import sqlalchemy as sa
 from alembic.operations import Operations
 
-from dualwrite.coordinator.migrating import MOMENT, create_table, drop_table, rows_of
+from dualwrite.coordinator.sql.migration_ops import MOMENT, create_table, drop_table, rows_of
 
 revision = "0003"
 down_revision = "0002"

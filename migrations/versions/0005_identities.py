@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import sqlalchemy as sa
 from alembic.operations import Operations
 
-from dualwrite.coordinator.migrating import MOMENT, add_column, create_table, drop_column, drop_table, rows_of
+from dualwrite.coordinator.sql.migration_ops import MOMENT, add_column, create_table, drop_column, drop_table, rows_of
 
 revision = "0005"
 down_revision = "0004"

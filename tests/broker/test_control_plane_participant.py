@@ -13,9 +13,9 @@ from collections.abc import Callable
 import pytest
 
 from dualwrite.broker.embedded import EmbeddedBroker
-from dualwrite.coordinator.librdkafka import LibrdkafkaProducer
-from dualwrite.coordinator.native import NativeProducer
-from dualwrite.coordinator.participants import Outcome
+from dualwrite.coordinator.kafka.librdkafka import LibrdkafkaProducer
+from dualwrite.coordinator.kafka.native import NativeProducer
+from dualwrite.coordinator.ports import Outcome
 from dualwrite.errors import FencedError, InvalidTransactionStateError, KafkaUnavailableError, PrepareFailedError
 from dualwrite.ids import OngoingTransaction, PreparedTxnState
 from tests.broker.kafka_helpers import create_topic, fresh_name, visible
@@ -352,7 +352,7 @@ def test_a_broker_that_falls_silent_is_given_up_in_time_and_recovery_finds_the_o
 
 FORKING = """
     import os, sys
-    from dualwrite.coordinator.producers import ProducerChoice
+    from dualwrite.coordinator.kafka.choice import ProducerChoice
     from dualwrite.errors import InvalidTransactionStateError
 
     bootstrap, name, kind = sys.argv[1:]
@@ -392,7 +392,7 @@ def test_a_forked_process_is_refused_and_leaves_its_parents_transaction_alone(ap
 
 DOOMED = """
     import os, signal, sys
-    from dualwrite.coordinator.producers import ProducerChoice
+    from dualwrite.coordinator.kafka.choice import ProducerChoice
 
     bootstrap, name, kind = sys.argv[1:]
     config = {"bootstrap.servers": bootstrap, "transactional.id": name}

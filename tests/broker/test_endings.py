@@ -8,8 +8,8 @@ from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.client.admin import transaction_fate as anchors
 from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.admin.transaction_fate import ended_transaction
-from dualwrite.coordinator.librdkafka import LibrdkafkaProducer
-from dualwrite.coordinator.native import NativeProducer
+from dualwrite.coordinator.kafka.librdkafka import LibrdkafkaProducer
+from dualwrite.coordinator.kafka.native import NativeProducer
 from dualwrite.ids import Anchor, EndedTransaction, Ending, PreparedTxnState, ProducerIdentity
 from dualwrite.wire.apis import DeleteRecordsRequest
 from tests.broker.kafka_helpers import create_topic, fresh_name

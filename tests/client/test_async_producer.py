@@ -14,7 +14,7 @@ from dualwrite.client.engine.contract import Request
 from dualwrite.client.engine.transaction_state import Ended
 from dualwrite.client.net.asyncio_connection import AsyncLink
 from dualwrite.client.terms.verbs import State
-from dualwrite.coordinator.librdkafka import LibrdkafkaProducer
+from dualwrite.coordinator.kafka.librdkafka import LibrdkafkaProducer
 from dualwrite.errors import FencedError, InvalidTransactionStateError
 from dualwrite.ids import PreparedTxnState
 from dualwrite.wire.apis import ApiKey

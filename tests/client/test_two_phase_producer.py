@@ -14,7 +14,7 @@ from dualwrite.client.engine.coordinator_calls import GroupMember
 from dualwrite.client.engine.transaction_state import Ended
 from dualwrite.client.net.socket_connection import Link
 from dualwrite.client.terms.verbs import State
-from dualwrite.coordinator.librdkafka import LibrdkafkaProducer
+from dualwrite.coordinator.kafka.librdkafka import LibrdkafkaProducer
 from dualwrite.errors import (
     ConfigurationError,
     FencedError,

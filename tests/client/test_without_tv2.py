@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dualwrite.client import AsyncTwoPhaseProducer, TwoPhaseProducer
-from dualwrite.coordinator.librdkafka import LibrdkafkaProducer
+from dualwrite.coordinator.kafka.librdkafka import LibrdkafkaProducer
 from dualwrite.errors import ConfigurationError
 from tests.broker.calls import new_topic
 from tests.broker.consumers import consume

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from dualwrite.coordinator.verdict import Outcome
+from dualwrite.coordinator.rules.recovery_decision import Outcome
 from tests.broker.kafka_helpers import create_topic
 from tests.conformance.apache_kafka import ApacheKafka
 from tests.coordinator.databases import ready_engine

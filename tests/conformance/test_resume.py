@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from dualwrite.client.admin.control_plane import ControlPlane
-from dualwrite.coordinator.outcomes import outcomes
-from dualwrite.coordinator.verdict import Outcome
+from dualwrite.coordinator.rules.recovery_decision import Outcome
+from dualwrite.coordinator.sql.outcome_store import outcomes
 from tests.conformance.apache_kafka import ApacheKafka
 from tests.crash.test_dual_write import STEPS
 from tests.crash.world import CONFIG, World

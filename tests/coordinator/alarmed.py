@@ -12,7 +12,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.exc import StatementError
 from sqlalchemy.pool import NullPool
 
-from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.errors import DualWriteError, InDoubtError, UnitCommitted
 from tests.coordinator import fakes
 from tests.coordinator.databases import CONFIG, ready_engine, stored_values

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from sqlalchemy import Engine, insert, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from dualwrite.coordinator.async_transaction import AsyncTransaction
-from dualwrite.coordinator.async_unit_of_work import AsyncDualWrite
+from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
+from dualwrite.coordinator.aio.transaction import AsyncTransaction
 from tests.coordinator.databases import CONFIG, events, stored_values
 from tests.coordinator.fakes import FakeKafka
 

@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient
 from sqlalchemy import Engine
 
 from dualwrite.client.admin.control_plane import ControlPlane
-from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.coordinator.dual_write import DualWrite
 from tests.broker.kafka_helpers import create_topic, visible
 
 

@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import Engine
 
 from dualwrite.broker.embedded import EmbeddedBroker
-from dualwrite.coordinator import watchdog
-from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.coordinator.concurrency import watchdog
+from dualwrite.coordinator.dual_write import DualWrite
 from tests.coordinator.asynchronous import Place, async_url
 from tests.coordinator.databases import CONFIG, await_sweeps, ready_engine
 from tests.coordinator.fakes import FakeKafka
@@ -18,7 +18,7 @@ from tests.coordinator.fakes import FakeKafka
 @pytest.fixture(autouse=True)
 def first_token(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first fencing token of each slot, which is drawn at random otherwise, is 1: tests can say what follows it."""
-    monkeypatch.setattr("dualwrite.coordinator.leases.FIRST_TOKENS", 1)
+    monkeypatch.setattr("dualwrite.coordinator.sql.lease_store.FIRST_TOKENS", 1)
 
 
 @pytest.fixture(autouse=True)

@@ -7,11 +7,11 @@ from typing import Any
 
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_engine, event, inspect, select, update
 
-from dualwrite.coordinator.database import SqlDecisionStore
-from dualwrite.coordinator.leases import SqlLeases
-from dualwrite.coordinator.leasing import Candidate, SlotRow, Standing
-from dualwrite.coordinator.participants import Lease
-from dualwrite.coordinator.tables import VERSION_TABLE, kafka_transaction_state
+from dualwrite.coordinator.ports import Lease
+from dualwrite.coordinator.rules.slot_rules import Candidate, SlotRow, Standing
+from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
+from dualwrite.coordinator.sql.lease_store import SqlLeases
+from dualwrite.coordinator.sql.tables import VERSION_TABLE, kafka_transaction_state
 from dualwrite.errors import DatabaseBusyError
 from dualwrite.schema import upgrade_engine
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, insert
 
-from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.coordinator.dual_write import DualWrite
 from tests.coordinator.databases import CONFIG, await_sweeps, events
 from tests.coordinator.fakes import FakeCluster
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeVar
 
-from dualwrite.coordinator.participants import Headers, Outcome
-from dualwrite.coordinator.verdict import Verdict, looked_back, verdict
+from dualwrite.coordinator.ports import Headers, Outcome
+from dualwrite.coordinator.rules.recovery_decision import Verdict, looked_back, verdict
 from dualwrite.errors import FencedError, KafkaUnavailableError, PrepareFailedError
 from dualwrite.ids import (
     Anchor,

@@ -23,8 +23,8 @@ from sqlalchemy import (
     select,
 )
 
-from dualwrite.coordinator.tables import load_position
-from dualwrite.coordinator.tables import metadata as state_tables
+from dualwrite.coordinator.sql.tables import load_position
+from dualwrite.coordinator.sql.tables import metadata as state_tables
 from dualwrite.loader.job import LoadJob
 
 TOPIC = "flights"

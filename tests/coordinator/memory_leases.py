@@ -4,9 +4,9 @@ import threading
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from dualwrite.coordinator.identities import UNKNOWN_CLUSTER, ClusterIdentity
-from dualwrite.coordinator.leasing import Candidate, SlotRow, application_of
-from dualwrite.coordinator.participants import Lease, LeaseLostError
+from dualwrite.coordinator.ports import Lease, LeaseLostError
+from dualwrite.coordinator.rules.identities import UNKNOWN_CLUSTER, ClusterIdentity
+from dualwrite.coordinator.rules.slot_rules import Candidate, SlotRow, application_of
 
 
 class MemoryLeases:

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from dualwrite.client.engine.delivery_reports import DeliveredRecord
-from dualwrite.coordinator.participants import Headers, Outcome
-from dualwrite.coordinator.verdict import Verdict, looked_back, verdict
+from dualwrite.coordinator.ports import Headers, Outcome
+from dualwrite.coordinator.rules.recovery_decision import Verdict, looked_back, verdict
 from dualwrite.errors import FencedError
 from dualwrite.ids import OngoingTransaction, PreparedTxnState, ProducerIdentity
 from tests.coordinator.fakes import PARTITION, PRODUCER_ID, FakeKafka, FakeParticipant, FakeTransaction

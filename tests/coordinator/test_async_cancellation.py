@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from dualwrite.coordinator.async_transaction import AsyncTransaction
-from dualwrite.coordinator.async_unit_of_work import AsyncDualWrite
+from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
+from dualwrite.coordinator.aio.transaction import AsyncTransaction
 from dualwrite.errors import InDoubtError, InvalidTransactionStateError, NoFreeSlotError
 from tests.coordinator.asynchronous import Place, run, write, write_unit
 from tests.coordinator.databases import events, stored_values

@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import insert, text
 from sqlalchemy.exc import IntegrityError
 
-from dualwrite.coordinator.async_transaction import AsyncTransaction
-from dualwrite.coordinator.outcomes import HeuristicOutcome
-from dualwrite.coordinator.participants import Outcome
+from dualwrite.coordinator.aio.transaction import AsyncTransaction
+from dualwrite.coordinator.ports import Outcome
+from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome
 from dualwrite.errors import InvalidTransactionStateError, KafkaUnavailableError
 from tests.coordinator.asynchronous import Place, run, write
 from tests.coordinator.databases import events, stored_values

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, select
 
-from dualwrite.coordinator.async_transaction import AsyncTransaction
-from dualwrite.coordinator.async_unit_of_work import AsyncDualWrite, AsyncUnits
-from dualwrite.coordinator.consumers import KafkaConsumer
-from dualwrite.coordinator.tables import kafka_consumer_offset as table
-from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.coordinator.aio.dual_write import AsyncDualWrite, AsyncUnits
+from dualwrite.coordinator.aio.transaction import AsyncTransaction
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.offsets.consumers import KafkaConsumer
+from dualwrite.coordinator.sql.tables import kafka_consumer_offset as table
 from dualwrite.errors import (
     ConfigurationError,
     InvalidTransactionStateError,

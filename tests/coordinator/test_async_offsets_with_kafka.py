@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.aio import AIOConsumer
 from sqlalchemy import insert
 
-from dualwrite.coordinator.async_unit_of_work import AsyncDualWrite
+from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
 from dualwrite.testing.kafka import KafkaBroker
 from tests.coordinator.asynchronous import Place, run
 from tests.coordinator.databases import events, stored_values

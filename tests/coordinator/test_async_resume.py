@@ -3,8 +3,8 @@
 import pytest
 from sqlalchemy import select
 
-from dualwrite.coordinator.participants import LeaseLostError, Outcome
-from dualwrite.coordinator.tables import kafka_transaction_record
+from dualwrite.coordinator.ports import LeaseLostError, Outcome
+from dualwrite.coordinator.sql.tables import kafka_transaction_record
 from dualwrite.errors import FencedError
 from tests.coordinator.asynchronous import Place, run, write_unit
 from tests.coordinator.databases import TakingStore

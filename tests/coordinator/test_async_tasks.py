@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, select
 
-from dualwrite.coordinator.async_transaction import AsyncBlock, AsyncTransaction
-from dualwrite.coordinator.async_unit_of_work import AsyncDualWrite
+from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
+from dualwrite.coordinator.aio.transaction import AsyncBlock, AsyncTransaction
 from dualwrite.errors import InvalidTransactionStateError
 from dualwrite.ids import TopicPartition
 from tests.coordinator.asynchronous import Place, run, write, write_unit

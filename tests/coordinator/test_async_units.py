@@ -9,10 +9,10 @@ from sqlalchemy import create_engine, event, insert, select, text, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from dualwrite.coordinator.async_transaction import AsyncTransaction
-from dualwrite.coordinator.async_unit_of_work import AsyncDualWrite
-from dualwrite.coordinator.unit_of_work import DualWrite
-from dualwrite.coordinator.verdict import Outcome
+from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
+from dualwrite.coordinator.aio.transaction import AsyncTransaction
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.errors import (
     ConfigurationError,
     DatabaseNotReadyError,
@@ -433,7 +433,7 @@ def test_what_a_dead_process_left_is_recovered_by_the_first_unit_of_another(plac
     monkey = pytest.MonkeyPatch()
     with monkey.context() as patch:
         patch.setattr(type(dead._pool), "left_behind", None, raising=False)
-        patch.setattr("dualwrite.coordinator.background.Background.start", lambda self: None)
+        patch.setattr("dualwrite.coordinator.concurrency.background.Background.start", lambda self: None)
         with dead.transaction() as tx:
             tx.execute(insert(events).values(value="one"))
             tx.produce("events", value="one")

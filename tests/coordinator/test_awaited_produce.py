@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from dualwrite.coordinator.async_transaction import AsyncTransaction
-from dualwrite.coordinator.async_unit_of_work import AsyncDualWrite
-from dualwrite.coordinator.awaited import _IN_A_ROW
-from dualwrite.coordinator.librdkafka import LibrdkafkaProducer
-from dualwrite.coordinator.native import NativeProducer
-from dualwrite.coordinator.participants import KafkaParticipant, ProducesAtOnce
+from dualwrite.coordinator.aio.awaited_slot import _IN_A_ROW
+from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
+from dualwrite.coordinator.aio.transaction import AsyncTransaction
+from dualwrite.coordinator.kafka.librdkafka import LibrdkafkaProducer
+from dualwrite.coordinator.kafka.native import NativeProducer
+from dualwrite.coordinator.ports import KafkaParticipant, ProducesAtOnce
 from dualwrite.errors import InvalidTransactionStateError, KafkaRefusedError
 from dualwrite.testing.kafka import KafkaBroker
 from tests.coordinator.asynchronous import Place, run, write_unit

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from dualwrite.coordinator.background import Background
-from dualwrite.coordinator.participants import Lease, LeaseLostError
+from dualwrite.coordinator.concurrency.background import Background
+from dualwrite.coordinator.ports import Lease, LeaseLostError
 from dualwrite.errors import KafkaUnavailableError
 
 LONG = 20.0

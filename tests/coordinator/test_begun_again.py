@@ -9,14 +9,14 @@ import pytest
 from sqlalchemy import Connection, Engine, create_engine, event, insert, make_url, select, text, update
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from dualwrite.coordinator.async_transaction import AsyncTransaction
-from dualwrite.coordinator.databases.base import Trouble
-from dualwrite.coordinator.databases.supported import database_of
-from dualwrite.coordinator.participants import LeaseLostError
-from dualwrite.coordinator.tables import kafka_transaction_state as table
-from dualwrite.coordinator.transaction import Transaction
-from dualwrite.coordinator.unit_beginning import ATTEMPTS
-from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.coordinator.aio.transaction import AsyncTransaction
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.ports import LeaseLostError
+from dualwrite.coordinator.sql.dialects.base import Trouble
+from dualwrite.coordinator.sql.dialects.supported import database_of
+from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
+from dualwrite.coordinator.unit.beginning import ATTEMPTS
+from dualwrite.coordinator.unit.transaction import Transaction
 from tests.coordinator.asynchronous import Place, run
 from tests.coordinator.databases import CONFIG, events, ready_engine, stored_values
 from tests.coordinator.fakes import FakeKafka
@@ -147,7 +147,7 @@ def test_another_error_of_the_beginning_is_raised_at_once(database: Database, mo
     def fail(*_: object, **__: object) -> None:
         raise lost
 
-    monkeypatch.setattr("dualwrite.coordinator.unit_beginning.begin_unit", fail)
+    monkeypatch.setattr("dualwrite.coordinator.unit.beginning.begin_unit", fail)
     with database.begun(late=0) as begun, pytest.raises(OperationalError) as raised:
         write_unit(database, "one")
     assert (raised.value, begun.count) == (lost, 1)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dualwrite.coordinator.async_unit_of_work import AsyncDualWrite
+from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
 from tests.coordinator.asynchronous import Place, run
 from tests.coordinator.asynchronous import write as write_async
 from tests.coordinator.databases import slot_rows

@@ -12,12 +12,12 @@ from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.cli import db
 from dualwrite.cli.main import main
 from dualwrite.client.admin.inspector import LogDirectory
-from dualwrite.coordinator import clusters
-from dualwrite.coordinator.clusters import KnownCluster
-from dualwrite.coordinator.identities import ClusterIdentity
-from dualwrite.coordinator.tables import kafka_transaction_state as table
-from dualwrite.coordinator.unit_of_work import DualWrite
-from dualwrite.coordinator.verdict import Outcome
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.kafka import known_cluster as clusters
+from dualwrite.coordinator.kafka.known_cluster import KnownCluster
+from dualwrite.coordinator.rules.identities import ClusterIdentity
+from dualwrite.coordinator.rules.recovery_decision import Outcome
+from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import ConfigurationError, CopiedDatabaseError, ForeignClusterError, NoFreeSlotError
 from dualwrite.operations.doctor import examine
 from dualwrite.operations.findings import Level

@@ -12,10 +12,10 @@ from sqlalchemy import Connection, Engine, create_engine, create_mock_engine, ev
 from sqlalchemy.exc import OperationalError
 
 from dualwrite.cli.db import upgrade
-from dualwrite.coordinator.database import SqlDecisionStore, begin_writing
-from dualwrite.coordinator.engines import discard
-from dualwrite.coordinator.participants import Lease
-from dualwrite.coordinator.tables import kafka_transaction_state as table
+from dualwrite.coordinator.ports import Lease
+from dualwrite.coordinator.sql.decision_store import SqlDecisionStore, begin_writing
+from dualwrite.coordinator.sql.engine_checks import discard
+from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import ConfigurationError, DatabaseBusyError, DatabaseNotReadyError, FencedError
 from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity, TopicPartition
 from tests.coordinator.databases import TakingStore, events, is_closed, ready_engine, stored_values

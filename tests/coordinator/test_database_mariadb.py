@@ -9,11 +9,11 @@ from sqlalchemy import Engine, create_engine, event, insert, make_url, select, t
 from sqlalchemy.exc import OperationalError
 
 from dualwrite.cli.db import upgrade
-from dualwrite.coordinator.database import begin_unit, begin_writing, require_unit
-from dualwrite.coordinator.databases.base import Trouble
-from dualwrite.coordinator.databases.mysql import Mysql
-from dualwrite.coordinator.participants import Lease
-from dualwrite.coordinator.tables import kafka_transaction_state as table
+from dualwrite.coordinator.ports import Lease
+from dualwrite.coordinator.sql.decision_store import begin_unit, begin_writing, require_unit
+from dualwrite.coordinator.sql.dialects.base import Trouble
+from dualwrite.coordinator.sql.dialects.mysql import Mysql
+from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import ConfigurationError, DatabaseBusyError, DatabaseNotReadyError, InvalidTransactionStateError
 from dualwrite.ids import PreparedTxnState, ProducerIdentity
 from tests.coordinator.databases import TakingStore, events, ready_engine, stored_values
@@ -160,7 +160,7 @@ def test_a_binary_log_that_is_not_synced_is_warned_of(
     store: TakingStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {"innodb_flush_log_at_trx_commit": "1", "log_bin": "ON", "sync_binlog": "0"}
-    monkeypatch.setattr("dualwrite.coordinator.databases.mysql._settings", lambda connection: settings)
+    monkeypatch.setattr("dualwrite.coordinator.sql.dialects.mysql._settings", lambda connection: settings)
     store.take_over(ID, "a")
     assert "sync_binlog = 0" in caplog.text
 

@@ -7,8 +7,8 @@ import pytest
 from sqlalchemy import Engine
 
 from dualwrite.broker.embedded import EmbeddedBroker
-from dualwrite.coordinator.unit_of_work import DualWrite
-from dualwrite.coordinator.verdict import Outcome
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.operations.listing import describe_transaction
 from tests.broker.kafka_helpers import create_topic
 from tests.coordinator.broker_place import HasServers, Place

@@ -10,7 +10,7 @@ from sqlalchemy import Engine, Table, create_engine, func, insert, inspect, sele
 
 from dualwrite import schema
 from dualwrite.cli import db
-from dualwrite.coordinator.tables import (
+from dualwrite.coordinator.sql.tables import (
     VERSION_TABLE,
     kafka_consumer_offset,
     kafka_transaction_outcome,

@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, create_engine, delete, event, insert
 
-from dualwrite.coordinator import pool, recovery, slots
-from dualwrite.coordinator.outcomes import outcomes
-from dualwrite.coordinator.tables import kafka_transaction_outcome, kafka_transaction_state
-from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.recovery import sequence as recovery
+from dualwrite.coordinator.slots import pool
+from dualwrite.coordinator.slots import slot as slots
+from dualwrite.coordinator.sql.outcome_store import outcomes
+from dualwrite.coordinator.sql.tables import kafka_transaction_outcome, kafka_transaction_state
 from dualwrite.errors import DualWriteError, InDoubtError
 from dualwrite.ids import OngoingTransaction, PreparedTxnState
 from tests.coordinator.databases import CONFIG, events, expire_leases, ready_engine, stored_values

@@ -12,9 +12,9 @@ from sqlalchemy import Engine, create_engine, insert, make_url, text
 from sqlalchemy.exc import IntegrityError
 
 from dualwrite import TransactionEndedError
-from dualwrite.coordinator.participants import Outcome
-from dualwrite.coordinator.transaction import Transaction
-from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.ports import Outcome
+from dualwrite.coordinator.unit.transaction import Transaction
 from dualwrite.errors import ConfigurationError, InvalidTransactionStateError, KafkaUnavailableError
 from tests.coordinator.databases import CONFIG, events, ready_engine, stored_values
 from tests.coordinator.fakes import FakeKafka, Fault

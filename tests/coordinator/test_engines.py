@@ -10,7 +10,7 @@ from sqlalchemy import AssertionPool, Engine, SingletonThreadPool, StaticPool, c
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from dualwrite import AsyncDualWrite, DualWrite
-from dualwrite.coordinator.participants import Outcome
+from dualwrite.coordinator.ports import Outcome
 from dualwrite.errors import ConfigurationError, InvalidTransactionStateError
 from dualwrite.ids import PreparedTxnState
 from dualwrite.schema import upgrade_engine

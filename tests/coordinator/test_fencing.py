@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from dualwrite.coordinator.participants import Lease, LeaseLostError
-from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.ports import Lease, LeaseLostError
 from dualwrite.errors import FencedError
 from tests.coordinator.databases import expire_leases, slot_rows
 from tests.coordinator.fakes import FakeKafka

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, delete, event, update
 
-from dualwrite.coordinator.database import SqlDecisionStore
-from dualwrite.coordinator.handing import CHUNK, HandedLeases
-from dualwrite.coordinator.lease import LeaseContradictedError
-from dualwrite.coordinator.leases import SqlLeases
-from dualwrite.coordinator.leasing import Candidate, Onlooker, SlotRow, Standing, choose
-from dualwrite.coordinator.participants import Lease, LeaseLostError
-from dualwrite.coordinator.tables import kafka_transaction_state as table
+from dualwrite.coordinator.ports import Lease, LeaseLostError
+from dualwrite.coordinator.rules.lease import LeaseContradictedError
+from dualwrite.coordinator.rules.slot_rules import Candidate, Onlooker, SlotRow, Standing, choose
+from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
+from dualwrite.coordinator.sql.lease_store import SqlLeases
+from dualwrite.coordinator.sql.lease_transfer import CHUNK, HandedLeases
+from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity
 from tests.coordinator.databases import expire_leases, slot_rows
 

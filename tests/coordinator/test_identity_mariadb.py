@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import Engine, create_engine, event, insert, select, text, update
 
-from dualwrite.coordinator.databases.mysql import Mysql
-from dualwrite.coordinator.tables import kafka_transaction_state as table
+from dualwrite.coordinator.sql.dialects.mysql import Mysql
+from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import CopiedDatabaseError
 from dualwrite.schema import upgrade_engine
 from tests.conftest import running

@@ -13,15 +13,17 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, create_engine, event
 
-from dualwrite.coordinator import driver, machine, transaction, unit_of_work
-from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.coordinator import dual_write as unit_of_work
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.rules import machine
+from dualwrite.coordinator.unit import driver, transaction
 from dualwrite.errors import InvalidTransactionStateError
 from tests.coordinator.databases import CONFIG, ready_engine, stored_values
 from tests.coordinator.fakes import FakeKafka
 from tests.coordinator.test_unit_of_work import recovered, write, write_unit
 
 Unit = Callable[[DualWrite, str], None]
-COORDINATOR = {str(path) for path in Path(driver.__file__).parent.rglob("*.py")}
+COORDINATOR = {str(path) for path in Path(driver.__file__).parents[1].rglob("*.py")}
 OF_THE_UNIT = {str(module.__file__) for module in (driver, machine, transaction, unit_of_work)}
 
 

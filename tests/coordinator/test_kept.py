@@ -8,8 +8,8 @@ import pytest
 from dualwrite.client.admin.control_plane import InitializedProducer
 from dualwrite.client.admin.log_reader import LogExtent
 from dualwrite.client.encoding.transaction_end import LogSlice
-from dualwrite.coordinator.kept import KeptTransaction, NotLookedAtError
-from dualwrite.coordinator.participants import Outcome
+from dualwrite.coordinator.ports import Outcome
+from dualwrite.coordinator.recovery.prepared_predecessor import KeptTransaction, NotLookedAtError
 from dualwrite.errors import KafkaRefusedError, KafkaUnavailableError
 from dualwrite.ids import NO_PRODUCER, Anchor, PreparedTxnState, ProducerIdentity, TopicPartition
 from dualwrite.records.batch import Record, build_batch

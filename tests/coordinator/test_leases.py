@@ -5,11 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import Engine, create_engine, update
 
-from dualwrite.coordinator.database import SqlDecisionStore, begin_writing
-from dualwrite.coordinator.leases import SqlLeases
-from dualwrite.coordinator.leasing import Candidate, Onlooker, SlotRow, Standing, choose
-from dualwrite.coordinator.participants import Lease
-from dualwrite.coordinator.tables import kafka_transaction_state as table
+from dualwrite.coordinator.ports import Lease
+from dualwrite.coordinator.rules.slot_rules import Candidate, Onlooker, SlotRow, Standing, choose
+from dualwrite.coordinator.sql.decision_store import SqlDecisionStore, begin_writing
+from dualwrite.coordinator.sql.lease_store import SqlLeases
+from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import DatabaseNotReadyError, FencedError
 from dualwrite.ids import PreparedTxnState
 from tests.coordinator.databases import expire_leases, ready_engine, slot_rows

@@ -13,10 +13,11 @@ from dualwrite.client.admin.control_plane import InitializedProducer
 from dualwrite.client.engine.coordinator_calls import GroupMember
 from dualwrite.client.librdkafka.bounded_calls import BoundedCalls
 from dualwrite.client.terms.verbs import State
-from dualwrite.coordinator import librdkafka, succession
-from dualwrite.coordinator.librdkafka import LibrdkafkaProducer
-from dualwrite.coordinator.participants import KafkaParticipant, Outcome
-from dualwrite.coordinator.succession import TransactionBefore
+from dualwrite.coordinator.kafka import librdkafka
+from dualwrite.coordinator.kafka.librdkafka import LibrdkafkaProducer
+from dualwrite.coordinator.ports import KafkaParticipant, Outcome
+from dualwrite.coordinator.recovery import succession
+from dualwrite.coordinator.recovery.succession import TransactionBefore
 from dualwrite.errors import (
     ConfigurationError,
     DualWriteError,

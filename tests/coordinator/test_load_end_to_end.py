@@ -12,7 +12,7 @@ import pytest
 
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.cli.db import upgrade
-from dualwrite.coordinator.producers import PRODUCERS
+from dualwrite.coordinator.kafka.choice import PRODUCERS
 from tests.broker.kafka_helpers import visible
 from tests.coordinator.loading import csv_text, make_database, pairs, table_rows, write_input
 
@@ -140,7 +140,7 @@ def test_the_same_file_into_another_database_leaves_the_first_ones_open_transact
     """The first load dies between its database's COMMIT and Kafka's; only that database knows what was decided."""
     dies = (
         "import os, signal, sys\n"
-        "from dualwrite.coordinator import unit_of_work\n"
+        "from dualwrite.coordinator import dual_write as unit_of_work\n"
         "from dualwrite.cli.main import main\n"
         "unit_of_work.no_observer = lambda step: step == 'COMMIT_KAFKA' and os.kill(os.getpid(), signal.SIGKILL)\n"
         "sys.exit(main(sys.argv[1:]))\n"

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, insert
 
-from dualwrite.coordinator.logs import FIELDS, Fields
-from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.slots.log_fields import FIELDS, Fields
 from dualwrite.errors import DualWriteError, KafkaUnavailableError
 from tests.coordinator.databases import events, expire_leases
 from tests.coordinator.fakes import FakeKafka, Fault
@@ -152,7 +152,7 @@ def test_the_error_of_a_traceback_is_named() -> None:
 
 def test_a_format_that_asks_for_a_field_never_fails() -> None:
     code = (
-        "import logging, dualwrite.coordinator.unit_of_work\n"
+        "import logging, dualwrite.coordinator.dual_write\n"
         "logging.basicConfig(format='%(transactional_id)s|%(application)s|%(step)s|%(message)s')\n"
         "logging.getLogger('dualwrite').warning('plain')\n"
         "logging.getLogger('dualwrite').warning('%s: lost', 'orders-0')\n"

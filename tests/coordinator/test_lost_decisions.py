@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, delete, insert, select, update
 
-from dualwrite.coordinator.lease import Lease, LeaseContradictedError
-from dualwrite.coordinator.tables import kafka_transaction_state as table
-from dualwrite.coordinator.unit_of_work import DualWrite
-from dualwrite.coordinator.verdict import Outcome
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.rules.lease import Lease, LeaseContradictedError
+from dualwrite.coordinator.rules.recovery_decision import Outcome
+from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import DatabaseBusyError, DecisionLostError
 from tests.coordinator.databases import events, slot_rows, stored_values
 from tests.coordinator.fakes import FakeKafka, Fault
@@ -92,7 +92,7 @@ def test_a_forgotten_first_decision_is_noticed_too(engine: Engine, dual_write: D
 
 
 def test_a_forgotten_lease_is_noticed(engine: Engine, dual_write: DualWrite, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dualwrite.coordinator.leases.FIRST_TOKENS", 2**48)
+    monkeypatch.setattr("dualwrite.coordinator.sql.lease_store.FIRST_TOKENS", 2**48)
     write(dual_write, "one")
     with engine.begin() as connection:
         connection.execute(update(table).values(fencing_token=table.c.fencing_token - 1, lease_version=None))
@@ -287,7 +287,7 @@ def test_a_process_that_was_copied_signs_by_another_name_and_leaves_the_slot_to_
 def test_first_tokens_and_versions_are_drawn_at_random(
     engine: Engine, make_dual_write: Callable[..., DualWrite], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dualwrite.coordinator.leases.FIRST_TOKENS", 2**48)
+    monkeypatch.setattr("dualwrite.coordinator.sql.lease_store.FIRST_TOKENS", 2**48)
     drawn = set()
     for number in range(3):
         write(make_dual_write(engine, f"app{number}"), str(number))

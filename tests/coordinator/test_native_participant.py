@@ -11,9 +11,9 @@ from dualwrite.client.admin.control_plane import InitializedProducer
 from dualwrite.client.engine.delivery_reports import DeliveredRecord
 from dualwrite.client.engine.transaction_state import Ended
 from dualwrite.client.terms.verbs import State, Verb, VerbOrder
-from dualwrite.coordinator import native
-from dualwrite.coordinator.native import NativeProducer
-from dualwrite.coordinator.participants import KafkaParticipant, Outcome
+from dualwrite.coordinator.kafka import native
+from dualwrite.coordinator.kafka.native import NativeProducer
+from dualwrite.coordinator.ports import KafkaParticipant, Outcome
 from dualwrite.errors import (
     ConfigurationError,
     FencedError,

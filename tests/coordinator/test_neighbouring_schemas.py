@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from sqlalchemy import Engine, create_engine, inspect
 
 from dualwrite import schema
-from dualwrite.coordinator.tables import VERSION_TABLE
-from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.sql.tables import VERSION_TABLE
 from dualwrite.errors import DatabaseNotReadyError
 from tests.coordinator.databases import events, expire_leases, slot_rows, stored_values, user_metadata
 from tests.coordinator.fakes import FakeKafka

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, create_engine
 
-from dualwrite.coordinator.transaction import Transaction
-from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.unit.transaction import Transaction
 from dualwrite.errors import DatabaseBusyError, InvalidTransactionStateError
 from tests.coordinator.databases import stored_values
 from tests.coordinator.fakes import FakeKafka

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, delete
 
-from dualwrite.coordinator.tables import UNRECOVERED
-from dualwrite.coordinator.tables import kafka_transaction_state as table
-from dualwrite.coordinator.unit_of_work import DualWrite
-from dualwrite.coordinator.verdict import Outcome
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.rules.recovery_decision import Outcome
+from dualwrite.coordinator.sql.tables import UNRECOVERED
+from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import FencedError
 from tests.coordinator.databases import CONFIG, await_sweeps, expire_leases, ready_engine, slot_rows
 from tests.coordinator.fakes import Crash, FakeCluster, FakeKafka, Fault

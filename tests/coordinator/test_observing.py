@@ -8,11 +8,11 @@ import pytest
 from sqlalchemy import Engine, insert
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from dualwrite.coordinator.async_unit_of_work import AsyncDualWrite
-from dualwrite.coordinator.holders import Usage
-from dualwrite.coordinator.machine import Result, Step
-from dualwrite.coordinator.transaction import Transaction
-from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.rules.machine import Result, Step
+from dualwrite.coordinator.slots.usage import Usage
+from dualwrite.coordinator.unit.transaction import Transaction
 from dualwrite.errors import KafkaUnavailableError, NoFreeSlotError
 from tests.coordinator.asynchronous import write as write_async
 from tests.coordinator.databases import CONFIG, events, ready_engine, stored_values

@@ -13,10 +13,10 @@ from sqlalchemy import Engine, insert
 from dualwrite import EmbeddedBroker
 from dualwrite.client.engine.coordinator_calls import GroupMember
 from dualwrite.client.producer.arguments import member_of
-from dualwrite.coordinator.librdkafka import LibrdkafkaProducer
-from dualwrite.coordinator.native import NativeProducer
-from dualwrite.coordinator.participants import KafkaParticipant, Outcome
-from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.kafka.librdkafka import LibrdkafkaProducer
+from dualwrite.coordinator.kafka.native import NativeProducer
+from dualwrite.coordinator.ports import KafkaParticipant, Outcome
 from dualwrite.demo.check import read_topic
 from dualwrite.errors import FencedError, KafkaUnavailableError, RebalancedError
 from dualwrite.ids import PreparedTxnState

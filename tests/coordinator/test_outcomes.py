@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, create_engine, select, text, update
 
-from dualwrite.coordinator.outcomes import acknowledge, outcomes
-from dualwrite.coordinator.participants import Lease, LeaseLostError, Outcome
-from dualwrite.coordinator.tables import kafka_transaction_state as table
-from dualwrite.coordinator.unit_of_work import DualWrite
-from dualwrite.coordinator.verdict import DETAILS
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.ports import Lease, LeaseLostError, Outcome
+from dualwrite.coordinator.rules.recovery_decision import DETAILS
+from dualwrite.coordinator.sql.outcome_store import acknowledge, outcomes
+from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import DatabaseNotReadyError, InputError
 from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity, TopicPartition
 from tests.coordinator.databases import TakingStore

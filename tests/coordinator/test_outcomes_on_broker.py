@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import Engine, insert
 
 from dualwrite.broker.embedded import EmbeddedBroker
-from dualwrite.coordinator.unit_of_work import DualWrite
-from dualwrite.coordinator.verdict import Outcome
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.errors import InvalidTransactionStateError
 from tests.broker.marker_calls import marker
 from tests.broker.marker_calls import write as write_markers

@@ -10,9 +10,9 @@ from sqlalchemy import Connection, Engine, create_engine, event, insert, inspect
 
 from dualwrite import schema
 from dualwrite.cli import db
-from dualwrite.coordinator.outcomes import outcomes
-from dualwrite.coordinator.tables import VERSION_TABLE, metadata
-from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.sql.outcome_store import outcomes
+from dualwrite.coordinator.sql.tables import VERSION_TABLE, metadata
 from dualwrite.errors import ConfigurationError, DatabaseNotReadyError
 from tests.coordinator.databases import CONFIG, events, user_metadata
 from tests.coordinator.fakes import FakeKafka

@@ -9,12 +9,12 @@ import pytest
 from sqlalchemy import Engine, insert, update
 
 from dualwrite import EmbeddedBroker
-from dualwrite.coordinator.database import SqlDecisionStore
-from dualwrite.coordinator.handing import Decided, HandedLeases
-from dualwrite.coordinator.lease import LeaseContradictedError
-from dualwrite.coordinator.participants import Lease, LeaseLostError, Outcome
-from dualwrite.coordinator.tables import kafka_transaction_state as table
-from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.ports import Lease, LeaseLostError, Outcome
+from dualwrite.coordinator.rules.lease import LeaseContradictedError
+from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
+from dualwrite.coordinator.sql.lease_transfer import Decided, HandedLeases
+from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import FencedError, InvalidTransactionStateError, KafkaUnavailableError, NoFreeSlotError
 from tests.broker.kafka_helpers import create_topic, visible
 from tests.coordinator.databases import CONFIG, await_sweeps, events, expire_leases, slot_rows, stored_values

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from dualwrite.coordinator import pool as pools
-from dualwrite.coordinator.book import LeaseBook
-from dualwrite.coordinator.holders import PoolSettings
-from dualwrite.coordinator.pool import Pool
-from dualwrite.coordinator.slots import Counters, Slot
-from dualwrite.coordinator.waiting import Ticket
+from dualwrite.coordinator.concurrency.waiting import Ticket
+from dualwrite.coordinator.slots import pool as pools
+from dualwrite.coordinator.slots.lease_registry import LeaseBook
+from dualwrite.coordinator.slots.pool import Pool
+from dualwrite.coordinator.slots.slot import Counters, Slot
+from dualwrite.coordinator.slots.usage import PoolSettings
 from dualwrite.errors import (
     ConfigurationError,
     FencedError,

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dualwrite.coordinator.pool import Pool
+from dualwrite.coordinator.slots.pool import Pool
 from dualwrite.errors import InvalidTransactionStateError
 from tests.coordinator.test_pool import World, until_waiting
 

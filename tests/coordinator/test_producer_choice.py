@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from dualwrite.coordinator import producers
-from dualwrite.coordinator.librdkafka import LibrdkafkaProducer
-from dualwrite.coordinator.native import NativeProducer
-from dualwrite.coordinator.producers import ProducerChoice
-from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.kafka import choice as producers
+from dualwrite.coordinator.kafka.choice import ProducerChoice
+from dualwrite.coordinator.kafka.librdkafka import LibrdkafkaProducer
+from dualwrite.coordinator.kafka.native import NativeProducer
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 from dualwrite.wire.apis import APIS, ApiKey
 from tests.coordinator.databases import CONFIG

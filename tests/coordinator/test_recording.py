@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dualwrite.coordinator.participants import KafkaParticipant
-from dualwrite.coordinator.recording import KeptRecord, RecordingParticipant, RecordKeeper, _packed, _unpacked
+from dualwrite.coordinator.ports import KafkaParticipant
+from dualwrite.coordinator.replay.recording import KeptRecord, RecordingParticipant, RecordKeeper, _packed, _unpacked
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 
 

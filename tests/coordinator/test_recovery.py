@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from dualwrite.coordinator.participants import KafkaParticipant, Lease, Outcome
-from dualwrite.coordinator.recovery import recover, was_committed
+from dualwrite.coordinator.ports import KafkaParticipant, Lease, Outcome
+from dualwrite.coordinator.recovery.sequence import recover, was_committed
 from dualwrite.errors import DatabaseBusyError, FencedError, KafkaUnavailableError
 from dualwrite.ids import Anchor, OngoingTransaction, PreparedTxnState, ProducerIdentity
 from tests.coordinator.fakes import FakeKafka, FakeParticipant, Fault

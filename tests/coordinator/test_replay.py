@@ -8,12 +8,16 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, delete, insert, select, update
 
-from dualwrite.coordinator.outcomes import acknowledge, outcomes
-from dualwrite.coordinator.participants import KafkaParticipant, Outcome
-from dualwrite.coordinator.recording import KeptRecord
-from dualwrite.coordinator.replay import LostUnit
-from dualwrite.coordinator.tables import kafka_transaction_outcome, kafka_transaction_record, kafka_transaction_state
-from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.ports import KafkaParticipant, Outcome
+from dualwrite.coordinator.replay.recording import KeptRecord
+from dualwrite.coordinator.replay.replay import LostUnit
+from dualwrite.coordinator.sql.outcome_store import acknowledge, outcomes
+from dualwrite.coordinator.sql.tables import (
+    kafka_transaction_outcome,
+    kafka_transaction_record,
+    kafka_transaction_state,
+)
 from dualwrite.errors import FencedError, KafkaRefusedError, KafkaUnavailableError
 from tests.coordinator.databases import CONFIG, events, expire_leases, stored_values
 from tests.coordinator.fakes import Fault

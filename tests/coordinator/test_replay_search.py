@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, create_engine, delete, event, select
 
-from dualwrite.coordinator import pool, replay, slots
-from dualwrite.coordinator.tables import (
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.replay import replay
+from dualwrite.coordinator.slots import pool
+from dualwrite.coordinator.slots import slot as slots
+from dualwrite.coordinator.sql.tables import (
     kafka_transaction_outcome,
     kafka_transaction_record,
     kafka_transaction_state,
 )
-from dualwrite.coordinator.unit_of_work import DualWrite
 from tests.coordinator.databases import CONFIG, events, expire_leases, ready_engine, stored_values
 from tests.coordinator.fakes import Crash, Fault
 from tests.coordinator.resuming import ResumingKafka

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from dualwrite.coordinator.unit_of_work import DualWrite
-from dualwrite.coordinator.verdict import Outcome
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.rules.recovery_decision import Outcome
 from tests.broker.kafka_helpers import create_topic, visible
 from tests.coordinator.databases import slot_rows
 from tests.crash.forked import ForkedBroker

@@ -15,7 +15,7 @@ from sqlalchemy import Engine, insert
 from dualwrite import DualWrite, EmbeddedBroker
 from dualwrite.cli.main import main
 from dualwrite.client.admin.control_plane import ControlPlane, TransactionDescription
-from dualwrite.coordinator.participants import Outcome
+from dualwrite.coordinator.ports import Outcome
 from dualwrite.errors import ConfigurationError, DualWriteError, KafkaRefusedError
 from tests.broker.kafka_helpers import fresh_name, visible
 from tests.coordinator.databases import events, expire_leases, ready_engine, stored_values

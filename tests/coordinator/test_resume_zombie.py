@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, insert
 
-from dualwrite.coordinator import unit_beginning
-from dualwrite.coordinator.database import begin_unit
-from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.sql.decision_store import begin_unit
+from dualwrite.coordinator.unit import beginning as unit_beginning
 from dualwrite.errors import DualWriteError
 from tests.coordinator.databases import CONFIG, events, expire_leases, ready_engine, stored_values
 from tests.coordinator.resuming import ResumingKafka

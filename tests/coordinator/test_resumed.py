@@ -7,9 +7,9 @@ import pytest
 
 from dualwrite.client.admin.control_plane import TransactionDescription
 from dualwrite.client.encoding.transaction_end import LogSlice
-from dualwrite.coordinator.kept import NotLookedAtError
-from dualwrite.coordinator.resumed import PATIENCE, ResumedTransaction
-from dualwrite.coordinator.verdict import Outcome, Verdict
+from dualwrite.coordinator.recovery.prepared_predecessor import NotLookedAtError
+from dualwrite.coordinator.recovery.unprepared_predecessor import PATIENCE, ResumedTransaction
+from dualwrite.coordinator.rules.recovery_decision import Outcome, Verdict
 from dualwrite.errors import FencedError, KafkaRefusedError, KafkaUnavailableError
 from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity, TopicPartition
 from dualwrite.records.batch import Record, build_batch

@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import Connection, Engine, create_engine, func, insert, select, update
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from dualwrite.coordinator.database import SqlDecisionStore
-from dualwrite.coordinator.transaction import Transaction
-from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
+from dualwrite.coordinator.unit.transaction import Transaction
 from dualwrite.errors import ConfigurationError, InDoubtError, KafkaUnavailableError
 from tests.coordinator.databases import events, ready_engine, stored_values
 from tests.coordinator.fakes import FakeKafka, Fault

@@ -11,7 +11,7 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from dualwrite import errors
-from dualwrite.coordinator.retrying import Retrying, may_pass
+from dualwrite.coordinator.unit.retry import Retrying, may_pass
 from dualwrite.errors import (
     AnswerLostError,
     ConfigurationError,

@@ -15,8 +15,8 @@ from sqlalchemy import Connection, Engine, create_engine, insert, inspect
 from sqlalchemy.exc import DBAPIError
 
 from dualwrite import schema
-from dualwrite.coordinator.tables import VERSION_TABLE, kafka_transaction_state, metadata
-from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.sql.tables import VERSION_TABLE, kafka_transaction_state, metadata
 from dualwrite.errors import ConfigurationError
 from tests.coordinator.databases import HEAD, events
 from tests.coordinator.test_downgrade import FREE

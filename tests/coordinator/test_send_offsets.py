@@ -8,9 +8,9 @@ from confluent_kafka import KafkaError, KafkaException
 from sqlalchemy import Engine
 
 from dualwrite.client.engine.coordinator_calls import GroupMember
-from dualwrite.coordinator.awaited import AwaitedParticipant
-from dualwrite.coordinator.transaction import Transaction
-from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.coordinator.aio.awaited_slot import AwaitedParticipant
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.unit.transaction import Transaction
 from dualwrite.errors import (
     InvalidTransactionStateError,
     KafkaRefusedError,

@@ -9,11 +9,11 @@ import pytest
 from sqlalchemy import Engine, select, text, update
 from sqlalchemy.exc import OperationalError
 
-from dualwrite.coordinator.kept import NotLookedAtError
-from dualwrite.coordinator.participants import Lease, LeaseLostError, Outcome
-from dualwrite.coordinator.recovery import Recoverable
-from dualwrite.coordinator.settling import THREADS, Settling
-from dualwrite.coordinator.tables import kafka_transaction_state as table
+from dualwrite.coordinator.ports import Lease, LeaseLostError, Outcome
+from dualwrite.coordinator.recovery.bulk import THREADS, Settling
+from dualwrite.coordinator.recovery.prepared_predecessor import NotLookedAtError
+from dualwrite.coordinator.recovery.sequence import Recoverable
+from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import ConfigurationError, DatabaseBusyError, KafkaRefusedError, KafkaUnavailableError
 from dualwrite.ids import PreparedTxnState, ProducerIdentity
 from tests.coordinator.databases import TakingStore, expire_leases, ready_engine

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from dualwrite.coordinator.async_unit_of_work import AsyncDualWrite
+from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
 from dualwrite.errors import DatabaseUnavailableError, InDoubtError
 from tests.coordinator.asynchronous import Place, async_url, run, write_unit
 from tests.coordinator.databases import CONFIG

@@ -11,10 +11,10 @@ from confluent_kafka import TopicPartition as KafkaPosition
 from sqlalchemy import Engine, create_engine, insert, select, update
 from sqlalchemy.exc import OperationalError
 
-from dualwrite.coordinator.offset_table import AT_ONCE
-from dualwrite.coordinator.tables import kafka_consumer_offset as table
-from dualwrite.coordinator.transaction import Transaction
-from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.sql.offset_table import AT_ONCE
+from dualwrite.coordinator.sql.tables import kafka_consumer_offset as table
+from dualwrite.coordinator.unit.transaction import Transaction
 from dualwrite.errors import (
     ConfigurationError,
     DatabaseNotReadyError,

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from dualwrite.coordinator.own_errors import is_from_signal_handler
-from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.coordinator.concurrency.step_errors import is_from_signal_handler
+from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.errors import CommittedError
 from tests.coordinator.databases import stored_values
 from tests.coordinator.fakes import FakeKafka

@@ -6,9 +6,9 @@ from contextlib import suppress
 
 import pytest
 
-from dualwrite.coordinator.background import Background
-from dualwrite.coordinator.pool import Pool
-from dualwrite.coordinator.waiting import Flag, Ticket
+from dualwrite.coordinator.concurrency.background import Background
+from dualwrite.coordinator.concurrency.waiting import Flag, Ticket
+from dualwrite.coordinator.slots.pool import Pool
 from tests.coordinator.test_pool import World, used, world
 from tests.striking import Striker
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, create_engine, event
 
-from dualwrite.coordinator import transaction
-from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.unit import transaction
 from dualwrite.errors import InDoubtError, InvalidTransactionStateError, UnitCommitted
 from tests.coordinator.databases import CONFIG, ready_engine, stored_values
 from tests.coordinator.fakes import FakeKafka

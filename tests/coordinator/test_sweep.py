@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import Engine, insert, text
 from sqlalchemy.exc import OperationalError
 
-from dualwrite.coordinator.book import LeaseBook
-from dualwrite.coordinator.participants import Outcome
-from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.ports import Outcome
+from dualwrite.coordinator.slots.lease_registry import LeaseBook
 from dualwrite.errors import DatabaseNotReadyError, DualWriteError, KafkaUnavailableError
 from tests.coordinator.databases import CONFIG, await_sweeps, events, expire_leases, slot_rows, stored_values
 from tests.coordinator.fakes import FakeCluster, Fault

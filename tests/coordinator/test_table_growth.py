@@ -3,7 +3,7 @@
 import pytest
 from sqlalchemy import Engine, text
 
-from dualwrite.coordinator.tables import kafka_transaction_state
+from dualwrite.coordinator.sql.tables import kafka_transaction_state
 from dualwrite.ids import PreparedTxnState, ProducerIdentity
 from tests.coordinator.databases import TakingStore, ready_engine
 

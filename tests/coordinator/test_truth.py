@@ -13,8 +13,8 @@ import pytest
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import StatementError
 
-from dualwrite.coordinator.own_errors import is_own
-from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.coordinator.concurrency.step_errors import is_own
+from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.errors import (
     CommittedError,
     FencedError,
@@ -230,7 +230,7 @@ def test_a_limit_that_strikes_the_release_of_the_connection_is_raised_and_everyt
 
 
 def test_cancellation_and_generator_exit_keep_their_meaning() -> None:
-    from dualwrite.coordinator.truth import _committed
+    from dualwrite.coordinator.unit.outgoing_error import _committed
 
     for error in (asyncio.CancelledError(), GeneratorExit()):
         assert _committed(error) is error

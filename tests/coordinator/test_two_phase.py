@@ -6,9 +6,8 @@ import pytest
 from sqlalchemy import create_engine
 
 from dualwrite import DualWrite
-from dualwrite.coordinator.kept import KeptTransaction
-from dualwrite.coordinator.resumed import ResumedTransaction
-from dualwrite.coordinator.two_phase import (
+from dualwrite.coordinator.recovery.prepared_predecessor import KeptTransaction
+from dualwrite.coordinator.recovery.two_phase import (
     KEEP_PREPARED,
     LONGEST_TIMEOUT_MS,
     OWNED_SETTINGS,
@@ -20,6 +19,7 @@ from dualwrite.coordinator.two_phase import (
     producer_settings,
     step_timeout,
 )
+from dualwrite.coordinator.recovery.unprepared_predecessor import ResumedTransaction
 from dualwrite.errors import ConfigurationError, PrepareFailedError
 from tests.coordinator.databases import CONFIG
 

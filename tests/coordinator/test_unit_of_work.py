@@ -11,12 +11,12 @@ from sqlalchemy import Connection, Engine, create_engine, event, insert, select,
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from dualwrite.coordinator.participants import Outcome
-from dualwrite.coordinator.pool import Pool
-from dualwrite.coordinator.tables import kafka_transaction_state
-from dualwrite.coordinator.transaction import Transaction
-from dualwrite.coordinator.two_phase import OWNED_SETTINGS
-from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.ports import Outcome
+from dualwrite.coordinator.recovery.two_phase import OWNED_SETTINGS
+from dualwrite.coordinator.slots.pool import Pool
+from dualwrite.coordinator.sql.tables import kafka_transaction_state
+from dualwrite.coordinator.unit.transaction import Transaction
 from dualwrite.errors import (
     ConfigurationError,
     DatabaseBusyError,
@@ -533,7 +533,7 @@ def test_an_interrupt_in_any_step_reaches_the_caller_and_both_sides_are_equal(
 def test_an_interrupt_between_two_steps_leaves_the_unit_to_recovery(
     dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dualwrite.coordinator.machine import Event, Machine, State
+    from dualwrite.coordinator.rules.machine import Event, Machine, State
 
     plain = Machine.advance
 

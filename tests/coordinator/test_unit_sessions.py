@@ -10,9 +10,9 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Session, scoped_session, sessionmaker
 
-from dualwrite.coordinator.async_transaction import AsyncTransaction
-from dualwrite.coordinator.transaction import Transaction
-from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.coordinator.aio.transaction import AsyncTransaction
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.unit.transaction import Transaction
 from dualwrite.errors import InvalidTransactionStateError
 from tests.coordinator.asynchronous import Place, run
 from tests.coordinator.databases import events, stored_values

@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import Connection, Engine, create_engine, insert, inspect, select, text, update
 from sqlalchemy.exc import IntegrityError, OperationalError
 
-from dualwrite.coordinator.database import begin_unit
-from dualwrite.coordinator.tables import kafka_transaction_state as table
-from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.sql.decision_store import begin_unit
+from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import InvalidTransactionStateError
 from dualwrite.ids import PreparedTxnState, ProducerIdentity
 from tests.coordinator.databases import TakingStore, events, is_closed, ready_engine, stored_values

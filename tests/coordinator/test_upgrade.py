@@ -11,7 +11,7 @@ from sqlalchemy import create_engine, inspect, text
 
 from dualwrite import schema
 from dualwrite.cli import db
-from dualwrite.coordinator.tables import VERSION_TABLE, kafka_transaction_state, load_position, metadata
+from dualwrite.coordinator.sql.tables import VERSION_TABLE, kafka_transaction_state, load_position, metadata
 from dualwrite.errors import ConfigurationError
 from tests.coordinator.databases import HEAD, statements_of_upgrade
 

@@ -8,11 +8,11 @@ import pytest
 from sqlalchemy import Engine, event, insert
 from sqlalchemy.exc import OperationalError
 
-from dualwrite.coordinator.async_transaction import AsyncTransaction
-from dualwrite.coordinator.awaiting import greenlet_spawn
-from dualwrite.coordinator.participants import Outcome
-from dualwrite.coordinator.transaction import Transaction
-from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.coordinator.aio.transaction import AsyncTransaction
+from dualwrite.coordinator.concurrency.greenlets import greenlet_spawn
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.ports import Outcome
+from dualwrite.coordinator.unit.transaction import Transaction
 from dualwrite.errors import KafkaUnavailableError
 from tests.coordinator.asynchronous import Place, run
 from tests.coordinator.databases import events, stored_values

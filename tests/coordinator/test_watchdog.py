@@ -14,10 +14,11 @@ import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.exc import OperationalError
 
-from dualwrite.coordinator import connecting, watchdog
-from dualwrite.coordinator.connecting import BoundedCreator, WatchedPing, bound_connections
-from dualwrite.coordinator.waiting import Flag
-from dualwrite.coordinator.watchdog import Limit, current_limit, cut, limit_on, within_limit
+from dualwrite.coordinator.concurrency import watchdog
+from dualwrite.coordinator.concurrency.waiting import Flag
+from dualwrite.coordinator.concurrency.watchdog import Limit, current_limit, cut, limit_on, within_limit
+from dualwrite.coordinator.sql import connecting
+from dualwrite.coordinator.sql.connecting import BoundedCreator, WatchedPing, bound_connections
 from dualwrite.errors import DatabaseUnavailableError
 from tests.striking import Striker
 

@@ -2,8 +2,8 @@
 
 from sqlalchemy import insert
 
-from dualwrite.coordinator.transaction import Transaction
-from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.unit.transaction import Transaction
 from tests.coordinator.databases import events
 
 

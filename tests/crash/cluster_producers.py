@@ -11,9 +11,9 @@ from enum import Enum
 from typing import Any
 
 from dualwrite.client import AsyncTwoPhaseProducer
-from dualwrite.coordinator.librdkafka import LibrdkafkaProducer
-from dualwrite.coordinator.native import NativeProducer
-from dualwrite.coordinator.participants import KafkaParticipant
+from dualwrite.coordinator.kafka.librdkafka import LibrdkafkaProducer
+from dualwrite.coordinator.kafka.native import NativeProducer
+from dualwrite.coordinator.ports import KafkaParticipant
 from dualwrite.errors import DualWriteError, KafkaUnavailableError, PrepareFailedError
 from dualwrite.ids import TopicPartition
 from tests.crash.broker_history import Fate, History, Unit

@@ -17,7 +17,7 @@ from confluent_kafka import Consumer
 from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine, insert
 
 from dualwrite import DualWrite, DualWriteError, RebalancedError
-from dualwrite.coordinator.transaction import Transaction
+from dualwrite.coordinator.unit.transaction import Transaction
 
 used = Table("used", MetaData(), Column("number", Integer, primary_key=True), Column("value", String(40)))
 """Without a constraint: a record that is used twice is there twice."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Engine, select
 
-from dualwrite.coordinator.outcomes import outcomes
+from dualwrite.coordinator.sql.outcome_store import outcomes
 from dualwrite.demo.check import read_topic
 from tests.crash.application import LEFT, RIGHT, items
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from dualwrite.coordinator.participants import KafkaParticipant, Outcome
+from dualwrite.coordinator.ports import KafkaParticipant, Outcome
 from dualwrite.errors import KafkaUnavailableError
 from dualwrite.ids import NO_PRODUCER, PreparedTxnState, ProducerIdentity, TopicPartition
 from dualwrite.wire.apis import Message

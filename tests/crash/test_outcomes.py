@@ -13,9 +13,9 @@ import pytest
 from sqlalchemy import delete, insert, select
 
 from dualwrite.client.admin.control_plane import ONGOING, ControlPlane
-from dualwrite.coordinator.outcomes import acknowledge, outcomes
-from dualwrite.coordinator.tables import kafka_transaction_state
-from dualwrite.coordinator.verdict import Outcome
+from dualwrite.coordinator.rules.recovery_decision import Outcome
+from dualwrite.coordinator.sql.outcome_store import acknowledge, outcomes
+from dualwrite.coordinator.sql.tables import kafka_transaction_state
 from tests.crash.application import items
 from tests.crash.world import World
 

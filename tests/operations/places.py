@@ -12,8 +12,8 @@ from sqlalchemy import insert, select, update
 
 from dualwrite.cli.main import main
 from dualwrite.client.admin.control_plane import ControlPlane, TransactionDescription
-from dualwrite.coordinator.tables import kafka_transaction_outcome, kafka_transaction_state
-from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.sql.tables import kafka_transaction_outcome, kafka_transaction_state
 from dualwrite.testing.kafka import KafkaBroker
 from tests.coordinator.databases import events, expire_leases, ready_engine, slot_rows, stored_values
 

@@ -11,8 +11,8 @@ from sqlalchemy import create_engine, event, insert, make_url, text
 
 from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.admin.inspector import Inspector
-from dualwrite.coordinator.own_tables import with_schema
-from dualwrite.coordinator.tables import kafka_transaction_outcome
+from dualwrite.coordinator.sql.own_tables import with_schema
+from dualwrite.coordinator.sql.tables import kafka_transaction_outcome
 from dualwrite.errors import KafkaRefusedError, TwoPhaseCommitUnavailableError
 from dualwrite.operations import database_checks
 from dualwrite.operations.doctor import examine

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dualwrite.coordinator.participants import Outcome
-from dualwrite.coordinator.sweep import Sweeper
+from dualwrite.coordinator.ports import Outcome
+from dualwrite.coordinator.slots.sweeper import Sweeper
 from dualwrite.errors import DualWriteError, KafkaUnavailableError
 from dualwrite.operations.resolving import applications, plan, resolve
 from tests.operations.places import Place

@@ -4,8 +4,8 @@ import pytest
 from sqlalchemy import create_engine
 
 from dualwrite.client.admin.control_plane import ControlPlane, InitializedProducer
-from dualwrite.coordinator.participants import Lease, LeaseLostError
-from dualwrite.coordinator.verdict import Outcome
+from dualwrite.coordinator.ports import Lease, LeaseLostError
+from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.errors import (
     DatabaseBusyError,
     InvalidTransactionStateError,

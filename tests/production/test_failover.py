@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import create_engine, insert, text
 
 from dualwrite import DecisionLostError, DualWrite
-from dualwrite.coordinator.verdict import Outcome
+from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.testing.kafka import KafkaBroker
 from tests.broker.kafka_helpers import visible
 from tests.broker.raw import eventually

@@ -14,8 +14,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from dualwrite import AsyncDualWrite, DualWrite, DualWriteError, InDoubtError
-from dualwrite.coordinator.databases.postgresql import Postgresql
-from dualwrite.coordinator.participants import Outcome
+from dualwrite.coordinator.ports import Outcome
+from dualwrite.coordinator.sql.dialects.postgresql import Postgresql
 from dualwrite.operations.doctor import examine
 from dualwrite.operations.findings import Level
 from dualwrite.testing.kafka import KafkaBroker

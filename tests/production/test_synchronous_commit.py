@@ -9,7 +9,7 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.event import listen
 
 from dualwrite import DualWrite
-from dualwrite.coordinator.databases.postgresql import Postgresql
+from dualwrite.coordinator.sql.dialects.postgresql import Postgresql
 from dualwrite.testing.kafka import KafkaBroker
 from tests.coordinator.databases import events, ready_engine
 from tests.postgresql import PostgreSQL

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, select
 
-from dualwrite.coordinator.tables import kafka_transaction_state
+from dualwrite.coordinator.sql.tables import kafka_transaction_state
 from dualwrite.spark.batch import Batch, Work
 from dualwrite.spark.options import WriteOptions
 from dualwrite.spark.sides import Side

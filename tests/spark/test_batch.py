@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import Engine, delete, event, inspect, text, update
 
 from dualwrite import EmbeddedBroker
-from dualwrite.coordinator.outcomes import outcomes
-from dualwrite.coordinator.tables import kafka_transaction_state, spark_run
-from dualwrite.coordinator.verdict import Outcome
+from dualwrite.coordinator.rules.recovery_decision import Outcome
+from dualwrite.coordinator.sql.outcome_store import outcomes
+from dualwrite.coordinator.sql.tables import kafka_transaction_state, spark_run
 from dualwrite.errors import (
     ConfigurationError,
     DatabaseBusyError,

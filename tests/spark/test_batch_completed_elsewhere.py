@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, select
 
-from dualwrite.coordinator.tables import spark_run
+from dualwrite.coordinator.sql.tables import spark_run
 from dualwrite.errors import KafkaUnavailableError
 from dualwrite.spark import recover_job
 from dualwrite.spark.runs import RunState

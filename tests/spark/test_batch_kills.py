@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from dualwrite.coordinator.handing import HandedLeases
+from dualwrite.coordinator.sql.lease_transfer import HandedLeases
 from dualwrite.errors import DualWriteError
 from dualwrite.schema import upgrade_engine
 from dualwrite.spark import batch as batches

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Connection, Engine, Table, select, update
 
 from dualwrite import EmbeddedBroker
-from dualwrite.coordinator.tables import spark_progress, spark_run
+from dualwrite.coordinator.sql.tables import spark_progress, spark_run
 from dualwrite.errors import BatchChangedError, ConfigurationError, FencedError
 from dualwrite.spark import batch as batches
 from dualwrite.spark.batch import Batch

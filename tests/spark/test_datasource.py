@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 from sqlalchemy import Engine, select
 
-from dualwrite.coordinator.tables import spark_batch, spark_run
+from dualwrite.coordinator.sql.tables import spark_batch, spark_run
 from dualwrite.errors import ConfigurationError
 from dualwrite.spark.datasource import DualWriteDataSource, Message, StreamWriter
 from dualwrite.spark.workers import close_workers

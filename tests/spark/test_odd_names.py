@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Column, Connection, Engine, Integer, MetaData, String, Table, inspect, select, text
 
-from dualwrite.coordinator.database import SqlDecisionStore
+from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.spark.columns import TableColumn
 from dualwrite.spark.loading import Loader, table_clause
 from dualwrite.spark.reflecting import target_of

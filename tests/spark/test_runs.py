@@ -10,11 +10,11 @@ import pytest
 from sqlalchemy import BigInteger, Column, Connection, Engine, Integer, MetaData, Table, event, insert, select, update
 from sqlalchemy.exc import OperationalError
 
-from dualwrite.coordinator.database import SqlDecisionStore
-from dualwrite.coordinator.leases import SqlLeases
-from dualwrite.coordinator.leasing import Candidate, SlotRow, Standing
-from dualwrite.coordinator.participants import Lease, LeaseLostError
-from dualwrite.coordinator.tables import spark_batch, spark_run
+from dualwrite.coordinator.ports import Lease, LeaseLostError
+from dualwrite.coordinator.rules.slot_rules import Candidate, SlotRow, Standing
+from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
+from dualwrite.coordinator.sql.lease_store import SqlLeases
+from dualwrite.coordinator.sql.tables import spark_batch, spark_run
 from dualwrite.errors import FencedError, InDoubtError
 from dualwrite.ids import PreparedTxnState, ProducerIdentity
 from dualwrite.spark.runs import RUN_COLUMN, Owner, Run, Runs, RunState

@@ -8,8 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from dualwrite.coordinator.handing import HandedLeases
-from dualwrite.coordinator.participants import Lease
+from dualwrite.coordinator.ports import Lease
+from dualwrite.coordinator.sql.lease_transfer import HandedLeases
 from dualwrite.errors import FencedError
 from dualwrite.spark.runs import Run, Runs
 from tests.spark.conftest import ready

@@ -21,7 +21,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import NoSuchTableError, OperationalError
 
-from dualwrite.coordinator.database import SqlDecisionStore
+from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.errors import ConfigurationError, DatabaseBusyError
 from dualwrite.spark import loading, staging
 from dualwrite.spark.loading import Loader

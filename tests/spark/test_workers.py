@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import make_url, text
 from sqlalchemy.exc import OperationalError
 
-from dualwrite.coordinator.databases.supported import database_of
+from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.errors import ConfigurationError, DatabaseUnavailableError
 from dualwrite.spark.batch import Batch, recover_job
 from dualwrite.spark.options import options_of

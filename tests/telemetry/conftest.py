@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.coordinator.dual_write import DualWrite
 from tests.coordinator.databases import CONFIG, ready_engine
 from tests.coordinator.fakes import FakeKafka
 

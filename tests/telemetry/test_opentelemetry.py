@@ -9,8 +9,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode, Tracer
 
-from dualwrite.coordinator.machine import Step
-from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.rules.machine import Step
 from dualwrite.errors import KafkaUnavailableError, NoFreeSlotError
 from dualwrite.telemetry.opentelemetry import SLOT_SPAN, STEP_SPANS, UNIT_SPAN, Tracing, trace_headers
 from tests.coordinator.fakes import FakeKafka, Fault

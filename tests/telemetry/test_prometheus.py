@@ -11,8 +11,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from sqlalchemy import Engine, create_engine, insert, text
 
-from dualwrite.coordinator.tables import kafka_transaction_outcome
-from dualwrite.coordinator.unit_of_work import DualWrite
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.sql.tables import kafka_transaction_outcome
 from dualwrite.errors import NoFreeSlotError
 from dualwrite.telemetry.prometheus import DURATION, IN_DATABASE, METRICS, PREFIX, DualWriteMetrics
 from tests.coordinator.databases import expire_leases
@@ -174,7 +174,7 @@ def test_the_page_names_every_metric() -> None:
 
 def test_nothing_of_it_is_loaded_unless_it_is_asked_for() -> None:
     code = (
-        "import sys, dualwrite.coordinator.unit_of_work\n"
+        "import sys, dualwrite.coordinator.dual_write\n"
         "print(sorted({'prometheus_client', 'opentelemetry', 'dualwrite.telemetry'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -13,7 +13,7 @@ from dualwrite.broker.core.commands import AddPartitions, Command, EndTransactio
 from dualwrite.broker.core.transaction_rules import Moment, TransactionSettings, decide
 from dualwrite.broker.core.transactions import TransactionTable
 from dualwrite.broker.facts.transactions import TransactionRecorded, TransactionStatus, TransactionVersion
-from dualwrite.coordinator.verdict import Verdict, verdict
+from dualwrite.coordinator.rules.recovery_decision import Verdict, verdict
 from dualwrite.ids import NO_PRODUCER, Anchor, OngoingTransaction, PreparedTxnState, ProducerIdentity
 from dualwrite.wire.error_codes import ErrorCode
 from tests.unit.transactions import ABORT, COMMIT, P0, START_MS, TV1, TV2, TXN_ID, add, end, init

@@ -6,7 +6,7 @@ import sys
 
 def test_without_logging_set_up_the_library_is_silent() -> None:
     code = (
-        "import logging, dualwrite.coordinator.unit_of_work\n"
+        "import logging, dualwrite.coordinator.dual_write\n"
         "logging.getLogger('dualwrite').error('one')\n"
         "logging.getLogger('dualwrite.librdkafka').error('two')"
     )

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualwrite.coordinator.evidence import evidence, with_evidence
+from dualwrite.coordinator.rules.evidence import evidence, with_evidence
 from dualwrite.ids import UNKNOWN_START, Anchor, PreparedTxnState, ProducerIdentity, TopicPartition
 
 TOPIC_ID = "Pw5lyXa0QYmel8Lm9_7m-g"

@@ -2,8 +2,7 @@
 
 import pytest
 
-from dualwrite.coordinator.holders import PoolSettings, no_free_slot
-from dualwrite.coordinator.identities import (
+from dualwrite.coordinator.rules.identities import (
     ClusterIdentity,
     DatabaseIdentity,
     RowIdentity,
@@ -11,7 +10,7 @@ from dualwrite.coordinator.identities import (
     is_same_database,
     require_original,
 )
-from dualwrite.coordinator.leasing import (
+from dualwrite.coordinator.rules.slot_rules import (
     Onlooker,
     SlotRow,
     Standing,
@@ -19,6 +18,7 @@ from dualwrite.coordinator.leasing import (
     left_behind,
     left_in_another_cluster,
 )
+from dualwrite.coordinator.slots.usage import PoolSettings, no_free_slot
 from dualwrite.errors import CopiedDatabaseError
 
 HERE = DatabaseIdentity("sqlite:1:100:aa")

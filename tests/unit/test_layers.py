@@ -60,7 +60,7 @@ def test_the_house_keeps_its_rules(house: list[Module], rule: Rule) -> None:
 
 def test_the_whole_house_is_read(house: list[Module]) -> None:
     names = {module.name for module in house}
-    assert {"", "ids", "records.header", "wire.codec", "coordinator.participants", "cli.main"} <= names
+    assert {"", "ids", "records.header", "wire.codec", "coordinator.ports", "cli.main"} <= names
     assert len(names) == len(list(HOUSE.rglob("*.py")))
 
 
@@ -76,7 +76,7 @@ def test_a_sound_house_breaks_no_rule(tmp_path: Path) -> None:
         "from dualwrite.broker.log import segment",
         "coordinator/driver.py": "from dualwrite.client.admin.control_plane import X",
         "client/control.py": "import socket\nfrom dualwrite.wire.codec import X",
-        "loader/load.py": "from dualwrite.coordinator.driver import X",
+        "loader/load.py": "from dualwrite.coordinator.unit.driver import X",
         "cli/load.py": "from dualwrite.loader.load import X",
         "spark/writers.py": "import pyspark.sql\nfrom dualwrite.coordinator import driver",
     }
@@ -91,8 +91,8 @@ def test_a_sound_house_breaks_no_rule(tmp_path: Path) -> None:
         (pure_modules_do_no_io, {"wire/codec.py": "from os.path import join"}, "wire.codec is pure and imports os"),
         (
             pure_modules_do_no_io,
-            {"coordinator/machine.py": "import logging"},
-            "coordinator.machine is pure and imports logging",
+            {"coordinator/rules/machine.py": "import logging"},
+            "coordinator.rules.machine is pure and imports logging",
         ),
         (
             pure_modules_do_no_io,
@@ -105,8 +105,11 @@ def test_a_sound_house_breaks_no_rule(tmp_path: Path) -> None:
         (pure_modules_do_no_io, {"records/a.py": "open('x')"}, "records.a is pure and calls open at line 2"),
         (
             pure_modules_do_no_io,
-            {"coordinator/verdict.py": "from dualwrite.coordinator.driver import X", "coordinator/driver.py": ""},
-            "coordinator.verdict is pure and imports coordinator.driver, which is not",
+            {
+                "coordinator/rules/a.py": "from dualwrite.coordinator.unit.driver import X",
+                "coordinator/unit/driver.py": "",
+            },
+            "coordinator.rules.a is pure and imports coordinator.unit.driver, which is not",
         ),
         (
             rooms_know_only_what_they_stand_on,

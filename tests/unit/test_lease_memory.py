@@ -2,9 +2,9 @@
 
 import pytest
 
-from dualwrite.coordinator.lease import Lease, LeaseContradictedError, LeaseLostError, require_row
-from dualwrite.coordinator.lease_memory import REMEMBERED_STATES, LeaseMemory, RowFinding, RowSeen
-from dualwrite.coordinator.verdict import Outcome
+from dualwrite.coordinator.rules.lease import Lease, LeaseContradictedError, LeaseLostError, require_row
+from dualwrite.coordinator.rules.lease_memory import REMEMBERED_STATES, LeaseMemory, RowFinding, RowSeen
+from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity, TopicPartition
 
 TOKEN = 7

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualwrite.coordinator.leasing import (
+from dualwrite.coordinator.rules.slot_rules import (
     Candidate,
     Deserted,
     Onlooker,

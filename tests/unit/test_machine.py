@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dualwrite.coordinator.machine import RESULTS, STEPS, TRANSITIONS, Event, Machine, Result, State, Step, decide
+from dualwrite.coordinator.rules.machine import RESULTS, STEPS, TRANSITIONS, Event, Machine, Result, State, Step, decide
 from dualwrite.errors import InvalidTransactionStateError
 
 Path = tuple[tuple[State, Event], ...]

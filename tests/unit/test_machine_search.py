@@ -10,9 +10,9 @@ from types import MappingProxyType
 
 import pytest
 
-from dualwrite.coordinator import machine as machine_module
-from dualwrite.coordinator.machine import TRANSITIONS, Event, Machine, Result, State, Step
-from dualwrite.coordinator.verdict import Verdict, verdict
+from dualwrite.coordinator.rules import machine as machine_module
+from dualwrite.coordinator.rules.machine import TRANSITIONS, Event, Machine, Result, State, Step
+from dualwrite.coordinator.rules.recovery_decision import Verdict, verdict
 from dualwrite.ids import Anchor, OngoingTransaction, PreparedTxnState, ProducerIdentity, TopicPartition
 from tests.exploring import Chooser, every_run
 

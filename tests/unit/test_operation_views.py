@@ -4,8 +4,8 @@ from datetime import datetime, timezone
 
 import pytest
 
-from dualwrite.coordinator.leasing import SlotRow, Standing
-from dualwrite.coordinator.verdict import Verdict
+from dualwrite.coordinator.rules.recovery_decision import Verdict
+from dualwrite.coordinator.rules.slot_rules import SlotRow, Standing
 from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity, TopicPartition
 from dualwrite.operations.resolving import Intention, obstacle
 from dualwrite.operations.terminating import contradicts

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from dualwrite.coordinator import owners
-from dualwrite.coordinator.owners import describe, is_gone, new_owner
+from dualwrite.coordinator.slots import owner as owners
+from dualwrite.coordinator.slots.owner import describe, is_gone, new_owner
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/ns/pid").exists(), reason="needs /proc")
 
-SIGN_AND_WAIT = "from dualwrite.coordinator.owners import new_owner; print(new_owner(), flush=True); input()"
+SIGN_AND_WAIT = "from dualwrite.coordinator.slots.owner import new_owner; print(new_owner(), flush=True); input()"
 
 
 @pytest.fixture

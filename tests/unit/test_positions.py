@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dualwrite.coordinator import positions
-from dualwrite.coordinator.positions import Consumer, Move, Positions
+from dualwrite.coordinator.rules import positions
+from dualwrite.coordinator.rules.positions import Consumer, Move, Positions
 from dualwrite.errors import InvalidTransactionStateError, RebalancedError
 from dualwrite.ids import TopicPartition
 

@@ -9,7 +9,7 @@ import pytest
 
 import dualwrite
 from dualwrite import errors
-from dualwrite.coordinator.machine import STEPS, State
+from dualwrite.coordinator.rules.machine import STEPS, State
 
 HOME = Path(__file__).parents[2]
 DOCS = HOME / "docs"

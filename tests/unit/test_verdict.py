@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualwrite.coordinator.verdict import DETAILS, Outcome, Verdict, looked_back, verdict
+from dualwrite.coordinator.rules.recovery_decision import DETAILS, Outcome, Verdict, looked_back, verdict
 from dualwrite.ids import (
     Anchor,
     EndedTransaction,

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import pytest
 
-from dualwrite.coordinator.waiting import Bell, Flag, TaskThread
+from dualwrite.coordinator.concurrency.waiting import Bell, Flag, TaskThread
 from tests.striking import PACKAGE, Striker
 
 LONG = 20.0
@@ -127,7 +127,7 @@ def test_what_changes_after_a_look_rings_for_the_ticket_that_was_drawn_before() 
 
 
 def test_a_wake_up_that_was_lost_costs_one_more_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dualwrite.coordinator.waiting.LOOK_INTERVAL", 0.001)
+    monkeypatch.setattr("dualwrite.coordinator.concurrency.waiting.LOOK_INTERVAL", 0.001)
     looks: list[int] = []
     assert Bell().wait(lambda: looks.append(1) or len(looks) > 5, LONG)  # type: ignore[func-returns-value]
 

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import create_engine, inspect, text
 from sqlalchemy.pool import NullPool
 
-from dualwrite.coordinator.tables import spark_run
+from dualwrite.coordinator.sql.tables import spark_run
 from dualwrite.testing.kafka import KafkaBroker
 from tests.postgresql import PostgreSQL
 from tests.spark.flights import source

@@ -1,0 +1,1 @@
+"""The same units of work for applications on asyncio."""

@@ -1,0 +1,231 @@
+"""A slot whose participant blocks, for a unit of work in an event loop: each call that may wait runs in a thread.
+Most records are added without: a way there and back costs several times what adding one does.
+
+One call at a time: a participant is not thread-safe. Outside of what ``greenlet_spawn`` runs, where nothing can be
+awaited (the event loop has ended), it is called directly.
+"""
+
+import asyncio
+import functools
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_in_thread
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from dualwrite.client.producer.arguments import checked_on_delivery
+from dualwrite.coordinator.concurrency.greenlets import in_greenlet, wait_for
+from dualwrite.coordinator.ports import (
+    Headers,
+    KafkaParticipant,
+    Lease,
+    Outcome,
+    ProducesAtOnce,
+    name_of_open_transaction,
+)
+from dualwrite.coordinator.slots.slot import Slot
+from dualwrite.errors import FencedError, InvalidTransactionStateError
+from dualwrite.ids import PreparedTxnState
+
+T = TypeVar("T")
+
+_IN_A_ROW = 100
+"""Records that are added without a thread. Then one goes by it, so that the loop has its turn, whoever produces without
+end."""
+
+
+class AwaitedSlot:
+    """A LentSlot over ``slot``, which lends a participant that is awaited."""
+
+    def __init__(self, slot: Slot, threads: ThreadPoolExecutor) -> None:
+        self._slot = slot
+        self._threads = threads
+
+    @property
+    def lease(self) -> Lease:
+        """See Slot."""
+        return self._slot.lease
+
+    @property
+    def transactional_id(self) -> str:
+        """See Slot."""
+        return self._slot.transactional_id
+
+    def lend(self) -> KafkaParticipant:
+        """See Slot."""
+        return AwaitedParticipant(self._slot.lend(), self._threads)
+
+    def give_back(self, participant: KafkaParticipant) -> None:
+        """See Slot."""
+        assert isinstance(participant, AwaitedParticipant)
+        self._slot.give_back(participant.blocking)
+
+    def finish_later(self) -> None:
+        """See Slot."""
+        self._slot.finish_later()
+
+    def fence(self, error: FencedError) -> None:
+        """See Slot."""
+        self._slot.fence(error)
+
+
+class AwaitedParticipant:
+    """A KafkaParticipant over ``blocking``, for one unit of work. Delivery callbacks are called in the event loop's
+    thread, before the call during which they came due returns.
+
+    A call that was cancelled goes on in its thread, and nobody learns how it ended: after one, and after an error of a
+    callback, the transaction can only be aborted.
+
+    :param threads: where ``blocking`` is called.
+    """
+
+    def __init__(self, blocking: KafkaParticipant, threads: ThreadPoolExecutor) -> None:
+        self.blocking = blocking
+        self._threads = threads
+        self._at_once = blocking.produce_at_once if isinstance(blocking, ProducesAtOnce) else None
+        self._in_a_row = 0
+        self._last: Future[Any] | None = None
+        """The call that may still be under way, if it was cancelled."""
+        self._objection: BaseException | None = None
+        self._reports: deque[Callable[[], None]] = deque()
+
+    @property
+    def is_reusable(self) -> bool:
+        """See KafkaParticipant."""
+        is_reusable = self._objection is None and self.blocking.is_reusable
+        self._tell_quietly()
+        return is_reusable
+
+    def init_transactions(self, keep_prepared_txn: bool = False) -> None:
+        """See KafkaParticipant."""
+        self._call(lambda: self.blocking.init_transactions(keep_prepared_txn))
+
+    def begin_transaction(self) -> None:
+        """See KafkaParticipant."""
+        self.blocking.begin_transaction()
+        self._tell()
+
+    def produce(
+        self,
+        topic: str,
+        value: str | bytes | None = None,
+        key: str | bytes | None = None,
+        partition: int = -1,
+        timestamp: int = 0,
+        headers: Headers | None = None,
+        on_delivery: Callable[[Any, Any], None] | None = None,
+    ) -> None:
+        """See KafkaParticipant."""
+        self._require_sound()
+        report = self._reporter(on_delivery)
+        if not self._added(topic, value, key, partition, timestamp, headers, report):
+            self._call(lambda: self.blocking.produce(topic, value, key, partition, timestamp, headers, report))
+
+    def produce_at_once(
+        self,
+        topic: str,
+        value: str | bytes | None = None,
+        key: str | bytes | None = None,
+        partition: int = -1,
+        timestamp: int = 0,
+        headers: Headers | None = None,
+        on_delivery: Callable[[Any, Any], None] | None = None,
+    ) -> bool:
+        """See ProducesAtOnce. In a greenlet or not."""
+        self._require_sound()
+        return self._added(topic, value, key, partition, timestamp, headers, self._reporter(on_delivery))
+
+    def send_offsets_to_transaction(self, positions: Sequence[Any], group_metadata: Any) -> None:
+        """See KafkaParticipant."""
+        self._require_sound()
+        self._call(lambda: self.blocking.send_offsets_to_transaction(positions, group_metadata))
+
+    @property
+    def open_transaction(self) -> PreparedTxnState:
+        """See NamesOpenTransaction."""
+        return name_of_open_transaction(self.blocking)
+
+    def prepare_transaction(self) -> PreparedTxnState:
+        """See KafkaParticipant."""
+        self._require_sound()
+        return self._call(self.blocking.prepare_transaction)
+
+    def complete_transaction(self, state: PreparedTxnState) -> Outcome:
+        """See KafkaParticipant."""
+        return self._call(lambda: self.blocking.complete_transaction(state))
+
+    def commit_transaction(self) -> None:
+        """See KafkaParticipant."""
+        self._call(self.blocking.commit_transaction)
+
+    def abort_transaction(self) -> None:
+        """See KafkaParticipant."""
+        self._call(self.blocking.abort_transaction)
+
+    def close(self) -> None:
+        """See KafkaParticipant."""
+        with suppress(Exception):  # a callback's: nobody is left to act on it
+            self._call(self.blocking.close)
+        self._tell_quietly()
+
+    def _call(self, act: Callable[[], T]) -> T:
+        previous = self._last
+
+        def run() -> T:
+            if previous is not None:
+                wait_in_thread([previous])
+            return act()
+
+        if not in_greenlet():
+            outcome = run()
+            self._tell()
+            return outcome
+        self._in_a_row = 0
+        self._last = future = self._threads.submit(run)
+        try:
+            outcome = wait_for(asyncio.wrap_future(future))
+        except BaseException as error:
+            if not isinstance(error, Exception):  # cancelled: it may have had its effect, or have it yet
+                self._objection = self._objection or error
+            raise
+        finally:
+            self._tell()
+        return outcome
+
+    def _added(self, *record: Any) -> bool:
+        """True if the record needed no thread."""
+        is_calling = self._last is not None and not self._last.done()
+        if self._at_once is None or is_calling or self._in_a_row == _IN_A_ROW or not self._at_once(*record):
+            return False
+        self._in_a_row += 1
+        return True
+
+    def _reporter(self, on_delivery: Callable[[Any, Any], None] | None) -> Callable[[Any, Any], None] | None:
+        return None if on_delivery is None else functools.partial(self._note_report, checked_on_delivery(on_delivery))
+
+    def _require_sound(self) -> None:
+        if self._objection is not None:
+            raise InvalidTransactionStateError(
+                f"the Kafka transaction of this unit of work can only be aborted, since {self._objection!r} was raised "
+                "by a call that had begun, or by a delivery callback"
+            ) from self._objection
+
+    def _note_report(self, on_delivery: Callable[[Any, Any], None], error: Any, message: Any) -> None:
+        """A record's fate, in whatever thread it is told."""
+        self._reports.append(functools.partial(on_delivery, error, message))
+
+    def _tell(self) -> None:
+        """Call the delivery callbacks that are due."""
+        while self._reports:
+            try:
+                self._reports.popleft()()
+            except BaseException as error:
+                self._objection = self._objection or error
+                raise
+
+    def _tell_quietly(self) -> None:
+        """As :meth:`_tell`, where the unit of work is over and an error can change nothing."""
+        while self._reports:
+            with suppress(Exception):
+                self._tell()

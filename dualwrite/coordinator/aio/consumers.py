@@ -1,0 +1,130 @@
+"""Consumers under asyncio: confluent_kafka.aio.AIOConsumer, or a confluent_kafka.Consumer that is polled in threads.
+
+What is done with them is consuming.py's, in greenlets: a consumer's call that is a coroutine is awaited, and any other
+is made in a thread, as it may wait until another one of the same consumer returns.
+"""
+
+import asyncio
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal, Protocol, cast
+
+from dualwrite.coordinator.concurrency.greenlets import greenlet_spawn, wait_for
+from dualwrite.coordinator.offsets.consumers import KafkaConsumer, OffsetReset
+from dualwrite.errors import ConfigurationError, InvalidTransactionStateError
+
+
+class AwaitedConsumer:
+    """``wrapped``, as a KafkaConsumer inside of what ``greenlet_spawn`` runs.
+
+    :param threads: where the calls of one that blocks are made.
+    """
+
+    def __init__(self, wrapped: Any, threads: ThreadPoolExecutor) -> None:
+        self.wrapped = wrapped
+        self._threads = threads
+
+    def __getattr__(self, name: str) -> Any:
+        return functools.partial(self._call, getattr(self.wrapped, name))
+
+    def _call(self, method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        if inspect.iscoroutinefunction(method):
+            return wait_for(method(*arguments, **options))
+        call = functools.partial(method, *arguments, **options)
+        return wait_for(asyncio.get_running_loop().run_in_executor(self._threads, call))
+
+
+class AsyncSeeker(Protocol):
+    """What AsyncDualWrite's methods for consumers ask of its coordinator."""
+
+    def check_loop(self) -> None:
+        """Refuse an event loop that is not the one of the first use."""
+
+    def awaited(self, consumer: Any) -> KafkaConsumer:
+        """``consumer``, for use in a greenlet."""
+
+    def know_database(self) -> None:
+        """Connect once; in a greenlet."""
+
+    def run_in_this_thread(self, act: Callable[[], None]) -> None:
+        """Call ``act``, which uses the database, in a thread that has no event loop."""
+
+    def seek_to_stored(
+        self, consumer: KafkaConsumer, partitions: Sequence[Any] | None = None, *, auto_offset_reset: OffsetReset
+    ) -> None:
+        """See DualWrite.seek_to_stored."""
+
+    def seek_to_committed(
+        self, consumer: KafkaConsumer, partitions: Sequence[Any] | None = None, *, auto_offset_reset: OffsetReset
+    ) -> None:
+        """See DualWrite.seek_to_committed."""
+
+
+class AsyncSeekingConsumers:
+    """The part of AsyncDualWrite that puts consumers where their group's units of work have come to.
+
+    A consumer is a ``confluent_kafka.aio.AIOConsumer``, or a ``confluent_kafka.Consumer`` that is polled in a thread,
+    as by ``await asyncio.to_thread(consumer.consume, 100, 0.5)``.
+    """
+
+    _seeker: AsyncSeeker
+
+    async def seek_to_stored(
+        self, consumer: Any, partitions: Sequence[Any] | None = None, *, auto_offset_reset: OffsetReset = "earliest"
+    ) -> None:
+        """See DualWrite.seek_to_stored. It is an ``on_assign`` for an AIOConsumer; for a Consumer, :meth:`on_assign`
+        makes one."""
+        await self._ready()
+        seek = functools.partial(self._seeker.seek_to_stored, auto_offset_reset=auto_offset_reset)
+        await greenlet_spawn(seek, self._seeker.awaited(consumer), partitions)
+
+    async def seek_to_committed(
+        self, consumer: Any, partitions: Sequence[Any] | None = None, *, auto_offset_reset: OffsetReset = "earliest"
+    ) -> None:
+        """See DualWrite.seek_to_committed. An ``on_assign`` as :meth:`seek_to_stored`."""
+        await self._ready()
+        seek = functools.partial(self._seeker.seek_to_committed, auto_offset_reset=auto_offset_reset)
+        await greenlet_spawn(seek, self._seeker.awaited(consumer), partitions)
+
+    def on_assign(
+        self, to: Literal["stored", "committed"] = "stored", *, auto_offset_reset: OffsetReset = "earliest"
+    ) -> Callable[[KafkaConsumer, Sequence[Any]], None]:
+        """Make the callback for ``consumer.subscribe(topics, on_assign=dw.on_assign())``, where a
+        confluent_kafka.Consumer is polled in a thread: it does there what DualWrite.seek_to_stored does, or
+        DualWrite.seek_to_committed.
+
+        Call it in the event loop. What it makes raises InvalidTransactionStateError if the consumer is polled in the
+        event loop's own thread, which would wait for itself.
+
+        :param to: "stored" for ``tx.store_offsets``, "committed" for ``tx.send_offsets``.
+        :raises ConfigurationError: if ``to`` is anything else.
+        """
+        if to not in ("stored", "committed"):
+            raise ConfigurationError(f"on_assign({to!r}): use 'stored' or 'committed'")
+        self._seeker.check_loop()
+        put = self._seeker.seek_to_stored if to == "stored" else self._seeker.seek_to_committed
+        loop, loops_thread = asyncio.get_running_loop(), threading.get_ident()
+
+        def assigned(consumer: KafkaConsumer, partitions: Sequence[Any]) -> None:
+            if threading.get_ident() == loops_thread:
+                raise InvalidTransactionStateError(
+                    "the consumer is polled in the event loop's thread, which blocks that: poll in another one "
+                    "(asyncio.to_thread), or use confluent_kafka.aio.AIOConsumer"
+                )
+            asyncio.run_coroutine_threadsafe(self._ready(), loop).result()
+            seek = functools.partial(put, auto_offset_reset=auto_offset_reset)
+            self._seeker.run_in_this_thread(lambda: seek(consumer, partitions))
+
+        return assigned
+
+    async def _ready(self) -> None:
+        self._seeker.check_loop()
+        await greenlet_spawn(self._seeker.know_database)
+
+
+def awaited(consumer: Any, threads: ThreadPoolExecutor) -> KafkaConsumer:
+    """``consumer``, for use in a greenlet."""
+    return cast(KafkaConsumer, AwaitedConsumer(consumer, threads))

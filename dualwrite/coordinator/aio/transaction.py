@@ -1,0 +1,332 @@
+"""A unit of work under asyncio: ``async with dw.transaction() as tx``. What it does is BlockingDriver's, in greenlets.
+
+A task that is cancelled learns the truth: CancelledError leaves the block only if nothing of the unit of work is left
+on either side. Once the block is being left, its end is not interrupted: a cancellation that comes before the decision
+turns it into a rollback, one that comes after it is delivered when both sides are committed.
+"""
+
+import asyncio
+import functools
+import inspect
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
+
+from sqlalchemy import CursorResult, Executable, ScalarResult
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
+from sqlalchemy.orm import Session
+
+from dualwrite.coordinator.aio.awaited_slot import AwaitedParticipant
+from dualwrite.coordinator.concurrency.greenlets import current_task, greenlet_spawn
+from dualwrite.coordinator.offsets.consumers import KafkaConsumer
+from dualwrite.coordinator.ports import Headers, KafkaParticipant
+from dualwrite.coordinator.rules.machine import Result
+from dualwrite.coordinator.unit.session import UnitSession
+from dualwrite.coordinator.unit.transaction import BaseBlock, BaseTransaction, Parameters, Unit, UnitsOfWork
+from dualwrite.errors import InDoubtError, InvalidTransactionStateError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class AsyncUnitsOfWork(UnitsOfWork, Protocol):
+    """What an AsyncBlock asks of the AsyncDualWrite that it belongs to; all but check_loop() in a greenlet."""
+
+    engine: AsyncEngine
+
+    def awaited(self, consumer: Any) -> KafkaConsumer:
+        """``consumer``, for use in a greenlet."""
+
+    def check_loop(self) -> None:
+        """Refuse an event loop that is not the one of the first use."""
+
+    def end(self, unit: Unit, error: BaseException | None) -> None:
+        """Leave ``unit``, and let go of it whatever came in between."""
+
+
+def _to_be_awaited(
+    method: Callable[Concatenate["AsyncTransaction", P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate["AsyncTransaction", P], Coroutine[Any, Any, R]]:
+    """``method``, whose calls are remembered until they begin: one that nobody awaits does nothing, in silence."""
+
+    @functools.wraps(method)
+    def call(self: "AsyncTransaction", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        made = method(self, *args, **kwargs)
+        self._made.append((method.__name__, made))
+        return made
+
+    return call
+
+
+class UnitAsyncSession(AsyncSession):
+    """An AsyncSession over a UnitSession."""
+
+    async def __aexit__(self, kind: Any, error: BaseException | None, traceback: TracebackType | None) -> None:
+        if error is not None and isinstance(self.sync_session, UnitSession):
+            self.sync_session.left_by(error)
+        await super().__aexit__(kind, error, traceback)
+
+
+class AsyncTransaction(BaseTransaction):
+    """What a unit of work is done with, inside its block: as Transaction, and what may wait is awaited.
+
+    One call at a time: while a task waits for one, another task's is refused. One that is not awaited in the block
+    makes the whole unit of work fail. Commit and rollback belong to the block's end: a ``commit()`` on the connection
+    or the session raises, a ``rollback()`` makes the whole unit of work fail. Savepoints (``begin_nested()``) are
+    free to use; rolling one back takes no record back.
+    """
+
+    def __init__(self, unit: Unit, units: AsyncUnitsOfWork) -> None:
+        super().__init__(unit)
+        self._units = units
+        self._connection: AsyncConnection | None = None
+        self._session: AsyncSession | None = None
+        self._call: asyncio.Future[None] | None = None
+        """The call that is under way."""
+        self._made: list[tuple[str, Coroutine[Any, Any, Any]]] = []
+        """Calls that may not have begun."""
+
+    @property
+    def connection(self) -> AsyncConnection:
+        """The SQLAlchemy AsyncConnection of this unit's database transaction."""
+        connection = self.running().connection
+        if self._connection is None:
+            self._connection = AsyncConnection(self._units.engine, connection)
+        return self._connection
+
+    @property
+    def session(self) -> AsyncSession:
+        """An ORM AsyncSession on the same connection and transaction, made at first use; flushed at the block's end.
+
+        Its ``commit()`` raises; its ``rollback()`` makes the whole unit of work fail.
+        """
+        session = self.running().session
+        if self._session is None:
+            self._session = UnitAsyncSession(sync_session_class=cast(type[Session], lambda **_: session))
+        return self._session
+
+    @_to_be_awaited
+    async def execute(self, statement: Executable, parameters: Parameters = None) -> CursorResult[Any]:
+        """``AsyncConnection.execute`` in this unit's database transaction."""
+        async with self._alone("execute()"):
+            return await self.connection.execute(statement, parameters)
+
+    @_to_be_awaited
+    async def scalars(self, statement: Executable, parameters: Parameters = None) -> ScalarResult[Any]:
+        """``AsyncConnection.scalars`` in this unit's database transaction."""
+        async with self._alone("scalars()"):
+            return await self.connection.scalars(statement, parameters)
+
+    @_to_be_awaited
+    async def scalar(self, statement: Executable, parameters: Mapping[str, Any] | None = None) -> Any:
+        """``AsyncConnection.scalar`` in this unit's database transaction."""
+        async with self._alone("scalar()"):
+            return await self.connection.scalar(statement, parameters)
+
+    @_to_be_awaited
+    async def produce(
+        self,
+        topic: str,
+        value: str | bytes | None = None,
+        key: str | bytes | None = None,
+        partition: int = -1,
+        timestamp: int = 0,
+        headers: Headers | None = None,
+        on_delivery: Callable[[Any, Any], None] | None = None,
+    ) -> None:
+        """Add a record to this unit's Kafka transaction; see Transaction.produce.
+
+        A call that is cancelled leaves the transaction fit for nothing but a rollback.
+
+        :param on_delivery: called as ``on_delivery(error, message)``, in the event loop, when the record is
+            acknowledged, which is before the unit of work is committed.
+        """
+        record = (topic, value, key, partition, timestamp, headers, on_delivery)
+        self._require_alone("produce()")
+        if self.running().produce_at_once(lambda participant: _added(participant, record)):
+            return
+        async with self._alone("produce()"):
+            await greenlet_spawn(self.running().produce, lambda participant: participant.produce(*record))
+
+    @_to_be_awaited
+    async def send_offsets(self, consumer: Any, offsets: Iterable[Any] | None = None) -> None:
+        """Commit in this unit's Kafka transaction how far ``consumer`` has read; see Transaction.send_offsets.
+
+        :param consumer: confluent_kafka.aio.AIOConsumer, or confluent_kafka.Consumer.
+        """
+        async with self._alone("send_offsets()"):
+            await greenlet_spawn(self._offsets().send, self.running(), self._units.awaited(consumer), offsets)
+
+    @_to_be_awaited
+    async def store_offsets(self, consumer: Any, offsets: Iterable[Any] | None = None) -> None:
+        """Write into the database how far ``consumer`` has read; see Transaction.store_offsets.
+
+        :param consumer: confluent_kafka.aio.AIOConsumer, or confluent_kafka.Consumer.
+        """
+        async with self._alone("store_offsets()"):
+            await greenlet_spawn(self._offsets().store, self.running(), self._units.awaited(consumer), offsets)
+
+    @asynccontextmanager
+    async def _alone(self, verb: str) -> AsyncIterator[None]:
+        self._require_alone(verb)
+        self._call = call = asyncio.get_running_loop().create_future()
+        try:
+            yield
+        finally:
+            self._call = None
+            call.set_result(None)
+
+    def _require_alone(self, verb: str) -> None:
+        if self._call is not None:
+            raise InvalidTransactionStateError(
+                f"{verb}: another task is using this unit of work: a transaction does one thing after the other"
+            )
+        self._forget_begun()
+
+    def _forget_begun(self) -> None:
+        self._made = [each for each in self._made if inspect.getcoroutinestate(each[1]) == inspect.CORO_CREATED]
+
+    async def quiet(self) -> InvalidTransactionStateError | None:
+        """Wait for a call that a task has left under way at the block's end; the error that this is, as is a call that
+        was never begun. The block's."""
+        self._forget_begun()
+        forgotten, self._made = self._made, []
+        if self._call is not None:
+            await self._call
+            return InvalidTransactionStateError(
+                "a call of another task was under way when the block of this unit of work ended: await all of them in "
+                "it"
+            )
+        if forgotten:
+            verb, _ = forgotten[0]
+            return InvalidTransactionStateError(
+                f"{verb}() was called and not awaited in the block of this unit of work: write await tx.{verb}(…)"
+            )
+        return None
+
+
+class AsyncBlock(BaseBlock[AsyncTransaction]):
+    """``async with dw.transaction() as tx``: a unit of work, entered once. Leaving commits both sides; raising, none.
+
+    Entered inside the block of another one of the same AsyncDualWrite, in the same task, it joins that one: it returns
+    the outer AsyncTransaction, leaving it commits nothing, and an exception that leaves it ends the whole unit.
+    """
+
+    def __init__(self, units: AsyncUnitsOfWork, *, is_repeated: bool = False) -> None:
+        super().__init__(units)
+        self._async_units = units
+        self._is_repeated = is_repeated
+
+    @staticmethod
+    def _here() -> object:
+        return weakref.ref(current_task())  # no strong one: a task that is collected lets go of its unit
+
+    async def __aenter__(self) -> AsyncTransaction:
+        units = self._async_units
+        units.check_loop()
+        joined = self._join()
+        if joined is not None:
+            return joined
+        self._unit = unit = Unit(self._here(), is_repeated=self._is_repeated)
+        try:
+            await greenlet_spawn(units.enter, unit)
+        except BaseException as error:
+            await self._let_go(unit, error)
+            raise
+        transaction = AsyncTransaction(unit, units)
+        self._note_open(transaction)
+        unit.has_run = True
+        return transaction
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._joined is not None:
+            if error is not None:
+                self._joined.running().doom(error)
+            return
+        unit = self._to_leave()
+        try:
+            if isinstance(error, GeneratorExit):
+                await self._let_go(unit, error)
+            else:
+                await self._end(unit, error)
+        finally:
+            self._note_left()
+
+    async def _let_go(self, unit: Unit, error: BaseException) -> None:
+        if isinstance(error, GeneratorExit):  # the coroutine is being closed, perhaps without a loop: it cannot await
+            self._units.let_go_later(unit, error)
+            return
+        ending, _ = await self._to_the_end(greenlet_spawn(self._units.let_go, unit, error), unit)
+        if not ending.cancelled() and (raised := ending.exception()) is not None:
+            raise raised
+
+    async def _end(self, unit: Unit, error: BaseException | None) -> None:
+        ending, cancelled = await self._to_the_end(self._finish(unit, error), unit)
+        raised = asyncio.CancelledError() if ending.cancelled() else ending.exception()
+        driver = unit.driver
+        assert driver is not None
+        has_happened = error is None and driver.machine.result is Result.SUCCEEDED
+        if cancelled is not None:
+            if has_happened or isinstance(raised, InDoubtError):
+                _cancel_again(cancelled)
+            elif not isinstance(error, asyncio.CancelledError):
+                raise cancelled from raised
+        # Whoever is told that a unit was cancelled, though it has happened, might do it again.
+        if raised is not None and not (has_happened and isinstance(raised, asyncio.CancelledError)):
+            raise raised
+
+    async def _finish(self, unit: Unit, error: BaseException | None) -> None:
+        assert self._transaction is not None
+        left_alone = await self._transaction.quiet()
+        await greenlet_spawn(self._async_units.end, unit, error or left_alone)
+        if left_alone is not None and error is None:
+            raise left_alone
+
+    async def _to_the_end(
+        self, act: Awaitable[None], unit: Unit
+    ) -> tuple["asyncio.Future[None]", asyncio.CancelledError | None]:
+        """Wait for ``act``, which ends ``unit``, whatever happens to this task; if it was cancelled meanwhile, say so
+        here and to ``unit``."""
+        unit.ending = ending = asyncio.ensure_future(act)
+        cancelled = None
+        while not ending.done():
+            try:
+                await asyncio.wait([ending])
+            except asyncio.CancelledError as error:
+                unit.cancelled = cancelled = error
+            if ending.done() and not unit.is_over and (interrupt := _interrupt_of(ending)) is not None:
+                # All tasks were cancelled, as by a loop that ends, and this one had hardly begun.
+                unit.ending = ending = asyncio.ensure_future(greenlet_spawn(self._units.let_go, unit, interrupt))
+        return ending, cancelled
+
+
+def _added(participant: KafkaParticipant, record: tuple[Any, ...]) -> bool:
+    return isinstance(participant, AwaitedParticipant) and participant.produce_at_once(*record)
+
+
+def _interrupt_of(ending: "asyncio.Future[None]") -> BaseException | None:
+    """What ended ``ending`` before it could do all that it does whatever happens; None for its own errors."""
+    raised = asyncio.CancelledError() if ending.cancelled() else ending.exception()
+    return None if isinstance(raised, Exception) else raised
+
+
+def _cancel_again(error: asyncio.CancelledError) -> None:
+    """Let this task's cancellation strike where it waits next, unless whoever asked for it (a timeout that ends with
+    the block) has taken it back by then."""
+    task = asyncio.current_task()
+    assert task is not None
+    # Python 3.10 does not count the requests.
+    count: Callable[[], int] | None = getattr(task, "cancelling", None)
+    take_back: Callable[[], int] = getattr(task, "uncancel", int)
+    requests = 0 if count is None else count()
+
+    def again() -> None:
+        if not task.done() and (count is None or count() >= requests):
+            take_back()
+            task.cancel(*error.args)
+
+    asyncio.get_running_loop().call_soon(again)

@@ -1,0 +1,208 @@
+"""A Kafka transaction that is prepared here and decided elsewhere: one of many that are one act (a batch of Spark's).
+
+A part uses a slot of the pool as a unit of work does, but has no database transaction of its own. It ends by handing
+its lease over; whatever ends it before that aborts its Kafka transaction.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from dualwrite.coordinator.ports import Headers, Lease, LeaseLostError, Outcome, ProducesMany, Record
+from dualwrite.coordinator.rules.lease import LeaseContradictedError
+from dualwrite.coordinator.slots.pool import Pool
+from dualwrite.coordinator.slots.slot import Slot
+from dualwrite.coordinator.slots.sweeper import Sweeper
+from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
+from dualwrite.errors import FencedError, InvalidTransactionStateError, PrepareFailedError
+from dualwrite.ids import PreparedTxnState
+
+_LOG = logging.getLogger("dualwrite")
+
+
+class Part:
+    """What a part is done with, inside its block; of use in one thread.
+
+    :param user: that uses ``slot`` in ``pool``; the slot is ready.
+    :param observe: called with the name of each step before it; what it raises counts as the step's failure.
+    """
+
+    def __init__(self, pool: Pool, user: object, slot: Slot, observe: Callable[[str], None]) -> None:
+        self._pool = pool
+        self._user = user
+        self._slot = slot
+        self._observe = observe
+        self._participant = slot.lend()
+        self._has_begun = False
+        self._prepared: PreparedTxnState | None = None
+        self._is_reusable = True
+        self._is_over = False
+        self._is_signed_over = False
+        """True if the lease may be somebody else's."""
+
+    @property
+    def lease(self) -> Lease:
+        """The right to its transactional id, until it is handed over."""
+        return self._slot.lease
+
+    def produce(
+        self,
+        topic: str,
+        value: str | bytes | None = None,
+        key: str | bytes | None = None,
+        partition: int = -1,
+        timestamp: int = 0,
+        headers: Headers | None = None,
+        on_delivery: Callable[[Any, Any], None] | None = None,
+    ) -> None:
+        """Add a record; see Transaction.produce. With the first one the Kafka transaction begins.
+
+        :raises KafkaUnavailableError: and every other error of the participant. The part must end.
+        """
+        self._begin()
+        self._participant.produce(topic, value, key, partition, timestamp, headers, on_delivery)
+
+    def produce_many(self, topic: str, records: Iterable[Record]) -> None:
+        """Add records; see ProducesMany.
+
+        :raises KafkaUnavailableError: as :meth:`produce`.
+        """
+        self._begin()
+        if isinstance(self._participant, ProducesMany):
+            self._participant.produce_many(topic, records)
+            return
+        for value, key, partition, headers in records:
+            self._participant.produce(topic, value, key, partition, headers=headers)
+
+    def _begin(self) -> None:
+        if not self._has_begun:
+            self._observe("BEGIN_KAFKA")
+            self._participant.begin_transaction()
+            self._has_begun = True
+
+    def prepare(self) -> PreparedTxnState:
+        """Flush; the state that identifies the transaction, once every record is acknowledged.
+
+        :raises PrepareFailedError: if one was not, or none was produced.
+        """
+        if not self._has_begun:
+            raise InvalidTransactionStateError("nothing was produced: there is nothing to prepare")
+        self._observe("PREPARE_KAFKA")
+        self._prepared = self._participant.prepare_transaction()
+        if not self._prepared:
+            raise PrepareFailedError("the Kafka transaction was prepared without an identity")
+        return self._prepared
+
+    def hand_over(self, sign: Callable[[Lease], Lease]) -> Lease:
+        """Give the lease away, with what is prepared: this process has nothing to do with it any more.
+
+        :param sign: writes the new owner into the lease's row, commits, and returns the lease as the row has it now
+            (HandedLeases.hand_over). If it raises, nobody knows whether the lease was handed over: it is left to
+            whoever recovers it.
+        :returns: what ``sign`` has returned.
+        :raises InvalidTransactionStateError: if nothing is prepared.
+        """
+        if not self._prepared:
+            raise InvalidTransactionStateError("nothing is prepared: there is nothing to hand over")
+        self._observe("HAND_OVER")
+        self._is_signed_over = True
+        handed = sign(self.lease)
+        self._is_over = True
+        self._participant.close()  # without a word to Kafka: the transaction stays as it is
+        self._pool.part_with(self._user, finished=True)
+        return handed
+
+    def end(self) -> None:
+        """Leave nothing behind, unless it was handed over: abort, or leave that to recovery."""
+        if self._is_over:
+            return
+        self._is_over = True
+        if self._is_signed_over:
+            self._participant.close()
+            self._pool.part_with(self._user, finished=False)
+            return
+        try:
+            if self._has_begun:
+                self._observe("ABORT_KAFKA")
+                self._participant.abort_transaction()
+        except BaseException as error:
+            _LOG.info("%s: ABORT_KAFKA failed: %r", self._slot.transactional_id, error)
+            self._participant.close()
+            self._slot.finish_later()
+            if not isinstance(error, Exception):
+                raise
+            return
+        if self._is_reusable and self._participant.is_reusable:
+            self._slot.give_back(self._participant)
+        else:
+            self._participant.close()
+
+    def note(self, error: BaseException) -> None:
+        """``error`` came out of the block: it may say that the slot is lost, or its participant."""
+        if isinstance(error, FencedError):
+            self._is_reusable = False
+        if isinstance(error, LeaseLostError) and error.lease == self.lease:
+            self._slot.fence(error)
+
+
+class Parting:
+    """What DualWrite does for those who decide elsewhere."""
+
+    _pool: Pool
+    _sweeper: Sweeper
+    _store: SqlDecisionStore
+    _observe: Callable[[str], None]
+
+    def _require_outside(self) -> None:
+        raise NotImplementedError
+
+    @property
+    def store(self) -> SqlDecisionStore:
+        """Makes the library's own transactions; it has seen that the tables are there."""
+        return self._store
+
+    @property
+    def owner(self) -> str:
+        """How this process signs its leases."""
+        return self._pool.owner
+
+    def sweep_left(self) -> tuple[dict[str, Outcome], list[Exception]]:
+        """Recover what this owner has signed for and what dead ones left, now; and from now on look for it regularly,
+        as a process does that has leased a slot.
+
+        :returns: as DualWrite.sweep.
+        """
+        self._require_outside()
+        self._pool.look_after()
+        return self._sweeper.attempt(free_too=False)
+
+    def record_contradiction(self, error: LeaseContradictedError) -> None:
+        """Put on record what ``error`` says of units of work that are on one side alone. If the database does not take
+        it now, it waits for the heartbeat."""
+        self._pool.unmatched.add(error)
+        self._pool.unmatched.record()
+
+    @contextmanager
+    def part(self, observe: Callable[[str], None] | None = None) -> Iterator[Part]:
+        """A part, for the length of the block.
+
+        :param observe: instead of ``on_step``, for its own steps.
+        :raises NoFreeSlotError: if every slot is in use; and what kept the slot from being recovered.
+        :raises InvalidTransactionStateError: inside a unit of work.
+        """
+        self._require_outside()
+        user = object()
+        try:
+            slot = self._pool.acquire(user)
+            slot.recover()
+            part = Part(self._pool, user, slot, observe or self._observe)
+            try:
+                yield part
+            except BaseException as error:
+                part.note(error)
+                raise
+            finally:
+                part.end()
+        finally:
+            self._pool.release(user)

@@ -1,0 +1,106 @@
+"""Finishing in the background what could not be finished at once: one thread, one thing to do, patient backoff."""
+
+import logging
+import time
+from collections.abc import Callable
+
+from dualwrite.coordinator.concurrency.waiting import Flag, TaskThread
+from dualwrite.coordinator.ports import LeaseLostError
+
+_LOG = logging.getLogger("dualwrite")
+_FIRST_DELAY = 0.05
+_LONGEST_DELAY = 5.0
+
+
+class Background:
+    """Runs ``act`` in a daemon thread until it succeeds, raises LeaseLostError, or :meth:`close` is called.
+
+    :param act: returns when the work is done. Never runs twice at the same time in here.
+    :param name: of the thread and in the log.
+    :param when_idle: called each time that nothing is left to do.
+    :param first_delay: seconds before the second attempt; each further delay is twice as long, up to five seconds.
+    """
+
+    def __init__(
+        self,
+        act: Callable[[], object],
+        name: str,
+        when_idle: Callable[[], None] = lambda: None,
+        first_delay: float = _FIRST_DELAY,
+    ) -> None:
+        self._act = act
+        self._name = name
+        self._first_delay = first_delay
+        self._hurry = Flag()
+        self._closed = False
+        self._requested = False
+        self._worker = TaskThread(self._attempt_until_done, f"dualwrite-{name}", self._has_more, when_idle)
+        self.last_error: Exception | None = None
+
+    @property
+    def closed(self) -> bool:
+        """True once :meth:`close` was called."""
+        return self._closed
+
+    @property
+    def running(self) -> bool:
+        """True while the work is not done."""
+        return self._has_more() or self._worker.is_running
+
+    def start(self) -> None:
+        """Begin, unless closed. A call while the work is under way makes it run once more afterwards.
+
+        If it raises (an interrupt, or the process has no thread left), the work is still to be done: call it again.
+        """
+        if not self._closed:
+            self._requested = True
+            self._worker.start()
+
+    def resume(self) -> None:
+        """Begin, if the work was requested and no thread does it: its start was cut short."""
+        if self._has_more():
+            self._worker.start(if_more=True)
+
+    def hurry(self) -> None:
+        """Try at once if it was sleeping, and begin if its start was cut short."""
+        self.resume()
+        if self.running:
+            self._hurry.set()
+
+    def wait(self, timeout: float) -> bool:
+        """Hurry, and wait up to ``timeout`` seconds; True if nothing is left to do."""
+        self.hurry()
+        return self._worker.join(timeout)
+
+    def close(self, timeout: float) -> bool:
+        """Give it up to ``timeout`` seconds, then stop it; True if nothing is left to do."""
+        deadline = time.monotonic() + timeout
+        done = self.wait(timeout)
+        self._closed = True
+        self._hurry.set()
+        if not self._worker.is_current:
+            self._worker.join(deadline - time.monotonic())
+        return done
+
+    def _has_more(self) -> bool:
+        return self._requested and not self._closed
+
+    def _attempt_until_done(self) -> None:
+        self._requested = False
+        delay = self._first_delay
+        while not self._closed:
+            try:
+                self._act()
+            except LeaseLostError as error:
+                self.last_error = error
+                _LOG.error("%s: %s", self._name, error)
+                return
+            except Exception as error:  # noqa: BLE001 - whatever it was, it is logged, kept, and tried again
+                self.last_error = error
+                _LOG.warning("%s: %s; trying again in %.2f s", self._name, error, delay, exc_info=True)
+            else:
+                self.last_error = None
+                return
+            self._hurry.wait(delay)
+            self._hurry.clear()
+            delay = min(2 * delay, _LONGEST_DELAY)

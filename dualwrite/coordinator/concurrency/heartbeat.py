@@ -1,0 +1,45 @@
+"""The thread that keeps the leases of a DualWrite alive, as long as its process is."""
+
+import logging
+from collections.abc import Callable
+
+from dualwrite.coordinator.concurrency.waiting import Flag, TaskThread
+
+_LOG = logging.getLogger("dualwrite")
+
+
+class Heartbeat:
+    """Calls ``beat`` every ``interval`` seconds in a daemon thread, from :meth:`start` to :meth:`stop`.
+
+    :param beat: what it raises is logged, and it is called again.
+    :param name: of the thread and in the log.
+    """
+
+    def __init__(self, beat: Callable[[], None], interval: float, name: str) -> None:
+        self._beat = beat
+        self._interval = interval
+        self._name = name
+        self._stopped = Flag()
+        self._worker = TaskThread(self._run, f"dualwrite-{name}-leases")
+
+    @property
+    def is_beating(self) -> bool:
+        """True once it has begun."""
+        return self._worker.is_running
+
+    def start(self) -> bool:
+        """Begin, unless it has begun or was stopped; True if it begins now."""
+        return not self._stopped.is_set() and self._worker.start()
+
+    def stop(self, timeout: float) -> None:
+        """End, and wait up to ``timeout`` seconds for a beat that is under way."""
+        self._stopped.set()
+        self._worker.join(timeout)
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._interval):
+            try:
+                self._beat()
+            except Exception as error:  # noqa: BLE001 - whatever it was, the leases must be renewed
+                whose = {"application": self._name}
+                _LOG.warning("%s: the leases were not renewed: %s; trying again", self._name, error, extra=whose)

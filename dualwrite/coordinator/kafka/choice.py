@@ -1,0 +1,121 @@
+"""Which Kafka participant a DualWrite works with: chosen once, at its first use, before anything is asked of Kafka.
+
+The native producer needs a cluster that speaks transaction version 2 (KIP-890 part 2), and knows fewer settings than
+librdkafka. Where nobody has said which one to take, what cannot work with the native one works with librdkafka as ever.
+"""
+
+import logging
+import threading
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from dualwrite.client.admin.control_plane import ControlPlane
+from dualwrite.client.config.native_config import NativeConfig
+from dualwrite.client.librdkafka.producer_config import is_two_phase
+from dualwrite.client.terms.versions import TRANSACTION_VERSION, TV2
+from dualwrite.coordinator.ports import KafkaParticipant
+from dualwrite.errors import ConfigurationError
+
+ProducerName = Literal["native", "librdkafka"]
+NATIVE, LIBRDKAFKA = "native", "librdkafka"
+PRODUCERS = (NATIVE, LIBRDKAFKA)
+"""What there is to choose from."""
+
+PROBE_TIMEOUT = 30.0
+"""Seconds that the question which transaction version the cluster speaks may take; delivery.timeout.ms if that is
+less."""
+
+_LOG = logging.getLogger("dualwrite")
+
+
+class ProducerChoice:
+    """Makes participants, all of one kind. Thread-safe.
+
+    :param config: the configuration of the Kafka side, transactional.id included.
+    :param wanted: one of PRODUCERS; None to take the native one wherever it works.
+    :raises ConfigurationError: if ``wanted`` is neither, or is the native one and a setting is refused there.
+    """
+
+    def __init__(self, config: Mapping[str, Any], wanted: str | None = None) -> None:
+        if wanted not in (None, *PRODUCERS):
+            raise ConfigurationError(f"producer {wanted!r}: use {' or '.join(map(repr, PRODUCERS))}")
+        self.chosen: str | None = None
+        """One of PRODUCERS; None as long as nothing is chosen."""
+        self._config = config
+        self._wanted = wanted
+        self._choosing = threading.Lock()
+        self._objection = "" if wanted == LIBRDKAFKA else _refused_setting(config)
+        if wanted == NATIVE and self._objection:
+            raise ConfigurationError(f'{self._objection}; or use producer="{LIBRDKAFKA}"')
+        if wanted == LIBRDKAFKA:
+            self._choose(LIBRDKAFKA, "asked for")
+        elif self._objection:
+            self._choose(LIBRDKAFKA, self._objection)
+
+    def participant(self, transactional_id: str) -> KafkaParticipant:
+        """A new participant of ``transactional_id``; the first time, the cluster is asked what it speaks.
+
+        :raises KafkaUnavailableError: if nobody answers; nothing is chosen then.
+        :raises ConfigurationError: if the native producer is wanted and the cluster is too old for it.
+        """
+        if self.chosen is None:
+            self._probe()
+        config = {**self._config, "transactional.id": transactional_id}
+        # Imported here: a program loads the one that it uses. librdkafka alone takes as long as all the rest.
+        if self.chosen == NATIVE:
+            from dualwrite.coordinator.kafka.native import NativeProducer
+
+            return NativeProducer(config)
+        from dualwrite.coordinator.kafka.librdkafka import LibrdkafkaProducer
+
+        try:
+            return LibrdkafkaProducer(config)
+        except ConfigurationError as error:
+            if not self._objection:
+                raise
+            # librdkafka may know the setting by another name than the user has given.
+            raise ConfigurationError(f"{error}; the native producer: {self._objection}") from error
+
+    def require_known_settings(self) -> None:
+        """Refuse settings that no producer knows, and ask Kafka nothing.
+
+        :raises ConfigurationError: naming the setting.
+        """
+        if self.chosen == LIBRDKAFKA:  # which tells when a producer is made
+            self.participant(self._config["transactional.id"]).close()
+
+    def _probe(self) -> None:
+        control = ControlPlane(self._config, timeout=min(PROBE_TIMEOUT, NativeConfig.of(self._config).delivery_timeout))
+        try:
+            version, keeps = control.transaction_version(), control.supports_keep_prepared()
+        finally:
+            control.close()
+        spoken = f"the cluster's {TRANSACTION_VERSION} is {version}"
+        if self._wanted == NATIVE:
+            if version < TV2:
+                raise ConfigurationError(
+                    f"{spoken}, and the native producer needs {TV2} (KIP-890 part 2): use producer="
+                    f'"{LIBRDKAFKA}", or raise it with kafka-features.sh'
+                )
+            self._choose(NATIVE, "asked for")
+        elif version < TV2:
+            self._choose(LIBRDKAFKA, spoken)
+        elif not keeps and is_two_phase(self._config):
+            self._choose(LIBRDKAFKA, "the cluster does not offer KIP-939's InitProducerId")
+        else:
+            self._choose(NATIVE, spoken)
+
+    def _choose(self, name: str, reason: str) -> None:
+        with self._choosing:
+            if self.chosen is None:
+                self.chosen = name
+                _LOG.info("%s: the producer is %s: %s", self._config["transactional.id"], name, reason)
+
+
+def _refused_setting(config: Mapping[str, Any]) -> str:
+    """Why the native producer would not take ``config``; empty if it does."""
+    try:
+        NativeConfig.of(config)
+    except ConfigurationError as error:
+        return str(error)
+    return ""

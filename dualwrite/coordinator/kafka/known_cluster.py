@@ -1,0 +1,87 @@
+"""Which Kafka cluster an application uses: asked once in a process, before its first lease."""
+
+import os
+import socket
+import threading
+from collections.abc import Mapping
+from ipaddress import ip_address
+from typing import Any
+
+from dualwrite.client.admin.inspector import Inspector
+from dualwrite.client.librdkafka.producer_config import ProducerConfig
+from dualwrite.coordinator.recovery.two_phase import step_timeout
+from dualwrite.coordinator.rules.identities import ClusterIdentity
+from dualwrite.errors import ForeignClusterError, KafkaRefusedError
+
+
+class KnownCluster:
+    """The identity of the cluster behind ``config``. Thread-safe.
+
+    :param with_place: ask for its data directory, too, for a database that is a file beside it.
+    :param timeout: seconds that asking may take; None for step_timeout().
+    """
+
+    def __init__(self, config: Mapping[str, Any], *, with_place: bool, timeout: float | None = None) -> None:
+        self._config = config
+        self._with_place = with_place
+        self._timeout = timeout
+        self._asking = threading.Lock()
+        self._known: ClusterIdentity | None = None
+
+    def __call__(self) -> ClusterIdentity:
+        """The identity; asked for until there was an answer, and not again.
+
+        :raises KafkaUnavailableError: if no broker answers in time.
+        """
+        known = self._known
+        if known is None:
+            with self._asking:
+                known = self._known or self._ask(with_place=self._with_place)
+                self._known = known
+        return known
+
+    def require_same(self) -> None:
+        """Pass if the cluster that answers is the one that answered first. Before anything is recovered there: what a
+        state row decides is in the cluster that its lease was taken for.
+
+        :raises ForeignClusterError: if another cluster answers.
+        :raises KafkaUnavailableError: if no broker answers in time.
+        """
+        known = self._known
+        if known is None or known.cluster_id is None:
+            return
+        now = self._ask(with_place=False).cluster_id
+        if now != known.cluster_id:
+            raise ForeignClusterError(
+                f"the Kafka cluster behind {self._config.get('bootstrap.servers')} is {now} now, and was "
+                f"{known.cluster_id} when this process began: what is open there can be recovered there alone. Lead "
+                "the address back to it; or restart, and run `dualwrite db moved --db URL` if that cluster is gone"
+            )
+
+    def _ask(self, *, with_place: bool) -> ClusterIdentity:
+        timeout = self._timeout
+        if timeout is None:
+            timeout = step_timeout(ProducerConfig.of(self._config).delivery_timeout)
+        cluster = Inspector(self._config, timeout=timeout)
+        try:
+            return ClusterIdentity(cluster.cluster_id(), _place(cluster) if with_place else None)
+        finally:
+            cluster.close()
+
+
+def _place(cluster: Inspector) -> str | None:
+    """Device and inode of the one log directory of the cluster's one broker, if that broker is reached by this
+    machine's own address: a path of another machine's says nothing here."""
+    try:
+        directories = cluster.log_directories()
+        if len(directories) != 1 or not _is_loopback(directories[0].host):
+            return None
+        status = os.stat(directories[0].path)
+    except (KafkaRefusedError, OSError):
+        return None
+    return f"{status.st_dev}:{status.st_ino}"
+
+
+def _is_loopback(host: str) -> bool:
+    addresses = {str(found[4][0]) for found in socket.getaddrinfo(host, None)}
+    return all(ip_address(address.partition("%")[0]).is_loopback for address in addresses)

@@ -1,0 +1,205 @@
+"""The native producer as a participant: every transaction has an epoch of its own, so its name is KIP-939's and enough.
+
+What a dead predecessor left may be librdkafka's, with an anchor, so the control plane ends it (two_phase.py), as it
+does for the other participant. The producer itself begins after that.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from dualwrite.client.admin.control_plane import ControlPlane
+from dualwrite.client.admin.transaction_fate import TopicIds
+from dualwrite.client.config.native_config import NativeConfig
+from dualwrite.client.engine.transaction_state import Ended
+from dualwrite.client.producer.arguments import checked_on_delivery
+from dualwrite.client.producer.two_phase_producer import TwoPhaseProducer
+from dualwrite.client.terms.verbs import State, Verb, VerbOrder, init_verb
+from dualwrite.coordinator.ports import Headers, Outcome, Record
+from dualwrite.coordinator.recovery.two_phase import LeftTransaction, TimeoutWatch, left_transactions, step_timeout
+from dualwrite.coordinator.rules.recovery_decision import Verdict
+from dualwrite.errors import InvalidTransactionStateError
+from dualwrite.ids import PreparedTxnState, require_prepared_state
+
+_OUTCOMES = {Ended.COMMITTED: Outcome.COMMITTED, Ended.ABORTED: Outcome.ABORTED, Ended.NOTHING: Outcome.NOTHING}
+
+
+class NativeProducer:
+    """A KafkaParticipant on TwoPhaseProducer. Not thread-safe, and of use only in the process that made it.
+
+    :param config: librdkafka's keys, transactional.id among them; see NativeConfig for those that are refused.
+    :param timeout: seconds that each step of ending a predecessor's transaction may take, None for step_timeout();
+        delivery.timeout.ms has all the others.
+    :raises ConfigurationError: if a setting is missing, unknown, refused, or contradicts a dual write.
+    """
+
+    def __init__(self, config: Mapping[str, Any], *, timeout: float | None = None) -> None:
+        made = NativeConfig.of(config)
+        self._transactional_id = made.transactional_id
+        self._process = os.getpid()
+        self._order = VerbOrder()
+        """Of what the producer does not know, a predecessor's transaction; UNINITIALIZED if there is none."""
+        self._left: LeftTransaction | None = None
+        self._left_transaction = left_transactions(config)
+        patience = step_timeout(made.delivery_timeout) if timeout is None else timeout
+        self._control = ControlPlane(config, timeout=patience)
+        self._topic_ids = TopicIds(self._control)
+        self._watch = TimeoutWatch(made.transaction_timeout_ms)
+        default = made.on_delivery
+        reporting = {} if default is None else {"dr_cb": None, "on_delivery": _reporter(default)}
+        self._producer = TwoPhaseProducer({**config, **reporting})
+
+    def init_transactions(self, keep_prepared_txn: bool = False) -> None:
+        """See KafkaParticipant. After ``keep_prepared_txn`` only complete, commit and abort are allowed, and then
+        init_transactions() again.
+
+        :raises TwoPhaseCommitUnavailableError: if the cluster has no two-phase commit, or not for this client.
+        :raises ConfigurationError: if the cluster does not speak transaction version 2.
+        """
+        if init_verb(keep_prepared_txn) is Verb.INIT:
+            self._ready(Verb.INIT).init_transactions()
+            return
+        if self._producer.state is not State.UNINITIALIZED:
+            self._producer.init_transactions(keep_prepared_txn=True)  # refuses, and says what is allowed
+        with self._of_predecessor(Verb.INIT_KEEPING):
+            self._left = self._left_transaction(self._control, self._transactional_id)
+
+    @property
+    def is_reusable(self) -> bool:
+        """See KafkaParticipant. Always: whatever is under way still carries the identity of a transaction that has
+        ended, and every broker that it can reach refuses that (KIP-890 part 2; tests/unit/recovery_search.py)."""
+        return True
+
+    def name_left_transaction(self) -> PreparedTxnState:
+        """See NamesLeftTransaction."""
+        return PreparedTxnState() if self._left is None else self._left.name()
+
+    def begin_transaction(self) -> None:
+        """See KafkaParticipant."""
+        self._ready(Verb.BEGIN).begin_transaction()
+        self._watch.begin()
+
+    def produce(
+        self,
+        topic: str,
+        value: str | bytes | None = None,
+        key: str | bytes | None = None,
+        partition: int = -1,
+        timestamp: int = 0,
+        headers: Headers | None = None,
+        on_delivery: Callable[[Any, Any], None] | None = None,
+    ) -> None:
+        """See KafkaParticipant. Waits while the buffer is full.
+
+        :raises PrepareFailedError: if it stayed full for the delivery timeout.
+        """
+        report = _checked_reporter(on_delivery)
+        self._ready(Verb.PRODUCE).produce(topic, value, key, partition, timestamp, headers, report)
+
+    def produce_many(self, topic: str, records: Iterable[Record]) -> None:
+        """See ProducesMany."""
+        self._ready(Verb.PRODUCE).produce_many(topic, records)
+
+    def produce_at_once(
+        self,
+        topic: str,
+        value: str | bytes | None = None,
+        key: str | bytes | None = None,
+        partition: int = -1,
+        timestamp: int = 0,
+        headers: Headers | None = None,
+        on_delivery: Callable[[Any, Any], None] | None = None,
+    ) -> bool:
+        """See ProducesAtOnce."""
+        report = _checked_reporter(on_delivery)
+        return self._ready(Verb.PRODUCE).produce_at_once(topic, value, key, partition, timestamp, headers, report)
+
+    def send_offsets_to_transaction(self, positions: Sequence[Any], group_metadata: Any) -> None:
+        """See KafkaParticipant."""
+        self._ready(Verb.SEND_OFFSETS).send_offsets_to_transaction(positions, group_metadata)
+
+    @property
+    def open_transaction(self) -> PreparedTxnState:
+        """See NamesOpenTransaction."""
+        return self._producer.open_transaction
+
+    def prepare_transaction(self) -> PreparedTxnState:
+        """See KafkaParticipant. The broker that acknowledges a record has seen to it that its partition is part of the
+        transaction, under this identity; nobody else need be asked."""
+        state = self._ready(Verb.PREPARE).prepare_transaction()
+        state = self._topic_ids.added(state)
+        self._watch.require_time(self._transactional_id)
+        return state
+
+    def complete_transaction(self, state: PreparedTxnState) -> Outcome:
+        """See KafkaParticipant."""
+        require_prepared_state(state)
+        if self._left is not None:
+            return self._end_kept(Verb.COMPLETE, lambda left: left.complete(state))
+        # A state with an anchor is of the other producer's: it is no transaction of this one.
+        own = state if state.anchor is None else PreparedTxnState()
+        return _OUTCOMES[self._ready(Verb.COMPLETE).complete_transaction(own)]
+
+    def commit_transaction(self) -> None:
+        """See KafkaParticipant."""
+        if self._left is not None:
+            self._end_kept(Verb.COMMIT, lambda left: left.end(Verdict.COMMIT))
+        else:
+            self._ready(Verb.COMMIT).commit_transaction()
+
+    def abort_transaction(self) -> None:
+        """See KafkaParticipant."""
+        if self._left is not None:
+            self._end_kept(Verb.ABORT, lambda left: left.end(Verdict.ABORT))
+        else:
+            self._ready(Verb.ABORT).abort_transaction()
+
+    def close(self) -> None:
+        """See KafkaParticipant. Records that are still buffered are dropped, and their callbacks told so."""
+        if self._order.state is not State.CLOSED:
+            self._order.state = State.CLOSED
+            with suppress(Exception):  # of a user's callback: nobody is left to act on it
+                self._producer.close()
+            self._control.close()
+
+    def _ready(self, verb: Verb) -> TwoPhaseProducer:
+        """The producer, unless something that it does not know of is in the way."""
+        if self._order.state is not State.UNINITIALIZED:
+            self._order.require(verb)
+        return self._producer
+
+    def _end_kept(self, verb: Verb, end: Callable[[LeftTransaction], Outcome]) -> Outcome:
+        assert self._left is not None
+        with self._of_predecessor(verb):
+            outcome = end(self._left)
+            self._left = None
+            return outcome
+
+    @contextmanager
+    def _of_predecessor(self, verb: Verb) -> Iterator[None]:
+        if self._process != os.getpid():
+            raise InvalidTransactionStateError(
+                f"{verb.value}: the producer belongs to process {self._process}; make a new one after a fork"
+            )
+        with self._order.calling(verb):
+            yield
+
+
+def _checked_reporter(on_delivery: Callable[[Any, Any], None] | None) -> Callable[[Any, Any], None] | None:
+    return None if on_delivery is None else _reporter(checked_on_delivery(on_delivery))
+
+
+def _reporter(on_delivery: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    """``on_delivery``, told of errors as confluent-kafka tells them: whoever wrote it may not know which producer is in
+    use."""
+
+    def report(error: Any, record: Any) -> None:
+        if error is not None:
+            from dualwrite.client.librdkafka.errors import as_kafka_error  # loads librdkafka, for once in a while
+
+            error = as_kafka_error(error)
+            record = record.with_error(error)
+        on_delivery(error, record)
+
+    return report

@@ -1,0 +1,1 @@
+"""Consumers' offsets as part of units of work."""

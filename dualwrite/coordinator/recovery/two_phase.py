@@ -1,0 +1,141 @@
+"""How a transaction stays prepared until the database has decided: the broker keeps it, or its timeout is long enough.
+
+``keep-prepared`` is KIP-939. ``resume`` is for Apache Kafka as it is released today: nothing keeps a prepared
+transaction from timing out, so a commit of the database can be left without its records (a *heuristic abort*), which
+recovery finds. It is the user's choice, never a fallback (docs/decisions/0013).
+"""
+
+import time
+from collections.abc import Callable, Mapping, Set
+from typing import Any, Literal, Protocol
+
+from dualwrite.client.admin.control_plane import ControlPlane
+from dualwrite.client.librdkafka.producer_config import TWO_PHASE_KEY, is_two_phase
+from dualwrite.coordinator.recovery.prepared_predecessor import KeptTransaction
+from dualwrite.coordinator.recovery.unprepared_predecessor import ResumedTransaction
+from dualwrite.coordinator.rules.recovery_decision import Outcome, Verdict
+from dualwrite.errors import ConfigurationError, PrepareFailedError
+from dualwrite.ids import PreparedTxnState
+
+TwoPhase = Literal["keep-prepared", "resume"]
+KEEP_PREPARED, RESUME = "keep-prepared", "resume"
+
+TIMEOUT_KEY = "transaction.timeout.ms"
+LONGEST_TIMEOUT_MS = 900_000
+"""The longest transaction.timeout.ms that Apache Kafka takes unless its transaction.max.timeout.ms says otherwise."""
+
+STEP_TIMEOUT = 30.0
+"""Seconds that a step of ending a transaction may take, and each question to the control plane; see step_timeout."""
+
+_RESERVE = 0.1
+"""Of the timeout, what is kept for the database's COMMIT and Kafka's after it."""
+
+OWNED_SETTINGS = frozenset({"transactional.id", TIMEOUT_KEY, TWO_PHASE_KEY, "enable.idempotence"})
+"""Settings of the producer that follow from the recipe: a user's value would be ignored or would break it."""
+
+
+class LeftTransaction(Protocol):
+    """The transaction that a predecessor left, if it left one."""
+
+    def complete(self, state: PreparedTxnState, *, is_last: bool = True) -> Outcome:
+        """Commit it if ``state`` identifies it, abort it otherwise; see KeptTransaction.complete."""
+
+    def name(self) -> PreparedTxnState:
+        """What names it, for the record; the empty state if there is none, or it is ending."""
+
+    def end(self, decided: Verdict) -> Outcome:
+        """Commit or abort it, whatever it is."""
+
+
+def require_mode(two_phase: str, *, replay: bool) -> None:
+    """Refuse what is no mode.
+
+    :raises ConfigurationError: naming the argument.
+    """
+    if two_phase not in (KEEP_PREPARED, RESUME):
+        raise ConfigurationError(f"two_phase {two_phase!r}: use {KEEP_PREPARED!r} or {RESUME!r}")
+    if replay and two_phase != RESUME:
+        raise ConfigurationError(
+            f"replay: only with two_phase={RESUME!r}; a broker that keeps prepared transactions does not time them out"
+        )
+
+
+def owned_settings(two_phase: str) -> Set[str]:
+    """Those of OWNED_SETTINGS that nobody may set in this mode."""
+    return OWNED_SETTINGS - {TIMEOUT_KEY} if two_phase == RESUME else OWNED_SETTINGS
+
+
+def step_timeout(delivery_timeout: float) -> float:
+    """Seconds that a step of ending a transaction may take where a record may take ``delivery_timeout``: as many, but
+    STEP_TIMEOUT at most."""
+    return min(STEP_TIMEOUT, delivery_timeout)
+
+
+def timeout_ms(kafka: Mapping[str, Any]) -> int:
+    """The transaction.timeout.ms of producers that resume.
+
+    :raises ConfigurationError: if it is no number.
+    """
+    value = kafka.get(TIMEOUT_KEY, LONGEST_TIMEOUT_MS)
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        raise ConfigurationError(f"{TIMEOUT_KEY} {value!r}: use a number of milliseconds") from None
+
+
+def producer_settings(kafka: Mapping[str, Any], two_phase: str) -> dict[str, Any]:
+    """``kafka`` as the producers and the control plane are to have it.
+
+    :raises ConfigurationError: if it is no mapping, or a setting is missing, or is ours.
+    """
+    if not isinstance(kafka, Mapping):
+        raise ConfigurationError(
+            f'kafka is a {type(kafka).__name__}: give a dict, as {{"bootstrap.servers": "HOST:PORT"}}'
+        )
+    servers = kafka.get("bootstrap.servers")
+    if not servers:
+        raise ConfigurationError('kafka: "bootstrap.servers" is missing: name at least one broker as HOST:PORT')
+    if not isinstance(servers, str):
+        raise ConfigurationError(
+            f'kafka: "bootstrap.servers" is a {type(servers).__name__}: give one text, as "HOST:PORT,HOST:PORT"'
+        )
+    for key in sorted(owned_settings(two_phase) & kafka.keys()):
+        raise ConfigurationError(f'kafka: "{key}" is set by DualWrite itself: remove it')
+    if two_phase != RESUME:
+        return dict(kafka)
+    return {TIMEOUT_KEY: LONGEST_TIMEOUT_MS, **kafka, TWO_PHASE_KEY: False}
+
+
+def left_transactions(config: Mapping[str, Any]) -> Callable[[ControlPlane, str], LeftTransaction]:
+    """What finds and ends a predecessor's transaction, for producers with ``config``: called with the control plane and
+    the transactional id."""
+    return KeptTransaction if is_two_phase(config) else ResumedTransaction
+
+
+class TimeoutWatch:
+    """Keeps a transaction from being prepared when it may time out before it is committed.
+
+    :param timeout_ms: transaction.timeout.ms.
+    :param clock: monotonic seconds.
+    """
+
+    def __init__(self, timeout_ms: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._timeout_ms = timeout_ms
+        self._clock = clock
+        self._begun_at = clock()
+
+    def begin(self) -> None:
+        """A transaction begins; for the broker it does so a little later."""
+        self._begun_at = self._clock()
+
+    def require_time(self, transactional_id: str) -> None:
+        """Pass if enough of the timeout is left.
+
+        :raises PrepareFailedError: if it is not.
+        """
+        lasted = self._clock() - self._begun_at
+        if lasted * 1000 > self._timeout_ms * (1 - _RESERVE):
+            raise PrepareFailedError(
+                f"transaction of {transactional_id}: it has lasted {lasted:.1f} s, and the broker aborts it after "
+                f"{TIMEOUT_KEY}, {self._timeout_ms}: make the unit of work shorter, or the timeout longer"
+            )

@@ -1,0 +1,225 @@
+"""The records of a unit of work as the database keeps them for a replay: noted while they are produced, and as rows.
+
+``replay.py`` says when they are written, and what for.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from sqlalchemy import Row
+
+from dualwrite.client.encoding.batches import Headers as EncodedHeaders
+from dualwrite.client.producer.arguments import checked_on_delivery, encoded, encoded_headers
+from dualwrite.coordinator.ports import (
+    Headers,
+    KafkaParticipant,
+    Outcome,
+    name_of_left_transaction,
+    name_of_open_transaction,
+)
+from dualwrite.errors import ConfigurationError
+from dualwrite.ids import PreparedTxnState
+from dualwrite.records.varint import decode_varint, encode_varint
+
+
+@dataclass(slots=True)
+class KeptRecord:
+    """One record, as it was produced the first time. ``partition`` is -1 as long as it is not known where it went."""
+
+    topic: str
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: EncodedHeaders
+    timestamp: int
+
+    @classmethod
+    def of(cls, row: Row[Any]) -> "KeptRecord":
+        """The record that a row of ``kafka_transaction_record`` keeps."""
+        headers = _unpacked(row.headers) if row.headers else ()
+        return cls(row.topic, row.partition, row.record_key, row.record_value, headers, row.record_timestamp)
+
+    def columns(self) -> dict[str, Any]:
+        """As such a row has it; whose it is, and its number, come to that."""
+        return {
+            "topic": self.topic,
+            "partition": self.partition,
+            "record_key": self.key,
+            "record_value": self.value,
+            "headers": _packed(self.headers) if self.headers else None,
+            "record_timestamp": self.timestamp,
+        }
+
+    def produce(self, participant: KafkaParticipant) -> None:
+        """Produce it again."""
+        participant.produce(self.topic, self.value, self.key, self.partition, self.timestamp, self.headers or None)
+
+
+class RecordKeeper:
+    """The records of the units of work that are under way in this process, by transactional id.
+
+    A slot is used by one unit at a time, so each list has one writer.
+
+    :param config: of the Kafka side.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        callbacks = (config.get(name) for name in ("on_delivery", "dr_cb"))
+        self._on_delivery = next((callback for callback in callbacks if callback is not None), None)
+        self._records: dict[str, list[KeptRecord]] = {}
+        self.reserved: dict[str, int] = {}
+        """By transactional id, the numbers below this one are of records that are still to be replayed."""
+        self.empty: set[str] = set()
+        """Transactional ids of which the database is known to keep nothing. A DELETE that finds nothing locks a gap in
+        InnoDB, in which the INSERT of another slot's first unit waits, and so do both for each other."""
+
+    def reserve(self, transactional_id: str, numbers: Iterable[int]) -> None:
+        """The kept records with ``numbers``, and all before them, stay in the database, until this is said anew."""
+        self.reserved[transactional_id] = max(numbers, default=-1) + 1
+
+    def begin(self, transactional_id: str) -> list[KeptRecord]:
+        """The list for a new transaction."""
+        self._records[transactional_id] = []
+        return self._records[transactional_id]
+
+    def of(self, transactional_id: str) -> Sequence[KeptRecord]:
+        """The records of the transaction that is under way, or was last."""
+        return self._records.get(transactional_id, [])
+
+    def watching(self, make: Callable[[str], KafkaParticipant]) -> Callable[[str], KafkaParticipant]:
+        """``make``, so that what its participants produce is noted here."""
+        return lambda transactional_id: RecordingParticipant(
+            make(transactional_id), transactional_id, self, self._on_delivery
+        )
+
+
+class RecordingParticipant:
+    """A KafkaParticipant that notes what it is given to produce.
+
+    :param inner: does everything else.
+    :param on_delivery: what ``inner`` tells of records that come with no callback.
+    """
+
+    def __init__(
+        self,
+        inner: KafkaParticipant,
+        transactional_id: str,
+        keeper: RecordKeeper,
+        on_delivery: Callable[[Any, Any], None] | None,
+    ) -> None:
+        self._inner = inner
+        self._transactional_id = transactional_id
+        self._keeper = keeper
+        self._on_delivery = on_delivery
+        self._records: list[KeptRecord] = []
+
+    @property
+    def is_reusable(self) -> bool:
+        """See KafkaParticipant."""
+        return self._inner.is_reusable
+
+    def init_transactions(self, keep_prepared_txn: bool = False) -> None:
+        """See KafkaParticipant."""
+        self._inner.init_transactions(keep_prepared_txn)
+
+    def name_left_transaction(self) -> PreparedTxnState:
+        """See NamesLeftTransaction."""
+        return name_of_left_transaction(self._inner)
+
+    def begin_transaction(self) -> None:
+        """See KafkaParticipant."""
+        self._inner.begin_transaction()
+        self._records = self._keeper.begin(self._transactional_id)
+
+    def produce(
+        self,
+        topic: str,
+        value: str | bytes | None = None,
+        key: str | bytes | None = None,
+        partition: int = -1,
+        timestamp: int = 0,
+        headers: Headers | None = None,
+        on_delivery: Callable[[Any, Any], None] | None = None,
+    ) -> None:
+        """See KafkaParticipant. A record is given a time, so that it has the same one if it is produced again."""
+        callback = self._on_delivery if on_delivery is None else checked_on_delivery(on_delivery)
+        timestamp = timestamp or time.time_ns() // 1_000_000
+        kept = KeptRecord(topic, partition, encoded(key), encoded(value), encoded_headers(headers), timestamp)
+
+        def report(error: Any, message: Any) -> None:
+            if error is None:
+                kept.partition = message.partition()
+            if callback is not None:
+                callback(error, message)
+
+        records = self._records
+        records.append(kept)  # first: a callback may come, and produce, before produce() returns
+        try:
+            # What is kept is what is sent: ``headers`` may be an iterator, which can be read once.
+            self._inner.produce(topic, kept.value, kept.key, partition, timestamp, kept.headers or None, report)
+        except BaseException:
+            records[:] = [each for each in records if each is not kept]
+            raise
+
+    def send_offsets_to_transaction(self, positions: Any, group_metadata: Any) -> NoReturn:
+        """Refuse: a timeout takes the offsets back, and the group reads again what is in the database already.
+
+        :raises ConfigurationError: always. The unit of work is as it was.
+        """
+        raise ConfigurationError(
+            "offsets in the Kafka transaction: not with replay=True, as a timeout would take them back; keep them in "
+            "the database (tx.store_offsets)"
+        )
+
+    @property
+    def open_transaction(self) -> PreparedTxnState:
+        """See NamesOpenTransaction."""
+        return name_of_open_transaction(self._inner)
+
+    def prepare_transaction(self) -> PreparedTxnState:
+        """See KafkaParticipant."""
+        return self._inner.prepare_transaction()
+
+    def complete_transaction(self, state: PreparedTxnState) -> Outcome:
+        """See KafkaParticipant."""
+        return self._inner.complete_transaction(state)
+
+    def commit_transaction(self) -> None:
+        """See KafkaParticipant."""
+        self._inner.commit_transaction()
+
+    def abort_transaction(self) -> None:
+        """See KafkaParticipant."""
+        self._inner.abort_transaction()
+
+    def close(self) -> None:
+        """See KafkaParticipant."""
+        self._inner.close()
+
+
+def _packed(headers: EncodedHeaders) -> bytes:
+    """Headers as a record of the message format v2 has them, without their number."""
+    parts = []
+    for name, content in headers:
+        data = name.encode()
+        parts += [
+            encode_varint(len(data)),
+            data,
+            encode_varint(-1 if content is None else len(content)),
+            content or b"",
+        ]
+    return b"".join(parts)
+
+
+def _unpacked(packed: bytes) -> EncodedHeaders:
+    headers: list[tuple[str, bytes | None]] = []
+    at = 0
+    while at < len(packed):
+        size, at = decode_varint(packed, at)
+        name, at = packed[at : at + size].decode(), at + size
+        size, at = decode_varint(packed, at)
+        headers.append((name, None if size < 0 else packed[at : at + size]))
+        at += max(size, 0)
+    return headers

@@ -1,0 +1,211 @@
+"""What a process remembers of the state row that it has leased, and what it follows if the row says otherwise.
+
+A fencing token tells a process that another one has taken its slot. It does not tell that the database has forgotten
+something: an asynchronous standby was promoted, a backup was restored, the table was emptied. Nor does it tell that the
+process itself exists twice: a virtual machine was restored from a snapshot with its memory. So each write to the row
+also demands what this process stored or read there last, and each renewal gives the lease a version that nobody else
+can guess. This module compares the two. It does no I/O.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import islice
+from typing import NamedTuple
+
+from dualwrite.coordinator.rules.recovery_decision import Outcome
+from dualwrite.ids import PreparedTxnState
+
+REMEMBERED_STATES = 256
+"""Decisions of a slot that can be named one by one when the database has forgotten them."""
+REMEMBERED_VERSIONS = 64
+"""Renewals of a lease; at the default lease_timeout those of ten minutes."""
+
+
+class RowSeen(NamedTuple):
+    """A state row as the database shows it.
+
+    :param lease_version: None in a row that an earlier release has leased.
+    """
+
+    fencing_token: int
+    lease_version: int | None
+    state: PreparedTxnState
+
+
+class RowFinding(Enum):
+    """What a state row says to the process that holds its lease."""
+
+    TAKEN_OVER = "another process has taken the slot over"
+    ROLLED_BACK = "the database shows an older row than this process has seen committed"
+    ROW_GONE = "the row is gone"
+    COPIED = "another copy of this process has written the row"
+
+
+class Unmatched(NamedTuple):
+    """A unit of work that does not end alike on both sides, as this process knows it."""
+
+    state: PreparedTxnState
+    outcome: Outcome
+    detail: str
+
+
+@dataclass(slots=True)
+class LeaseMemory:
+    """What one process knows of the row of one lease. Written by the unit of work that uses the slot, by recovery and
+    by the heartbeat; each write is one assignment or one append, and :meth:`since` makes late readers safe.
+
+    :param state: the state that the row held when this process read or wrote it last; None before it was read.
+    :param pending: written in a transaction whose end is not known yet.
+    :param uncompleted: decided, and not known to be committed in Kafka yet.
+    :param versions: the lease's version, and the one that a renewal under way is about to write.
+    :param is_new: True if nothing was recovered by the row since it was inserted (``tables.UNRECOVERED``).
+    """
+
+    state: PreparedTxnState | None = None
+    pending: PreparedTxnState | None = None
+    uncompleted: PreparedTxnState | None = None
+    versions: tuple[int, ...] = ()
+    is_new: bool = False
+    _states: deque[PreparedTxnState] = field(default_factory=lambda: deque(maxlen=REMEMBERED_STATES), repr=False)
+    _stored: int = 0
+    _past_versions: deque[int] = field(default_factory=lambda: deque(maxlen=REMEMBERED_VERSIONS), repr=False)
+
+    def read(self, state: PreparedTxnState) -> None:
+        """The row was read, locked, by its new owner: ``state`` is where this process begins. Recovery has yet to find
+        out whether Kafka has committed it."""
+        self._remember(state)
+        self.uncompleted = state or None
+
+    def writes(self, state: PreparedTxnState) -> None:
+        """``state`` is about to be written in a transaction. Until that has ended the row may hold either state."""
+        self.pending = state
+
+    def committed(self) -> None:
+        """The transaction that wrote the pending state was committed."""
+        if self.pending is not None:
+            self._remember(self.pending)
+            self.uncompleted = self.state
+
+    def completed(self) -> None:
+        """Kafka has committed what was decided."""
+        self.uncompleted = None
+
+    def rolled_back(self) -> None:
+        """The transaction that wrote the pending state has ended without effect."""
+        self.pending = None
+
+    def renews(self, now: int, version: int) -> None:
+        """The lease, whose locked row has the version ``now``, is about to be renewed as ``version``. Until that is
+        known to be committed the row may hold either."""
+        self.versions = (now, version)
+
+    def renewed(self, version: int) -> None:
+        """The lease was renewed as ``version``."""
+        self._past_versions.extend(old for old in self.versions if old != version)
+        self.versions = (version,)
+
+    def since(self) -> int:
+        """A mark for :meth:`finding`, to be drawn before the row is read."""
+        return self._stored - 1
+
+    def finding(self, row: RowSeen | None, fencing_token: int, since: int | None = None) -> RowFinding | None:
+        """What ``row`` says, which was read under the lease with ``fencing_token``; None if it is as expected.
+
+        :param since: what :meth:`since` gave before the row was read without keeping it locked: the unit of work may
+            have gone on since.
+        """
+        if row is None:
+            return RowFinding.ROW_GONE
+        if row.fencing_token > fencing_token:
+            return RowFinding.TAKEN_OVER
+        if row.fencing_token < fencing_token:
+            return RowFinding.ROLLED_BACK
+        if self.versions and row.lease_version not in self.versions:
+            return RowFinding.ROLLED_BACK if row.lease_version in self._past_versions else RowFinding.COPIED
+        if self.state is None or row.state in self._expected(since):
+            return None
+        is_older = row.state in self._states or _precedes(row.state, self._states[0])
+        return RowFinding.ROLLED_BACK if is_older else RowFinding.COPIED
+
+    def unmatched(self, finding: RowFinding, row: RowSeen | None) -> list[Unmatched]:
+        """The units of work that ``finding`` leaves on one side alone, the oldest first."""
+        if finding is RowFinding.COPIED:
+            return self._of_copies(row)
+        if finding is RowFinding.TAKEN_OVER:
+            return []  # the new owner's recovery decides by the row
+        remembered = list(self._states)
+        if row is not None and (row.state in remembered or _precedes(row.state, remembered[0])):
+            known = len(remembered) - remembered[::-1].index(row.state) if row.state in remembered else 0
+            return [self._forgotten(state, _FORGOTTEN) for state in remembered[known:] if state]
+        if row is None and self._knows_all():
+            return [self._forgotten(state, _ROW_GONE_ALL_KNOWN) for state in remembered if state]
+        detail = _ROW_GONE if row is None else _UNKNOWN_ROW
+        return [self._forgotten(state, detail) for state in remembered[-1:] if state]
+
+    def _knows_all(self) -> bool:
+        """True if every state that the row has held is remembered: it began with none, and no state was dropped."""
+        return bool(self._states) and not self._states[0] and len(self._states) == self._stored
+
+    def _forgotten(self, state: PreparedTxnState, detail: str) -> Unmatched:
+        if state == self.uncompleted:
+            return Unmatched(state, Outcome.HEURISTIC_HAZARD, f"{_NOT_COMPLETED} {detail}")
+        return Unmatched(state, Outcome.HEURISTIC_COMMIT, f"Kafka has committed it. {detail}")
+
+    def _of_copies(self, row: RowSeen | None) -> list[Unmatched]:
+        """Both copies have the same producer epochs, so records of both may be in one Kafka transaction."""
+        found: Sequence[PreparedTxnState] = [row.state] if row is not None and row.state not in self._states else []
+        states = dict.fromkeys([*found, *([self.pending] if self.pending else [])])
+        return [Unmatched(state, Outcome.HEURISTIC_HAZARD, _COPIED) for state in states if state]
+
+    def _expected(self, since: int | None) -> set[PreparedTxnState]:
+        expected = {state for state in (self.state, self.pending) if state is not None}
+        if since is not None:
+            later = self._stored - max(0, since)
+            expected.update(islice(reversed(list(self._states)), later))
+        return expected
+
+    def _remember(self, state: PreparedTxnState) -> None:
+        self._states.append(state)
+        self._stored += 1
+        self.state = state
+        self.pending = None
+
+
+def _precedes(state: PreparedTxnState, other: PreparedTxnState) -> bool:
+    """True if ``state`` is known to be older than ``other``: by the epoch of the same producer, or by the offset in the
+    same partition. Nothing at all is older than anything."""
+    if not state:
+        return bool(other)
+    if state.producer.producer_id != other.producer.producer_id:
+        return False
+    if state.producer.epoch != other.producer.epoch:
+        return state.producer.epoch < other.producer.epoch
+    here, there = state.anchor, other.anchor
+    if here is None or there is None or (here.topic, here.partition) != (there.topic, there.partition):
+        return False
+    return here.offset < there.offset
+
+
+_NOT_COMPLETED = "It is not known whether Kafka has committed it."
+_FORGOTTEN = (
+    "The database, which had committed it, has forgotten it: a standby that lagged was promoted, or the database was "
+    "restored from an older copy. If Kafka has its records, they have no rows"
+)
+_UNKNOWN_ROW = (
+    "The state row holds an older state that this process does not know: the database was restored from an older copy. "
+    "Its records may have no rows, and so may those of earlier units of work of this slot"
+)
+_ROW_GONE = (
+    "Its row of the state table is gone: the table was emptied, or the database was restored or replaced. Its records "
+    "may have no rows, and so may those of earlier units of work of this slot"
+)
+_ROW_GONE_ALL_KNOWN = (
+    "Its row of the state table is gone: the table was emptied, or the database was restored or replaced. Its records "
+    "may have no rows; each of the slot's units of work is on record by itself"
+)
+_COPIED = (
+    "Two copies of one process (a snapshot of a virtual machine or of a process that was started twice) used the same "
+    "slot and producer epoch: its Kafka transaction may hold records of either, and only the rows of one"
+)

@@ -1,0 +1,1 @@
+"""The slots of a process: leased, kept warm, renewed, swept, and given back."""

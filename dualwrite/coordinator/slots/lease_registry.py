@@ -1,0 +1,197 @@
+"""What one DualWrite holds: the leases that its units of work use, and those under which it recovers others' slots."""
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Sequence
+from weakref import WeakValueDictionary
+
+from dualwrite.coordinator.concurrency.step_errors import is_own
+from dualwrite.coordinator.concurrency.watchdog import Limit
+from dualwrite.coordinator.ports import Lease, LeaseLostError, Leases
+from dualwrite.coordinator.rules.identities import UNKNOWN_CLUSTER, ClusterIdentity
+from dualwrite.coordinator.rules.slot_rules import (
+    Candidate,
+    Deserted,
+    Onlooker,
+    SlotRow,
+    Standing,
+    choose,
+    deserted,
+    left_behind,
+    left_in_another_cluster,
+)
+from dualwrite.coordinator.slots.owner import describe, is_gone, new_owner
+
+_LOG = logging.getLogger("dualwrite")
+
+_SHORTEST_LIMIT = 5.0
+"""Seconds that the database may take in any case, however short leases are."""
+
+
+class LeaseBook:
+    """The leases of one owner. Thread-safe.
+
+    :param leases: of the database.
+    :param application: whose slots they are.
+    :param owner: how leases are signed (owners.py).
+    :param timeout: seconds after which a lease runs out.
+    :param cluster: the Kafka cluster that the application uses; asked before each look at the rows.
+    """
+
+    def __init__(
+        self,
+        leases: Leases,
+        application: str,
+        owner: str,
+        timeout: float,
+        cluster: Callable[[], ClusterIdentity] = ClusterIdentity,
+    ) -> None:
+        self._leases = leases
+        self._application = application
+        self._owner = owner
+        self._timeout = timeout
+        self._cluster = cluster
+        self._has_warned = False
+        self._former: tuple[str, ...] = ()
+        """What it has signed with before."""
+        # A connection that has gone silent may not keep the heartbeat until the leases have run out.
+        self._patience = max(_SHORTEST_LIMIT, timeout / 3)
+        # Held from a look at the rows until what was taken is noted, so that it is not thought abandoned.
+        self._looking = threading.Lock()
+        self._guard = threading.Lock()
+        """Of _held, for a moment: a heartbeat does not wait for a look."""
+        self._held: WeakValueDictionary[str, Lease] = WeakValueDictionary()
+        """By transactional id, for as long as somebody has the lease in hand: whoever was interrupted between taking it
+        and noting it holds nothing, and it is there to be taken again."""
+        self.seen: Sequence[SlotRow] = ()
+        """The rows as they were read last."""
+        self._seen_in = UNKNOWN_CLUSTER
+        """The cluster in use when they were."""
+
+    @property
+    def owner(self) -> str:
+        """How its leases are signed."""
+        return self._owner
+
+    @property
+    def application(self) -> str:
+        """Whose slots they are."""
+        return self._application
+
+    def sign_anew(self) -> None:
+        """Sign by another name from now on: a copy of this process has the old one, and would take this one's leases
+        for its own."""
+        self._former = (*self._former, self._owner)
+        self._owner = new_owner()
+
+    def lease_one(self, pool_size: int, observe: Callable[[str], None]) -> Lease | None:
+        """Lease a slot for a unit of work; None if none is to be had. It is to be recovered first."""
+        taken: list[Lease] = []
+        cluster = self._cluster()
+        try:
+            with self._looking, self._limit():
+                self._look(cluster)
+                name = self._leases.name_of(self._application)
+                for candidate in choose(name, pool_size, self.seen, self._onlooker(cluster)):
+                    observe("RECOVER_TAKE_OVER")
+                    taken = self._take([candidate])
+                    if taken:
+                        return taken[0]
+        except BaseException:
+            self.forget(taken)
+            raise
+        return None
+
+    def left_behind(self, *, free_too: bool = False, again: bool = True) -> list[Candidate]:
+        """What there is to recover, see leasing.py; by the last look at the rows, unless ``again``."""
+        cluster = self._cluster()
+        with self._looking, self._limit():
+            if again:
+                self._look(cluster)
+            onlooker = self._onlooker(cluster)
+            self._warn_of_foreign(onlooker)
+            return left_behind(self.seen, onlooker, free_too=free_too)
+
+    def _warn_of_foreign(self, onlooker: Onlooker) -> None:
+        foreign = _foreign(self.seen, onlooker)
+        if foreign and not self._has_warned:
+            self._has_warned = True
+            said = left_in_another_cluster(foreign, onlooker.cluster_id)
+            _LOG.warning("%s: %s", self._application, said, extra={"application": self._application})
+
+    def foreign(self) -> tuple[list[SlotRow], str | None]:
+        """The slots that were left in another Kafka cluster, as the rows were read last; and the cluster in use."""
+        return _foreign(self.seen, self._onlooker(self._seen_in)), self._seen_in.cluster_id
+
+    def deserted_elsewhere(self) -> list[Deserted]:
+        """The other applications in the same table whose slots were left behind, and that no process recovers."""
+        return deserted(self._leases.rows(None), self._onlooker(), apart_from=self._leases.name_of(self._application))
+
+    def take(self, candidates: Sequence[Candidate]) -> list[Lease]:
+        """Lease those of ``candidates`` that are as they were."""
+        with self._looking, self._limit():
+            return self._take(candidates)
+
+    def renew(self) -> list[LeaseLostError]:
+        """Renew all; what is said of those that are lost, which are held no longer."""
+        with self._guard:
+            held = list(self._held.values())
+        with self._limit():
+            lost = self._leases.renew(held, self._owner, self._timeout, self._former) if held else []
+        self.forget([error.lease for error in lost])
+        return lost
+
+    def give_back(self, leases: Collection[Lease], *, finished: bool) -> None:
+        """End ``leases``; see Leases. An error is logged: they run out by themselves."""
+        if not leases:
+            return
+        try:
+            self._leases.give_back(leases, finished=finished)
+        except Exception as error:
+            if not is_own(error):
+                raise
+            whose = {"application": self._application}
+            _LOG.warning("%s: the leases were not given back: %s", self._application, error, extra=whose)
+        self.forget(leases)
+
+    def forget(self, leases: Collection[Lease]) -> None:
+        """Hold ``leases`` no longer; what becomes of their rows is for whoever looks at them next."""
+        with self._guard:
+            for lease in leases:
+                if self._held.get(lease.transactional_id) == lease:
+                    del self._held[lease.transactional_id]
+
+    def _look(self, cluster: ClusterIdentity) -> None:
+        self.seen, self._seen_in = self._leases.rows(self._application, cluster), cluster
+
+    def _limit(self) -> Limit:
+        return Limit(self._patience, f"the leases of {self._application}", "a third of lease_timeout")
+
+    def _take(self, candidates: Sequence[Candidate]) -> list[Lease]:
+        taken = self._leases.take(candidates, self._owner, self._timeout, most=len(candidates))
+        try:
+            with self._guard:
+                self._held.update({lease.transactional_id: lease for lease in taken})
+            self._log_taken(candidates, taken)
+        except BaseException:
+            self.forget(taken)  # the caller never gets them
+            raise
+        return taken
+
+    @staticmethod
+    def _log_taken(candidates: Sequence[Candidate], taken: Sequence[Lease]) -> None:
+        names = {lease.transactional_id for lease in taken}
+        for candidate in candidates:
+            row = candidate.row
+            if row.transactional_id in names and candidate.standing is not Standing.FREE:
+                _LOG.info(
+                    "%s: taken over from %s: %s", row.transactional_id, describe(row.owner), candidate.standing.value
+                )
+
+    def _onlooker(self, cluster: ClusterIdentity = UNKNOWN_CLUSTER) -> Onlooker:
+        with self._guard:
+            return Onlooker(self._owner, frozenset(self._held), is_gone, cluster.cluster_id)
+
+
+def _foreign(rows: Sequence[SlotRow], onlooker: Onlooker) -> list[SlotRow]:
+    return [row for row in rows if onlooker.standing(row) is Standing.FOREIGN]

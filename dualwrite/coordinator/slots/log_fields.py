@@ -1,0 +1,40 @@
+"""The fields of the coordinator's log lines, for formatters that write JSON and for filters: see docs/operations.md.
+
+A line begins with whom it is about: ``_LOG.info("%s: …", transactional_id, …)``. What such a line says twice, as text
+and as a field, is told here once. Lines that are about an application, or know more, say so by ``extra``.
+"""
+
+import logging
+
+from dualwrite.coordinator.rules.slot_rules import application_of
+
+FIELDS = ("transactional_id", "application", "step", "state", "outcome", "error")
+"""Every record has all of them; None where there is nothing to say."""
+
+_ABOUT = "%s: "
+
+
+class Fields(logging.Filter):
+    """Gives each record of a logger the FIELDS that it lacks. It drops none."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Fill in what the message's arguments tell."""
+        known = record.__dict__
+        arguments = record.args if isinstance(record.args, tuple) else ()
+        if "transactional_id" not in known and "application" not in known:
+            is_about = str(record.msg).startswith(_ABOUT) and arguments and isinstance(arguments[0], str)
+            known["transactional_id"] = arguments[0] if is_about else None
+        if "application" not in known:
+            known["application"] = _application(known["transactional_id"])
+        if "error" not in known:
+            raised = record.exc_info[1] if record.exc_info else None
+            errors = [each for each in (raised, *arguments) if isinstance(each, BaseException)]
+            known["error"] = type(errors[0]).__qualname__ if errors else None
+        for field in FIELDS:
+            known.setdefault(field, None)
+        return True
+
+
+def _application(transactional_id: str | None) -> str | None:
+    """Whose slot it is; None if that cannot be told."""
+    return None if transactional_id is None else application_of(transactional_id)

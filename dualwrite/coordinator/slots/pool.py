@@ -1,0 +1,377 @@
+"""The slots of one DualWrite: leased when a unit of work needs one, kept warm, renewed, and given back at the end."""
+
+import logging
+import queue
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import replace
+
+from dualwrite.coordinator.concurrency.heartbeat import Heartbeat
+from dualwrite.coordinator.concurrency.waiting import Bell, Ticket
+from dualwrite.coordinator.concurrency.watchdog import Limit
+from dualwrite.coordinator.ports import DecisionStore, KafkaParticipant, Lease, Outcome
+from dualwrite.coordinator.rules.lease import LeaseContradictedError
+from dualwrite.coordinator.rules.lease_memory import RowFinding
+from dualwrite.coordinator.slots.lease_registry import LeaseBook
+from dualwrite.coordinator.slots.slot import Counters, Slot
+from dualwrite.coordinator.slots.sweeper import Sweeper
+from dualwrite.coordinator.slots.unmatched import UnmatchedUnits
+from dualwrite.coordinator.slots.usage import PoolSettings, Usage, no_free_slot
+from dualwrite.errors import InvalidTransactionStateError, NoFreeSlotError
+
+_LOG = logging.getLogger("dualwrite")
+
+LOOK_INTERVAL = 0.2
+"""Seconds between two looks at the rows of other processes, while a unit of work waits for a slot."""
+
+_LAST_WORD = 2.0
+"""Seconds that the database may take in any case to be given the leases back, at the end."""
+
+BEATS = 3
+"""Renewals in the time in which a lease would run out."""
+
+
+class Pool:
+    """The slots that this process has leased. Thread-safe; of use only in the process that made it.
+
+    :param book: its leases.
+    :param sweeper: told to look for what dead owners left, at the first use and at every beat.
+    :param make: makes the participant of a transactional id.
+    :param observe: called with each step's name.
+    :param repair: of a slot; see there.
+    """
+
+    def __init__(
+        self,
+        settings: PoolSettings,
+        store: DecisionStore,
+        book: LeaseBook,
+        sweeper: Sweeper,
+        make: Callable[[str], KafkaParticipant],
+        counters: Counters,
+        observe: Callable[[str], None],
+        repair: Callable[[Slot], Outcome | None] | None = None,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._book = book
+        self._sweeper = sweeper
+        self._make = make
+        self._counters = counters
+        self._observe = observe
+        self._repair = repair
+        # A database with one writer makes units of work wait for each other anyhow, impatiently and in no order.
+        self._most_in_use = 1 if store.one_writer else settings.size
+        self.unmatched = UnmatchedUnits(store, counters)
+        """What waits to be put on record."""
+        self._guard = threading.RLock()
+        """Of the slots, the line and _closed, for a moment and by ``with`` alone (waiting.py). A signal handler may use
+        the pool while its thread holds it."""
+        self._changed = Bell()
+        """Rung after each change of them."""
+        self._slots: OrderedDict[str, Slot] = OrderedDict()
+        """By transactional id; the one used last is the last one."""
+        self._line: deque[object] = deque()
+        """The units of work that wait, in the order in which they came."""
+        self._closed = False
+        self.left_behind: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        """What ends units of work whose block nobody could end. Finalizers put it here: SimpleQueue allows that."""
+        self._heartbeat = Heartbeat(
+            lambda: store.in_thread(self.beat), settings.lease_timeout / BEATS, settings.application
+        )
+
+    @property
+    def pending(self) -> int:
+        """Slots in which the Kafka side of an earlier unit of work is being finished in the background."""
+        return sum(slot.pending for slot in self._snapshot())
+
+    @property
+    def owner(self) -> str:
+        """How this process signs its leases (owners.py)."""
+        return self._book.owner
+
+    def usage(self) -> Usage:
+        """What the slots of this process are doing."""
+        slots = self._snapshot()
+        used = sum(slot.user is not None for slot in slots)
+        pending = sum(slot.user is None and slot.pending for slot in slots)
+        return replace(self._settings.unused(), used=used, pending=pending, idle=len(slots) - used - pending)
+
+    def acquire_now(self, user: object) -> Slot | None:
+        """A warm slot for ``user``, if there is one to be had at once and nobody waits; None otherwise."""
+        with self._guard:
+            if self._closed or self._line or not self.left_behind.empty() or not self._has_room():
+                return None
+            slot = self._idle_slot()
+            if slot is None or not slot.is_warm:
+                return None
+            slot.user = user
+            return slot
+
+    def acquire(self, user: object, deadline: float | None = None) -> Slot:
+        """A slot for ``user``: a warm one, else a cold one, else a free row's; else wait for one, in turn.
+
+        Whoever calls this does so inside the ``try`` that ends in :meth:`release`: an interrupt may come after the slot
+        was taken, and before this returns. :meth:`release` from another thread ends the wait.
+
+        :param deadline: in monotonic seconds, of somebody who has waited elsewhere before.
+        :raises NoFreeSlotError: if there was none in time.
+        :raises InvalidTransactionStateError: if the pool is closed, or ``user`` was released meanwhile.
+        """
+        if deadline is None:
+            deadline = time.monotonic() + self._settings.acquire_timeout
+        next_look = 0.0
+        with self._guard:
+            self._line.append(user)
+        try:
+            for slot in self._snapshot():
+                slot.hurry()
+            self._keep_beating()
+            while True:
+                self.end_left_behind()
+                self._drop_fenced()  # what the background has found lost since
+                idle = self._await_turn(user, next_look, deadline)
+                if idle is not None:
+                    return idle
+                if next_look and time.monotonic() >= deadline:
+                    raise self._no_free_slot()
+                if self._is_first(user):
+                    leased = self._lease(user)
+                    if leased is not None:
+                        return leased
+                next_look = time.monotonic() + LOOK_INTERVAL
+        finally:
+            self._leave_line(user)
+
+    def release(self, user: object) -> None:
+        """The end of ``user``'s use of whatever slot it uses, or waits for. Nothing, if that has ended before."""
+        with self._guard:
+            for slot in list(self._slots.values()):
+                if slot.user is user:
+                    slot.user = None
+                    self._slots.move_to_end(slot.transactional_id)
+            self._leave_line(user)  # under the same lock: a wait in another thread takes no slot after it
+        self._drop_fenced()
+
+    def part_with(self, user: object, *, finished: bool) -> None:
+        """Forget the slot that ``user`` uses, and has closed the participant of: it is somebody else's now, with what
+        is open there in Kafka. Nothing, if it uses none.
+
+        :param finished: False if it may not be: then its lease runs out at once, whoever has signed it.
+        """
+        with self._guard:
+            slot = next((slot for slot in self._slots.values() if slot.user is user), None)
+            if slot is None:
+                return
+            del self._slots[slot.transactional_id]
+            slot.user = None
+        self._changed.ring()
+        slot.close(0)
+        if slot.contradiction is not None:
+            self._take_contradiction(slot.contradiction)
+        if not finished:
+            self._book.give_back([slot.lease], finished=False)
+        self._book.forget([slot.lease])
+
+    def users(self) -> list[object]:
+        """What uses a slot, or waits for one."""
+        with self._guard:
+            return [*(slot.user for slot in self._slots.values() if slot.user is not None), *self._line]
+
+    def look_after(self) -> None:
+        """Let the heartbeat look for what dead owners left, though nothing may be leased here."""
+        self._heartbeat.start()
+
+    def end_left_behind(self) -> None:
+        """End units of work whose block nobody could end."""
+        while True:
+            try:
+                end = self.left_behind.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                end()
+            except Exception:  # noqa: BLE001 - logged: it is not the error of whoever comes by
+                whose = self._settings.application
+                _LOG.exception(
+                    "%s: ending a unit of work that was interrupted failed", whose, extra={"application": whose}
+                )
+            except BaseException:
+                self.left_behind.put(end)
+                raise
+
+    def _leave_line(self, user: object) -> None:
+        with self._guard:
+            if user in self._line:
+                self._line.remove(user)
+        self._changed.ring()
+
+    def _keep_beating(self) -> None:
+        """Begin the heartbeat, if there are leases, and an interrupt has kept it from beginning."""
+        if self._slots and not self._heartbeat.is_beating:
+            self._heartbeat.start()
+
+    def beat(self) -> None:
+        """Renew all leases, and look for what dead owners left. A slot whose lease is found lost is fenced, and dropped
+        after its use."""
+        self.end_left_behind()
+        lost = {error.lease: error for error in self._book.renew()}
+        for slot in self._snapshot():
+            slot.resume()
+            if slot.lease in lost:
+                slot.fence(lost[slot.lease])
+        self._drop_fenced()
+        self._sweeper.look(again=True)
+
+    def close(self, timeout: float) -> None:
+        """End within ``timeout`` seconds: refuse the units of work that wait for a slot, wait for those of other
+        threads, finish what the background has to do, and give the leases back. Whatever has not ended by then is left
+        to recovery: a unit of work that still runs in another thread loses its lease, and is rolled back."""
+        deadline = time.monotonic() + timeout
+        self.end_left_behind()
+        with self._guard:
+            self._closed = True
+        self._changed.ring()
+        if not self._changed.wait(self._is_unused, timeout):
+            self._log_left()
+        ended: dict[bool, list[Lease]] = {True: [], False: []}
+        with self._guard:
+            slots = list(self._slots.values())
+        for slot in slots:
+            finished = slot.close(max(0.0, deadline - time.monotonic()))
+            if not slot.is_fenced:
+                ended[finished].append(slot.lease)
+        self._sweeper.stop(max(0.0, deadline - time.monotonic()))
+        self._heartbeat.stop(max(0.0, deadline - time.monotonic()))
+        with Limit(max(_LAST_WORD, deadline - time.monotonic()), self._settings.application, "timeout of close()"):
+            self.unmatched.record()
+            for finished, leases in ended.items():
+                self._book.give_back(leases, finished=finished)
+        with self._guard:
+            self._slots.clear()  # last: a close that was interrupted can be called again
+
+    def _log_left(self) -> None:
+        """Say which units of work a close leaves behind."""
+        names = ", ".join(slot.transactional_id for slot in self._snapshot() if slot.user is not None)
+        _LOG.warning(
+            "%s: closed while units of work still run in %s: what they leave open is left to recovery",
+            self._settings.application,
+            names,
+            extra={"application": self._settings.application},
+        )
+
+    def abandon(self) -> None:
+        """After a fork, in the child: release what the parent's slots have open here. The parent keeps them."""
+        for slot in self._slots.values():
+            if slot.is_warm:
+                slot.lend().close()
+
+    def _snapshot(self) -> list[Slot]:
+        with self._guard:
+            return list(self._slots.values())
+
+    def _is_first(self, user: object) -> bool:
+        with self._guard:
+            return self._may_take(user)
+
+    def _is_unused(self) -> bool:
+        return all(slot.user is None for slot in self._snapshot())
+
+    def _may_take(self, user: object) -> bool:
+        """True if ``user`` is the next to get a slot, and one may be in use more than are now."""
+        return bool(self._line) and self._line[0] is user and self._has_room()
+
+    def _has_room(self) -> bool:
+        return sum(slot.user is not None for slot in self._slots.values()) < self._most_in_use
+
+    def _await_turn(self, user: object, next_look: float, deadline: float) -> Slot | None:
+        """Wait until there is a slot, and use it; None if it is time to look around, or too late."""
+        until = min(next_look, deadline)
+        ticket: Ticket | None = None
+        while True:
+            with self._guard:
+                if self._closed:
+                    raise InvalidTransactionStateError("this DualWrite is closed: make a new one")
+                if user not in self._line:
+                    raise InvalidTransactionStateError("the wait for a slot was given up")
+                slot = self._idle_slot() if self._may_take(user) else None
+                if slot is not None:
+                    slot.user = user
+                    return slot
+            left = until - time.monotonic()
+            if left <= 0:
+                return None
+            if ticket is not None:
+                ticket.wait(left)
+            ticket = self._changed.draw()  # before the next look: what changes after it rings
+
+    def _idle_slot(self) -> Slot | None:
+        """A slot that nobody uses: a warm one, if there is one. Those used last come first, so that few are."""
+        idle = [slot for slot in self._slots.values() if slot.user is None and not slot.pending and not slot.is_fenced]
+        return next((slot for slot in reversed(idle) if slot.is_warm), idle[-1] if idle else None)
+
+    def _lease(self, user: object) -> Slot | None:
+        """Lease a slot for ``user``, if one is to be had; it is to be recovered first."""
+        lease: Lease | None = None
+        try:
+            lease = self._book.lease_one(self._settings.size, self._observe)
+            slot = None if lease is None else self._add(lease, user)
+        except BaseException:
+            if lease is not None and all(slot.lease != lease for slot in self._slots.values()):
+                self._book.forget([lease])  # nobody uses it: it is there to be taken again
+            raise
+        if slot is not None and self._heartbeat.start():
+            self._sweeper.look(again=False)
+        return slot
+
+    def _add(self, lease: Lease, user: object) -> Slot:
+        """Make the slot of a new lease, in use by ``user``."""
+        name = lease.transactional_id
+        with self._guard:
+            self._slots[name] = slot = Slot(
+                lease,
+                self._store,
+                lambda: self._make(name),
+                self._counters,
+                self._changed.ring,
+                self._observe,
+                self._repair,
+            )
+            slot.user = user if user in self._line else None
+        return slot
+
+    def _drop_fenced(self) -> None:
+        with self._guard:
+            lost = [slot for slot in self._slots.values() if slot.is_fenced and slot.user is None]
+            for slot in lost:
+                del self._slots[slot.transactional_id]
+        for slot in lost:
+            slot.close(0)
+            if slot.contradiction is not None:
+                self._take_contradiction(slot.contradiction)
+        self.unmatched.record()  # first: whoever leases the slot next finds what is taken out of its row with that
+        self._book.forget([slot.lease for slot in lost])
+
+    def _take_contradiction(self, error: LeaseContradictedError) -> None:
+        self.unmatched.add(error)
+        if error.finding is RowFinding.COPIED:
+            self._book.sign_anew()
+
+    def _no_free_slot(self) -> NoFreeSlotError:
+        with self._guard:
+            own = dict(self._slots)
+        foreign, cluster_id = self._book.foreign()
+        error = NoFreeSlotError(
+            no_free_slot(
+                self._settings,
+                own,
+                self._book.seen,
+                one_writer=self._store.one_writer,
+                foreign=foreign,
+                cluster_id=cluster_id,
+            )
+        )
+        error.__cause__ = next((slot.last_error for slot in own.values() if slot.pending and slot.last_error), None)
+        return error

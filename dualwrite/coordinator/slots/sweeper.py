@@ -1,0 +1,220 @@
+"""The sweep: recover what dead owners left, so that nobody's open transaction holds up consumers.
+
+It takes every slot of the application whose owner is dead or silent, of whatever pool size, ends its transaction as the
+database has decided, and gives the slot back. No producer is made for that: the verbs of recovery are enough.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Protocol
+
+from dualwrite.client.admin.control_plane import ControlPlane
+from dualwrite.client.librdkafka.producer_config import ProducerConfig
+from dualwrite.coordinator.concurrency.step_errors import is_own
+from dualwrite.coordinator.concurrency.waiting import Flag, TaskThread
+from dualwrite.coordinator.ports import DecisionStore, KafkaParticipant, Lease, Outcome
+from dualwrite.coordinator.recovery.bulk import Settler, Settlers, Settling
+from dualwrite.coordinator.recovery.two_phase import LeftTransaction, left_transactions, step_timeout
+from dualwrite.coordinator.rules.slot_rules import Candidate
+from dualwrite.coordinator.slots.lease_registry import LeaseBook
+from dualwrite.coordinator.slots.slot import Counters
+from dualwrite.coordinator.slots.usage import left_elsewhere
+from dualwrite.ids import PreparedTxnState
+
+CHUNK = 100
+"""Slots that are leased in one transaction: few enough to be recovered before their leases run out."""
+
+_LOG = logging.getLogger("dualwrite")
+
+
+class Repairs(Protocol):
+    """What recovery by itself cannot do for a slot: a replay needs a producer."""
+
+    def due(self, leases: Collection[Lease]) -> Collection[Lease]:
+        """Those of ``leases``, which are recovered, that need it."""
+
+    def repair(self, lease: Lease) -> Outcome:
+        """Do it; what was done. Raises what kept it from its end."""
+
+
+class ControlRecovery:
+    """The verbs of recovery without a producer, whichever wrote the transaction."""
+
+    def __init__(self, find: Callable[[], LeftTransaction]) -> None:
+        self._find = find
+
+    def init_transactions(self, keep_prepared_txn: bool = False) -> None:
+        """See KafkaParticipant; only with ``keep_prepared_txn``."""
+        assert keep_prepared_txn
+        self._left = self._find()
+
+    def complete_transaction(self, state: PreparedTxnState) -> Outcome:
+        """See KafkaParticipant."""
+        return self._left.complete(state, is_last=False)
+
+    def name_left_transaction(self) -> PreparedTxnState:
+        """See NamesLeftTransaction."""
+        return self._left.name()
+
+    def close(self) -> None:
+        """The control plane goes on to the next."""
+
+
+@contextmanager
+def by_control_plane(config: Any, require_cluster: Callable[[], None] = lambda: None) -> Iterator[Settler]:
+    """Recovers one transactional id after the other over the same connections.
+
+    :param require_cluster: raises if another cluster answers than the one whose transactions are to be ended.
+    """
+    require_cluster()
+    control = ControlPlane(config, timeout=step_timeout(ProducerConfig.of(config).delivery_timeout))
+    left_transaction = left_transactions(config)
+    try:
+        yield lambda transactional_id: ControlRecovery(partial(left_transaction, control, transactional_id))
+    finally:
+        control.close()
+
+
+@contextmanager
+def by_participants(make: Callable[[str], KafkaParticipant]) -> Iterator[Settler]:
+    """The user's own participants recover, too."""
+    yield make
+
+
+class Sweeper:
+    """Recovers the slots of dead owners: in the background when told to look, or now.
+
+    :param settlers: of the Kafka side.
+    :param observe: called with each step's name.
+    :param repairs: what is to be done beside that.
+    """
+
+    def __init__(
+        self,
+        book: LeaseBook,
+        store: DecisionStore,
+        settlers: Settlers,
+        counters: Counters,
+        observe: Callable[[str], None],
+        repairs: Repairs | None = None,
+    ) -> None:
+        self._repairs = repairs
+        self._book = book
+        self._store = store
+        self._settlers = settlers
+        self._counters = counters
+        self._observe = observe
+        self.alone = threading.RLock()
+        """Held while a sweep is under way: ``with sweeper.alone:`` keeps the background from finding anything."""
+        self._stopped = Flag()
+        self._candidates: Sequence[Candidate] = ()
+        """What the background is to recover."""
+        self._worker = TaskThread(lambda: store.in_thread(self._sweep_quietly), "dualwrite-sweep")
+        self._has_looked = False
+
+    def look(self, *, again: bool) -> None:
+        """Begin a sweep in the background, if there is something to do and none is under way. The first look also warns
+        of other applications whose slots no process recovers.
+
+        :param again: read the rows again; else the last look will do.
+        """
+        if not self._has_looked:
+            self._has_looked = True
+            self._warn_of_others()
+        if self._stopped.is_set() or self._worker.is_running:
+            return
+        candidates = self._book.left_behind(again=again)
+        if candidates:
+            self._candidates = candidates
+            self._worker.start()
+
+    def sweep(self) -> dict[str, Outcome]:
+        """Recover all that is left behind or free, now; what was found, by transactional id.
+
+        :raises KafkaUnavailableError: if Kafka does not answer, or whatever else kept a slot from being recovered; the
+            others are recovered.
+        """
+        found, errors = self.attempt()
+        if errors:
+            raise errors[0]
+        return found
+
+    def attempt(
+        self, only: Collection[str] | None = None, *, free_too: bool = True
+    ) -> tuple[dict[str, Outcome], list[Exception]]:
+        """As :meth:`sweep`, but what went wrong is returned beside what was found.
+
+        :param only: these transactional ids, as far as nobody has them; None for all.
+        :param free_too: those, too, that were given back.
+        """
+        with self.alone:
+            candidates = self._book.left_behind(free_too=free_too)
+            if only is not None:
+                candidates = [each for each in candidates if each.row.transactional_id in only]
+            return self._recover_all(candidates)
+
+    def stop(self, timeout: float) -> None:
+        """Begin nothing new, and wait up to ``timeout`` seconds for what is under way."""
+        self._stopped.set()
+        self._worker.join(timeout)
+
+    def _warn_of_others(self) -> None:
+        """Say which other applications nothing recovers: they were renamed, or removed, after a crash."""
+        whose = {"application": self._book.application}
+        try:
+            others = self._book.deserted_elsewhere()
+        except Exception as error:  # logged: it is not what this process is for
+            if not is_own(error):
+                raise
+            _LOG.info("slots of other applications were not looked at: %s", error, extra=whose)
+            return
+        if others:
+            _LOG.warning("%s: %s", self._book.application, left_elsewhere(others), extra=whose)
+
+    def _sweep_quietly(self) -> None:
+        try:
+            with self.alone:
+                _, errors = self._recover_all(self._candidates)
+        except Exception as error:  # noqa: BLE001 - logged, and tried again at the next beat
+            errors = [error]
+        for reason in errors:
+            _LOG.warning("what a dead process left was not recovered: %s; trying again", reason)
+
+    def _recover_all(self, candidates: Sequence[Candidate]) -> tuple[dict[str, Outcome], list[Exception]]:
+        """Recover slots that are still as they were seen. Unavailability ends it; other errors cost one slot each."""
+        with Settling(self._store, self._settlers, self._stopped.is_set, self._observe) as settling:
+            for start in range(0, len(candidates), CHUNK):
+                if settling.is_over:
+                    break
+                leases = self._book.take(candidates[start : start + CHUNK])
+                try:
+                    self._recover_chunk(settling, leases)
+                finally:
+                    done = [lease for lease in leases if lease.transactional_id in settling.found]
+                    self._book.give_back(done, finished=True)
+                    self._book.give_back(set(leases).difference(done), finished=False)
+        return settling.found, settling.errors
+
+    def _recover_chunk(self, settling: Settling, leases: Sequence[Lease]) -> None:
+        settling.settle(leases)
+        done = [lease for lease in leases if lease.transactional_id in settling.found]
+        self._counters.add("recoveries", len(done))
+        self._counters.add("heuristic", sum(settling.found[lease.transactional_id].is_heuristic for lease in done))
+        if self._repairs is not None and done:
+            self._repair(self._repairs, done, settling)
+
+    def _repair(self, repairs: Repairs, done: Sequence[Lease], settling: Settling) -> None:
+        """A slot for which this fails is left to whoever looks next."""
+        left = list(done)
+        try:
+            left = list(repairs.due(done))
+            while left:
+                settling.found[left[-1].transactional_id] = repairs.repair(left[-1])
+                left.pop()
+        except Exception as error:  # noqa: BLE001 - kept for whoever asked for the sweep
+            settling.errors.append(error)
+            for lease in left:
+                del settling.found[lease.transactional_id]

@@ -1,0 +1,148 @@
+"""What a user says about the pool of slots, what is said to a user who waited for a slot in vain, and of applications
+whose slots no process recovers."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+from shlex import quote
+
+from dualwrite.coordinator.rules.slot_rules import Deserted, SlotRow, left_in_another_cluster, slot_id
+from dualwrite.coordinator.slots.owner import describe
+from dualwrite.coordinator.slots.slot import Slot
+from dualwrite.errors import ConfigurationError
+from dualwrite.ids import validated_transactional_id
+
+_SHOWN = 5
+"""Slots that an error names, and applications that a log line does."""
+
+_UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the slots of a process are doing.
+
+    :param pool_size: slots of the application in all its processes together.
+    :param used: leased by this process, and used by a unit of work.
+    :param idle: leased and not used.
+    :param pending: where the background finishes an earlier unit of work.
+    """
+
+    application: str
+    pool_size: int
+    used: int = 0
+    idle: int = 0
+    pending: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSettings:
+    """What the user says about the pool; times in seconds. See DualWrite."""
+
+    application: str
+    size: int
+    acquire_timeout: float
+    lease_timeout: float
+    database_timeout: float = math.inf
+
+    def unused(self) -> Usage:
+        """The usage of a process that has leased nothing."""
+        return Usage(self.application, self.size)
+
+    def check(self) -> None:
+        """Refuse what cannot be meant.
+
+        :raises ConfigurationError: naming the setting.
+        """
+        if not self.application:
+            raise ConfigurationError("application is empty: name this application, differently from every other")
+        if not isinstance(self.application, str):
+            raise ConfigurationError(f"application {self.application!r}: name this application by a text")
+        if not _is(Integral, self.size) or self.size < 1:
+            raise ConfigurationError(f"pool_size {self.size!r}: use 1 or more")
+        validated_transactional_id(slot_id(self.application, self.size - 1))
+        if not (_is(Real, self.acquire_timeout) and self.acquire_timeout >= 0):
+            raise ConfigurationError(f"acquire_timeout {self.acquire_timeout!r}: use 0 seconds or more")
+        if not (_is(Real, self.lease_timeout) and self.lease_timeout > 0):
+            raise ConfigurationError(f"lease_timeout {self.lease_timeout!r}: use more than 0 seconds")
+        if not (_is(Real, self.database_timeout) and self.database_timeout > 0):
+            raise ConfigurationError(f"database_timeout {self.database_timeout!r}: use more than 0 seconds")
+
+
+def _is(kind: type, value: object) -> bool:
+    """True for a number of ``kind``; True and False are none."""
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def no_free_slot(
+    settings: PoolSettings,
+    own: Mapping[str, Slot],
+    rows: Sequence[SlotRow],
+    *,
+    one_writer: bool,
+    foreign: Sequence[SlotRow] = (),
+    cluster_id: str | None = None,
+) -> str:
+    """The message of NoFreeSlotError: who holds the slots, until when, and what to do.
+
+    :param own: the slots of this process by transactional id.
+    :param rows: as they were read last.
+    :param one_writer: see DecisionStore.
+    :param foreign: those of ``rows`` that were left in another Kafka cluster.
+    :param cluster_id: of the cluster in use.
+    """
+    elsewhere = [row for row in foreign if row.number < settings.size]
+    holders = [_own_use(slot) for slot in own.values()]
+    holders += [
+        f"{row.transactional_id} by {describe(row.owner)}, whose lease has {row.remaining:.0f} s left"
+        for row in rows
+        if row.transactional_id not in own and row not in elsewhere and row.owner and row.remaining is not None
+    ]
+    more = f" and {len(holders) - _SHOWN} more" if len(holders) > _SHOWN else ""
+    if one_writer and any(slot.user is not None for slot in own.values()):
+        advice = "SQLite writes for one unit of work at a time: make them shorter, or raise acquire_timeout"
+    else:
+        advice = "Raise pool_size to the number of units of work that may run at once in all processes together"
+    parts = []
+    if holders or not elsewhere:
+        parts.append(f"in use are {'; '.join(holders[:_SHOWN]) or 'some that were just taken'}{more}. {advice}")
+    if elsewhere:
+        parts.append(left_in_another_cluster(elsewhere, cluster_id))
+    return (
+        f"no slot of application {settings.application!r} was free for {settings.acquire_timeout:g} s; pool_size is "
+        f"{settings.size}, {'. Besides, '.join(parts)}"
+    )
+
+
+def _own_use(slot: Slot) -> str:
+    if not slot.pending:
+        return f"{slot.transactional_id} by this process"
+    return (
+        f"{slot.transactional_id} by this process, where an earlier unit of work is not finished in Kafka (last error: "
+        f"{slot.last_error})"
+    )
+
+
+def described(left: Deserted) -> str:
+    """The application, how many of its slots were left behind, and for how long."""
+    count = len(left.transactional_ids)
+    slots = "1 slot whose owner is" if count == 1 else f"{count} slots whose owners are"
+    if left.seconds is None:
+        return f"{left.application!r} has {slots} gone"
+    size, unit = next(((size, unit) for size, unit in _UNITS if left.seconds >= size), _UNITS[-1])
+    return f"{left.application!r} has {slots} gone, for {left.seconds // size:.0f} {unit} now"
+
+
+def left_elsewhere(others: Sequence[Deserted]) -> str:
+    """The log line about other applications that nothing recovers: which, for how long, what follows, and what to do.
+
+    :param others: at least one.
+    """
+    more = f"; and {len(others) - _SHOWN} more applications" if len(others) > _SHOWN else ""
+    return (
+        f"in the same database, application {'; '.join(map(described, others[:_SHOWN]))}{more}. What they left open in "
+        "Kafka holds up read_committed consumers of its partitions until it is recovered. The application's next start "
+        f"does that. If it was renamed or removed, run: dualwrite recover --application {quote(others[0].application)} "
+        "--db URL --bootstrap-servers HOST:PORT"
+    )

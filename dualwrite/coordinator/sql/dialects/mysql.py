@@ -1,0 +1,292 @@
+"""MariaDB and MySQL with InnoDB, by PyMySQL or mysqlclient.
+
+Why the row lock holds: the library's own transactions run at READ COMMITTED, where each statement sees what was
+committed before it, and a locking read sees the latest at every level. Of the user's transaction only an UPDATE by key
+is needed, which does so too, whatever level the user has chosen.
+
+What is of its own kind here:
+
+- A statement can end the transaction without a word: DDL commits it, a deadlock rolls it back, and the next statement
+  begins another. So a unit of work begins with a savepoint, which is gone then: one short request more at either end.
+- InnoDB releases locks and shows a commit to others before the log is on the disk. What was read may not be acted upon
+  before a later write is committed, which puts everything before it on the disk, too.
+- Timeouts are settings of the session, in whole seconds; what is set is set back.
+- Comparisons know neither case nor accents unless the column says otherwise; see tables.py.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, func, literal, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.sql.elements import ColumnElement
+
+from dualwrite.coordinator.sql.dialects.base import LONGEST_HOLD, UNIT, Database, Trouble, Weakness, isolation_level
+from dualwrite.coordinator.sql.dialects.unit_transactions import Fate, run_unseen
+from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
+from dualwrite.errors import ConfigurationError, DatabaseBusyError
+
+_LOG = logging.getLogger("dualwrite")
+_NO_SUCH_SAVEPOINT = 1305
+_LOCKED = (1205, 3572)
+"""What NOWAIT says of a locked row, on MariaDB and on MySQL."""
+_TROUBLES = {
+    1146: Trouble.NOT_READY,  # ER_NO_SUCH_TABLE
+    1054: Trouble.NOT_READY,  # ER_BAD_FIELD_ERROR
+    1205: Trouble.BUSY,  # ER_LOCK_WAIT_TIMEOUT
+    1213: Trouble.CONFLICT,  # ER_LOCK_DEADLOCK
+    1020: Trouble.CONFLICT,  # ER_CHECKREAD: MariaDB's innodb_snapshot_isolation
+}
+_SERVER_STATUS_IN_TRANS = 1
+_ROLLS_BACK = frozenset({1213, 1020})
+"""Errors that roll the whole transaction back."""
+_AWAY = frozenset({1040, 1053, 1203, 2002, 2003, 2006, 2013})
+"""Too many connections; the server shuts down; nobody answers, or not to the end."""
+_NO_SUCH_HOST = "Name or service not known"
+_TIMEOUTS = {"innodb_lock_wait_timeout": None, "lock_wait_timeout": None, "wait_timeout": LONGEST_HOLD}
+"""Of a row, of a table's definition, and for a client that is silent. None: as long as for the row."""
+_SNAPSHOTS = "dualwrite_reads_a_snapshot"
+
+_SETTINGS = text(
+    "SHOW SESSION VARIABLES WHERE Variable_name IN "
+    "('innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog', 'innodb_snapshot_isolation', 'wsrep_on')"
+)
+_OF_GALERA = Weakness(
+    "wsrep_on = ON",
+    "locks of rows are each node's own, and a node may not have yet what another has committed",
+    "send all connections of an application to the same node of the Galera cluster, as long as it lives",
+)
+_SERVER = text(
+    "SHOW GLOBAL VARIABLES WHERE Variable_name IN "
+    "('server_uuid', 'server_uid', 'server_id', 'hostname', 'port', 'datadir')"
+)
+_GALERA = text("SHOW GLOBAL STATUS LIKE 'wsrep_cluster_state_uuid'")
+_CREATED = text(
+    "SET STATEMENT time_zone = '+00:00' FOR SELECT UNIX_TIMESTAMP(create_time) FROM information_schema.tables "
+    "WHERE table_schema = COALESCE(:schema, DATABASE()) AND table_name = :name"
+)
+"""MariaDB's alone. It shows the moment in the session's time zone, where one hour of a year is there twice."""
+_ENGINE = text(
+    "SELECT e.engine, e.transactions FROM information_schema.tables AS t "
+    "JOIN information_schema.engines AS e ON e.engine = t.engine "
+    "WHERE t.table_schema = COALESCE(:schema, DATABASE()) AND t.table_name = :name"
+)
+
+
+class Mysql(Database):
+    """MariaDB and MySQL."""
+
+    shows_commits_early = True
+
+    def now(self) -> ColumnElement[Any]:
+        """In UTC and to the microsecond: CURRENT_TIMESTAMP is in the session's time zone, and in whole seconds."""
+        return func.utc_timestamp(text("6"))
+
+    def from_now(self, seconds: float) -> ColumnElement[Any]:
+        """To the microsecond, as :meth:`now`."""
+        return func.timestampadd(text("MICROSECOND"), round(seconds * 1_000_000), self.now())
+
+    def seconds_until(self, moment: ColumnElement[Any]) -> ColumnElement[Any]:
+        """From microseconds."""
+        return func.timestampdiff(text("MICROSECOND"), self.now(), moment) / literal(1_000_000.0)
+
+    def lock_at_once(self, connection: Connection, rows: Select[Any], options: Mapping[str, Any]) -> Sequence[Row[Any]]:
+        """All or none: MariaDB (10.11) takes SKIP LOCKED for a failed COMMIT if the row that is sought is locked."""
+        try:
+            return connection.execute(rows.with_for_update(nowait=True), execution_options=options).all()
+        except DBAPIError as error:
+            if _number(error) not in _LOCKED:
+                raise
+            return []
+
+    def identity(self, connection: Connection, schema: str | None) -> str | None:
+        """MySQL's server uuid, or that of a Galera cluster, and the database.
+
+        A MariaDB outside of Galera has two halves. One is the server, by its address, port and directory: another one
+        when a container is made anew. The other is the moment when the state table was created, as the file's inode
+        has it, and the server's id, which no replica shares: another one after each change of the table's definition.
+        A dump that is restored elsewhere has neither half.
+        """
+        known = {str(name): str(value) for shown in (_SERVER, _GALERA) for name, value in connection.execute(shown)}
+        galera, uuid = known.get("wsrep_cluster_state_uuid", ""), known.get("server_uuid", "")
+        if galera.strip("0-") or uuid:
+            server = f"galera:{galera}" if galera.strip("0-") else f"mysql:{uuid}"
+        else:
+            created = connection.scalar(_CREATED, {"schema": schema, "name": table.name})
+            # While another connection changes the definition, there is no moment.
+            moment = "" if created is None else f"{known['server_id']}-{int(created)}"
+            server = f"mariadb:{_digest(known)}:{moment}"
+        return f"{server}:{(schema or '').lower()}"
+
+    def schema_with(self, connection: Connection, name: str) -> str | None:
+        """The database of the URL, whatever USE has chosen since."""
+        named = connection.engine.url.database or connection.scalar(text("SELECT DATABASE()"))
+        return None if named is None else str(named)
+
+    def require_suitable(self, connection: Connection, schema: str | None = None) -> None:
+        """The state table must know transactions; a server that does not put each commit on the disk is warned of."""
+        self.require_transactional(connection, table.name, schema)
+        for weakness in self.weaknesses(connection):
+            _LOG.warning("the database server has %s", weakness)
+
+    def version(self, connection: Connection) -> str:
+        """A MariaDB says so."""
+        return f"mysql {connection.scalar(text('SELECT VERSION()'))}"
+
+    def weaknesses(self, connection: Connection) -> list[Weakness]:
+        """Logs that are not written with each commit; locks that other servers of a cluster do not see."""
+        settings = _settings(connection)
+        names = ["innodb_flush_log_at_trx_commit"] + ["sync_binlog"] * (settings.get("log_bin") == "ON")
+        logs = [
+            Weakness(
+                f"{name} = {settings[name]}",
+                "it says that a transaction is committed before the disk has it, so a crash can undo a decision after "
+                "Kafka has committed",
+                "set it to 1",
+            )
+            for name in names
+            if settings.get(name, "1") != "1"
+        ]
+        return [*logs, _OF_GALERA] if settings.get("wsrep_on") == "ON" else logs
+
+    def autocommits(self, driver: Any) -> bool:
+        """PyMySQL and mysqlclient have a method that knows; ``autocommit`` is the one that sets it."""
+        ask = getattr(driver, "get_autocommit", None)
+        return bool(ask()) if ask is not None else super().autocommits(driver)
+
+    def is_in_transaction(self, connection: Connection) -> bool:
+        """By what the server has said last to PyMySQL or aiomysql."""
+        status = getattr(connection.connection.driver_connection, "server_status", 0)
+        return bool(status & _SERVER_STATUS_IN_TRANS)
+
+    def begin_unit(self, connection: Connection) -> None:
+        """A savepoint: it is gone when the server has ended the transaction."""
+        connection.exec_driver_sql(f"SAVEPOINT {UNIT}")
+
+    ended = (
+        "the server ended the transaction of this unit of work inside its block (a statement that commits by itself, "
+        "such as DDL, a deadlock whose error was caught, or COMMIT or ROLLBACK past SQLAlchemy): what came before is "
+        "not in the transaction; after a commit it is in the database, without its records"
+    )
+
+    def fate(self, connection: Connection, mark: str) -> Fate:
+        """DDL, LOCK TABLES and more commit what came before, and a deadlock rolls it back."""
+        try:
+            run_unseen(connection, f"RELEASE SAVEPOINT {UNIT}")
+        except DBAPIError as error:
+            if _number(error) != _NO_SUCH_SAVEPOINT:
+                raise
+            return Fate.UNKNOWN
+        return Fate.OPEN
+
+    def reads_a_snapshot(self, connection: Connection) -> bool:
+        """Where MariaDB's innodb_snapshot_isolation is on, and the level is not READ COMMITTED or below."""
+        known = connection.info.get(_SNAPSHOTS)
+        if known is None:
+            known = _settings(connection).get("innodb_snapshot_isolation") == "ON"
+            connection.info[_SNAPSHOTS] = known
+        return bool(known) and not isolation_level(connection).startswith("READ")
+
+    def require_transactional(self, connection: Connection, name: str, schema: str | None = None) -> None:
+        """MyISAM, Aria, MEMORY and others have no transactions."""
+        found = connection.execute(_ENGINE, {"name": name, "schema": schema}).one_or_none()
+        if found is not None and found.transactions != "YES":
+            raise ConfigurationError(
+                f"the table {name!r} is kept by the engine {found.engine}, which has no transactions: "
+                f"ALTER TABLE {name} ENGINE = InnoDB"
+            )
+
+    def require_strict(self, connection: Connection) -> None:
+        """Without a strict ``sql_mode`` a long text is cut, and a number that is too large becomes the largest."""
+        mode = str(connection.scalar(text("SELECT @@SESSION.sql_mode")))
+        if "STRICT_" not in mode and "TRADITIONAL" not in mode:
+            raise ConfigurationError(
+                "the database changes values that do not fit their column, so rows and records would differ: add "
+                "STRICT_TRANS_TABLES to sql_mode"
+            )
+
+    @contextmanager
+    def changing_tables(self, connection: Connection) -> Iterator[None]:
+        """A lock by name: DDL would end what is held by the transaction.
+
+        :raises DatabaseBusyError: if another connection has it for a minute.
+        """
+        if connection.scalar(text("SELECT GET_LOCK('dualwrite db upgrade', 60)")) != 1:
+            raise DatabaseBusyError("another process has been changing the tables for a minute: is it stuck?")
+        try:
+            yield
+            # DDL has committed the rest. The next one must see it, and the transaction's own end is too late for that.
+            connection.exec_driver_sql("COMMIT")
+        finally:
+            # A connection that goes back to its pool would keep it.
+            _unless_lost(connection, "DO RELEASE_LOCK('dualwrite db upgrade')")
+
+    @contextmanager
+    def locked_tables(self, connection: Connection, names: Sequence[str]) -> Iterator[None]:
+        """LOCK TABLES outlasts the commits that DDL makes."""
+        if not names:
+            yield
+            return
+        connection.exec_driver_sql("LOCK TABLES " + ", ".join(f"{name} WRITE" for name in names))
+        try:
+            yield
+        finally:
+            _unless_lost(connection, "UNLOCK TABLES")
+
+    @contextmanager
+    def own_transaction(self, connection: Connection, lock_timeout: float) -> Iterator[None]:
+        """Keep the session's own timeouts in variables of the session, and set them back from there."""
+        seconds = round(lock_timeout)
+        connection.exec_driver_sql(
+            "SET "
+            + ", ".join(
+                f"@dualwrite_{name} = @@SESSION.{name}, SESSION {name} = {seconds if value is None else value}"
+                for name, value in _TIMEOUTS.items()
+            )
+        )
+        yield
+        if not connection.invalidated:
+            connection.exec_driver_sql("SET " + ", ".join(f"SESSION {name} = @dualwrite_{name}" for name in _TIMEOUTS))
+
+    def rolls_back(self, connection: Connection, error: BaseException) -> bool:
+        """A deadlock, and a row that has changed since the snapshot."""
+        return _number_of(error) in _ROLLS_BACK
+
+    def is_away(self, error: DBAPIError) -> bool:
+        """By the error's number; to PyMySQL a host that does not exist is one that does not answer."""
+        return _number(error) in _AWAY and _NO_SUCH_HOST not in str(error.orig)
+
+    def trouble(self, error: DBAPIError) -> Trouble | None:
+        """By the error's number."""
+        return _TROUBLES.get(_number(error))
+
+
+def _digest(variables: Mapping[str, str]) -> str:
+    """Which MariaDB server it is, by those of its ``variables`` that differ between two. Before 10.5.26, 10.6.19 and
+    10.11.9 it has no server_uid, which is made of the network card's address and the port."""
+    facts = [variables.get(name, "") for name in ("server_uid", "hostname", "port", "datadir")]
+    return sha256("\0".join(facts).encode()).hexdigest()[:16]
+
+
+def _number(error: DBAPIError) -> int:
+    """The server's number of ``error``; 0 if it has none."""
+    return _number_of(error.orig)
+
+
+def _number_of(error: BaseException | None) -> int:
+    """As :func:`_number`, of the driver's own error."""
+    first = (getattr(error, "args", None) or (0,))[0]
+    return first if isinstance(first, int) else 0
+
+
+def _unless_lost(connection: Connection, statement: str) -> None:
+    """Run ``statement``; a connection that is lost has given up its locks."""
+    if not connection.invalidated:
+        connection.exec_driver_sql(statement)
+
+
+def _settings(connection: Connection) -> dict[str, str]:
+    return {str(name): str(value) for name, value in connection.execute(_SETTINGS)}

@@ -1,0 +1,71 @@
+"""PostgreSQL's settings, and what stands in front of it, as far as they weaken the promise."""
+
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from dualwrite.coordinator.sql.dialects.base import Weakness
+
+_STATEMENTS_OF_ANOTHER = (
+    "a pooler stands in front of PostgreSQL. With transaction pooling a prepared statement belongs to a connection "
+    "that other clients use, too: it fails, or is another client's statement of that name"
+)
+_OR_ELSE = (
+    "or see that the pooler does session pooling, or follows prepared statements (PgBouncer 1.21, "
+    "max_prepared_statements)"
+)
+
+
+def weaknesses(connection: Connection) -> list[Weakness]:
+    """Settings with which a crash, or a failover, can undo a decision. ``synchronous_commit = off`` is none: the
+    statement that stores the decision turns it on."""
+    found = []
+    if connection.scalar(text("SHOW fsync")) == "off":
+        found.append(
+            Weakness("fsync = off", "a crash of its machine can undo a decision, or damage all of it", "turn it on")
+        )
+    if connection.scalar(text("SHOW full_page_writes")) == "off":
+        found.append(
+            Weakness("full_page_writes = off", "a crash of its machine can tear pages of the table", "turn it on")
+        )
+    commit = connection.scalar(text("SHOW synchronous_commit"))
+    if commit in ("local", "remote_write") and connection.scalar(text("SHOW synchronous_standby_names")):
+        loss = "before a standby has it" if commit == "local" else "before a standby has it on its disk"
+        found.append(
+            Weakness(
+                f"synchronous_commit = {commit}",
+                f"it says that a transaction is committed {loss}, so a failover can undo a decision",
+                "set it to on or remote_apply",
+            )
+        )
+    return found
+
+
+def pooling(connection: Connection) -> list[Weakness]:
+    """A driver that prepares statements behind a pooler: the server process that the connection was told of at its
+    start is not the one that answers."""
+    setting = _prepares(connection)
+    if setting is None:
+        return []
+    name, advice, told = setting
+    if told == connection.scalar(text("SELECT pg_backend_pid()")):
+        return []
+    return [Weakness(name, _STATEMENTS_OF_ANOTHER, f"{advice}, {_OR_ELSE}")]
+
+
+def _prepares(connection: Connection) -> tuple[str, str, int] | None:
+    """The driver's setting by which it prepares statements under names that other clients use, too; what to set; and
+    the server process that it was told of. None if it prepares none, or the driver does not say."""
+    driver: Any = connection.connection.driver_connection
+    if connection.dialect.driver == "psycopg" and driver.prepare_threshold is not None:
+        advice = 'create_engine(…, connect_args={"prepare_threshold": None})'
+        return f"prepare_threshold = {driver.prepare_threshold}", advice, driver.info.backend_pid
+    if connection.dialect.driver == "asyncpg":
+        name = getattr(connection.connection.dbapi_connection, "_prepared_statement_name_func", lambda: None)
+        if name() is None:
+            return (
+                "prepared_statement_name_func is not set",
+                "set it and both cache sizes as SQLAlchemy's page on asyncpg says for PgBouncer",
+                driver.get_server_pid(),
+            )
+    return None

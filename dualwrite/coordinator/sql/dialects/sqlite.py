@@ -1,0 +1,138 @@
+"""SQLite, in a file.
+
+It has one write lock for the whole database, but Python's driver begins transactions late and deferred. So every
+transaction here begins with BEGIN IMMEDIATE, which waits for the lock as long as the engine's ``timeout`` says.
+"""
+
+import os
+from hashlib import sha256
+from typing import Any
+
+from sqlalchemy import Connection, func, literal, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.sql.elements import ColumnElement
+
+from dualwrite.coordinator.sql.dialects.base import UNIT, Database, Trouble, Weakness
+from dualwrite.coordinator.sql.dialects.unit_transactions import Fate, run_unseen
+from dualwrite.errors import ConfigurationError
+
+_ROLLS_BACK = ("database or disk is full", "disk I/O error", "interrupted", "out of memory")
+"""What SQLite says where it may roll a transaction back by itself."""
+_FULL = 2
+"""PRAGMA synchronous: every commit is on the disk before it succeeds."""
+
+
+class Sqlite(Database):
+    """Python's sqlite3, and aiosqlite, which runs it in a thread."""
+
+    has_schemas = False
+    one_writer = True
+
+    def from_now(self, seconds: float) -> ColumnElement[Any]:
+        """As text in UTC with six digits, as SQLAlchemy writes and reads a DateTime here."""
+        return func.strftime("%Y-%m-%d %H:%M:%f000", "now", f"{seconds:.3f} seconds")
+
+    def seconds_until(self, moment: ColumnElement[Any]) -> ColumnElement[Any]:
+        """From days with fractions."""
+        return (func.julianday(moment) - func.julianday("now")) * literal(86400.0)
+
+    def version(self, connection: Connection) -> str:
+        """Of the library that Python was built with."""
+        return f"sqlite {connection.scalar(text('SELECT sqlite_version()'))}"
+
+    def weaknesses(self, connection: Connection) -> list[Weakness]:
+        """Both are settings of a connection; a journal of the kind WAL alone is kept in the file."""
+        found = []
+        synchronous = int(connection.scalar(text("PRAGMA synchronous")) or 0)
+        if synchronous < _FULL:
+            found.append(
+                Weakness(
+                    f"synchronous = {('OFF', 'NORMAL')[synchronous]}",
+                    "a crash of the machine can undo a decision after Kafka has committed",
+                    "use FULL",
+                )
+            )
+        journal = str(connection.scalar(text("PRAGMA journal_mode"))).upper()
+        if journal in ("OFF", "MEMORY"):
+            found.append(
+                Weakness(f"journal_mode = {journal}", "a crash in the middle of a commit tears it", "use DELETE or WAL")
+            )
+        return found
+
+    def begin(self, connection: Connection) -> None:
+        """Take the write lock now.
+
+        The driver begins a transaction only at the first INSERT, UPDATE or DELETE; a SAVEPOINT before that would commit
+        on its own when it is released, and a transaction that has read before it writes fails at once with "database is
+        locked", whatever the timeout.
+
+        :raises ConfigurationError: in autocommit mode; since Python 3.12 its ``commit()`` does nothing.
+        """
+        super().begin(connection)
+        # A transaction that is open already was begun by the user's own "begin" listener or by autocommit=False.
+        if not getattr(connection.connection.driver_connection, "in_transaction", True):
+            run_unseen(connection, "BEGIN IMMEDIATE")
+
+    def require_suitable(self, connection: Connection, schema: str | None = None) -> None:
+        """The database must be a file: what a ``creator`` opens shows only here."""
+        path = _path(connection)
+        if not os.path.exists(path):
+            where = f"file {path!r} is gone, or" if path else "database"
+            raise ConfigurationError(
+                f"the SQLite {where} is in memory, and forgets every decision with the process: use a file"
+            )
+
+    def identity(self, connection: Connection, schema: str | None) -> str | None:
+        """The file's device and inode; and its path, in short, for file systems that number devices anew."""
+        path = _path(connection)
+        if not os.path.exists(path):
+            return None  # in memory, which require_suitable refuses
+        status = os.stat(path)
+        return f"sqlite:{status.st_dev}:{status.st_ino}:{sha256(os.path.realpath(path).encode()).hexdigest()[:16]}"
+
+    def is_in_transaction(self, connection: Connection) -> bool:
+        """By sqlite3; with autocommit=False it always has one open."""
+        driver = connection.connection.driver_connection
+        return getattr(driver, "autocommit", True) is not False and bool(getattr(driver, "in_transaction", False))
+
+    def begin_unit(self, connection: Connection) -> None:
+        """A savepoint: it is gone when SQLite has ended the transaction."""
+        run_unseen(connection, f"SAVEPOINT {UNIT}")
+
+    ended = (
+        "SQLite ended the transaction of this unit of work inside its block (a statement with OR ROLLBACK, an error "
+        "that was caught, or COMMIT or ROLLBACK past SQLAlchemy): what came before is not in the transaction; after a "
+        "commit it is in the database, without its records"
+    )
+
+    def fate(self, connection: Connection, mark: str) -> Fate:
+        """INSERT OR ROLLBACK and a full disk end the transaction, and the driver silently begins another one."""
+        try:
+            run_unseen(connection, f"RELEASE {UNIT}")
+        except DBAPIError as error:
+            if "no such savepoint" not in str(error.orig):
+                raise
+            return Fate.UNKNOWN
+        return Fate.OPEN
+
+    def rolls_back(self, connection: Connection, error: BaseException) -> bool:
+        """OR ROLLBACK, a full disk and their like: the driver has a transaction open before each statement that writes,
+        and none after these."""
+        if connection.invalidated or getattr(connection.connection.driver_connection, "in_transaction", True):
+            return False
+        return type(error).__name__ == "IntegrityError" or any(each in str(error) for each in _ROLLS_BACK)
+
+    def trouble(self, error: DBAPIError) -> Trouble | None:
+        """By the text: Python 3.10 has no error codes."""
+        said = str(error.orig)
+        if "no such table" in said or "no such column" in said:
+            return Trouble.NOT_READY
+        if "database is locked" in said or "database table is locked" in said:
+            return Trouble.BUSY
+        return None
+
+
+def _path(connection: Connection) -> str:
+    """The database's file; empty for one in memory."""
+    rows = connection.exec_driver_sql("PRAGMA database_list")
+    return next((str(file or "") for _, name, file in rows if name == "main"), "")

@@ -1,0 +1,145 @@
+"""The database transaction of a unit of work: whether it is still the one that the unit began, and what became of it.
+
+SQLAlchemy does not notice when a driver's own commit(), COMMIT as text or a statement that commits by itself ends a
+transaction. What each database has for that is in its module: a savepoint, or a mark that ends with the transaction.
+"""
+
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from enum import Enum
+from typing import Any
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from dualwrite.coordinator.concurrency.greenlets import wait_for
+from dualwrite.errors import InvalidTransactionStateError
+
+_LOG = logging.getLogger("dualwrite")
+
+
+class Fate(Enum):
+    """What became of the transaction that a unit of work began."""
+
+    OPEN = "it is the transaction in hand"
+    ROLLED_BACK = "an error ended it, and the database rolled it back"
+    COMMITTED = "something else than the library committed it"
+    UNKNOWN = "something else than the library ended it; what was written before or after that may be committed"
+
+
+_LOOK = "Look for its rows: `dualwrite transactions list` and dw.outcomes() show this unit if it may have left any"
+
+
+class TransactionEndedError(InvalidTransactionStateError):
+    """Something past SQLAlchemy has ended the database transaction of the unit of work inside its block: DDL, COMMIT by
+    the driver's own cursor, a deadlock whose error was caught. The unit was aborted in Kafka. Look whether it is on
+    record (``dw.outcomes()``, ``dualwrite transactions list``): then its rows may be there without records. Correct the
+    block.
+
+    ``fate`` says what became of the transaction, as far as the database knows.
+    """
+
+    def __init__(self, message: str, fate: Fate) -> None:
+        super().__init__(message if fate is Fate.ROLLED_BACK else f"{message}. {_LOOK}")
+        self.fate = fate
+
+
+def unit_mark(connection: Connection) -> str | None:
+    """The name of the unit of work whose transaction is open on ``connection``, unlike that of any other; None for a
+    transaction of another kind."""
+    mark: str | None = getattr(connection.get_transaction(), "mark", None)
+    return mark
+
+
+def run_unseen(connection: Connection, statement: str, *, fetch: bool = False) -> Any:
+    """Run ``statement`` past SQLAlchemy, which makes a result of it, and refuses it where it believes that there is no
+    transaction.
+
+    :param fetch: return the first column of the first row.
+    :raises DBAPIError: as ``connection.exec_driver_sql`` does.
+    """
+    dialect = connection.dialect
+    cursor = connection.connection.cursor()
+    try:
+        cursor.execute(statement)
+        row: Any = cursor.fetchone() if fetch else (None,)
+        return row[0]
+    except dialect.loaded_dbapi.Error as error:
+        raise DBAPIError.instance(statement, None, error, dialect.loaded_dbapi.Error, dialect=dialect) from error
+    finally:
+        cursor.close()
+
+
+def begin_with(connection: Connection, statements: Sequence[str]) -> None:
+    """Run ``statements``, which return nothing, first in a transaction of PostgreSQL's: in as few round trips as the
+    driver allows, the BEGIN included, which drivers send with the first statement.
+
+    :raises DBAPIError: as ``connection.exec_driver_sql`` does.
+    """
+    try:
+        if _sent_together(connection, statements):
+            return
+    except Exception as error:  # noqa: BLE001 - the driver's own: what follows says it by SQLAlchemy's names
+        _LOG.debug("the beginning of a transaction failed, and is tried one statement after the other: %r", error)
+        with suppress(connection.dialect.loaded_dbapi.Error):  # of a connection that is lost: said below
+            connection.connection.rollback()
+    for statement in statements:
+        connection.exec_driver_sql(statement)
+
+
+def _sent_together(connection: Connection, statements: Sequence[str]) -> bool:
+    dialect = connection.dialect
+    adapted: Any = connection.connection.dbapi_connection
+    driver: Any = connection.connection.driver_connection
+    if dialect.driver == "psycopg":
+        _sent_by_psycopg(driver, statements, is_async=dialect.is_async)
+        return True
+    if dialect.driver == "psycopg2":
+        connection.exec_driver_sql("; ".join(statements))
+        return True
+    if dialect.driver == "asyncpg" and hasattr(adapted, "_start_transaction"):
+        # SQLAlchemy would prepare each statement first: a round trip of its own for a text that never comes again.
+        if getattr(adapted, "_transaction", None) is None:
+            wait_for(adapted._start_transaction())
+        wait_for(driver.execute("; ".join(statements)))
+        return True
+    return False
+
+
+def _sent_by_psycopg(driver: Any, statements: Sequence[str], *, is_async: bool) -> None:
+    """All in one request, with the BEGIN that psycopg would send as one of its own. It asks libpq whether there is a
+    transaction, so it knows of this one."""
+    from psycopg import generators, pq
+
+    idle = driver.info.transaction_status == pq.TransactionStatus.IDLE
+    request = "; ".join([_psycopgs_begin(driver), *statements] if idle else statements)
+
+    def exchange() -> Any:
+        driver.pgconn.send_query(request.encode())
+        return (yield from generators.execute(driver.pgconn))
+
+    async def wait_in_loop() -> Any:
+        async with driver.lock:
+            return await driver.wait(exchange())
+
+    if is_async:
+        results = wait_for(wait_in_loop())
+    else:
+        with driver.lock:
+            results = driver.wait(exchange())
+    for result in results:
+        if result.status != pq.ExecStatus.COMMAND_OK:
+            raise RuntimeError(f"{request}: {result.get_error_message()}")
+
+
+def _psycopgs_begin(driver: Any) -> str:
+    """BEGIN with the characteristics that the connection is set to."""
+    words = ["BEGIN"]
+    if driver.isolation_level is not None:
+        words.append(f"ISOLATION LEVEL {driver.isolation_level.name.replace('_', ' ')}")
+    if driver.read_only is not None:
+        words.append("READ ONLY" if driver.read_only else "READ WRITE")
+    if driver.deferrable is not None:
+        words.append("DEFERRABLE" if driver.deferrable else "NOT DEFERRABLE")
+    return " ".join(words)

@@ -1,0 +1,267 @@
+"""The leases of slots, in the state table: who holds which, until when by the database's clock.
+
+A slot is taken by raising its fencing token, under the row's lock and only if the row is what the taker saw; a lease is
+renewed and given back under its token. So of two that take a slot at once one gets it, and whoever has lost one changes
+nothing any more.
+"""
+
+import secrets
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from sqlalchemy import Connection, Engine, false, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from dualwrite.coordinator.rules.identities import (
+    UNKNOWN_CLUSTER,
+    ClusterIdentity,
+    DatabaseIdentity,
+    RowIdentity,
+    is_outdated,
+    require_original,
+)
+from dualwrite.coordinator.rules.lease import Lease, LeaseLostError, require_row
+from dualwrite.coordinator.rules.slot_rules import Candidate, SlotRow, Standing, application_of, slot_number
+from dualwrite.coordinator.sql.decision_store import SqlDecisionStore, clear_errors
+from dualwrite.coordinator.sql.dialects.supported import database_of
+from dualwrite.coordinator.sql.engine_checks import of_its_own_level
+from dualwrite.coordinator.sql.identity_rows import keep_up_to_date, read_identity
+from dualwrite.coordinator.sql.own_tables import ours
+from dualwrite.coordinator.sql.state_row import ROW_COLUMNS, row_seen, state_of
+from dualwrite.coordinator.sql.tables import UNRECOVERED
+from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
+from dualwrite.errors import ConfigurationError
+from dualwrite.ids import PreparedTxnState
+
+_CERTAIN = (Standing.DEAD, Standing.ABANDONED)
+"""Whose owner cannot renew it meanwhile: the lease need not have run out."""
+
+FIRST_TOKENS = 2**48
+"""First fencing tokens; each later one is the next number, and 2**63 are there."""
+_VERSIONS = 2**62
+
+
+class SqlLeases:
+    """Leases in the database of ``engine``.
+
+    :param store: of the same engine; makes the transactions.
+    """
+
+    def __init__(self, engine: Engine, store: SqlDecisionStore) -> None:
+        self._engine = engine
+        self._store = store
+        self._database = database_of(engine.dialect)
+        self._remaining = self._database.seconds_until(table.c.lease_expires_at).label("remaining")
+        self._here = DatabaseIdentity()
+        self._cluster = ClusterIdentity()
+        """As of the last look at the rows."""
+
+    def rows(self, application: str | None, cluster: ClusterIdentity = UNKNOWN_CLUSTER) -> list[SlotRow]:
+        """See Leases.rows."""
+        columns = (table.c.transactional_id, table.c.fencing_token, table.c.owner, table.c.cluster_id)
+        wanted = select(*columns, table.c.database_id, self._remaining)
+        with self._store.connection() as connection, clear_errors(self._engine):
+            of_its_own_level(connection)
+            here = read_identity(connection)
+            name = None if application is None else here.name_of(application)
+            if name is not None:
+                wanted = wanted.where(table.c.transactional_id.startswith(f"{name}-", autoescape=True))
+            found = connection.execute(wanted, execution_options=ours(connection)).all()
+        rows, written = [], []
+        for row in found:
+            whose = application_of(row.transactional_id) if name is None else name
+            number = None if whose is None else slot_number(whose, row.transactional_id)
+            if number is not None:
+                left = None if row.remaining is None else float(row.remaining)
+                known = ClusterIdentity.of(row.cluster_id)
+                written.append(RowIdentity(row.transactional_id, row.database_id, known))
+                rows.append(SlotRow(row.transactional_id, number, row.fencing_token, row.owner, left, known.cluster_id))
+        if application is not None:
+            require_original(written, here, cluster)
+            self._here, self._cluster = here, cluster
+            if here.is_outdated or any(is_outdated(row.database_id, here.database_id) for row in written):
+                with self._transaction() as connection:
+                    keep_up_to_date(connection)
+        return rows
+
+    def name_of(self, application: str) -> str:
+        """See Leases.name_of."""
+        return self._here.name_of(application)
+
+    def take(self, candidates: Sequence[Candidate], owner: str, seconds: float, most: int) -> list[Lease]:
+        """See Leases.take."""
+        taken: list[Lease] = []
+        missing = [candidate.row for candidate in candidates if not candidate.row.fencing_token]
+        present = [candidate for candidate in candidates if candidate.row.fencing_token]
+        if present:
+            with self._transaction() as connection:
+                for candidate in present:
+                    if len(taken) == most:
+                        break
+                    row = self._unchanged_row(connection, candidate)
+                    if row is not None:
+                        taken += self._raised(connection, candidate.row, row, owner, seconds)
+        for slot in missing:
+            if len(taken) < most:
+                taken += self._inserted(slot, owner, seconds)
+        return taken
+
+    def renew(
+        self, leases: Collection[Lease], owner: str, seconds: float, former: Collection[str] = ()
+    ) -> list[LeaseLostError]:
+        """See Leases.renew."""
+        lost: list[LeaseLostError] = []
+        renewed: list[tuple[Lease, int]] = []
+        missing: list[Lease] = []
+        with self._transaction() as connection:
+            for lease in sorted(leases, key=_by_name):
+                since = lease.memory.since()
+                row = self._lock_row(connection, lease.transactional_id)
+                if row is None:
+                    missing.append(lease)
+                elif row.fencing_token != lease.fencing_token or row.owner == owner or row.owner in former:
+                    try:
+                        require_row(lease, row_seen(row), since)
+                    except LeaseLostError as error:
+                        lost.append(error)
+                        continue
+                    version = new_version()
+                    lease.memory.renews(row.lease_version or 0, version)
+                    ends = self._database.from_now(seconds)
+                    self._update(connection, lease, owner=owner, lease_version=version, lease_expires_at=ends)
+                    renewed.append((lease, version))
+            lost += self._gone(connection, missing)
+        for lease, version in renewed:
+            lease.memory.renewed(version)
+        return lost
+
+    def _gone(self, connection: Connection, leases: Sequence[Lease]) -> list[LeaseLostError]:
+        """What is said of those of ``leases``, whose rows could not be locked, that have no row."""
+        if not leases:
+            return []
+        names = [lease.transactional_id for lease in leases]
+        present = set(
+            connection.scalars(
+                select(table.c.transactional_id).where(table.c.transactional_id.in_(names)),
+                execution_options=ours(connection),
+            )
+        )
+        lost: list[LeaseLostError] = []
+        for lease in leases:
+            if lease.transactional_id not in present:
+                try:
+                    require_row(lease, None)
+                except LeaseLostError as error:
+                    lost.append(error)
+        return lost
+
+    def give_back(self, leases: Collection[Lease], *, finished: bool) -> None:
+        """See Leases.give_back."""
+        with self._transaction() as connection:
+            ended: dict[str, Any] = {"owner": "", "lease_expires_at": None}
+            if not finished:
+                ended = {"lease_expires_at": self._database.from_now(0)}
+            for lease in sorted(leases, key=_by_name):
+                self._update(connection, lease, **ended)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        with self._store.transaction(commit=True) as connection, clear_errors(self._engine):
+            if self._database.one_writer:
+                # Where the driver had begun a deferred transaction, this takes the write lock; it writes nothing.
+                connection.execute(
+                    update(table).where(false()).values(fencing_token=table.c.fencing_token),
+                    execution_options=ours(connection),
+                )
+            yield connection
+
+    def _lock_row(self, connection: Connection, transactional_id: str) -> Any:
+        """Lock and read a row; None if somebody else has it locked, or there is none."""
+        columns = (*ROW_COLUMNS, table.c.owner, table.c.outcome, self._remaining.label("remaining"))
+        rows = self._database.lock_at_once(
+            connection, select(*columns).where(table.c.transactional_id == transactional_id), ours(connection)
+        )
+        return rows[0] if rows else None
+
+    def _unchanged_row(self, connection: Connection, candidate: Candidate) -> Any:
+        """The locked row of ``candidate``; None if it cannot be locked at once, or is not what was read."""
+        seen = candidate.row
+        row = self._lock_row(connection, seen.transactional_id)
+        if row is None or (row.fencing_token, row.owner) != (seen.fencing_token, seen.owner):
+            return None
+        is_over = not row.owner or row.remaining is None or row.remaining <= 0
+        return row if is_over or candidate.standing in _CERTAIN else None
+
+    def _update(self, connection: Connection, lease: Lease, **values: Any) -> bool:
+        """Write to the row of ``lease``; False if it is not valid."""
+        changed = connection.execute(
+            update(table)
+            .where(table.c.transactional_id == lease.transactional_id)
+            .where(table.c.fencing_token == lease.fencing_token)
+            .values(**values),
+            execution_options=ours(connection),
+        )
+        return changed.rowcount == 1
+
+    def _raised(self, connection: Connection, slot: SlotRow, row: Any, owner: str, seconds: float) -> list[Lease]:
+        """The next lease of ``slot``, whose locked row is ``row``."""
+        version = new_version()
+        taken = Lease(slot.transactional_id, slot.fencing_token + 1)
+        raised = self._update(
+            connection,
+            Lease(slot.transactional_id, slot.fencing_token),
+            fencing_token=taken.fencing_token,
+            lease_version=version,
+            owner=owner,
+            lease_expires_at=self._database.from_now(seconds),
+            updated_at=self._database.now(),
+            **self._worlds(),
+        )
+        taken.memory.renewed(version)
+        taken.memory.is_new = row.outcome == UNRECOVERED
+        with suppress(ConfigurationError):  # what the row holds is no state: recovery, which reads it, says so
+            taken.memory.read(state_of(row))
+        return [taken] if raised else []
+
+    def _worlds(self) -> dict[str, str]:
+        """The columns that say which database and which cluster a lease is for, as far as they are known."""
+        known = {"database_id": self._here.database_id, "cluster_id": str(self._cluster)}
+        return {name: value for name, value in known.items() if value}
+
+    def _inserted(self, slot: SlotRow, owner: str, seconds: float) -> list[Lease]:
+        """The first lease of a slot; none if another process has just inserted its row."""
+        # At random: a row that is made anew, in this schema or in another, is never taken for the one before.
+        token, version = 1 + secrets.randbelow(FIRST_TOKENS), new_version()
+        try:
+            with self._transaction() as connection:
+                connection.execute(
+                    insert(table).values(
+                        transactional_id=slot.transactional_id,
+                        prepared_txn_state="",
+                        fencing_token=token,
+                        lease_version=version,
+                        owner=owner,
+                        lease_expires_at=self._database.from_now(seconds),
+                        updated_at=self._database.now(),
+                        outcome=UNRECOVERED,
+                        **self._worlds(),
+                    ),
+                    execution_options=ours(connection),
+                )
+        except IntegrityError:
+            return []
+        lease = Lease(slot.transactional_id, token)
+        lease.memory.renewed(version)
+        lease.memory.is_new = True
+        lease.memory.read(PreparedTxnState())
+        return [lease]
+
+
+def new_version() -> int:
+    """A version of a lease. The kernel's randomness: a copy of this process, with its memory, draws another one."""
+    return secrets.randbelow(_VERSIONS) + 1
+
+
+def _by_name(lease: Lease) -> str:
+    return lease.transactional_id

@@ -1,0 +1,145 @@
+"""Leases that change hands with a prepared transaction in them: who prepares is not who decides.
+
+Many processes prepare a transaction each for one decision of another. Each signs its lease over to that cause, and
+ends; whoever decides writes all states in its own database transaction, and signs the leases as its own. From then on
+they are like any others: if their owner dies, they are recovered by whoever looks next, and the state rows decide.
+
+All of it is written in the caller's transaction, under the rows' locks, and is a compare-and-set like a unit's
+STORE_STATE: a row must have the fencing token, the lease version and the state that its writer knows. A handed lease
+takes that knowledge along. What another process has taken over, what the database has forgotten since, and what a copy
+of the process has written are refused.
+"""
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+from sqlalchemy import Connection, Engine, case, select, update
+from sqlalchemy.sql.elements import ColumnElement
+
+from dualwrite.coordinator.rules.lease import Lease, require_row
+from dualwrite.coordinator.sql.decision_store import clear_errors, lock_row
+from dualwrite.coordinator.sql.dialects.supported import database_of
+from dualwrite.coordinator.sql.lease_store import new_version
+from dualwrite.coordinator.sql.own_tables import ours
+from dualwrite.coordinator.sql.state_row import ROW_COLUMNS, row_seen, row_values
+from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
+from dualwrite.ids import PreparedTxnState
+
+CHUNK = 100
+"""Rows that one statement writes."""
+
+Decided = tuple[Lease, PreparedTxnState]
+"""A lease, and the transaction under it that is to be committed."""
+
+
+class HandedLeases:
+    """Leases in the database of ``engine`` that are signed over, with what is prepared under them."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._database = database_of(engine.dialect)
+
+    def hand_over(self, connection: Connection, lease: Lease, owner: str, seconds: float) -> Lease:
+        """Let ``owner`` sign ``lease``, for ``seconds`` from now. Nobody renews it.
+
+        :returns: the lease as the row has it once the caller has committed, with the memory of its own that
+            :meth:`store_all` goes by.
+        :raises LeaseLostError: if somebody else has taken over; the caller rolls back.
+        :raises LeaseContradictedError: if the row is not what ``lease`` remembers; the caller rolls back.
+        """
+        with clear_errors(self._engine):
+            self._database.find_by_key(connection, on=True)
+            state = lock_row(connection, lease)
+            version = new_version()
+            connection.execute(
+                update(table)
+                .where(table.c.transactional_id == lease.transactional_id)
+                .values(lease_version=version, **self._signed(owner, seconds)),
+                execution_options=ours(connection),
+            )
+        handed = Lease(lease.transactional_id, lease.fencing_token)
+        handed.memory.renewed(version)
+        handed.memory.read(state)
+        if lease.memory.uncompleted is None:  # recovery has seen to it before anything was prepared
+            handed.memory.completed()
+        return handed
+
+    def store_all(self, connection: Connection, decided: Sequence[Decided], owner: str, seconds: float) -> None:
+        """Write the states of ``decided``, whose leases ``owner`` signs from now on: two statements for each CHUNK of
+        them. If the caller commits, that is the decision.
+
+        :raises LeaseLostError: if somebody else has taken over one of the leases; the caller rolls back.
+        :raises LeaseContradictedError: if one of the rows is not as it was handed over; the caller rolls back.
+        """
+        rest = iter(sorted(decided, key=lambda each: each[0].transactional_id))
+        while chunk := list(islice(rest, CHUNK)):
+            with clear_errors(self._engine):
+                self._database.find_by_key(connection, on=True)
+                self._lock(connection, [lease for lease, _ in chunk])
+                self._store(connection, chunk, self._signed(owner, seconds))
+
+    def take_back(self, connection: Connection, signed: str, owner: str, seconds: float) -> list[str]:
+        """Let ``owner`` sign all leases that are ``signed`` so; their transactional ids. The rows decide what becomes
+        of the transactions: one whose state was not stored is aborted by recovery.
+
+        The caller sees to it that no lease is signed so meanwhile.
+        """
+        with clear_errors(self._engine):
+            names = self.signed(connection, signed)
+            rest = iter(names)
+            while chunk := list(islice(rest, CHUNK)):
+                those = (table.c.transactional_id.in_(chunk), table.c.owner == signed)
+                connection.execute(
+                    update(table).where(*those).values(**self._signed(owner, seconds)),
+                    execution_options=ours(connection),
+                )
+        return names
+
+    @staticmethod
+    def signed(connection: Connection, owner: str) -> list[str]:
+        """The transactional ids of the leases that ``owner`` has signed."""
+        return sorted(
+            connection.scalars(
+                select(table.c.transactional_id).where(table.c.owner == owner), execution_options=ours(connection)
+            )
+        )
+
+    def _signed(self, owner: str, seconds: float) -> dict[str, Any]:
+        now = self._database.now()
+        return {"owner": owner, "lease_expires_at": self._database.from_now(seconds), "updated_at": now}
+
+    @staticmethod
+    def _lock(connection: Connection, leases: Sequence[Lease]) -> None:
+        """Lock the rows of ``leases``, and compare each with what its lease remembers."""
+        names = [lease.transactional_id for lease in leases]
+        columns: tuple[Any, ...] = (table.c.transactional_id, *ROW_COLUMNS)
+        rows = connection.execute(
+            select(*columns)
+            .where(table.c.transactional_id.in_(names))
+            .order_by(table.c.transactional_id)
+            .with_for_update(),
+            execution_options=ours(connection),
+        )
+        seen = {row.transactional_id: row_seen(row) for row in rows}
+        for lease in leases:
+            require_row(lease, seen.get(lease.transactional_id))
+
+    @staticmethod
+    def _store(connection: Connection, chunk: Sequence[Decided], signed: dict[str, Any]) -> None:
+        """Write the states of ``chunk`` into its rows, which are locked."""
+        written = {lease.transactional_id: row_values(state) for lease, state in chunk}
+        values = {
+            name: _by_id({one: columns[name] for one, columns in written.items()})
+            for name in ("prepared_txn_state", "anchor", "first_record")
+        }
+        connection.execute(
+            update(table).where(table.c.transactional_id.in_(list(written))).values(**values, **signed),
+            execution_options=ours(connection),
+        )
+
+
+def _by_id(values: dict[str, str | None]) -> ColumnElement[Any] | None:
+    """The value of each row, by its transactional id."""
+    present = {name: value for name, value in values.items() if value is not None}
+    return case(present, value=table.c.transactional_id) if present else None

@@ -1,0 +1,83 @@
+"""What the migrations have in common. It may grow, and never change: a migration does for ever what it did first.
+
+Each migration is given its Operations (``op``). Beside ``upgrade`` and ``downgrade`` it has ``losses``: what its
+downgrade would drop that somebody may need still. An upgrade only adds (docs/decisions/0017).
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import sqlalchemy as sa
+from alembic.operations import Operations
+from sqlalchemy.dialects import mysql
+
+from dualwrite.coordinator.sql.own_tables import SCHEMA_OPTION, chosen_schema
+
+MOMENT = sa.DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
+BYTES = sa.LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
+NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # SQLite counts up an INTEGER primary key only
+_ON_MYSQL: dict[str, Any] = {
+    f"{dialect}_{option}": value
+    for dialect in ("mysql", "mariadb")
+    for option, value in (("engine", "InnoDB"), ("charset", "utf8mb4"), ("collate", "utf8mb4_bin"))
+}
+
+
+def create_table(op: Operations, name: str, *columns: sa.Column[Any]) -> None:
+    """Create a table, unless it is there already: MariaDB and MySQL, whose DDL is in no transaction, keep what was done
+    before an upgrade died."""
+    context = op.get_context()
+    if context.dialect.name in ("mysql", "mariadb") and not context.as_sql:
+        inspector, schema = sa.inspect(op.get_bind()), _schema(op)
+        wanted = [column.name for column in columns]
+        if inspector.has_table(name, schema) and wanted == [
+            column["name"] for column in inspector.get_columns(name, schema)
+        ]:
+            return
+    op.create_table(name, *columns, schema=_schema(op), **_ON_MYSQL)
+
+
+def drop_table(op: Operations, name: str) -> None:
+    """Drop a table, unless it is gone already, for the same reason."""
+    if op.get_context().as_sql or has_table(op.get_bind(), name):
+        op.drop_table(name, schema=_schema(op))
+
+
+def add_column(op: Operations, table: str, column: sa.Column[Any]) -> None:
+    """Add a column that may be NULL, unless it is there already, for the same reason."""
+    if op.get_context().as_sql or not _has_column(op, table, column.name):
+        op.add_column(table, column, schema=_schema(op))
+
+
+def drop_column(op: Operations, table: str, name: str) -> None:
+    """Drop a column, unless it is gone already, for the same reason."""
+    if op.get_context().as_sql or _has_column(op, table, name):
+        op.drop_column(table, name, schema=_schema(op))
+
+
+def _schema(op: Operations) -> str | None:
+    """The schema that was chosen for the tables; None for the one that a name without a schema means."""
+    schema: str | None = op.get_context().opts.get(SCHEMA_OPTION)
+    return schema
+
+
+def _has_column(op: Operations, table: str, name: str) -> bool:
+    connection = op.get_bind()
+    columns = sa.inspect(connection).get_columns(table, _schema(op)) if has_table(connection, table) else []
+    return any(column["name"] == name for column in columns)
+
+
+def has_table(connection: sa.Connection, name: str) -> bool:
+    """True if the table ``name`` is there. A list of all is asked for: under LOCK TABLES no other table is shown."""
+    return name in sa.inspect(connection).get_table_names(chosen_schema(connection.get_execution_options()))
+
+
+def rows_of(connection: sa.Connection, name: str, what: str, where: str = "1 = 1") -> Iterator[str]:
+    """``what``, and how many: the rows in the table ``name`` for which ``where`` holds. Nothing if there are none."""
+    schema = chosen_schema(connection.get_execution_options())
+    if has_table(connection, name):
+        number = connection.scalar(
+            sa.select(sa.func.count()).select_from(sa.table(name, schema=schema)).where(sa.text(where))
+        )
+        if number:
+            yield f"{what} ({number})"

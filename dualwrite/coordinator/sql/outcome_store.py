@@ -1,0 +1,122 @@
+"""Heuristic outcomes as an operator sees them: listed, and acknowledged once somebody has seen to them.
+
+Recovery writes them (``database.py``); docs/outcomes.md says what each means and what to do about it. These are plain
+functions over an Engine, for DualWrite and the command line alike.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from sqlalchemy import Engine, Row, select, update
+
+from dualwrite.coordinator.rules.recovery_decision import Outcome
+from dualwrite.coordinator.rules.slot_rules import slot_number
+from dualwrite.coordinator.sql.decision_store import SqlDecisionStore, clear_errors
+from dualwrite.coordinator.sql.dialects.supported import database_of
+from dualwrite.coordinator.sql.identity_rows import read_identity
+from dualwrite.coordinator.sql.own_tables import ours
+from dualwrite.coordinator.sql.tables import kafka_transaction_outcome as table
+from dualwrite.errors import InputError
+
+_LONGEST_NAME = 255
+_LARGEST_NUMBER = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class HeuristicOutcome:
+    """A unit of work that did not end alike in the database and in Kafka.
+
+    :param id: its number, in the order in which they were found.
+    :param transactional_id: the slot in which it ran.
+    :param state: KIP-939's producerId:epoch of its Kafka transaction, and where a record of it is or was, as
+        topic:partition:offset, if that is known.
+    :param outcome: XA's name of what happened.
+    :param detail: what that means, in a line.
+    :param found_at: when recovery found it, in UTC by the database's clock.
+    :param acknowledged_at: when :func:`acknowledge` was called; None if it has not been.
+    :param acknowledged_by: who called it.
+    """
+
+    id: int
+    transactional_id: str
+    state: str
+    outcome: Outcome
+    detail: str
+    found_at: datetime
+    acknowledged_at: datetime | None
+    acknowledged_by: str | None
+
+
+def outcomes(engine: Engine, application: str | None = None, *, acknowledged: bool = False) -> list[HeuristicOutcome]:
+    """The heuristic outcomes that were found, the oldest first.
+
+    :param application: whose; None for all that use the database.
+    :param acknowledged: those, too, that somebody has acknowledged.
+    :raises DatabaseNotReadyError: before ``dualwrite db upgrade``.
+    """
+    wanted = select(table).order_by(table.c.id)
+    if not acknowledged:
+        wanted = wanted.where(table.c.acknowledged_at.is_(None))
+    with engine.connect() as connection, clear_errors(engine):
+        name = None if application is None else read_identity(connection).name_of(application)
+        found = [_of(row) for row in connection.execute(wanted, execution_options=ours(connection))]
+    return [each for each in found if name is None or _is_of(name, each)]
+
+
+def acknowledge(engine: Engine, outcome: HeuristicOutcome | int, *, by: str) -> HeuristicOutcome:
+    """Note that somebody has seen to ``outcome``. It stays on record; the first acknowledgement counts.
+
+    :param outcome: as :func:`outcomes` returned it, or its id.
+    :param by: who, for those who read it later: 1 to 255 printable characters.
+    :returns: it, as it is on record now.
+    :raises InputError: if there is none with that id, or ``by`` is not a name.
+    :raises DatabaseNotReadyError: before ``dualwrite db upgrade``.
+    """
+    number = outcome.id if isinstance(outcome, HeuristicOutcome) else outcome
+    if not isinstance(by, str) or not by.strip() or not by.isprintable() or len(by) > _LONGEST_NAME:
+        raise InputError(f"acknowledged by {by!r:.80}: say who, in 1 to {_LONGEST_NAME} printable characters")
+    if type(number) is not int or not 0 < number <= _LARGEST_NUMBER:
+        raise _no_outcome(number)
+    with SqlDecisionStore(engine).transaction(commit=True) as connection, clear_errors(engine):
+        connection.execute(
+            update(table)
+            .where(table.c.id == number, table.c.acknowledged_at.is_(None))
+            .values(acknowledged_at=database_of(engine.dialect).now(), acknowledged_by=by),
+            execution_options=ours(connection),
+        )
+        row = connection.execute(
+            select(table).where(table.c.id == number), execution_options=ours(connection)
+        ).one_or_none()
+    if row is None:
+        raise _no_outcome(number)
+    return _of(row)
+
+
+def _no_outcome(number: object) -> InputError:
+    return InputError(
+        f"there is no heuristic outcome {number!r:.80}: outcomes() and `dualwrite transactions list` show them"
+    )
+
+
+def _of(row: Row[Any]) -> HeuristicOutcome:
+    state = row.prepared_txn_state if row.first_record is None else f"{row.prepared_txn_state}:{row.first_record}"
+    return HeuristicOutcome(
+        row.id,
+        row.transactional_id,
+        state,
+        Outcome(row.outcome),
+        row.detail,
+        in_utc(row.found_at),
+        None if row.acknowledged_at is None else in_utc(row.acknowledged_at),
+        row.acknowledged_by,
+    )
+
+
+def in_utc(moment: datetime) -> datetime:
+    """``moment`` with its time zone, which some databases keep and others take for granted."""
+    return moment.replace(tzinfo=timezone.utc) if moment.tzinfo is None else moment.astimezone(timezone.utc)
+
+
+def _is_of(application: str, outcome: HeuristicOutcome) -> bool:
+    return slot_number(application, outcome.transactional_id) is not None

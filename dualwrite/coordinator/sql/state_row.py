@@ -1,0 +1,51 @@
+"""How a row of the state table stores a prepared transaction, and how the other tables name one."""
+
+from typing import Any
+
+from sqlalchemy import Row, Select, select
+
+from dualwrite.coordinator.rules.evidence import evidence, with_evidence
+from dualwrite.coordinator.rules.lease_memory import RowSeen
+from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
+from dualwrite.ids import PreparedTxnState
+
+STATE_COLUMNS = (table.c.prepared_txn_state, table.c.anchor, table.c.first_record)
+"""What :func:`state_of` reads."""
+ROW_COLUMNS = (*STATE_COLUMNS, table.c.fencing_token, table.c.lease_version)
+"""What :func:`row_seen` reads."""
+
+
+def row_of(transactional_id: str) -> Select[Any]:
+    """The row of ``transactional_id``, as :func:`row_seen` reads it."""
+    return select(*ROW_COLUMNS).where(table.c.transactional_id == transactional_id)
+
+
+def row_seen(row: Row[Any]) -> RowSeen:
+    """What the holder of a lease compares with what it remembers.
+
+    :raises ConfigurationError: if the row holds what is no state.
+    """
+    return RowSeen(row.fencing_token, row.lease_version, state_of(row))
+
+
+def state_of(row: Row[Any]) -> PreparedTxnState:
+    """The state that a row of the state table stores."""
+    state = PreparedTxnState(f"{row.prepared_txn_state}:{row.anchor}" if row.anchor else row.prepared_txn_state)
+    return with_evidence(state, row.first_record or "")
+
+
+def row_values(state: PreparedTxnState) -> dict[str, str | None]:
+    """How a row of the state table stores ``state``; :func:`state_of` reads it."""
+    return {
+        "prepared_txn_state": str(state.producer) if state else "",
+        "anchor": None if state.anchor is None else str(state.anchor),
+        "first_record": evidence(state),
+    }
+
+
+def columns_naming(state: PreparedTxnState) -> dict[str, str | None]:
+    """How the tables of outcomes and of kept records name the unit of work with ``state``."""
+    return {
+        "prepared_txn_state": str(state.producer) if state else "",
+        "first_record": None if state.first_record is None else str(state.first_record),
+    }

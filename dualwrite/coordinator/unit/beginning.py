@@ -1,0 +1,48 @@
+"""The beginning of a unit's database transaction, made again if this library's own heartbeat came in between.
+
+A transaction that is going to read a snapshot locks the state row first. The heartbeat may write the row between the
+snapshot and the lock; the database then refuses the lock with a serialization failure (PostgreSQL's SQLSTATE 40001).
+The user has done nothing in that transaction yet, so it is rolled back and begun again.
+"""
+
+import logging
+from collections.abc import Callable
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from dualwrite.coordinator.rules.lease import Lease
+from dualwrite.coordinator.sql.decision_store import begin_unit
+from dualwrite.coordinator.sql.dialects.base import Trouble
+from dualwrite.coordinator.sql.dialects.supported import database_of
+from dualwrite.coordinator.unit.unit_transaction import UnitTransaction
+
+_LOG = logging.getLogger("dualwrite")
+
+ATTEMPTS = 5
+"""Transactions that are begun for one unit of work, at most. Heartbeats are a third of ``lease_timeout`` apart."""
+
+
+def begin_transaction(
+    connection: Connection, make: Callable[[], UnitTransaction], lease: Lease, *, checked: bool
+) -> None:
+    """Begin the transaction of a unit of work; see :func:`begin_unit`.
+
+    :param make: begins SQLAlchemy's transaction on ``connection``; called once for each attempt.
+    :raises DBAPIError: if the last of ATTEMPTS attempts met a serialization failure as well, or for any other error.
+    """
+    for attempt in range(1, ATTEMPTS + 1):
+        transaction = make()
+        try:
+            begin_unit(connection, lease, checked=checked)
+        except DBAPIError as error:
+            if attempt == ATTEMPTS or not _is_conflict(connection, error):
+                raise
+            _LOG.debug("%s: the transaction is begun again: %s", lease.transactional_id, error.orig)
+        else:
+            return
+        transaction.rollback()
+
+
+def _is_conflict(connection: Connection, error: DBAPIError) -> bool:
+    return not connection.invalidated and database_of(connection.dialect).trouble(error) is Trouble.CONFLICT

@@ -1,0 +1,443 @@
+"""The blocking driver: performs the machine's steps on a KafkaParticipant, a SQLAlchemy connection and the state table.
+
+It decides nothing. A step that raises is reported to the machine as failed, whatever was raised; the error is kept.
+"""
+
+import logging
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.orm import Session
+
+from dualwrite.coordinator.concurrency.step_errors import is_own
+from dualwrite.coordinator.concurrency.watchdog import Limit, within_limit
+from dualwrite.coordinator.ports import (
+    DecisionStore,
+    KafkaParticipant,
+    LeaseLostError,
+    name_of_open_transaction,
+)
+from dualwrite.coordinator.recovery.sequence import was_committed
+from dualwrite.coordinator.rules.machine import Event, Machine, State, Step
+from dualwrite.coordinator.slots.lent_slot import LentSlot
+from dualwrite.coordinator.slots.unmatched import UnmatchedUnits
+from dualwrite.coordinator.sql.connecting import take_from_lost_pool
+from dualwrite.coordinator.sql.engine_checks import discard, require_idle
+from dualwrite.coordinator.unit.beginning import begin_transaction
+from dualwrite.coordinator.unit.ending import UnitFate
+from dualwrite.coordinator.unit.observers import Watch, no_observer
+from dualwrite.coordinator.unit.session import UnitSession, flush_all, forget_sessions
+from dualwrite.coordinator.unit.unit_transaction import LEAVE_TO_END, UnitTransaction
+from dualwrite.errors import FencedError, InvalidTransactionStateError, PrepareFailedError
+from dualwrite.ids import PreparedTxnState
+
+_LOG = logging.getLogger("dualwrite")
+_INTERRUPTED = "this unit of work was interrupted, and the interrupt was caught inside its block: it is rolled back"
+
+
+class BlockingDriver:
+    """One unit of work, from ``begin`` to ``finish`` and ``release``.
+
+    The slot's participant is borrowed, and given back only after an end that leaves nothing open in Kafka; after any
+    other the slot is recovered. After an interrupt, wherever it came, ``finish`` and ``release`` are called again: they
+    go on from there.
+
+    :param slot: ready, and in nobody else's use.
+    :param observe: called with each step's name before it; what it raises counts as the step's failure.
+    :param limit: of the time that the database may take for a step; none if it is not given.
+    :param unmatched: keeps the record of a transaction that was ended behind the unit's back, if it must wait.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: DecisionStore,
+        slot: LentSlot,
+        observe: Callable[[str], None],
+        limit: Limit | None = None,
+        unmatched: UnmatchedUnits | None = None,
+    ) -> None:
+        self.machine = Machine()
+        self.slot = slot
+        self.watch: Watch | None = None
+        """Who is told of each step; None if nobody is."""
+        self.process = os.getpid()
+        self.is_released = False
+        """True once the unit of work has ended, and is giving back what it borrowed."""
+        self.interrupt: BaseException | None = None
+        """The first exception that struck a step from outside (an interrupt, a limit): it must reach the caller."""
+        self._engine = engine
+        self._store = store
+        self._observe = observe
+        self.limit = limit or Limit(math.inf, slot.transactional_id)
+        """The time that the database may take for a step."""
+        self._participant = slot.lend()
+        self._is_lent = True
+        self._reusable = True
+        self._needs_recovery = False
+        self._left_to_recovery = False
+        self._connection: Connection | None = None
+        self._transaction: UnitTransaction | None = None
+        self._has_begun = False
+        """True once the database transaction has begun: from there on the block may end it."""
+        self._session: Session | None = None
+        self._records = 0
+        self._prepared = PreparedTxnState()
+        self._doom: BaseException | None = None
+        self._end: BaseException | None = None
+        self._fate = UnitFate(unmatched)
+
+    @property
+    def commit_was_asked(self) -> bool:
+        """True once the database may have got the COMMIT."""
+        return self._transaction is not None and self._transaction.was_asked
+
+    @property
+    def left_rows(self) -> bool:
+        """True if the database transaction was ended behind the unit's back, and rows of it may be left."""
+        return self._fate.left_rows
+
+    @property
+    def is_on_record(self) -> bool:
+        """True once it was put on record that the database transaction was ended behind the unit's back."""
+        return self._fate.is_on_record
+
+    @property
+    def database_committed(self) -> bool:
+        """True if the database has committed, by the word of its driver."""
+        return self._transaction is not None and self._transaction.was_committed
+
+    @property
+    def connection(self) -> Connection:
+        """The unit's connection.
+
+        :raises InvalidTransactionStateError: outside the block.
+        """
+        self.require_user_code()
+        assert self._connection is not None
+        return self._connection
+
+    @property
+    def session(self) -> Session:
+        """An ORM session in the same database transaction, made at first use; it is flushed before Kafka is prepared.
+
+        :raises InvalidTransactionStateError: outside the block.
+        """
+        if self._session is None:
+            self._session = UnitSession(bind=self.connection, join_transaction_mode="rollback_only")
+        self.require_user_code()
+        return self._session
+
+    def begin(self) -> None:
+        """Begin the database transaction; Kafka's begins with the first record. What went wrong is in ``machine``."""
+        self.machine.advance(Event.BEGIN)
+        self._perform_steps()
+
+    def produce(self, send: Callable[[KafkaParticipant], None]) -> None:
+        """Add a record, or offsets, by ``send(participant)``; before the first one the Kafka transaction begins.
+
+        If it cannot begin, that error is raised here and at every further call, and the unit of work is rolled back.
+
+        :raises InvalidTransactionStateError: outside the block.
+        """
+        self.require_user_code()
+        if self.machine.state is State.RUNNING:
+            self.machine.advance(Event.PRODUCE)
+            self._perform_steps()
+        if self.machine.error is not None:
+            raise self.machine.error
+        try:
+            send(self._participant)
+        except BaseException as error:
+            self._note(error)
+            raise
+        self._records += 1
+
+    def produce_at_once(self, send: Callable[[KafkaParticipant], bool]) -> bool:
+        """As :meth:`produce`, if no step is to be taken first, and ``send(participant)`` says that it has added the
+        record. False if not: nothing was added."""
+        if self.machine.state is not State.PRODUCING or self.machine.error is not None:
+            return False
+        try:
+            is_added = send(self._participant)
+        except BaseException as error:
+            self._note(error)
+            raise
+        self._records += is_added
+        return is_added
+
+    def finish(self, error: BaseException | None) -> None:
+        """Commit both sides if ``error`` is None, roll both back otherwise. How it ended is in ``machine``."""
+        if self.machine.step not in (None, Step.RUN, Step.FINISH_LATER):
+            # An interrupt came between two steps. Whether the last one had its effect is not known.
+            self.machine.advance(Event.FAILED, error or InvalidTransactionStateError(_INTERRUPTED))
+        if self.machine.in_user_code:
+            error = error or self._failure_before_leaving()
+            self.machine.advance(Event.LEFT if error is None else Event.RAISED, error)
+        self._perform_steps()
+
+    def doom(self, error: BaseException) -> None:
+        """An inner block raised ``error``: whatever the outer one does with it, the unit of work is rolled back."""
+        self._doom = self._doom or error
+
+    @contextmanager
+    def dooming(self) -> Iterator[None]:
+        """An error of the block inside is the unit's end, even if the user's code catches it."""
+        try:
+            yield
+        except BaseException as error:
+            self._end = self._end or error
+            raise
+
+    def _perform_steps(self) -> None:
+        """Do one step after the other until it is the user's turn or the end."""
+        while (step := self.machine.step) is not None and step is not Step.RUN:
+            if step is Step.FINISH_LATER:
+                self._reusable = False
+            self.machine.advance(*self._perform(step))
+
+    def _perform(self, step: Step) -> tuple[Event, BaseException | None]:
+        if self.watch is None:
+            return self._act(step)
+        self.watch.step_began(step)
+        event, error = self._act(step)
+        self.watch.step_ended(step, error)
+        return event, error
+
+    def _act(self, step: Step) -> tuple[Event, BaseException | None]:
+        try:
+            if self._observe is not no_observer:
+                self._observe(step.name)
+        except BaseException as error:  # noqa: BLE001 - as the step's own failure
+            return self._failed(step, error, is_own=isinstance(error, Exception))
+        try:
+            return _ACTIONS[step](self), None
+        except BaseException as error:  # noqa: BLE001 - the machine decides what follows; the caller gets the error
+            return self._failed(step, error, is_own=is_own(error))
+
+    def _failed(self, step: Step, error: BaseException, *, is_own: bool) -> tuple[Event, BaseException]:
+        if self.interrupt is None and not is_own:
+            self.interrupt = error
+        where = {"step": step.name, "state": self.machine.state.value}
+        _LOG.info("%s: %s failed: %r", self.slot.transactional_id, step.name, error, extra=where)
+        self._note(error)
+        return Event.FAILED, error
+
+    def _note(self, error: BaseException) -> None:
+        """What ``error`` says of the slot. Callbacks raise here, too, and what they say may be of another one."""
+        if isinstance(error, FencedError):
+            self._reusable = False
+        if isinstance(error, LeaseLostError) and error.lease == self.slot.lease:
+            self.slot.fence(error)
+
+    def _begin_database(self) -> Event:
+        with self.limit:
+            self._connection = self._engine.connect()
+            self.limit.watch(self._connection.connection)
+            require_idle(self._connection)
+            begin_transaction(
+                self._connection, self._make_transaction, self.slot.lease, checked=self._store.checks_lease
+            )
+        self._has_begun = True
+        return Event.DONE
+
+    def _make_transaction(self) -> UnitTransaction:
+        assert self._connection is not None
+        self._transaction = UnitTransaction(self._connection, self.machine, self._ask_fate)
+        return self._transaction
+
+    def _begin_kafka(self) -> Event:
+        self._participant.begin_transaction()
+        return Event.DONE
+
+    def _prepare_kafka(self) -> Event:
+        if not self._records:
+            # Kafka knows of no transaction then, and a state without a record could name the session's next one.
+            raise InvalidTransactionStateError(
+                "every produce() of this unit of work raised: there is nothing to commit"
+            )
+        self._prepared = self._participant.prepare_transaction()
+        if not self._prepared:
+            raise PrepareFailedError("the Kafka transaction was prepared without an identity")
+        return Event.DONE
+
+    @within_limit
+    def _store_state(self) -> Event:
+        assert self._connection is not None
+        assert self._transaction is not None
+        self._fate.require_open(self._transaction, storing=True)
+        with self._fate.noted(self._transaction):
+            self._store.store(self._connection, self.slot.lease, self._prepared)
+        return Event.DONE
+
+    @within_limit
+    def _commit_database(self) -> Event:
+        assert self._transaction is not None
+        self._transaction.commit()
+        self.slot.lease.memory.committed()
+        return Event.DONE
+
+    def _commit_kafka(self) -> Event:
+        self._participant.commit_transaction()
+        self.slot.lease.memory.completed()
+        return Event.DONE
+
+    def _read_decision(self) -> Event:
+        assert self._connection is not None
+        with self.limit:
+            # If the COMMIT had no effect, the transaction is open still and holds the row that is to be locked.
+            discard(self._connection)
+            committed = was_committed(self._store, self.slot.lease, self._prepared)
+        if not committed:
+            self.slot.lease.memory.rolled_back()
+        return Event.COMMITTED if committed else Event.NOT_COMMITTED
+
+    @within_limit
+    def _rollback_database(self) -> Event:
+        try:
+            if self._connection is not None:
+                self._ask_fate()
+                # What goes on record needs a connection: of a pool of one, this.
+                # What was cut short as it began may be open without the driver's knowing.
+                is_known = self._has_begun or self.interrupt is None
+                if is_known and self._transaction_is_ours() and not self._fate.left_rows:
+                    self._connection.rollback()
+                else:
+                    discard(self._connection)
+            self.slot.lease.memory.rolled_back()
+        finally:
+            if self._fate.left_rows:
+                state = self._prepared or name_of_open_transaction(self._participant)
+                self._fate.put_on_record(self._store, self.slot.transactional_id, state)
+        return Event.DONE
+
+    def _abort_kafka(self) -> Event:
+        self._participant.abort_transaction()
+        return Event.DONE
+
+    def _finish_later(self) -> Event:
+        self._needs_recovery = True
+        self._participant.close()
+        self.slot.finish_later()
+        self._left_to_recovery = True
+        return Event.DONE
+
+    def _ask_fate(self) -> None:
+        if self._transaction is not None and self._has_begun:
+            self._fate.ask(self._transaction, self.machine.error)
+
+    def _transaction_is_ours(self) -> bool:
+        return (
+            self._connection is not None
+            and self._transaction is not None
+            and self._transaction.is_active
+            and not self._connection.invalidated
+            and self._connection.get_transaction() is self._transaction
+        )
+
+    def _failure_before_leaving(self) -> BaseException | None:
+        """What keeps the unit of work from being committed, if anything. Flushing may run user code that produces."""
+        if self._doom is not None:
+            caught = InvalidTransactionStateError(
+                f"an inner block of this unit of work raised {self._doom!r}, and the error was caught: all of the unit "
+                "is rolled back; let the error leave the outer block, or use a savepoint (begin_nested) instead"
+            )
+            caught.__cause__ = self._doom
+            return caught
+        if self._end is not None:
+            return self._end
+        try:
+            transaction = self._transaction
+            sessions = [] if transaction is None else transaction.sessions
+            if self._session is not None or sessions:
+                flush_all([*sessions, self._session] if self._session is not None else sessions)
+            if transaction is None:
+                return InvalidTransactionStateError(f"this unit of work has no database transaction: {LEAVE_TO_END}")
+            if not self._transaction_is_ours():
+                return transaction.end()
+            if transaction.refused is not None:
+                return transaction.refused
+            if self.machine.state is State.RUNNING:  # with records, the state is stored: it is looked at right before
+                self.limit.begin()
+                self._fate.require_open(transaction, storing=False)
+        except BaseException as error:  # noqa: BLE001 - it is rolled back and raised by whoever called finish
+            self.limit.explain(error)
+            return error
+        finally:
+            self.limit.rest()
+        return None
+
+    def require_user_code(self) -> None:
+        """Pass inside the block.
+
+        :raises InvalidTransactionStateError: before it, after it, and while it is being left.
+        """
+        if not self.machine.in_user_code:
+            raise InvalidTransactionStateError(
+                f"this unit of work is {self.machine.state.value!r}: tx can be used only inside its own block"
+            )
+
+    def release(self) -> None:
+        """Give back what was borrowed: the connection to its pool, the participant to the slot."""
+        self.is_released = True
+        self.release_database()
+        if not self._is_lent:
+            return
+        if self._needs_recovery or self.machine.result is None:
+            if not self._left_to_recovery:
+                self._finish_later()
+        elif self._reusable and self._participant.is_reusable:
+            self._is_lent = False  # first: what is given back twice may be in another's use by then
+            self.slot.give_back(self._participant)
+        else:
+            self._participant.close()
+        self._is_lent = False
+
+    def drop_database(self) -> None:
+        """As :meth:`release_database`, where nothing can be said to the database any more: its event loop has ended."""
+        if self._connection is not None:
+            discard(self._connection)
+
+    def release_database(self) -> None:
+        """Give back the connection; a transaction that is open on it still is rolled back."""
+        try:
+            self.limit.begin()  # the session, or the pool, may roll back
+            if self._transaction is not None:
+                if self.machine.in_user_code:  # of a block that was never left; what is open ends here
+                    self._ask_fate()
+                forget_sessions(self._transaction)
+            if self._session is not None:
+                Session.close(self._session)  # the unit's own would flush
+            if self._connection is not None:
+                if self._connection.get_transaction() is not None:
+                    # A COMMIT that raised, say. SQLAlchemy would pool the connection with its transaction open.
+                    discard(self._connection)
+                take_from_lost_pool(self._connection)
+                self._connection.close()
+        except Exception as error:
+            if not is_own(error):
+                raise  # a limit: it must reach the caller, and release() is called again
+            # The unit of work has ended; a caller that got this error might run it again.
+            _LOG.exception("%s: releasing the connection failed", self.slot.transactional_id)
+        finally:
+            self.limit.rest()
+
+
+_ACTIONS: Mapping[Step, Callable[[BlockingDriver], Event]] = MappingProxyType(
+    {
+        Step.BEGIN_DATABASE: BlockingDriver._begin_database,
+        Step.BEGIN_KAFKA: BlockingDriver._begin_kafka,
+        Step.PREPARE_KAFKA: BlockingDriver._prepare_kafka,
+        Step.STORE_STATE: BlockingDriver._store_state,
+        Step.COMMIT_DATABASE: BlockingDriver._commit_database,
+        Step.COMMIT_KAFKA: BlockingDriver._commit_kafka,
+        Step.READ_DECISION: BlockingDriver._read_decision,
+        Step.ROLLBACK_DATABASE: BlockingDriver._rollback_database,
+        Step.ABORT_KAFKA: BlockingDriver._abort_kafka,
+        Step.FINISH_LATER: BlockingDriver._finish_later,
+    }
+)

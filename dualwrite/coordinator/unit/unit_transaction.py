@@ -1,0 +1,162 @@
+"""The SQLAlchemy transaction of a unit of work, which only the unit's own end commits."""
+
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy import Connection, Engine, RootTransaction, event
+from sqlalchemy.engine import ExceptionContext, ExecutionContext
+from sqlalchemy.orm import Session
+
+from dualwrite.coordinator.rules.machine import Machine, Step
+from dualwrite.coordinator.rules.transaction_statements import ends_transaction
+from dualwrite.coordinator.sql.dialects.supported import database_of
+from dualwrite.errors import InvalidTransactionStateError
+
+LEAVE_TO_END = "leave commit and rollback to the block's end"
+
+_HARMLESS = frozenset(
+    word for name in ("SELECT", "INSERT", "UPDATE", "DELETE") for word in (name, name.lower(), name.capitalize())
+)
+"""Six letters with which most statements begin, and no statement that ends a transaction."""
+
+
+class UnitTransaction(RootTransaction):
+    """The transaction of a unit of work's connection. All that commits in SQLAlchemy comes by here.
+
+    :param machine: knows whether the block runs, or the unit itself commits.
+    :param before_end: called before the block's code rolls the transaction back.
+    """
+
+    __slots__ = (
+        "_before_end",
+        "_machine",
+        "ended_by",
+        "mark",
+        "refused",
+        "rolled_back_by",
+        "sessions",
+        "was_asked",
+        "was_committed",
+    )
+
+    def __init__(self, connection: Connection, machine: Machine, before_end: Callable[[], None]) -> None:
+        self._machine = machine
+        self._before_end = before_end
+        self.mark = secrets.token_hex(8)
+        """See databases.units.unit_mark."""
+        self.refused: InvalidTransactionStateError | None = None
+        """The refusal of a commit inside the block; the unit of work fails, even if it was caught."""
+        self.rolled_back_by: BaseException | None = None
+        """The database's error that is known to have rolled the transaction back."""
+        self.ended_by: str | None = None
+        """The block's own call that rolled the transaction back."""
+        self.sessions: list[Session] = []
+        """The application's own sessions on the connection."""
+        self.was_asked = False
+        """True once the database may have got the COMMIT."""
+        self.was_committed = False
+        """True once it has committed."""
+        super().__init__(connection)
+
+    @property
+    def in_user_code(self) -> bool:
+        """True while the block runs."""
+        return self._machine.in_user_code
+
+    def commit(self) -> None:
+        """The unit's own.
+
+        :raises InvalidTransactionStateError: if it is any other.
+        """
+        if self._machine.step is not Step.COMMIT_DATABASE:
+            raise self.refuse(
+                InvalidTransactionStateError(
+                    f"commit() is refused inside a unit of work, and nothing was committed: {LEAVE_TO_END}. This unit "
+                    "is rolled back on both sides"
+                )
+            )
+        self.was_asked = True
+        super().commit()
+        self.was_committed = True
+
+    def rollback(self) -> None:
+        """Roll back. Inside the block that is the end of the unit of work: what comes after it is not committed."""
+        if not self._machine.in_user_code:
+            super().rollback()
+        elif self.is_active:
+            self.ended_by = "rollback()"
+            self._before_end()
+            super().rollback()
+            # SQLAlchemy would begin a transaction of its own, whose commit() would be no concern of the unit's.
+            UnitTransaction(self.connection, self._machine, self._before_end)
+
+    def close(self) -> None:
+        """Roll back; ``Connection.close()`` calls it."""
+        if self._machine.in_user_code and self.is_active:
+            self.ended_by = "close()"
+            self._before_end()
+        super().close()
+
+    def end(self) -> InvalidTransactionStateError:
+        """What is said of a unit of work whose block has left it without this transaction."""
+        if self.ended_by is None:
+            what = "the connection of this unit of work was closed, lost or given another transaction inside its block"
+        else:
+            what = f"{self.ended_by} inside its block rolled this unit of work back"
+        return InvalidTransactionStateError(f"{what}: {LEAVE_TO_END}. Nothing of it is left on either side")
+
+    def refuse(self, error: InvalidTransactionStateError) -> InvalidTransactionStateError:
+        """Note that ``error`` dooms the unit of work."""
+        self.refused = self.refused or error
+        return error
+
+
+def watch_statements(engine: Engine) -> None:
+    """Let units of work on ``engine`` refuse statements that end their transaction. Once for each engine; those of
+    SQLAlchemy's events that the dialect has cost a statement a few tenths of a microsecond."""
+    for name, listener in _LISTENERS.items():
+        if not event.contains(engine, name, listener):
+            event.listen(engine, name, listener, insert=True)
+
+
+def _check(statement: str, context: ExecutionContext | None) -> None:
+    """Refuse ``statement``, if it ends the transaction of a unit of work.
+
+    :raises InvalidTransactionStateError: then.
+    """
+    transaction = None if context is None else context.root_connection.get_transaction()
+    if isinstance(transaction, UnitTransaction) and ends_transaction(context.dialect.name, statement):  # type: ignore[union-attr]
+        raise transaction.refuse(
+            InvalidTransactionStateError(
+                f"{statement.strip()[:60]!r} is refused inside a unit of work, and was not run: the end of its block "
+                "commits or rolls back. This unit is rolled back on both sides"
+            )
+        )
+
+
+def _before_statement(_: Any, statement: str, __: Any, context: ExecutionContext | None) -> None:
+    if statement[:6] not in _HARMLESS:
+        _check(statement, context)
+
+
+def _before_plain_statement(_: Any, statement: str, context: ExecutionContext | None) -> None:
+    if statement[:6] not in _HARMLESS:
+        _check(statement, context)
+
+
+def _after_error(context: ExceptionContext) -> None:
+    """Note what is known to have rolled a unit's transaction back: that needs no record."""
+    transaction = None if context.connection is None else context.connection.get_transaction()
+    if isinstance(transaction, UnitTransaction) and transaction.rolled_back_by is None:
+        assert context.connection is not None
+        if database_of(context.dialect).rolls_back(context.connection, context.original_exception):
+            transaction.rolled_back_by = context.original_exception
+
+
+_LISTENERS: dict[str, Callable[..., None]] = {
+    "do_execute": _before_statement,
+    "do_executemany": _before_statement,
+    "do_execute_no_params": _before_plain_statement,
+    "handle_error": _after_error,
+}
