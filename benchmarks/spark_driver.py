@@ -14,8 +14,8 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from dualwrite.spark.batch import Batch, recover_job
-from dualwrite.spark.options import options_of
+from dualwrite.spark.batch.batch import Batch, recover_job
+from dualwrite.spark.plan.options import options_of
 
 _FIELDS = {
     "key": "string",

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from dualwrite.extras import brought_by
 
 if TYPE_CHECKING:
-    from dualwrite.spark.batch import recover_job, write_batch
-    from dualwrite.spark.datasource import DualWriteDataSource, register
-    from dualwrite.spark.partitions import BatchWriter, PartitionWriter, batch_writer, partition_writer
+    from dualwrite.spark.batch.batch import recover_job, write_batch
+    from dualwrite.spark.batch.datasource import DualWriteDataSource, register
+    from dualwrite.spark.partitions.writers import BatchWriter, PartitionWriter, batch_writer, partition_writer
 
 __all__ = [
     "BatchWriter",
@@ -25,14 +25,14 @@ __all__ = [
 ]
 
 _ELSEWHERE = {
-    "BatchWriter": "dualwrite.spark.partitions",
-    "DualWriteDataSource": "dualwrite.spark.datasource",
-    "PartitionWriter": "dualwrite.spark.partitions",
-    "batch_writer": "dualwrite.spark.partitions",
-    "partition_writer": "dualwrite.spark.partitions",
-    "recover_job": "dualwrite.spark.batch",
-    "register": "dualwrite.spark.datasource",
-    "write_batch": "dualwrite.spark.batch",
+    "BatchWriter": "dualwrite.spark.partitions.writers",
+    "DualWriteDataSource": "dualwrite.spark.batch.datasource",
+    "PartitionWriter": "dualwrite.spark.partitions.writers",
+    "batch_writer": "dualwrite.spark.partitions.writers",
+    "partition_writer": "dualwrite.spark.partitions.writers",
+    "recover_job": "dualwrite.spark.batch.batch",
+    "register": "dualwrite.spark.batch.datasource",
+    "write_batch": "dualwrite.spark.batch.batch",
 }
 
 

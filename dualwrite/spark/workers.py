@@ -27,8 +27,8 @@ from dualwrite.coordinator.rules.slot_rules import slot_id
 from dualwrite.coordinator.sql.dialects.supported import EXAMPLE_URLS, database_of, require_supported
 from dualwrite.errors import ConfigurationError, DatabaseUnavailableError, KafkaUnavailableError
 from dualwrite.extras import advice, missing_library
-from dualwrite.spark.options import WriteOptions
-from dualwrite.spark.raising import first_line
+from dualwrite.spark.error_translation import first_line
+from dualwrite.spark.plan.options import WriteOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

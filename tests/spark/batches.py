@@ -9,9 +9,9 @@ from typing import Any
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, select
 
 from dualwrite.coordinator.sql.tables import kafka_transaction_state
-from dualwrite.spark.batch import Batch, Work
-from dualwrite.spark.options import WriteOptions
-from dualwrite.spark.sides import Side
+from dualwrite.spark.batch.batch import Batch, Work
+from dualwrite.spark.batch.tasks import Side
+from dualwrite.spark.plan.options import WriteOptions
 from tests.broker.kafka_helpers import visible
 from tests.spark.given import options, schema
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from dualwrite.spark.partitions import batch_writer, partition_writer
+from dualwrite.spark.partitions.writers import batch_writer, partition_writer
 from tests.spark.sessions import HOME, spark_session
 
 PATIENCE = 120.0

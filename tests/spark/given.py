@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from dualwrite.spark.columns import Family, TableColumn, Target
-from dualwrite.spark.options import WriteOptions, options_of
+from dualwrite.spark.plan.columns import Family, TableColumn, Target
+from dualwrite.spark.plan.options import WriteOptions, options_of
 
 REQUIRED: dict[str, Any] = {
     "url": "postgresql+psycopg://me:secret@db/orders",

@@ -21,10 +21,10 @@ from dualwrite.errors import (
     InputError,
     InvalidTransactionStateError,
 )
-from dualwrite.spark import batch as batches
-from dualwrite.spark.batch import recover_job
-from dualwrite.spark.options import WriteOptions
-from dualwrite.spark.staging import staged_clause
+from dualwrite.spark.batch import batch as batches
+from dualwrite.spark.batch.batch import recover_job
+from dualwrite.spark.batch.staging import staged_clause
+from dualwrite.spark.plan.options import WriteOptions
 from dualwrite.spark.workers import close_workers, worker_of
 from tests.broker.kafka_helpers import create_topic, fresh_name, visible
 from tests.coordinator.databases import await_sweeps, slot_rows

@@ -12,7 +12,7 @@ from sqlalchemy import Engine, select
 from dualwrite.coordinator.sql.tables import spark_run
 from dualwrite.errors import KafkaUnavailableError
 from dualwrite.spark import recover_job
-from dualwrite.spark.runs import RunState
+from dualwrite.spark.batch.runs import RunState
 from tests.spark.batch_process import go_on, running, said
 from tests.spark.batches import begun, open_slots, options_for, rows, staged_rows, stored
 from tests.spark.test_batch_kills import ROWS, World

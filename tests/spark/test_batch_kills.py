@@ -13,8 +13,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from dualwrite.coordinator.sql.lease_transfer import HandedLeases
 from dualwrite.errors import DualWriteError
 from dualwrite.schema import upgrade_engine
-from dualwrite.spark import batch as batches
-from dualwrite.spark.runs import Runs
+from dualwrite.spark.batch import batch as batches
+from dualwrite.spark.batch.runs import Runs
 from dualwrite.spark.workers import close_workers, engine_of
 from tests.broker.kafka_helpers import create_topic
 from tests.coordinator.databases import await_sweeps

@@ -10,8 +10,8 @@ from sqlalchemy import Connection, Engine, Table, select, update
 from dualwrite import EmbeddedBroker
 from dualwrite.coordinator.sql.tables import spark_progress, spark_run
 from dualwrite.errors import BatchChangedError, ConfigurationError, FencedError
-from dualwrite.spark import batch as batches
-from dualwrite.spark.batch import Batch
+from dualwrite.spark.batch import batch as batches
+from dualwrite.spark.batch.batch import Batch
 from dualwrite.spark.workers import close_workers
 from dualwrite.testing.kafka import KafkaBroker
 from tests.coordinator.databases import await_sweeps

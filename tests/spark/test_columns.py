@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from dualwrite.errors import ConfigurationError
-from dualwrite.spark.columns import Family, Plan, fit, plan_of
-from dualwrite.spark.options import options_of
+from dualwrite.spark.plan.columns import Family, Plan, fit, plan_of
+from dualwrite.spark.plan.options import options_of
 from tests.spark.given import HEADERS, REQUIRED, array, column, map_of, options, schema, table
 
 

@@ -11,7 +11,7 @@ from sqlalchemy import Engine, select
 
 from dualwrite.coordinator.sql.tables import spark_batch, spark_run
 from dualwrite.errors import ConfigurationError
-from dualwrite.spark.datasource import DualWriteDataSource, Message, StreamWriter
+from dualwrite.spark.batch.datasource import DualWriteDataSource, Message, StreamWriter
 from dualwrite.spark.workers import close_workers
 from dualwrite.testing.kafka import KafkaBroker
 from tests.coordinator.databases import await_sweeps

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dualwrite.spark.schemas import fields_of
-from dualwrite.spark.to_json import object_writer, zone_of
+from dualwrite.spark.plan.spark_schema import fields_of
+from dualwrite.spark.plan.to_json import object_writer, zone_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

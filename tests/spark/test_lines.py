@@ -8,11 +8,11 @@ import pytest
 from sqlalchemy import Connection, Engine
 
 from dualwrite.errors import InputError
-from dualwrite.spark.columns import Plan, TableColumn, fit, plan_of
-from dualwrite.spark.loading import Loader, table_clause
-from dualwrite.spark.preparing import prepared
-from dualwrite.spark.reflecting import target_of
-from dualwrite.spark.rows import RowConverter
+from dualwrite.spark.batch.preparing import prepared
+from dualwrite.spark.plan.columns import Plan, TableColumn, fit, plan_of
+from dualwrite.spark.plan.rows import RowConverter
+from dualwrite.spark.tables.bulk_load import Loader, table_clause
+from dualwrite.spark.tables.target_table import target_of
 from tests.spark.given import options
 from tests.spark.test_json_of_spark import SCHEMA, ZONES, some
 

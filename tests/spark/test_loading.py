@@ -11,10 +11,10 @@ from sqlalchemy import types as sqltypes
 from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DataError, DBAPIError
 
-from dualwrite.spark import loading
-from dualwrite.spark.loading import Loader, chunks, copies, table_clause
-from dualwrite.spark.reflecting import target_of
-from dualwrite.spark.rows import Written
+from dualwrite.spark.plan.rows import Written
+from dualwrite.spark.tables import bulk_load as loading
+from dualwrite.spark.tables.bulk_load import Loader, chunks, copies, table_clause
+from dualwrite.spark.tables.target_table import target_of
 from dualwrite.spark.workers import engine_of
 from tests.spark.given import options
 

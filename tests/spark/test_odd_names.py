@@ -7,11 +7,11 @@ import pytest
 from sqlalchemy import Column, Connection, Engine, Integer, MetaData, String, Table, inspect, select, text
 
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
-from dualwrite.spark.columns import TableColumn
-from dualwrite.spark.loading import Loader, table_clause
-from dualwrite.spark.reflecting import target_of
-from dualwrite.spark.runs import Owner, Runs
-from dualwrite.spark.staging import Attempt, drop_outdated, make_staging, move_rows, staged_clause
+from dualwrite.spark.batch.runs import Owner, Runs
+from dualwrite.spark.batch.staging import Attempt, drop_outdated, make_staging, move_rows, staged_clause
+from dualwrite.spark.plan.columns import TableColumn
+from dualwrite.spark.tables.bulk_load import Loader, table_clause
+from dualwrite.spark.tables.target_table import target_of
 
 NAMES = [
     "a%b",

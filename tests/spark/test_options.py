@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dualwrite.errors import ConfigurationError
-from dualwrite.spark.options import OPTIONS, WriteOptions, batch_id_of, options_of
+from dualwrite.spark.plan.options import OPTIONS, WriteOptions, batch_id_of, options_of
 from tests.spark.given import REQUIRED, options
 
 

@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import text
 
 from dualwrite.errors import BatchChangedError, ConfigurationError, DualWriteError, InputError, KafkaUnavailableError
-from dualwrite.spark import partitions
-from dualwrite.spark.partitions import batch_writer
-from dualwrite.spark.progress import begin_batch
+from dualwrite.spark.partitions import writers as partitions
+from dualwrite.spark.partitions.progress import begin_batch
+from dualwrite.spark.partitions.writers import batch_writer
 from tests.spark.given import HEADERS
 from tests.spark.writing import PATIENCE, Place, rows_of, values_of
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dualwrite.errors import InputError
-from dualwrite.spark.columns import Family, Plan, fit, plan_of
-from dualwrite.spark.preparing import prepared
-from dualwrite.spark.rows import RowConverter, Written
+from dualwrite.spark.batch.preparing import prepared
+from dualwrite.spark.plan.columns import Family, Plan, fit, plan_of
+from dualwrite.spark.plan.rows import RowConverter, Written
 from tests.spark.given import column, options, table
 from tests.spark.test_json_of_spark import SCHEMA, ZONES, some
 

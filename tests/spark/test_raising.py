@@ -15,7 +15,7 @@ from dualwrite.errors import (
     InputError,
     KafkaRefusedError,
 )
-from dualwrite.spark.raising import as_raised_in_the_task, told
+from dualwrite.spark.error_translation import as_raised_in_the_task, told
 
 JOB = "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times"
 PYTHON = "org.apache.spark.api.python.PythonException: Traceback (most recent call last):"

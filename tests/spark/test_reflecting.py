@@ -8,8 +8,8 @@ from sqlalchemy import types as sqltypes
 from sqlalchemy.dialects import mysql, postgresql
 
 from dualwrite.errors import ConfigurationError
-from dualwrite.spark.columns import Family, Target
-from dualwrite.spark.reflecting import family_of, table_place, target_of
+from dualwrite.spark.plan.columns import Family, Target
+from dualwrite.spark.tables.target_table import family_of, table_place, target_of
 
 
 def reflected(engine: Engine, name: str, *columns: Any) -> Target:

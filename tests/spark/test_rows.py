@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from dualwrite.errors import InputError
-from dualwrite.spark.columns import REFUSED, Family, Plan, fit, plan_of
-from dualwrite.spark.options import options_of
-from dualwrite.spark.rows import RowConverter, Written
-from dualwrite.spark.schemas import DAYS, MICROS, Field, SparkType
+from dualwrite.spark.plan.columns import REFUSED, Family, Plan, fit, plan_of
+from dualwrite.spark.plan.options import options_of
+from dualwrite.spark.plan.rows import RowConverter, Written
+from dualwrite.spark.plan.spark_schema import DAYS, MICROS, Field, SparkType
 from tests.spark.given import HEADERS, REQUIRED, array, column, map_of, options, schema, table
 
 UTC = timezone.utc

@@ -17,7 +17,7 @@ from dualwrite.coordinator.sql.lease_store import SqlLeases
 from dualwrite.coordinator.sql.tables import spark_batch, spark_run
 from dualwrite.errors import FencedError, InDoubtError
 from dualwrite.ids import PreparedTxnState, ProducerIdentity
-from dualwrite.spark.runs import RUN_COLUMN, Owner, Run, Runs, RunState
+from dualwrite.spark.batch.runs import RUN_COLUMN, Owner, Run, Runs, RunState
 from tests.coordinator.databases import expire_leases, slot_rows
 
 STAGED = (None, "staged")

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine, text
 from dualwrite.coordinator.ports import Lease
 from dualwrite.coordinator.sql.lease_transfer import HandedLeases
 from dualwrite.errors import FencedError
-from dualwrite.spark.runs import Run, Runs
+from dualwrite.spark.batch.runs import Run, Runs
 from tests.spark.conftest import ready
 from tests.spark.test_runs import Jobs
 

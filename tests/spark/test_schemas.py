@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dualwrite.spark.schemas import KINDS, fields_of, type_of, unwritable
+from dualwrite.spark.plan.spark_schema import KINDS, fields_of, type_of, unwritable
 from tests.spark.given import HEADERS, array, map_of, schema
 
 

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Engine
 
 from dualwrite.spark import register, write_batch
-from dualwrite.spark.datasource import DualWriteDataSource
+from dualwrite.spark.batch.datasource import DualWriteDataSource
 from dualwrite.spark.workers import close_workers
 from dualwrite.testing.kafka import KafkaBroker
 from tests.spark.batches import open_slots, staged_rows

@@ -23,11 +23,12 @@ from sqlalchemy.exc import NoSuchTableError, OperationalError
 
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.errors import ConfigurationError, DatabaseBusyError
-from dualwrite.spark import loading, staging
-from dualwrite.spark.loading import Loader
-from dualwrite.spark.reflecting import target_of
-from dualwrite.spark.runs import Owner, Run, Runs
-from dualwrite.spark.staging import Attempt, drop_outdated, make_staging, move_rows, staged_clause
+from dualwrite.spark.batch import staging
+from dualwrite.spark.batch.runs import Owner, Run, Runs
+from dualwrite.spark.batch.staging import Attempt, drop_outdated, make_staging, move_rows, staged_clause
+from dualwrite.spark.tables import bulk_load as loading
+from dualwrite.spark.tables.bulk_load import Loader
+from dualwrite.spark.tables.target_table import target_of
 from tests.spark.test_runs_races import await_waiting
 
 Rows = Sequence[tuple[Any, ...]]

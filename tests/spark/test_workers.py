@@ -14,8 +14,8 @@ from sqlalchemy.exc import OperationalError
 
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.errors import ConfigurationError, DatabaseUnavailableError
-from dualwrite.spark.batch import Batch, recover_job
-from dualwrite.spark.options import options_of
+from dualwrite.spark.batch.batch import Batch, recover_job
+from dualwrite.spark.plan.options import options_of
 from dualwrite.spark.workers import (
     close_workers,
     engine_of,

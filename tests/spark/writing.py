@@ -6,11 +6,11 @@ from typing import Any
 
 from sqlalchemy import Engine, text
 
-from dualwrite.spark.columns import fit, plan_of
-from dualwrite.spark.options import WriteOptions
-from dualwrite.spark.partitions import PartitionWriter
-from dualwrite.spark.progress import begin_batch
-from dualwrite.spark.reflecting import target_of
+from dualwrite.spark.partitions.progress import begin_batch
+from dualwrite.spark.partitions.writers import PartitionWriter
+from dualwrite.spark.plan.columns import fit, plan_of
+from dualwrite.spark.plan.options import WriteOptions
+from dualwrite.spark.tables.target_table import target_of
 from dualwrite.spark.workers import Worker, dual_write_of, engine_of
 from dualwrite.testing.kafka import KafkaBroker
 from tests.coordinator.databases import await_sweeps

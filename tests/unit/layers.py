@@ -29,12 +29,7 @@ PURE = (
     "client.config",
     "client.protocol",
     "client.engine",
-    "spark.columns",
-    "spark.lines",
-    "spark.options",
-    "spark.rows",
-    "spark.schemas",
-    "spark.to_json",
+    "spark.plan",
 )
 GROUND_FLOOR = ("errors", "extras", "ids", "ports", "version", "records", "wire")
 

@@ -94,5 +94,5 @@ def test_all_but_asyncio_is_there_without_greenlet() -> None:
 
 
 def test_the_pure_parts_of_spark_are_there_without_it() -> None:
-    code = "import sys; sys.modules['pyspark'] = None; import dualwrite.spark.rows, dualwrite.spark.options"
+    code = "import sys; sys.modules['pyspark'] = None; import dualwrite.spark.plan.rows, dualwrite.spark.plan.options"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

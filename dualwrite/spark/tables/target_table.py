@@ -11,7 +11,7 @@ from sqlalchemy.exc import NoSuchTableError
 
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.errors import ConfigurationError
-from dualwrite.spark.columns import Family, TableColumn, Target
+from dualwrite.spark.plan.columns import Family, TableColumn, Target
 
 _PART = re.compile(r'"((?:[^"]|"")+)"|`((?:[^`]|``)+)`|([^."`]+)')
 _BYTES: tuple[Any, ...] = (sqltypes._Binary, sqltypes.LargeBinary)

@@ -19,7 +19,7 @@ from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.own_tables import ours
 from dualwrite.coordinator.sql.tables import spark_progress as table
 from dualwrite.errors import BatchChangedError
-from dualwrite.spark.rows import RowsDigest
+from dualwrite.spark.plan.rows import RowsDigest
 
 _BATCH = -1
 """The partition of the batch's own row."""

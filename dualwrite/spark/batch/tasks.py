@@ -15,10 +15,10 @@ from dualwrite.coordinator.branch import Part
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.ports import Lease
 from dualwrite.ids import PreparedTxnState
-from dualwrite.spark.loading import Loader, chunks
-from dualwrite.spark.rows import Written
-from dualwrite.spark.runs import Run, Runs
-from dualwrite.spark.staging import Attempt
+from dualwrite.spark.batch.runs import Run, Runs
+from dualwrite.spark.batch.staging import Attempt
+from dualwrite.spark.plan.rows import Written
+from dualwrite.spark.tables.bulk_load import Loader, chunks
 
 Observe = Callable[[str], None]
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dualwrite.spark.columns import RECORD_PLACES, Plan, TableColumn
-from dualwrite.spark.lines import line_of, refusal_of_moment
-from dualwrite.spark.schemas import DAYS, FLOATING, MICROS, Field, SparkType
+from dualwrite.spark.plan.columns import RECORD_PLACES, Plan, TableColumn
+from dualwrite.spark.plan.copy_lines import line_of, refusal_of_moment
+from dualwrite.spark.plan.spark_schema import DAYS, FLOATING, MICROS, Field, SparkType
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

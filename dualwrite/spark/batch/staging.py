@@ -41,11 +41,11 @@ from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.tables import ON_MYSQL
 from dualwrite.errors import ConfigurationError, DatabaseBusyError, DualWriteError
-from dualwrite.spark.columns import TableColumn
-from dualwrite.spark.loading import adding, table_clause
-from dualwrite.spark.raising import first_line
-from dualwrite.spark.reflecting import table_place
-from dualwrite.spark.runs import RUN_COLUMN, Run
+from dualwrite.spark.batch.runs import RUN_COLUMN, Run
+from dualwrite.spark.error_translation import first_line
+from dualwrite.spark.plan.columns import TableColumn
+from dualwrite.spark.tables.bulk_load import adding, table_clause
+from dualwrite.spark.tables.target_table import table_place
 
 _LOG = logging.getLogger("dualwrite")
 

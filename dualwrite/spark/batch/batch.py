@@ -18,16 +18,16 @@ from dualwrite.coordinator.rules.lease import LeaseContradictedError
 from dualwrite.coordinator.sql.dialects.base import Trouble
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.errors import ConfigurationError, DatabaseBusyError, InputError, InvalidTransactionStateError
-from dualwrite.spark.columns import Plan, TableColumn, fit, plan_of
-from dualwrite.spark.loading import copies
-from dualwrite.spark.options import WriteOptions, options_of
-from dualwrite.spark.preparing import prepared
-from dualwrite.spark.raising import as_raised_in_the_task, first_line, refused, told
-from dualwrite.spark.reflecting import sound_target_of
-from dualwrite.spark.rows import RowConverter
-from dualwrite.spark.runs import Owner, Run, Runs, RunState
-from dualwrite.spark.sides import Side, Task
-from dualwrite.spark.staging import Attempt, drop_outdated, make_staging, move_rows, staged_clause
+from dualwrite.spark.batch.preparing import prepared
+from dualwrite.spark.batch.runs import Owner, Run, Runs, RunState
+from dualwrite.spark.batch.staging import Attempt, drop_outdated, make_staging, move_rows, staged_clause
+from dualwrite.spark.batch.tasks import Side, Task
+from dualwrite.spark.error_translation import as_raised_in_the_task, first_line, refused, told
+from dualwrite.spark.plan.columns import Plan, TableColumn, fit, plan_of
+from dualwrite.spark.plan.options import WriteOptions, options_of
+from dualwrite.spark.plan.rows import RowConverter
+from dualwrite.spark.tables.bulk_load import copies
+from dualwrite.spark.tables.target_table import sound_target_of
 from dualwrite.spark.workers import (
     Worker,
     first_connection,

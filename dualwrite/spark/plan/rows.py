@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from dualwrite.errors import InputError
 from dualwrite.ids import is_legal_topic
-from dualwrite.spark.columns import REFUSED, Family, Plan, TableColumn, refusal_of_null
-from dualwrite.spark.schemas import DAYS, FLOATING, MICROS, NESTED, Field
-from dualwrite.spark.to_json import day_of, moment_of, object_writer, text_writer, with_scale, zone_of
+from dualwrite.spark.plan.columns import REFUSED, Family, Plan, TableColumn, refusal_of_null
+from dualwrite.spark.plan.spark_schema import DAYS, FLOATING, MICROS, NESTED, Field
+from dualwrite.spark.plan.to_json import day_of, moment_of, object_writer, text_writer, with_scale, zone_of
 
 Convert = Callable[[Any], Any]
 Headers = list[tuple[str, bytes | None]]

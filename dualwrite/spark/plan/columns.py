@@ -12,9 +12,9 @@ from enum import Enum
 from typing import Any
 
 from dualwrite.errors import ConfigurationError
-from dualwrite.spark.options import WriteOptions
-from dualwrite.spark.schemas import FLOATING, NESTED, WHOLE, Field, fields_of, unwritable
-from dualwrite.spark.to_json import zone_of
+from dualwrite.spark.plan.options import WriteOptions
+from dualwrite.spark.plan.spark_schema import FLOATING, NESTED, WHOLE, Field, fields_of, unwritable
+from dualwrite.spark.plan.to_json import zone_of
 
 KAFKA_COLUMNS = ("topic", "key", "value", "headers", "partition")
 RECORD_PLACES = tuple(f"{name}_at" for name in KAFKA_COLUMNS)

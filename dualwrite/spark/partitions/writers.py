@@ -13,13 +13,13 @@ from sqlalchemy.exc import DBAPIError
 from dualwrite.coordinator.unit.retry import may_pass
 from dualwrite.coordinator.unit.transaction import Transaction
 from dualwrite.errors import ConfigurationError, DatabaseBusyError, InputError
-from dualwrite.spark.columns import Plan, TableColumn, fit, plan_of
-from dualwrite.spark.loading import Loader, chunks, table_clause
-from dualwrite.spark.options import WriteOptions, batch_id_of, options_of
-from dualwrite.spark.progress import Share, begin_batch, claim, finish, require_same
-from dualwrite.spark.raising import REFUSALS, as_raised_in_the_task, refused
-from dualwrite.spark.reflecting import sound_target_of
-from dualwrite.spark.rows import RowConverter, RowsDigest, Written
+from dualwrite.spark.error_translation import REFUSALS, as_raised_in_the_task, refused
+from dualwrite.spark.partitions.progress import Share, begin_batch, claim, finish, require_same
+from dualwrite.spark.plan.columns import Plan, TableColumn, fit, plan_of
+from dualwrite.spark.plan.options import WriteOptions, batch_id_of, options_of
+from dualwrite.spark.plan.rows import RowConverter, RowsDigest, Written
+from dualwrite.spark.tables.bulk_load import Loader, chunks, table_clause
+from dualwrite.spark.tables.target_table import sound_target_of
 from dualwrite.spark.workers import (
     Worker,
     dual_write_of,

@@ -18,7 +18,7 @@ from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from dualwrite.errors import ConfigurationError
-from dualwrite.spark.schemas import DAYS, MICROS, WHOLE, Field, SparkType
+from dualwrite.spark.plan.spark_schema import DAYS, MICROS, WHOLE, Field, SparkType
 
 Write = Callable[[Any], str]
 

@@ -6,8 +6,8 @@ What becomes of it in the table is the same as of the values. A row that is to b
 
 from collections.abc import Callable, Mapping, Sequence
 
-from dualwrite.spark.columns import REFUSED, Family, TableColumn, refusal_of_null
-from dualwrite.spark.schemas import WHOLE, Field
+from dualwrite.spark.plan.columns import REFUSED, Family, TableColumn, refusal_of_null
+from dualwrite.spark.plan.spark_schema import WHOLE, Field
 
 _NULL = "\\N"
 _ESCAPES = (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r"))

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from dualwrite.errors import ConfigurationError
 from dualwrite.extras import brought_by
-from dualwrite.spark.batch import Batch, Observe, Work
-from dualwrite.spark.options import WriteOptions, options_of
-from dualwrite.spark.sides import Side
+from dualwrite.spark.batch.batch import Batch, Observe, Work
+from dualwrite.spark.batch.tasks import Side
+from dualwrite.spark.plan.options import WriteOptions, options_of
 
 with brought_by("spark"):
     from pyspark import TaskContext

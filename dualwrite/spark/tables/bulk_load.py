@@ -23,9 +23,9 @@ from sqlalchemy import types as sqltypes
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
 
-from dualwrite.spark.columns import Family, TableColumn
-from dualwrite.spark.reflecting import table_place
-from dualwrite.spark.rows import Written
+from dualwrite.spark.plan.columns import Family, TableColumn
+from dualwrite.spark.plan.rows import Written
+from dualwrite.spark.tables.target_table import table_place
 
 LARGEST_CHUNK = 8 * 2**20
 """Bytes of texts and binaries that a chunk may have: rows may be large."""

@@ -1,0 +1,1 @@
+"""Whole batches as one act: a run of a job, its tasks, its decision."""

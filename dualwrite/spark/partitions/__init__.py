@@ -1,0 +1,1 @@
+"""Writers for foreachPartition and foreachBatch: each partition is one dual write, and written once."""

@@ -1,0 +1,1 @@
+"""The target table as the database has it, and rows into it in bulk."""
