@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dualwrite.broker.api.joining import PRODUCE, TXN_OFFSET_COMMIT, JoiningVersions, join_transaction
+from dualwrite.broker.api.transactions.joining import PRODUCE, TXN_OFFSET_COMMIT, JoiningVersions, join_transaction
 from dualwrite.broker.core.commands import InitProducerId
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.broker.facts.transaction_log import decode_fact

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from dualwrite.broker.api import add_partitions_to_txn, end_txn, init_producer_id, produce
+from dualwrite.broker.api.records import produce
+from dualwrite.broker.api.transactions import add_partitions_to_txn, end_txn, init_producer_id
 from dualwrite.broker.facts.transactions import TransactionStatus
 from dualwrite.ids import NO_PRODUCER, ProducerIdentity
 from dualwrite.testing.files import MemoryFiles

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from dualwrite.broker.api import offset_commit, offset_fetch
+from dualwrite.broker.api.groups import offset_commit, offset_fetch
 from dualwrite.broker.broker import SystemClock
 from dualwrite.broker.core.offsets import CommitOffsets, Position
 from dualwrite.broker.embedded import EmbeddedBroker

@@ -10,7 +10,7 @@ import crc32c
 import pytest
 from confluent_kafka import Producer
 
-from dualwrite.broker.api.produce import handle
+from dualwrite.broker.api.records.produce import handle
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.ids import ProducerIdentity
 from dualwrite.records.compression import Codec

@@ -4,46 +4,46 @@ from collections.abc import Awaitable, Callable, Iterator
 from types import ModuleType
 from typing import NamedTuple
 
-from dualwrite.broker.api import (
-    add_offsets_to_txn,
-    add_partitions_to_txn,
-    alter_configs,
-    api_versions,
-    create_partitions,
-    create_topics,
-    delete_groups,
-    delete_records,
-    delete_topics,
+from dualwrite.broker.api import api_versions
+from dualwrite.broker.api.cluster import (
     describe_cluster,
-    describe_configs,
-    describe_groups,
     describe_log_dirs,
-    describe_producers,
     describe_topic_partitions,
-    describe_transactions,
-    end_txn,
-    fetch,
     find_coordinator,
-    heartbeat,
+    metadata,
+)
+from dualwrite.broker.api.configs import (
+    alter_configs,
+    describe_configs,
     incremental_alter_configs,
-    init_producer_id,
+    list_config_resources,
+)
+from dualwrite.broker.api.context import BrokerContext
+from dualwrite.broker.api.groups import (
+    delete_groups,
+    describe_groups,
+    heartbeat,
     join_group,
     leave_group,
-    list_config_resources,
     list_groups,
-    list_offsets,
-    list_transactions,
-    metadata,
     offset_commit,
     offset_delete,
     offset_fetch,
-    offset_for_leader_epoch,
-    produce,
     sync_group,
+)
+from dualwrite.broker.api.records import delete_records, fetch, list_offsets, offset_for_leader_epoch, produce
+from dualwrite.broker.api.topics import create_partitions, create_topics, delete_topics
+from dualwrite.broker.api.transactions import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
+    describe_producers,
+    describe_transactions,
+    end_txn,
+    init_producer_id,
+    list_transactions,
     txn_offset_commit,
     write_txn_markers,
 )
-from dualwrite.broker.api.context import BrokerContext
 from dualwrite.wire.apis import ApiKey, Message
 
 Handler = Callable[[Message, int, BrokerContext], Awaitable[Message | None]]

@@ -8,8 +8,8 @@ metrics and groups have no settings here: INVALID_REQUEST. ACL: none yet.
 
 from collections.abc import Iterable
 
-from dualwrite.broker.api.altering import BROKER, TOPIC, check_node, without_settings
-from dualwrite.broker.api.config_entries import Entry, broker_entries, dynamic_default_entries, topic_entries
+from dualwrite.broker.api.configs.altering import BROKER, TOPIC, check_node, without_settings
+from dualwrite.broker.api.configs.config_entries import Entry, broker_entries, dynamic_default_entries, topic_entries
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.api.turns import in_turns
 from dualwrite.broker.core.cluster import RefusedError

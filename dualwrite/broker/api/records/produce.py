@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from dualwrite.broker.api.context import BrokerContext, UnanswerableError
-from dualwrite.broker.api.joining import PRODUCE, join_transaction
+from dualwrite.broker.api.transactions.joining import PRODUCE, join_transaction
 from dualwrite.broker.core.cluster import INTERNAL_TOPICS
 from dualwrite.broker.core.record_rules import APPEND_TIME, RefusedBatchError, as_kept, checked_header
 from dualwrite.broker.runtime.partition import Partition

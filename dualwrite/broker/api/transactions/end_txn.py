@@ -7,7 +7,7 @@ for the next transaction; after a recovery it carries the identity of InitProduc
 """
 
 from dualwrite.broker.api.context import BrokerContext
-from dualwrite.broker.api.init_producer_id import fenced_as
+from dualwrite.broker.api.transactions.init_producer_id import fenced_as
 from dualwrite.broker.core.commands import EndTransaction
 from dualwrite.broker.facts.transactions import TransactionVersion
 from dualwrite.ids import ProducerIdentity

@@ -8,8 +8,8 @@ which does not know that). RetentionTimeMs of v2-v4 is ignored in favour of offs
 topics are named by id. ACL: none yet.
 """
 
-from dualwrite.broker.api.committing import Commit, CommittingVersions
 from dualwrite.broker.api.context import BrokerContext
+from dualwrite.broker.api.groups.committing import Commit, CommittingVersions
 from dualwrite.broker.core.offsets import CommitOffsets
 from dualwrite.wire.apis import ApiKey, Message, OffsetCommitResponse
 from dualwrite.wire.error_codes import ErrorCode

@@ -4,7 +4,7 @@ The resources that can be asked for their settings: the topics, the broker, and 
 lists client metrics only, has nothing to list, as have the types group and client metrics. ACL: none yet.
 """
 
-from dualwrite.broker.api.altering import BROKER, TOPIC
+from dualwrite.broker.api.configs.altering import BROKER, TOPIC
 from dualwrite.broker.api.context import NODE_ID, BrokerContext
 from dualwrite.wire.apis import ApiKey, ListConfigResourcesResponse, Message
 from dualwrite.wire.error_codes import ErrorCode

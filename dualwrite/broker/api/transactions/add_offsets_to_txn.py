@@ -6,7 +6,7 @@ yet.
 """
 
 from dualwrite.broker.api.context import BrokerContext
-from dualwrite.broker.api.init_producer_id import fenced_as
+from dualwrite.broker.api.transactions.init_producer_id import fenced_as
 from dualwrite.broker.core.commands import AddPartitions
 from dualwrite.broker.runtime.group_log import PARTITION
 from dualwrite.ids import ProducerIdentity

@@ -7,7 +7,7 @@ ACL: none yet.
 
 from collections.abc import Mapping
 
-from dualwrite.broker.api.altering import Compute, alter, refuse_nulls
+from dualwrite.broker.api.configs.altering import Compute, alter, refuse_nulls
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.wire.apis import AlterConfigsResponse, ApiKey, Message
 

@@ -8,7 +8,7 @@ restart: INVALID_REQUEST, as for loggers, groups and client metrics. Those of in
 
 from collections.abc import Mapping
 
-from dualwrite.broker.api.altering import Compute, alter, refuse_nulls
+from dualwrite.broker.api.configs.altering import Compute, alter, refuse_nulls
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.core.cluster import RefusedError
 from dualwrite.broker.core.topic_changes import ConfigChange, Operation, changed

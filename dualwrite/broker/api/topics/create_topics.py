@@ -9,7 +9,7 @@ answers what the settings come to (KIP-525), v7 the topic's id. ACL: none yet.
 import asyncio
 from collections import Counter
 
-from dualwrite.broker.api.config_entries import topic_entries
+from dualwrite.broker.api.configs.config_entries import topic_entries
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.core.cluster import CreateTopic, TopicDecision
 from dualwrite.wire.apis import ApiKey, CreateTopicsResponse, Message

@@ -10,9 +10,9 @@ offsets' partition joins the transaction implicitly; before that AddOffsetsToTxn
 
 from collections.abc import Mapping
 
-from dualwrite.broker.api.committing import Commit, CommittingVersions
 from dualwrite.broker.api.context import BrokerContext
-from dualwrite.broker.api.joining import TXN_OFFSET_COMMIT, join_transaction
+from dualwrite.broker.api.groups.committing import Commit, CommittingVersions
+from dualwrite.broker.api.transactions.joining import TXN_OFFSET_COMMIT, join_transaction
 from dualwrite.broker.core.offsets import CommitOffsets, Position
 from dualwrite.broker.runtime.group_log import PARTITION
 from dualwrite.ids import ProducerIdentity, TopicPartition

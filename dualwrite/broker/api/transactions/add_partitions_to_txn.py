@@ -9,7 +9,7 @@ Before v2 a fenced client is told INVALID_PRODUCER_EPOCH. ACL: none yet.
 from collections.abc import Iterable, Mapping
 
 from dualwrite.broker.api.context import BrokerContext
-from dualwrite.broker.api.init_producer_id import fenced_as
+from dualwrite.broker.api.transactions.init_producer_id import fenced_as
 from dualwrite.broker.api.turns import in_turns
 from dualwrite.broker.core.cluster import INTERNAL_TOPICS
 from dualwrite.broker.core.commands import AddPartitions, VerifyPartitions

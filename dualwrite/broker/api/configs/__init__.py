@@ -1,0 +1,1 @@
+"""Kafka's APIs of settings, one file each."""

@@ -1,0 +1,1 @@
+"""Kafka's APIs that write, read and find records, one file each."""

@@ -1,0 +1,1 @@
+"""Kafka's APIs that make, grow and delete topics, one file each."""

@@ -1,0 +1,1 @@
+"""Kafka's APIs of transactions, one file each."""
