@@ -16,7 +16,7 @@ from dualwrite.cli.db import upgrade
 from tests.broker.consumers import messages
 from tests.conformance.kafka_jars import jdbc_jars, spark_source_jars
 from tests.conformance.kafka_process import free_ports
-from tests.postgresql import PostgreSQL, find_binaries
+from tests.support.servers.postgresql import PostgreSQL, find_binaries
 
 TOPIC_PARTITIONS = 4
 

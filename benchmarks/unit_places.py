@@ -12,7 +12,7 @@ from sqlalchemy import Engine, func, select
 from benchmarks.unit_contenders import Tables, engine_of
 from dualwrite.cli.db import upgrade
 from tests.broker.consumers import consume
-from tests.postgresql import PostgreSQL, find_binaries
+from tests.support.servers.postgresql import PostgreSQL, find_binaries
 
 JOURNALS = ("delete", "wal")
 """SQLite's rollback journal, which is its default, and its write-ahead log. Commits are on the disk with both."""

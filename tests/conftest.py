@@ -13,8 +13,8 @@ import pytest
 from hypothesis import settings
 from sqlalchemy import Engine, create_engine, make_url
 
-from tests.mariadb import MariaDB, find_program
-from tests.postgresql import PostgreSQL, find_binaries
+from tests.support.servers.mariadb import MariaDB, find_program
+from tests.support.servers.postgresql import PostgreSQL, find_binaries
 
 Server = TypeVar("Server", MariaDB, PostgreSQL)
 

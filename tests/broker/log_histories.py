@@ -13,7 +13,7 @@ from dualwrite.records.batch import Record
 from dualwrite.records.control import Marker, build_marker
 from dualwrite.records.header import BatchFields, iterate_batches, peek_header
 from tests.broker.logs import DIRECTORY
-from tests.strategies import placed
+from tests.support.strategies import placed
 
 SETTINGS = LogSettings(segment_bytes=1500, index_interval_bytes=150)
 

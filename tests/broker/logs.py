@@ -9,7 +9,7 @@ from dualwrite.ports import File, Files
 from dualwrite.records.batch import Record
 from dualwrite.records.header import BatchFields, BatchHeader, iterate_batches
 from dualwrite.testing.files import MemoryFile, MemoryFiles
-from tests.strategies import placed
+from tests.support.strategies import placed
 
 DIRECTORY = Path("/data/t-0")
 

@@ -17,7 +17,7 @@ from dualwrite.records.batch import Record
 from dualwrite.records.header import BatchFields, place_batch, seal_batch
 from dualwrite.testing.files import MemoryFiles
 from tests.broker.logs import add, opened
-from tests.strategies import record_lists
+from tests.support.strategies import record_lists
 
 DIRECTORY = Path("/data/__transaction_state-0")
 

@@ -15,7 +15,7 @@ from dualwrite.records.batch import Record
 from dualwrite.records.header import BatchFields, BatchHeader, peek_header
 from dualwrite.testing.files import MemoryFiles
 from tests.broker.logs import DIRECTORY, LyingFiles, Reported, add, opened
-from tests.strategies import batch_fields
+from tests.support.strategies import batch_fields
 
 small_timestamps = st.integers(0, 50)
 small_values = st.binary(max_size=3) | st.just(b"x" * 700)

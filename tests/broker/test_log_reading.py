@@ -11,7 +11,7 @@ from dualwrite.records.batch import Record
 from dualwrite.records.header import BatchFields, MalformedBatchError, peek_header, place_batch, seal_batch
 from dualwrite.testing.files import MemoryFiles
 from tests.broker.logs import add, add_each, opened, whole
-from tests.strategies import placed
+from tests.support.strategies import placed
 
 GZIP = 1
 

@@ -46,7 +46,7 @@ from tests.broker.calls import (
     wanted_topic,
 )
 from tests.broker.raw import RawClient
-from tests.strategies import messages
+from tests.support.strategies import messages
 
 EVERY_API = [(key, version) for key, route in ROUTES.items() for version in route.versions]
 BODILESS = [(key, version) for key in (ApiKey.API_VERSIONS, ApiKey.LIST_GROUPS) for version in range(3)]

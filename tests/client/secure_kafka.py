@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechani
 from tests.broker.raw import PATIENCE_SECONDS
 from tests.conformance.apache_kafka import ApacheKafka
 from tests.conformance.kafka_process import free_ports
-from tests.unit.client_certificate import CERTIFICATE, KEY
+from tests.support.client.certificate import CERTIFICATE, KEY
 
 USER = "alice"
 PASSWORD = "pa,ss=word"

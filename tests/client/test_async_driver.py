@@ -21,8 +21,8 @@ from dualwrite.errors import InvalidTransactionStateError, KafkaUnavailableError
 from dualwrite.wire.apis import ApiKey
 from tests.client.driving import AskingEngine, end_txn, settings
 from tests.client.test_drivers import deaf, echo
-from tests.unit.client_broker import HANG_UP, SILENCE, scripted
-from tests.unit.client_sasl import handshake_answer, sasl_answer
+from tests.support.client.sasl_server import handshake_answer, sasl_answer
+from tests.support.client.scripted_broker import HANG_UP, SILENCE, scripted
 
 PATIENCE = 20.0
 

@@ -18,8 +18,8 @@ from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 from dualwrite.wire.apis import APIS, ApiKey
 from tests.client.driving import AskingEngine, end_txn, settings
-from tests.unit.client_broker import HANG_UP, SILENCE, ScriptedBroker, ended, scripted
-from tests.unit.client_sasl import handshake_answer, sasl_answer
+from tests.support.client.sasl_server import handshake_answer, sasl_answer
+from tests.support.client.scripted_broker import HANG_UP, SILENCE, ScriptedBroker, ended, scripted
 
 
 def echo(message: Any) -> Any:

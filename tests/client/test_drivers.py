@@ -19,9 +19,9 @@ from dualwrite.wire.apis import APIS, ApiKey
 from dualwrite.wire.codec import read_request_head, write_response
 from dualwrite.wire.frames import with_size
 from tests.client.driving import AskingEngine, Drive, drive_async, drive_blocking, end_txn
-from tests.unit.client_broker import HANG_UP, SILENCE, Cut, ScriptedBroker, ended, scripted, with_shutdown
-from tests.unit.client_certificate import CERTIFICATE, KEY
-from tests.unit.client_sasl import ScramServer, handshake_answer, sasl_answer
+from tests.support.client.certificate import CERTIFICATE, KEY
+from tests.support.client.sasl_server import ScramServer, handshake_answer, sasl_answer
+from tests.support.client.scripted_broker import HANG_UP, SILENCE, Cut, ScriptedBroker, ended, scripted, with_shutdown
 
 pytestmark = pytest.mark.parametrize("drive", [drive_blocking, drive_async])
 PATIENCE = 20.0
@@ -335,7 +335,7 @@ def test_a_broker_that_hangs_up_in_the_tls_handshake_is_lost(drive: Drive) -> No
         engine = AskingEngine((broker.endpoint, end_txn()))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(ScriptedBroker, "_reply", lambda *_: False)
-            patch.setattr("tests.unit.client_broker.frame_size", lambda *_: 1)
+            patch.setattr("tests.support.client.scripted_broker.frame_size", lambda *_: 1)
             assert "TLS: " in lost_error(engine, drive, KafkaUnavailableError, tls=TlsSettings())
 
 

@@ -28,7 +28,7 @@ from dualwrite.ids import PreparedTxnState, TopicPartition
 from dualwrite.wire.apis import ApiKey
 from tests.broker.consumers import consume
 from tests.broker.kafka_helpers import create_topic, fresh_name
-from tests.coordinator.holding_proxy import HoldingProxy
+from tests.support.servers.holding_proxy import HoldingProxy
 
 Make = Callable[..., TwoPhaseProducer]
 

@@ -8,8 +8,8 @@ from sqlalchemy import Engine
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from tests.broker.kafka_helpers import create_topic
 from tests.conformance.apache_kafka import ApacheKafka
-from tests.coordinator.databases import ready_engine
-from tests.coordinator.test_deleted_topics import TwoTopics, write_into
+from tests.coordinator.recovery.test_deleted_topics import TwoTopics, write_into
+from tests.support.coordinator.event_table import ready_engine
 
 pytestmark = [pytest.mark.slow, pytest.mark.jvm]
 

@@ -10,9 +10,9 @@ from sqlalchemy import Engine
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.coordinator.concurrency import watchdog
 from dualwrite.coordinator.dual_write import DualWrite
-from tests.coordinator.asynchronous import Place, async_url
-from tests.coordinator.databases import CONFIG, await_sweeps, ready_engine
-from tests.coordinator.fakes import FakeKafka
+from tests.support.coordinator.async_dual_writes import Place, async_url
+from tests.support.coordinator.event_table import CONFIG, await_sweeps, ready_engine
+from tests.support.coordinator.fake_kafka import FakeKafka
 
 
 @pytest.fixture(autouse=True)

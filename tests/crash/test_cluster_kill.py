@@ -30,7 +30,7 @@ from tests.crash.cluster_producers import (
 )
 from tests.crash.raw_participant import Believing, Doubting, RawParticipant, Resending, Tearing, raw
 from tests.crash.wire_tap import Fault, Lost, Tap, nothing
-from tests.unit.test_client_engine_search import forgetful
+from tests.unit.client.engine.test_engine_search import forgetful
 
 pytestmark = [pytest.mark.slow, pytest.mark.jvm, pytest.mark.crash]
 

@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import create_engine, make_url
 
 from tests.crash.world import World
-from tests.mariadb import MariaDB
-from tests.postgresql import PostgreSQL
+from tests.support.servers.mariadb import MariaDB
+from tests.support.servers.postgresql import PostgreSQL
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dualwrite.testing.kafka import KafkaBroker
-from tests.operations.places import Place
+from tests.support.operations.places import Place
 
 
 @pytest.fixture(scope="package")

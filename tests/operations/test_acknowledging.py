@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.operations.places import Place, command
+from tests.support.operations.places import Place, command
 
 
 def terminated(place: Place) -> None:

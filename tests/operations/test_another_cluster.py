@@ -6,7 +6,7 @@ from dualwrite.cli import db
 from dualwrite.errors import NoFreeSlotError
 from dualwrite.operations.doctor import examine
 from dualwrite.operations.findings import Finding, Level
-from tests.operations.places import Place
+from tests.support.operations.places import Place
 
 THERE = "another-cluster-id"
 

@@ -18,7 +18,7 @@ from dualwrite.operations import database_checks
 from dualwrite.operations.doctor import examine
 from dualwrite.operations.findings import Finding, Level, failure, ok, warning, worst
 from dualwrite.testing.kafka import KafkaBroker
-from tests.operations.places import Place, command
+from tests.support.operations.places import Place, command
 
 
 def findings(place: Place, engine: Any = None, **options: Any) -> list[Finding]:

@@ -8,8 +8,8 @@ from dualwrite.ids import TopicPartition
 from dualwrite.operations.listing import list_transactions
 from dualwrite.operations.views import Situation
 from dualwrite.testing.kafka import KafkaBroker
-from tests.coordinator.databases import expire_leases
-from tests.operations.places import Place
+from tests.support.coordinator.event_table import expire_leases
+from tests.support.operations.places import Place
 
 
 def situations(place: Place) -> dict[str, Situation]:

@@ -6,7 +6,7 @@ from dualwrite.coordinator.ports import Outcome
 from dualwrite.coordinator.slots.sweeper import Sweeper
 from dualwrite.errors import DualWriteError, KafkaUnavailableError
 from dualwrite.operations.resolving import applications, plan, resolve
-from tests.operations.places import Place
+from tests.support.operations.places import Place
 
 
 def test_without_yes_it_is_said_what_would_be_done_and_nothing_is(any_place: Place) -> None:

@@ -16,8 +16,8 @@ from dualwrite.ids import PreparedTxnState
 from dualwrite.operations import terminating
 from dualwrite.operations.heuristics import HeuristicRecords
 from dualwrite.operations.terminating import terminate
-from tests.coordinator.databases import TakingStore, expire_leases
-from tests.operations.places import Place
+from tests.support.coordinator.event_table import TakingStore, expire_leases
+from tests.support.operations.places import Place
 
 
 def test_without_yes_it_is_refused_and_nothing_is_done(any_place: Place) -> None:

@@ -9,7 +9,7 @@ from sqlalchemy import Engine, create_engine, text
 
 from dualwrite.operations.findings import Finding, Level
 from dualwrite.operations.timeout_checks import check_timeouts
-from tests.coordinator.turns_proxy import TurnsProxy
+from tests.support.servers.round_trip_proxy import TurnsProxy
 
 
 def found(engine: Engine) -> dict[str, Finding]:

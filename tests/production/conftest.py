@@ -12,7 +12,7 @@ from dualwrite.testing.kafka import KafkaBroker
 # pytest brings them by itself, unless this checkout was installed before it had a plugin.
 from dualwrite.testing.pytest_plugin import *  # noqa: F403
 from tests.conftest import missing
-from tests.production.pgbouncer import PgBouncer, find_pgbouncer
+from tests.support.servers.pgbouncer import PgBouncer, find_pgbouncer
 
 
 @pytest.fixture(scope="package")

@@ -20,7 +20,7 @@ import threading
 from sqlalchemy import create_engine, insert
 
 from dualwrite import DualWrite
-from tests.coordinator.databases import events
+from tests.support.coordinator.event_table import events
 
 MEETING_SECONDS = 60.0
 

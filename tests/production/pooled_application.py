@@ -3,7 +3,7 @@
 from sqlalchemy import create_engine
 
 from tests.crash import application
-from tests.production.pgbouncer import UNPREPARED
+from tests.support.servers.pgbouncer import UNPREPARED
 
 
 def main(task: application.Task) -> None:

@@ -12,10 +12,10 @@ from dualwrite.testing.kafka import KafkaBroker
 from tests.broker.kafka_helpers import visible
 from tests.broker.raw import eventually
 from tests.conftest import missing, running
-from tests.coordinator.databases import events, ready_engine, slot_rows, stored_values
 from tests.crash.world import free_port
-from tests.postgresql import PostgreSQL, find_binaries
-from tests.production.standby import Standby, url_of_both
+from tests.support.coordinator.event_table import events, ready_engine, slot_rows, stored_values
+from tests.support.servers.postgresql import PostgreSQL, find_binaries
+from tests.support.servers.standby import Standby, url_of_both
 
 pytestmark = pytest.mark.postgresql
 

@@ -11,8 +11,8 @@ from dualwrite import DualWrite, Transaction
 from dualwrite.operations.doctor import examine
 from dualwrite.testing.kafka import KafkaBroker
 from tests.conftest import missing
-from tests.coordinator.databases import events, expire_leases, ready_engine, stored_values
-from tests.production.galera import can_run, cluster
+from tests.support.coordinator.event_table import events, expire_leases, ready_engine, stored_values
+from tests.support.servers.galera import can_run, cluster
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.slow]
 

@@ -13,8 +13,8 @@ from sqlalchemy import Engine
 
 from dualwrite.testing.kafka import KafkaBroker
 from tests.conftest import missing
-from tests.coordinator.databases import ready_engine, stored_values
-from tests.coordinator.databases import slot_rows as rows_of
+from tests.support.coordinator.event_table import ready_engine, stored_values
+from tests.support.coordinator.event_table import slot_rows as rows_of
 
 SECONDS = 120
 UNITS = 100

@@ -19,9 +19,9 @@ from dualwrite.coordinator.sql.dialects.postgresql import Postgresql
 from dualwrite.operations.doctor import examine
 from dualwrite.operations.findings import Level
 from dualwrite.testing.kafka import KafkaBroker
-from tests.coordinator.databases import events, ready_engine, stored_values
 from tests.crash.world import World
-from tests.production.pgbouncer import PgBouncer
+from tests.support.coordinator.event_table import events, ready_engine, stored_values
+from tests.support.servers.pgbouncer import PgBouncer
 
 pytestmark = pytest.mark.postgresql
 

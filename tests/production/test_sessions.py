@@ -9,7 +9,7 @@ from sqlalchemy.orm import DeclarativeBase, Session, scoped_session, sessionmake
 
 from dualwrite import DualWrite
 from dualwrite.testing.kafka import KafkaBroker
-from tests.coordinator.databases import events, ready_engine, stored_values
+from tests.support.coordinator.event_table import events, ready_engine, stored_values
 
 Make = Callable[..., DualWrite]
 

@@ -11,8 +11,8 @@ from sqlalchemy.event import listen
 from dualwrite import DualWrite
 from dualwrite.coordinator.sql.dialects.postgresql import Postgresql
 from dualwrite.testing.kafka import KafkaBroker
-from tests.coordinator.databases import events, ready_engine
-from tests.postgresql import PostgreSQL
+from tests.support.coordinator.event_table import events, ready_engine
+from tests.support.servers.postgresql import PostgreSQL
 
 pytestmark = pytest.mark.postgresql
 

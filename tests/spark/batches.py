@@ -13,7 +13,7 @@ from dualwrite.spark.batch.batch import Batch, Work
 from dualwrite.spark.batch.tasks import Side
 from dualwrite.spark.plan.options import WriteOptions
 from tests.broker.kafka_helpers import visible
-from tests.spark.given import options, schema
+from tests.spark.expected_rows import options, schema
 
 TOPIC = "things"
 SCHEMA = schema(id="integer", note="string", key="string")

@@ -27,7 +27,6 @@ from dualwrite.spark.batch.staging import staged_clause
 from dualwrite.spark.plan.options import WriteOptions
 from dualwrite.spark.workers import close_workers, worker_of
 from tests.broker.kafka_helpers import create_topic, fresh_name, visible
-from tests.coordinator.databases import await_sweeps, slot_rows
 from tests.spark.batches import (
     begun,
     failing_at,
@@ -41,6 +40,7 @@ from tests.spark.batches import (
     write,
     written,
 )
+from tests.support.coordinator.event_table import await_sweeps, slot_rows
 
 
 @pytest.fixture(scope="module")

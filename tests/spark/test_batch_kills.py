@@ -17,10 +17,8 @@ from dualwrite.spark.batch import batch as batches
 from dualwrite.spark.batch.runs import Runs
 from dualwrite.spark.workers import close_workers, engine_of
 from tests.broker.kafka_helpers import create_topic
-from tests.coordinator.databases import await_sweeps
 from tests.crash.forked import ForkedBroker
 from tests.crash.world import free_port
-from tests.postgresql import PostgreSQL
 from tests.spark.batch_process import Told, go_on, running, said
 from tests.spark.batches import (
     TOPIC,
@@ -35,6 +33,8 @@ from tests.spark.batches import (
     written,
 )
 from tests.spark.conftest import ready
+from tests.support.coordinator.event_table import await_sweeps
+from tests.support.servers.postgresql import PostgreSQL
 
 STEPS = (
     "BEGIN_RUN",

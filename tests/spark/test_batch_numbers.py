@@ -14,11 +14,11 @@ from dualwrite.spark.batch import batch as batches
 from dualwrite.spark.batch.batch import Batch
 from dualwrite.spark.workers import close_workers
 from dualwrite.testing.kafka import KafkaBroker
-from tests.coordinator.databases import await_sweeps
 from tests.spark.batches import begun, open_slots, rows, staged_rows, write
 from tests.spark.test_batch import Place, broker
 from tests.spark.writing import Place as PlaceOfPartitions
 from tests.spark.writing import rows_of
+from tests.support.coordinator.event_table import await_sweeps
 
 __all__ = ["broker"]
 

@@ -8,7 +8,7 @@ import pytest
 from dualwrite.errors import ConfigurationError
 from dualwrite.spark.plan.columns import Family, Plan, fit, plan_of
 from dualwrite.spark.plan.options import options_of
-from tests.spark.given import HEADERS, REQUIRED, array, column, map_of, options, schema, table
+from tests.spark.expected_rows import HEADERS, REQUIRED, array, column, map_of, options, schema, table
 
 
 def names(plan: Plan, places: tuple[int, ...]) -> list[str]:

@@ -14,9 +14,9 @@ from dualwrite.errors import ConfigurationError
 from dualwrite.spark.batch.datasource import DualWriteDataSource, Message, StreamWriter
 from dualwrite.spark.workers import close_workers
 from dualwrite.testing.kafka import KafkaBroker
-from tests.coordinator.databases import await_sweeps
 from tests.spark.batches import open_slots, staged_rows
 from tests.spark.writing import Place, rows_of, values_of
+from tests.support.coordinator.event_table import await_sweeps
 
 SCHEMA = StructType([StructField("id", LongType()), StructField("note", StringType())])
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from dualwrite.testing.kafka import KafkaBroker
-from tests.postgresql import PostgreSQL
 from tests.spark.flights import source
 from tests.spark.flights.answer import Delays, compare_table
 from tests.spark.flights.pipeline import ALONE, UnavailableError, spark_command, spark_environment
 from tests.spark.flights.world import VICTIMS, World, plan
+from tests.support.servers.postgresql import PostgreSQL
 
 pytestmark = [pytest.mark.slow, pytest.mark.jvm]
 

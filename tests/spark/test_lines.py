@@ -13,7 +13,7 @@ from dualwrite.spark.plan.columns import Plan, TableColumn, fit, plan_of
 from dualwrite.spark.plan.rows import RowConverter
 from dualwrite.spark.tables.bulk_load import Loader, table_clause
 from dualwrite.spark.tables.target_table import target_of
-from tests.spark.given import options
+from tests.spark.expected_rows import options
 from tests.spark.test_json_of_spark import SCHEMA, ZONES, some
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from dualwrite.spark.tables import bulk_load as loading
 from dualwrite.spark.tables.bulk_load import Loader, chunks, copies, table_clause
 from dualwrite.spark.tables.target_table import target_of
 from dualwrite.spark.workers import engine_of
-from tests.spark.given import options
+from tests.spark.expected_rows import options
 
 UTC = timezone.utc
 

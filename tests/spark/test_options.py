@@ -8,7 +8,7 @@ import pytest
 
 from dualwrite.errors import ConfigurationError
 from dualwrite.spark.plan.options import OPTIONS, WriteOptions, batch_id_of, options_of
-from tests.spark.given import REQUIRED, options
+from tests.spark.expected_rows import REQUIRED, options
 
 
 def test_what_is_required_suffices_and_the_rest_has_defaults() -> None:

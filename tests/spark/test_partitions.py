@@ -13,7 +13,7 @@ from dualwrite.errors import BatchChangedError, ConfigurationError, DualWriteErr
 from dualwrite.spark.partitions import writers as partitions
 from dualwrite.spark.partitions.progress import begin_batch
 from dualwrite.spark.partitions.writers import batch_writer
-from tests.spark.given import HEADERS
+from tests.spark.expected_rows import HEADERS
 from tests.spark.writing import PATIENCE, Place, rows_of, values_of
 
 

@@ -9,7 +9,7 @@ from dualwrite.errors import InputError
 from dualwrite.spark.batch.preparing import prepared
 from dualwrite.spark.plan.columns import Family, Plan, fit, plan_of
 from dualwrite.spark.plan.rows import RowConverter, Written
-from tests.spark.given import column, options, table
+from tests.spark.expected_rows import column, options, table
 from tests.spark.test_json_of_spark import SCHEMA, ZONES, some
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from dualwrite.spark.plan.columns import REFUSED, Family, Plan, fit, plan_of
 from dualwrite.spark.plan.options import options_of
 from dualwrite.spark.plan.rows import RowConverter, Written
 from dualwrite.spark.plan.spark_schema import DAYS, MICROS, Field, SparkType
-from tests.spark.given import HEADERS, REQUIRED, array, column, map_of, options, schema, table
+from tests.spark.expected_rows import HEADERS, REQUIRED, array, column, map_of, options, schema, table
 
 UTC = timezone.utc
 NOON = datetime(2024, 7, 29, 12, 0, tzinfo=UTC)

@@ -18,7 +18,7 @@ from dualwrite.coordinator.sql.tables import spark_batch, spark_run
 from dualwrite.errors import FencedError, InDoubtError
 from dualwrite.ids import PreparedTxnState, ProducerIdentity
 from dualwrite.spark.batch.runs import RUN_COLUMN, Owner, Run, Runs, RunState
-from tests.coordinator.databases import expire_leases, slot_rows
+from tests.support.coordinator.event_table import expire_leases, slot_rows
 
 STAGED = (None, "staged")
 staged = Table("staged", MetaData(), Column(RUN_COLUMN, BigInteger), Column("n", Integer))

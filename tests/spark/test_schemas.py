@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from dualwrite.spark.plan.spark_schema import KINDS, fields_of, type_of, unwritable
-from tests.spark.given import HEADERS, array, map_of, schema
+from tests.spark.expected_rows import HEADERS, array, map_of, schema
 
 
 @pytest.mark.parametrize("said", sorted(KINDS - {"array", "map", "struct", "decimal"}))

@@ -12,8 +12,8 @@ from sqlalchemy import text
 from dualwrite.errors import BatchChangedError, ConfigurationError, DatabaseNotReadyError, InputError
 from dualwrite.spark import batch_writer, partition_writer
 from dualwrite.spark.workers import engine_of
+from tests.spark.expected_rows import options
 from tests.spark.frames import things
-from tests.spark.given import options
 from tests.spark.writing import Place, rows_of, url_of, values_of
 
 if TYPE_CHECKING:

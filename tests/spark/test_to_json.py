@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dualwrite.errors import ConfigurationError
 from dualwrite.spark.plan.spark_schema import fields_of
 from dualwrite.spark.plan.to_json import object_writer, zone_of
-from tests.spark.given import array, map_of, schema
+from tests.spark.expected_rows import array, map_of, schema
 
 UTC = timezone.utc
 

@@ -25,7 +25,7 @@ from dualwrite.spark.workers import (
     require_shared,
     worker_of,
 )
-from tests.spark.given import REQUIRED, options, schema
+from tests.spark.expected_rows import REQUIRED, options, schema
 
 CLASSIC = "pyspark.sql.classic.dataframe"
 

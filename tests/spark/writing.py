@@ -13,8 +13,8 @@ from dualwrite.spark.plan.options import WriteOptions
 from dualwrite.spark.tables.target_table import target_of
 from dualwrite.spark.workers import Worker, dual_write_of, engine_of
 from dualwrite.testing.kafka import KafkaBroker
-from tests.coordinator.databases import await_sweeps
-from tests.spark.given import options, schema
+from tests.spark.expected_rows import options, schema
+from tests.support.coordinator.event_table import await_sweeps
 
 PATIENCE = 60.0
 """Seconds that a test waits for what must come."""

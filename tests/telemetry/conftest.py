@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import Engine
 
 from dualwrite.coordinator.dual_write import DualWrite
-from tests.coordinator.databases import CONFIG, ready_engine
-from tests.coordinator.fakes import FakeKafka
+from tests.support.coordinator.event_table import CONFIG, ready_engine
+from tests.support.coordinator.fake_kafka import FakeKafka
 
 
 @pytest.fixture

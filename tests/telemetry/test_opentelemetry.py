@@ -13,7 +13,7 @@ from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.rules.machine import Step
 from dualwrite.errors import KafkaUnavailableError, NoFreeSlotError
 from dualwrite.telemetry.opentelemetry import SLOT_SPAN, STEP_SPANS, UNIT_SPAN, Tracing, trace_headers
-from tests.coordinator.fakes import FakeKafka, Fault
+from tests.support.coordinator.fake_kafka import FakeKafka, Fault
 
 Make = Callable[..., DualWrite]
 

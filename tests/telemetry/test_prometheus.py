@@ -15,8 +15,8 @@ from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.sql.tables import kafka_transaction_outcome
 from dualwrite.errors import NoFreeSlotError
 from dualwrite.telemetry.prometheus import DURATION, IN_DATABASE, METRICS, PREFIX, DualWriteMetrics
-from tests.coordinator.databases import expire_leases
-from tests.coordinator.fakes import FakeKafka, Fault
+from tests.support.coordinator.event_table import expire_leases
+from tests.support.coordinator.fake_kafka import FakeKafka, Fault
 
 Make = Callable[..., DualWrite]
 

@@ -19,7 +19,7 @@ from dualwrite.ids import (
     require_prepared_state,
     validated_transactional_id,
 )
-from tests.strategies import attempt, producers
+from tests.support.strategies import attempt, producers
 
 ORDERS = TopicPartition("orders", 3)
 OURS = ProducerIdentity(4000, 7)

@@ -68,7 +68,9 @@ class NativeProducer:
     @property
     def is_reusable(self) -> bool:
         """See KafkaParticipant. Always: whatever is under way still carries the identity of a transaction that has
-        ended, and every broker that it can reach refuses that (KIP-890 part 2; tests/unit/recovery_search.py)."""
+        ended, and every broker that it can reach refuses that (KIP-890 part 2).
+
+        tests/support/coordinator/recovery_search.py searches for the opposite."""
         return True
 
     def name_left_transaction(self) -> PreparedTxnState:

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from dualwrite.demo.flights import MOST_ROWS
 from tests.conftest import running
-from tests.postgresql import PostgreSQL, find_binaries
 from tests.spark.flights import source
 from tests.spark.flights.answer import Findings
 from tests.spark.flights.pipeline import EXECUTORS, UnavailableError
 from tests.spark.flights.world import VICTIMS, World, plan
+from tests.support.servers.postgresql import PostgreSQL, find_binaries
 
 _FEWEST_BATCHES = 12
 _MOST_BATCHES = 24

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from tests.conformance.kafka_jars import SPARK_VERSION, JarsError, spark_source_jars
 from tests.examples.programs import EXAMPLES, environment
-from tests.postgresql import children, status
 from tests.spark.sessions import JAVA
+from tests.support.servers.postgresql import children, status
 
 EXECUTORS = 2
 _EXECUTOR_CLASS = b"CoarseGrainedExecutorBackend"

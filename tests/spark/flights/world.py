@@ -13,10 +13,10 @@ from sqlalchemy.pool import NullPool
 
 from dualwrite.coordinator.sql.tables import spark_run
 from dualwrite.testing.kafka import KafkaBroker
-from tests.postgresql import PostgreSQL
 from tests.spark.flights import source
 from tests.spark.flights.answer import Delays, Findings, batches, compare_table, compare_topic
 from tests.spark.flights.pipeline import EXECUTORS, Pipeline, Task
+from tests.support.servers.postgresql import PostgreSQL
 
 VICTIMS = ("executor", "driver", "broker", "database")
 

@@ -1,0 +1,77 @@
+"""What the pool does for units of work of an event loop: slots without a wait, and waits that are given up."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from dualwrite.coordinator.slots.pool import Pool
+from dualwrite.errors import InvalidTransactionStateError
+from tests.coordinator.slots.test_pool import World, until_waiting
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World()
+    yield made
+    for pool in made.pools:
+        for slot in pool._snapshot():
+            pool.release(slot.user)
+        pool.close(0)
+
+
+def users(pool: Pool) -> list[object]:
+    return [slot.user for slot in pool._snapshot() if slot.user is not None]
+
+
+def test_only_a_warm_slot_is_had_without_a_wait(world: World) -> None:
+    pool = world.pool(size=2)
+    assert pool.acquire_now(object()) is None, "a lease takes a look at the database"
+    slot = pool.acquire("first")
+    pool.release("first")
+    assert pool.acquire_now(object()) is None, "a cold slot is recovered first"
+    world.warm(slot)
+    assert pool.acquire_now("second") is slot
+    assert pool.acquire_now(object()) is None, "it is in use"
+    pool.release("second")
+    pool.close(0)
+    assert pool.acquire_now(object()) is None
+
+
+def test_nobody_gets_a_slot_before_those_who_wait(world: World) -> None:
+    pool = world.pool(size=1)
+    world.warm(pool.acquire("first"))
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(pool.acquire, "second")
+        until_waiting(pool, 1)
+        with pool._guard:  # freed, and the thread that waits has not noticed yet
+            pool.release("first")
+            assert pool.acquire_now("third") is None
+        assert waiting.result(20).user == "second"
+
+
+def test_a_wait_that_another_thread_gives_up_ends_at_once_and_takes_nothing(world: World) -> None:
+    pool = world.pool(size=1, timeout=3000)
+    slot = world.warm(pool.acquire("first"))
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(pool.acquire, "second")
+        until_waiting(pool, 1)
+        pool.release("second")
+        with pytest.raises(InvalidTransactionStateError, match="given up"):
+            waiting.result(20)
+    pool.release("first")
+    assert pool.acquire("third") is slot
+
+
+def test_a_wait_that_is_given_up_while_a_slot_is_leased_for_it_leaves_the_slot_free(world: World) -> None:
+    pool = world.pool(size=1)
+    look = world.leases.take
+
+    def take(*arguments: object, **options: object) -> object:
+        pool.release("cancelled")
+        return look(*arguments, **options)  # type: ignore[arg-type]
+
+    world.leases.take = take  # type: ignore[method-assign, assignment]
+    pool.acquire("cancelled")
+    assert users(pool) == []
+    assert pool.acquire("next").transactional_id == "a-0"

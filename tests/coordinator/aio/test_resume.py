@@ -1,0 +1,68 @@
+"""AsyncDualWrite where a prepared transaction may time out: the same lease, the same records, the same replay."""
+
+import pytest
+from sqlalchemy import select
+
+from dualwrite.coordinator.ports import LeaseLostError, Outcome
+from dualwrite.coordinator.sql.tables import kafka_transaction_record
+from dualwrite.errors import FencedError
+from tests.support.coordinator.async_dual_writes import Place, run, write_unit
+from tests.support.coordinator.event_table import TakingStore
+from tests.support.coordinator.fake_kafka_without_2pc import ResumingKafka
+
+
+def test_what_timed_out_after_the_decision_is_replayed(place: Place) -> None:
+    place.kafka = kafka = ResumingKafka()
+    kafka.before_effect = lambda request: kafka.time_out() if request == "commit" and not kafka.timed_out else None
+
+    async def main() -> None:
+        async with place.dual_write(two_phase="resume", replay=True) as dual_write:
+            if place.driver == "aiomysql":
+                with pytest.raises(TypeError):  # 0.3.2 cannot send bytes with PyMySQL 1.2
+                    await write_unit(dual_write, "lost")
+                assert place.in_both()
+                return
+            await write_unit(dual_write, "lost")
+            await dual_write.recover()
+            await write_unit(dual_write, "later")
+            assert dual_write.counters.replayed == 1
+
+    run(main())
+    if place.driver == "aiomysql":
+        return
+    assert kafka.timed_out == 1
+    assert place.in_both("lost", "later")
+    with place.seen.connect() as connection:
+        assert list(connection.scalars(select(kafka_transaction_record.c.record_value))) == [b"later"]
+
+
+def test_without_replay_it_is_on_record(place: Place) -> None:
+    place.kafka = kafka = ResumingKafka()
+    kafka.before_effect = lambda request: kafka.time_out() if request == "commit" and not kafka.timed_out else None
+
+    async def main() -> None:
+        async with place.dual_write(two_phase="resume") as dual_write:
+            await write_unit(dual_write, "lost")
+            found = await dual_write.recover()
+            assert set(found.values()) <= {Outcome.HEURISTIC_ABORT, Outcome.NOTHING}
+            assert dual_write.counters.heuristic == 1
+
+    run(main())
+    assert kafka.committed == []
+
+
+def test_a_unit_begins_nothing_in_kafka_once_somebody_has_taken_over(place: Place) -> None:
+    place.kafka = kafka = ResumingKafka()
+
+    async def main() -> None:
+        async with place.dual_write(two_phase="resume") as dual_write:
+            await write_unit(dual_write, "one")
+            TakingStore(place.seen).take_over("orders-0", "somebody")
+            begun = kafka.requests.count("begin")
+            with pytest.raises(FencedError) as raised:
+                await write_unit(dual_write, "two")
+            assert isinstance(raised.value, LeaseLostError)
+            assert kafka.requests.count("begin") == begun
+
+    run(main())
+    assert kafka.committed == ["one"]

@@ -1,0 +1,132 @@
+"""A database server that goes silent under asyncio: the event loop goes on, and the unit ends within its limit."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
+from dualwrite.errors import DatabaseUnavailableError, InDoubtError
+from tests.support.coordinator.async_dual_writes import Place, async_url, run, write_unit
+from tests.support.coordinator.event_table import CONFIG
+from tests.support.servers.silent_proxy import COMMIT, SilentProxy
+
+LIMIT = 2.0
+"""``database_timeout``."""
+SLACK = 10.0
+NEVER = 3600.0
+"""A lease_timeout that lets no heartbeat come in between."""
+
+
+@pytest.fixture
+def proxy(server_place: Place) -> Iterator[SilentProxy]:
+    made = SilentProxy(server_place.seen.url.render_as_string(hide_password=False))
+    yield made
+    made.close()
+
+
+@asynccontextmanager
+async def dual_write(place: Place, proxy: SilentProxy) -> AsyncIterator[AsyncDualWrite]:
+    """Behind the proxy, with two slots of which one is seen by the fake Kafka."""
+    engine = create_async_engine(async_url(proxy.plain_url, place.driver))
+    made = AsyncDualWrite(
+        engine,
+        CONFIG,
+        application="orders",
+        participant=place.kafka.participant,
+        pool_size=1,
+        lease_timeout=NEVER,
+        database_timeout=LIMIT,
+    )
+    try:
+        yield made
+    finally:
+        proxy.lets_nobody_in = False
+        proxy.end_silent()
+        await made.close(timeout=20)
+        await engine.dispose()
+
+
+async def outcome(unit: Awaitable[None], within: float) -> BaseException | None:
+    """What ``unit`` raises; it fails the test if it takes longer than ``within`` seconds."""
+    task = asyncio.ensure_future(unit)
+    done, _ = await asyncio.wait([task], timeout=within + SLACK)
+    assert done, f"it hangs for longer than {within + SLACK} s"
+    return task.exception()
+
+
+async def count_turns(turns: list[None]) -> None:
+    while True:
+        turns.append(None)
+        await asyncio.sleep(0.01)
+
+
+async def settled(made: AsyncDualWrite) -> None:
+    """Wait for the background; what hangs ends with run()."""
+    while made.pending():
+        await asyncio.sleep(0.02)
+
+
+def test_a_commit_that_never_arrives_ends_in_doubt_while_the_loop_goes_on(
+    server_place: Place, proxy: SilentProxy
+) -> None:
+    async def main() -> None:
+        async with dual_write(server_place, proxy) as made:
+            await write_unit(made, "before")
+            turns: list[None] = []
+            counting = asyncio.ensure_future(count_turns(turns))
+            proxy.silence_at(COMMIT, delivers=False)
+            error = await outcome(write_unit(made, "lost"), 2 * LIMIT)
+            assert isinstance(error, InDoubtError)
+            assert "(database_timeout)" in str(error)
+            assert len(turns) > 20  # the loop was not held up
+            counting.cancel()
+            proxy.end_silent()
+            await settled(made)
+        assert server_place.in_both("before")
+
+    run(main())
+
+
+def test_a_commit_whose_answer_is_lost_is_found_and_the_unit_succeeds(server_place: Place, proxy: SilentProxy) -> None:
+    async def main() -> None:
+        async with dual_write(server_place, proxy) as made:
+            await write_unit(made, "before")
+            proxy.silence_at(COMMIT, delivers=True)
+            assert await outcome(write_unit(made, "committed"), 2 * LIMIT) is None
+        assert server_place.in_both("before", "committed")
+
+    run(main())
+
+
+@pytest.mark.parametrize("delivers", [True, False])
+def test_a_database_that_vanishes_at_commit_is_settled_when_it_is_back(
+    server_place: Place, proxy: SilentProxy, delivers: bool
+) -> None:
+    async def main() -> None:
+        async with dual_write(server_place, proxy) as made:
+            await write_unit(made, "before")
+            proxy.silence_at(COMMIT, delivers=delivers)
+            proxy.lets_nobody_in = True
+            assert isinstance(await outcome(write_unit(made, "in doubt"), 2 * LIMIT), InDoubtError)
+            proxy.lets_nobody_in = False
+            proxy.end_silent()
+            await settled(made)
+        assert server_place.in_both("before", *(["in doubt"] if delivers else []))
+
+    run(main())
+
+
+def test_a_first_connection_that_nobody_answers_ends_within_the_limit(server_place: Place, proxy: SilentProxy) -> None:
+    async def main() -> None:
+        async with dual_write(server_place, proxy) as made:
+            proxy.lets_nobody_in = True
+            error = await outcome(write_unit(made, "lost"), 2 * LIMIT)
+            assert isinstance(error, DatabaseUnavailableError), repr(error)
+            proxy.lets_nobody_in = False
+            await write_unit(made, "after")
+        assert server_place.in_both("after")
+
+    run(main())

@@ -1,0 +1,329 @@
+"""A database server that goes silent: its backend is frozen, or the network drops everything. Each step of the
+library's own ends within ``database_timeout``, and both sides end alike."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, create_engine, insert, select, text
+from sqlalchemy.exc import OperationalError
+
+from dualwrite import DualWrite
+from dualwrite.errors import DatabaseUnavailableError, InDoubtError
+from tests.support.coordinator.event_table import CONFIG, events, ready_engine, slot_rows, stored_values
+from tests.support.coordinator.fake_kafka import FakeCluster
+from tests.support.coordinator.usual_unit import write, write_unit
+from tests.support.servers.mariadb import MariaDB
+from tests.support.servers.postgresql import PostgreSQL
+from tests.support.servers.silent_proxy import COMMIT, SilentProxy
+
+LIMIT = 2.0
+"""``database_timeout``."""
+KNOWN_TOTAL = 2 * LIMIT
+SLACK = 10.0
+"""Seconds that a machine with many tests on it may add."""
+NEVER = 3600.0
+"""A lease_timeout that lets no heartbeat come in between."""
+
+
+class World:
+    """A database behind a proxy, as the application sees it and as it is, and Kafka."""
+
+    def __init__(self, url: str) -> None:
+        self.proxy = SilentProxy(url)
+        self.seen = ready_engine(url)
+        self.cluster = FakeCluster()
+        self.engines: list[Engine] = []
+        self.made: list[DualWrite] = []
+
+    def dual_write(self, pool: dict[str, Any] | None = None, **options: Any) -> DualWrite:
+        engine = create_engine(self.proxy.plain_url, **(pool or {}))
+        self.engines.append(engine)
+        options = {"lease_timeout": NEVER, "database_timeout": LIMIT, "acquire_timeout": 10.0, **options}
+        made = DualWrite(engine, CONFIG, application="a", participant=self.cluster.participant, **options)
+        self.made.append(made)
+        return made
+
+    def is_alike(self, *values: str) -> bool:
+        produced = [value for kafka in self.cluster.ids.values() for value in kafka.committed]
+        is_open = any(kafka.ongoing is not None for kafka in self.cluster.ids.values())
+        return sorted(stored_values(self.seen)) == sorted(produced) == sorted(values) and not is_open
+
+    def close(self) -> None:
+        self.proxy.lets_nobody_in = False
+        self.proxy.close()
+        for dual_write in self.made:
+            dual_write.close(timeout=0)
+        for engine in [*self.engines, self.seen]:
+            engine.dispose()
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("postgresql", marks=pytest.mark.postgresql),
+        pytest.param("mariadb", marks=pytest.mark.mariadb),
+    ]
+)
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    made = World(str(request.getfixturevalue(f"{request.param}_url")))
+    yield made
+    made.close()
+
+
+def error_of(act: Callable[[], Any], within: float) -> BaseException | None:
+    """What ``act`` raises, in a thread of its own; it fails the test if it takes longer than ``within`` seconds."""
+    raised: list[BaseException | None] = []
+
+    def run() -> None:
+        try:
+            act()
+        except BaseException as error:  # noqa: BLE001 - the test looks at it
+            raised.append(error)
+        else:
+            raised.append(None)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(within + SLACK)
+    assert raised, f"it hangs for longer than {within + SLACK} s"
+    return raised[0]
+
+
+def until(condition: Callable[[], bool], patience: float = 30.0) -> None:
+    end = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < end, "it has not come about"
+        time.sleep(0.02)
+
+
+def test_a_commit_that_never_arrives_ends_in_doubt_and_recovery_rolls_both_sides_back(world: World) -> None:
+    dual_write = world.dual_write()
+    write_unit(dual_write, "before")
+    world.proxy.silence_at(COMMIT, delivers=False)
+    error = error_of(lambda: write_unit(dual_write, "lost"), KNOWN_TOTAL)
+    assert isinstance(error, InDoubtError)
+    assert f"the database had not answered after {LIMIT:g} s (database_timeout)" in str(error)
+    assert world.proxy.silenced.is_set()
+    assert dual_write.pending() == 1
+    write_unit(dual_write, "another")  # the slot in doubt is left to the background
+    world.proxy.end_silent()
+    until(lambda: dual_write.pending() == 0)
+    assert world.is_alike("before", "another")
+
+
+def test_a_commit_whose_answer_is_lost_is_found_and_the_unit_succeeds(world: World) -> None:
+    dual_write = world.dual_write()
+    write_unit(dual_write, "before")
+    world.proxy.silence_at(COMMIT, delivers=True)
+    assert error_of(lambda: write_unit(dual_write, "committed"), KNOWN_TOTAL) is None
+    assert world.proxy.silenced.is_set()
+    assert world.is_alike("before", "committed")
+
+
+@pytest.mark.parametrize("delivers", [True, False])
+def test_a_database_that_vanishes_at_commit_ends_in_doubt_within_twice_the_limit(world: World, delivers: bool) -> None:
+    """Nobody answers an attempt to connect either. When the network is back, both sides end alike."""
+    dual_write = world.dual_write()
+    write_unit(dual_write, "before")
+    world.proxy.silence_at(COMMIT, delivers=delivers)
+    world.proxy.lets_nobody_in = True
+    with pytest.raises(InDoubtError):
+        raise error_of(lambda: write_unit(dual_write, "in doubt"), KNOWN_TOTAL) or AssertionError
+    world.proxy.lets_nobody_in = False
+    world.proxy.end_silent()
+    until(lambda: dual_write.pending() == 0)
+    assert world.is_alike("before", *(["in doubt"] if delivers else []))
+
+
+def test_a_state_that_cannot_be_stored_in_time_rolls_both_sides_back(world: World) -> None:
+    dual_write = world.dual_write()
+    write_unit(dual_write, "before")
+    world.proxy.silence_at(rb"UPDATE \S*kafka_transaction_state", delivers=False)
+    with pytest.raises(OperationalError, match="database_timeout"):
+        raise error_of(lambda: write_unit(dual_write, "lost"), LIMIT) or AssertionError
+    world.proxy.end_silent()
+    until(lambda: world.is_alike("before"))
+    write_unit(dual_write, "after")
+    assert world.is_alike("before", "after")
+
+
+def test_a_rollback_on_a_silent_connection_gives_the_user_the_error_of_the_block(world: World) -> None:
+    dual_write = world.dual_write()
+    write_unit(dual_write, "before")
+
+    def fail() -> None:
+        with dual_write.transaction() as tx:
+            write(tx, "undone")
+            world.proxy.silence_all()
+            raise LookupError("the user's own")
+
+    assert isinstance(error_of(fail, LIMIT), LookupError)
+    assert world.is_alike("before")
+    write_unit(dual_write, "after")
+    assert world.is_alike("before", "after")
+
+
+def test_a_unit_without_records_whose_commit_is_not_answered_gets_the_drivers_error(world: World) -> None:
+    dual_write = world.dual_write()
+
+    def unit() -> None:
+        with dual_write.transaction() as tx:
+            tx.execute(insert(events).values(value="alone"))
+
+    unit_before = error_of(lambda: write_unit(dual_write, "before"), LIMIT)
+    assert unit_before is None
+    world.proxy.silence_at(COMMIT, delivers=False)
+    with pytest.raises(OperationalError, match="database_timeout"):
+        raise error_of(unit, LIMIT) or AssertionError
+    world.proxy.end_silent()
+    assert world.is_alike("before")
+
+
+def test_a_unit_whose_pool_pings_a_silent_connection_says_so_within_the_limit(world: World) -> None:
+    dual_write = world.dual_write({"pool_pre_ping": True})
+    write_unit(dual_write, "before")
+    world.proxy.silence_all()
+    with pytest.raises(DatabaseUnavailableError, match=r"\(database_timeout\)"):
+        raise error_of(lambda: write_unit(dual_write, "lost"), LIMIT) or AssertionError
+    write_unit(dual_write, "after")
+    assert world.is_alike("before", "after")
+
+
+def test_a_first_connection_that_nobody_answers_ends_within_the_limit(world: World) -> None:
+    world.proxy.lets_nobody_in = True
+    dual_write = world.dual_write()
+    with pytest.raises(DatabaseUnavailableError, match=r"let nobody in within 2 s \(database_timeout\)"):
+        raise error_of(lambda: write_unit(dual_write, "lost"), LIMIT) or AssertionError
+    world.proxy.lets_nobody_in = False
+    write_unit(dual_write, "after")
+    assert world.is_alike("after")
+
+
+def test_a_statement_of_the_users_may_take_longer_than_the_limit(world: World) -> None:
+    dual_write = world.dual_write(database_timeout=1.5)
+    pause = {"postgresql": "SELECT pg_sleep(3)", "mysql": "SELECT SLEEP(3)"}[world.seen.dialect.name]
+    with dual_write.transaction() as tx:
+        write(tx, "slow")
+        tx.execute(text(pause))
+    assert world.is_alike("slow")
+
+
+def test_the_leases_are_renewed_though_the_connection_of_the_heartbeat_goes_silent(world: World) -> None:
+    """On a new connection, before they run out."""
+    dual_write = world.dual_write(lease_timeout=18.0, database_timeout=60.0)
+    write_unit(dual_write, "before")
+    first = slot_rows(world.seen)["a-0"].lease_expires_at
+    until(lambda: slot_rows(world.seen)["a-0"].lease_expires_at > first)
+    world.proxy.silence_all()
+    second = slot_rows(world.seen)["a-0"].lease_expires_at
+    until(lambda: slot_rows(world.seen)["a-0"].lease_expires_at > second)
+    write_unit(dual_write, "after")
+    assert world.is_alike("before", "after")
+
+
+class Backend:
+    """The process of PostgreSQL's that serves a unit of work; it is frozen at a step."""
+
+    def __init__(self) -> None:
+        self.process = 0
+        self.step = ""
+
+    def freeze(self, step: str) -> None:
+        if self.process and step == self.step:
+            os.kill(self.process, signal.SIGSTOP)
+            self.step = ""
+
+    def go_on(self) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self.process, signal.SIGCONT)
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("end", ["goes on", "is killed"])
+def test_a_backend_that_is_frozen_at_commit_holds_up_its_own_unit_alone(own_postgresql: PostgreSQL, end: str) -> None:
+    """The unit ends in doubt; other units, and the leases of other slots, go on. When the backend goes on, it commits
+    what had arrived; when it is killed, it does not."""
+    world = World(own_postgresql.url)
+    backend = Backend()
+    dual_write = world.dual_write(lease_timeout=6.0, on_step=backend.freeze)
+    in_block = threading.Event()
+    go_on = threading.Event()
+
+    def other_unit() -> None:
+        with dual_write.transaction() as tx:
+            write(tx, "beside")
+            in_block.set()
+            assert go_on.wait(60)
+
+    def frozen_unit() -> None:
+        with dual_write.transaction() as tx:
+            write(tx, "frozen")
+            backend.process = tx.scalar(select(text("pg_backend_pid()"))) or 0
+            backend.step = "COMMIT_DATABASE"
+
+    try:
+        with ThreadPoolExecutor(1) as threads:
+            beside = threads.submit(other_unit)
+            assert in_block.wait(30)
+            assert isinstance(error_of(frozen_unit, KNOWN_TOTAL), InDoubtError)
+            renewed = slot_rows(world.seen)["a-0"].lease_expires_at
+            until(lambda: slot_rows(world.seen)["a-0"].lease_expires_at > renewed)
+            go_on.set()
+            beside.result(30)
+            write_unit(dual_write, "another")
+            if end == "goes on":
+                backend.go_on()
+            else:
+                os.kill(backend.process, signal.SIGKILL)  # the server starts anew, and ends all connections
+                world.seen.dispose()
+            until(lambda: not _fails(lambda: dual_write.recover()) and dual_write.pending() == 0)
+        until(lambda: world.is_alike("beside", "another", *(["frozen"] if end == "goes on" else [])))
+    finally:
+        go_on.set()
+        backend.go_on()
+        world.close()
+
+
+def _fails(act: Callable[[], Any]) -> bool:
+    try:
+        act()
+    except Exception:  # noqa: BLE001 - the server may be starting
+        return True
+    return False
+
+
+@pytest.mark.mariadb
+def test_a_server_that_is_frozen_at_commit_ends_the_unit_in_doubt(own_mariadb: MariaDB) -> None:
+    """All of it: it accepts connections, as the kernel does that, and says nothing on them."""
+    server = create_engine(own_mariadb.url, isolation_level="AUTOCOMMIT")
+    with server.connect() as connection:
+        connection.exec_driver_sql("CREATE DATABASE frozen")
+    server.dispose()
+    url = own_mariadb.url.replace("/?", "/frozen?")
+    world = World(url)
+    process = own_mariadb.process
+    armed: list[str] = []
+
+    def freeze(step: str) -> None:
+        if step in armed:
+            armed.clear()
+            os.kill(process, signal.SIGSTOP)
+
+    dual_write = world.dual_write(on_step=freeze)
+    try:
+        write_unit(dual_write, "before")
+        armed.append("COMMIT_DATABASE")
+        assert isinstance(error_of(lambda: write_unit(dual_write, "frozen"), KNOWN_TOTAL), InDoubtError)
+        os.kill(process, signal.SIGCONT)
+        until(lambda: dual_write.pending() == 0)
+        until(lambda: world.is_alike("before", "frozen"))
+        write_unit(dual_write, "after")
+    finally:
+        os.kill(process, signal.SIGCONT)
+        world.close()

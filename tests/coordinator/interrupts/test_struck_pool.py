@@ -1,0 +1,166 @@
+"""An exception out of a signal handler at every place of the pool and of the background: no lock is left held, no turn
+and no slot is lost, and what is to be finished is finished."""
+
+import threading
+from contextlib import suppress
+
+import pytest
+
+from dualwrite.coordinator.concurrency.background import Background
+from dualwrite.coordinator.concurrency.waiting import Flag, Ticket
+from dualwrite.coordinator.slots.pool import Pool
+from tests.coordinator.slots.test_pool import World, used, world
+from tests.support.striking import Striker
+
+__all__ = ["world"]
+
+LONG = 20.0
+
+# Thread.start's own, cut short.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+class LimitError(Exception):
+    """As Celery's SoftTimeLimitExceeded."""
+
+
+class Interrupt(BaseException):
+    """As KeyboardInterrupt."""
+
+
+KINDS = [LimitError, Interrupt]
+
+
+def in_thread(act: object, where: str) -> None:
+    """Run ``act`` in another thread, and fail if it does not end."""
+    ended: list[bool] = []
+    thread = threading.Thread(target=lambda: ended.append(bool(act() or True)), daemon=True)  # type: ignore[operator]
+    thread.start()
+    thread.join(LONG)
+    assert ended, f"another thread hangs, or fails, after a strike at {where}"
+
+
+def acquire_and_release(pool: Pool, world: World) -> None:
+    """As a unit of work does: what was interrupted is released again."""
+    user = object()
+    try:
+        slot = pool.acquire(user)
+        if not slot.is_warm:
+            world.warm(slot)
+        pool.release(user)
+    except BaseException:
+        pool.release(user)
+        raise
+
+
+def check(pool: Pool, world: World, where: str) -> None:
+    in_thread(lambda: used(pool, world), where)
+    assert not pool._line, where
+    assert pool.users() == [], where
+    assert world.leases.owners() == {"a-0": "me"}, where
+    assert pool._heartbeat.is_beating, where
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_limit_at_any_place_of_a_use_of_the_pool_leaves_it_to_other_threads(
+    world: World, kind: type[BaseException]
+) -> None:
+    places = 0
+    while True:
+        pool = world.pool(size=1)
+        striker = Striker(places + 1, kind())
+        with suppress(kind), striker:
+            acquire_and_release(pool, world)
+        if not striker.where:
+            break
+        check(pool, world, striker.where)
+        pool.close(0)
+        places += 1
+    assert places > 100
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_limit_at_any_place_of_a_wait_for_a_slot_loses_nobodys_turn(world: World, kind: type[BaseException]) -> None:
+    places = 0
+    pool = world.pool(size=1)
+    while True:
+        other = object()
+        world.warm(pool.acquire(other))
+
+        def give_way(other: object = other) -> None:
+            while not pool._line:
+                Ticket().wait(0.001)
+            pool.release(other)
+
+        thread = threading.Thread(target=give_way, daemon=True)
+        striker = Striker(places + 1, kind())
+        with suppress(kind), striker:
+            thread.start()
+            acquire_and_release(pool, world)
+        pool.release(other)
+        pool._line.append(other)  # lets give_way end, if the wait was struck before it began
+        thread.join(LONG)
+        assert not thread.is_alive(), striker.where
+        pool.release(other)
+        check(pool, world, striker.where)
+        if not striker.where:
+            break
+        places += 1
+    assert places > 30
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_limit_at_any_place_of_the_start_of_the_background_leaves_its_work_to_be_done(
+    kind: type[BaseException],
+) -> None:
+    places = 0
+    while True:
+        done = Flag()
+        inside = threading.Lock()
+        twice: list[bool] = []
+
+        def act(done: Flag = done, inside: threading.Lock = inside, twice: list[bool] = twice) -> None:
+            if inside.acquire(blocking=False):
+                done.set()
+                inside.release()
+            else:
+                twice.append(True)
+
+        background = Background(act, "struck")
+        striker = Striker(places + 1, kind())
+        try:
+            with striker:
+                background.start()
+        except kind:
+            background.start()  # as the end of a unit of work does
+        assert background.wait(LONG), striker.where
+        assert done.is_set(), striker.where
+        assert not twice, striker.where
+        assert background.close(LONG), striker.where
+        if not striker.where:
+            break
+        places += 1
+    assert places > 20
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_limit_at_any_place_of_a_close_lets_it_be_called_again_and_gives_everything_back(
+    world: World, kind: type[BaseException]
+) -> None:
+    places = 0
+    while True:
+        pool = world.pool(size=1)
+        used(pool, world)
+        striker = Striker(places + 1, kind())
+        try:
+            with striker:
+                pool.close(LONG)
+        except kind:
+            in_thread(lambda pool=pool: pool.close(LONG), striker.where)
+        assert world.kafka.open_participants() == 0, striker.where
+        assert world.leases.row("a-0").owner == "", striker.where
+        assert not pool._heartbeat.is_beating, striker.where
+        if not striker.where:
+            break
+        places += 1
+    assert places > 50

@@ -1,0 +1,807 @@
+"""The librdkafka participant against stand-ins for librdkafka and the control plane, which can fail at every call."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from threading import get_ident
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from dualwrite.client.admin.control_plane import InitializedProducer
+from dualwrite.client.engine.coordinator_calls import GroupMember
+from dualwrite.client.librdkafka.bounded_calls import BoundedCalls
+from dualwrite.client.terms.verbs import State
+from dualwrite.coordinator.kafka import librdkafka
+from dualwrite.coordinator.kafka.librdkafka import LibrdkafkaProducer
+from dualwrite.coordinator.ports import KafkaParticipant, Outcome
+from dualwrite.coordinator.recovery import succession
+from dualwrite.coordinator.recovery.succession import TransactionBefore
+from dualwrite.errors import (
+    ConfigurationError,
+    DualWriteError,
+    FencedError,
+    InvalidTransactionStateError,
+    KafkaRefusedError,
+    KafkaUnavailableError,
+    PrepareFailedError,
+    TwoPhaseCommitUnavailableError,
+)
+from dualwrite.ids import Anchor, EndedTransaction, Ending, PreparedTxnState, ProducerIdentity, TopicPartition
+from tests.support.coordinator.fake_consumer import Position
+from tests.support.coordinator.fake_control_plane import CONFIG, SESSION, T0, T1, FakeControl
+
+OFFSETS = TopicPartition("__consumer_offsets", 3)
+MEMBER = GroupMember("group", 1, "member")
+
+
+def kafka_error(code: int, **flags: bool) -> KafkaException:
+    return KafkaException(KafkaError(code, **flags))
+
+
+class FakeMessage:
+    def __init__(self, partition: TopicPartition, offset: int) -> None:
+        self._partition, self._offset = partition, offset
+
+    def topic(self) -> str:
+        return self._partition.topic
+
+    def partition(self) -> int:
+        return self._partition.partition
+
+    def offset(self) -> int:
+        return self._offset
+
+
+class FakeProducer:
+    """confluent_kafka.Producer: keeps records until flush or commit, and acknowledges them there."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.config = config
+        self.calls: list[str] = []
+        self.failures: dict[str, list[Exception]] = {}
+        self.queue: list[tuple[TopicPartition, Callable[[Any, Any], None]]] = []
+        self.next_offset = {T0: 10, T1: 20}
+        self.report_errors: dict[int, KafkaError] = {}
+        self.offset_of: Callable[[int], int] = lambda offset: offset
+        self.unreported = 0
+        self.produced: list[dict[str, Any]] = []
+        self.sent: list[tuple[list[Any], Any]] = []
+        self.meanwhile: Callable[[], object] = lambda: None
+        """What happens in send_offsets and abort."""
+
+    def init_transactions(self, timeout: float) -> None:
+        self._call("init_transactions")
+
+    def begin_transaction(self) -> None:
+        self._call("begin_transaction")
+
+    def produce(self, topic: str, **arguments: Any) -> None:
+        self._call("produce")
+        self.produced.append(arguments)
+        partition = TopicPartition(topic, max(arguments["partition"], 0))
+        self.queue.append((partition, arguments["on_delivery"]))
+
+    def poll(self, timeout: float) -> int:
+        self._call("poll")
+        return 0
+
+    def flush(self, timeout: float) -> int:
+        self._call("flush")
+        return self._deliver()
+
+    def send_offsets_to_transaction(self, positions: list[Any], metadata: Any, timeout: float) -> None:
+        self._call("send_offsets_to_transaction")
+        self.sent.append((positions, metadata))
+        self.meanwhile()
+
+    def commit_transaction(self, timeout: float) -> None:
+        self._call("commit_transaction")
+
+    def abort_transaction(self, timeout: float) -> None:
+        self._call("abort_transaction")
+        self.meanwhile()
+        self.queue.clear()
+
+    def purge(self, blocking: bool) -> None:
+        self._call("purge")
+
+    def fail(self, name: str, *errors: Exception) -> None:
+        self.failures[name] = list(errors)
+
+    def _call(self, name: str) -> None:
+        self.calls.append(name)
+        if self.failures.get(name):
+            raise self.failures[name].pop(0)
+
+    def _deliver(self) -> int:
+        reported = self.queue[: len(self.queue) - self.unreported]
+        self.queue = []
+        for number, (partition, report) in enumerate(reported):
+            if number in self.report_errors:
+                report(self.report_errors[number], FakeMessage(partition, -1001))
+                continue
+            report(None, FakeMessage(partition, self.offset_of(self.next_offset[partition])))
+            self.next_offset[partition] += 1
+        return 0
+
+
+class Rig:
+    """A participant with its two stand-ins in sight."""
+
+    def __init__(self, **config: Any) -> None:
+        self.participant = LibrdkafkaProducer(CONFIG | config, timeout=3)
+        self.producer: FakeProducer = self.participant._producer
+        self.control: FakeControl = self.participant._control  # type: ignore[assignment]
+
+    def begun(self, *partitions: TopicPartition) -> "Rig":
+        self.participant.init_transactions()
+        self.participant.begin_transaction()
+        for partition in partitions:
+            self.participant.produce(partition.topic, b"v", partition=partition.partition)
+        return self
+
+    def keeping(self, ongoing: ProducerIdentity | None, starts: dict[TopicPartition, int] | None = None) -> "Rig":
+        self.control.initialized = InitializedProducer(ProducerIdentity(7, 1), ongoing)
+        self.control.starts = starts or {}
+        self.participant.init_transactions(keep_prepared_txn=True)
+        return self
+
+    @property
+    def state(self) -> State:
+        return self.participant._order.state
+
+
+@pytest.fixture(autouse=True)
+def stand_ins(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(librdkafka, "Producer", FakeProducer)
+    monkeypatch.setattr(librdkafka, "ControlPlane", FakeControl)
+    yield
+    librdkafka._inherited.clear()
+
+
+def test_it_is_a_kafka_participant() -> None:
+    participant: KafkaParticipant = Rig().participant
+    participant.close()
+
+
+def test_a_configuration_that_librdkafka_refuses_is_a_configuration_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(config: dict[str, Any]) -> None:
+        raise KafkaException(KafkaError(KafkaError._INVALID_ARG, 'No such configuration property: "lingr"'))
+
+    monkeypatch.setattr(librdkafka, "Producer", refuse)
+    with pytest.raises(ConfigurationError, match="lingr"):
+        Rig(lingr=1)
+
+
+def test_prepare_gives_the_sessions_identity_and_where_the_transaction_began() -> None:
+    rig = Rig().begun(T1, T1, T0)
+    assert rig.participant.prepare_transaction() == PreparedTxnState(SESSION, Anchor.of(T1, 20))
+
+
+def test_a_transaction_that_produced_nothing_is_the_empty_state_and_asks_nobody() -> None:
+    rig = Rig().begun()
+    rig.control.failures["describe_transaction"] = AssertionError("asked")
+    assert rig.participant.prepare_transaction() == PreparedTxnState()
+    assert rig.participant.complete_transaction(PreparedTxnState()) is Outcome.NOTHING
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [(KafkaError._MSG_TIMED_OUT, PrepareFailedError), (KafkaError._FENCED, FencedError)],
+)
+def test_one_failed_record_fails_the_preparation(code: int, expected: type[DualWriteError]) -> None:
+    rig = Rig().begun(T0, T0, T0)
+    rig.producer.report_errors[1] = KafkaError(code)
+    with pytest.raises(expected, match="1 of 3 records of app-0"):
+        rig.participant.prepare_transaction()
+    assert rig.state is State.ABORTABLE
+    rig.participant.abort_transaction()
+    assert rig.state is State.READY
+
+
+@pytest.mark.parametrize(
+    ("cause", "expected"),
+    [([kafka_error(KafkaError._FENCED, fatal=True)], FencedError), ([], KafkaRefusedError)],
+)
+def test_what_is_said_of_a_dead_producer_is_what_it_died_of(
+    cause: list[Exception], expected: type[DualWriteError]
+) -> None:
+    rig = Rig().begun(T0)
+    rig.producer.fail("produce", kafka_error(KafkaError._FATAL))
+    rig.producer.fail("poll", *cause)
+    with pytest.raises(expected) as caught:
+        rig.participant.produce("t", b"v")
+    assert type(caught.value) is expected
+    assert rig.state is State.ABORTABLE
+
+
+def test_a_record_that_was_refused_for_good_is_not_to_be_tried_again() -> None:
+    rig = Rig().begun(T0)
+    rig.producer.report_errors[0] = KafkaError(KafkaError.TOPIC_EXCEPTION)
+    with pytest.raises(KafkaRefusedError, match=r"1 of 1 records of app-0 .*: topic '.+': ") as caught:
+        rig.participant.prepare_transaction()
+    assert not caught.value.retriable
+
+
+@pytest.mark.parametrize("code", [KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT])
+def test_a_purged_queue_is_fencing_if_the_coordinator_says_so(code: int) -> None:
+    rig = Rig().begun(T0)
+    rig.producer.report_errors[0] = KafkaError(code)
+    rig.control.producer = ProducerIdentity(SESSION.producer_id, SESSION.epoch + 1)
+    with pytest.raises(FencedError, match=r"belongs to producer .* another process has taken over .app-0."):
+        rig.participant.prepare_transaction()
+    rig = Rig().begun(T0)
+    rig.producer.report_errors[0] = KafkaError(code)
+    with pytest.raises(PrepareFailedError, match="1 of 1 records"):
+        rig.participant.prepare_transaction()
+
+
+def test_a_flush_that_breaks_off_is_judged_by_the_delivery_reports() -> None:
+    rig = Rig().begun(T0)
+    rig.producer.fail("flush", SystemError("flush returned NULL without setting an exception"))
+    with pytest.raises(PrepareFailedError, match="1 of 1 records of app-0 were not acknowledged in time"):
+        rig.participant.prepare_transaction()
+
+
+def test_an_empty_queue_does_not_stand_for_a_missing_report() -> None:
+    rig = Rig().begun(T0, T0)
+    rig.producer.unreported = 1
+    with pytest.raises(PrepareFailedError, match=r"1 of 2 records .* in time"):
+        rig.participant.prepare_transaction()
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({"producer": ProducerIdentity(7, 1)}, FencedError),
+        ({"producer": ProducerIdentity(8, 0)}, FencedError),
+        ({"state": "CompleteAbort"}, PrepareFailedError),
+        ({"state": "PrepareAbort"}, PrepareFailedError),
+        ({"partitions": frozenset({T1})}, PrepareFailedError),
+        ({"unknown": True}, PrepareFailedError),
+    ],
+)
+def test_the_coordinator_must_agree_that_it_is_prepared(facts: dict[str, Any], expected: type[DualWriteError]) -> None:
+    rig = Rig().begun(T0)
+    for name, value in facts.items():
+        setattr(rig.control, name, value)
+    with pytest.raises(expected, match="app-0"):
+        rig.participant.prepare_transaction()
+    assert rig.state is State.ABORTABLE
+
+
+def test_without_a_known_first_offset_the_leaders_are_asked_for_the_anchor() -> None:
+    rig = Rig().begun(T0, T1)
+    rig.producer.offset_of = lambda _: -1001
+    rig.control.starts = {T0: 10, T1: 20}
+    assert rig.participant.prepare_transaction() == PreparedTxnState(SESSION, Anchor.of(T0, 10))
+    assert rig.control.asked == [(frozenset({T0, T1}), SESSION)]
+
+
+def test_without_any_anchor_nothing_is_prepared() -> None:
+    rig = Rig().begun(T0)
+    rig.producer.offset_of = lambda _: -1001
+    with pytest.raises(PrepareFailedError, match="where it began"):
+        rig.participant.prepare_transaction()
+
+
+def test_only_the_prepared_state_commits_what_was_prepared() -> None:
+    rig = Rig().begun(T0)
+    state = rig.participant.prepare_transaction()
+    assert rig.participant.complete_transaction(state) is Outcome.COMMITTED
+    assert rig.producer.calls[-1] == "commit_transaction"
+
+
+def test_the_text_of_a_state_is_no_name_of_another_transaction() -> None:
+    rig = Rig().begun(T0)
+    state = str(rig.participant.prepare_transaction())
+    for wrong in (state, None):
+        with pytest.raises(TypeError, match="give a PreparedTxnState"):
+            rig.participant.complete_transaction(wrong)  # type: ignore[arg-type]
+    assert rig.participant.complete_transaction(PreparedTxnState(state)) is Outcome.COMMITTED
+
+
+def test_what_cannot_be_called_back_costs_a_transaction_nothing() -> None:
+    rig = Rig().begun(T0)
+    with pytest.raises(TypeError, match="on_delivery"):
+        rig.participant.produce("t", "a", on_delivery=5)  # type: ignore[arg-type]
+    assert rig.participant.prepare_transaction()
+
+
+def test_a_timeout_is_not_taken_for_keeping_a_predecessors_transaction() -> None:
+    with pytest.raises(TypeError, match="keep_prepared_txn 30 of type int"):
+        Rig().participant.init_transactions(30)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("other", [PreparedTxnState(), PreparedTxnState(SESSION, Anchor.of(T0, 9))])
+def test_any_other_state_aborts_what_was_prepared(other: PreparedTxnState) -> None:
+    rig = Rig().begun(T0)
+    rig.participant.prepare_transaction()
+    assert rig.participant.complete_transaction(other) is Outcome.ABORTED
+    assert rig.producer.calls[-1] == "abort_transaction"
+
+
+def test_a_state_of_the_transaction_before_does_not_commit_this_one() -> None:
+    rig = Rig().begun(T0)
+    first = rig.participant.prepare_transaction()
+    rig.participant.commit_transaction()
+    rig.participant.begin_transaction()
+    rig.participant.produce("t", b"v", partition=0)
+    second = rig.participant.prepare_transaction()
+    assert first.producer == second.producer
+    assert rig.participant.complete_transaction(first) is Outcome.ABORTED
+
+
+def test_a_kept_transaction_that_began_at_the_anchor_is_committed_under_the_new_identity() -> None:
+    rig = Rig().keeping(SESSION, {T0: 10})
+    assert rig.participant.complete_transaction(PreparedTxnState(SESSION, Anchor.of(T0, 10))) is Outcome.COMMITTED
+    assert rig.control.ended == [(ProducerIdentity(7, 1), True, True)]
+    assert rig.control.asked == [(frozenset({T0}), SESSION)]
+
+
+def test_a_kept_transaction_is_found_by_a_very_long_topic_name_too() -> None:
+    partition = TopicPartition("x" * 249, 3)
+    rig = Rig()
+    rig.control.partitions = frozenset({T0, partition})
+    rig.keeping(SESSION, {partition: 5})
+    assert rig.participant.complete_transaction(PreparedTxnState(SESSION, Anchor.of(partition, 5))) is Outcome.COMMITTED
+
+
+@pytest.mark.parametrize(
+    ("state", "starts"),
+    [
+        (PreparedTxnState(SESSION, Anchor.of(T0, 10)), {T0: 12}),
+        (PreparedTxnState(SESSION, Anchor.of(T0, 10), started_ms=999), {T1: 10}),
+        (PreparedTxnState(SESSION, Anchor.of(T0, 10), started_ms=999), {T0: 10}),
+        (PreparedTxnState(SESSION, Anchor.of(TopicPartition("gone", 0), 10)), {T0: 10}),
+        (PreparedTxnState(ProducerIdentity(6, 5), Anchor.of(T0, 10)), {T0: 10}),
+        (PreparedTxnState(), {T0: 10}),
+    ],
+)
+def test_any_other_kept_transaction_is_aborted(state: PreparedTxnState, starts: dict[TopicPartition, int]) -> None:
+    rig = Rig().keeping(SESSION, starts)
+    rig.control.started_ms = 1000
+    assert rig.participant.complete_transaction(state) is Outcome.ABORTED
+    assert rig.control.ended == [(ProducerIdentity(7, 1), False, True)]
+
+
+def test_a_state_without_an_anchor_is_compared_as_kip_939_has_it() -> None:
+    rig = Rig().keeping(SESSION)
+    assert rig.participant.complete_transaction(PreparedTxnState(SESSION)) is Outcome.COMMITTED
+    assert rig.control.asked == []
+
+
+def test_nothing_kept_is_success_and_ends_nothing() -> None:
+    rig = Rig().keeping(None)
+    assert rig.participant.complete_transaction(PreparedTxnState(SESSION, Anchor.of(T0, 1))) is Outcome.NOTHING
+    assert rig.control.ended == []
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_commit_and_abort_end_a_kept_transaction_whatever_it_is(committed: bool) -> None:
+    rig = Rig().keeping(SESSION)
+    (rig.participant.commit_transaction if committed else rig.participant.abort_transaction)()
+    assert rig.control.ended == [(ProducerIdentity(7, 1), committed, True)]
+    assert not {"commit_transaction", "abort_transaction"} & set(rig.producer.calls)
+
+
+@pytest.mark.parametrize("failing", ["describe_transaction", "current_transaction_start_offsets", "end_txn"])
+def test_a_verdict_that_cannot_be_reached_or_carried_out_is_never_guessed(failing: str) -> None:
+    rig = Rig().keeping(SESSION, {T0: 10})
+    rig.control.failures[failing] = KafkaUnavailableError("broker b:1: timed out")
+    with pytest.raises(KafkaUnavailableError, match="b:1"):
+        rig.participant.complete_transaction(PreparedTxnState(SESSION, Anchor.of(T0, 10)))
+    assert rig.control.ended == []
+    assert rig.state is State.FAILED
+
+
+def test_after_recovery_the_participant_is_initialised_and_begins() -> None:
+    rig = Rig().keeping(SESSION)
+    with pytest.raises(InvalidTransactionStateError, match=r"begin_transaction\(\): .*keeping a predecessor"):
+        rig.participant.begin_transaction()
+    rig.participant.abort_transaction()
+    with pytest.raises(InvalidTransactionStateError, match="uninitialized"):
+        rig.participant.begin_transaction()
+    assert rig.begun(T0).participant.prepare_transaction().producer == SESSION
+
+
+def test_a_cluster_without_two_phase_commit_says_so() -> None:
+    rig = Rig()
+    rig.producer.fail("init_transactions", kafka_error(KafkaError.INVALID_TRANSACTION_TIMEOUT, fatal=True))
+    with pytest.raises(TwoPhaseCommitUnavailableError, match=r"init_transactions\(\) of app-0"):
+        rig.participant.init_transactions()
+
+
+@pytest.mark.parametrize("call", ["commit_transaction", "abort_transaction"])
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (kafka_error(KafkaError._TIMED_OUT, retriable=True), KafkaUnavailableError),
+        (kafka_error(KafkaError._FENCED, fatal=True), FencedError),
+        (kafka_error(KafkaError.INVALID_TXN_STATE), KafkaRefusedError),
+    ],
+)
+def test_after_an_error_of_commit_or_abort_only_close_is_left(
+    call: str, error: KafkaException, expected: type[DualWriteError]
+) -> None:
+    rig = Rig().begun(T0)
+    rig.participant.prepare_transaction()
+    rig.producer.fail(call, error)
+    with pytest.raises(expected):
+        getattr(rig.participant, call)()
+    for again in (rig.participant.abort_transaction, rig.participant.init_transactions):
+        with pytest.raises(InvalidTransactionStateError, match=r"failed; allowed now: close\(\)"):
+            again()
+
+
+def test_an_epoch_that_an_abort_bumped_is_the_sessions_from_then_on() -> None:
+    rig = Rig().begun(T0)
+    rig.control.producer = ProducerIdentity(7, 1)
+    rig.participant.abort_transaction()
+    rig.participant.begin_transaction()
+    rig.participant.produce("t", b"v", partition=0)
+    assert rig.participant.prepare_transaction().producer == ProducerIdentity(7, 1)
+
+
+def test_records_are_produced_as_confluent_kafka_produces_them() -> None:
+    rig = Rig().begun()
+    rig.participant.produce("t", b"v", b"k", partition=1, timestamp=5, headers={"h": b"x"})
+    rig.participant.produce("t", headers=(("h", b"1"), ("h", None)))
+    first, second = (
+        {name: record.get(name) for name in record if name != "on_delivery"} for record in rig.producer.produced
+    )
+    assert first == {"value": b"v", "key": b"k", "partition": 1, "timestamp": 5, "headers": {"h": b"x"}}
+    assert second == {
+        "value": None,
+        "key": None,
+        "partition": -1,
+        "timestamp": 0,
+        "headers": [("h", b"1"), ("h", None)],
+    }
+
+
+def test_delivery_callbacks_are_the_records_own_or_the_configurations() -> None:
+    seen: list[tuple[str, int]] = []
+    rig = Rig(on_delivery=lambda _, message: seen.append(("default", message.offset()))).begun()
+    rig.participant.produce("t", b"v", partition=0)
+    rig.participant.produce(
+        "t", b"v", partition=0, on_delivery=lambda _, message: seen.append(("own", message.offset()))
+    )
+    rig.participant.prepare_transaction()
+    assert seen == [("default", 10), ("own", 11)]
+
+
+def test_a_state_says_when_its_transaction_began_and_in_which_topic() -> None:
+    rig = Rig()
+    rig.control.started_ms, rig.control.log.topic_ids = 1000, {"t": "A" * 22}
+    state = rig.begun(T0).participant.prepare_transaction()
+    assert (state.anchor, state.started_ms, state.topic_id) == (Anchor.of(T0, 10), 1000, "A" * 22)
+
+
+def test_two_transactions_of_a_session_never_begin_in_one_millisecond(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker's clock moves as this one does; the two differ by any amount."""
+    now = [1000.0]
+
+    def before(control: Any, timeout: float) -> TransactionBefore:
+        return TransactionBefore(control, timeout, lambda: now[0], lambda seconds: now.__setitem__(0, now[0] + seconds))
+
+    monkeypatch.setattr(librdkafka, "TransactionBefore", before)
+    rig = Rig().begun(T0)
+    rig.participant.prepare_transaction()
+    rig.participant.commit_transaction()
+    rig.participant.begin_transaction()
+    assert now[0] >= 1000.001
+
+
+def ended(monkeypatch: pytest.MonkeyPatch, ending: Ending) -> list[PreparedTxnState]:
+    """How every transaction has ended; of which it was asked."""
+    asked: list[PreparedTxnState] = []
+
+    def look(_control: Any, state: PreparedTxnState, _timeout: float) -> EndedTransaction:
+        asked.append(state)
+        return EndedTransaction(ending)
+
+    monkeypatch.setattr(succession, "ended_transaction", look)
+    return asked
+
+
+def test_a_cluster_that_has_lost_the_transaction_before_gets_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ended(monkeypatch, Ending.LOST)
+    rig = Rig().begun(T0)
+    first = rig.participant.prepare_transaction()
+    rig.participant.commit_transaction()
+    rig.participant.begin_transaction()
+    rig.participant.produce("t", b"v", partition=1)
+    rig.control.lost_connections = 1
+    with pytest.raises(PrepareFailedError, match=r"app-0: the cluster has lost the one before, 7:0:t:0:10: it was set"):
+        rig.participant.prepare_transaction()
+    assert asked == [first]
+    rig.participant.abort_transaction()
+    assert not rig.participant.is_reusable, "recovery puts it on record before anything else is stored"
+
+
+@pytest.mark.parametrize("ending", [Ending.COMMITTED, Ending.UNKNOWN, Ending.OPEN])
+def test_the_transaction_before_is_looked_at_once_after_a_lost_connection(
+    monkeypatch: pytest.MonkeyPatch, ending: Ending
+) -> None:
+    asked = ended(monkeypatch, ending)
+    rig = Rig().begun(T0)
+    for lost in (0, 1, 1):
+        rig.control.lost_connections = lost
+        rig.participant.prepare_transaction()
+        rig.participant.commit_transaction()
+        rig.participant.begin_transaction()
+        rig.participant.produce("t", b"v", partition=1)
+    assert len(asked) == 1
+    assert rig.participant.is_reusable
+
+
+def test_a_session_that_is_out_of_sequence_may_be_tried_again_with_another() -> None:
+    """In a topic that was made anew librdkafka's sequence does not begin at 0."""
+    rig = Rig().begun(T0)
+    rig.producer.failures["flush"] = [kafka_error(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, fatal=True)]
+    with pytest.raises(PrepareFailedError) as caught:
+        rig.participant.prepare_transaction()
+    assert caught.value.retriable
+
+
+def test_a_late_report_of_one_transaction_does_not_count_for_the_next() -> None:
+    rig = Rig().begun(T0)
+    (_, late) = rig.producer.queue[0]
+    rig.participant.abort_transaction()
+    rig.participant.begin_transaction()
+    late(KafkaError(KafkaError._PURGE_QUEUE), FakeMessage(T0, -1001))
+    rig.participant.produce("t", b"v", partition=1)
+    assert rig.participant.prepare_transaction().anchor == Anchor.of(T1, 20)
+
+
+def test_a_full_queue_is_waited_for_and_the_record_is_not_lost() -> None:
+    rig = Rig().begun()
+    rig.producer.fail("produce", BufferError("full"), BufferError("full"))
+    rig.participant.produce("t", b"v", partition=0)
+    assert (len(rig.producer.produced), rig.producer.calls.count("produce")) == (1, 3)
+    assert rig.participant.prepare_transaction()
+
+
+def test_a_queue_that_stays_full_is_an_error_and_the_transaction_can_only_be_aborted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig().begun()
+    times = iter([0.0, 29.0, 30.0])
+    monkeypatch.setattr(librdkafka.time, "monotonic", lambda: next(times))
+    rig.producer.fail("produce", *(BufferError("full") for _ in range(3)))
+    with pytest.raises(KafkaUnavailableError, match="queue stayed full"):
+        rig.participant.produce("t", b"v")
+    with pytest.raises(InvalidTransactionStateError, match="can only be aborted"):
+        rig.participant.prepare_transaction()
+
+
+def test_a_record_that_librdkafka_refuses_is_an_error() -> None:
+    rig = Rig().begun()
+    rig.producer.fail("produce", kafka_error(KafkaError.MSG_SIZE_TOO_LARGE))
+    with pytest.raises(KafkaRefusedError, match=r"produce\(\) of app-0"):
+        rig.participant.produce("t", b"v")
+
+
+def test_an_error_of_a_delivery_callback_dooms_the_transaction_as_the_record_may_be_on_its_way() -> None:
+    rig = Rig().begun()
+    rig.producer.fail("poll", ZeroDivisionError("a user's callback"))
+    for _ in range(librdkafka._RECORDS_PER_POLL - 1):
+        rig.participant.produce("t", b"v", partition=0)
+    with pytest.raises(ZeroDivisionError):
+        rig.participant.produce("t", b"v", partition=0)
+    assert len(rig.producer.produced) == librdkafka._RECORDS_PER_POLL
+    for call in (lambda: rig.participant.produce("t", b"v"), rig.participant.prepare_transaction):
+        with pytest.raises(InvalidTransactionStateError, match="can only be aborted"):
+            call()
+    rig.participant.abort_transaction()
+
+
+def test_close_neither_aborts_nor_raises_and_may_be_called_twice() -> None:
+    rig = Rig().begun(T0)
+    rig.participant.prepare_transaction()
+    rig.producer.fail("poll", ZeroDivisionError("a user's callback"))
+    rig.producer.fail("purge", kafka_error(KafkaError._STATE))
+    rig.participant.close()
+    rig.participant.close()
+    assert rig.control.closed == 1
+    assert not {"abort_transaction", "close"} & set(rig.producer.calls)
+    with pytest.raises(InvalidTransactionStateError, match="closed"):
+        rig.participant.commit_transaction()
+
+
+def test_after_a_fork_every_call_is_refused_and_close_leaves_the_parents_producer_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig().begun(T0)
+    before = list(rig.producer.calls)
+    child = os.getpid() + 1
+    monkeypatch.setattr(librdkafka.os, "getpid", lambda: child)
+    for call in (rig.participant.prepare_transaction, rig.participant.abort_transaction):
+        with pytest.raises(InvalidTransactionStateError, match="make a new one after a fork"):
+            call()
+    rig.participant.close()
+    assert rig.producer.calls == before
+    assert librdkafka._inherited == [rig.producer]
+
+
+# Offsets.
+
+POSITIONS = [Position("in", 0, 7)]
+
+
+def test_offsets_are_part_of_what_is_prepared() -> None:
+    rig = Rig().begun(T0)
+    rig.control.partitions = frozenset({T0, OFFSETS})
+    rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
+    assert rig.producer.sent == [(POSITIONS, MEMBER)]
+    assert rig.participant.prepare_transaction() == PreparedTxnState(SESSION, Anchor.of(T0, 10))
+
+
+def test_a_transaction_of_offsets_alone_begins_where_they_were_written() -> None:
+    rig = Rig().begun()
+    rig.control.partitions = frozenset({OFFSETS})
+    rig.control.starts = {OFFSETS: 44}
+    rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
+    state = rig.participant.prepare_transaction()
+    assert state == PreparedTxnState(SESSION, Anchor.of(OFFSETS, 44))
+    assert rig.participant.complete_transaction(state) is Outcome.COMMITTED
+
+
+def test_offsets_that_the_coordinator_does_not_know_of_are_not_prepared() -> None:
+    rig = Rig().begun(T0)
+    rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
+    with pytest.raises(PrepareFailedError, match="without __consumer_offsets"):
+        rig.participant.prepare_transaction()
+
+
+def test_offsets_are_of_one_transaction() -> None:
+    rig = Rig().begun()
+    rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
+    rig.participant.abort_transaction()
+    rig.participant.begin_transaction()
+    assert rig.participant.prepare_transaction() == PreparedTxnState()
+
+
+@pytest.mark.parametrize("code", [KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID])
+def test_offsets_that_the_group_refuses_can_only_be_aborted(code: int) -> None:
+    rig = Rig().begun(T0)
+    rig.producer.fail("send_offsets_to_transaction", kafka_error(code, txn_requires_abort=True))
+    with pytest.raises(KafkaRefusedError) as raised:
+        rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
+    assert raised.value.code == code
+    with pytest.raises(InvalidTransactionStateError, match="can only be aborted"):
+        rig.participant.prepare_transaction()
+    rig.participant.abort_transaction()
+    assert rig.state is State.READY
+
+
+@pytest.mark.parametrize(
+    ("code", "is_reusable"),
+    [
+        (KafkaError._TIMED_OUT, False),
+        (KafkaError._TRANSPORT, False),
+        (KafkaError._STATE, False),
+        (KafkaError.ILLEGAL_GENERATION, True),
+        (KafkaError.GROUP_AUTHORIZATION_FAILED, True),
+    ],
+)
+def test_offsets_without_an_answer_cost_the_producer(code: int, is_reusable: bool) -> None:
+    rig = Rig().begun(T0)
+    rig.producer.fail("send_offsets_to_transaction", kafka_error(code))
+    with pytest.raises(KafkaRefusedError if is_reusable else KafkaUnavailableError):
+        rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
+    rig.participant.abort_transaction()
+    assert rig.participant.is_reusable is is_reusable
+
+
+def test_of_one_group_nothing_is_sent_twice_once_a_connection_was_lost() -> None:
+    rig = Rig().begun(T0)
+    rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
+    rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
+    rig.participant._connections.has_lost_one = True
+    rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER._replace(group_id="other"))
+    with pytest.raises(PrepareFailedError, match="offsets of group group: a connection was lost"):
+        rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
+    assert len(rig.producer.sent) == 3
+    assert rig.state is State.ABORTABLE
+
+
+# Calls that do not come back.
+
+
+@pytest.fixture
+def released() -> Iterator[threading.Event]:
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def hanging(released: threading.Event) -> Rig:
+    rig = Rig()
+    rig.participant._timeout = 0.05
+    rig.participant._bounded = BoundedCalls(grace=0.05)
+    rig.producer.meanwhile = lambda: released.wait(30)
+    return rig.begun(T0)
+
+
+def test_offsets_that_do_not_come_back_cost_the_producer(released: threading.Event) -> None:
+    rig = hanging(released)
+    with pytest.raises(
+        KafkaUnavailableError, match=r"send_offsets_to_transaction\(\) of app-0: .*did not come back"
+    ) as told:
+        rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
+    assert told.value.retriable
+    assert not rig.participant.is_reusable
+    with pytest.raises(KafkaUnavailableError, match="never come back"):
+        rig.participant.abort_transaction()
+    assert rig.state is State.FAILED
+    before = list(rig.producer.calls)
+    rig.participant.close()
+    assert rig.producer.calls == before, "it is in a call, and makes no other"
+    assert rig.control.closed == 1
+
+
+def test_an_abort_that_does_not_come_back_costs_the_producer(released: threading.Event) -> None:
+    rig = hanging(released)
+    with pytest.raises(KafkaUnavailableError, match=r"abort_transaction\(\) of app-0"):
+        rig.participant.abort_transaction()
+    assert rig.state is State.FAILED
+    rig.participant.close()
+
+
+def test_callbacks_are_called_in_the_thread_that_calls_the_producer() -> None:
+    told: list[tuple[int, KafkaError | None]] = []
+    rig = Rig().begun()
+    rig.participant.produce("t", b"v", partition=0, on_delivery=lambda error, _: told.append((get_ident(), error)))
+    ((_, report),) = rig.producer.queue
+    rig.producer.meanwhile = lambda: (
+        report(KafkaError(KafkaError._PURGE_QUEUE), FakeMessage(T0, -1001)),
+        told.append((0, None)),
+    )
+    rig.participant.abort_transaction()
+    assert [thread for thread, _ in told] == [0, get_ident()]
+
+
+def test_callbacks_of_a_call_that_never_came_back_are_not_called(released: threading.Event) -> None:
+    told: list[Any] = []
+    rig = hanging(released)
+    rig.participant.produce("t", b"v", partition=0, on_delivery=lambda error, _: told.append(error))
+    report = rig.producer.queue[-1][1]
+    ended = threading.Event()
+
+    def late() -> None:
+        released.wait(30)
+        report(KafkaError(KafkaError._PURGE_QUEUE), FakeMessage(T0, -1001))
+        ended.set()
+
+    rig.producer.meanwhile = late
+    with pytest.raises(KafkaUnavailableError):
+        rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
+    rig.participant.close()
+    released.set()
+    assert ended.wait(30)
+    assert not told
+
+
+def test_a_callback_that_raises_in_a_call_costs_the_transaction() -> None:
+    def refuse(error: Any, _: Any) -> None:
+        raise KeyError("of the callback")
+
+    rig = Rig().begun()
+    rig.participant.produce("t", b"v", partition=0, on_delivery=refuse)
+    ((_, report),) = rig.producer.queue
+    rig.producer.meanwhile = lambda: report(KafkaError(KafkaError._PURGE_QUEUE), FakeMessage(T0, -1001))
+    with pytest.raises(KeyError, match="of the callback"):
+        rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
+    with pytest.raises(InvalidTransactionStateError, match="can only be aborted"):
+        rig.participant.prepare_transaction()
+
+
+@pytest.mark.parametrize(("setting", "seconds"), [("1500", 1.5), ("90000", 30.0)])
+def test_no_step_may_take_longer_than_a_record(setting: str, seconds: float) -> None:
+    participant = LibrdkafkaProducer(CONFIG | {"delivery.timeout.ms": setting})
+    control: FakeControl = participant._control  # type: ignore[assignment]
+    assert participant._timeout == control.timeout == seconds

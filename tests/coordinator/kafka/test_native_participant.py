@@ -1,0 +1,328 @@
+"""The native participant over a stand-in for the control plane, and a producer whose cluster is simulated."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError
+
+from dualwrite.client.admin.control_plane import InitializedProducer
+from dualwrite.client.engine.delivery_reports import DeliveredRecord
+from dualwrite.client.engine.transaction_state import Ended
+from dualwrite.client.terms.verbs import State, Verb, VerbOrder
+from dualwrite.coordinator.kafka import native
+from dualwrite.coordinator.kafka.native import NativeProducer
+from dualwrite.coordinator.ports import KafkaParticipant, Outcome
+from dualwrite.errors import (
+    ConfigurationError,
+    FencedError,
+    InvalidTransactionStateError,
+    KafkaRefusedError,
+    KafkaUnavailableError,
+    PrepareFailedError,
+)
+from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity, TopicPartition
+from tests.support.coordinator.fake_control_plane import CONFIG, SESSION, T0, T1, FakeControl
+
+HEIR = ProducerIdentity(7, 1)
+
+
+class FakeProducer:
+    """TwoPhaseProducer: it has the real order of verbs, and does what a test wants in each."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.config = config
+        self.calls: list[str] = []
+        self.failures: dict[str, BaseException] = {}
+        self.identity = ProducerIdentity(9, 0)
+        self.sent: list[Any] = []
+        self.reports: list[Callable[[Any, Any], None]] = []
+        self._order = VerbOrder()
+
+    @property
+    def state(self) -> State:
+        return self._order.state
+
+    def init_transactions(self, keep_prepared_txn: bool = False) -> None:
+        self._do(Verb.INIT_KEEPING if keep_prepared_txn else Verb.INIT)
+
+    def begin_transaction(self) -> None:
+        self._do(Verb.BEGIN)
+
+    def produce(
+        self, topic: str, value: Any, key: Any, partition: int, timestamp: int, headers: Any, on_delivery: Any
+    ) -> None:
+        self._order.require(Verb.PRODUCE)
+        self.calls.append("produce()")
+        self.reports.append(on_delivery or self.config.get("on_delivery"))
+
+    def send_offsets_to_transaction(self, positions: Any, group_metadata: Any) -> None:
+        self._do(Verb.SEND_OFFSETS)
+        self.sent.append((positions, group_metadata))
+
+    def prepare_transaction(self) -> PreparedTxnState:
+        self._do(Verb.PREPARE)
+        return PreparedTxnState(self.identity)
+
+    def complete_transaction(self, state: PreparedTxnState) -> Ended:
+        self._do(Verb.COMPLETE)
+        return Ended.COMMITTED if state == PreparedTxnState(self.identity) else Ended.ABORTED
+
+    def commit_transaction(self) -> Ended:
+        self._do(Verb.COMMIT)
+        return Ended.COMMITTED
+
+    def abort_transaction(self) -> Ended:
+        self._do(Verb.ABORT)
+        return Ended.ABORTED
+
+    def close(self) -> None:
+        self._do(Verb.CLOSE)
+
+    def _do(self, verb: Verb) -> None:
+        with self._order.calling(verb):
+            self.calls.append(verb.value)
+            if verb.value in self.failures:
+                raise self.failures[verb.value]
+
+
+class Rig:
+    """A participant with its two stand-ins in sight."""
+
+    def __init__(self, **config: Any) -> None:
+        self.participant = NativeProducer(CONFIG | config, timeout=3)
+        self.producer: FakeProducer = self.participant._producer  # type: ignore[assignment]
+        self.control: FakeControl = self.participant._control  # type: ignore[assignment]
+
+    def begun(self) -> "Rig":
+        self.participant.init_transactions()
+        self.participant.begin_transaction()
+        return self
+
+    def keeping(self, ongoing: ProducerIdentity | None, starts: dict[TopicPartition, int] | None = None) -> "Rig":
+        self.control.initialized = InitializedProducer(HEIR, ongoing)
+        self.control.starts = starts or {}
+        self.participant.init_transactions(keep_prepared_txn=True)
+        return self
+
+
+@pytest.fixture(autouse=True)
+def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "TwoPhaseProducer", FakeProducer)
+    monkeypatch.setattr(native, "ControlPlane", FakeControl)
+
+
+def test_it_is_a_kafka_participant_that_can_always_be_used_again() -> None:
+    participant: KafkaParticipant = Rig().participant
+    assert participant.is_reusable
+    participant.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"transaction.two.phase.commit.enable": "perhaps"}, "transaction.two.phase.commit.enable 'perhaps'"),
+        ({"stats_cb": print}, "stats_cb: refused"),
+    ],
+)
+def test_a_setting_that_contradicts_it_is_refused(settings: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigurationError, match=complaint):
+        Rig(**settings)
+
+
+@pytest.mark.parametrize("wrong", ["7:1", None])
+def test_only_a_state_completes_a_predecessors_transaction(wrong: Any) -> None:
+    rig = Rig().keeping(SESSION)
+    with pytest.raises(TypeError, match="give a PreparedTxnState"):
+        rig.participant.complete_transaction(wrong)
+    assert rig.participant.complete_transaction(PreparedTxnState(str(SESSION))) is Outcome.COMMITTED
+
+
+def test_a_timeout_is_not_taken_for_keeping_a_predecessors_transaction() -> None:
+    with pytest.raises(TypeError, match="keep_prepared_txn 30 of type int"):
+        Rig().participant.init_transactions(30)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [5, "print"])
+def test_what_cannot_be_called_back_costs_a_transaction_nothing(wrong: Any) -> None:
+    rig = Rig().begun()
+    with pytest.raises(TypeError, match="on_delivery"):
+        rig.participant.produce("t", "a", on_delivery=wrong)
+    rig.participant.produce("t", "b")
+    assert rig.producer.calls.count("produce()") == 1
+    rig.participant.prepare_transaction()
+
+
+# What a predecessor left.
+
+
+@pytest.mark.parametrize(
+    ("stored", "starts", "commits"),
+    [
+        (PreparedTxnState(SESSION), {}, True),
+        (PreparedTxnState(SESSION, Anchor.of(T0, 10)), {T0: 10}, True),
+        (PreparedTxnState(SESSION, Anchor.of(T0, 10)), {T0: 12}, False),
+        (PreparedTxnState(SESSION, Anchor.of(T0, 10), started_ms=999), {T1: 10}, False),
+        (PreparedTxnState(SESSION, Anchor.of(T0, 10), started_ms=999), {}, False),
+        (PreparedTxnState(SESSION, Anchor.of(T0, 10), started_ms=1000), {}, True),
+        (PreparedTxnState(ProducerIdentity(6, 1)), {}, False),
+        (PreparedTxnState(), {}, False),
+    ],
+)
+def test_only_the_very_transaction_that_was_decided_is_committed_whoever_wrote_its_state(
+    stored: PreparedTxnState, starts: dict[TopicPartition, int], commits: bool
+) -> None:
+    rig = Rig().keeping(SESSION, starts)
+    rig.control.started_ms = 1000
+    assert rig.participant.complete_transaction(stored) is (Outcome.COMMITTED if commits else Outcome.ABORTED)
+    assert rig.control.ended == [(HEIR, commits, True)]
+    assert rig.producer.calls == [], "the producer begins after that"
+    rig.begun()
+    assert rig.producer.calls == ["init_transactions()", "begin_transaction()"]
+
+
+def test_nothing_kept_is_success_and_ends_nothing() -> None:
+    rig = Rig().keeping(None)
+    assert rig.participant.complete_transaction(PreparedTxnState(SESSION)) is Outcome.NOTHING
+    assert rig.control.ended == []
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_commit_and_abort_end_a_kept_transaction_whatever_it_is(committed: bool) -> None:
+    rig = Rig().keeping(SESSION)
+    (rig.participant.commit_transaction if committed else rig.participant.abort_transaction)()
+    assert rig.control.ended == [(HEIR, committed, True)]
+
+
+def test_while_a_transaction_is_kept_only_its_end_is_allowed() -> None:
+    rig = Rig().keeping(SESSION)
+    calls = (rig.participant.init_transactions, rig.participant.begin_transaction, rig.participant.prepare_transaction)
+    for call in calls:
+        with pytest.raises(InvalidTransactionStateError, match=r"keeping a predecessor.*complete_transaction\(\)"):
+            call()
+    with pytest.raises(InvalidTransactionStateError, match="keeping a predecessor"):
+        rig.participant.produce("t", b"v")
+    assert rig.producer.calls == []
+
+
+def test_a_transaction_is_kept_before_a_session_begins_or_not_at_all() -> None:
+    rig = Rig().begun()
+    with pytest.raises(InvalidTransactionStateError, match="keep_prepared_txn=True"):
+        rig.participant.init_transactions(keep_prepared_txn=True)
+    assert rig.control.ended == []
+
+
+@pytest.mark.parametrize("failing", ["describe_transaction", "current_transaction_start_offsets", "end_txn"])
+def test_a_verdict_that_cannot_be_reached_or_carried_out_is_never_guessed(failing: str) -> None:
+    rig = Rig().keeping(SESSION, {T0: 10})
+    rig.control.failures[failing] = KafkaUnavailableError("broker b:1: timed out")
+    with pytest.raises(KafkaUnavailableError, match="b:1"):
+        rig.participant.complete_transaction(PreparedTxnState(SESSION, Anchor.of(T0, 10)))
+    assert rig.control.ended == []
+    for call in (rig.participant.init_transactions, rig.participant.abort_transaction):
+        with pytest.raises(InvalidTransactionStateError, match=r"failed; allowed now: close\(\)"):
+            call()
+
+
+# Its own transactions.
+
+
+def test_a_unit_of_work_is_the_producers() -> None:
+    rig = Rig().begun()
+    rig.participant.produce("t", b"v", b"k", 1, 5, {"h": b"x"})
+    assert rig.participant.prepare_transaction() == PreparedTxnState(rig.producer.identity)
+    rig.participant.commit_transaction()
+    assert rig.producer.calls[2:] == ["produce()", "prepare_transaction()", "commit_transaction()"]
+    assert rig.control.asked == [], "two round trips, and none of them is the control plane's"
+
+
+@pytest.mark.parametrize("anchored", [False, True])
+def test_a_prepared_transaction_is_completed_by_its_own_state_alone(anchored: bool) -> None:
+    rig = Rig().begun()
+    state = rig.participant.prepare_transaction()
+    if anchored:
+        state = PreparedTxnState(state.producer, Anchor.of(T0, 1))
+    expected = Outcome.ABORTED if anchored else Outcome.COMMITTED
+    assert rig.participant.complete_transaction(state) is expected
+
+
+@pytest.mark.parametrize("default", [False, True])
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (KafkaRefusedError("record for t", KafkaError.TOPIC_EXCEPTION, "INVALID_TOPIC_EXCEPTION"), 17),
+        (FencedError("record for t: PRODUCER_FENCED"), KafkaError._FENCED),
+        (KafkaUnavailableError("producer of app-0: closed"), KafkaError._MSG_TIMED_OUT),
+        (PrepareFailedError("the transaction was aborted"), KafkaError._PURGE_QUEUE),
+    ],
+)
+def test_delivery_callbacks_hear_of_errors_as_confluent_kafka_tells_them(
+    default: bool, error: Exception, code: int
+) -> None:
+    heard: list[tuple[Any, Any]] = []
+
+    def hear(reason: Any, message: Any) -> None:
+        heard.append((reason, message))
+
+    rig = Rig(**({"dr_cb": hear} if default else {})).begun()
+    rig.participant.produce("t", b"v", on_delivery=None if default else hear)
+    (report,) = rig.producer.reports
+    record = DeliveredRecord(("t", 0, 5), (b"k", b"v", ()), 1000, None)
+    report(None, record)
+    report(error, DeliveredRecord(("t", 0, -1), (b"k", b"v", ()), 1000, error))
+    assert heard[0] == (None, record)
+    reason, message = heard[1]
+    assert isinstance(reason, KafkaError)
+    assert (reason.code(), reason.str()) == (code, str(error))
+    assert message.error() is reason
+    assert (message.topic(), message.partition(), message.key(), message.value()) == ("t", 0, b"k", b"v")
+
+
+# Its end.
+
+
+def test_close_neither_aborts_nor_raises_and_may_be_called_twice() -> None:
+    rig = Rig().begun()
+    rig.participant.prepare_transaction()
+    rig.producer.failures["close()"] = ZeroDivisionError("a user's callback")
+    rig.participant.close()
+    rig.participant.close()
+    assert rig.control.closed == 1
+    assert "abort_transaction()" not in rig.producer.calls
+    with pytest.raises(InvalidTransactionStateError, match="closed"):
+        rig.participant.commit_transaction()
+
+
+def test_after_a_fork_a_predecessors_transaction_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig().keeping(SESSION)
+    child = os.getpid() + 1
+    monkeypatch.setattr(native.os, "getpid", lambda: child)
+    for call in (rig.participant.commit_transaction, rig.participant.abort_transaction):
+        with pytest.raises(InvalidTransactionStateError, match="make a new one after a fork"):
+            call()
+    assert rig.control.ended == []
+
+
+def test_offsets_go_to_the_producer_in_its_transaction_only() -> None:
+    rig = Rig()
+    with pytest.raises(InvalidTransactionStateError):
+        rig.participant.send_offsets_to_transaction([], "group")
+    rig.begun()
+    rig.participant.send_offsets_to_transaction([7], "group")
+    assert rig.producer.sent == [([7], "group")]
+    assert rig.participant.prepare_transaction()
+
+
+@pytest.mark.parametrize(("setting", "seconds"), [("1500", 1.5), ("90000", 30.0)])
+def test_no_step_of_recovery_may_take_longer_than_a_record(setting: str, seconds: float) -> None:
+    control: FakeControl = NativeProducer(CONFIG | {"delivery.timeout.ms": setting})._control  # type: ignore[assignment]
+    assert control.timeout == seconds
+
+
+def test_a_state_says_in_which_topic_its_first_record_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = PreparedTxnState(ProducerIdentity(9, 0), first_record=Anchor.of(T0, 3))
+    monkeypatch.setattr(FakeProducer, "prepare_transaction", lambda _: first)
+    rig = Rig()
+    rig.control.log.topic_ids = {"t": "A" * 22}
+    assert rig.participant.prepare_transaction().topic_id == "A" * 22

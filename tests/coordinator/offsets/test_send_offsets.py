@@ -1,0 +1,309 @@
+"""tx.send_offsets and dw.seek_to_committed over a Kafka that can fail at every call: what is sent, and what is not."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from sqlalchemy import Engine
+
+from dualwrite.client.engine.coordinator_calls import GroupMember
+from dualwrite.coordinator.aio.awaited_slot import AwaitedParticipant
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.unit.transaction import Transaction
+from dualwrite.errors import (
+    InvalidTransactionStateError,
+    KafkaRefusedError,
+    KafkaUnavailableError,
+    RebalancedError,
+)
+from dualwrite.ids import TopicPartition
+from dualwrite.wire.error_codes import ErrorCode
+from tests.coordinator.unit.test_unit_of_work import fail_at, recovered, write
+from tests.support.coordinator.event_table import stored_values
+from tests.support.coordinator.fake_consumer import FakeConsumer, FakeGroup, Position, positions
+from tests.support.coordinator.fake_kafka import FakeKafka
+
+P, Q = TopicPartition("in", 0), TopicPartition("in", 1)
+MEMBER = GroupMember("group", 1, "member")
+
+
+def reading(*places: TopicPartition) -> FakeConsumer:
+    consumer = FakeConsumer(FakeGroup())
+    consumer.next = dict.fromkeys(places, 0)
+    return consumer
+
+
+def use(dw: DualWrite, consumer: FakeConsumer, value: str = "", *, is_caught: bool = False) -> None:
+    """A unit of work with what was polled."""
+    with dw.transaction() as tx:
+        if value:
+            write(tx, value)
+        send(tx, consumer, is_caught=is_caught)
+
+
+def send(tx: Transaction, consumer: FakeConsumer, *, is_caught: bool) -> None:
+    try:
+        tx.send_offsets(consumer)
+    except Exception:
+        if not is_caught:
+            raise
+
+
+def test_the_offsets_are_part_of_the_kafka_transaction(
+    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    consumer = reading(P, Q)
+    consumer.poll(P, 3)
+    use(dual_write, consumer, "one")
+    assert kafka.committed == ["one", (MEMBER, {P: 3})]
+    assert stored_values(sqlite_engine) == ["one"]
+
+
+def test_a_unit_of_offsets_alone_is_a_unit(dual_write: DualWrite, kafka: FakeKafka) -> None:
+    consumer = reading(P)
+    consumer.poll(P, 2)
+    use(dual_write, consumer)
+    assert kafka.committed == [(MEMBER, {P: 2})]
+
+
+def test_without_a_record_read_kafka_is_not_asked(dual_write: DualWrite, kafka: FakeKafka) -> None:
+    dual_write.recover()
+    before = list(kafka.requests)
+    use(dual_write, reading(P))
+    assert kafka.requests == before
+
+
+def test_offsets_may_be_given(dual_write: DualWrite, kafka: FakeKafka) -> None:
+    with dual_write.transaction() as tx:
+        tx.send_offsets(reading(P), [Position("in", 0, 7), Position("in", 1, -1001)])
+    assert kafka.committed == [(MEMBER, {P: 7})]
+
+
+@pytest.mark.parametrize("is_caught", [False, True])
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+    ],
+)
+def test_a_member_whose_generation_is_over_commits_nothing(
+    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka, code: ErrorCode, is_caught: bool
+) -> None:
+    consumer = reading(P)
+    consumer.poll(P, 3)
+
+    def refuse(request: str) -> None:
+        if request == "offsets":
+            raise KafkaRefusedError("TxnOffsetCommit", code, code.name)
+
+    kafka.before_effect = refuse
+    with pytest.raises(RebalancedError, match=rf"'group' has given .* \({code.name}\).*seek_to_committed") as raised:
+        use(dual_write, consumer, "one", is_caught=is_caught)
+    assert not raised.value.retriable
+    assert (kafka.committed, stored_values(sqlite_engine)) == ([], [])
+
+
+@pytest.mark.parametrize("is_caught", [False, True])
+@pytest.mark.parametrize("member", [GroupMember("group"), GroupMember("group", -1, "left"), GroupMember("group", 4)])
+def test_who_is_no_member_commits_nothing_though_kafka_would_take_it(
+    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka, member: GroupMember, is_caught: bool
+) -> None:
+    consumer = reading(P)
+    consumer.poll(P, 3)
+    consumer.member = member
+    with pytest.raises(RebalancedError, match="no member of group 'group', or not any more"):
+        use(dual_write, consumer, "one", is_caught=is_caught)
+    assert (kafka.committed, stored_values(sqlite_engine)) == ([], [])
+
+
+@pytest.mark.parametrize("is_caught", [False, True])
+def test_another_refusal_is_told_as_it_is(dual_write: DualWrite, kafka: FakeKafka, is_caught: bool) -> None:
+    consumer = reading(P)
+    consumer.poll(P, 3)
+
+    def refuse(request: str) -> None:
+        if request == "offsets":
+            raise KafkaRefusedError("TxnOffsetCommit", 30, "GROUP_AUTHORIZATION_FAILED")
+
+    kafka.before_effect = refuse
+    with pytest.raises(KafkaRefusedError, match="GROUP_AUTHORIZATION_FAILED"):
+        use(dual_write, consumer, "one", is_caught=is_caught)
+    assert kafka.committed == []
+
+
+@pytest.mark.parametrize("is_caught", [False, True])
+def test_offsets_that_nobody_took_undo_the_unit(
+    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka, is_caught: bool
+) -> None:
+    consumer = reading(P)
+    consumer.poll(P, 3)
+    fail_at(kafka, "offsets")
+    with pytest.raises(KafkaUnavailableError):
+        use(dual_write, consumer, "one", is_caught=is_caught)
+    assert (kafka.committed, stored_values(sqlite_engine)) == ([], [])
+    consumer.group.committed[P] = 0
+    dual_write.seek_to_committed(consumer)
+    consumer.poll(P, 3)
+    use(dual_write, consumer, "one")
+    assert kafka.committed == ["one", (MEMBER, {P: 3})]
+
+
+def test_a_participant_that_is_awaited_passes_them_on(kafka: FakeKafka) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        participant = AwaitedParticipant(kafka.participant(), threads)
+        participant.init_transactions()
+        participant.begin_transaction()
+        participant.send_offsets_to_transaction([Position("in", 0, 7)], MEMBER)
+        participant.prepare_transaction()
+        participant.commit_transaction()
+    assert kafka.committed == [(MEMBER, {P: 7})]
+
+
+# Going back.
+
+
+def test_a_consumer_that_reads_on_after_a_failure_sends_nothing(dual_write: DualWrite, kafka: FakeKafka) -> None:
+    consumer = reading(P)
+    consumer.poll(P, 3)
+    fail_at(kafka, "prepare")
+    with pytest.raises(KafkaUnavailableError):
+        use(dual_write, consumer, "one")
+    consumer.poll(P, 1)
+    with pytest.raises(InvalidTransactionStateError, match=r"seek_to_committed\(consumer\)"):
+        use(dual_write, consumer, "two")
+    assert kafka.committed == []
+    dual_write.seek_to_committed(consumer)
+    assert consumer.next == {P: 0}
+    consumer.poll(P, 4)
+    use(dual_write, consumer, "three")
+    assert kafka.committed == ["three", (MEMBER, {P: 4})]
+
+
+def test_the_records_in_hand_may_be_sent_again(dual_write: DualWrite, kafka: FakeKafka) -> None:
+    consumer = reading(P)
+    consumer.poll(P, 3)
+    fail_at(kafka, "prepare")
+    with pytest.raises(KafkaUnavailableError):
+        use(dual_write, consumer, "one")
+    use(dual_write, consumer, "one")
+    consumer.poll(P, 1)
+    use(dual_write, consumer)
+    assert kafka.committed == ["one", (MEMBER, {P: 3}), (MEMBER, {P: 4})]
+
+
+def test_a_unit_that_is_decided_and_on_its_way_is_not_gone_back_behind(dual_write: DualWrite, kafka: FakeKafka) -> None:
+    consumer = reading(P)
+    consumer.poll(P, 3)
+    fail_at(kafka, "commit")
+    use(dual_write, consumer, "one")  # the cluster does not know of it yet: its group has committed nothing
+    consumer.poll(P, 2)
+    with pytest.raises(KeyError), dual_write.transaction():
+        raise KeyError
+    dual_write.seek_to_committed(consumer)
+    assert consumer.next == {P: 3}
+    assert recovered(dual_write)
+    assert kafka.committed == ["one", (MEMBER, {P: 3})]
+
+
+@pytest.mark.parametrize(("reset", "begin"), [("earliest", 7), ("latest", 50)])
+def test_without_a_committed_offset_it_goes_back_to_the_beginning(
+    dual_write: DualWrite, reset: Any, begin: int
+) -> None:
+    consumer = reading(P)
+    consumer.group.watermarks = (7, 50)
+    consumer.poll(P, 20)
+    dual_write.seek_to_committed(consumer, auto_offset_reset=reset)
+    assert consumer.next == {P: begin}
+
+
+# After an assignment.
+
+
+@pytest.mark.parametrize("is_cooperative", [False, True])
+def test_an_assigned_consumer_is_put_where_its_group_is(
+    dual_write: DualWrite, kafka: FakeKafka, caplog: pytest.LogCaptureFixture, is_cooperative: bool
+) -> None:
+    consumer = FakeConsumer(FakeGroup())
+    consumer.group.is_cooperative = is_cooperative
+    consumer.group.committed[P] = 3
+    consumer.group.watermarks = (7, 50)
+    dual_write.seek_to_committed(consumer, positions(P, Q))
+    assert consumer.next == {P: 3, Q: 7}
+    consumer.poll(P, 2)
+    use(dual_write, consumer, "one")
+    assert kafka.committed == ["one", (MEMBER, {P: 5})]
+    assert not caplog.messages
+
+
+def test_another_assignment_begins_behind_nothing_that_is_done(dual_write: DualWrite, kafka: FakeKafka) -> None:
+    consumer = FakeConsumer(FakeGroup())
+    dual_write.seek_to_committed(consumer, positions(P))
+    consumer.poll(P, 3)
+    fail_at(kafka, "commit")
+    use(dual_write, consumer, "one")  # the cluster does not know of it yet
+    dual_write.seek_to_committed(consumer, positions(P, Q))
+    assert consumer.next == {P: 3, Q: 0}
+
+
+def test_a_consumer_that_librdkafka_has_put_somewhere_is_warned_of_once(
+    dual_write: DualWrite, kafka: FakeKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    for consumer in (reading(P), reading(Q)):
+        for place in consumer.next:
+            consumer.poll(place, 1)
+        use(dual_write, consumer)
+    assert len(kafka.committed) == 2
+    assert [text for text in caplog.messages if "without on_assign=dw.seek_to_committed" in text] == caplog.messages
+    assert len(caplog.messages) == 1
+
+
+def test_a_consumer_that_could_not_be_put_there_is_known_to_be_nowhere(
+    dual_write: DualWrite, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Silent(FakeConsumer):
+        def committed(self, partitions: list[Any], timeout: float) -> list[Position]:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    consumer = FakeConsumer(FakeGroup())
+    dual_write.seek_to_committed(consumer, positions(P))
+    consumer.__class__ = Silent
+    with pytest.raises(KafkaUnavailableError, match="committed offsets of in-0, in-1"):
+        dual_write.seek_to_committed(consumer, positions(P, Q))
+    consumer.poll(P, 1)
+    use(dual_write, consumer)
+    assert any("librdkafka may hand out" in text for text in caplog.messages)
+
+
+def test_nobody_seeks_inside_a_unit(dual_write: DualWrite) -> None:
+    with dual_write.transaction(), pytest.raises(InvalidTransactionStateError, match="a unit of work is open"):
+        dual_write.seek_to_committed(reading(P))
+
+
+@pytest.mark.parametrize("consumer", [None, "group", object(), FakeGroup()], ids=lambda given: type(given).__name__)
+def test_what_is_no_consumer_is_named_and_the_unit_goes_on(
+    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka, consumer: Any
+) -> None:
+    message = f"a consumer of type {type(consumer).__name__}: give a confluent_kafka.Consumer"
+    with dual_write.transaction() as tx:
+        write(tx, "one")
+        for method in (tx.send_offsets, tx.store_offsets):
+            with pytest.raises(TypeError, match=message):
+                method(consumer)
+    for seek in (dual_write.seek_to_committed, dual_write.seek_to_stored):
+        with pytest.raises(TypeError, match=message):
+            seek(consumer)
+    assert kafka.committed == stored_values(sqlite_engine) == ["one"]
+
+
+def test_offsets_are_sent_inside_the_block_only(dual_write: DualWrite) -> None:
+    consumer = reading(P)
+    consumer.poll(P, 1)
+    with dual_write.transaction() as tx:
+        pass
+    for method in (tx.send_offsets, tx.store_offsets):
+        with pytest.raises(InvalidTransactionStateError, match="only inside its own block"):
+            method(consumer)

@@ -1,0 +1,52 @@
+"""An application that did nothing for transactional.id.expiration.ms goes on by itself: nobody has taken over."""
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, insert
+
+from dualwrite import DualWrite, EmbeddedBroker
+from dualwrite.client.admin.control_plane import ControlPlane
+from dualwrite.demo.check import read_topic
+from dualwrite.errors import PrepareFailedError
+from tests.broker.raw import eventually
+from tests.support.coordinator.event_table import events, stored_values
+
+EXPIRING = {
+    # long enough for what comes between a producer's start and its first record
+    "transactional.id.expiration.ms": "2500",
+    "transaction.remove.expired.transaction.cleanup.interval.ms": "50",
+}
+
+
+def write(dual_write: DualWrite, value: str) -> None:
+    with dual_write.transaction() as tx:
+        tx.execute(insert(events).values(value=value))
+        tx.produce("topic", value=value.encode())
+
+
+def wait_until_forgotten(bootstrap_servers: str, transactional_id: str) -> None:
+    control = ControlPlane({"bootstrap.servers": bootstrap_servers})
+    assert control.describe_transaction(transactional_id) is not None
+    eventually(lambda: control.describe_transaction(transactional_id), lambda described: described is None)
+    control.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("producer", ["native", "librdkafka"])
+def test_the_first_unit_of_work_after_a_long_silence_may_be_run_again_and_the_next_succeeds(
+    tmp_path: Path, sqlite_engine: Engine, producer: str
+) -> None:
+    with EmbeddedBroker(tmp_path / "broker", config=EXPIRING) as broker:
+        config = {"bootstrap.servers": broker.bootstrap_servers}
+        with DualWrite(sqlite_engine, config, application="idle", producer=producer) as dual_write:
+            write(dual_write, "before")
+            wait_until_forgotten(broker.bootstrap_servers, "idle-0")
+            with pytest.raises(PrepareFailedError) as caught:
+                write(dual_write, "lost")
+            assert caught.value.retriable
+            write(dual_write, "after")
+            write(dual_write, "and on")
+            assert (dual_write.counters.committed, dual_write.counters.rolled_back) == (3, 1)
+        visible = [value.decode() for _, value in read_topic(broker.bootstrap_servers, "topic", "read_committed")]
+    assert visible == stored_values(sqlite_engine) == ["before", "after", "and on"]

@@ -1,0 +1,212 @@
+"""A row that was just made, and a Kafka transaction that is open under its transactional id.
+
+Another row may have decided to commit it: one of another database or schema, or one that was deleted. So it is on
+record before it is aborted.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, delete
+
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.rules.recovery_decision import Outcome
+from dualwrite.coordinator.sql.tables import UNRECOVERED
+from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
+from dualwrite.errors import FencedError
+from tests.support.coordinator.event_table import CONFIG, await_sweeps, expire_leases, ready_engine, slot_rows
+from tests.support.coordinator.fake_kafka import Crash, FakeCluster, FakeKafka, Fault
+
+ID = "orders-0"
+Make = Callable[..., DualWrite]
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    return FakeCluster()
+
+
+@pytest.fixture
+def kafka(cluster: FakeCluster) -> FakeKafka:
+    return cluster.of(ID)
+
+
+@pytest.fixture
+def make(engine: Engine, cluster: FakeCluster) -> Iterator[Make]:
+    """Makes processes of one application."""
+    made: list[DualWrite] = []
+
+    def process(engine: Engine = engine, **options: Any) -> DualWrite:
+        options = {"participant": cluster.participant, "pool_size": 1, "lease_timeout": 3000, **options}
+        made.append(DualWrite(engine, CONFIG, application="orders", **options))
+        return made[-1]
+
+    yield process
+    for dual_write in made:
+        dual_write.close(timeout=0)
+    await_sweeps()
+
+
+@pytest.fixture
+def other_engine(tmp_path: Path) -> Iterator[Engine]:
+    """Another database under the same application name."""
+    made = ready_engine(f"sqlite:///{tmp_path / 'other.db'}")
+    yield made
+    made.dispose()
+
+
+def write(dual_write: DualWrite, value: str) -> None:
+    with dual_write.transaction() as tx:
+        tx.produce("events", value)
+
+
+def die_at(make: Make, step: str, engine: Engine, value: str = "one") -> None:
+    """A process that does nothing any more once it has come to ``step``."""
+    dead: list[str] = []
+
+    def observe(name: str) -> None:
+        if dead or name == step:
+            dead.append(name)
+            raise SystemExit
+
+    with pytest.raises(SystemExit):
+        write(make(engine, on_step=observe), value)
+    expire_leases(engine)
+
+
+def die_in(make: Make, request: str, kafka: FakeKafka, engine: Engine) -> None:
+    """A process that dies in a request to Kafka, and gives nothing back."""
+    kafka.fault = lambda name: Fault.CRASH if name == request else Fault.NONE
+    dying = make(engine)
+    with pytest.raises(Crash):
+        write(dying, "dead")
+    kafka.fault = lambda name: Fault.BEFORE  # nor does its end reach Kafka
+    dying.close(timeout=0)
+    await_sweeps()
+    kafka.fault = lambda name: Fault.NONE
+    expire_leases(engine)
+
+
+def marks(engine: Engine) -> list[str | None]:
+    return [row.outcome for row in slot_rows(engine).values()]
+
+
+def states(dual_write: DualWrite) -> list[tuple[str, Outcome]]:
+    return [(outcome.state, outcome.outcome) for outcome in dual_write.outcomes()]
+
+
+def decided_in(engine: Engine) -> str:
+    row = slot_rows(engine)[ID]
+    return f"{row.prepared_txn_state}:{row.anchor}"
+
+
+def hazard(engine: Engine) -> list[tuple[str, Outcome]]:
+    """What is to be on record: the unit of work that the other row has decided to commit."""
+    return [(decided_in(engine), Outcome.HEURISTIC_HAZARD)]
+
+
+def test_what_another_database_may_have_decided_is_on_record(
+    make: Make, kafka: FakeKafka, engine: Engine, other_engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    die_at(make, "COMMIT_KAFKA", other_engine)
+    here = make()
+    write(here, "two")
+    assert states(here) == hazard(other_engine)
+    assert (kafka.aborted, kafka.committed) == (["one"], ["two"])
+    assert here.counters.heuristic == 1
+    assert "the state row of this transactional id was made anew" in caplog.text
+    write(here, "three")
+    assert len(states(here)) == 1
+    assert marks(engine) == [None]
+
+
+def test_a_state_table_that_was_emptied_does_not_hide_what_it_had_decided(
+    make: Make, kafka: FakeKafka, engine: Engine
+) -> None:
+    die_at(make, "COMMIT_KAFKA", engine)
+    expected = hazard(engine)
+    with engine.begin() as connection:
+        connection.execute(delete(table))
+    here = make()
+    write(here, "two")
+    assert states(here) == expected
+
+
+def test_a_first_start_records_nothing(make: Make, engine: Engine) -> None:
+    here = make()
+    write(here, "one")
+    assert (states(here), marks(engine), here.counters.heuristic) == ([], [None], 0)
+
+
+def test_the_mark_is_gone_before_a_transaction_begins(make: Make, kafka: FakeKafka, engine: Engine) -> None:
+    seen: list[str | None] = []
+    kafka.before_effect = lambda request: seen.extend(marks(engine)) if request == "begin" else None
+    write(make(), "one")
+    assert seen == [None]
+
+
+@pytest.mark.parametrize("step", ["PREPARE_KAFKA", "STORE_STATE", "COMMIT_DATABASE"])
+def test_an_undecided_transaction_of_the_rows_own_is_no_hazard(
+    make: Make, kafka: FakeKafka, engine: Engine, step: str
+) -> None:
+    """The process dies in the first unit of work of a row that it has made itself."""
+    die_at(make, step, engine)
+    assert kafka.ongoing is not None
+    here = make()
+    write(here, "two")
+    assert states(here) == []
+    assert len(kafka.aborted) == 1
+
+
+@pytest.mark.parametrize("request_", ["init-keep", "complete"])
+def test_who_dies_before_the_first_recovery_has_ended_leaves_the_evidence(
+    make: Make, kafka: FakeKafka, engine: Engine, other_engine: Engine, request_: str
+) -> None:
+    die_at(make, "COMMIT_KAFKA", other_engine)
+    die_in(make, request_, kafka, engine)
+    assert marks(engine) == [UNRECOVERED if request_ == "init-keep" else None], "it is on record before it is aborted"
+    here = make()
+    write(here, "two")
+    assert states(here) == hazard(other_engine), "once"
+    assert (kafka.aborted, kafka.committed) == (["one"], ["two"])
+
+
+@pytest.mark.parametrize("is_locked", [False, True], ids=["with others", "alone"])
+def test_a_sweep_puts_it_on_record(
+    make: Make,
+    kafka: FakeKafka,
+    engine: Engine,
+    other_engine: Engine,
+    is_locked: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    die_at(make, "COMMIT_KAFKA", other_engine)
+    die_in(make, "init-keep", kafka, engine)
+    here = make()
+    if is_locked:
+        monkeypatch.setattr(here._store, "_lock_free_rows", lambda *_: {})
+    assert here.recover() == {ID: Outcome.HEURISTIC_HAZARD}
+    assert states(here) == hazard(other_engine)
+    assert (kafka.aborted, kafka.ongoing) == (["one"], None)
+    write(here, "two")
+    assert len(states(here)) == 1
+
+
+def test_who_has_lost_the_slot_records_nothing(
+    make: Make, kafka: FakeKafka, engine: Engine, other_engine: Engine
+) -> None:
+    die_at(make, "COMMIT_KAFKA", other_engine)
+    slow, fast = make(), make()
+
+    def take_over(step: str) -> None:
+        if step == "RECOVER_RECORD":
+            expire_leases(engine)
+            write(fast, "two")
+
+    slow._pool._observe = take_over
+    with pytest.raises(FencedError):
+        write(slow, "one again")
+    assert states(fast) == hazard(other_engine)
+    assert kafka.committed == ["two"]

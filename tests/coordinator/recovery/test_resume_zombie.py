@@ -1,0 +1,158 @@
+"""A predecessor that is alive while its successor recovers, where no broker fences it: wherever it goes on."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, insert
+
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.sql.decision_store import begin_unit
+from dualwrite.coordinator.unit import beginning as unit_beginning
+from dualwrite.errors import DualWriteError
+from tests.support.coordinator.event_table import CONFIG, events, expire_leases, ready_engine, stored_values
+from tests.support.coordinator.fake_kafka_without_2pc import ResumingKafka
+
+PATIENCE = 20.0
+STEPS = ["BEGIN_KAFKA", "PREPARE_KAFKA", "STORE_STATE", "COMMIT_KAFKA"]
+"""Before COMMIT_DATABASE it holds the row, and nobody recovers until it has gone on."""
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("postgresql", marks=pytest.mark.postgresql),
+        pytest.param("mariadb", marks=pytest.mark.mariadb),
+    ]
+)
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """Where others can read while a row is locked: SQLite would keep the zombie waiting."""
+    engine = ready_engine(str(request.getfixturevalue(f"{request.param}_url")))
+    yield engine
+    engine.dispose()
+
+
+class Zombie:
+    """A process that is paused at its first ``step``, and goes on when it is told to."""
+
+    def __init__(self, engine: Engine, kafka: ResumingKafka, step: str) -> None:
+        self._paused, self._woken, self._done = threading.Event(), threading.Event(), threading.Event()
+        self._step = step
+        self._rests = threading.Event()
+        self.told: dict[str, str] = {}
+        self.dual_write = DualWrite(
+            engine,
+            CONFIG,
+            application="a",
+            pool_size=1,
+            acquire_timeout=0.2,
+            participant=kafka.participant,
+            two_phase="resume",
+            on_step=self._observe,
+        )
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def pause(self) -> None:
+        """Run until it is paused."""
+        self._thread.start()
+        assert self._paused.wait(PATIENCE)
+
+    def go_on(self) -> None:
+        """Until it has ended, or waits for the row that its successor holds."""
+        self._woken.set()
+        assert self._rests.wait(PATIENCE)
+
+    def join(self) -> None:
+        assert self._done.wait(PATIENCE)
+        self._thread.join()
+        self.dual_write.close(timeout=0)
+
+    def _observe(self, step: str) -> None:
+        if step == self._step and not self._paused.is_set():
+            self._paused.set()
+            assert self._woken.wait(PATIENCE)
+        elif self._woken.is_set() and (step == "STORE_STATE" or step.startswith("RECOVER")):
+            self._rests.set()
+
+    def _run(self) -> None:
+        for value in ("first", "second"):
+            try:
+                with self.dual_write.transaction() as tx:
+                    tx.execute(insert(events).values(value=value))
+                    tx.produce("events", value)
+                self.told[value] = "succeeded"
+            except DualWriteError as error:
+                self.told[value] = type(error).__name__
+        self._done.set()
+        self._rests.set()
+
+
+def successor(engine: Engine, kafka: ResumingKafka) -> DualWrite:
+    expire_leases(engine)
+    options: Any = {"pool_size": 1, "participant": kafka.participant, "two_phase": "resume"}
+    return DualWrite(engine, CONFIG, application="a", **options)
+
+
+def write(dual_write: DualWrite, value: str) -> None:
+    with dual_write.transaction() as tx:
+        tx.execute(insert(events).values(value=value))
+        tx.produce("events", value)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_one_that_goes_on_after_the_recovery_changes_nothing(engine: Engine, step: str) -> None:
+    kafka = ResumingKafka()
+    zombie = Zombie(engine, kafka, step)
+    zombie.pause()
+    with successor(engine, kafka) as living:
+        write(living, "living")
+        zombie.go_on()
+        zombie.join()
+        write(living, "later")
+    assert kafka.committed == stored_values(engine)
+    assert ("first" in kafka.committed) is (step == "COMMIT_KAFKA") is (zombie.told["first"] == "succeeded")
+
+
+@pytest.mark.parametrize("request_name", ["look", "end"])
+def test_one_that_goes_on_while_it_is_recovered_begins_nothing_that_is_committed_for_another(
+    engine: Engine, request_name: str
+) -> None:
+    """It has decided for its first unit, and is paused before it says so to Kafka. Its successor sees that transaction
+    open. Now the zombie ends it, and would go on to its second unit under the same epoch; and then the successor's
+    EndTxn arrives."""
+    kafka = race(engine, request_name)
+    assert kafka.committed == ["first", "living"] == stored_values(engine)
+
+
+@pytest.mark.postgresql
+def test_without_a_look_at_its_lease_its_second_unit_would_be_committed(
+    postgresql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control of the test above."""
+    engine = ready_engine(postgresql_url)
+    monkeypatch.setattr(unit_beginning, "begin_unit", lambda connection, lease, checked: begin_unit(connection, lease))
+    kafka = race(engine, "end")
+    assert "second" in kafka.committed
+    assert "second" not in stored_values(engine)
+    engine.dispose()
+
+
+def race(engine: Engine, request_name: str) -> ResumingKafka:
+    kafka = ResumingKafka()
+    zombie = Zombie(engine, kafka, "COMMIT_KAFKA")
+    zombie.pause()
+    main = threading.get_ident()
+
+    def wake(request: str) -> None:
+        if request == request_name and threading.get_ident() == main:
+            zombie.go_on()
+
+    kafka.before_effect = wake
+    with successor(engine, kafka) as living:
+        living.recover()
+        kafka.before_effect = lambda request: None
+        zombie.join()
+        write(living, "living")
+    assert zombie.told["first"] == "succeeded"
+    assert zombie.told["second"] != "succeeded"
+    return kafka

@@ -1,0 +1,89 @@
+"""How a transaction stays prepared: what the user may say, and what the producers are told."""
+
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine
+
+from dualwrite import DualWrite
+from dualwrite.coordinator.recovery.prepared_predecessor import KeptTransaction
+from dualwrite.coordinator.recovery.two_phase import (
+    KEEP_PREPARED,
+    LONGEST_TIMEOUT_MS,
+    OWNED_SETTINGS,
+    RESUME,
+    TIMEOUT_KEY,
+    TWO_PHASE_KEY,
+    TimeoutWatch,
+    left_transactions,
+    producer_settings,
+    step_timeout,
+)
+from dualwrite.coordinator.recovery.unprepared_predecessor import ResumedTransaction
+from dualwrite.errors import ConfigurationError, PrepareFailedError
+from tests.support.coordinator.event_table import CONFIG
+
+
+@pytest.mark.parametrize(("delivery", "seconds"), [(0.3, 0.3), (30.0, 30.0), (600.0, 30.0)])
+def test_a_step_takes_no_longer_than_a_record_and_never_minutes(delivery: float, seconds: float) -> None:
+    assert step_timeout(delivery) == seconds
+
+
+def asked(**options: Any) -> DualWrite:
+    return DualWrite(create_engine("sqlite:///never-opened.db"), CONFIG, application="a", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"two_phase": "hope"}, "two_phase 'hope': use 'keep-prepared' or 'resume'"),
+        ({"replay": True}, "replay: only with two_phase='resume'"),
+        ({"replay": True, "two_phase": "keep-prepared"}, "replay: only with two_phase='resume'"),
+    ],
+)
+def test_what_is_no_mode_is_refused_in_one_line(options: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigurationError, match=complaint) as caught:
+        asked(**options)
+    assert "\n" not in str(caught.value)
+
+
+def test_nothing_is_resumed_unasked() -> None:
+    assert producer_settings(CONFIG, KEEP_PREPARED) == CONFIG
+    assert left_transactions(CONFIG) is KeptTransaction
+
+
+def test_who_resumes_has_the_longest_timeout_that_a_cluster_takes() -> None:
+    settings = producer_settings(CONFIG, RESUME)
+    assert settings == {**CONFIG, TIMEOUT_KEY: LONGEST_TIMEOUT_MS, TWO_PHASE_KEY: False}
+    assert left_transactions(settings) is ResumedTransaction
+
+
+def test_or_the_one_that_the_user_gives() -> None:
+    assert producer_settings({**CONFIG, TIMEOUT_KEY: 2000}, RESUME)[TIMEOUT_KEY] == 2000
+
+
+@pytest.mark.parametrize("key", sorted(OWNED_SETTINGS - {TIMEOUT_KEY}))
+@pytest.mark.parametrize("mode", [KEEP_PREPARED, RESUME])
+def test_what_follows_from_the_recipe_is_refused_in_either_mode(mode: str, key: str) -> None:
+    with pytest.raises(ConfigurationError, match=f'"{key}" is set by DualWrite itself'):
+        producer_settings({**CONFIG, key: "x"}, mode)
+
+
+def test_a_transaction_that_never_expires_has_no_timeout_to_set() -> None:
+    with pytest.raises(ConfigurationError, match=f'"{TIMEOUT_KEY}" is set by DualWrite itself'):
+        producer_settings({**CONFIG, TIMEOUT_KEY: 2000}, KEEP_PREPARED)
+
+
+@pytest.mark.parametrize(("lasted", "is_prepared"), [(0.0, True), (0.89, True), (0.91, False), (5.0, False)])
+def test_a_transaction_that_may_time_out_before_its_commit_is_not_prepared(lasted: float, is_prepared: bool) -> None:
+    now = [100.0]
+    watch = TimeoutWatch(1000, lambda: now[0])
+    now[0] = 200.0
+    watch.begin()
+    now[0] += lasted
+    if is_prepared:
+        watch.require_time("app-0")
+    else:
+        with pytest.raises(PrepareFailedError, match="shorter, or the timeout longer") as caught:
+            watch.require_time("app-0")
+        assert caught.value.retriable

@@ -1,0 +1,417 @@
+"""The records of a unit of work, kept beside its state and produced again: as they were, once, and nobody else's."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, delete, insert, select, update
+
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.ports import KafkaParticipant, Outcome
+from dualwrite.coordinator.replay.recording import KeptRecord
+from dualwrite.coordinator.replay.replay import LostUnit
+from dualwrite.coordinator.sql.outcome_store import acknowledge, outcomes
+from dualwrite.coordinator.sql.tables import (
+    kafka_transaction_outcome,
+    kafka_transaction_record,
+    kafka_transaction_state,
+)
+from dualwrite.errors import FencedError, KafkaRefusedError, KafkaUnavailableError
+from tests.support.coordinator.event_table import CONFIG, events, expire_leases, stored_values
+from tests.support.coordinator.fake_kafka import Fault
+from tests.support.coordinator.fake_kafka_without_2pc import ResumingKafka
+
+Make = Callable[..., DualWrite]
+SLOTS = 6
+PATIENCE = 20.0
+
+
+on_servers = pytest.mark.parametrize(
+    "database_url",
+    [pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("postgresql", "mariadb")],
+    indirect=True,
+)
+"""Databases with more than one writer."""
+
+
+@pytest.fixture
+def kafka() -> ResumingKafka:
+    return ResumingKafka()
+
+
+@pytest.fixture
+def make(engine: Engine, kafka: ResumingKafka) -> Iterator[Make]:
+    """Makes processes of one application, as far as the database and Kafka can tell."""
+    made: list[DualWrite] = []
+
+    def process(**options: Any) -> DualWrite:
+        options = {"pool_size": 1, "participant": kafka.participant, "replay": True, **options}
+        made.append(DualWrite(engine, CONFIG, application="a", two_phase="resume", **options))
+        return made[-1]
+
+    yield process
+    for dual_write in made:
+        dual_write.close(timeout=0)
+
+
+def write(dual_write: DualWrite, value: str, **more: Any) -> None:
+    with dual_write.transaction() as tx:
+        tx.execute(insert(events).values(value=value))
+        tx.produce("events", value, **more)
+
+
+def die_after_the_decision(make: Make, kafka: ResumingKafka, engine: Engine, value: str, **more: Any) -> None:
+    """A process that dies between the two commits; its transaction times out, and its lease runs out."""
+
+    dead: list[str] = []
+
+    def observe(step: str) -> None:
+        if dead or step == "COMMIT_KAFKA":
+            dead.append(step)
+            raise SystemExit
+
+    with pytest.raises(SystemExit):
+        write(make(on_step=observe), value, **more)
+    kafka.time_out()
+    expire_leases(engine)
+
+
+def kept(engine: Engine) -> list[Any]:
+    table = kafka_transaction_record
+    with engine.connect() as connection:
+        return list(connection.execute(select(table).order_by(table.c.transactional_id, table.c.number)))
+
+
+def on_record(engine: Engine) -> list[tuple[str, str | None]]:
+    table = kafka_transaction_outcome
+    with engine.connect() as connection:
+        return [(row.outcome, row.acknowledged_by) for row in connection.execute(select(table).order_by(table.c.id))]
+
+
+def refusing(kafka: ResumingKafka, value: str) -> Callable[[str], None]:
+    """Kafka takes no transaction with ``value`` in it."""
+
+    def refuse(request: str) -> None:
+        if request == "prepare" and value in (kafka.ongoing.values if kafka.ongoing else []):
+            raise KafkaRefusedError("a topic that is gone", 3, "UNKNOWN_TOPIC_OR_PARTITION")
+
+    return refuse
+
+
+class ManyIds:
+    """Kafka with a transactional id for each slot."""
+
+    def __init__(self) -> None:
+        self._ids: dict[str, ResumingKafka] = {}
+
+    def participant(self, config: Mapping[str, Any]) -> KafkaParticipant:
+        return self._ids.setdefault(config["transactional.id"], ResumingKafka()).participant()
+
+
+def test_the_records_are_kept_with_the_state_and_replaced_by_the_next_units(engine: Engine, make: Make) -> None:
+    dual_write = make()
+    with dual_write.transaction() as tx:
+        for number in range(3):
+            tx.produce("events", f"v{number}", key=b"\x00k", headers={"h": b"\xff", "n": None}, timestamp=7 + number)
+    assert [(row.number, row.record_value, row.record_timestamp) for row in kept(engine)] == [
+        (0, b"v0", 7),
+        (1, b"v1", 8),
+        (2, b"v2", 9),
+    ]
+    assert {(row.topic, row.partition, row.record_key) for row in kept(engine)} == {("events", 0, b"\x00k")}
+    assert {tuple(KeptRecord.of(row).headers) for row in kept(engine)} == {(("h", b"\xff"), ("n", None))}
+    write(dual_write, "next")
+    assert [(row.number, row.record_value, row.headers) for row in kept(engine)] == [(0, b"next", None)]
+
+
+def test_what_others_have_kept_in_a_slot_meanwhile_is_replaced(engine: Engine, make: Make) -> None:
+    first, second = make(), make()
+    first.recover()  # nothing is kept yet
+    expire_leases(engine)
+    write(second, "second")
+    second.close()
+    with pytest.raises(FencedError):
+        write(first, "lost lease")
+    write(first, "first")
+    assert [row.record_value for row in kept(engine)] == [b"first"]
+
+
+def test_a_child_that_is_forked_in_the_middle_of_a_replay_ends_none(engine: Engine, make: Make) -> None:
+    dual_write = make()
+    assert dual_write._replayer is not None
+    dual_write._replayer.store.replayed["a-0"] = LostUnit(1, 0, 0)  # as the parent has it
+    write(dual_write, "one")
+    assert stored_values(engine) == ["one"]
+
+
+def test_a_unit_that_is_rolled_back_keeps_nothing(engine: Engine, make: Make) -> None:
+    dual_write = make()
+    write(dual_write, "one")
+
+    def produce_and_raise() -> None:
+        with dual_write.transaction() as tx:
+            tx.produce("events", "never")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        produce_and_raise()
+    assert [row.record_value for row in kept(engine)] == [b"one"]
+
+
+def test_without_replay_no_record_is_kept(engine: Engine, make: Make) -> None:
+    write(make(replay=False), "one")
+    assert kept(engine) == []
+
+
+def test_what_timed_out_is_produced_again_before_the_slot_is_used(
+    engine: Engine, make: Make, kafka: ResumingKafka
+) -> None:
+    die_after_the_decision(make, kafka, engine, "lost", timestamp=5)
+    assert kafka.committed == []
+    survivor = make()
+    write(survivor, "later")
+    assert kafka.committed == ["lost", "later"]
+    assert stored_values(engine) == ["lost", "later"]
+    assert on_record(engine) == [("heuristic abort", "replay")]
+    assert (survivor.counters.heuristic, survivor.counters.replayed, survivor.counters.committed) == (1, 1, 1)
+
+
+def test_the_sweep_replays_in_slots_that_nobody_uses(engine: Engine, make: Make, kafka: ResumingKafka) -> None:
+    die_after_the_decision(make, kafka, engine, "lost")
+    survivor = make()
+    found, errors = survivor._sweeper._recover_all(survivor._sweeper._book.left_behind())
+    assert (found, errors) == ({"a-0": Outcome.REPLAYED}, [])
+    assert kafka.committed == ["lost"]
+    assert survivor.recover()["a-0"] is Outcome.NOTHING
+    assert kafka.open_participants() <= 2  # the dead process's, and the survivor's one
+
+
+def test_a_sweep_that_cannot_replay_leaves_the_slot_to_whoever_looks_next(
+    engine: Engine, make: Make, kafka: ResumingKafka
+) -> None:
+    die_after_the_decision(make, kafka, engine, "lost")
+    survivor = make()
+    kafka.fault = lambda request: Fault.BEFORE if request == "produce" else Fault.NONE
+    found, errors = survivor._sweeper._recover_all(survivor._sweeper._book.left_behind())
+    assert found == {}
+    assert [type(error) for error in errors] == [KafkaUnavailableError]
+    kafka.fault = lambda request: Fault.NONE
+    found, errors = survivor._sweeper._recover_all(survivor._sweeper._book.left_behind())
+    assert (found, errors, kafka.committed) == ({"a-0": Outcome.REPLAYED}, [], ["lost"])
+
+
+def test_what_timed_out_under_a_living_process_is_replayed_by_it(
+    engine: Engine, make: Make, kafka: ResumingKafka
+) -> None:
+    """Its caller has been told that the unit of work succeeded, and it did."""
+    kafka.before_effect = lambda request: kafka.time_out() if request == "commit" and not kafka.timed_out else None
+    living = make()
+    write(living, "lost")
+    living.recover()
+    assert kafka.committed == stored_values(engine) == ["lost"]
+    assert kafka.timed_out == 1
+    assert living.counters.finished_later == 1
+
+
+def test_a_replay_that_times_out_is_replayed(engine: Engine, make: Make, kafka: ResumingKafka) -> None:
+    die_after_the_decision(make, kafka, engine, "lost")
+    kafka.before_effect = lambda request: kafka.time_out() if request == "commit" and kafka.timed_out < 3 else None
+    survivor = make()
+    survivor.recover()
+    assert kafka.committed == ["lost"]
+    assert on_record(engine) == [("heuristic abort", "replay")] * 3
+
+
+def test_a_database_that_fails_in_the_replay_leaves_it_to_be_done(
+    engine: Engine, make: Make, kafka: ResumingKafka
+) -> None:
+    die_after_the_decision(make, kafka, engine, "lost")
+    broken = [True]
+
+    def observe(step: str) -> None:
+        if step == "STORE_STATE" and broken:
+            raise KafkaUnavailableError("not now")
+
+    survivor = make(on_step=observe)
+    with pytest.raises(KafkaUnavailableError, match="not now"):
+        write(survivor, "later")
+    assert kafka.committed == []
+    broken.clear()
+    write(survivor, "later")
+    assert kafka.committed == stored_values(engine) == ["lost", "later"]
+
+
+def test_a_record_that_is_refused_for_good_is_said_and_the_slot_goes_on(
+    engine: Engine, make: Make, kafka: ResumingKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    die_after_the_decision(make, kafka, engine, "lost")
+    survivor = make()
+
+    kafka.before_effect = refusing(kafka, "lost")
+    with caplog.at_level(logging.ERROR, "dualwrite"):
+        write(survivor, "later")
+    assert any("1 records cannot be produced again: a topic that is gone" in line for line in caplog.messages)
+    assert kafka.committed == ["later"]
+    assert on_record(engine) == [("heuristic abort", None)]
+
+
+def test_what_was_refused_is_kept_beside_what_follows_until_it_is_taken(
+    engine: Engine, make: Make, kafka: ResumingKafka
+) -> None:
+    die_after_the_decision(make, kafka, engine, "lost")
+    survivor = make()
+    kafka.before_effect = refusing(kafka, "lost")
+    write(survivor, "second")
+    write(survivor, "third")
+    assert [(row.number, row.record_value) for row in kept(engine)] == [(0, b"lost"), (1, b"third")]
+    survivor.close()
+    kafka.before_effect = lambda request: None  # the topic is there again
+    mended = make()
+    mended.recover()
+    assert kafka.committed == ["second", "third", "lost"]
+    assert on_record(engine) == [("heuristic abort", "replay")]
+    write(mended, "fourth")
+    assert [(row.number, row.record_value) for row in kept(engine)] == [(0, b"fourth")]
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_more_than_one_may_be_lost(engine: Engine, make: Make, kafka: ResumingKafka, is_refused: bool) -> None:
+    die_after_the_decision(make, kafka, engine, "one")
+    kafka.before_effect = refusing(kafka, "one")
+    die_after_the_decision(make, kafka, engine, "two")
+    assert [row.record_value for row in kept(engine)] == [b"one", b"two"]
+    if not is_refused:
+        kafka.before_effect = lambda request: None
+    survivor = make()
+    write(survivor, "three")
+    assert kafka.committed == (["two", "three"] if is_refused else ["one", "two", "three"])
+    assert on_record(engine) == [("heuristic abort", None if is_refused else "replay"), ("heuristic abort", "replay")]
+    assert [row.record_value for row in kept(engine)] == ([b"one"] if is_refused else []) + [b"three"]
+    assert survivor.counters.replayed == 2 - is_refused
+
+
+def test_of_what_was_replayed_nothing_stays_below_what_was_refused(
+    engine: Engine, make: Make, kafka: ResumingKafka
+) -> None:
+    die_after_the_decision(make, kafka, engine, "one")
+    kafka.before_effect = refusing(kafka, "one")
+    die_after_the_decision(make, kafka, engine, "two")
+    kafka.before_effect = refusing(kafka, "two")
+    make().recover()
+    assert kafka.committed == ["one"]
+    assert [row.record_value for row in kept(engine)] == [b"two", b"one"]
+
+
+def test_one_of_several_that_times_out_again_takes_nothing_from_the_others(
+    engine: Engine, make: Make, kafka: ResumingKafka
+) -> None:
+    die_after_the_decision(make, kafka, engine, "one")
+    kafka.before_effect = refusing(kafka, "one")
+    die_after_the_decision(make, kafka, engine, "two")
+    kafka.before_effect = lambda request: kafka.time_out() if request == "commit" and kafka.timed_out < 4 else None
+    make().recover()
+    assert sorted(kafka.committed) == ["one", "two"]
+    assert {by for _, by in on_record(engine)} == {"replay"}
+
+
+@on_servers
+def test_whoever_acknowledges_while_it_is_being_replayed_has_seen_to_it(
+    engine: Engine, make: Make, kafka: ResumingKafka
+) -> None:
+    """They may have produced its records by hand."""
+    die_after_the_decision(make, kafka, engine, "lost")
+
+    def observe(step: str) -> None:
+        for outcome in outcomes(engine) if step == "PREPARE_KAFKA" else []:
+            acknowledge(engine, outcome, by="Ada")
+
+    survivor = make(on_step=observe)
+    write(survivor, "later")
+    assert kafka.committed == ["later"]
+    assert on_record(engine) == [("heuristic abort", "Ada")]
+    assert survivor.counters.replayed == 0
+
+
+def test_what_a_new_cluster_gives_the_name_of_a_lost_unit_is_not_taken_for_it(
+    engine: Engine, make: Make, kafka: ResumingKafka
+) -> None:
+    """Nobody has acknowledged what was lost with the old cluster, where producer ids have begun anew."""
+    die_after_the_decision(make, kafka, engine, "lost")
+    without = make(replay=False)
+    without.recover()
+    without.close()
+    (lost,) = outcomes(engine)
+    kafka.forget()
+    dual_write = make()
+    with engine.begin() as connection:
+        connection.execute(delete(kafka_transaction_record))
+        connection.execute(update(kafka_transaction_state).values(prepared_txn_state="", anchor=None))
+    write(dual_write, "new")
+    assert [f"{row.prepared_txn_state}:{row.first_record}" for row in kept(engine)] == [lost.state]
+    dual_write.close()
+    make().recover()
+    assert kafka.committed == ["new"]
+
+
+@on_servers
+def test_the_first_units_of_many_slots_do_not_wait_for_each_other(engine: Engine) -> None:
+    """In InnoDB a DELETE that finds nothing locks the gap in which the others insert."""
+    cluster, errors = ManyIds(), []
+    together = threading.Barrier(SLOTS)
+    options: Any = {"application": "a", "two_phase": "resume", "replay": True, "pool_size": SLOTS}
+
+    def unit(value: str) -> None:
+        try:
+            with dual_write.transaction() as tx:
+                tx.execute(insert(events).values(value=value))
+                together.wait(PATIENCE)
+                tx.produce("events", value)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is shown
+            errors.append(error)
+
+    with DualWrite(engine, CONFIG, participant=cluster.participant, **options) as dual_write:
+        threads = [threading.Thread(target=unit, args=(f"v{number}",)) for number in range(SLOTS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert errors == []
+    assert len(kept(engine)) == len(stored_values(engine)) == SLOTS
+
+
+def test_what_an_operator_has_seen_to_is_not_replayed(engine: Engine, make: Make, kafka: ResumingKafka) -> None:
+    die_after_the_decision(make, kafka, engine, "lost")
+    without = make(replay=False)
+    without.recover()
+    (outcome,) = without.outcomes()
+    without.acknowledge(outcome, by="operator")
+    without.close()
+    make().recover()
+    assert kafka.committed == []
+
+
+def test_what_was_found_without_replay_is_replayed_later(engine: Engine, make: Make, kafka: ResumingKafka) -> None:
+    die_after_the_decision(make, kafka, engine, "lost")
+    without = make(replay=False)
+    without.recover()
+    without.close()
+    assert make().recover() == {"a-0": Outcome.REPLAYED}
+    assert kafka.committed == ["lost"]
+
+
+def test_records_of_an_earlier_unit_are_not_taken_for_a_later_ones(
+    engine: Engine, make: Make, kafka: ResumingKafka
+) -> None:
+    """The later one was run without replay: nothing of it is kept, and what is kept has been committed."""
+    first = make()
+    write(first, "first")
+    first.close()
+    dead = make(replay=False, on_step=lambda step: kafka.time_out() if step == "COMMIT_KAFKA" else None)
+    write(dead, "second")
+    dead.close(timeout=0)
+    expire_leases(engine)
+    make().recover()
+    assert kafka.committed == ["first"]
+    assert on_record(engine) == [("heuristic abort", None)]

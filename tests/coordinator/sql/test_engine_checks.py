@@ -1,0 +1,118 @@
+"""Engines that cannot have units of work: pools that share connections, and databases in memory."""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import AssertionPool, Engine, SingletonThreadPool, StaticPool, create_engine, event, insert
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from dualwrite import AsyncDualWrite, DualWrite
+from dualwrite.coordinator.ports import Outcome
+from dualwrite.errors import ConfigurationError, InvalidTransactionStateError
+from dualwrite.ids import PreparedTxnState
+from dualwrite.schema import upgrade_engine
+from tests.support.coordinator.async_dual_writes import async_url
+from tests.support.coordinator.event_table import CONFIG, events, ready_engine, stored_values
+from tests.support.coordinator.fake_kafka import FakeKafka
+
+Make = Callable[..., DualWrite]
+
+
+class OurStaticPool(StaticPool):
+    """A subclass, as a program might have one."""
+
+
+@pytest.mark.parametrize("kind", [StaticPool, SingletonThreadPool, AssertionPool, OurStaticPool])
+def test_a_pool_that_shares_a_connection_is_refused_by_name(sqlite_url: str, make_dual_write: Make, kind: Any) -> None:
+    engine = create_engine(sqlite_url, poolclass=kind)
+    upgrade_engine(engine)  # has no unit of work beside it
+    with pytest.raises(ConfigurationError, match=f"the engine's pool is {kind.__name__}.*use QueuePool or NullPool"):
+        make_dual_write(engine)
+    engine.dispose()
+
+
+def test_a_static_pool_of_an_async_engine_is_refused(sqlite_url: str, kafka: FakeKafka) -> None:
+    async def main() -> None:
+        engine = create_async_engine(async_url(sqlite_url, "aiosqlite"), poolclass=StaticPool)
+        with pytest.raises(ConfigurationError, match="the engine's pool is StaticPool"):
+            AsyncDualWrite(engine, CONFIG, application="orders", participant=kafka.participant)
+        await engine.dispose()
+
+    asyncio.run(main())
+
+
+@pytest.mark.filterwarnings("ignore:Selection of the SingletonThreadPool")
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite://",
+        "sqlite:///:memory:",
+        "sqlite:///file::memory:?uri=true",
+        "sqlite:///file:x?mode=memory&cache=shared&uri=true",
+        "sqlite:///file:/x?vfs=memdb&uri=true",
+    ],
+)
+def test_a_sqlite_database_in_memory_is_refused_however_it_is_spelled(make_dual_write: Make, url: str) -> None:
+    with pytest.raises(ConfigurationError, match="a SQLite database in memory forgets every decision"):
+        make_dual_write(create_engine(url))
+
+
+@pytest.mark.parametrize("name", ["file::memory:", "file:y?mode=memory&cache=shared", "file:/y?vfs=memdb"])
+def test_a_creator_that_opens_a_database_in_memory_is_refused_at_the_first_connection(
+    sqlite_url: str, make_dual_write: Make, name: str
+) -> None:
+    engine = create_engine(sqlite_url, creator=lambda: sqlite3.connect(name, uri=True, check_same_thread=False))
+    kept = engine.raw_connection()
+    upgrade_engine(engine)
+    with pytest.raises(ConfigurationError, match="is in memory, and forgets every decision"):
+        make_dual_write(engine).recover()
+    kept.close()
+    engine.dispose()
+
+
+def begun(engine: Engine) -> None:
+    """Leave a transaction open on each connection that is checked out."""
+
+    @event.listens_for(engine, "checkout")
+    def begin(connection: Any, *_: Any) -> None:
+        cursor = connection.cursor()
+        cursor.execute("BEGIN" if engine.dialect.name != "postgresql" else "SELECT 1")
+        cursor.close()
+
+
+def test_a_connection_that_comes_with_a_transaction_is_refused(
+    make_dual_write: Make, engine: Engine, kafka: FakeKafka
+) -> None:
+    dual_write = make_dual_write(engine)
+    dual_write.recover()
+    begun(engine)
+    with pytest.raises(ConfigurationError, match="inside a transaction when it is checked out"):
+        dual_write.store.note_outcome("orders-0", PreparedTxnState(), Outcome.HEURISTIC_HAZARD, "a test")
+    with pytest.raises(ConfigurationError, match="inside a transaction when it is checked out"):
+        dual_write.transaction().__enter__()
+    assert kafka.committed == []
+
+
+def test_a_creator_that_shares_one_connection_cannot_commit_half_of_a_unit(
+    sqlite_url: str, make_dual_write: Make, kafka: FakeKafka
+) -> None:
+    ready_engine(sqlite_url).dispose()
+    shared = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), check_same_thread=False)
+    engine = create_engine(sqlite_url, creator=lambda: shared)
+    dual_write = make_dual_write(engine)
+
+    def unit() -> None:
+        with dual_write.transaction() as tx:
+            tx.execute(insert(events).values(value="half"))
+            with pytest.raises(ConfigurationError, match="that another user has"):
+                dual_write.store.note_outcome("orders-0", PreparedTxnState(), Outcome.HEURISTIC_HAZARD, "a test")
+
+    with pytest.raises(InvalidTransactionStateError):
+        unit()
+    seen = create_engine(sqlite_url)
+    assert stored_values(seen) == []
+    seen.dispose()
+    shared.close()

@@ -1,0 +1,187 @@
+"""The leases in real SQLite files and PostgreSQL: taken by one, renewed by who has them, given back, run out."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from sqlalchemy import Engine, create_engine, update
+
+from dualwrite.coordinator.ports import Lease
+from dualwrite.coordinator.rules.slot_rules import Candidate, Onlooker, SlotRow, Standing, choose
+from dualwrite.coordinator.sql.decision_store import SqlDecisionStore, begin_writing
+from dualwrite.coordinator.sql.lease_store import SqlLeases
+from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
+from dualwrite.errors import DatabaseNotReadyError, FencedError
+from dualwrite.ids import PreparedTxnState
+from tests.support.coordinator.event_table import expire_leases, ready_engine, slot_rows
+
+LONG = 1000.0
+
+
+@pytest.fixture
+def store(engine: Engine) -> SqlDecisionStore:
+    return SqlDecisionStore(engine)
+
+
+@pytest.fixture
+def leases(engine: Engine, store: SqlDecisionStore) -> SqlLeases:
+    return SqlLeases(engine, store)
+
+
+def candidates(leases: SqlLeases, owner: str, pool_size: int = 2) -> list[Candidate]:
+    return list(choose("a", pool_size, leases.rows("a"), Onlooker(owner, (), lambda _: False)))
+
+
+def take(leases: SqlLeases, owner: str = "me", most: int = 1, seconds: float = LONG) -> list[Lease]:
+    return leases.take(candidates(leases, owner), owner, seconds, most)
+
+
+def test_a_slot_is_taken_for_as_long_as_was_asked_by_the_databases_clock(leases: SqlLeases) -> None:
+    assert leases.rows("a") == []
+    assert take(leases) == [Lease("a-0", 1)]
+    (row,) = leases.rows("a")
+    assert (row.transactional_id, row.number, row.fencing_token, row.owner) == ("a-0", 0, 1, "me")
+    assert row.remaining is not None
+    assert LONG - 100 < row.remaining <= LONG
+
+
+def test_what_is_held_is_not_taken_and_the_next_slot_is(leases: SqlLeases) -> None:
+    assert take(leases, "one") == [Lease("a-0", 1)]
+    assert take(leases, "two") == [Lease("a-1", 1)]
+    assert take(leases, "three") == []
+
+
+def test_several_are_taken_at_once(leases: SqlLeases) -> None:
+    assert take(leases, most=5) == [Lease("a-0", 1), Lease("a-1", 1)]
+    leases.give_back([Lease("a-0", 1), Lease("a-1", 1)], finished=True)
+    assert take(leases, most=1) == [Lease("a-0", 2)]
+
+
+def test_a_lease_that_ran_out_is_taken_and_its_owner_is_fenced(
+    engine: Engine, leases: SqlLeases, store: SqlDecisionStore
+) -> None:
+    (zombie,) = take(leases, "zombie")
+    expire_leases(engine)
+    assert take(leases, "heir") == [Lease("a-0", 2)]
+    with engine.connect() as connection, pytest.raises(FencedError, match="did not renew its lease in time"):
+        store.store(connection, zombie, PreparedTxnState())
+    assert [error.lease for error in leases.renew([zombie], "zombie", LONG)] == [zombie]
+    leases.give_back([zombie], finished=True)
+    leases.give_back([zombie], finished=False)
+    (row,) = leases.rows("a")
+    assert (row.owner, row.fencing_token) == ("heir", 2)
+    assert (row.remaining or 0) > 0
+
+
+def test_a_lease_that_is_renewed_before_it_is_taken_is_not_taken(engine: Engine, leases: SqlLeases) -> None:
+    (lease,) = take(leases, "slow")
+    expire_leases(engine)
+    seen = candidates(leases, "other")
+    assert seen[0].standing is Standing.EXPIRED
+    assert leases.renew([lease], "slow", LONG) == []
+    assert leases.take(seen[:1], "other", LONG, 1) == []
+
+
+@pytest.mark.parametrize("standing", [Standing.DEAD, Standing.ABANDONED])
+def test_the_lease_of_a_dead_owner_need_not_have_run_out(leases: SqlLeases, standing: Standing) -> None:
+    take(leases, "dead")
+    (row,) = leases.rows("a")
+    assert leases.take([Candidate(row, standing)], "heir", LONG, 1) == [Lease("a-0", 2)]
+    assert leases.take([Candidate(row, standing)], "second heir", LONG, 1) == [], "the row is not what was seen"
+
+
+def test_a_slot_that_was_given_back_is_free_and_keeps_its_token(leases: SqlLeases) -> None:
+    (lease,) = take(leases)
+    leases.give_back([lease], finished=True)
+    (row,) = leases.rows("a")
+    assert row == SlotRow("a-0", 0, 1, "", None)
+    assert take(leases, "next") == [Lease("a-0", 2)]
+
+
+def test_a_slot_that_was_given_back_unfinished_has_run_out(leases: SqlLeases) -> None:
+    (lease,) = take(leases)
+    leases.give_back([lease], finished=False)
+    (row,) = leases.rows("a")
+    assert row.owner == "me"
+    assert row.remaining is not None
+    assert row.remaining <= 0
+
+
+def test_renewing_moves_the_end_and_draws_a_version_and_changes_nothing_else(engine: Engine, leases: SqlLeases) -> None:
+    held = take(leases, most=2, seconds=1)
+    before = slot_rows(engine)
+    assert leases.renew(held, "me", LONG) == []
+    after = slot_rows(engine)
+    for name, row in before.items():
+        moved = {key for key, value in row._mapping.items() if value != after[name]._mapping[key]}
+        assert moved == {"lease_expires_at", "lease_version"}
+        assert row.lease_expires_at < after[name].lease_expires_at
+
+
+def test_a_row_of_the_release_before_leases_is_taken(engine: Engine, leases: SqlLeases) -> None:
+    with engine.begin() as connection:
+        connection.exec_driver_sql(
+            "INSERT INTO kafka_transaction_state (transactional_id, prepared_txn_state, fencing_token, owner, "
+            "updated_at) VALUES ('a-0', '42:7', 7, 'host:1', '2026-01-01 00:00:00')"
+        )
+    assert take(leases) == [Lease("a-0", 8)]
+    assert slot_rows(engine)["a-0"].prepared_txn_state == "42:7"
+
+
+def test_other_applications_and_rows_that_are_no_slots_are_not_looked_at(engine: Engine, leases: SqlLeases) -> None:
+    for name in ("a-1-0", "a-x", "b-0", "A-0", "a%-0"):
+        leases.take([Candidate(SlotRow(name, 0), Standing.FREE)], "other", LONG, 1)
+    assert leases.rows("a") == []
+    assert [row.transactional_id for row in leases.rows("a-1")] == ["a-1-0"]
+    assert [row.transactional_id for row in leases.rows("a%")] == ["a%-0"]
+
+
+def test_many_that_take_at_once_get_a_slot_each(leases: SqlLeases) -> None:
+    def take_until_there_is_one(number: int) -> str:
+        while True:
+            taken = leases.take(candidates(leases, str(number), 8), str(number), LONG, 1)
+            if taken:
+                return taken[0].transactional_id
+
+    with ThreadPoolExecutor(8) as threads:
+        names = list(threads.map(take_until_there_is_one, range(8)))
+    assert sorted(names) == [f"a-{number}" for number in range(8)]
+
+
+@pytest.mark.postgresql
+def test_a_row_that_is_locked_is_passed_over_by_takers_and_by_the_heartbeat(postgresql_url: str) -> None:
+    engine = ready_engine(postgresql_url)
+    store = SqlDecisionStore(engine)
+    leases = SqlLeases(engine, store)
+    (held,) = take(leases, "unit")
+    expire_leases(engine)
+    with engine.connect() as connection:
+        connection.begin()
+        begin_writing(connection)
+        store.store(connection, held, PreparedTxnState())
+        assert take(leases, "heir") == [Lease("a-1", 1)]
+        assert leases.renew([held], "unit", LONG) == []
+        connection.commit()
+    assert take(leases, "second heir") == [Lease("a-0", 2)]
+    engine.dispose()
+
+
+def test_without_the_table_every_method_says_what_to_run(database_url: str) -> None:
+    engine = create_engine(database_url)
+    leases = SqlLeases(engine, SqlDecisionStore(engine))
+    for call in (
+        lambda: leases.rows("a"),
+        lambda: leases.take([Candidate(SlotRow("a-0", 0), Standing.FREE)], "me", LONG, 1),
+        lambda: leases.renew([Lease("a-0", 1)], "me", LONG),
+        lambda: leases.give_back([Lease("a-0", 1)], finished=True),
+    ):
+        with pytest.raises(DatabaseNotReadyError, match="dualwrite db upgrade"):
+            call()
+    engine.dispose()
+
+
+def test_a_lease_is_over_when_its_time_is(engine: Engine, leases: SqlLeases) -> None:
+    take(leases, "me", seconds=0)
+    assert take(leases, "other") == [Lease("a-0", 2)]
+    with engine.begin() as connection:
+        connection.execute(update(table).values(owner=""))
+    assert take(leases, "third") == [Lease("a-0", 3)]

@@ -1,0 +1,244 @@
+"""Leases that are signed over, and states that are written many at a time, in each database."""
+
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, delete, event, update
+
+from dualwrite.coordinator.ports import Lease, LeaseLostError
+from dualwrite.coordinator.rules.lease import LeaseContradictedError
+from dualwrite.coordinator.rules.slot_rules import Candidate, Onlooker, SlotRow, Standing, choose
+from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
+from dualwrite.coordinator.sql.lease_store import SqlLeases
+from dualwrite.coordinator.sql.lease_transfer import CHUNK, HandedLeases
+from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
+from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity
+from tests.support.coordinator.event_table import expire_leases, slot_rows
+
+LONG = 1000.0
+
+
+class Place:
+    """A database, and all that is done with leases in it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.store = SqlDecisionStore(engine)
+        self.leases = SqlLeases(engine, self.store)
+        self.handed = HandedLeases(engine)
+
+    def take(self, number: int, owner: str = "task") -> list[Lease]:
+        rows = [Candidate(SlotRow(f"a-{each}", each), Standing.FREE) for each in range(number)]
+        return self.leases.take(rows, owner, LONG, number)
+
+    def take_over(self, name: str) -> Lease:
+        """By somebody who saw that it had run out."""
+        expire_leases(self.engine)
+        (row,) = [row for row in self.leases.rows("a") if row.transactional_id == name]
+        (lease,) = self.leases.take([Candidate(row, Standing.EXPIRED)], "heir", LONG, 1)
+        return lease
+
+    def hand_over(self, leases: Sequence[Lease], owner: str = "run 1", seconds: float = LONG) -> list[Lease]:
+        handed = []
+        for lease in leases:
+            with self.store.transaction(commit=True) as connection:
+                handed.append(self.handed.hand_over(connection, lease, owner, seconds))
+        return handed
+
+    def store_all(self, decided: Sequence[tuple[Lease, PreparedTxnState]], owner: str = "driver") -> None:
+        with self.store.transaction(commit=True) as connection:
+            self.handed.store_all(connection, decided, owner, LONG)
+
+    def take_back(self, signed: str, owner: str = "driver") -> list[str]:
+        with self.store.transaction(commit=True) as connection:
+            return self.handed.take_back(connection, signed, owner, LONG)
+
+    def states(self) -> dict[str, PreparedTxnState]:
+        """As recovery reads them."""
+        found = {}
+        for name, row in slot_rows(self.engine).items():
+            with self.store.locked(Lease(name, row.fencing_token)) as held:
+                found[name] = held.state
+        return found
+
+    def owners(self) -> dict[str, str]:
+        return {name: row.owner for name, row in slot_rows(self.engine).items()}
+
+
+@pytest.fixture
+def place(engine: Engine) -> Place:
+    return Place(engine)
+
+
+def native(number: int) -> PreparedTxnState:
+    return PreparedTxnState(ProducerIdentity(number, 3), first_record=Anchor("events", 0, number))
+
+
+def librdkafkas(number: int) -> PreparedTxnState:
+    return PreparedTxnState(ProducerIdentity(number, 3), Anchor("events", 1, number))
+
+
+def standings(place: Place, owner: str) -> list[Standing]:
+    onlooker = Onlooker(owner, (), lambda _: False)
+    return [onlooker.standing(row) for row in place.leases.rows("a")]
+
+
+def test_a_lease_that_was_handed_over_is_the_new_owners_for_as_long_as_was_said(place: Place) -> None:
+    (lease,) = place.take(1)
+    place.hand_over([lease], seconds=10)
+    (row,) = place.leases.rows("a")
+    assert (row.owner, row.fencing_token) == ("run 1", lease.fencing_token)
+    assert 0 < (row.remaining or 0) <= 10
+    assert list(choose("a", 1, place.leases.rows("a"), Onlooker("other", (), lambda _: False))) == []
+
+
+def test_who_handed_a_lease_over_does_not_renew_it(place: Place) -> None:
+    (lease,) = place.take(1)
+    place.hand_over([lease], seconds=10)
+    assert place.leases.renew([lease], "task", LONG) == [], "it is not lost either"
+    (row,) = place.leases.rows("a")
+    assert (row.remaining or 0) <= 10
+
+
+def test_a_lease_that_was_taken_over_cannot_be_handed_over(place: Place) -> None:
+    (lease,) = place.take(1)
+    place.take_over("a-0")
+    with pytest.raises(LeaseLostError) as raised:
+        place.hand_over([lease])
+    assert raised.value.lease == lease
+    assert place.owners() == {"a-0": "heir"}
+
+
+@pytest.mark.parametrize("state_of", [native, librdkafkas])
+def test_all_states_are_written_and_the_leases_signed(place: Place, state_of: Any) -> None:
+    leases = place.hand_over(place.take(CHUNK + 3))
+    decided = [(lease, state_of(number)) for number, lease in enumerate(leases)]
+    place.store_all(decided[::-1])
+    stored = place.states()
+    assert stored == {lease.transactional_id: state for lease, state in decided}
+    assert {name: state.first_record for name, state in stored.items()} == {
+        lease.transactional_id: state.first_record for lease, state in decided
+    }
+    assert set(place.owners().values()) == {"driver"}
+    assert set(standings(place, "driver")) == {Standing.ABANDONED}, "the driver's own sweep takes them"
+    assert set(standings(place, "other")) == {Standing.HELD}
+
+
+def test_states_of_both_producers_are_written_at_once(place: Place) -> None:
+    leases = place.take(2)
+    place.store_all([(leases[0], native(7)), (leases[1], librdkafkas(8))])
+    assert place.states() == {"a-0": native(7), "a-1": librdkafkas(8)}
+    assert slot_rows(place.engine)["a-0"].anchor is None
+    assert slot_rows(place.engine)["a-1"].first_record is None
+
+
+def test_a_row_that_is_not_decided_is_left_as_it_is(place: Place) -> None:
+    leases = place.take(2)
+    place.store_all([(leases[0], native(7))])
+    assert place.states() == {"a-0": native(7), "a-1": PreparedTxnState()}
+    assert place.owners() == {"a-0": "driver", "a-1": "task"}
+
+
+def test_one_lost_lease_is_the_end_of_all(place: Place) -> None:
+    leases = place.hand_over(place.take(CHUNK + 3))
+    place.take_over("a-5")
+    decided = [(lease, native(number)) for number, lease in enumerate(leases)]
+    with pytest.raises(LeaseLostError) as raised:
+        place.store_all(decided)
+    assert raised.value.lease == leases[5]
+    assert set(place.states().values()) == {PreparedTxnState()}
+    assert set(place.owners().values()) == {"run 1", "heir"}
+
+
+def write_row(place: Place, name: str, **values: Any) -> None:
+    """Somebody else writes the row of ``name``."""
+    with place.engine.begin() as connection:
+        connection.execute(update(table).where(table.c.transactional_id == name).values(**values))
+
+
+ELSEWHERE = {
+    "a state": {"prepared_txn_state": "9:9"},
+    "an anchor": {"prepared_txn_state": "9:9", "anchor": "events:0:9"},
+    "a version": {"lease_version": 17},
+}
+
+
+@pytest.mark.parametrize("what", ELSEWHERE)
+def test_a_row_that_says_otherwise_than_the_task_knows_is_not_handed_over(place: Place, what: str) -> None:
+    """The database has forgotten something, or a copy of the task's process has written: the token is the same."""
+    (lease,) = place.take(1)
+    write_row(place, "a-0", **ELSEWHERE[what])
+    with pytest.raises(LeaseContradictedError) as raised:
+        place.hand_over([lease])
+    assert raised.value.lease == lease
+    assert place.owners() == {"a-0": "task"}
+
+
+@pytest.mark.parametrize("what", ELSEWHERE)
+def test_a_row_that_is_not_as_it_was_handed_over_is_the_end_of_all(place: Place, what: str) -> None:
+    leases = place.hand_over(place.take(CHUNK + 3))
+    write_row(place, "a-5", **ELSEWHERE[what])
+    before = slot_rows(place.engine)
+    with pytest.raises(LeaseContradictedError) as raised:
+        place.store_all([(lease, native(number)) for number, lease in enumerate(leases)])
+    assert raised.value.lease == leases[5]
+    assert slot_rows(place.engine) == before
+
+
+def test_a_row_that_is_gone_is_the_end_of_all(place: Place) -> None:
+    leases = place.hand_over(place.take(2))
+    with place.engine.begin() as connection:
+        connection.execute(delete(table).where(table.c.transactional_id == "a-1"))
+    with pytest.raises(LeaseContradictedError):
+        place.store_all([(lease, native(7)) for lease in leases])
+    assert place.states() == {"a-0": PreparedTxnState()}
+
+
+def test_a_database_that_forgot_that_a_lease_was_handed_over_is_noticed(place: Place) -> None:
+    (lease,) = place.take(1)
+    before = slot_rows(place.engine)["a-0"]
+    (handed,) = place.hand_over([lease])
+    write_row(place, "a-0", lease_version=before.lease_version, owner=before.owner)
+    with pytest.raises(LeaseContradictedError):
+        place.store_all([(handed, native(7))])
+
+
+def test_what_is_handed_over_is_known_elsewhere_too(place: Place) -> None:
+    """Spark carries it from the task's process to the driver's."""
+    (handed,) = pickle.loads(pickle.dumps(place.hand_over(place.take(1))))
+    place.store_all([(handed, native(7))])
+    assert place.states() == {"a-0": native(7)}
+
+
+def test_a_few_statements_write_two_hundred(place: Place) -> None:
+    leases = place.take(200)
+    said: list[str] = []
+    with place.store.transaction(commit=True) as connection:
+        event.listen(place.engine, "before_cursor_execute", lambda *given: said.append(given[2]))
+        place.handed.store_all(connection, [(lease, native(1)) for lease in leases], "driver", LONG)
+    assert len([each for each in said if each.startswith("UPDATE")]) == 2
+    assert len(said) <= 5, "and a setting of MariaDB's"
+
+
+def test_what_a_cause_has_signed_is_taken_back_and_nothing_else(place: Place) -> None:
+    leases = place.take(CHUNK + 3)
+    place.hand_over(leases[1:], "run 1")
+    place.hand_over(leases[:1], "run 10")
+    assert place.take_back("run 1") == sorted(lease.transactional_id for lease in leases[1:])
+    owners = place.owners()
+    assert owners.pop("a-0") == "run 10"
+    assert set(owners.values()) == {"driver"}
+    assert place.take_back("run 1") == []
+    tokens = {row.fencing_token for row in slot_rows(place.engine).values()}
+    assert tokens == {1}, "who sweeps them raises it"
+
+
+def test_what_was_rolled_back_was_not_written(place: Place) -> None:
+    leases = place.take(2)
+    with place.store.transaction(commit=False) as connection:
+        place.handed.hand_over(connection, leases[1], "run 1", LONG)
+        place.handed.store_all(connection, [(leases[0], native(1))], "driver", LONG)
+    assert set(place.states().values()) == {PreparedTxnState()}
+    assert set(place.owners().values()) == {"task"}

@@ -1,0 +1,209 @@
+"""A unit of work inside another one of the same DualWrite: it joins, and its failure is the whole unit's."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, create_engine
+
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.unit.transaction import Transaction
+from dualwrite.errors import DatabaseBusyError, InvalidTransactionStateError
+from tests.support.coordinator.event_table import stored_values
+from tests.support.coordinator.fake_kafka import FakeKafka
+from tests.support.coordinator.usual_unit import write
+
+
+def fail_inside(dual_write: DualWrite, value: str) -> None:
+    with dual_write.transaction() as tx:
+        write(tx, value)
+        raise ValueError(value)
+
+
+def in_both(engine: Engine, kafka: FakeKafka, *values: str) -> bool:
+    return stored_values(engine) == kafka.committed == list(values) and kafka.ongoing is None
+
+
+def test_an_inner_block_is_the_same_unit_and_commits_nothing(
+    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    with dual_write.transaction() as outer:
+        write(outer, "one")
+        with dual_write.transaction() as inner:
+            assert inner is outer
+            write(inner, "two")
+            with dual_write.transaction() as innermost:
+                assert innermost is outer
+        assert kafka.committed == []
+        write(outer, "three")
+    assert in_both(sqlite_engine, kafka, "one", "two", "three")
+    assert (dual_write.counters.units, kafka.requests.count("begin")) == (1, 1)
+
+
+def test_a_decorated_function_joins_too(dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka) -> None:
+    @dual_write.transactional
+    def place(tx: Transaction, value: str) -> Transaction:
+        write(tx, value)
+        return tx
+
+    with dual_write.transaction() as tx:
+        assert place("one") is tx
+        assert place("two") is tx
+    place("three")
+    assert in_both(sqlite_engine, kafka, "one", "two", "three")
+    assert dual_write.counters.units == 2
+
+
+def test_an_error_that_leaves_both_blocks_is_the_callers(
+    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    def unit() -> None:
+        with dual_write.transaction() as tx:
+            write(tx, "one")
+            fail_inside(dual_write, "two")
+
+    with pytest.raises(ValueError, match="two"):
+        unit()
+    assert in_both(sqlite_engine, kafka)
+
+
+@pytest.mark.parametrize("produces", [True, False])
+def test_an_error_of_an_inner_block_that_is_swallowed_dooms_the_whole_unit(
+    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka, produces: bool
+) -> None:
+    def unit() -> None:
+        with dual_write.transaction() as tx:
+            with pytest.raises(ValueError, match="two"):
+                fail_inside(dual_write, "two")
+            if produces:
+                write(tx, "three")
+
+    with pytest.raises(InvalidTransactionStateError, match=r"an inner block .* ValueError\('two'\)") as raised:
+        unit()
+    assert isinstance(raised.value.__cause__, ValueError)
+    assert in_both(sqlite_engine, kafka)
+    with dual_write.transaction() as tx:
+        write(tx, "four")
+    assert in_both(sqlite_engine, kafka, "four")
+
+
+def test_another_error_after_a_swallowed_one_is_what_the_caller_gets(
+    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    def unit() -> None:
+        with dual_write.transaction():
+            with pytest.raises(ValueError, match="one"):
+                fail_inside(dual_write, "one")
+            raise KeyError("outer")
+
+    with pytest.raises(KeyError):
+        unit()
+    assert in_both(sqlite_engine, kafka)
+
+
+def test_after_a_unit_the_next_is_one_of_its_own(
+    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    with dual_write.transaction() as first:
+        write(first, "one")
+    block = dual_write.transaction()
+    with block as second:
+        assert second is not first
+        write(second, "two")
+    with pytest.raises(InvalidTransactionStateError, match="call transaction"):
+        block.__enter__()
+    assert in_both(sqlite_engine, kafka, "one", "two")
+
+
+def test_a_joined_transaction_cannot_be_entered_again(dual_write: DualWrite) -> None:
+    with dual_write.transaction():
+        inner = dual_write.transaction()
+        with inner:
+            pass
+        with pytest.raises(InvalidTransactionStateError, match="call transaction"):
+            inner.__enter__()
+
+
+def test_a_callback_while_the_block_is_left_cannot_begin_another(
+    make_dual_write: Callable[..., DualWrite], sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    refused: list[Exception] = []
+
+    def observe(step: str) -> None:
+        if step == "PREPARE_KAFKA":
+            with pytest.raises(InvalidTransactionStateError) as raised:
+                dual_write.transaction().__enter__()
+            refused.append(raised.value)
+
+    dual_write = make_dual_write(on_step=observe)
+    with dual_write.transaction() as tx:
+        write(tx, "one")
+    assert len(refused) == 1
+    assert in_both(sqlite_engine, kafka, "one")
+
+
+def test_another_dual_write_is_another_unit(
+    make_dual_write: Callable[..., DualWrite], sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    impatient = create_engine(sqlite_engine.url, connect_args={"timeout": 0})
+    one, two = make_dual_write(), make_dual_write(impatient, application="others", participant=FakeKafka().participant)
+    two.recover()
+    with one.transaction() as outer:
+        outer.produce("events", "one")
+        with pytest.raises(DatabaseBusyError):  # which SQLite has for a second unit at once
+            two.transaction().__enter__()
+    impatient.dispose()
+
+
+def test_a_unit_of_another_thread_is_not_joined(dual_write: DualWrite, kafka: FakeKafka) -> None:
+    entered = threading.Event()
+
+    def unit() -> None:
+        with dual_write.transaction() as tx:
+            entered.set()
+            tx.produce("events", "theirs")
+
+    with ThreadPoolExecutor(1) as thread:
+        with dual_write.transaction() as tx:
+            other = thread.submit(unit)
+            assert not entered.wait(0.05)
+            tx.produce("events", "ours")
+        other.result(20)
+    assert kafka.committed == ["ours", "theirs"]
+
+
+def test_a_thread_that_got_a_copy_of_the_context_does_not_join(dual_write: DualWrite, kafka: FakeKafka) -> None:
+    def unit() -> None:
+        with dual_write.transaction() as tx:
+            tx.produce("events", "theirs")
+
+    async def outer() -> None:
+        with dual_write.transaction() as tx:
+            other = asyncio.create_task(asyncio.to_thread(unit))
+            await asyncio.sleep(0)
+            tx.produce("events", "ours")
+        await other
+
+    asyncio.run(outer())
+    assert kafka.committed == ["ours", "theirs"]
+
+
+def test_a_unit_whose_generator_is_closed_elsewhere_is_not_joined_any_more(
+    dual_write: DualWrite, kafka: FakeKafka
+) -> None:
+    def unit() -> Iterator[Any]:
+        with dual_write.transaction() as tx:
+            tx.produce("events", "rolled back")
+            yield tx
+
+    generator = unit()
+    first = next(generator)
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(generator.close).result(20)  # type: ignore[attr-defined]
+    with dual_write.transaction() as tx:
+        assert tx is not first
+        tx.produce("events", "one")
+    assert kafka.committed == ["one"]

@@ -1,0 +1,251 @@
+"""Which exception leaves the block of a unit of work: what strikes it is raised, and says whether it was committed."""
+
+import asyncio
+import pickle
+import sqlite3
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import psycopg2
+import pymysql
+import pytest
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import StatementError
+
+from dualwrite.coordinator.concurrency.step_errors import is_own
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.errors import (
+    CommittedError,
+    FencedError,
+    InDoubtError,
+    KafkaUnavailableError,
+    UnitCommitted,
+    committed_interrupt,
+)
+from tests.coordinator.unit.test_unit_of_work import recovered, write, write_unit
+from tests.support.coordinator.event_table import stored_values
+from tests.support.coordinator.fake_kafka import FakeKafka, Fault
+
+
+class LimitError(Exception):
+    """As Celery's SoftTimeLimitExceeded."""
+
+
+class UserError(Exception):
+    """What the user's own code raises."""
+
+
+class Stop(SystemExit):
+    """An interrupt that carries something."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(code)
+        self.reason = reason
+
+
+def strike(kafka: FakeKafka, request: str, error: BaseException, *, after: bool = False) -> None:
+    """Have ``error`` raised inside of the next ``request``, before or after its effect."""
+
+    def raise_once(name: str) -> None:
+        if name == request:
+            kafka.before_effect = kafka.after_effect = lambda _: None
+            raise error
+
+    if after:
+        kafka.after_effect = raise_once
+    else:
+        kafka.before_effect = raise_once
+
+
+@pytest.mark.parametrize(
+    "error",
+    [sqlite3.ProgrammingError, psycopg.OperationalError, psycopg2.InterfaceError, pymysql.err.OperationalError],
+    ids=lambda error: error.__module__,
+)
+def test_a_drivers_error_that_reaches_past_sqlalchemy_is_a_steps_own(error: type[Exception]) -> None:
+    assert is_own(error("the connection is closed"))
+
+
+def test_is_own_knows_a_steps_errors_from_limits() -> None:
+    assert all(is_own(error) for error in (FencedError(), ConnectionResetError(), KafkaUnavailableError()))
+    assert is_own(StatementError("", None, None, None))
+    assert not is_own(StatementError("struck", "SELECT 1", None, LimitError()))
+    assert not any(is_own(error) for error in (TimeoutError(), LimitError(), KeyboardInterrupt(), ValueError()))
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("limit", [LimitError("soft"), TimeoutError("soft")])
+def test_a_limit_that_strikes_the_kafka_commit_is_a_committed_error_and_kafka_is_finished_at_once(
+    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka, limit: Exception, after: bool
+) -> None:
+    write_unit(dual_write, "first")
+    strike(kafka, "commit", limit, after=after)
+    with pytest.raises(CommittedError, match="do not run the unit again") as raised:
+        write_unit(dual_write, "one")
+    assert raised.value.__cause__ is limit
+    assert not raised.value.retriable
+    assert recovered(dual_write)
+    assert kafka.committed == stored_values(sqlite_engine) == ["first", "one"]
+    assert dual_write.counters.committed == 2
+
+
+def test_an_interrupt_that_strikes_the_kafka_commit_stays_of_its_class_and_says_that_the_unit_was_committed(
+    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    write_unit(dual_write, "first")
+    strike(kafka, "commit", Stop(3, "deploy"))
+    with pytest.raises(Stop) as raised:
+        write_unit(dual_write, "one")
+    error = raised.value
+    assert isinstance(error, UnitCommitted)
+    assert not isinstance(error, Exception)
+    assert (error.code, error.reason, error.args) == (3, "deploy", (3,))
+    assert recovered(dual_write)
+    assert kafka.committed == stored_values(sqlite_engine) == ["first", "one"]
+
+
+@pytest.mark.parametrize("request_name", ["prepare", "abort"])
+def test_a_limit_that_strikes_before_the_decision_or_in_the_abort_is_raised_itself(
+    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka, request_name: str
+) -> None:
+    write_unit(dual_write, "first")
+    limit = LimitError("soft")
+    strike(kafka, request_name, limit)
+
+    def unit() -> None:
+        with dual_write.transaction() as tx:
+            write(tx, "one")
+            if request_name == "abort":
+                raise UserError
+
+    with pytest.raises(LimitError) as raised:
+        unit()
+    assert raised.value is limit
+    assert recovered(dual_write)
+    assert kafka.committed == stored_values(sqlite_engine) == ["first"]
+
+
+def test_a_limit_after_the_database_committed_in_the_commit_itself_is_a_committed_error(
+    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_unit(dual_write, "first")
+    strike_commit(monkeypatch, sqlite_engine, LimitError("soft"))
+    with pytest.raises(CommittedError):
+        write_unit(dual_write, "one")
+    assert recovered(dual_write)
+    assert kafka.committed == stored_values(sqlite_engine) == ["first", "one"]
+
+
+def strike_commit(monkeypatch: pytest.MonkeyPatch, engine: Engine, error: BaseException) -> None:
+    plain = engine.dialect.do_commit
+
+    def commit(connection: Any) -> None:
+        plain(connection)
+        monkeypatch.undo()
+        raise error
+
+    monkeypatch.setattr(engine.dialect, "do_commit", commit)
+
+
+def test_a_limit_in_the_commit_of_a_unit_without_records_is_in_doubt(
+    dual_write: DualWrite, sqlite_engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_unit(dual_write, "first")
+    limit = LimitError("soft")
+    strike_commit(monkeypatch, sqlite_engine, limit)
+    with pytest.raises(InDoubtError, match="produced nothing") as raised, dual_write.transaction():
+        pass
+    assert raised.value.__cause__ is limit
+
+
+def test_a_limit_before_the_commit_of_a_unit_without_records_is_raised_itself(
+    make_dual_write: Callable[..., DualWrite],
+) -> None:
+    armed: list[bool] = []
+
+    def observe(step: str) -> None:
+        if armed and step == "COMMIT_DATABASE":
+            raise Stop(1, "")
+
+    dual_write = make_dual_write(on_step=observe)
+    write_unit(dual_write, "first")
+    armed.append(True)
+    with pytest.raises(Stop) as raised, dual_write.transaction():
+        pass
+    assert not isinstance(raised.value, UnitCommitted)
+
+
+def test_what_on_step_raises_in_the_kafka_commit_is_the_steps_failure_and_not_raised(
+    make_dual_write: Callable[..., DualWrite], sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    failures = [LimitError("of a test")]
+
+    def observe(step: str) -> None:
+        if failures and step == "COMMIT_KAFKA":
+            raise failures.pop()
+
+    dual_write = make_dual_write(on_step=observe)
+    write_unit(dual_write, "one")
+    assert recovered(dual_write)
+    assert not failures
+    assert kafka.committed == stored_values(sqlite_engine) == ["one"]
+
+
+def test_kafkas_own_failure_after_the_decision_is_not_the_callers(
+    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    write_unit(dual_write, "first")
+    kafka.fault = lambda request: Fault.BEFORE if request == "commit" else Fault.NONE
+    write_unit(dual_write, "one")
+    kafka.fault = lambda request: Fault.NONE
+    assert recovered(dual_write)
+    assert kafka.committed == stored_values(sqlite_engine) == ["first", "one"]
+
+
+def test_a_committed_unit_is_not_run_again(dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka) -> None:
+    write_unit(dual_write, "first")
+    strike(kafka, "commit", LimitError("soft"))
+    with pytest.raises(CommittedError):
+        dual_write.transactional(retries=5)(write)("one")
+    assert recovered(dual_write)
+    assert stored_values(sqlite_engine) == ["first", "one"]
+
+
+def test_a_limit_that_strikes_the_release_of_the_connection_is_raised_and_everything_is_given_back(
+    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_unit(dual_write, "first")
+    close = Connection.close
+
+    def close_once(connection: Connection) -> None:
+        monkeypatch.setattr(Connection, "close", close)
+        raise LimitError("soft")
+
+    monkeypatch.setattr(Connection, "close", close_once)
+    with pytest.raises(CommittedError):
+        write_unit(dual_write, "one")
+    write_unit(dual_write, "two")
+    assert kafka.committed == stored_values(sqlite_engine) == ["first", "one", "two"]
+
+
+def test_cancellation_and_generator_exit_keep_their_meaning() -> None:
+    from dualwrite.coordinator.unit.outgoing_error import _committed
+
+    for error in (asyncio.CancelledError(), GeneratorExit()):
+        assert _committed(error) is error
+
+
+def test_a_committed_interrupt_survives_pickling() -> None:
+    made = committed_interrupt(KeyboardInterrupt("now"))
+    again = pickle.loads(pickle.dumps(made))
+    assert type(again) is type(made)
+    assert again.args == ("now",)
+    assert isinstance(again, KeyboardInterrupt)
+
+
+def test_an_interrupt_after_the_commit_says_so_in_words() -> None:
+    assert str(committed_interrupt(KeyboardInterrupt())) == (
+        "the unit of work was committed before this struck: do not run it again"
+    )
+    assert str(committed_interrupt(SystemExit("bye"))).startswith("bye: the unit of work was committed")

@@ -1,0 +1,318 @@
+"""ORM sessions in a unit of work: no row is lost whose record is kept."""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, event, insert, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import DeclarativeBase, Session, scoped_session, sessionmaker
+
+from dualwrite.coordinator.aio.transaction import AsyncTransaction
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.unit.transaction import Transaction
+from dualwrite.errors import InvalidTransactionStateError
+from tests.support.coordinator.async_dual_writes import Place, run
+from tests.support.coordinator.event_table import events, stored_values
+from tests.support.coordinator.fake_kafka import FakeKafka
+
+Act = Callable[[Transaction], object]
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Event(Base):
+    __table__ = events
+
+
+@pytest.fixture
+def unit(dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka) -> Iterator[Callable[..., list[str]]]:
+    """Run a unit of work that also produces; what is in the database if both sides are committed."""
+    with sqlite_engine.begin() as connection:
+        connection.execute(insert(events).values(id=1, value="there"))
+
+    def run_unit(*acts: Act) -> list[str]:
+        before = len(kafka.committed)
+        with dual_write.transaction() as tx:
+            tx.produce("events", value="one")
+            for act in acts:
+                act(tx)
+        assert kafka.committed[before:] == ["one"]
+        return stored_values(sqlite_engine)
+
+    yield run_unit
+    assert dual_write.outcomes() == []
+
+
+def in_neither(engine: Engine, kafka: FakeKafka) -> bool:
+    return (stored_values(engine), kafka.committed, kafka.ongoing) == (["there"], [], None)
+
+
+def fail_in(block: Any, session: Session | None = None) -> None:
+    with block as entered:
+        (session or entered).add(Event(value="of a block that fails"))
+        raise ValueError("no")
+
+
+def in_a_block(tx: Transaction) -> None:
+    with tx.session as session:
+        session.add(Event(value="one"))
+
+
+def closed(tx: Transaction) -> None:
+    tx.session.add(Event(value="one"))
+    tx.session.close()
+
+
+def reset(tx: Transaction) -> None:
+    tx.session.add(Event(value="one"))
+    tx.session.reset()
+
+
+def closed_and_used_again(tx: Transaction) -> None:
+    tx.session.close()
+    tx.session.add(Event(value="one"))
+
+
+@pytest.mark.parametrize("act", [in_a_block, closed, reset, closed_and_used_again])
+def test_what_is_pending_in_the_units_session_is_flushed_when_it_is_closed(
+    unit: Callable[..., list[str]], act: Act
+) -> None:
+    assert unit(act) == ["there", "one"]
+
+
+def test_an_error_out_of_the_sessions_block_dooms_the_unit_though_it_is_caught(
+    unit: Callable[..., list[str]], sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    def fail(tx: Transaction) -> None:
+        with pytest.raises(ValueError, match="no"):
+            fail_in(tx.session)
+
+    with pytest.raises(InvalidTransactionStateError, match=r"session raised ValueError\('no'\)"):
+        unit(fail)
+    assert in_neither(sqlite_engine, kafka)
+
+
+def test_a_flush_that_fails_as_the_session_is_closed_dooms_the_unit(
+    unit: Callable[..., list[str]], sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    def fail(tx: Transaction) -> None:
+        tx.session.add(Event(value="there"))
+        with pytest.raises(IntegrityError):
+            tx.session.close()
+
+    with pytest.raises(InvalidTransactionStateError):
+        unit(fail)
+    assert in_neither(sqlite_engine, kafka)
+
+
+def own(tx: Transaction) -> Session:
+    return Session(tx.connection)
+
+
+def own_of_a_sessionmaker(tx: Transaction) -> Session:
+    return sessionmaker(tx.connection)()
+
+
+def own_of_a_scope(tx: Transaction) -> Any:
+    return scoped_session(sessionmaker(tx.connection))
+
+
+def own_by_binds(tx: Transaction) -> Session:
+    return Session(binds={Event: tx.connection})
+
+
+def own_by_get_bind(tx: Transaction) -> Session:
+    class Routing(Session):
+        def get_bind(self, *_: Any, **__: Any) -> Any:
+            return tx.connection
+
+    return Routing()
+
+
+MADE = [own, own_of_a_sessionmaker, own_of_a_scope, own_by_binds, own_by_get_bind]
+
+
+@pytest.mark.parametrize("made", MADE)
+def test_an_applications_own_session_is_flushed_at_the_blocks_end(
+    unit: Callable[..., list[str]], made: Callable[[Transaction], Any]
+) -> None:
+    """Even if nothing holds it any more: the object that is pending does not."""
+    assert unit(lambda tx: made(tx).add(Event(value="one"))) == ["there", "one"]
+
+
+@pytest.mark.parametrize("made", MADE)
+def test_what_an_applications_own_session_changes_and_deletes_is_flushed(
+    unit: Callable[..., list[str]], made: Callable[[Transaction], Any], sqlite_engine: Engine
+) -> None:
+    with sqlite_engine.begin() as connection:
+        connection.execute(insert(events).values(id=2, value="old"))
+
+    def change(tx: Transaction) -> None:
+        session = made(tx)
+        session.scalars(select(Event).where(Event.__table__.c.id == 2)).one().value = "new"
+        session.delete(session.get(Event, 1))
+
+    assert unit(change) == ["new"]
+
+
+@pytest.mark.parametrize("made", MADE)
+def test_an_applications_own_session_that_is_closed_is_flushed_before(
+    unit: Callable[..., list[str]], made: Callable[[Transaction], Any]
+) -> None:
+    def close(tx: Transaction) -> None:
+        session = made(tx)
+        session.add(Event(value="one"))
+        session.remove() if isinstance(session, scoped_session) else session.close()
+
+    assert unit(close) == ["there", "one"]
+
+
+def test_a_session_that_commits_by_itself_goes_on_as_before(unit: Callable[..., list[str]]) -> None:
+    def commit(tx: Transaction) -> None:
+        with Session(tx.connection) as session:
+            session.add(Event(value="one"))
+            session.commit()
+        with Session(tx.connection) as session, session.begin():
+            session.add(Event(value="two"))
+
+    assert unit(commit) == ["there", "one", "two"]
+
+
+def test_a_session_that_is_closed_by_an_error_with_something_pending_dooms_the_unit(
+    unit: Callable[..., list[str]], sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    def fail(tx: Transaction) -> None:
+        with pytest.raises(ValueError, match="no"):
+            fail_in(Session(tx.connection))
+
+    with pytest.raises(InvalidTransactionStateError, match="objects that were never flushed"):
+        unit(fail)
+    assert in_neither(sqlite_engine, kafka)
+
+
+def test_a_session_that_is_closed_in_a_savepoint_with_something_pending_dooms_the_unit(
+    unit: Callable[..., list[str]], sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    def lose(tx: Transaction) -> None:
+        with tx.connection.begin_nested(), Session(tx.connection) as session:
+            session.add(Event(value="one"))
+
+    with pytest.raises(InvalidTransactionStateError, match="closed inside a savepoint"):
+        unit(lose)
+    assert in_neither(sqlite_engine, kafka)
+
+
+def test_what_is_expunged_or_rolled_back_to_a_savepoint_is_not_kept(unit: Callable[..., list[str]]) -> None:
+    def discard(tx: Transaction) -> None:
+        session = Session(tx.connection)
+        expunged = Event(value="expunged")
+        session.add(expunged)
+        session.expunge(expunged)
+        with pytest.raises(ValueError, match="no"):
+            fail_in(session.begin_nested(), session)
+        session.add(Event(value="one"))
+        session.close()
+
+    assert unit(discard) == ["there", "one"]
+
+
+def test_what_a_flush_leaves_pending_is_flushed_too(unit: Callable[..., list[str]]) -> None:
+    def audit(tx: Transaction) -> None:
+        session = Session(tx.connection)
+
+        @event.listens_for(session, "after_flush_postexec")
+        def note(*_: Any) -> None:
+            if not session.info.get("noted"):
+                session.info["noted"] = True
+                session.add(Event(value="noted"))
+
+        session.add(Event(value="one"))
+
+    assert unit(audit) == ["there", "one", "noted"]
+
+
+def test_a_session_outlives_its_unit_unchanged(unit: Callable[..., list[str]], sqlite_engine: Engine) -> None:
+    sessions: list[Session] = []
+
+    def keep(tx: Transaction) -> None:
+        sessions.append(own(tx))
+        sessions[0].add(Event(value="one"))
+
+    unit(keep)
+    assert not {"close", "reset", "invalidate"} & set(vars(sessions[0]))
+    sessions[0].close()
+
+
+def test_sessions_elsewhere_are_no_concern_of_the_unit(unit: Callable[..., list[str]], sqlite_engine: Engine) -> None:
+    """Made in other threads all the time, and full of what is never flushed."""
+    stop = threading.Event()
+
+    def other() -> None:
+        while not stop.is_set():
+            for _ in range(10):
+                Session(sqlite_engine).add(Event(value="elsewhere"))
+
+    threads = [threading.Thread(target=other) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        found = unit(lambda tx: own(tx).add(Event(value="one")))
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert found == ["there", "one"]
+
+
+def run_async(place: Place, act: Callable[[AsyncTransaction], Any]) -> None:
+    async def main() -> None:
+        async with place.dual_write() as dual_write, dual_write.transaction() as tx:
+            await tx.produce("events", "one")
+            await act(tx)
+
+    run(main())
+
+
+async def in_an_async_block(tx: AsyncTransaction) -> None:
+    async with tx.session as session:
+        session.add(Event(value="one"))
+
+
+async def async_closed(tx: AsyncTransaction) -> None:
+    tx.session.add(Event(value="one"))
+    await tx.session.close()
+
+
+async def async_own(tx: AsyncTransaction) -> None:
+    AsyncSession(tx.connection).add(Event(value="one"))
+
+
+async def async_own_closed(tx: AsyncTransaction) -> None:
+    async with AsyncSession(tx.connection) as session:
+        session.add(Event(value="one"))
+
+
+@pytest.mark.parametrize("act", [in_an_async_block, async_closed, async_own, async_own_closed])
+def test_async_sessions_are_flushed(sqlite_place: Place, act: Callable[[AsyncTransaction], Any]) -> None:
+    run_async(sqlite_place, act)
+    assert sqlite_place.in_both("one")
+
+
+def test_an_error_out_of_the_async_sessions_block_dooms_the_unit_though_it_is_caught(sqlite_place: Place) -> None:
+    async def fail_inside(tx: AsyncTransaction) -> None:
+        async with tx.session as session:
+            session.add(Event(value="one"))
+            raise ValueError("no")
+
+    async def fail(tx: AsyncTransaction) -> None:
+        with pytest.raises(ValueError, match="no"):
+            await fail_inside(tx)
+
+    with pytest.raises(InvalidTransactionStateError, match=r"session raised ValueError\('no'\)"):
+        run_async(sqlite_place, fail)
+    assert sqlite_place.in_both()

@@ -1,0 +1,200 @@
+"""The record of a unit whose block ended its transaction past the library waits until the database takes it."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, event, insert
+from sqlalchemy.exc import OperationalError
+
+from dualwrite.coordinator.aio.transaction import AsyncTransaction
+from dualwrite.coordinator.concurrency.greenlets import greenlet_spawn
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.ports import Outcome
+from dualwrite.coordinator.unit.transaction import Transaction
+from dualwrite.errors import KafkaUnavailableError
+from tests.support.coordinator.async_dual_writes import Place, run
+from tests.support.coordinator.event_table import events, stored_values
+from tests.support.coordinator.fake_kafka import FakeKafka
+
+Make = Callable[..., DualWrite]
+STATE = "4711:1:events:0:0"
+OUTCOMES = "kafka_transaction_outcome"
+
+
+class UserError(Exception):
+    """What ends the block."""
+
+
+def commit_past_sqlalchemy(tx: Transaction) -> None:
+    cursor = tx.connection.connection.cursor()
+    cursor.execute("COMMIT")
+    cursor.close()
+
+
+def rename(engine: Engine, name: str, other: str) -> None:
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"ALTER TABLE {name} RENAME TO {other}")
+
+
+@contextmanager
+def refusing(engine: Engine) -> Iterator[None]:
+    """The database has no table for what is to be put on record."""
+    rename(engine, OUTCOMES, "away")
+    yield
+    rename(engine, "away", OUTCOMES)
+
+
+@contextmanager
+def unreachable(engine: Engine) -> Iterator[None]:
+    """No connection can be made; those that are idle in the pool are gone."""
+
+    def refuse(*_: object) -> None:
+        raise OperationalError("connect", {}, Exception("the server is away"))
+
+    event.listen(engine, "do_connect", refuse)
+    engine.dispose()
+    yield
+    event.remove(engine, "do_connect", refuse)
+
+
+TROUBLES = {"refusing": refusing, "unreachable": unreachable}
+
+
+def end_in(dual_write: DualWrite, trouble: Any) -> None:
+    """A unit of work whose block commits past the library, and after which the database is in ``trouble``."""
+    with dual_write.transaction() as tx:
+        tx.execute(insert(events).values(value="one"))
+        tx.produce("events", value="one")
+        commit_past_sqlalchemy(tx)
+        trouble.__enter__()
+        raise UserError
+
+
+def on_record(dual_write: DualWrite) -> list[tuple[str, str, bool]]:
+    return [(each.transactional_id, each.state, each.outcome.is_heuristic) for each in dual_write.outcomes()]
+
+
+@pytest.mark.parametrize("name", TROUBLES)
+def test_what_the_database_does_not_take_at_once_is_put_on_record_by_the_heartbeat(
+    make_dual_write: Make, engine: Engine, kafka: FakeKafka, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    dual_write = make_dual_write(engine, lease_timeout=3600)
+    dual_write.recover()
+    trouble = TROUBLES[name](engine)
+    with pytest.raises(UserError):
+        end_in(dual_write, trouble)
+    assert f"the state {STATE} is not on record yet" in caplog.text
+    assert dual_write.counters.heuristic == 0
+    trouble.__exit__(None, None, None)
+    assert on_record(dual_write) == []
+    dual_write._pool.beat()
+    assert on_record(dual_write) == [("orders-0", STATE, True)]
+    assert dual_write.counters.heuristic == 1
+    dual_write._pool.beat()
+    assert len(on_record(dual_write)) == 1
+    assert (stored_values(engine), kafka.committed, kafka.ongoing) == (["one"], [], None)
+
+
+def test_the_next_unit_of_work_puts_it_on_record_too(make_dual_write: Make, engine: Engine) -> None:
+    dual_write = make_dual_write(engine, lease_timeout=3600)
+    dual_write.recover()
+    trouble = refusing(engine)
+    with pytest.raises(UserError):
+        end_in(dual_write, trouble)
+    trouble.__exit__(None, None, None)
+    with dual_write.transaction() as tx:
+        tx.produce("events", value="two")
+    assert on_record(dual_write) == [("orders-0", STATE, True)]
+
+
+def test_close_puts_it_on_record(make_dual_write: Make, engine: Engine) -> None:
+    dual_write = make_dual_write(engine, lease_timeout=3600)
+    dual_write.recover()
+    trouble = refusing(engine)
+    with pytest.raises(UserError):
+        end_in(dual_write, trouble)
+    trouble.__exit__(None, None, None)
+    dual_write.close()
+    assert on_record(make_dual_write(engine)) == [("orders-0", STATE, True)]
+
+
+def test_a_unit_whose_record_waits_is_not_run_again(make_dual_write: Make, engine: Engine) -> None:
+    """Its error is retriable, and its rows are there."""
+    dual_write = make_dual_write(engine, lease_timeout=3600)
+    dual_write.recover()
+    trouble = refusing(engine)
+    runs: list[int] = []
+
+    def unit(tx: Transaction) -> None:
+        runs.append(1)
+        tx.execute(insert(events).values(value=f"row {len(runs)}"))
+        commit_past_sqlalchemy(tx)
+        trouble.__enter__()
+        raise KafkaUnavailableError("retriable")
+
+    with pytest.raises(KafkaUnavailableError):
+        dual_write.transactional(retries=3)(unit)()
+    trouble.__exit__(None, None, None)
+    dual_write._pool.beat()
+    assert (len(runs), stored_values(engine)) == (1, ["row 1"])
+    assert len(on_record(dual_write)) == 1
+
+
+def test_a_limit_that_strikes_the_record_does_not_lose_it(
+    make_dual_write: Make, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dual_write = make_dual_write(engine, lease_timeout=3600)
+    dual_write.recover()
+    patched = monkeypatch.context()
+
+    @contextmanager
+    def struck() -> Iterator[None]:
+        def strike(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        with patched as patch:
+            patch.setattr(dual_write._store, "note_outcome", strike)
+            yield
+
+    trouble = struck()
+    with pytest.raises(KeyboardInterrupt):
+        end_in(dual_write, trouble)
+    trouble.__exit__(None, None, None)
+    assert on_record(dual_write) == [("orders-0", STATE, True)], "the end of the unit has tried again"
+
+
+def test_a_record_of_a_task_waits_too(place: Place) -> None:
+    async def commit(tx: AsyncTransaction) -> None:
+        driver: Any = (await tx.connection.get_raw_connection()).driver_connection
+        if place.driver == "aiomysql":
+            async with driver.cursor() as cursor:
+                await cursor.execute("COMMIT")
+        else:
+            await driver.execute("COMMIT")
+
+    async def main() -> list[tuple[str, Outcome]]:
+        async with place.dual_write(lease_timeout=3600) as dual_write:
+            await dual_write.recover()
+            trouble = refusing(place.seen)
+
+            async def unit() -> None:
+                async with dual_write.transaction() as tx:
+                    await tx.execute(insert(events).values(value="one"))
+                    await tx.produce("events", value="one")
+                    await commit(tx)
+                    trouble.__enter__()
+                    raise UserError
+
+            with pytest.raises(UserError):
+                await unit()
+            trouble.__exit__(None, None, None)
+            assert await dual_write.outcomes() == []
+            units = dual_write._units
+            await greenlet_spawn(units.in_thread, units._pool.beat)
+            return [(each.state, each.outcome) for each in await dual_write.outcomes()]
+
+    found = run(main())
+    assert [state for state, _ in found] == [STATE]
+    assert found[0][1].is_heuristic

@@ -1,0 +1,201 @@
+"""``dualwrite load`` as a process, with the bundled broker and SQLite: both sides, exit codes, kill -9."""
+
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dualwrite.broker.embedded import EmbeddedBroker
+from dualwrite.cli.db import upgrade
+from dualwrite.coordinator.kafka.choice import PRODUCERS
+from tests.broker.kafka_helpers import visible
+from tests.support.loader.input_files import csv_text, make_database, pairs, table_rows, write_input
+
+ROWS = [(number, f"name {number}") for number in range(1, 21)]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), durability="os") as running:
+        yield running
+
+
+class Place:
+    """A directory with a file of twenty rows and a database, and a topic of its own."""
+
+    def __init__(self, directory: Path, broker: EmbeddedBroker) -> None:
+        self.file = write_input(directory / "f.csv.zip", "id,name\n" + csv_text(20))
+        self.engine = make_database(directory, ready=False)
+        self.url = self.engine.url.render_as_string()
+        upgrade(self.url)
+        self.topic = directory.name.replace("[", "-").replace("]", "-")
+        self._bootstrap = broker.bootstrap_servers
+
+    def command(self, *options: str) -> list[str]:
+        """The command line that loads the file in batches of six."""
+        given = {"--db": self.url, "--table": "flights", "--topic": self.topic, "--bootstrap-servers": self._bootstrap}
+        words = [word for pair in given.items() for word in pair]
+        program = [sys.executable, "-m", "dualwrite", "load", str(self.file)]
+        return [*program, *words, "--batch-size", "6", *options]
+
+    def load(self, *options: str) -> "subprocess.CompletedProcess[str]":
+        """Run it to its end; a later option overrides an earlier one."""
+        return subprocess.run(self.command(*options), capture_output=True, text=True, check=False, timeout=60)
+
+    def committed(self) -> list[dict[str, object]]:
+        """What a read_committed consumer sees in the topic, up to the last stable offset."""
+        return [json.loads(value) for value in visible(self._bootstrap, self.topic)]
+
+
+@pytest.fixture
+def place(tmp_path: Path, broker: EmbeddedBroker) -> Iterator[Place]:
+    made = Place(tmp_path, broker)
+    yield made
+    made.engine.dispose()
+
+
+@pytest.mark.parametrize("producer", PRODUCERS)
+def test_a_file_is_in_both_places(place: Place, producer: str) -> None:
+    done = place.load("--producer", producer, "--key", "id")
+    assert (done.returncode, done.stdout[:37]) == (0, f"loaded 20 rows of {place.file}"[:37]), done.stderr
+    assert table_rows(place.engine) == pairs(place.committed()) == ROWS
+
+
+def test_a_finished_load_run_again_does_nothing_and_says_so(place: Place) -> None:
+    place.load()
+    again = place.load()
+    assert again.returncode == 0
+    assert again.stdout.startswith("nothing to do: the 20 rows of ")
+    assert table_rows(place.engine) == pairs(place.committed()) == ROWS
+
+
+def test_one_row_is_a_row(place: Place) -> None:
+    write_input(place.file, "id,name\n" + csv_text(1))
+    assert place.load().stdout.startswith(f"loaded 1 row of {place.file}")
+
+
+def test_a_malformed_row_ends_the_load_before_its_batch(place: Place) -> None:
+    write_input(place.file, "id,name\n" + csv_text(9) + "x,y\n" + csv_text(5, first=10))
+    done = place.load()
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == (
+        "dualwrite: f.csv.zip, line 11: column 'id': expected an integer, not 'x'; "
+        "the 6 rows before this batch are loaded, it is not"
+    )
+    assert table_rows(place.engine) == pairs(place.committed()) == ROWS[:6]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--table", "none"), "the database has no table 'none'"),
+        (("--key", "none"), "key column 'none' is not in table flights"),
+        (("--batch-size", "0"), "batch size 0: use 1 or more"),
+        (("--producer", "x"), "argument --producer: invalid choice: 'x'"),
+        (("--batch-size", "x"), "argument --batch-size: invalid int value: 'x'"),
+        (("--db", "sqlite:////nowhere/x.db"), "there is no database file /nowhere/x.db"),
+        (("--topic", "a b"), "topic 'a b'"),
+        (("--bootstrap", "a:b:c"), "bootstrap.servers: 'a:b:c' is no HOST:PORT"),
+        (("-X", "nosuch=1"), "-X: nosuch: there is no such setting"),
+        (("-X", "security.protocol=TLS"), "security.protocol 'TLS': use one of PLAINTEXT, SSL"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(place: Place, options: tuple[str, ...], message: str) -> None:
+    done = place.load(*options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("dualwrite: ")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert table_rows(place.engine) == []
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(
+    "after_lines", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(4, marks=pytest.mark.slow)]
+)
+def test_a_load_that_is_killed_is_completed_by_the_next(place: Place, after_lines: int) -> None:
+    rows = 3000
+    write_input(place.file, "id,name\n" + csv_text(rows))
+    with subprocess.Popen(place.command(), stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for _ in range(after_lines):
+            assert process.stderr.readline().startswith("f.csv.zip: ")
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
+    stored = len(table_rows(place.engine))
+    done = place.load()
+    assert done.returncode == 0, done.stderr
+    assert f"after the {stored:,} of an earlier run" in done.stdout
+    assert table_rows(place.engine) == pairs(place.committed()) == [(n, f"name {n}") for n in range(1, rows + 1)]
+
+
+def test_the_same_file_into_another_database_leaves_the_first_ones_open_transaction_alone(
+    place: Place, tmp_path: Path
+) -> None:
+    """The first load dies between its database's COMMIT and Kafka's; only that database knows what was decided."""
+    dies = (
+        "import os, signal, sys\n"
+        "from dualwrite.coordinator import dual_write as unit_of_work\n"
+        "from dualwrite.cli.main import main\n"
+        "unit_of_work.no_observer = lambda step: step == 'COMMIT_KAFKA' and os.kill(os.getpid(), signal.SIGKILL)\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    words = place.command()[3:]
+    died = subprocess.run([sys.executable, "-c", dies, *words], capture_output=True, text=True, check=False, timeout=60)
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    (tmp_path / "other").mkdir()
+    other = make_database(tmp_path / "other", ready=False)
+    upgrade(other.url.render_as_string())
+    assert place.load("--db", other.url.render_as_string(), "--topic", place.topic).returncode == 0
+    assert place.load().returncode == 0
+    assert table_rows(place.engine) == table_rows(other) == ROWS
+    assert sorted(pairs(place.committed())) == sorted(ROWS * 2)
+    other.dispose()
+
+
+def test_a_database_that_somebody_locks_is_one_line(place: Place) -> None:
+    path = str(place.engine.url.database)
+    with sqlite3.connect(path) as holder:
+        holder.execute("BEGIN IMMEDIATE")
+        done = place.load("--db", f"sqlite:///{path}?timeout=0")
+        holder.rollback()
+    holder.close()
+    assert done.returncode == 2
+    assert "database is locked" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "errors.KafkaUnavailableError('no')",
+        pytest.param("errors.FencedError('no')", marks=pytest.mark.slow),
+        pytest.param("errors.DatabaseBusyError('no')", marks=pytest.mark.slow),
+        "OperationalError('', {}, Exception('no'))",
+    ],
+)
+def test_a_load_that_fails_halfway_says_how_far_it_came(place: Place, error: str) -> None:
+    fails = (
+        "import sys\n"
+        "from sqlalchemy.exc import OperationalError\n"
+        "from dualwrite import errors\n"
+        "from dualwrite.cli.main import main\n"
+        "from dualwrite.loader.batches import Batch\n"
+        "write = Batch.write\n"
+        "def fail(self, dual_write, begin):\n"
+        f"    if begin.rows == 12: raise {error}\n"
+        "    write(self, dual_write, begin)\n"
+        "Batch.write = fail\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    program = [sys.executable, "-c", fails, *place.command()[3:]]
+    done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].endswith("no; 12 rows are loaded: run it again to go on")
+    assert place.load().returncode == 0
+    assert table_rows(place.engine) == pairs(place.committed()) == ROWS

@@ -1,0 +1,84 @@
+"""A load's position: its identity, and the guard against two processes that load the same file."""
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+
+from dualwrite.errors import InputError
+from dualwrite.loader.position import LoadKey, Position, advance, read_position
+from tests.support.loader.input_files import make_database
+
+KEY = LoadKey("/data/f.csv", "flights", "topic")
+FIRST = Position(3, "a" * 64)
+SECOND = Position(5, "b" * 64)
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Engine:
+    return make_database(tmp_path)
+
+
+def stored(engine: Engine, key: LoadKey = KEY) -> Position:
+    with engine.connect() as connection:
+        return read_position(connection, key)
+
+
+def move(engine: Engine, before: Position, after: Position, key: LoadKey = KEY) -> None:
+    with engine.begin() as connection:
+        advance(connection, key, before, after)
+
+
+def test_a_load_that_never_began_is_at_its_beginning(engine: Engine) -> None:
+    assert stored(engine) == Position()
+
+
+def test_a_position_moves_on(engine: Engine) -> None:
+    move(engine, Position(), FIRST)
+    assert stored(engine) == FIRST
+    move(engine, FIRST, SECOND)
+    assert stored(engine) == SECOND
+
+
+def test_loads_have_positions_of_their_own(engine: Engine) -> None:
+    other = LoadKey(KEY.source, KEY.table, "another topic")
+    move(engine, Position(), FIRST)
+    move(engine, Position(), SECOND, other)
+    assert (stored(engine), stored(engine, other)) == (FIRST, SECOND)
+
+
+@pytest.mark.parametrize("before", [Position(), Position(2, "c" * 64), SECOND])
+def test_a_position_that_somebody_else_moved_is_left_alone(engine: Engine, before: Position) -> None:
+    move(engine, Position(), FIRST)
+    with pytest.raises(InputError, match=r"/data/f\.csv is being loaded into table flights by another process"):
+        move(engine, before, SECOND)
+    assert stored(engine) == FIRST
+
+
+def test_a_load_is_known_by_the_whole_path_the_table_and_the_topic(tmp_path: Path) -> None:
+    near, far = tmp_path / "f.csv", tmp_path / "far" / "f.csv"
+    keys = [
+        LoadKey.of(near, "t", "x"),
+        LoadKey.of(far, "t", "x"),
+        LoadKey.of(near, "u", "x"),
+        LoadKey.of(near, "t", "y"),
+    ]
+    assert len({key.load_id for key in keys}) == 4
+    assert all(len(key.load_id) == 64 for key in keys)
+
+
+def test_a_path_is_the_same_however_it_is_spelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "f.csv"
+    path.touch()
+    (tmp_path / "link.csv").symlink_to(path)
+    monkeypatch.chdir(tmp_path)
+    spellings = [path, Path("f.csv"), tmp_path / "x" / ".." / "f.csv", tmp_path / "link.csv"]
+    assert len({LoadKey.of(spelling, "t", "x").load_id for spelling in spellings}) == 1
+
+
+def test_a_very_long_path_fits_its_column(engine: Engine) -> None:
+    key = LoadKey("/" + "d" * 3000 + "/f.csv", "t", "x")
+    move(engine, Position(), FIRST, key)
+    with engine.connect() as connection:
+        source = connection.exec_driver_sql("SELECT source FROM dualwrite_load_position").scalar()
+    assert source == key.source[-1024:]

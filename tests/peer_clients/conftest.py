@@ -1,0 +1,116 @@
+"""The same cases on every client: one broker for all of them, and the clients by name."""
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from dualwrite.broker.embedded import EmbeddedBroker
+from tests.broker.calls import unique
+from tests.peer_clients.aio import Aio
+from tests.peer_clients.client import Administrator, Client, Receiver, Sender
+from tests.peer_clients.confluent import Confluent
+from tests.peer_clients.kafkapython import KafkaPython
+
+CLIENTS: dict[str, Any] = {"confluent-kafka": Confluent, "kafka-python": KafkaPython, "aiokafka": Aio}
+_BY_PACE = [name if name != "aiokafka" else pytest.param(name, marks=pytest.mark.slow) for name in CLIENTS]
+"""What aiokafka asks of a broker, kafka-python asks too: the same messages by another loop."""
+
+SETTINGS = {"message.max.bytes": "8000000", "group.initial.rebalance.delay.ms": "0"}
+
+Make = Callable[..., Any]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "needs(*abilities): what a client must be able to do for this case")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the cases of clients that cannot do what they need."""
+    out = [item for item in items if not is_able(item)]
+    items[:] = [item for item in items if item not in out]
+    config.hook.pytest_deselected(items=out)
+
+
+def is_able(item: pytest.Item) -> bool:
+    """Whether the client of ``item`` can do what it needs; true of a test that has none."""
+    if not isinstance(item, pytest.Function) or "any_client" not in item.fixturenames:
+        return True
+    # kafka-python 3.0.12 leaves sockets that it has shut down to the garbage collector
+    item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
+    needed = {ability for marker in item.iter_markers("needs") for ability in marker.args}
+    return needed <= CLIENTS[item.callspec.params["any_client"]].can
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One broker for all cases, which use topics, groups and transactional ids of their own."""
+    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), config=SETTINGS) as running:
+        yield running.bootstrap_servers
+
+
+@pytest.fixture(scope="session", params=_BY_PACE)
+def any_client(request: pytest.FixtureRequest) -> Iterator[Client]:
+    """Each client in turn."""
+    client = CLIENTS[request.param]()
+    yield client
+    if isinstance(client, Aio):
+        client.close()
+
+
+@pytest.fixture
+def client(any_client: Client) -> Iterator[Client]:
+    """Each client that can do what the case needs."""
+    yield any_client
+    if any_client.name == "kafka-python":
+        gc.collect()  # the sockets that it leaves to the collector are not to be blamed on a later test
+
+
+@pytest.fixture
+def closing() -> Iterator[ExitStack]:
+    """Closes what a case has opened."""
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def producer(client: Client, servers: str, closing: ExitStack) -> Callable[..., Sender]:
+    """Makes producers."""
+
+    def make(**settings: Any) -> Sender:
+        made = client.producer(servers, **settings)
+        closing.callback(made.close)
+        return made
+
+    return make
+
+
+@pytest.fixture
+def consumer(client: Client, servers: str, closing: ExitStack) -> Callable[..., Receiver]:
+    """Makes consumers."""
+
+    def make(**settings: Any) -> Receiver:
+        made = client.consumer(servers, **settings)
+        closing.callback(made.close)
+        return made
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def admin(any_client: Client, servers: str) -> Iterator[Administrator]:
+    """An admin client of each kind, for all cases."""
+    made = any_client.admin(servers)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def topic(admin: Administrator) -> str:
+    """A topic of one partition, of this case's own."""
+    name = unique("topic")
+    admin.create_topic(name)
+    return name

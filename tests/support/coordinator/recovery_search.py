@@ -1,0 +1,211 @@
+"""A small world in which two kinds of producer share a transactional id and a database row, to be searched.
+
+The coordinator is the broker's own pure core; what recovery does is the real verdict over real identities. A process
+runs units of work until it dies or is dropped; the next one, of either kind, recovers. Every transaction has a serial
+number that nobody in the world sees: with it the oracle knows which of them the database has decided for.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from dualwrite.broker.core.commands import AddPartitions, Command, EndTransaction, MarkersWritten, Reply
+from dualwrite.broker.core.transaction_rules import Moment, TransactionSettings, decide
+from dualwrite.broker.core.transactions import TransactionTable
+from dualwrite.broker.facts.transactions import TransactionRecorded, TransactionStatus, TransactionVersion
+from dualwrite.coordinator.rules.recovery_decision import Verdict, verdict
+from dualwrite.ids import NO_PRODUCER, Anchor, OngoingTransaction, PreparedTxnState, ProducerIdentity
+from dualwrite.wire.error_codes import ErrorCode
+from tests.support.broker.transactions import ABORT, COMMIT, P0, START_MS, TV1, TV2, TXN_ID, add, end, init
+
+MOST_UNITS = 3
+MOST_STARTS = 3
+
+_SETTINGS = TransactionSettings()
+_NO_STATE = PreparedTxnState()
+
+
+class Kind(Enum):
+    """A kind of producer: how it ends transactions."""
+
+    NATIVE = TV2
+    LIBRDKAFKA = TV1
+
+    @property
+    def version(self) -> TransactionVersion:
+        return self.value
+
+
+class Stage(Enum):
+    """How far the unit of work of the living process is."""
+
+    READY = "between two units"
+    SENT = "a record was sent, and has not arrived"
+    PREPARED = "every record is acknowledged"
+    DECIDED = "the database has committed the state"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What is searched, and what a control breaks.
+
+    :param anchors: librdkafka's states have an anchor.
+    :param goes_on: the kinds that are used again though a copy of a request of theirs may be under way.
+    :param most_late: requests that the network may hold at a time.
+    """
+
+    anchors: bool = True
+    goes_on: tuple[Kind, ...] = (Kind.NATIVE,)
+    most_late: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    kind: Kind
+    identity: ProducerIdentity
+    stage: Stage = Stage.READY
+    serial: int = 0
+    state: PreparedTxnState = _NO_STATE
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """A request of transaction ``serial`` that the network holds."""
+
+    command: Command
+    serial: int
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """``open`` is the serial of the open transaction and the offset at which it began; ``row`` what the database has
+    decided, and that transaction's serial."""
+
+    entry: TransactionRecorded
+    process: Process | None = None
+    open: tuple[int, int] | None = None
+    row: tuple[PreparedTxnState, int] = (_NO_STATE, 0)
+    fresh_id: int = 73
+    units: int = 0
+    starts: int = 0
+    late: tuple[Late, ...] = ()
+
+
+def successors(world: World, rules: Rules) -> Iterator[World]:
+    """Every world one event later."""
+    if world.starts < MOST_STARTS:
+        for kind in Kind:  # the living process, if there is one, has died
+            yield from _recover(replace(world, process=None, starts=world.starts + 1), kind)
+    for number, late in enumerate(world.late):
+        arrived = replace(world, late=world.late[:number] + world.late[number + 1 :])
+        yield _arrive(arrived, late)[0]
+    if world.process is not None:
+        yield from _go_on(world, world.process, rules)
+
+
+def _go_on(world: World, process: Process, rules: Rules) -> Iterator[World]:
+    if process.stage is Stage.READY:
+        if world.units < MOST_UNITS:
+            yield from _produce(world, process, rules)
+        return
+    if process.stage is Stage.PREPARED:
+        decided = replace(process, stage=Stage.DECIDED)
+        yield replace(world, process=decided, row=(process.state, process.serial))
+    yield from _end(world, process, rules)
+
+
+def _produce(world: World, process: Process, rules: Rules) -> Iterator[World]:
+    """A unit begins: its first record arrives, perhaps twice, or its one copy is held by the network."""
+    serial = world.units + 1
+    world, sent = replace(world, units=serial), Late(add(process.identity), serial)
+    arrived, reply = _arrive(world, sent)
+    assert reply.error is ErrorCode.NONE, f"the living {process} is refused: {reply}: {world}"
+    assert arrived.open is not None
+    assert arrived.open[0] == serial, f"unit {serial} is in the transaction of {arrived.open[0]}: {world}"
+    state = PreparedTxnState(process.identity)
+    if process.kind is Kind.LIBRDKAFKA and rules.anchors:
+        state = replace(state, anchor=Anchor.of(P0, arrived.open[1]))
+    prepared = replace(process, stage=Stage.PREPARED, serial=serial, state=state)
+    yield replace(arrived, process=prepared)
+    if process.kind in rules.goes_on and len(world.late) < rules.most_late:
+        yield replace(arrived, process=prepared, late=(*world.late, sent))
+        yield replace(world, process=replace(process, stage=Stage.SENT, serial=serial), late=(*world.late, sent))
+
+
+def _end(world: World, process: Process, rules: Rules) -> Iterator[World]:
+    """The unit's EndTxn arrives and is answered; or its process, told nothing, is dropped while it, or a copy of it, is
+    under way; or the process asks again and goes on."""
+    result = COMMIT if process.stage is Stage.DECIDED else ABORT
+    sent = Late(end(process.identity, result, process.kind.version), process.serial)
+    ended, reply = _arrive(world, sent)
+    assert reply.error is ErrorCode.NONE, f"the living {process} is refused: {reply}: {world}"
+    going_on = Process(process.kind, reply.producer if process.kind is Kind.NATIVE else process.identity)
+    yield replace(ended, process=going_on)
+    if len(world.late) < rules.most_late:
+        late = (*world.late, sent)
+        yield replace(world, process=None, late=late)
+        yield replace(ended, process=None, late=late)
+        if process.kind in rules.goes_on:
+            again, repeated = _arrive(ended, sent)
+            assert (repeated.error, repeated.producer) == (ErrorCode.NONE, reply.producer), "a repeated EndTxn"
+            yield replace(again, process=going_on, late=late)
+
+
+def _recover(world: World, kind: Kind) -> Iterator[World]:
+    """A process of ``kind`` starts, and may die after each of its requests."""
+    kept, reply = _execute(world, init(keep=True, two_phase=True))
+    assert reply.error is ErrorCode.NONE, f"{reply}: {world}"
+    yield kept
+    decided = verdict(world.row[0], _described(kept, reply.ongoing))
+    if decided is not Verdict.NOTHING:
+        assert kept.open is not None
+        result = COMMIT if decided is Verdict.COMMIT else ABORT
+        kept, ended = _arrive(kept, Late(end(reply.producer, result, TV1), kept.open[0]))
+        assert ended.error is ErrorCode.NONE, f"{ended}: {world}"
+        yield kept
+    # librdkafka aborts what is open in its InitProducerId, the native producer after it. Nothing is.
+    ready, begun = _execute(kept, init(two_phase=True, keep=kind is Kind.NATIVE))
+    assert (begun.error, begun.ongoing) == (ErrorCode.NONE, NO_PRODUCER), f"{begun}: {world}"
+    assert ready.open is None
+    yield replace(ready, process=Process(kind, begun.producer))
+
+
+def _described(world: World, ongoing: ProducerIdentity) -> OngoingTransaction | None:
+    """What DescribeProducers tells of the transaction that InitProducerId has kept."""
+    assert bool(ongoing) is (world.open is not None)
+    return None if world.open is None else OngoingTransaction(ongoing, {P0: world.open[1]})
+
+
+def _arrive(world: World, request: Late) -> tuple[World, Reply]:
+    """A request reaches the coordinator: it may begin, join or end a transaction, but only that which it is of."""
+    after, reply = _execute(world, request.command)
+    if after.entry == world.entry:
+        return after, reply
+    if isinstance(request.command, AddPartitions):
+        assert world.open is None or world.open[0] == request.serial, f"{request} joined {world.open}: {world}"
+        # The log gives no offset twice: a later transaction begins at a later one.
+        return replace(after, open=world.open or (request.serial, 10 * request.serial)), reply
+    assert isinstance(request.command, EndTransaction)
+    if world.open is not None:
+        is_decided = world.row[1] == world.open[0]
+        assert (request.command.result is COMMIT) is is_decided, f"{request} ended {world.open}: {world}"
+    return replace(after, open=None), reply
+
+
+def _execute(world: World, command: Command) -> tuple[World, Reply]:
+    """Decide, and take in what follows, markers included."""
+    table = TransactionTable({TXN_ID: world.entry})
+    fresh_id = world.fresh_id
+    while True:
+        decision = decide(table, command, Moment(START_MS, fresh_id), _SETTINGS)
+        for fact in decision.facts:
+            table.apply(fact)
+        fresh_id += decision.takes(fresh_id)
+        for effect in decision.effects:
+            done = decide(table, MarkersWritten(effect.transactional_id), Moment(START_MS, fresh_id), _SETTINGS)
+            for fact in done.facts:
+                table.apply(fact)
+        if decision.reply is not None:
+            entry = table.entries[TXN_ID]
+            assert entry.status is not TransactionStatus.PREPARE_COMMIT
+            return replace(world, entry=entry, fresh_id=fresh_id), decision.reply

@@ -1,0 +1,282 @@
+"""Finding whom to ask, and asking again: on scripted brokers, with a clock of the test's own."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dualwrite.client.admin.cluster_client import FIRST_PAUSE, LONGEST_PAUSE, Call, Cluster
+from dualwrite.client.config.settings import ClientSettings
+from dualwrite.client.terms.endpoint import Endpoint
+from dualwrite.errors import AnswerLostError, ConfigurationError, KafkaRefusedError, KafkaUnavailableError
+from dualwrite.ids import TopicPartition
+from dualwrite.wire.apis import APIS, ApiKey
+from dualwrite.wire.error_codes import ErrorCode
+from tests.support.client.scripted_broker import (
+    HANG_UP,
+    FakeClock,
+    ScriptedBroker,
+    coordinator_is,
+    ended,
+    listed,
+    scripted,
+)
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+DEADLINE = FakeClock().now + 60.0
+TRANSIENT = [
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT,
+]
+
+
+def cluster(*brokers: ScriptedBroker | Endpoint, clock: FakeClock | None = None, timeout: float = 60.0) -> Cluster:
+    clock = clock or FakeClock()
+    bootstrap = tuple(broker if isinstance(broker, Endpoint) else broker.endpoint for broker in brokers)
+    settings = ClientSettings(bootstrap, connect_timeout=5, request_timeout=5)
+    return Cluster(settings, timeout=timeout, clock=clock.monotonic, sleep=clock.sleep)
+
+
+def end_txn(repeatable: bool = True) -> Call:
+    message = APIS[ApiKey.END_TXN].request(transactional_id="a", producer_id=1, producer_epoch=2, committed=True)
+    return Call(ApiKey.END_TXN, message, repeatable=repeatable)
+
+
+def list_transactions() -> Call:
+    return Call(
+        ApiKey.LIST_TRANSACTIONS, APIS[ApiKey.LIST_TRANSACTIONS].request(state_filters=[], producer_id_filters=[])
+    )
+
+
+def code_of(answer: Any) -> int:
+    return int(answer.error_code)
+
+
+def unreachable() -> Endpoint:
+    with scripted() as broker:
+        return broker.endpoint
+
+
+@pytest.mark.parametrize("code", TRANSIENT)
+def test_a_transient_answer_is_asked_again(code: int) -> None:
+    clock = FakeClock()
+    with scripted() as broker:
+        broker.answer(ApiKey.END_TXN, ended(code), ended(code), ended())
+        asking = cluster(broker, clock=clock)
+        assert asking.ask_coordinator("a", end_txn(), code_of).error_code == 0
+        asking.close()
+        assert len(broker.requests(ApiKey.END_TXN)) == 3
+        assert clock.pauses == [FIRST_PAUSE, 2 * FIRST_PAUSE]
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.INVALID_TXN_STATE, ErrorCode.PRODUCER_FENCED, ErrorCode.UNKNOWN_SERVER_ERROR]
+)
+def test_any_other_answer_is_the_callers_to_judge(code: int) -> None:
+    with scripted() as broker:
+        broker.answer(ApiKey.END_TXN, ended(code))
+        asking = cluster(broker)
+        assert asking.ask_coordinator("a", end_txn(), code_of).error_code == code
+        asking.close()
+        assert len(broker.requests(ApiKey.END_TXN)) == 1
+
+
+def test_pauses_grow_up_to_a_bound_and_end_at_the_deadline() -> None:
+    clock = FakeClock()
+    with scripted() as broker:
+        broker.answer(ApiKey.END_TXN, ended(ErrorCode.CONCURRENT_TRANSACTIONS))
+        asking = cluster(broker, clock=clock, timeout=10)
+        with pytest.raises(
+            KafkaUnavailableError, match=r"END_TXN of a: .*CONCURRENT_TRANSACTIONS \(gave up after 10 s\)"
+        ):
+            asking.ask_coordinator("a", end_txn(), code_of)
+        asking.close()
+    assert clock.pauses == sorted(clock.pauses)
+    assert max(clock.pauses) == LONGEST_PAUSE
+    assert sum(clock.pauses) <= 10 < sum(clock.pauses) + 2 * LONGEST_PAUSE
+
+
+def test_the_coordinator_is_looked_up_once_while_it_stays() -> None:
+    with scripted() as broker:
+        broker.answer(ApiKey.END_TXN, ended())
+        asking = cluster(broker)
+        for _ in range(3):
+            asking.ask_coordinator("a", end_txn(), code_of)
+        asking.close()
+        (lookup,) = broker.requests(ApiKey.FIND_COORDINATOR)
+        assert (lookup.message.key, lookup.message.key_type, lookup.version) == ("a", 1, 3)
+        assert {seen.connection for seen in broker.seen} == {1}
+
+
+def test_a_coordinator_that_moved_is_looked_up_again() -> None:
+    with scripted() as first, scripted() as second:
+        first.answer(ApiKey.FIND_COORDINATOR, coordinator_is(first.endpoint), coordinator_is(second.endpoint))
+        first.answer(ApiKey.END_TXN, ended(ErrorCode.NOT_COORDINATOR))
+        second.answer(ApiKey.END_TXN, ended())
+        asking = cluster(first)
+        asking.ask_coordinator("a", end_txn(), code_of)
+        asking.close()
+        assert (len(first.requests(ApiKey.END_TXN)), len(second.requests(ApiKey.END_TXN))) == (1, 1)
+
+
+def test_a_coordinator_that_is_not_there_yet_is_waited_for() -> None:
+    with scripted() as broker:
+        none = coordinator_is(Endpoint("", -1), ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        broker.answer(ApiKey.FIND_COORDINATOR, none, none, coordinator_is(broker.endpoint))
+        broker.answer(ApiKey.END_TXN, ended())
+        asking = cluster(broker)
+        asking.ask_coordinator("a", end_txn(), code_of)
+        asking.close()
+        assert len(broker.requests(ApiKey.FIND_COORDINATOR)) == 3
+
+
+def test_a_coordinator_lookup_that_is_refused_is_an_error() -> None:
+    with scripted() as broker:
+        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        broker.answer(ApiKey.FIND_COORDINATOR, coordinator_is(Endpoint("", -1), code))
+        asking = cluster(broker)
+        with pytest.raises(KafkaRefusedError, match="coordinator of a: TRANSACTIONAL_ID_AUTHORIZATION_FAILED"):
+            asking.ask_coordinator("a", end_txn(), code_of)
+        asking.close()
+
+
+def test_a_lost_answer_is_asked_for_again_if_that_changes_nothing() -> None:
+    with scripted() as broker:
+        broker.answer(ApiKey.END_TXN, HANG_UP, ended())
+        asking = cluster(broker)
+        asking.ask_coordinator("a", end_txn(repeatable=True), code_of)
+        asking.close()
+        assert [seen.connection for seen in broker.requests(ApiKey.END_TXN)] == [1, 2]
+        assert asking.lost_connections >= 1
+
+
+def test_a_lost_answer_is_not_asked_for_again_otherwise() -> None:
+    clock = FakeClock()
+    with scripted() as broker:
+        broker.answer(ApiKey.END_TXN, HANG_UP, ended())
+        asking = cluster(broker, clock=clock)
+        with pytest.raises(AnswerLostError):
+            asking.ask_coordinator("a", end_txn(repeatable=False), code_of)
+        asking.close()
+        assert len(broker.requests(ApiKey.END_TXN)) == 1
+        assert clock.pauses == []
+
+
+def test_what_was_never_sent_is_sent_even_if_it_is_not_repeatable() -> None:
+    with scripted() as broker:
+        broker.answer(ApiKey.FIND_COORDINATOR, HANG_UP, coordinator_is(broker.endpoint))
+        broker.answer(ApiKey.END_TXN, ended(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), ended())
+        asking = cluster(broker)
+        asking.ask_coordinator("a", end_txn(repeatable=False), code_of)
+        asking.close()
+        assert len(broker.requests(ApiKey.END_TXN)) == 2
+
+
+def test_a_connection_that_died_while_idle_is_replaced_before_it_is_used() -> None:
+    with scripted() as broker:
+        broker.answer(ApiKey.END_TXN, ended())
+        asking = cluster(broker)
+        asking.ask_coordinator("a", end_txn(repeatable=False), code_of)
+        broker.hang_up()
+        asking.ask_coordinator("a", end_txn(repeatable=False), code_of)
+        asking.close()
+        assert [seen.connection for seen in broker.requests(ApiKey.END_TXN)] == [1, 2]
+
+
+def test_every_bootstrap_broker_is_tried_and_named() -> None:
+    first, second = unreachable(), unreachable()
+    asking = cluster(first, second, timeout=0)
+    with pytest.raises(KafkaUnavailableError, match=f"broker {first}: .*; broker {second}: .*gave up after 0 s"):
+        asking.any_connection()
+    with pytest.raises(KafkaUnavailableError, match=f"{first}.*{second}"):
+        asking.ask_any(list_transactions(), DEADLINE)
+
+
+def test_one_bootstrap_broker_that_answers_is_enough() -> None:
+    with scripted() as broker:
+        broker.answer(ApiKey.LIST_TRANSACTIONS, listed())
+        asking = cluster(unreachable(), broker)
+        assert asking.ask_any(list_transactions(), DEADLINE).error_code == 0
+        assert asking.any_connection().endpoint == broker.endpoint
+        asking.close()
+
+
+def test_a_configuration_error_is_not_asked_again() -> None:
+    def connect(endpoint: Endpoint, settings: ClientSettings) -> Any:
+        raise ConfigurationError(f"sasl.password: {endpoint} {settings.client_id}")
+
+    clock = FakeClock()
+    settings = ClientSettings((Endpoint("h", 1),))
+    asking = Cluster(settings, clock=clock.monotonic, sleep=clock.sleep, connect=connect)
+    with pytest.raises(ConfigurationError, match="h:1 dualwrite"):
+        asking.any_connection()
+    assert clock.pauses == []
+
+
+def test_leaders_are_where_metadata_says() -> None:
+    with scripted() as first, scripted() as second:
+        first.nodes[2] = second.endpoint
+        first.leaders["t", 1] = 2
+        asking = cluster(first)
+        assert asking.leaders([T1, T0, T1], DEADLINE) == {T0: first.endpoint, T1: second.endpoint}
+        assert asking.brokers(DEADLINE) == (first.endpoint, second.endpoint)
+        asking.close()
+        asked = first.requests(ApiKey.METADATA)[0].message
+        assert ([topic.name for topic in asked.topics], asked.allow_auto_topic_creation) == (["t"], False)
+
+
+@pytest.mark.parametrize("partition", [TopicPartition("nope", 0), TopicPartition("t", 2)])
+def test_an_unknown_partition_is_named(partition: TopicPartition) -> None:
+    with scripted() as broker:
+        asking = cluster(broker)
+        with pytest.raises(KafkaRefusedError, match=f"{partition.topic}.*UNKNOWN_TOPIC_OR_PARTITION"):
+            asking.leaders([T0, partition], DEADLINE)
+        asking.close()
+
+
+def test_a_partition_that_may_have_been_deleted_is_left_out() -> None:
+    with scripted() as broker:
+        asking = cluster(broker)
+        wanted = [T0, TopicPartition("nope", 0), TopicPartition("t", 2)]
+        assert asking.leaders(wanted, DEADLINE, deleted_too=True) == {T0: broker.endpoint}
+        assert asking.lost_connections == 0
+        asking.close()
+
+
+def test_a_partition_without_a_leader_is_unavailable() -> None:
+    with scripted() as broker:
+        broker.leaders["t", 1] = -1
+        asking = cluster(broker)
+        with pytest.raises(KafkaUnavailableError, match="partition t-1: LEADER_NOT_AVAILABLE"):
+            asking.leaders([T0, T1], DEADLINE)
+        asking.close()
+
+
+def in_child(action: Callable[[], bool]) -> bool:
+    """Run ``action`` in a forked process; True if it returned True."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            status = 0 if action() else 1
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
+def test_a_forked_process_gets_connections_of_its_own() -> None:
+    with scripted() as broker:
+        broker.answer(ApiKey.LIST_TRANSACTIONS, listed())
+        asking = cluster(broker)
+        asking.ask_any(list_transactions(), DEADLINE)
+        assert in_child(lambda: asking.ask_any(list_transactions(), DEADLINE).error_code == 0)
+        asking.ask_any(list_transactions(), DEADLINE)
+        asking.close()
+        assert [seen.connection for seen in broker.requests(ApiKey.LIST_TRANSACTIONS)] == [1, 2, 1]

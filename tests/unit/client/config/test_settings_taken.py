@@ -1,0 +1,84 @@
+"""No setting of the native producer is taken and then forgotten: each moves something that somebody reads."""
+
+import re
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dualwrite
+from dualwrite.client.config.native_config import NativeConfig
+from dualwrite.client.config.native_keys import KEYS, Use
+from dualwrite.client.engine.contract import EngineSettings
+from dualwrite.client.producer.arguments import settings_of
+
+LEAST = {"bootstrap.servers": "b:1", "transactional.id": "t"}
+SASL = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": "p"}
+TOKENS = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER", "oauth_cb": print}
+TLS = {"security.protocol": "SSL"}
+CERTIFICATE = {"ssl.certificate.location": "c.pem"}
+PLAIN_TRANSACTIONS = {"transaction.two.phase.commit.enable": False}
+
+ONE_VALUE = {"acks", "enable.idempotence"}
+"""What they ask for is what every transaction needs."""
+
+OTHER_VALUES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "transaction.timeout.ms": (30_000, PLAIN_TRANSACTIONS),
+    "transaction.two.phase.commit.enable": (False, {}),
+    "compression.level": (5, {"compression.type": "gzip"}),
+    "compression.type": ("zstd", {}),
+    "partitioner": ("murmur2", {}),
+    "sticky.partitioning.linger.ms": (0, {}),
+    "allow.auto.create.topics": (False, {}),
+    "security.protocol": ("SSL", {}),
+    "ssl.ca.location": ("ca.pem", TLS),
+    "ssl.ca.pem": ("-----BEGIN", TLS),
+    "ssl.certificate.location": ("c.pem", TLS),
+    "ssl.key.location": ("k.pem", TLS | CERTIFICATE),
+    "ssl.key.password": ("p", TLS | CERTIFICATE),
+    "enable.ssl.certificate.verification": (False, TLS),
+    "ssl.endpoint.identification.algorithm": ("none", TLS),
+    "sasl.mechanism": ("SCRAM-SHA-256", SASL),
+    "sasl.username": ("other", SASL),
+    "sasl.password": ("other", SASL),
+    "sasl.oauthbearer.config": ("x", TOKENS),
+    "oauth_cb": (repr, TOKENS),
+    "socket.keepalive.enable": (True, {}),
+    "socket.nagle.disable": (False, {}),
+    "on_delivery": (print, {}),
+    "bootstrap.servers": ("other:1", {}),
+    "client.id": ("other", {}),
+    "transactional.id": ("other", {}),
+    "metadata.max.age.ms": (1000, {}),
+    "max.in.flight.requests.per.connection": (2, {}),
+}
+"""A value that is not the default, and what it needs beside it; numbers that are not here get 1234."""
+
+
+@pytest.mark.parametrize("name", sorted(name for name, key in KEYS.items() if key.use is Use.TAKEN))
+def test_every_setting_that_is_taken_makes_a_difference(name: str) -> None:
+    value, needed = OTHER_VALUES.get(name, (1234, {}))
+    before = LEAST | needed
+    changed = NativeConfig.of(before | {name: "all" if name == "acks" else True if name in ONE_VALUE else value})
+    assert (changed == NativeConfig.of(before)) is (name in ONE_VALUE)
+
+
+@pytest.mark.parametrize("field", [each.name for each in fields(NativeConfig)])
+def test_everything_that_was_read_reaches_the_engine_or_the_producer(field: str) -> None:
+    config = NativeConfig.of(LEAST)
+    other = NativeConfig.of(LEAST | {"bootstrap.servers": "other:1"}).client if field == "client" else object()
+    changed = replace(config, **{field: other})
+    if field == "on_delivery":
+        assert changed.on_delivery is other, "the producer calls it: test_two_phase_producer.py"
+    else:
+        assert settings_of(changed) != settings_of(config)
+
+
+@pytest.mark.parametrize("field", [each.name for each in fields(EngineSettings)])
+def test_everything_that_the_engine_is_told_is_looked_at(field: str) -> None:
+    rooms = Path(dualwrite.__file__).parent / "client"
+    readers = [path for path in rooms.rglob("*.py") if path.stem not in ("contract", "arguments", "native_config")]
+    pattern = re.compile(rf"settings\.{field}\b|self\.{field}\b")
+    within = (rooms / "engine" / "contract.py").read_text().partition("def pause_after")[2]
+    assert pattern.search(within) or any(pattern.search(path.read_text()) for path in readers)

@@ -1,0 +1,293 @@
+"""What an interrupt costs the native producer: the transaction that it strikes, and nothing after it."""
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from dualwrite import client
+from dualwrite.client.engine.accumulator import Batch, Sender
+from dualwrite.client.engine.contract import Operation
+from dualwrite.client.engine.coordinator_calls import CommittedOffset
+from dualwrite.client.engine.coordinator_requests import Caller
+from dualwrite.client.engine.sender import Traffic
+from dualwrite.client.engine.transaction_state import Ended
+from dualwrite.client.producer.base_producer import Face
+from dualwrite.client.producer.two_phase_producer import TwoPhaseProducer
+from dualwrite.client.terms.verbs import State
+from dualwrite.errors import AnswerLostError, PrepareFailedError
+from dualwrite.ids import TopicPartition
+from tests.support.client.simulated_cluster import SimulatedCluster, SimulatedDriver
+
+_ROOM = str(Path(client.__file__).parent)
+_SPARED = Face._report.__code__
+"""Python looks for signals at calls and in loops, not between a flag and the ``try`` that takes it back."""
+_LONG = 1.0
+"""Seconds that nothing takes which is not waiting in vain."""
+_MANY = 100
+"""Waits that no test needs."""
+
+
+class Interrupted(BaseException):
+    """As KeyboardInterrupt, out of a signal handler."""
+
+
+class Driver:
+    """A simulated cluster as the driver of a producer: where BlockingDriver closes its sockets, so does this."""
+
+    def __init__(self, producer: Any, cluster: SimulatedCluster) -> None:
+        self.simulated = SimulatedDriver(cluster)
+        self.simulated.engine = producer._engine
+        self.waited = 0.0
+        """Seconds that passed because there was nothing to do."""
+        self._waits = 0
+        self.catch_up()
+
+    def wait(self, operation: Operation) -> Any:
+        self._waits += 1
+        assert self._waits < _MANY, "the producer spins"
+        self.catch_up()
+        try:
+            while not operation.is_done:
+                before = self.simulated.now
+                assert self.simulated.turn(operation), "nothing will ever happen again"
+                self.waited += self.simulated.now - before
+        except BaseException:
+            self.give_up()
+            raise
+        return operation.outcome()
+
+    def pump(self) -> None:
+        self.catch_up()
+        try:
+            simulated = self.simulated
+            while (commands := simulated.engine.step(simulated.now)) or simulated._events:
+                for command in commands:
+                    simulated.perform(command)
+                while simulated._events:
+                    simulated._events.popleft()()
+        except BaseException:
+            self.give_up()
+            raise
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+    def catch_up(self) -> None:
+        """The producer's own clock goes on."""
+        self.simulated.now = max(self.simulated.now, time.monotonic())
+
+    def give_up(self) -> None:
+        """What an interrupt comes to."""
+        self.simulated.opened.clear()
+        self.simulated._events.clear()
+        self.simulated.engine.interrupted()
+
+
+class World:
+    """A cluster, and one producer after another."""
+
+    def __init__(self, linger_ms: int = 0) -> None:
+        self.cluster = SimulatedCluster(partitions=3)
+        self._linger_ms = linger_ms
+        self.told: Counter[Any] = Counter()
+        self.producer = self.start()
+
+    def start(self) -> Any:
+        config = {"bootstrap.servers": "one:1", "transactional.id": "app-0", "linger.ms": self._linger_ms}
+        producer: Any = TwoPhaseProducer(config)
+        producer._driver.close()
+        producer._driver = Driver(producer, self.cluster)
+        producer.init_transactions()
+        return producer
+
+    @property
+    def waited(self) -> float:
+        waited: float = self.producer._driver.waited
+        return waited
+
+    def unit(self, name: str) -> None:
+        """Records for a topic that is known and for one that is new, and offsets."""
+        self.producer.begin_transaction()
+        for topic in ("t", f"u-{name}"):
+            self.producer.produce(topic, name, partition=0, on_delivery=self.tell)
+        self.producer.poll()
+        self.producer.produce("t", name, partition=0, on_delivery=self.tell)
+        self.producer.send_offsets_to_transaction([CommittedOffset("s", 0, 5)], f"g-{name}")
+        self.producer.prepare_transaction()
+        self.producer.commit_transaction()
+
+    def tell(self, _error: Any, record: Any) -> None:
+        self.told[record] += 1
+
+    def recover(self) -> None:
+        """As the documentation says: abort, and if that is not allowed, make a new one."""
+        if self.producer.state in (State.IN_TRANSACTION, State.ABORTABLE, State.PREPARED):
+            self.producer.abort_transaction()
+        elif self.producer.state is not State.READY:
+            self.producer.close()
+            self.producer = self.start()
+
+    def committed(self, topic: str, partition: int = 0) -> list[Any]:
+        log = self.cluster.logs.get(TopicPartition(topic, partition))
+        return log.committed() if log else []
+
+
+def interrupt_at(nth: int, act: Callable[[], object]) -> bool:
+    """``act``, interrupted before its ``nth`` line of the client is carried out; False if it has fewer lines."""
+    lines = 0
+
+    def tracer(frame: FrameType, event: str, _argument: Any) -> Any:
+        nonlocal lines
+        if not frame.f_code.co_filename.startswith(_ROOM) or frame.f_code is _SPARED:
+            return None
+        if event == "line":
+            lines += 1
+            if lines == nth:
+                raise Interrupted
+        return tracer
+
+    before = sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        act()
+    except Interrupted:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+def strike(nth: int) -> bool:
+    """Interrupt a unit of work at its ``nth`` line, and see that it is there or not, and that the next one is."""
+    world = World()
+    world.unit("first")
+    has_struck = interrupt_at(nth, lambda: world.unit("second"))
+    world.recover()
+    began = world.waited
+    world.unit("second")
+    world.unit("third")
+    assert world.waited - began < _LONG, f"interrupted at line {nth}: something was waited for in vain"
+    there = world.committed("u-second")
+    assert there in ([b"second"], [b"second"] * 2), f"interrupted at line {nth}"
+    assert world.committed("t") == [b"first"] * 2 + [b"second"] * 2 * len(there) + [b"third"] * 2
+    assert world.committed("u-third") == [b"third"]
+    assert set(world.told.values()) <= {1}, "a record was told of twice"
+    return has_struck
+
+
+def strike_poll(nth: int) -> bool:
+    """Interrupt a poll that sends and takes in answers at its ``nth`` line, and commit as if nothing had been."""
+    world = World(linger_ms=5)
+    world.producer.begin_transaction()
+    for partition in range(3):
+        world.producer.produce("t", "a", partition=partition, on_delivery=world.tell)
+    world.producer._driver.simulated.now += 1  # the batches have lingered
+    has_struck = interrupt_at(nth, world.producer.poll)
+    try:
+        ended = world.producer.commit_transaction()
+    except PrepareFailedError:
+        ended = world.producer.abort_transaction()
+    there = [b"a"] if ended is Ended.COMMITTED else []
+    assert [world.committed("t", partition) for partition in range(3)] == [there] * 3, f"interrupted at line {nth}"
+    world.unit("next")
+    assert world.committed("u-next") == [b"next"]
+    return has_struck
+
+
+@pytest.mark.parametrize(("struck", "step"), [(strike, 41), (strike_poll, 7)])
+def test_wherever_an_interrupt_strikes_the_next_units_of_work_go_on(struck: Callable[[int], bool], step: int) -> None:
+    nth = 1
+    while struck(nth):
+        nth += step
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("struck", [strike, strike_poll])
+def test_at_every_single_line(struck: Callable[[int], bool]) -> None:
+    nth = 1
+    while struck(nth):
+        nth += 1
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [(Traffic, "told_metadata"), (Caller, "told_coordinator"), (Sender, "is_waiting_for"), (Caller, "told")],
+)
+def test_an_answer_that_an_interrupt_took_away_is_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch, place: type, name: str
+) -> None:
+    world = World()
+    world.unit("first")
+
+    def interrupted(*_: Any) -> None:
+        raise Interrupted
+
+    with monkeypatch.context() as patch:
+        patch.setattr(place, name, interrupted)
+        with pytest.raises(Interrupted):
+            world.unit("second")
+    assert world.producer.state is State.ABORTABLE
+    assert world.producer.abort_transaction() is Ended.ABORTED
+    began = world.waited
+    world.unit("second")
+    assert world.waited - began < _LONG
+    assert world.committed("u-second") == [b"second"]
+
+
+def test_acknowledgements_that_were_counted_by_half_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(linger_ms=5)
+    world.producer.begin_transaction()
+    world.producer.produce("t", "a", on_delivery=world.tell)
+    world.producer._driver.simulated.now += 1
+
+    def interrupted(self: Sender, batch: Batch) -> None:
+        del self._unacknowledged[batch]
+        raise Interrupted
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Sender, "acknowledge", interrupted)
+        with pytest.raises(Interrupted):
+            world.producer.poll()
+    assert world.producer.state is State.ABORTABLE
+    with pytest.raises(PrepareFailedError, match="app-0: interrupted in the middle of a call"):
+        world.producer.commit_transaction()
+    assert world.producer.abort_transaction() is Ended.ABORTED
+
+
+@pytest.mark.parametrize("state", [State.READY, State.PREPARED])
+def test_an_interrupted_poll_costs_nothing_where_no_transaction_is_open_for_records(state: State) -> None:
+    world = World()
+    world.unit("first")
+    if state is State.PREPARED:
+        world.producer.begin_transaction()
+        world.producer.produce("t", "a", partition=0)
+        world.producer.prepare_transaction()
+    world.producer._driver.give_up()
+    assert world.producer.state is state
+    if state is State.PREPARED:
+        assert world.producer.commit_transaction() is Ended.COMMITTED
+        assert world.committed("t")[-1] == b"a"
+    world.unit("second")
+    assert world.committed("u-second") == [b"second"]
+
+
+def test_the_outcome_of_an_interrupted_commit_is_unknown() -> None:
+    world = World()
+    world.producer.begin_transaction()
+    world.producer.produce("t", "a")
+    world.producer.prepare_transaction()
+    operation = world.producer._engine.commit_transaction(time.monotonic())
+    world.producer._driver.give_up()
+    for failed in (operation.outcome, world.producer.commit_transaction):
+        with pytest.raises(AnswerLostError, match="interrupted"):
+            failed()
+    assert world.producer.state is State.FAILED
+    world.recover()
+    world.unit("next")
+    assert world.committed("t") == [b"next"] * 2

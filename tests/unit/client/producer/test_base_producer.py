@@ -1,0 +1,577 @@
+"""Both faces of the native producer over a simulated cluster: what callbacks and interrupts in a call's middle cost."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from dualwrite.client.engine.accumulator import Sender
+from dualwrite.client.engine.contract import Operation
+from dualwrite.client.engine.transaction_state import Ended
+from dualwrite.client.producer.async_two_phase_producer import AsyncTwoPhaseProducer
+from dualwrite.client.producer.base_producer import Face
+from dualwrite.client.producer.two_phase_producer import TwoPhaseProducer
+from dualwrite.client.terms.error_classes import Cost
+from dualwrite.client.terms.verbs import State
+from dualwrite.errors import FencedError, InvalidTransactionStateError, KafkaRefusedError, PrepareFailedError
+from dualwrite.ids import PreparedTxnState, TopicPartition
+from dualwrite.wire.apis import ApiKey
+from dualwrite.wire.error_codes import ErrorCode
+from tests.support.client.simulated_cluster import SimulatedCluster, SimulatedDriver
+
+
+class Driver:
+    """A simulated cluster as the driver of a face. Nothing takes time."""
+
+    def __init__(self, face: Any) -> None:
+        self.cluster = SimulatedCluster()
+        self._simulated = SimulatedDriver(self.cluster)
+        self._simulated.engine = face._engine
+
+    def wait(self, operation: Operation) -> Any:
+        self._simulated.now = max(self._simulated.now, time.monotonic())
+        return self._simulated.run(operation)
+
+    def pump(self) -> None:
+        self._simulated.now = max(self._simulated.now, time.monotonic())
+        while (commands := self._simulated.engine.step(self._simulated.now)) or self._simulated._events:
+            for command in commands:
+                self._simulated.perform(command)
+            while self._simulated._events:
+                self._simulated._events.popleft()()
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+class AsyncDriver(Driver):
+    """The same, awaited."""
+
+    async def wait(self, operation: Operation) -> Any:
+        return super().wait(operation)
+
+    async def close(self) -> None:  # type: ignore[override]
+        """There is nothing to close."""
+
+
+def done(result: Any) -> Any:
+    """What a face's method gives: the asynchronous one's never has to wait here."""
+    if not isinstance(result, Coroutine):
+        return result
+    with pytest.raises(StopIteration) as ended:
+        result.send(None)
+    return ended.value.value
+
+
+class Rig:
+    """A face with its cluster in sight, and its methods of either kind called alike."""
+
+    def __init__(self, kind: type[Face], **config: Any) -> None:
+        basis = {"bootstrap.servers": "one:1", "transactional.id": "app-0"}
+        self.face: Any = kind(basis | {key.replace("_", "."): value for key, value in config.items()})
+        if kind is TwoPhaseProducer:
+            self.face._driver.close()
+        self.face._driver = (Driver if kind is TwoPhaseProducer else AsyncDriver)(self.face)
+        self.call("init_transactions")
+
+    def begun(self) -> "Rig":
+        self.call("begin_transaction")
+        return self
+
+    def call(self, name: str, *arguments: Any, **options: Any) -> Any:
+        return done(getattr(self.face, name)(*arguments, **options))
+
+    def produce(self, value: str, on_delivery: Callable[[Any, Any], None] | None = None, **options: Any) -> None:
+        self.call("produce", "t", value, on_delivery=on_delivery, **options)
+
+    @property
+    def state(self) -> State:
+        state: State = self.face.state
+        return state
+
+    @property
+    def committed(self) -> list[bytes | None]:
+        log = self.face._driver.cluster.logs.get(TopicPartition("t", 0))
+        return log.committed() if log else []
+
+
+Make = Callable[..., Rig]
+
+
+@pytest.fixture(params=[TwoPhaseProducer, AsyncTwoPhaseProducer], ids=["blocking", "asyncio"])
+def make(request: pytest.FixtureRequest) -> Make:
+    return lambda **config: Rig(request.param, **config)
+
+
+def raising(_error: Any, _record: Any) -> None:
+    """A delivery callback of a user's that fails."""
+    raise ZeroDivisionError("a callback's")
+
+
+def raising_this(error: BaseException) -> Callable[[Any, Any], None]:
+    """One that raises ``error``."""
+
+    def on_delivery(_error: Any, _record: Any) -> None:
+        raise error
+
+    return on_delivery
+
+
+ERRORS = [kind("a callback's") for kind in (ZeroDivisionError, asyncio.CancelledError, InvalidTransactionStateError)]
+"""What callbacks may raise: the last two are also what a call raises that has done nothing."""
+
+
+# --- a full buffer
+
+
+def test_a_buffer_that_callbacks_fill_again_loses_no_record(make: Make) -> None:
+    rig, audits = make(queue_buffering_max_messages=2).begun(), iter(["audit-1", "audit-2"])
+
+    def audit(_error: Any, _record: Any) -> None:
+        rig.produce(next(audits))
+
+    for number in range(3):
+        rig.produce(f"{number}", audit if number < 2 else None)
+    assert rig.call("commit_transaction") is Ended.COMMITTED
+    assert rig.committed == [b"0", b"1", b"audit-1", b"audit-2", b"2"]
+
+
+# --- a call that raises in its middle
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_callback_that_raises_out_of_produce_leaves_nothing_but_abort(make: Make, error: BaseException) -> None:
+    rig = make(linger_ms=0)
+    rig.begun().produce("known")
+    rig.call("commit_transaction")
+    rig.begun()
+    with pytest.raises(type(error)):
+        rig.produce("once", raising_this(error))
+    assert rig.state is State.ABORTABLE
+    for again in (lambda: rig.produce("once"), lambda: rig.call("commit_transaction")):
+        with pytest.raises(PrepareFailedError, match=rf"produce\(\) raised {type(error).__name__} \(a callback's\)"):
+            again()
+    rig.call("abort_transaction")
+    rig.begun().produce("once")
+    rig.call("commit_transaction")
+    assert rig.committed == [b"known", b"once"]
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("verb", ["flush", "prepare_transaction", "commit_transaction"])
+def test_a_callback_that_raises_out_of_a_flush_leaves_nothing_but_abort(
+    make: Make, verb: str, error: BaseException
+) -> None:
+    rig = make().begun()
+    rig.produce("a", raising_this(error))
+    rig.produce("b", raising)
+    with pytest.raises(type(error)):
+        rig.call(verb)
+    assert rig.state is State.ABORTABLE
+    with pytest.raises(PrepareFailedError, match=rf"{verb}\(\) raised"):
+        rig.call("prepare_transaction")
+    with pytest.raises(ZeroDivisionError):
+        rig.call("abort_transaction")  # the other one's
+    assert rig.state is State.READY
+    assert rig.committed == []
+
+
+@pytest.mark.parametrize("place", ["append", "flush"])
+def test_what_is_interrupted_in_the_middle_of_a_record_can_only_be_aborted(
+    make: Make, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    rig = make()
+    rig.begun().produce("known")
+    rig.call("commit_transaction")
+    rig.begun()
+    rig.produce("a", partition=0)
+    original = getattr(Sender, place)
+
+    def half(self: Sender, *arguments: Any) -> Any:
+        original(self, *arguments)
+        self.records -= 1  # as if the interrupt had come right before it was counted
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Sender, place, half)
+        with pytest.raises(KeyboardInterrupt):
+            rig.produce("b", partition=0) if place == "append" else rig.call("flush")
+    assert rig.state is State.ABORTABLE
+    with pytest.raises(PrepareFailedError, match="raised KeyboardInterrupt"):
+        rig.call("prepare_transaction")
+    rig.call("abort_transaction")
+    rig.begun().produce("c")
+    rig.call("commit_transaction")
+    assert rig.committed == [b"known", b"c"]
+
+
+async def a_coroutine_function(_error: Any, _record: Any) -> None:
+    """Nobody awaits it."""
+
+
+WRONG = [
+    {"key": 7},
+    {"headers": {"h": 7}},
+    {"headers": {7: "h"}},
+    {"headers": {"\ud800": "h"}},
+    {"headers": 3},
+    {"timestamp": 2**63},
+    {"partition": "0"},
+    {"partition": None},
+    {"partition": True},
+    {"partition": 0.5},
+    {"partition": -2},
+    {"partition": 2**31},
+    {"on_delivery": 5},
+    {"on_delivery": a_coroutine_function},
+    {"on_delivery": print, "callback": print},
+    {"value": "\ud800"},
+    {"topic": None},
+    {"topic": b"t"},
+    {"topic": []},
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=" and ".join)
+def test_a_wrong_argument_costs_nothing(make: Make, wrong: dict[str, Any]) -> None:
+    rig = make().begun()
+    rig.produce("a")
+    with pytest.raises((TypeError, ValueError)):
+        rig.call("produce", **{"topic": "t", "value": "b"} | wrong)
+    assert rig.state is State.IN_TRANSACTION
+    assert rig.call("commit_transaction") is Ended.COMMITTED
+    assert rig.committed == [b"a"]
+
+
+def test_a_call_that_is_refused_because_of_another_costs_that_one_nothing(make: Make) -> None:
+    rig = make().begun()
+    rig.produce("a")
+    other = rig.face._engine.flush(time.monotonic())
+    with pytest.raises(InvalidTransactionStateError, match="another call"):
+        rig.call("flush")
+    assert rig.state is State.IN_TRANSACTION
+    done(rig.face._driver.wait(other))
+    assert rig.call("commit_transaction") is Ended.COMMITTED
+
+
+# --- arguments that would mean something else
+
+
+def test_the_text_of_a_state_commits_what_it_names(make: Make) -> None:
+    rig = make().begun()
+    rig.produce("a")
+    stored = str(rig.call("prepare_transaction"))
+    for wrong in (stored, None):
+        with pytest.raises(TypeError, match="give a PreparedTxnState"):
+            rig.call("complete_transaction", wrong)
+    assert rig.state is State.PREPARED
+    assert rig.call("complete_transaction", PreparedTxnState(stored)) is Ended.COMMITTED
+    assert rig.committed == [b"a"]
+
+
+def test_a_timeout_given_to_init_transactions_is_refused_and_costs_nothing(make: Make) -> None:
+    rig = make()
+    with pytest.raises(TypeError, match="keep_prepared_txn 30 of type int"):
+        rig.call("init_transactions", 30)
+    assert rig.state is State.READY
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_callback_that_raises_out_of_produce_while_another_task_waits_leaves_nothing_but_abort(
+    make: Make, error: BaseException
+) -> None:
+    rig = make(linger_ms=0)
+    rig.begun().produce("known")
+    rig.call("commit_transaction")
+    rig.begun()
+
+    def pump() -> None:
+        Driver.pump(rig.face._driver)
+        rig.face._engine._run()  # the other task's call
+
+    rig.face._driver.pump = pump
+    with pytest.raises(type(error)):
+        rig.produce("taken", raising_this(error))
+    assert rig.state is State.ABORTABLE
+
+
+def test_a_record_that_is_taken_where_nobody_drives_the_producer_leaves_nothing_but_abort(make: Make) -> None:
+    rig = make(linger_ms=0).begun()
+
+    def pump() -> None:
+        raise InvalidTransactionStateError("the producer belongs to another event loop")
+
+    rig.face._driver.pump = pump
+    with pytest.raises(InvalidTransactionStateError, match="another event loop"):
+        rig.produce("taken")
+    assert rig.state is State.ABORTABLE
+
+
+# --- callbacks that raise
+
+
+def test_a_record_that_a_callback_produces_is_acknowledged_and_told_before_the_commit(make: Make) -> None:
+    rig = make().begun()
+    rig.produce("a", lambda _error, _record: rig.produce("b", raising))
+    with pytest.raises(ZeroDivisionError):
+        rig.call("commit_transaction")
+    assert rig.state is State.ABORTABLE
+    assert rig.committed == []
+
+
+def test_records_that_callbacks_produce_are_committed_with_the_others(make: Make) -> None:
+    rig = make().begun()
+    rig.produce("a", lambda _error, _record: rig.produce("b", lambda _error, _record: rig.produce("c")))
+    assert rig.call("commit_transaction") is Ended.COMMITTED
+    assert rig.committed == [b"a", b"b", b"c"]
+
+
+def numbering(told: list[int], number: int, *, fails: bool) -> Callable[[Any, Any], None]:
+    """A delivery callback that notes its number, and may raise then."""
+
+    def told_of(error: Any, record: Any) -> None:
+        told.append(number)
+        if fails:
+            raising(error, record)
+
+    return told_of
+
+
+def test_a_callback_that_raises_leaves_the_others_to_the_next_calls(make: Make) -> None:
+    told: list[int] = []
+    rig = make().begun()
+    for number in range(5):
+        rig.produce(f"{number}", numbering(told, number, fails=number in (0, 2)))
+    for verb, wanted in (("flush", [0]), ("poll", [0, 1, 2])):
+        with pytest.raises(ZeroDivisionError):
+            rig.call(verb)
+        assert told == wanted
+    assert rig.call("poll") == 2
+    assert told == [0, 1, 2, 3, 4]
+
+
+def test_a_callback_that_is_left_over_from_a_transaction_raises_before_the_next_one_is_prepared(make: Make) -> None:
+    rig = make().begun()
+    for value in ("a", "b"):
+        rig.produce(value, raising)
+    with pytest.raises(ZeroDivisionError):
+        rig.call("abort_transaction")
+    rig.begun().produce("c")
+    with pytest.raises(ZeroDivisionError):
+        rig.call("prepare_transaction")
+    assert rig.state is State.ABORTABLE
+
+
+def test_closing_calls_every_callback_and_raises_what_the_first_one_raised(make: Make) -> None:
+    told: list[int] = []
+    rig = make().begun()
+    for number in range(4):
+        rig.produce(f"{number}", numbering(told, number, fails=number in (1, 2)))
+    with pytest.raises(ZeroDivisionError):
+        rig.call("close")
+    assert told == [0, 1, 2, 3]
+
+
+# --- poll
+
+
+def test_polling_a_producer_that_has_failed_asks_nothing_and_tells_what_it_has_to_tell(make: Make) -> None:
+    rig, told = make().begun(), []
+    rig.produce("a", lambda error, _record: told.append(type(error)))
+    rig.face._engine._doom(FencedError("taken over"), Cost.TAKEN_OVER)
+    rig.face._driver.pump = raising
+    assert rig.call("poll") == 1
+    assert told == [FencedError]
+    assert rig.state is State.FAILED
+    with pytest.raises(FencedError, match="taken over"):
+        rig.call("prepare_transaction")
+
+
+def test_a_poll_that_may_wait_brings_the_records_that_were_gathered_to_their_callbacks(make: Make) -> None:
+    rig, told = make().begun(), []
+    for value in ("a", "b"):
+        rig.produce(value, lambda error, record: told.append((error, record.value())), partition=0)
+    assert rig.call("poll") == 0
+    assert rig.call("poll", 60.0) == 2
+    assert told == [(None, b"a"), (None, b"b")]
+    assert rig.call("poll", -1) == len(rig.face) == 0
+
+
+def test_a_poll_waits_for_records_without_a_callback_too(make: Make) -> None:
+    rig = make().begun()
+    rig.produce("a")
+    assert rig.call("poll", 60.0) == len(rig.face) == 0
+    assert rig.state is State.IN_TRANSACTION
+
+
+def test_a_poll_does_not_raise_what_the_next_verb_will(make: Make) -> None:
+    rig, told = make().begun(), []
+    rig.produce("a", lambda error, _record: told.append(type(error)))
+    rig.face._engine.step = lambda now: rig.face._engine._doom(FencedError("taken over"), Cost.TAKEN_OVER) or []
+    rig.face._driver.pump = lambda: None
+    assert rig.call("poll", 60.0) == 1
+    assert told == [FencedError]
+    del rig.face._engine.step
+    with pytest.raises(FencedError, match="taken over"):
+        rig.call("prepare_transaction")
+
+
+@pytest.mark.parametrize("verb", ["poll", "flush"])
+def test_a_wait_ends_when_its_time_is_up_and_costs_nothing(make: Make, verb: str) -> None:
+    rig = make().begun()
+    rig.produce("a")
+    rig.face._driver.pump = lambda: None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rig.face._driver._simulated, "perform", lambda command: None)  # nobody answers
+        patch.setattr(rig.face._driver._simulated, "run", run_without_answers(rig))
+        assert rig.call(verb, 0.01) == (1 if verb == "flush" else 0)
+    assert rig.state is State.IN_TRANSACTION
+    assert len(rig.face) == 1
+
+
+def run_without_answers(rig: Rig) -> Callable[[Operation], Any]:
+    """What a driver does whose cluster says nothing: it passes the time until the operation is done."""
+
+    def run(operation: Operation) -> Any:
+        engine, now = rig.face._engine, time.monotonic()
+        while not operation.is_done:
+            assert not engine.step(now) or engine.wake_at() is not None
+            now = max(now, engine.wake_at())
+        return operation.outcome()
+
+    return run
+
+
+# --- what a callback may call
+
+
+@pytest.mark.parametrize("verb", ["flush", "prepare_transaction", "commit_transaction"])
+def test_what_a_callback_produces_is_sent_by_the_call_that_it_is_called_by(make: Make, verb: str) -> None:
+    rig = make().begun()
+    rig.produce("a", lambda _error, _record: rig.produce("b", lambda _error, _record: rig.produce("c")))
+    rig.call(verb)
+    assert len(rig.face) == 0
+    if verb != "commit_transaction":
+        rig.call("commit_transaction")
+    assert rig.committed == [b"a", b"b", b"c"]
+
+
+OF_CALLBACKS = [
+    ("init_transactions", ()),
+    ("begin_transaction", ()),
+    ("send_offsets_to_transaction", ([], "group")),
+    ("poll", ()),
+    ("flush", ()),
+    ("prepare_transaction", ()),
+    ("complete_transaction", (PreparedTxnState(),)),
+    ("commit_transaction", ()),
+    ("abort_transaction", ()),
+    ("close", ()),
+]
+
+
+@pytest.mark.parametrize("outer", ["flush", "prepare_transaction", "commit_transaction"])
+@pytest.mark.parametrize(("verb", "arguments"), OF_CALLBACKS, ids=lambda given: given if isinstance(given, str) else "")
+def test_a_callback_may_call_nothing_but_produce(make: Make, verb: str, arguments: Any, outer: str) -> None:
+    rig, refusals = make().begun(), []
+
+    def meddle(_error: Any, _record: Any) -> None:
+        with pytest.raises(InvalidTransactionStateError) as refused:
+            rig.call(verb, *arguments)
+        refusals.append(str(refused.value))
+
+    rig.produce("a", meddle)
+    rig.call(outer)
+    assert len(refusals) == 1
+    assert refusals[0].startswith(f"{verb}(): another call is under way, which has called this delivery callback")
+    if outer != "commit_transaction":
+        rig.call("commit_transaction")
+    assert rig.committed == [b"a"]
+
+
+# --- what errors say
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments"),
+    [*OF_CALLBACKS[:-1], ("produce", ("t", "b"))],
+    ids=lambda given: given if isinstance(given, str) else "",
+)
+def test_in_another_process_an_error_names_what_was_called(make: Make, verb: str, arguments: Any) -> None:
+    rig = make().begun()
+    rig.face._process -= 1
+    with pytest.raises(InvalidTransactionStateError, match=rf"^{verb}\(\): the producer belongs to process"):
+        rig.call(verb, *arguments)
+
+
+@pytest.mark.parametrize(("verb", "arguments"), [("flush", ()), ("produce", ("t", "a"))])
+def test_before_a_transaction_begins_an_error_names_what_was_called(make: Make, verb: str, arguments: Any) -> None:
+    with pytest.raises(InvalidTransactionStateError, match=rf"^{verb}\(\): the producer is ready; allowed now: begin"):
+        make().call(verb, *arguments)
+
+
+def test_a_producer_is_true_though_nothing_is_in_it(make: Make) -> None:
+    assert bool(make().face)
+
+
+def test_confluent_kafkas_name_of_the_callback_is_taken(make: Make) -> None:
+    rig, told = make().begun(), []
+    rig.call("produce", "t", "a", callback=lambda error, _record: told.append(error))
+    rig.call("commit_transaction")
+    assert told == [None]
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments"),
+    [*OF_CALLBACKS[:-1], ("produce", ("t", "b"))],
+    ids=lambda given: given if isinstance(given, str) else "",
+)
+def test_a_closed_producer_says_that_it_is_closed(make: Make, verb: str, arguments: Any) -> None:
+    rig = make().begun()
+    rig.produce("a")
+    rig.call("close")
+    with pytest.raises(InvalidTransactionStateError, match="the producer is closed"):
+        rig.call(verb, *arguments)
+
+
+@pytest.mark.parametrize("on_delivery", [None, lambda _error, _record: None], ids=["untold", "told"])
+def test_a_commit_whose_records_are_refused_leaves_an_abort(
+    make: Make, on_delivery: Callable[[Any, Any], None] | None
+) -> None:
+    rig = make().begun()
+    rig.produce("a", on_delivery)
+    rig.face._driver.cluster.refusals[ApiKey.PRODUCE] = deque([ErrorCode.INVALID_RECORD])
+    with pytest.raises(KafkaRefusedError):
+        rig.call("commit_transaction")
+    assert rig.state is State.ABORTABLE
+    assert rig.call("abort_transaction") is Ended.ABORTED
+    rig.begun().produce("b")
+    assert rig.call("commit_transaction") is Ended.COMMITTED
+    assert rig.committed == [b"b"]
+
+
+# --- interrupts
+
+
+@pytest.mark.parametrize("verb", ["prepare_transaction", "flush", "commit_transaction"])
+def test_an_interrupt_between_a_verbs_beginning_and_its_wait_leaves_an_abort(
+    make: Make, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    rig, plain = make().begun(), Face._begin_verb
+    rig.produce("a")
+
+    def interrupted(self: Face, *arguments: Any, **options: Any) -> Operation:
+        plain(self, *arguments, **options)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Face, "_begin_verb", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            rig.call(verb)
+    rig.call("abort_transaction")
+    rig.begun().produce("b")
+    assert rig.call("commit_transaction") is Ended.COMMITTED
+    assert rig.committed == [b"b"]

@@ -1,0 +1,50 @@
+"""A state that one producer wrote never commits a transaction of the other's, or of its own, that it is not of.
+
+Searched exhaustively: every order of units of work, deaths, lost answers, late requests and starts of either kind.
+"""
+
+import pytest
+
+from dualwrite.ids import PreparedTxnState
+from tests.support.broker.transactions import MAX, recorded, who
+from tests.support.coordinator.recovery_search import Kind, Rules, World, successors
+
+
+def search(epoch: int, rules: Rules) -> set[World]:
+    """Every world there can be; an AssertionError where the wrong transaction is committed, aborted or written to."""
+    first = World(recorded(producer=who(42, epoch)))
+    worlds, frontier = {first}, [first]
+    while frontier:
+        found = {following for world in frontier for following in successors(world, rules)} - worlds
+        worlds |= found
+        frontier = list(found)
+    return worlds
+
+
+MORE = pytest.param(Rules(most_late=2), id="more-late", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("rules", [pytest.param(Rules(), id="late"), MORE])
+@pytest.mark.parametrize("epoch", [5, MAX - 5, MAX - 4, MAX - 3, MAX - 2, MAX - 1, MAX])
+def test_recovery_commits_what_the_database_decided_and_nothing_else_whoever_wrote_it(epoch: int, rules: Rules) -> None:
+    worlds = search(epoch, rules)
+    wrote = {(world.process.kind, bool(world.row[0].anchor)) for world in worlds if world.process and world.row[0]}
+    assert wrote == {(kind, anchored) for kind in Kind for anchored in (True, False)}, "each met each one's state"
+    ids = {world.entry.client.producer_id for world in worlds}
+    assert (len(ids) > 1) is (epoch > 5), "epochs ran out, and producer ids changed"
+
+
+def test_without_anchors_a_session_of_librdkafka_is_caught() -> None:
+    with pytest.raises(AssertionError, match="ended"):
+        search(5, Rules(anchors=False))
+
+
+def test_a_librdkafka_that_goes_on_with_a_copy_of_a_request_under_way_is_caught() -> None:
+    with pytest.raises(AssertionError):
+        search(5, Rules(goes_on=tuple(Kind)))
+
+
+def test_a_state_of_the_native_producer_has_no_anchor_and_needs_none() -> None:
+    states = {world.row[0] for world in search(5, Rules()) if world.row[0] and world.row[0].anchor is None}
+    assert states
+    assert all(PreparedTxnState.parse(str(state)) == state for state in states)

@@ -1,0 +1,185 @@
+"""The house stands as docs/design.md draws it; and every rule that says so reports a house that does not."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+import dualwrite
+from tests.support.layers import (
+    MAY_IMPORT,
+    NEVER,
+    PURE,
+    RULES,
+    Module,
+    Rule,
+    every_module_has_a_docstring,
+    files_are_short,
+    functions_are_short,
+    imports_have_no_loops,
+    nothing_imports_the_face,
+    pure_modules_do_no_io,
+    pyspark_is_imported_in_spark_only,
+    read_tree,
+    rooms_know_only_what_they_stand_on,
+)
+
+HOUSE = Path(dualwrite.__file__).parent
+
+
+def build(root: Path, files: Mapping[str, str]) -> Path:
+    """A package of ``files``, each with a docstring unless its text is ``-``, and an ``__init__`` in each directory."""
+    for name, text in {"__init__.py": "", **files}.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("" if text == "-" else f'"""A room."""\n{text}\n')
+        for parent in path.parents:
+            if parent == root.parent:
+                break
+            if not (parent / "__init__.py").exists():
+                (parent / "__init__.py").write_text('"""A floor."""\n')
+    return root
+
+
+def broken(root: Path, files: Mapping[str, str]) -> dict[str, list[str]]:
+    """What each rule reports about a package of ``files``; rules with nothing to report are left out."""
+    modules = read_tree(build(root, files))
+    found = {rule.__name__: list(rule(modules)) for rule in RULES}
+    return {name: sentences for name, sentences in found.items() if sentences}
+
+
+@pytest.fixture(scope="module")
+def house() -> list[Module]:
+    return read_tree(HOUSE)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_house_keeps_its_rules(house: list[Module], rule: Rule) -> None:
+    assert list(rule(house)) == []
+
+
+def test_the_whole_house_is_read(house: list[Module]) -> None:
+    names = {module.name for module in house}
+    assert {"", "ids", "records.header", "wire.codec", "coordinator.ports", "cli.main"} <= names
+    assert len(names) == len(list(HOUSE.rglob("*.py")))
+
+
+def test_a_sound_house_breaks_no_rule(tmp_path: Path) -> None:
+    files = {
+        "ids.py": "import hashlib\nfrom uuid import UUID",
+        "ports.py": "from pathlib import Path",
+        "wire/codec.py": "from dualwrite.ids import X\nfrom kafka.protocol import Y",
+        "broker/core/rules.py": "from dualwrite.broker.facts import transactions",
+        "broker/facts/transactions.py": "from dualwrite.ids import X",
+        "broker/log/segment.py": "import os\nfrom dualwrite.broker.facts import transactions",
+        "broker/runtime/loop.py": "import asyncio\nfrom dualwrite.broker.core import rules\n"
+        "from dualwrite.broker.log import segment",
+        "coordinator/driver.py": "from dualwrite.client.admin.control_plane import X",
+        "client/control.py": "import socket\nfrom dualwrite.wire.codec import X",
+        "loader/load.py": "from dualwrite.coordinator.unit.driver import X",
+        "cli/load.py": "from dualwrite.loader.load import X",
+        "spark/writers.py": "import pyspark.sql\nfrom dualwrite.coordinator import driver",
+    }
+    assert broken(tmp_path / "dualwrite", files) == {}
+
+
+@pytest.mark.parametrize(
+    ("rule", "files", "sentence"),
+    [
+        (pure_modules_do_no_io, {"ids.py": "import socket"}, "ids is pure and imports socket"),
+        (pure_modules_do_no_io, {"ids.py": "def f():\n    import time"}, "ids is pure and imports time"),
+        (pure_modules_do_no_io, {"wire/codec.py": "from os.path import join"}, "wire.codec is pure and imports os"),
+        (
+            pure_modules_do_no_io,
+            {"coordinator/rules/machine.py": "import logging"},
+            "coordinator.rules.machine is pure and imports logging",
+        ),
+        (
+            pure_modules_do_no_io,
+            {"broker/core/a.py": "async def f(): ..."},
+            "broker.core.a is pure and asynchronous at line 2",
+        ),
+        (pure_modules_do_no_io, {"ids.py": "import uuid\nuuid.uuid4()"}, "ids is pure and calls uuid4 at line 3"),
+        (pure_modules_do_no_io, {"ids.py": "from pathlib import Path"}, "ids is pure and imports pathlib"),
+        (pure_modules_do_no_io, {"ids.py": "x = datetime.now(None)"}, "ids is pure and calls now at line 2"),
+        (pure_modules_do_no_io, {"records/a.py": "open('x')"}, "records.a is pure and calls open at line 2"),
+        (
+            pure_modules_do_no_io,
+            {
+                "coordinator/rules/a.py": "from dualwrite.coordinator.unit.driver import X",
+                "coordinator/unit/driver.py": "",
+            },
+            "coordinator.rules.a is pure and imports coordinator.unit.driver, which is not",
+        ),
+        (
+            rooms_know_only_what_they_stand_on,
+            {"broker/a.py": "from dualwrite.coordinator.b import X", "coordinator/b.py": ""},
+            "broker.a imports coordinator.b",
+        ),
+        (
+            rooms_know_only_what_they_stand_on,
+            {"coordinator/b.py": "import dualwrite.broker.a", "broker/a.py": ""},
+            "coordinator.b imports broker.a",
+        ),
+        (
+            rooms_know_only_what_they_stand_on,
+            {"broker/log/a.py": "from dualwrite.broker.core import b", "broker/core/b.py": ""},
+            "broker.log.a imports broker.core.b",
+        ),
+        (
+            rooms_know_only_what_they_stand_on,
+            {"broker/api/a.py": "from ..log import b", "broker/log/b.py": ""},
+            "broker.api.a imports broker.log.b",
+        ),
+        (
+            rooms_know_only_what_they_stand_on,
+            {"client/a.py": "from dualwrite.coordinator import b", "coordinator/b.py": ""},
+            "client.a imports coordinator.b",
+        ),
+        (
+            rooms_know_only_what_they_stand_on,
+            {"loader/a.py": "from dualwrite.cli.main import main", "cli/main.py": ""},
+            "loader.a imports cli.main",
+        ),
+        (rooms_know_only_what_they_stand_on, {"cellar.py": ""}, "cellar is in a room that the plan of the house lacks"),
+        (nothing_imports_the_face, {"cli/a.py": "import dualwrite"}, "cli.a imports dualwrite itself"),
+        (nothing_imports_the_face, {"cli/a.py": "from dualwrite import DualWrite"}, "cli.a imports dualwrite itself"),
+        (nothing_imports_the_face, {"cli/a.py": "from .. import DualWrite"}, "cli.a imports dualwrite itself"),
+        (pyspark_is_imported_in_spark_only, {"cli/a.py": "from pyspark.sql import X"}, "cli.a imports pyspark"),
+        (
+            imports_have_no_loops,
+            {"cli/a.py": "from dualwrite.cli import b", "cli/b.py": "def f():\n    from dualwrite.cli.a import X"},
+            "import loop: cli.a -> cli.b -> cli.a",
+        ),
+        (every_module_has_a_docstring, {"ids.py": "-"}, "ids has no docstring"),
+        (files_are_short, {"ids.py": "\n" * 450}, "ids has 452 lines; the limit is 450"),
+        (functions_are_short, {"ids.py": "def f():\n" + "    x = 1\n" * 70}, "ids.f has 71 lines; the limit is 70"),
+    ],
+)
+def test_a_house_that_breaks_a_rule_is_reported(
+    tmp_path: Path, rule: Rule, files: Mapping[str, str], sentence: str
+) -> None:
+    assert broken(tmp_path / "dualwrite", files) == {rule.__name__: [sentence]}
+
+
+@pytest.mark.parametrize("pair", NEVER, ids=" to ".join)
+def test_no_arrow_inside_the_broker_points_the_wrong_way(tmp_path: Path, pair: tuple[str, str]) -> None:
+    above, below = (room.replace(".", "/") for room in pair)
+    files = {f"{above}/a.py": f"from dualwrite.{pair[1]} import b", f"{below}/b.py": ""}
+    assert (
+        f"{pair[0]}.a imports {pair[1]}.b"
+        in broken(tmp_path / "dualwrite", files)[rooms_know_only_what_they_stand_on.__name__]
+    )
+
+
+@pytest.mark.parametrize("room", sorted(set(MAY_IMPORT) - {"__main__"}))
+def test_only_testing_stands_on_testing(tmp_path: Path, room: str) -> None:
+    files = {f"{room}/a.py": "from dualwrite.testing import b", "testing/b.py": ""}
+    reported = broken(tmp_path / "dualwrite", files).get(rooms_know_only_what_they_stand_on.__name__, [])
+    assert (reported == []) == (room == "testing")
+
+
+@pytest.mark.parametrize("room", PURE)
+def test_each_pure_room_is_held_to_it(tmp_path: Path, room: str) -> None:
+    found = broken(tmp_path / "dualwrite", {f"{room.replace('.', '/')}.py": "import random"})
+    assert found[pure_modules_do_no_io.__name__] == [f"{room} is pure and imports random"]
