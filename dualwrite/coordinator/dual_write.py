@@ -36,6 +36,7 @@ from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome, acknowledg
 from dualwrite.coordinator.sql.own_tables import with_schema
 from dualwrite.coordinator.unit.driver import BlockingDriver
 from dualwrite.coordinator.unit.observers import Observed, no_observer
+from dualwrite.coordinator.unit.offsets import UnitOffsets
 from dualwrite.coordinator.unit.outgoing_error import raise_outcome, truth
 from dualwrite.coordinator.unit.retry import Retrying, require_plain
 from dualwrite.coordinator.unit.session import watch_sessions
@@ -303,7 +304,7 @@ class DualWrite(Observed, SeekingConsumers, Parting):
         """Begin a unit of work. Block's, as are the next three."""
         self._check_process()
         unit.watch = self._watch()
-        unit.offsets = self._consuming.unit()
+        unit.offsets = UnitOffsets(self._consuming)
         slot = self._acquire(unit)
         unit.driver = driver = self._make_driver(unit, slot)
         if unit.watch is not None:

@@ -4,10 +4,13 @@ Nothing here is remembered. librdkafka is loaded by the calls that need it: whoe
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from dualwrite.client.engine.coordinator_calls import GroupMember
+from dualwrite.client.producer.arguments import member_of
+from dualwrite.coordinator.rules.positions import Consumer
 from dualwrite.ids import TopicPartition
 
 OffsetReset = Literal["earliest", "latest"]
@@ -69,6 +72,37 @@ def require_consumer(consumer: object) -> None:
 def place_of(position: Any) -> TopicPartition:
     """The partition of a confluent_kafka.TopicPartition."""
     return TopicPartition(position.topic, position.partition)
+
+
+def member_of_consumer(consumer: KafkaConsumer) -> GroupMember:
+    """Group, generation and member of ``consumer``."""
+    return member_of(consumer.consumer_group_metadata())
+
+
+def identity_of(consumer: KafkaConsumer) -> int:
+    """Which consumer of this process it is, wrapped or not."""
+    return id(unwrapped(consumer))
+
+
+def known_as(consumer: KafkaConsumer, member: GroupMember) -> Consumer:
+    """``consumer`` as :class:`Positions` knows it."""
+    return Consumer(identity_of(consumer), member.member_id or None, member.group_instance_id is not None)
+
+
+def offsets_of(given: Iterable[Any]) -> dict[TopicPartition, int]:
+    """The offset of each partition in ``given``."""
+    return {place_of(each): each.offset for each in given}
+
+
+def require_positions(positions: Any, name: str) -> list[Any]:
+    """``positions``, if they are what confluent-kafka tells positions by."""
+    wrong: Any = positions
+    if isinstance(positions, Iterable) and not isinstance(positions, str):
+        given = list(positions)
+        wrong = next((each for each in given if not isinstance(getattr(each, "offset", None), int)), None)
+        if wrong is None:
+            return given
+    raise TypeError(f"{name}: {wrong!r:.100}: give a list of confluent_kafka.TopicPartition")
 
 
 def beginnings(consumer: KafkaConsumer, partitions: list[Any], reset: OffsetReset) -> dict[TopicPartition, int]:

@@ -16,10 +16,10 @@ from sqlalchemy import Connection, CursorResult, Executable, ScalarResult
 from sqlalchemy.orm import Session
 
 from dualwrite.coordinator.offsets.consumers import KafkaConsumer
-from dualwrite.coordinator.offsets.consuming import UnitOffsets
 from dualwrite.coordinator.ports import Headers
 from dualwrite.coordinator.unit.driver import BlockingDriver
 from dualwrite.coordinator.unit.observers import Watch
+from dualwrite.coordinator.unit.offsets import UnitOffsets
 from dualwrite.errors import InvalidTransactionStateError
 
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None

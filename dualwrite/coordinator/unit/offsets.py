@@ -1,0 +1,135 @@
+"""The offsets of one unit of work: sent in its Kafka transaction, or stored in its database transaction."""
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+from dualwrite.client.producer.arguments import member_of
+from dualwrite.coordinator.offsets.consumers import (
+    KafkaConsumer,
+    known_as,
+    member_of_consumer,
+    offsets_of,
+    place_of,
+    require_consumer,
+    require_positions,
+)
+from dualwrite.coordinator.offsets.consuming import Consuming
+from dualwrite.coordinator.rules.positions import Consumer
+from dualwrite.coordinator.unit.driver import BlockingDriver
+from dualwrite.errors import InvalidTransactionStateError, KafkaRefusedError, RebalancedError
+from dualwrite.ids import TopicPartition
+from dualwrite.wire.error_codes import ErrorCode
+
+NOTHING_READ = -1001
+"""The offset of a position before anything was read: librdkafka's OFFSET_INVALID."""
+
+_MOVED = frozenset(
+    {
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.FENCED_INSTANCE_ID,
+    }
+)
+"""With which a group coordinator refuses the offsets of who is not its member, or not any more."""
+
+
+class UnitOffsets:
+    """The offsets of one unit of work.
+
+    :param consuming: what the DualWrite knows of the consumers.
+    """
+
+    def __init__(self, consuming: Consuming) -> None:
+        self._consuming = consuming
+        self._worker = weakref.ref(consuming.worker())  # a task that is collected lets go of its unit
+        self._claimed: dict[Consumer, dict[TopicPartition, int]] = {}
+        self._stored: dict[tuple[str, TopicPartition], int] = {}
+
+    def send(self, driver: BlockingDriver, consumer: KafkaConsumer, offsets: Iterable[Any] | None) -> None:
+        """See Transaction.send_offsets."""
+        driver.require_user_code()
+        said = _checked_offsets(consumer, offsets)
+        with driver.dooming():
+            given = _read_so_far(consumer, said)
+            if not given:
+                return
+            metadata = consumer.consumer_group_metadata()
+            member = member_of(metadata)
+            if member.generation_id < 0 or not member.member_id:
+                # Kafka takes such offsets unseen, for clients from before KIP-447. A consumer that was thrown out of
+                # its group is just that, as soon as its heartbeat has been told so.
+                raise RebalancedError(
+                    f"the consumer is no member of group {member.group_id!r}, or not any more: subscribe() makes it "
+                    "one; after a rebalance call seek_to_committed(consumer), and poll again. For partitions that are "
+                    "assigned by hand use store_offsets()"
+                )
+            known = known_as(consumer, member)
+            self._consuming.warn_unless_put(known, given)
+            self._claim(known, given, "seek_to_committed")
+            try:
+                driver.produce(lambda participant: participant.send_offsets_to_transaction(given, metadata))
+            except KafkaRefusedError as error:
+                if error.code not in _MOVED:
+                    raise
+                raise RebalancedError(
+                    f"group {member.group_id!r} has given this consumer's partitions to another member ({error.name}): "
+                    "the unit of work is rolled back; call seek_to_committed(consumer), and poll again"
+                ) from error
+
+    def store(self, driver: BlockingDriver, consumer: KafkaConsumer, offsets: Iterable[Any] | None) -> None:
+        """See Transaction.store_offsets."""
+        connection = driver.connection
+        if connection.in_nested_transaction():
+            raise InvalidTransactionStateError("store_offsets(): a savepoint may be rolled back alone: call it outside")
+        said = _checked_offsets(consumer, offsets)
+        with driver.dooming():
+            given = _read_so_far(consumer, said)
+            if not given:
+                return
+            member = member_of_consumer(consumer)
+            group, known = member.group_id, known_as(consumer, member)
+            places = offsets_of(given)
+            within = {place: offset for (name, place), offset in self._stored.items() if name == group}
+            moves = self._consuming.positions.moves(known, places, within)
+            self._claim(known, given, "seek_to_stored")
+            if moves:
+                epochs = {place_of(each): epoch for each in given if (epoch := _leader_epoch(each)) is not None}
+                self._consuming.table.move(connection, group, moves, epochs)
+        self._stored.update({(group, move.partition): move.offset for move in moves})
+
+    def ended(self, *, succeeded: bool) -> None:
+        """The unit of work has ended."""
+        positions = self._consuming.positions
+        if not succeeded:
+            positions.failed(self._worker())
+            return
+        for consumer, offsets in self._claimed.items():
+            positions.committed(consumer, offsets)
+
+    def _claim(self, known: Consumer, given: Iterable[Any], remedy: str) -> None:
+        offsets = offsets_of(given)
+        self._consuming.positions.claim(known, offsets, self._worker() or self._consuming.worker(), remedy)
+        self._claimed.setdefault(known, {}).update(offsets)
+
+
+def _leader_epoch(position: Any) -> int | None:
+    epoch = getattr(position, "leader_epoch", None)
+    return epoch if isinstance(epoch, int) and epoch >= 0 else None
+
+
+def _checked_offsets(consumer: KafkaConsumer, offsets: Iterable[Any] | None) -> list[Any] | None:
+    """What the application says, if it can be meant; the unit of work goes on if not."""
+    require_consumer(consumer)
+    given = None if offsets is None else require_positions(offsets, "offsets")
+    for each in given or ():
+        if each.offset < 0 and each.offset != NOTHING_READ:
+            raise ValueError(f"offsets: {place_of(each)} at {each.offset}: give the number of the next record to read")
+    return given
+
+
+def _read_so_far(consumer: KafkaConsumer, offsets: list[Any] | None) -> list[Any]:
+    """``offsets``, or the positions of all partitions of ``consumer``; without those of which nothing was read."""
+    given = consumer.position(consumer.assignment()) if offsets is None else offsets
+    return [each for each in given if each.offset >= 0]
