@@ -81,6 +81,40 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "testing": (*GROUND_FLOOR, "client", "coordinator", "schema", "loader", "broker"),
     "__main__": ("cli",),
 }
+# The rooms of a floor, each of which imports only those before it. A module that stands beside them has its place, too;
+# the floor's own ``__init__`` is its face.
+ORDER: Mapping[str, tuple[str, ...]] = {
+    "client": (
+        "threads",
+        "terms",
+        "encoding",
+        "config",
+        "protocol",
+        "engine",
+        "net",
+        "admin",
+        "drivers",
+        "librdkafka",
+        "producer",
+    ),
+    "coordinator": (
+        "rules",
+        "ports",
+        "concurrency",
+        "sql",
+        "recovery",
+        "kafka",
+        "slots",
+        "offsets",
+        "unit",
+        "replay",
+        "branch",
+        "dual_write",
+        "aio",
+    ),
+    "spark": ("plan", "tables", "error_translation", "workers", "partitions", "batch"),
+}
+MOST_FILES = 20
 NEVER: tuple[tuple[str, str], ...] = (
     ("broker.core", "broker.log"),
     ("broker.core", "broker.runtime"),
@@ -164,6 +198,35 @@ def rooms_know_only_what_they_stand_on(modules: list[Module]) -> Iterator[str]:
                     yield f"{module.name} imports {imported}"
 
 
+def rooms_of_a_floor_import_those_before_them(modules: list[Module]) -> Iterator[str]:
+    """In ``client``, ``coordinator`` and ``spark`` the path says what a file may touch."""
+    for module in modules:
+        floor, _, rest = module.name.partition(".")
+        if floor not in ORDER or not rest:
+            continue
+        order, room = ORDER[floor], rest.partition(".")[0]
+        if room not in order:
+            yield f"{module.name} is in no room of {floor}"
+            continue
+        later = {f"{floor}.{name}" for name in order[order.index(room) + 1 :]}
+        for imported in sorted(_own(module)):
+            if within(imported, tuple(later)):
+                yield f"{module.name} imports {imported}, which stands on it"
+
+
+def folders_are_small(modules: list[Module]) -> Iterator[str]:
+    """At most 20 modules side by side, ``__init__`` left out."""
+    beside: dict[str, int] = {}
+    packages = {module.name.rpartition(".")[0] for module in modules}
+    for module in modules:
+        if module.name and module.name not in packages:
+            folder = module.name.rpartition(".")[0]
+            beside[folder] = beside.get(folder, 0) + 1
+    for folder, count in sorted(beside.items()):
+        if count > MOST_FILES:
+            yield f"{folder or PACKAGE} has {count} modules side by side; the limit is {MOST_FILES}"
+
+
 def nothing_imports_the_face(modules: list[Module]) -> Iterator[str]:
     """The package's own ``__init__`` is for users."""
     for module in modules:
@@ -214,6 +277,8 @@ Rule = Callable[[list[Module]], Iterator[str]]
 RULES: tuple[Rule, ...] = (
     pure_modules_do_no_io,
     rooms_know_only_what_they_stand_on,
+    rooms_of_a_floor_import_those_before_them,
+    folders_are_small,
     nothing_imports_the_face,
     pyspark_is_imported_in_spark_only,
     imports_have_no_loops,

@@ -1,6 +1,7 @@
 """The house stands as docs/design.md draws it; and every rule that says so reports a house that does not."""
 
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,14 @@ import dualwrite
 from tests.support.layers import (
     MAY_IMPORT,
     NEVER,
+    ORDER,
     PURE,
     RULES,
     Module,
     Rule,
     every_module_has_a_docstring,
     files_are_short,
+    folders_are_small,
     functions_are_short,
     imports_have_no_loops,
     nothing_imports_the_face,
@@ -22,6 +25,7 @@ from tests.support.layers import (
     pyspark_is_imported_in_spark_only,
     read_tree,
     rooms_know_only_what_they_stand_on,
+    rooms_of_a_floor_import_those_before_them,
 )
 
 HOUSE = Path(dualwrite.__file__).parent
@@ -74,11 +78,11 @@ def test_a_sound_house_breaks_no_rule(tmp_path: Path) -> None:
         "broker/log/segment.py": "import os\nfrom dualwrite.broker.facts import transactions",
         "broker/runtime/loop.py": "import asyncio\nfrom dualwrite.broker.core import rules\n"
         "from dualwrite.broker.log import segment",
-        "coordinator/driver.py": "from dualwrite.client.admin.control_plane import X",
-        "client/control.py": "import socket\nfrom dualwrite.wire.codec import X",
+        "coordinator/unit/driver.py": "from dualwrite.client.admin.control_plane import X",
+        "client/admin/control_plane.py": "import socket\nfrom dualwrite.wire.codec import X",
         "loader/load.py": "from dualwrite.coordinator.unit.driver import X",
         "cli/load.py": "from dualwrite.loader.load import X",
-        "spark/writers.py": "import pyspark.sql\nfrom dualwrite.coordinator import driver",
+        "spark/partitions/writers.py": "import pyspark.sql\nfrom dualwrite.coordinator.unit import driver",
     }
     assert broken(tmp_path / "dualwrite", files) == {}
 
@@ -105,21 +109,18 @@ def test_a_sound_house_breaks_no_rule(tmp_path: Path) -> None:
         (pure_modules_do_no_io, {"records/a.py": "open('x')"}, "records.a is pure and calls open at line 2"),
         (
             pure_modules_do_no_io,
-            {
-                "coordinator/rules/a.py": "from dualwrite.coordinator.unit.driver import X",
-                "coordinator/unit/driver.py": "",
-            },
-            "coordinator.rules.a is pure and imports coordinator.unit.driver, which is not",
+            {"client/engine/a.py": "from dualwrite.client.threads import X", "client/threads.py": ""},
+            "client.engine.a is pure and imports client.threads, which is not",
         ),
         (
             rooms_know_only_what_they_stand_on,
-            {"broker/a.py": "from dualwrite.coordinator.b import X", "coordinator/b.py": ""},
-            "broker.a imports coordinator.b",
+            {"broker/a.py": "from dualwrite.coordinator.unit.b import X", "coordinator/unit/b.py": ""},
+            "broker.a imports coordinator.unit.b",
         ),
         (
             rooms_know_only_what_they_stand_on,
-            {"coordinator/b.py": "import dualwrite.broker.a", "broker/a.py": ""},
-            "coordinator.b imports broker.a",
+            {"coordinator/unit/b.py": "import dualwrite.broker.a", "broker/a.py": ""},
+            "coordinator.unit.b imports broker.a",
         ),
         (
             rooms_know_only_what_they_stand_on,
@@ -133,8 +134,8 @@ def test_a_sound_house_breaks_no_rule(tmp_path: Path) -> None:
         ),
         (
             rooms_know_only_what_they_stand_on,
-            {"client/a.py": "from dualwrite.coordinator import b", "coordinator/b.py": ""},
-            "client.a imports coordinator.b",
+            {"client/net/a.py": "from dualwrite.coordinator.unit import b", "coordinator/unit/b.py": ""},
+            "client.net.a imports coordinator.unit.b",
         ),
         (
             rooms_know_only_what_they_stand_on,
@@ -142,6 +143,12 @@ def test_a_sound_house_breaks_no_rule(tmp_path: Path) -> None:
             "loader.a imports cli.main",
         ),
         (rooms_know_only_what_they_stand_on, {"cellar.py": ""}, "cellar is in a room that the plan of the house lacks"),
+        (rooms_of_a_floor_import_those_before_them, {"client/a.py": ""}, "client.a is in no room of client"),
+        (
+            folders_are_small,
+            {f"cli/verb{number}.py": "" for number in range(21)},
+            "cli has 21 modules side by side; the limit is 20",
+        ),
         (nothing_imports_the_face, {"cli/a.py": "import dualwrite"}, "cli.a imports dualwrite itself"),
         (nothing_imports_the_face, {"cli/a.py": "from dualwrite import DualWrite"}, "cli.a imports dualwrite itself"),
         (nothing_imports_the_face, {"cli/a.py": "from .. import DualWrite"}, "cli.a imports dualwrite itself"),
@@ -170,6 +177,18 @@ def test_no_arrow_inside_the_broker_points_the_wrong_way(tmp_path: Path, pair: t
         f"{pair[0]}.a imports {pair[1]}.b"
         in broken(tmp_path / "dualwrite", files)[rooms_know_only_what_they_stand_on.__name__]
     )
+
+
+@pytest.mark.parametrize(
+    ("floor", "room", "later"),
+    [(floor, room, later) for floor, rooms in ORDER.items() for room, later in pairwise(rooms)],
+)
+def test_no_arrow_between_the_rooms_of_a_floor_points_the_wrong_way(
+    tmp_path: Path, floor: str, room: str, later: str
+) -> None:
+    files = {f"{floor}/{room}/a.py": f"from dualwrite.{floor}.{later} import b", f"{floor}/{later}/b.py": ""}
+    found = broken(tmp_path / "dualwrite", files)[rooms_of_a_floor_import_those_before_them.__name__]
+    assert found == [f"{floor}.{room}.a imports {floor}.{later}.b, which stands on it"]
 
 
 @pytest.mark.parametrize("room", sorted(set(MAY_IMPORT) - {"__main__"}))
