@@ -14,7 +14,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from dualwrite.spark.batch.batch import Batch, recover_job
+from dualwrite.spark.batch.batch import WholeBatch, recover_job
 from dualwrite.spark.plan.options import options_of
 
 _FIELDS = {
@@ -73,7 +73,7 @@ def leave(what: str) -> None:
 
 
 def _commit(options: Mapping[str, Any], partitions: int, observe: Callable[[str], None]) -> None:
-    batch = Batch(options_of(options), observe)
+    batch = WholeBatch(options_of(options), observe)
     work = batch.begin(batch.look(_SCHEMA, "UTC"), 0)
     moment = datetime(2026, 1, 1)
     sides = [

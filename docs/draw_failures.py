@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from dualwrite.coordinator.rules.machine import RESULTS, STEPS, TRANSITIONS, Event, Result, State, Step
+from dualwrite.coordinator.rules.machine import RESULTS, STEPS, TRANSITIONS, Event, Result, Step, UnitState
 
 PAGE = Path(__file__).parent / "reference" / "failures.md"
 
@@ -38,10 +38,10 @@ OUTCOMES = {
 }
 
 
-def known_of_all() -> dict[State, set[Known]]:
+def known_of_all() -> dict[UnitState, set[Known]]:
     """Of each state, in what ways it can be reached: a walk through every transition."""
-    found: dict[State, set[Known]] = {}
-    todo = [(State.NEW, Known(Decision.NOT_TRIED, kafka_was_begun=False))]
+    found: dict[UnitState, set[Known]] = {}
+    todo = [(UnitState.NEW, Known(Decision.NOT_TRIED, kafka_was_begun=False))]
     while todo:
         state, known = todo.pop()
         if known in found.setdefault(state, set()):
@@ -52,7 +52,7 @@ def known_of_all() -> dict[State, set[Known]]:
     return found
 
 
-def _after(state: State, event: Event, following: State, known: Known) -> Known:
+def _after(state: UnitState, event: Event, following: UnitState, known: Known) -> Known:
     decision = known.decision
     if STEPS.get(state) is Step.COMMIT_DATABASE and event is Event.DONE:
         decision = Decision.MADE
@@ -63,7 +63,7 @@ def _after(state: State, event: Event, following: State, known: Known) -> Known:
     return Known(decision, known.kafka_was_begun or STEPS.get(following) is Step.BEGIN_KAFKA)
 
 
-def then(state: State) -> str:
+def then(state: UnitState) -> str:
     """What follows from ``state``, if nothing else fails."""
     if state in RESULTS:
         return OUTCOMES[RESULTS[state]]
@@ -77,7 +77,7 @@ def then(state: State) -> str:
     return f"{step}; {then(_next(state, Event.DONE))}"
 
 
-def _next(state: State, event: Event) -> State:
+def _next(state: UnitState, event: Event) -> UnitState:
     return TRANSITIONS[state][event]
 
 

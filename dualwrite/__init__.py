@@ -11,10 +11,10 @@ from dualwrite.version import __version__
 
 if TYPE_CHECKING:
     from dualwrite.broker.embedded import EmbeddedBroker
-    from dualwrite.client.engine.transaction_state import Ended
+    from dualwrite.client.engine.transaction_state import TransactionResult
     from dualwrite.client.producer.async_two_phase_producer import AsyncTwoPhaseProducer
     from dualwrite.client.producer.two_phase_producer import TwoPhaseProducer
-    from dualwrite.client.terms.verbs import State
+    from dualwrite.client.terms.verbs import ProducerState
     from dualwrite.coordinator.aio.dual_write import AsyncDualWrite as AsyncDualWrite
     from dualwrite.coordinator.aio.transaction import AsyncTransaction as AsyncTransaction
     from dualwrite.coordinator.dual_write import DualWrite
@@ -68,7 +68,6 @@ __all__ = [
     "DualWrite",
     "DualWriteError",
     "EmbeddedBroker",
-    "Ended",
     "FencedError",
     "ForeignClusterError",
     "HeuristicOutcome",
@@ -86,10 +85,11 @@ __all__ = [
     "Outcome",
     "PrepareFailedError",
     "PreparedTxnState",
+    "ProducerState",
     "RebalancedError",
-    "State",
     "Transaction",
     "TransactionEndedError",
+    "TransactionResult",
     "TwoPhaseCommitUnavailableError",
     "TwoPhaseProducer",
     "UnitCommitted",
@@ -116,8 +116,8 @@ _ELSEWHERE = {
     "TransactionEndedError": "dualwrite.coordinator.sql.dialects.unit_transactions",
     "Transaction": "dualwrite.coordinator.unit.transaction",
     "AsyncTwoPhaseProducer": "dualwrite.client.producer.async_two_phase_producer",
-    "Ended": "dualwrite.client.engine.transaction_state",
-    "State": "dualwrite.client.terms.verbs",
+    "TransactionResult": "dualwrite.client.engine.transaction_state",
+    "ProducerState": "dualwrite.client.terms.verbs",
     "TwoPhaseProducer": "dualwrite.client.producer.two_phase_producer",
     "UnitObserver": "dualwrite.coordinator.unit.observers",
 }

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dualwrite import Ended, PreparedTxnState, TwoPhaseProducer
+from dualwrite import PreparedTxnState, TransactionResult, TwoPhaseProducer
 
 TOPIC = "orders"
 
@@ -42,7 +42,7 @@ class Ledger:
         os.close(directory)
 
 
-def recover(producer: TwoPhaseProducer, ledger: Ledger) -> Ended:
+def recover(producer: TwoPhaseProducer, ledger: Ledger) -> TransactionResult:
     """End what the last run left in Kafka: committed if the ledger has it, aborted if not."""
     producer.init_transactions(keep_prepared_txn=True)
     ended = producer.complete_transaction(PreparedTxnState.parse(ledger.load()["transaction"]))

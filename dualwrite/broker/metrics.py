@@ -24,7 +24,7 @@ Read = Callable[[BrokerContext], Value]
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
+class BrokerMetric:
     """One metric.
 
     :param name: without the prefix.
@@ -39,14 +39,14 @@ class Metric:
     read: Read
 
 
-METRICS: list[Metric] = []
+METRICS: list[BrokerMetric] = []
 """Every metric, in the order in which they are told."""
 
 
 def _metric(kind: str, *labels: str) -> Callable[[Read], Read]:
     def register(read: Read) -> Read:
         assert read.__doc__ is not None, "a metric says what it means"
-        METRICS.append(Metric(read.__name__, kind, labels, " ".join(read.__doc__.split()), read))
+        METRICS.append(BrokerMetric(read.__name__, kind, labels, " ".join(read.__doc__.split()), read))
         return read
 
     return register

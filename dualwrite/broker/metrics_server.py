@@ -15,7 +15,7 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from dualwrite.broker.api.context import BrokerContext
-from dualwrite.broker.metrics import METRICS, PREFIX, Metric
+from dualwrite.broker.metrics import METRICS, PREFIX, BrokerMetric
 from dualwrite.broker.runtime.meters import Histogram
 from dualwrite.errors import ConfigurationError
 
@@ -109,7 +109,7 @@ def _at_its_path(answer: "WSGIApplication") -> "WSGIApplication":
     return app
 
 
-def _family(metric: Metric, broker: BrokerContext) -> Family:
+def _family(metric: BrokerMetric, broker: BrokerContext) -> Family:
     name, value = PREFIX + metric.name, metric.read(broker)
     if isinstance(value, Histogram):
         bounds = [*map(str, value.bounds), "+Inf"]

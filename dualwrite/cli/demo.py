@@ -19,7 +19,7 @@ from dualwrite.coordinator.kafka.choice import ProducerName
 from dualwrite.demo.check import Comparison, compare, read_topic
 from dualwrite.demo.flights import KEY, MOST_ROWS, create_table, write_flights
 from dualwrite.demo.supervisor import Window, plan, run_to_death, run_to_end
-from dualwrite.demo.victim import Task
+from dualwrite.demo.victim import VictimTask
 from dualwrite.errors import ConfigurationError, InputError
 from dualwrite.loader.job import Progress
 
@@ -73,7 +73,7 @@ class _Demo:
         self._rows = write_flights(self._file, rows)
         batch_size = min(_LARGEST_BATCH, max(1, self._rows // _FEWEST_UNITS))
         url = url or f"sqlite:///{directory / 'flights.db'}"
-        self._task = Task(str(self._file), url, _TABLE, _TOPIC, bootstrap_servers, batch_size, producer)
+        self._task = VictimTask(str(self._file), url, _TABLE, _TOPIC, bootstrap_servers, batch_size, producer)
         self._report = ProgressReport("flights", sys.stdout)
 
     def run(self, kills: int, seed: int) -> int:

@@ -34,7 +34,7 @@ from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.lease_store import SqlLeases
 from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome, acknowledge, outcomes
 from dualwrite.coordinator.sql.own_tables import with_schema
-from dualwrite.coordinator.unit.driver import BlockingDriver
+from dualwrite.coordinator.unit.driver import UnitDriver
 from dualwrite.coordinator.unit.observers import Observed, no_observer
 from dualwrite.coordinator.unit.offsets import UnitOffsets
 from dualwrite.coordinator.unit.outgoing_error import raise_outcome, truth
@@ -358,11 +358,11 @@ class DualWrite(Observed, SeekingConsumers, Parting):
         slot.recover()
         return slot
 
-    def _make_driver(self, unit: Unit, slot: LentSlot) -> BlockingDriver:
+    def _make_driver(self, unit: Unit, slot: LentSlot) -> UnitDriver:
         limit = self._store.limit(slot.transactional_id)
-        return BlockingDriver(self._engine, self._store, slot, self._observe, limit, self._pool.unmatched)
+        return UnitDriver(self._engine, self._store, slot, self._observe, limit, self._pool.unmatched)
 
-    def _keep_inherited(self, driver: BlockingDriver) -> bool:
+    def _keep_inherited(self, driver: UnitDriver) -> bool:
         """True in a child forked inside the block: it is kept, as a rollback here would be the parent's."""
         if driver.process == os.getpid():
             return False

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from dualwrite.demo.victim import FIRST_STEP, Task
+from dualwrite.demo.victim import FIRST_STEP, VictimTask
 from dualwrite.errors import DualWriteError
 
 _LONGEST_RANDOM_DELAY = 0.01
@@ -80,7 +80,7 @@ def plan(kills: int, units: int, chance: random.Random) -> list[Kill]:
     return [Kill(window, chance.randint(1, widest), chance.uniform(0, _LONGEST_RANDOM_DELAY)) for window in windows]
 
 
-def run_to_death(task: Task, kill: Kill, on_rows: Callable[[int], None]) -> Death | None:
+def run_to_death(task: VictimTask, kill: Kill, on_rows: Callable[[int], None]) -> Death | None:
     """Run the loader until ``kill`` has been carried out, or (None) until it ended by itself before that.
 
     :raises DualWriteError: if the loader failed by itself.
@@ -129,7 +129,7 @@ class _Heard:
             self.is_paused = True
 
 
-def run_to_end(task: Task, on_rows: Callable[[int], None]) -> None:
+def run_to_end(task: VictimTask, on_rows: Callable[[int], None]) -> None:
     """Run the loader undisturbed.
 
     :raises DualWriteError: if it failed.
@@ -137,7 +137,7 @@ def run_to_end(task: Task, on_rows: Callable[[int], None]) -> None:
     run_to_death(task, Kill(None, unit=-1), on_rows)
 
 
-def _running(task: Task) -> "subprocess.Popen[str]":
+def _running(task: VictimTask) -> "subprocess.Popen[str]":
     return subprocess.Popen(  # noqa: S603  our own module, no shell
         task.command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -23,7 +23,7 @@ FIRST_STEP = "BEGIN_DATABASE"
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class VictimTask:
     """What to load, and where to stop: before step ``pause_step`` of the ``pause_unit``-th unit of work (from 1 on)."""
 
     file: str
@@ -41,10 +41,10 @@ class Task:
         return [sys.executable, "-m", __spec__.name, json.dumps(asdict(self))]
 
 
-class Observer:
+class VictimObserver:
     """Reports every step, and stops at the one where the process is to die."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: VictimTask) -> None:
         self._task = task
         self._unit = 0
 
@@ -63,7 +63,7 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def run(task: Task) -> None:
+def run(task: VictimTask) -> None:
     """Load until the end, or until killed."""
 
     def report(progress: Progress) -> None:
@@ -72,13 +72,13 @@ def run(task: Task) -> None:
     engine = create_engine(task.database_url)
     job = LoadJob(Path(task.file), task.table, task.topic, KEY, task.batch_size, NULL)
     config = {"bootstrap.servers": task.bootstrap_servers}
-    observer = Observer(task)
+    observer = VictimObserver(task)
     with DualWrite(engine, config, application=APPLICATION, producer=task.producer, on_step=observer) as dual_write:
         load(job, engine, dual_write, report)
 
 
 if __name__ == "__main__":
     try:
-        run(Task(**json.loads(sys.argv[1])))
+        run(VictimTask(**json.loads(sys.argv[1])))
     except DualWriteError as error:
         sys.exit(f"{type(error).__name__}: {error}")

@@ -9,8 +9,8 @@ from sqlalchemy.exc import DataError, IntegrityError
 
 from dualwrite.errors import InputError
 from dualwrite.loader.input import InputFile
-from dualwrite.loader.job import LoadJob, UnitsOfWork
-from dualwrite.loader.position import Position, advance
+from dualwrite.loader.job import LoadJob, LoadUnits
+from dualwrite.loader.position import LoadPosition, advance
 from dualwrite.loader.rows import Row, RowTyper, encode_key, encode_value
 
 
@@ -25,7 +25,7 @@ class Batches:
         self._rows = source.rows()
         self._done = 0
 
-    def skip(self, position: Position) -> None:
+    def skip(self, position: LoadPosition) -> None:
         """Pass over the rows that an earlier run loaded.
 
         :raises InputError: if they are not what they were then.
@@ -37,7 +37,7 @@ class Batches:
                 "load the new rows from a file of their own"
             )
 
-    def __iter__(self) -> "Iterator[Batch]":
+    def __iter__(self) -> "Iterator[LoadBatch]":
         """The batches that follow.
 
         :raises InputError: at a row that is malformed or does not fit the table.
@@ -47,8 +47,8 @@ class Batches:
             records = [self._record(line, row) for (line, _), row in zip(given, rows, strict=True)]
             self._done += len(rows)
             place = f"{self._source.path.name}, lines {given[0].line} to {given[-1].line}"
-            end = Position(self._done, self._source.digest())
-            yield Batch(self._job, self._table, rows, records, place, end)
+            end = LoadPosition(self._done, self._source.digest())
+            yield LoadBatch(self._job, self._table, rows, records, place, end)
 
     def _record(self, line: int, row: Row) -> tuple[bytes | None, bytes]:
         key = self._job.key
@@ -62,7 +62,7 @@ class Batches:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class LoadBatch:
     """One unit of work, ready to be written."""
 
     job: LoadJob
@@ -70,9 +70,9 @@ class Batch:
     rows: list[Row]
     records: list[tuple[bytes | None, bytes]]
     place: str
-    end: Position
+    end: LoadPosition
 
-    def write(self, dual_write: UnitsOfWork, begin: Position) -> None:
+    def write(self, dual_write: LoadUnits, begin: LoadPosition) -> None:
         """One unit of work: the position behind the batch, its records and its rows.
 
         :raises InputError: if the database refuses a row, or another process has moved the position.

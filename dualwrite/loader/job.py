@@ -15,7 +15,7 @@ class UnitOfWork(Executes, Protocol):
         """Add a record."""
 
 
-class UnitsOfWork(Protocol):
+class LoadUnits(Protocol):
     """What the loader asks of DualWrite."""
 
     def recover(self) -> Any:

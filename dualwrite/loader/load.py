@@ -12,13 +12,13 @@ from dualwrite.errors import ConfigurationError, DatabaseNotReadyError, InputErr
 from dualwrite.ids import is_legal_topic
 from dualwrite.loader.batches import Batches
 from dualwrite.loader.input import InputFile
-from dualwrite.loader.job import LoadJob, Progress, UnitsOfWork
+from dualwrite.loader.job import LoadJob, LoadUnits, Progress
 from dualwrite.loader.position import read_position
 from dualwrite.loader.rows import RowTyper
 
 
 def load(
-    job: LoadJob, engine: Engine, dual_write: UnitsOfWork, on_progress: Callable[[Progress], None] | None = None
+    job: LoadJob, engine: Engine, dual_write: LoadUnits, on_progress: Callable[[Progress], None] | None = None
 ) -> Progress:
     """Load what is left of ``job``'s file; nothing, if an earlier run finished it. Returns how far it came.
 

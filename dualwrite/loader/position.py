@@ -34,7 +34,7 @@ class Executes(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class LoadPosition:
     """How far a load has come.
 
     :param rows: rows of the input that are in the database and in Kafka.
@@ -64,17 +64,17 @@ class LoadKey:
         return hashlib.sha256("\0".join((self.source, self.table, self.topic)).encode()).hexdigest()
 
 
-def read_position(connection: Connection, key: LoadKey) -> Position:
-    """How far ``key`` has come; ``Position()`` if it never began."""
+def read_position(connection: Connection, key: LoadKey) -> LoadPosition:
+    """How far ``key`` has come; ``LoadPosition()`` if it never began."""
     columns = load_position.c
     found = connection.execute(
         select(columns.position, columns.digest).where(columns.load_id == key.load_id),
         execution_options=ours(connection),
     ).first()
-    return Position() if found is None else Position(*found)
+    return LoadPosition() if found is None else LoadPosition(*found)
 
 
-def advance(connection: Connection, key: LoadKey, before: Position, after: Position) -> None:
+def advance(connection: Connection, key: LoadKey, before: LoadPosition, after: LoadPosition) -> None:
     """Move ``key`` from ``before`` to ``after``, inside the caller's transaction.
 
     :raises InputError: if the load is not at ``before``: somebody else loads the same file. Roll back and stop.
@@ -84,7 +84,7 @@ def advance(connection: Connection, key: LoadKey, before: Position, after: Posit
         "digest": after.digest,
         "updated_at": datetime.now(timezone.utc),
     }
-    if before == Position():
+    if before == LoadPosition():
         row = {"load_id": key.load_id, "source": key.source[-_LONGEST_SOURCE:], **values}
         try:
             connection.execute(insert(load_position).values(row), execution_options=ours(connection))

@@ -11,7 +11,7 @@ from typing import cast
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from dualwrite.broker.embedded import EmbeddedBroker
-from dualwrite.client.admin.cluster_client import Call, Cluster
+from dualwrite.client.admin.cluster_client import Call, ClusterClient
 from dualwrite.client.config.settings import ClientSettings
 from dualwrite.errors import KafkaRefusedError, KafkaUnavailableError
 from dualwrite.wire.apis import APIS, ApiKey
@@ -24,7 +24,7 @@ _FETCH_WAIT_MS = 5  # an empty partition is known to be at its end only after th
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ConsumedRecord:
     """A record as a consumer gets it. ``timestamp`` is in milliseconds since the epoch."""
 
     topic: str
@@ -78,7 +78,7 @@ class KafkaBroker(EmbeddedBroker):
         wanted = request.CreatableTopic
         settings = [wanted.CreatableTopicConfig(name=key, value=value) for key, value in (config or {}).items()]
         topic = wanted(name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=settings)
-        cluster = Cluster(ClientSettings.from_config(self.client_config), timeout=_REQUEST_SECONDS)
+        cluster = ClusterClient(ClientSettings.from_config(self.client_config), timeout=_REQUEST_SECONDS)
         try:
             call = Call(ApiKey.CREATE_TOPICS, request(topics=[topic], timeout_ms=10_000))
             answer = cluster.ask_any(call, time.monotonic() + _REQUEST_SECONDS).topics[0]
@@ -96,7 +96,7 @@ class KafkaBroker(EmbeddedBroker):
         minimum: int = 0,
         isolation_level: str = "read_committed",
         timeout: float = 10.0,
-    ) -> list[Record]:
+    ) -> list[ConsumedRecord]:
         """Every record of ``topic`` that a consumer sees now, in the order of offsets, one partition after the other.
 
         A topic that does not exist has no records: a unit of work that was rolled back may not have made it.
@@ -135,11 +135,11 @@ class KafkaBroker(EmbeddedBroker):
             consumer.close()
 
 
-def _read_to_the_end(consumer: Consumer, topic: str, minimum: int, deadline: float) -> list[Record]:
+def _read_to_the_end(consumer: Consumer, topic: str, minimum: int, deadline: float) -> list[ConsumedRecord]:
     """What is visible in ``topic``, read until the end of each partition, and on until there are ``minimum`` or it is
     ``deadline``.
     """
-    records: list[Record] = []
+    records: list[ConsumedRecord] = []
     partitions = _partitions(consumer, topic, deadline)
     while not partitions and minimum and time.monotonic() < deadline:
         time.sleep(_PAUSE_SECONDS)
@@ -174,12 +174,14 @@ def _remaining(deadline: float) -> float:
     return max(0.0, deadline - time.monotonic())
 
 
-def _record(topic: str, message: Message) -> Record:
+def _record(topic: str, message: Message) -> ConsumedRecord:
     partition, offset = message.partition(), message.offset()
     assert partition is not None
     assert offset is not None
     headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
-    return Record(topic, partition, offset, message.timestamp()[1], message.key(), message.value(), tuple(headers))
+    return ConsumedRecord(
+        topic, partition, offset, message.timestamp()[1], message.key(), message.value(), tuple(headers)
+    )
 
 
 def _plain(error: KafkaError) -> KafkaRefusedError | KafkaUnavailableError:

@@ -5,9 +5,9 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from dualwrite.wire.apis import EndTxnResponse, Message, ProduceResponse
-from dualwrite.wire.producing import Ended, Produced
+from dualwrite.wire.producing import EndTxnResult, Produced
 
-_SCHEMAS: Mapping[Any, Any] = {Produced: ProduceResponse, Ended: EndTxnResponse}
+_SCHEMAS: Mapping[Any, Any] = {Produced: ProduceResponse, EndTxnResult: EndTxnResponse}
 """Of what has none itself."""
 
 

@@ -127,7 +127,7 @@ class Produced(NamedTuple):
     node_endpoints: Sequence[Any] = ()
 
 
-class Ended(NamedTuple):
+class EndTxnResult(NamedTuple):
     """An EndTxn response."""
 
     throttle_time_ms: int
@@ -136,7 +136,7 @@ class Ended(NamedTuple):
     producer_epoch: int
 
 
-def read_hot_response(api_key: int, version: int, frame: bytes) -> Produced | Ended | None:
+def read_hot_response(api_key: int, version: int, frame: bytes) -> Produced | EndTxnResult | None:
     """The body of a response frame; None if it is not one of these two in their common form. Then it is for
     kafka-python to read: one with errors of single records, with tagged fields, or malformed."""
     try:
@@ -172,7 +172,7 @@ def _read_produced(frame: bytes) -> Produced | None:
     return Produced(responses, throttle_time_ms) if is_common else None
 
 
-def _read_ended(frame: bytes) -> Ended | None:
+def _read_ended(frame: bytes) -> EndTxnResult | None:
     if len(frame) != _FLEXIBLE_HEAD + _ENDED.size + 1 or frame[_TAGS_OF_HEAD] or frame[-1]:
         return None
-    return Ended(*_ENDED.unpack_from(frame, _FLEXIBLE_HEAD))
+    return EndTxnResult(*_ENDED.unpack_from(frame, _FLEXIBLE_HEAD))

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from dualwrite.broker.core.topic_changes import Operation
+from dualwrite.broker.core.topic_changes import ConfigOperation
 from dualwrite.wire.apis import (
     AlterConfigsRequest,
     CreatePartitionsRequest,
@@ -115,7 +115,7 @@ def alter_request(
 
 def set_config(client: RawClient, kind: int, name: str, **values: str) -> None:
     """Set settings, named with underscores for dots, which must be taken."""
-    changes = [(key.replace("_", "."), Operation.SET, value) for key, value in values.items()]
+    changes = [(key.replace("_", "."), ConfigOperation.SET, value) for key, value in values.items()]
     assert change(client, kind, name, *changes) == (ErrorCode.NONE, "")
 
 

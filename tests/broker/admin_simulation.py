@@ -13,7 +13,7 @@ from typing import Any
 
 from dualwrite.broker.core.cluster import CreateTopic
 from dualwrite.broker.core.commands import AddPartitions, EndTransaction, InitProducerId, VerifyPartitions
-from dualwrite.broker.core.offsets import CommitOffsets, Position
+from dualwrite.broker.core.offsets import CommitOffsets, CommittedPosition
 from dualwrite.broker.facts.cluster import TopicCreated
 from dualwrite.broker.facts.transactions import TransactionVersion
 from dualwrite.broker.log.settings import LogSettings
@@ -123,7 +123,7 @@ class Administrator(Actor):
         self.history.events["altered"] += 1
 
     async def commit(self, topic: TopicCreated) -> None:
-        position = Position(self.history.incarnations[topic.topic_id] * PER_INCARNATION)
+        position = CommittedPosition(self.history.incarnations[topic.topic_id] * PER_INCARNATION)
         index = self.rng.randrange(topic.partitions)
         await self.rooms.offsets.commit(CommitOffsets("plain", {TopicPartition(TOPIC, index): position}))
 
@@ -232,7 +232,7 @@ class Client(Actor):
         if topic is None or index >= topic.partitions:
             return False
         if name == PARTITION:
-            position = Position(self.history.incarnations[topic.topic_id] * PER_INCARNATION + 1)
+            position = CommittedPosition(self.history.incarnations[topic.topic_id] * PER_INCARNATION + 1)
             positions = {TopicPartition(TOPIC, index): position}
             self.rooms.offsets.commit_now(CommitOffsets("group", positions, is_transactional=True), self._identity)
             return True

@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from dualwrite.broker.core.partitions import PartitionState
-from dualwrite.broker.log.cleaner import Cleaned, Plan, clean
+from dualwrite.broker.log.cleaner import Cleaned, CleaningPlan, clean
 from dualwrite.broker.log.compaction import KEY_BYTES, AbortedRange, ActiveProducer
 from dualwrite.broker.log.partition_log import PartitionLog
 from dualwrite.broker.log.settings import LogSettings
@@ -113,7 +113,7 @@ class Disk:
     ) -> Cleaned:
         """One cleaning, and the swap that follows it."""
         sources = [each for each in self.log.sealed_segments() if each.base_offset < self.before]
-        plan = Plan(
+        plan = CleaningPlan(
             sources, self.first_dirty, self.before, now_ms, delete_retention_ms, segment_bytes,
             keys * KEY_BYTES, self.aborted, self.producers,
         )  # fmt: skip

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dualwrite.broker.core.topic_changes import Operation
+from dualwrite.broker.core.topic_changes import ConfigOperation
 from dualwrite.broker.core.topic_settings import TOPIC_SETTINGS
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.wire.apis import DescribeConfigsRequest, ListConfigResourcesRequest
@@ -23,7 +23,7 @@ from tests.broker.admin_calls import (
 from tests.broker.calls import batch, new_topic, produce, unique
 from tests.broker.raw import RawClient
 
-SET, DELETE, APPEND, SUBTRACT = Operation
+SET, DELETE, APPEND, SUBTRACT = ConfigOperation
 FROM_TOPIC, FROM_NODE, FROM_EVERY_NODE, FROM_START, BY_DEFAULT = 1, 2, 3, 4, 5
 LOGGER, CLIENT_METRICS, GROUP = 8, 16, 32
 

@@ -9,7 +9,7 @@ import pytest
 
 from dualwrite.broker.api.groups import offset_commit, offset_fetch
 from dualwrite.broker.broker import SystemClock
-from dualwrite.broker.core.offsets import CommitOffsets, Position
+from dualwrite.broker.core.offsets import CommitOffsets, CommittedPosition
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.broker.runtime.cluster import Cluster, TopicSettings
 from dualwrite.broker.runtime.disk import DiskFiles
@@ -195,7 +195,7 @@ def commit_long_ago(data_dir: Path, group: str, topic: str) -> None:
         files, flusher, clock = DiskFiles(), Flusher(durable=True, on_failure=never), EightDaysAgo()
         cluster = Cluster(files, data_dir, flusher, clock, SeededEntropy(random.Random(1)), TopicSettings())
         offsets = GroupOffsets(GroupLog(files, data_dir, cluster, flusher, clock), cluster, flusher, clock)
-        errors = await offsets.commit(CommitOffsets(group, {TopicPartition(topic, 0): Position(5)}))
+        errors = await offsets.commit(CommitOffsets(group, {TopicPartition(topic, 0): CommittedPosition(5)}))
         assert set(errors.values()) == {NONE}
         await flusher.close()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dualwrite.broker.core.offsets import LONGEST_METADATA, CommitOffsets, Position
+from dualwrite.broker.core.offsets import LONGEST_METADATA, CommitOffsets, CommittedPosition
 from dualwrite.broker.facts.fields import LONGEST_STRING
 from dualwrite.broker.facts.offsets import OffsetCommitted
 from dualwrite.broker.log.journal import Journal
@@ -24,7 +24,7 @@ JOURNAL = Path(DATA_DIR, "__consumer_offsets-0")
 
 def at(offset: int, *indexes: int, group: str = "g", metadata: str = "") -> CommitOffsets:
     """A commit of ``offset`` in each of the partitions."""
-    position = Position(offset, metadata=metadata)
+    position = CommittedPosition(offset, metadata=metadata)
     return CommitOffsets(group, {TopicPartition(TOPIC, index): position for index in indexes})
 
 

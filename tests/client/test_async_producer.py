@@ -11,9 +11,9 @@ import pytest
 
 from dualwrite import AsyncTwoPhaseProducer, EmbeddedBroker
 from dualwrite.client.engine.contract import Request
-from dualwrite.client.engine.transaction_state import Ended
+from dualwrite.client.engine.transaction_state import TransactionResult
 from dualwrite.client.net.asyncio_connection import AsyncLink
-from dualwrite.client.terms.verbs import State
+from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.coordinator.kafka.librdkafka import LibrdkafkaProducer
 from dualwrite.errors import FencedError, InvalidTransactionStateError
 from dualwrite.ids import PreparedTxnState
@@ -69,7 +69,7 @@ async def unit(producer: AsyncTwoPhaseProducer, topic: str, *values: str) -> Pre
     for value in values:
         await producer.produce(topic, value)
     state = await producer.prepare_transaction()
-    assert await producer.complete_transaction(state) is Ended.COMMITTED
+    assert await producer.complete_transaction(state) is TransactionResult.COMMITTED
     return state
 
 
@@ -107,10 +107,10 @@ def test_what_is_aborted_is_never_seen(broker: EmbeddedBroker, config: dict[str,
         await producer.begin_transaction()
         await producer.produce(topic, "aborted")
         assert await producer.flush() == 0
-        assert await producer.abort_transaction() is Ended.ABORTED
+        assert await producer.abort_transaction() is TransactionResult.ABORTED
         await producer.begin_transaction()
         await producer.produce(topic, "committed")
-        assert await producer.commit_transaction() is Ended.COMMITTED
+        assert await producer.commit_transaction() is TransactionResult.COMMITTED
 
     run(config, test)
     assert seen(broker, topic) == [b"committed"]
@@ -128,7 +128,9 @@ def test_a_successor_ends_what_was_prepared_as_it_was_decided(
         async with AsyncTwoPhaseProducer(config) as successor:
             await successor.init_transactions(keep_prepared_txn=True)
             written = PreparedTxnState.parse(str(state)) if decided else PreparedTxnState()
-            assert await successor.complete_transaction(written) is (Ended.COMMITTED if decided else Ended.ABORTED)
+            assert await successor.complete_transaction(written) is (
+                TransactionResult.COMMITTED if decided else TransactionResult.ABORTED
+            )
         with pytest.raises(FencedError):
             await dead.commit_transaction()
 
@@ -147,7 +149,7 @@ def test_what_librdkafka_prepared_is_completed_by_its_anchor(
     other.close()
 
     async def test(producer: AsyncTwoPhaseProducer) -> None:
-        assert await producer.complete_transaction(state) is Ended.COMMITTED
+        assert await producer.complete_transaction(state) is TransactionResult.COMMITTED
 
     run(config, test, keep=True)
     assert seen(broker, topic) == [b"first"]
@@ -240,7 +242,7 @@ def test_a_broker_that_restarts_in_the_middle_loses_nothing(tmp_path: Path) -> N
             await producer.produce(topic, "b")
             await asyncio.to_thread(first.stop)
             with await asyncio.to_thread(EmbeddedBroker(tmp_path / "broker", listen=address).start) as second:
-                assert await producer.commit_transaction() is Ended.COMMITTED
+                assert await producer.commit_transaction() is TransactionResult.COMMITTED
                 assert await asyncio.to_thread(seen, second, topic) == [b"a", b"b"]
 
         run({"bootstrap.servers": address, "transactional.id": "app-0"}, test)
@@ -255,10 +257,10 @@ def test_a_cancelled_prepare_can_only_be_aborted(broker: EmbeddedBroker, config:
         await producer.begin_transaction()
         await producer.produce(topic, "cancelled")
         await cancelled(producer.prepare_transaction())
-        assert producer.state is State.ABORTABLE
+        assert producer.state is ProducerState.ABORTABLE
         with pytest.raises(InvalidTransactionStateError):
             await producer.commit_transaction()
-        assert await producer.abort_transaction() is Ended.ABORTED
+        assert await producer.abort_transaction() is TransactionResult.ABORTED
         await unit(producer, topic, "next")
 
     run(config, test)
@@ -273,9 +275,9 @@ def test_after_a_cancelled_flush_or_produce_the_transaction_goes_on(
         await producer.begin_transaction()
         await producer.produce(topic, "a")
         await cancelled(producer.flush() if verb == "flush" else producer.produce(topic, "never"))
-        assert producer.state is State.IN_TRANSACTION
+        assert producer.state is ProducerState.IN_TRANSACTION
         await producer.produce(topic, "b")
-        assert await producer.commit_transaction() is Ended.COMMITTED
+        assert await producer.commit_transaction() is TransactionResult.COMMITTED
 
     run(config | {"queue.buffering.max.messages": 1 if verb == "produce" else 10}, test)
     assert seen(broker, topic) == [b"a", b"b"]
@@ -291,7 +293,7 @@ def test_a_cancelled_end_costs_the_producer_and_its_successor_brings_the_unit_to
         state = await producer.prepare_transaction()
         arguments = [state] if verb == "complete_transaction" else []
         await cancelled(getattr(producer, verb)(*arguments))
-        assert producer.state is State.FAILED
+        assert producer.state is ProducerState.FAILED
         for forbidden in (producer.begin_transaction, producer.init_transactions, producer.commit_transaction):
             with pytest.raises(InvalidTransactionStateError):
                 await forbidden()
@@ -313,7 +315,7 @@ def test_a_commit_that_is_cancelled_while_it_sends_records_has_not_decided(
         await producer.begin_transaction()
         await producer.produce(topic, "a")
         await cancelled(producer.commit_transaction())
-        assert producer.state is State.IN_TRANSACTION
+        assert producer.state is ProducerState.IN_TRANSACTION
         await producer.abort_transaction()
 
     run(config, test)
@@ -327,7 +329,7 @@ def test_a_prepare_that_is_cancelled_while_it_sends_records_with_callbacks_leave
         await producer.begin_transaction()
         await producer.produce(topic, "a", on_delivery=lambda error, record: None)
         await cancelled(producer.prepare_transaction())
-        assert producer.state is State.ABORTABLE
+        assert producer.state is ProducerState.ABORTABLE
         await producer.abort_transaction()
 
     run(config, test)
@@ -337,7 +339,7 @@ def test_a_prepare_that_is_cancelled_while_it_sends_records_with_callbacks_leave
 def test_a_cancelled_init_costs_the_producer(config: dict[str, Any]) -> None:
     async def test(producer: AsyncTwoPhaseProducer) -> None:
         await cancelled(producer.init_transactions())
-        assert producer.state is State.FAILED
+        assert producer.state is ProducerState.FAILED
 
     run(config, test, keep=None)
 
@@ -353,7 +355,7 @@ def test_a_second_call_while_one_is_under_way_is_refused_and_harms_nothing(
         for second in (producer.flush, producer.abort_transaction, producer.prepare_transaction):
             with pytest.raises(InvalidTransactionStateError, match="under way"):
                 await second()
-        assert await first is Ended.COMMITTED
+        assert await first is TransactionResult.COMMITTED
 
     run(config, test)
     assert seen(broker, topic) == [b"a"]
@@ -414,6 +416,6 @@ def test_a_forked_process_must_make_a_producer_of_its_own(config: dict[str, Any]
                 os._exit(code)
         assert os.waitpid(child, 0)[1] == 0
         state = await producer.prepare_transaction()
-        assert await producer.complete_transaction(state) is Ended.COMMITTED
+        assert await producer.complete_transaction(state) is TransactionResult.COMMITTED
 
     run(config, test)

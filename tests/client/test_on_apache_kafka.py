@@ -7,7 +7,7 @@ import pytest
 
 from dualwrite import TwoPhaseProducer
 from dualwrite.client.admin.control_plane import ControlPlane
-from dualwrite.client.engine.transaction_state import Ended
+from dualwrite.client.engine.transaction_state import TransactionResult
 from dualwrite.client.net.socket_connection import Link
 from dualwrite.errors import ConfigurationError, FencedError, TwoPhaseCommitUnavailableError
 from dualwrite.wire.apis import ApiKey
@@ -62,11 +62,11 @@ def test_units_of_work_cost_two_requests_each_and_are_there_once(
             monkeypatch.setattr(Link, "send", noting)
         producer.begin_transaction()
         producer.produce(topic, f"{number}", partition=0)
-        assert producer.complete_transaction(producer.prepare_transaction()) is Ended.COMMITTED
+        assert producer.complete_transaction(producer.prepare_transaction()) is TransactionResult.COMMITTED
     producer.begin_transaction()
     producer.produce(topic, "aborted", partition=1)
     producer.flush()
-    assert producer.abort_transaction() is Ended.ABORTED
+    assert producer.abort_transaction() is TransactionResult.ABORTED
     seen = consume(kafka.bootstrap_servers, topic, 2, minimum=20)
     assert seen == {0: [b"%d" % number for number in range(20)], 1: []}
     # Kafka answers EndTxn before the markers are down, so that the next Produce may have to be asked again.

@@ -7,7 +7,7 @@ import confluent_kafka
 import pytest
 
 from dualwrite import EmbeddedBroker, TwoPhaseProducer
-from dualwrite.client.terms.verbs import State
+from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.errors import InvalidTransactionStateError, KafkaRefusedError, PrepareFailedError
 from tests.broker.kafka_helpers import create_topic, fresh_name
 
@@ -162,7 +162,7 @@ def test_an_interrupt_in_the_middle_costs_the_transaction(
     with pytest.raises(PrepareFailedError, match="KeyboardInterrupt"):
         producer.prepare_transaction()
     producer.abort_transaction()
-    assert producer.state is State.READY
+    assert producer.state is ProducerState.READY
     assert read(broker, topics[0]) == []
 
 

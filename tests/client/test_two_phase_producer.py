@@ -11,9 +11,9 @@ import pytest
 from dualwrite import EmbeddedBroker, TwoPhaseProducer
 from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.engine.coordinator_calls import GroupMember
-from dualwrite.client.engine.transaction_state import Ended
+from dualwrite.client.engine.transaction_state import TransactionResult
 from dualwrite.client.net.socket_connection import Link
-from dualwrite.client.terms.verbs import State
+from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.coordinator.kafka.librdkafka import LibrdkafkaProducer
 from dualwrite.errors import (
     ConfigurationError,
@@ -77,7 +77,7 @@ def unit(producer: TwoPhaseProducer, topic: str, *values: str) -> PreparedTxnSta
     for value in values:
         producer.produce(topic, value)
     state = producer.prepare_transaction()
-    assert producer.complete_transaction(state) is Ended.COMMITTED
+    assert producer.complete_transaction(state) is TransactionResult.COMMITTED
     return state
 
 
@@ -105,7 +105,7 @@ def test_a_unit_without_records_asks_nothing(make: Make, asked: list[ApiKey]) ->
     producer.begin_transaction()
     state = producer.prepare_transaction()
     assert not state
-    assert producer.complete_transaction(state) is Ended.NOTHING
+    assert producer.complete_transaction(state) is TransactionResult.NOTHING
     assert asked == []
 
 
@@ -156,11 +156,11 @@ def test_what_is_aborted_is_never_seen(make: Make, topic: str, broker: EmbeddedB
     producer.begin_transaction()
     producer.produce(topic, "aborted")
     producer.flush()
-    assert producer.abort_transaction() is Ended.ABORTED
+    assert producer.abort_transaction() is TransactionResult.ABORTED
     producer.begin_transaction()
     producer.produce(topic, "another")
     state = producer.prepare_transaction()
-    assert producer.complete_transaction(PreparedTxnState()) is Ended.ABORTED
+    assert producer.complete_transaction(PreparedTxnState()) is TransactionResult.ABORTED
     assert state
     unit(producer, topic, "committed")
     assert seen(broker, topic) == [b"committed"]
@@ -175,9 +175,9 @@ def test_a_successor_ends_what_was_prepared_as_it_was_decided(
     dead.produce(topic, "prepared")
     state = dead.prepare_transaction()
     successor = make(keep=True)
-    assert successor.state is State.KEPT
+    assert successor.state is ProducerState.KEPT
     ended = successor.complete_transaction(PreparedTxnState.parse(str(state)) if decided else PreparedTxnState())
-    assert ended is (Ended.COMMITTED if decided else Ended.ABORTED)
+    assert ended is (TransactionResult.COMMITTED if decided else TransactionResult.ABORTED)
     with pytest.raises(FencedError):
         dead.commit_transaction()
     with pytest.raises(FencedError):
@@ -203,7 +203,7 @@ def test_a_late_commit_does_not_end_the_next_transaction(tmp_path: Path, topic: 
             producer.produce(topic, "third")
             producer.prepare_transaction()
             proxy.release()
-            assert producer.abort_transaction() is Ended.ABORTED
+            assert producer.abort_transaction() is TransactionResult.ABORTED
             unit(producer, topic, "fourth")
         assert seen(broker, topic) == [b"first", b"second", b"fourth"]
     proxy.close()
@@ -224,7 +224,7 @@ def test_what_librdkafka_prepared_is_completed_by_its_anchor(make: Make, topic: 
     other.close()
     producer = make(keep=True, transactional_id=transactional_id)
     assert states[0].producer == states[1].producer
-    assert producer.complete_transaction(states[1]) is Ended.COMMITTED
+    assert producer.complete_transaction(states[1]) is TransactionResult.COMMITTED
     producer.init_transactions()
     assert seen(broker, topic) == [b"first", b"second"]
 
@@ -245,7 +245,7 @@ def test_an_older_state_of_librdkafka_does_not_commit_what_came_after_it(
     other.prepare_transaction()
     other.close()
     producer = make(keep=True, transactional_id=transactional_id)
-    assert producer.complete_transaction(state) is Ended.ABORTED
+    assert producer.complete_transaction(state) is TransactionResult.ABORTED
     assert seen(broker, topic) == [b"first"]
 
 
@@ -260,7 +260,7 @@ def test_a_broker_that_restarts_in_the_middle_loses_nothing(tmp_path: Path, topi
         producer.produce(topic, "b")
     with EmbeddedBroker(tmp_path / "broker", listen=address) as second, producer:
         state = producer.prepare_transaction()
-        assert producer.complete_transaction(state) is Ended.COMMITTED
+        assert producer.complete_transaction(state) is TransactionResult.COMMITTED
         unit(producer, topic, "c")
         assert seen(second, topic) == [b"a", b"b", b"c"]
 
@@ -278,7 +278,7 @@ def test_a_broker_that_is_gone_is_an_error_in_time(tmp_path: Path, topic: str) -
             producer.prepare_transaction()
         with pytest.raises(KafkaUnavailableError, match=r"EndTxn \(abort\) of app-0: no answer in 0.3 s"):
             producer.abort_transaction()
-        assert producer.state is State.FAILED
+        assert producer.state is ProducerState.FAILED
 
 
 def test_a_consumers_offsets_are_committed_with_the_transaction(make: Make, topic: str, broker: EmbeddedBroker) -> None:
@@ -303,9 +303,9 @@ def test_offsets_of_a_member_that_is_none_cost_the_transaction(make: Make, topic
     positions = [confluent_kafka.TopicPartition(topic, 0, 7)]
     with pytest.raises(KafkaRefusedError, match=r"UNKNOWN_MEMBER_ID|ILLEGAL_GENERATION"):
         producer.send_offsets_to_transaction(positions, GroupMember(fresh_name(), 3, "nobody"))
-    assert producer.state is State.ABORTABLE
+    assert producer.state is ProducerState.ABORTABLE
     producer.abort_transaction()
-    assert producer.state is State.READY
+    assert producer.state is ProducerState.READY
 
 
 def test_delivery_callbacks_come_with_the_next_call(make: Make, topic: str) -> None:
@@ -388,7 +388,7 @@ def test_the_verbs_are_those_of_kip_939(make: Make, topic: str) -> None:
     for forbidden in (producer.begin_transaction, producer.prepare_transaction, producer.init_transactions):
         with pytest.raises(InvalidTransactionStateError):
             forbidden()
-    assert producer.complete_transaction(PreparedTxnState()) is Ended.NOTHING
+    assert producer.complete_transaction(PreparedTxnState()) is TransactionResult.NOTHING
     producer.init_transactions()
     producer.begin_transaction()
     producer.produce(topic, "a")
@@ -415,8 +415,8 @@ def test_an_interrupted_prepare_can_be_aborted(make: Make, topic: str, monkeypat
         patch.setattr(Link, "receive_patiently", interrupted)
         with pytest.raises(KeyboardInterrupt):
             producer.prepare_transaction()
-    assert producer.state is State.ABORTABLE
-    assert producer.abort_transaction() is Ended.ABORTED
+    assert producer.state is ProducerState.ABORTABLE
+    assert producer.abort_transaction() is TransactionResult.ABORTED
     unit(producer, topic, "b")
 
 
@@ -434,4 +434,4 @@ def test_a_forked_process_must_make_a_producer_of_its_own(make: Make, topic: str
         os._exit(2)
     assert os.waitpid(child, 0)[1] == 0
     state = producer.prepare_transaction()
-    assert producer.complete_transaction(state) is Ended.COMMITTED
+    assert producer.complete_transaction(state) is TransactionResult.COMMITTED

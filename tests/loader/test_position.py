@@ -6,12 +6,12 @@ import pytest
 from sqlalchemy import Engine
 
 from dualwrite.errors import InputError
-from dualwrite.loader.position import LoadKey, Position, advance, read_position
+from dualwrite.loader.position import LoadKey, LoadPosition, advance, read_position
 from tests.support.loader.input_files import make_database
 
 KEY = LoadKey("/data/f.csv", "flights", "topic")
-FIRST = Position(3, "a" * 64)
-SECOND = Position(5, "b" * 64)
+FIRST = LoadPosition(3, "a" * 64)
+SECOND = LoadPosition(5, "b" * 64)
 
 
 @pytest.fixture
@@ -19,22 +19,22 @@ def engine(tmp_path: Path) -> Engine:
     return make_database(tmp_path)
 
 
-def stored(engine: Engine, key: LoadKey = KEY) -> Position:
+def stored(engine: Engine, key: LoadKey = KEY) -> LoadPosition:
     with engine.connect() as connection:
         return read_position(connection, key)
 
 
-def move(engine: Engine, before: Position, after: Position, key: LoadKey = KEY) -> None:
+def move(engine: Engine, before: LoadPosition, after: LoadPosition, key: LoadKey = KEY) -> None:
     with engine.begin() as connection:
         advance(connection, key, before, after)
 
 
 def test_a_load_that_never_began_is_at_its_beginning(engine: Engine) -> None:
-    assert stored(engine) == Position()
+    assert stored(engine) == LoadPosition()
 
 
 def test_a_position_moves_on(engine: Engine) -> None:
-    move(engine, Position(), FIRST)
+    move(engine, LoadPosition(), FIRST)
     assert stored(engine) == FIRST
     move(engine, FIRST, SECOND)
     assert stored(engine) == SECOND
@@ -42,14 +42,14 @@ def test_a_position_moves_on(engine: Engine) -> None:
 
 def test_loads_have_positions_of_their_own(engine: Engine) -> None:
     other = LoadKey(KEY.source, KEY.table, "another topic")
-    move(engine, Position(), FIRST)
-    move(engine, Position(), SECOND, other)
+    move(engine, LoadPosition(), FIRST)
+    move(engine, LoadPosition(), SECOND, other)
     assert (stored(engine), stored(engine, other)) == (FIRST, SECOND)
 
 
-@pytest.mark.parametrize("before", [Position(), Position(2, "c" * 64), SECOND])
-def test_a_position_that_somebody_else_moved_is_left_alone(engine: Engine, before: Position) -> None:
-    move(engine, Position(), FIRST)
+@pytest.mark.parametrize("before", [LoadPosition(), LoadPosition(2, "c" * 64), SECOND])
+def test_a_position_that_somebody_else_moved_is_left_alone(engine: Engine, before: LoadPosition) -> None:
+    move(engine, LoadPosition(), FIRST)
     with pytest.raises(InputError, match=r"/data/f\.csv is being loaded into table flights by another process"):
         move(engine, before, SECOND)
     assert stored(engine) == FIRST
@@ -78,7 +78,7 @@ def test_a_path_is_the_same_however_it_is_spelled(tmp_path: Path, monkeypatch: p
 
 def test_a_very_long_path_fits_its_column(engine: Engine) -> None:
     key = LoadKey("/" + "d" * 3000 + "/f.csv", "t", "x")
-    move(engine, Position(), FIRST, key)
+    move(engine, LoadPosition(), FIRST, key)
     with engine.connect() as connection:
         source = connection.exec_driver_sql("SELECT source FROM dualwrite_load_position").scalar()
     assert source == key.source[-1024:]

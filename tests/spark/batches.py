@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, select
 
 from dualwrite.coordinator.sql.tables import kafka_transaction_state
-from dualwrite.spark.batch.batch import Batch, Work
+from dualwrite.spark.batch.batch import WholeBatch, Work
 from dualwrite.spark.batch.tasks import Side
 from dualwrite.spark.plan.options import WriteOptions
 from tests.broker.kafka_helpers import visible
@@ -46,8 +46,8 @@ def options_for(url: str, servers: str, **changed: Any) -> WriteOptions:
     return options(**{**given, **changed})
 
 
-def begun(options: WriteOptions, batch_id: int | None = None, on_step: Any = None) -> tuple[Batch, Work]:
-    batch = Batch(options, on_step)
+def begun(options: WriteOptions, batch_id: int | None = None, on_step: Any = None) -> tuple[WholeBatch, Work]:
+    batch = WholeBatch(options, on_step)
     return batch, batch.begin(batch.look(SCHEMA, "UTC"), batch_id)
 
 

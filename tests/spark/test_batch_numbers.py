@@ -11,7 +11,7 @@ from dualwrite import EmbeddedBroker
 from dualwrite.coordinator.sql.tables import spark_progress, spark_run
 from dualwrite.errors import BatchChangedError, ConfigurationError, FencedError
 from dualwrite.spark.batch import batch as batches
-from dualwrite.spark.batch.batch import Batch
+from dualwrite.spark.batch.batch import WholeBatch
 from dualwrite.spark.workers import close_workers
 from dualwrite.testing.kafka import KafkaBroker
 from tests.spark.batches import begun, open_slots, rows, staged_rows, write
@@ -63,7 +63,7 @@ def test_a_number_that_was_left_out_may_be_written_later(place: Place) -> None:
 def test_a_number_belongs_to_a_job(place: Place) -> None:
     """Two tables of an application that are written under one number would pass for one batch."""
     with pytest.raises(ConfigurationError, match="option 'job' is missing"):
-        Batch(place.options(job=None, batchId=1))
+        WholeBatch(place.options(job=None, batchId=1))
     write(place.options(job=None), [rows(0, 5)])
     place.judge(rows(0, 5))
 

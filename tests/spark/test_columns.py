@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from dualwrite.errors import ConfigurationError
-from dualwrite.spark.plan.columns import Family, Plan, fit, plan_of
+from dualwrite.spark.plan.columns import Family, WritePlan, fit, plan_of
 from dualwrite.spark.plan.options import options_of
 from tests.spark.expected_rows import HEADERS, REQUIRED, array, column, map_of, options, schema, table
 
 
-def names(plan: Plan, places: tuple[int, ...]) -> list[str]:
+def names(plan: WritePlan, places: tuple[int, ...]) -> list[str]:
     return [plan.fields[place].name for place in places]
 
 

@@ -11,7 +11,7 @@ from sqlalchemy import Engine, select
 
 from dualwrite.coordinator.sql.tables import spark_batch, spark_run
 from dualwrite.errors import ConfigurationError
-from dualwrite.spark.batch.datasource import DualWriteDataSource, Message, StreamWriter
+from dualwrite.spark.batch.datasource import DualWriteDataSource, Message, WholeBatchStreamWriter
 from dualwrite.spark.workers import close_workers
 from dualwrite.testing.kafka import KafkaBroker
 from tests.spark.batches import open_slots, staged_rows
@@ -101,7 +101,7 @@ def test_a_micro_batch_without_partitions_is_remembered(place: Place) -> None:
 def test_a_micro_batch_that_is_run_again_is_not_written_again(place: Place) -> None:
     query = sent(source(place))
     for _ in range(2):
-        writer: StreamWriter = sent(source(place).streamWriter(SCHEMA, False))
+        writer: WholeBatchStreamWriter = sent(source(place).streamWriter(SCHEMA, False))
         message = Message(writer._work.write(rows_of(5), 0, 0, batch_id=7))
         query.streamWriter(SCHEMA, False).commit([message], 7)
     assert message.side is not None

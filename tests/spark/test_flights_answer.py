@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dualwrite.testing.kafka import Record
+from dualwrite.testing.kafka import ConsumedRecord
 from tests.spark.flights.answer import Delays, Findings, batches, compare_table, compare_topic
 from tests.spark.flights.source import Row
 
@@ -46,8 +46,8 @@ def in_table(rows: dict[str, dict[str, Any]]) -> list[Row]:
     return [{**row, "day": date.fromisoformat(row["day"])} for row in rows.values()]
 
 
-def record(key: str, value: Row, offset: int = 0) -> Record:
-    return Record("delays", 0, offset, 0, key.encode(), json.dumps(value).encode(), ())
+def record(key: str, value: Row, offset: int = 0) -> ConsumedRecord:
+    return ConsumedRecord("delays", 0, offset, 0, key.encode(), json.dumps(value).encode(), ())
 
 
 def test_flights_are_counted_by_day_carrier_and_airport() -> None:
@@ -113,7 +113,7 @@ def test_nothing_is_wrong_with_the_right_topic(expected: list[tuple[str, Row]]) 
         (lambda records: [*records, records[1]], {"record twice": 1}),
         (lambda records: records[::-1], {"record behind a newer one": 1}),
         (lambda records: [*records, record("2013-01-01/UA/EWR", {"flights": 9})], {"record of no batch": 1}),
-        (lambda records: [*records, Record("delays", 0, 9, 0, None, None, ())], {"record of no batch": 1}),
+        (lambda records: [*records, ConsumedRecord("delays", 0, 9, 0, None, None, ())], {"record of no batch": 1}),
         (
             lambda records: [records[0], record("2013-01-01/UA/EWR", {**json.loads(records[1].value), "late": 7})],
             {"record with another value": 1},
@@ -140,7 +140,7 @@ def test_batches_are_what_spark_has_noted(tmp_path: Path) -> None:
         (notes / str(batch)).write_text(f'v1\n{{"batchWatermarkMs":0}}\n{json.dumps({"flights": ends})}')
         (notes / f".{batch}.crc").touch()
     places = [(0, 0), (0, 1), (1, 1), (1, 3), (0, 4), (0, 8), (1, 4), (0, 9)]
-    flights = [Record("flights", part, at, 0, b"", json.dumps([part, at]).encode(), ()) for part, at in places]
+    flights = [ConsumedRecord("flights", part, at, 0, b"", json.dumps([part, at]).encode(), ()) for part, at in places]
     found = [[tuple(each) for each in batch] for batch in batches(tmp_path, flights)]
     assert found[:3] == [[(0, 0), (0, 1)], [(1, 1), (1, 3)], [(0, 4)]]
     assert found[3:-1] == [[]] * 7

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Engine
 
 from dualwrite.errors import InputError
 from dualwrite.spark.batch.preparing import prepared
-from dualwrite.spark.plan.columns import Plan, TableColumn, fit, plan_of
+from dualwrite.spark.plan.columns import TableColumn, WritePlan, fit, plan_of
 from dualwrite.spark.plan.rows import RowConverter
 from dualwrite.spark.tables.bulk_load import Loader, table_clause
 from dualwrite.spark.tables.target_table import target_of
@@ -28,18 +28,18 @@ TABLE = """
 """Of SCHEMA what Spark writes."""
 
 
-def planned(df: "DataFrame") -> Plan:
+def planned(df: "DataFrame") -> WritePlan:
     return plan_of(df.schema.jsonValue(), options(), str(df.sparkSession.conf.get("spark.sql.session.timeZone")))
 
 
-def made(connection: Connection, columns: str, plan: Plan, name: str = "made") -> tuple[TableColumn, ...]:
+def made(connection: Connection, columns: str, plan: WritePlan, name: str = "made") -> tuple[TableColumn, ...]:
     """A table of ``columns``; those of the plan, as the database describes them."""
     connection.exec_driver_sql(f"DROP TABLE IF EXISTS {name}")
     connection.exec_driver_sql(f"CREATE TABLE {name} ({columns})")
     return fit(plan, target_of(connection, name), options())
 
 
-def stored(connection: Connection, df: "DataFrame", columns: str) -> tuple[list[str], list[str], Plan]:
+def stored(connection: Connection, df: "DataFrame", columns: str) -> tuple[list[str], list[str], WritePlan]:
     """What the rows of ``df`` are in a table of ``columns``, by their values and as Spark has written them; and by
     which plan it has."""
     plan = planned(df)

@@ -7,7 +7,7 @@ import pytest
 
 from dualwrite.errors import InputError
 from dualwrite.spark.batch.preparing import prepared
-from dualwrite.spark.plan.columns import Family, Plan, fit, plan_of
+from dualwrite.spark.plan.columns import Family, WritePlan, fit, plan_of
 from dualwrite.spark.plan.rows import RowConverter, Written
 from tests.spark.expected_rows import column, options, table
 from tests.spark.test_json_of_spark import SCHEMA, ZONES, some
@@ -31,12 +31,12 @@ FAMILIES = {
 }
 
 
-def planned(df: "DataFrame", **changed: Any) -> Plan:
+def planned(df: "DataFrame", **changed: Any) -> WritePlan:
     zone = str(df.sparkSession.conf.get("spark.sql.session.timeZone"))
     return plan_of(df.schema.jsonValue(), options(**changed), zone)
 
 
-def written(df: "DataFrame", plan: Plan, kinds: dict[str, str], dialect: str = "postgresql") -> list[Written]:
+def written(df: "DataFrame", plan: WritePlan, kinds: dict[str, str], dialect: str = "postgresql") -> list[Written]:
     """What becomes of the rows of ``df``; the table's columns are those of ``kinds``."""
     families = {
         name: Family.EXACT if kind.startswith("decimal") else FAMILIES.get(kind, Family.JSON)
@@ -47,7 +47,7 @@ def written(df: "DataFrame", plan: Plan, kinds: dict[str, str], dialect: str = "
     return list(RowConverter(plan, fit(original, target, options()), dialect).rows(df.collect()))
 
 
-def plan_of_names(plan: Plan, names: list[str]) -> Plan:
+def plan_of_names(plan: WritePlan, names: list[str]) -> WritePlan:
     """``plan`` with the kinds that Spark has, and names, for what only looks at the table."""
     as_it_was = {"micros": "timestamp", "days": "date"}
     fields = [
@@ -55,10 +55,12 @@ def plan_of_names(plan: Plan, names: list[str]) -> Plan:
         for each in plan.fields
     ]
     assert [plan.fields[place].name for place in plan.table] == names
-    return Plan(tuple(fields), plan.table, plan.json, plan.topic, plan.zone)
+    return WritePlan(tuple(fields), plan.table, plan.json, plan.topic, plan.zone)
 
 
-def both(df: "DataFrame", dialect: str = "postgresql", **changed: Any) -> tuple[list[Written], list[Written], Plan]:
+def both(
+    df: "DataFrame", dialect: str = "postgresql", **changed: Any
+) -> tuple[list[Written], list[Written], WritePlan]:
     """What becomes of the rows as they are and of those that are prepared, and the plan of these."""
     plan = planned(df, **changed)
     made, made_plan = prepared(df, plan)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dualwrite.errors import InputError
-from dualwrite.spark.plan.columns import REFUSED, Family, Plan, fit, plan_of
+from dualwrite.spark.plan.columns import REFUSED, Family, WritePlan, fit, plan_of
 from dualwrite.spark.plan.options import options_of
 from dualwrite.spark.plan.rows import RowConverter, Written
 from dualwrite.spark.plan.spark_schema import DAYS, MICROS, Field, SparkType
@@ -102,7 +102,7 @@ def test_an_instant_comes_as_pyspark_makes_it() -> None:
 )
 def test_moments_and_days_may_come_as_numbers(dialect: str, kind: str, number: int, expected: date) -> None:
     family = Family.ZONED if kind == MICROS else Family.DATE
-    plan = Plan((Field("a", SparkType(kind, kind)),), (0,), (0,), "things", "Europe/Vienna")
+    plan = WritePlan((Field("a", SparkType(kind, kind)),), (0,), (0,), "things", "Europe/Vienna")
     (row,) = RowConverter(plan, [column("a", family)], dialect).rows([(number,)])
     assert row.values == (expected,)
     json = '"2024-07-29T14:00:00.000+02:00"' if number > 0 else '"1970-01-01T00:59:59.999+01:00"'
@@ -165,7 +165,7 @@ def test_a_row_of_another_dataframe_is_refused() -> None:
 
 def test_json_that_spark_has_written_goes_as_it_is_or_says_why_the_row_does_not() -> None:
     text = SparkType("string", "string")
-    plan = Plan((Field("id", text), Field("json", text)), (0,), (), "orders", "UTC", json_at=1)
+    plan = WritePlan((Field("id", text), Field("json", text)), (0,), (), "orders", "UTC", json_at=1)
     rows = RowConverter(plan, [column("id")], "sqlite").rows([("a", '{"ä":1}'), ("b", f"{REFUSED}column 'at': why")])
     assert next(rows).value == '{"ä":1}'.encode()
     with pytest.raises(InputError, match=r"^row 2, column 'at': why$"):
@@ -204,7 +204,7 @@ def test_rows_are_taken_one_by_one() -> None:
     assert len(taken) == 3
 
 
-LINED = Plan(
+LINED = WritePlan(
     (Field("key", SparkType("string", "string")), Field("line", SparkType("string", "string"))),
     (),
     (),

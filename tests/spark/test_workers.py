@@ -14,7 +14,7 @@ from sqlalchemy.exc import OperationalError
 
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.errors import ConfigurationError, DatabaseUnavailableError
-from dualwrite.spark.batch.batch import Batch, recover_job
+from dualwrite.spark.batch.batch import WholeBatch, recover_job
 from dualwrite.spark.plan.options import options_of
 from dualwrite.spark.workers import (
     close_workers,
@@ -187,7 +187,7 @@ def test_what_may_be_over_at_another_attempt(url: str, error: str | tuple[int, s
 def test_the_driver_says_first_that_the_database_is_down(silent: str) -> None:
     given = {**REQUIRED, "url": f"postgresql+psycopg://me:secret@{silent}/x", "topic": "orders", "job": "nightly"}
     with pytest.raises(DatabaseUnavailableError, match="no connection to"):
-        Batch(options_of(given)).look(schema(id="integer"), "UTC")
+        WholeBatch(options_of(given)).look(schema(id="integer"), "UTC")
     with pytest.raises(DatabaseUnavailableError, match="no connection to"):
         recover_job(**given)
 

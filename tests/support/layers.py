@@ -227,6 +227,18 @@ def folders_are_small(modules: list[Module]) -> Iterator[str]:
             yield f"{folder or PACKAGE} has {count} modules side by side; the limit is {MOST_FILES}"
 
 
+def class_names_are_unique(modules: list[Module]) -> Iterator[str]:
+    """A reader who searches for a class finds one."""
+    places: dict[str, list[str]] = {}
+    for module in modules:
+        for node in module.tree.body:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(module.name)
+    for name, names in sorted(places.items()):
+        if len(names) > 1:
+            yield f"the class name {name} stands in {' and '.join(names)}"
+
+
 def nothing_imports_the_face(modules: list[Module]) -> Iterator[str]:
     """The package's own ``__init__`` is for users."""
     for module in modules:
@@ -279,6 +291,7 @@ RULES: tuple[Rule, ...] = (
     rooms_know_only_what_they_stand_on,
     rooms_of_a_floor_import_those_before_them,
     folders_are_small,
+    class_names_are_unique,
     nothing_imports_the_face,
     pyspark_is_imported_in_spark_only,
     imports_have_no_loops,

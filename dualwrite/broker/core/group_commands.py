@@ -131,7 +131,7 @@ GroupReply = JoinReply | SyncReply | HeartbeatReply | LeaveReply
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class GroupAnswer:
     """``reply`` goes to whoever holds ``ticket``."""
 
     ticket: int
@@ -157,5 +157,5 @@ class GroupDecision:
 
     group: Group | None = None
     facts: tuple[GroupFact, ...] = ()
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[GroupAnswer, ...] = ()
     timers: tuple[SetTimer, ...] = ()

@@ -6,7 +6,7 @@ Everything that changes a group is here, so that who leaves is always answered a
 from dataclasses import replace
 
 from dualwrite.broker.core.group_commands import (
-    Answer,
+    GroupAnswer,
     GroupDecision,
     GroupReply,
     JoinReply,
@@ -35,7 +35,7 @@ class GroupStep:
         self._now_ms = now_ms
         self._initial_delay_ms = initial_delay_ms
         self._facts: list[GroupFact] = []
-        self._answers: list[Answer] = []
+        self._answers: list[GroupAnswer] = []
         self._timers: dict[TimerKey, int | None] = {}
 
     def decision(self) -> GroupDecision:
@@ -48,7 +48,7 @@ class GroupStep:
 
     def answer(self, ticket: int, reply: GroupReply) -> None:
         """Let ``reply`` go to whoever holds ``ticket``."""
-        self._answers.append(Answer(ticket, reply))
+        self._answers.append(GroupAnswer(ticket, reply))
 
     def record(self) -> None:
         """Remember the present generation."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from dualwrite.broker.core.group_commands import GroupDecision
 from dualwrite.broker.core.groups import CONSUMER_PROTOCOL, Group, GroupState, IllegalGroupError, group_of
-from dualwrite.broker.core.offsets import OffsetTable
+from dualwrite.broker.core.offsets import CommittedOffsets
 from dualwrite.broker.core.subscriptions import is_subscribed, subscribed_topics
 from dualwrite.broker.facts.groups import GroupFact, GroupForgotten, GroupRecorded
 from dualwrite.broker.facts.offsets import OffsetCommitted, OffsetFact, OffsetForgotten
@@ -24,7 +24,7 @@ class GroupTable:
     """Groups and their offsets, by name."""
 
     groups: dict[str, Group] = field(default_factory=dict)
-    offsets: OffsetTable = field(default_factory=OffsetTable)
+    offsets: CommittedOffsets = field(default_factory=CommittedOffsets)
 
     def apply(self, fact: ConsumerOffsetsFact, at: int = -1, producer_id: int = -1) -> None:
         """Take in a fact that stands at offset ``at`` of the log, in a transaction of ``producer_id`` if that is not

@@ -23,7 +23,7 @@ NO_GENERATION = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class CommittedPosition:
     """Where a consumer is in one partition; the fields are those of ``OffsetCommitted``."""
 
     offset: int
@@ -40,7 +40,7 @@ class CommitOffsets:
     """
 
     group: str
-    positions: Mapping[TopicPartition, Position]
+    positions: Mapping[TopicPartition, CommittedPosition]
     generation: int = NO_GENERATION
     member_id: str = ""
     instance_id: str | None = None
@@ -60,7 +60,7 @@ _Logged = tuple[OffsetCommitted, int]
 
 
 @dataclass(slots=True)
-class OffsetTable:
+class CommittedOffsets:
     """The latest committed offset of each partition by group, and what open transactions would make of them."""
 
     groups: dict[str, dict[TopicPartition, OffsetCommitted]] = field(default_factory=dict)
@@ -164,7 +164,7 @@ def commit_error(group: Group | None, command: CommitOffsets) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def _partition_error(position: Position, refusal: ErrorCode, longest_metadata: int) -> ErrorCode:
+def _partition_error(position: CommittedPosition, refusal: ErrorCode, longest_metadata: int) -> ErrorCode:
     if refusal is ErrorCode.NONE and len(position.metadata.encode("utf-16-le")) > 2 * longest_metadata:
         return ErrorCode.OFFSET_METADATA_TOO_LARGE
     return refusal

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dualwrite.broker.facts.producer_snapshot import ProducerSnapshot, RetainedBatch
-from dualwrite.broker.facts.transaction_index import EndedTransaction
+from dualwrite.broker.facts.transaction_index import IndexedTransaction
 from dualwrite.ids import NO_PRODUCER_EPOCH, ProducerIdentity
 from dualwrite.records.control import Marker
 from dualwrite.records.header import MAX_SEQUENCE, BatchHeader
@@ -51,7 +51,7 @@ class ProducerEntry:
         return last.first_offset + last.offset_delta
 
 
-class Verdict(NamedTuple):
+class BatchVerdict(NamedTuple):
     """Whether a batch is to be appended: ``error`` refuses it; ``duplicate_of`` is the offset that it already has, and
     ``duplicate_timestamp`` its MaxTimestamp."""
 
@@ -65,7 +65,7 @@ class Verdict(NamedTuple):
         return self.error is ErrorCode.NONE and self.duplicate_of < 0
 
 
-APPEND = Verdict()
+APPEND = BatchVerdict()
 
 
 @dataclass(slots=True)
@@ -78,9 +78,9 @@ class PartitionState:
     producers: dict[int, ProducerEntry] = field(default_factory=dict)
     open_transactions: dict[int, int] = field(default_factory=dict)
     """Producer id -> first offset, in the order in which they began, so that the first is the lowest."""
-    aborted: list[EndedTransaction] = field(default_factory=list)
+    aborted: list[IndexedTransaction] = field(default_factory=list)
     """In the order of their markers."""
-    _ending: deque[EndedTransaction] = field(default_factory=deque)
+    _ending: deque[IndexedTransaction] = field(default_factory=deque)
     """Ended by markers that are not below the high watermark yet: readers must not see past their first offset."""
 
     @property
@@ -93,7 +93,7 @@ class PartitionState:
             bound = min(bound, min(ended.first_offset for ended in self._ending))
         return bound
 
-    def decide(self, header: BatchHeader, begins_at_zero: bool = False) -> Verdict:
+    def decide(self, header: BatchHeader, begins_at_zero: bool = False) -> BatchVerdict:
         """Whether a client's batch may be appended next.
 
         :param begins_at_zero: refuse any other first sequence of an unknown producer: one of TV2 begins every
@@ -104,16 +104,16 @@ class PartitionState:
         entry = self.producers.get(header.producer_id)
         if entry is None:  # nothing known, as after the expiry of the producer id: any sequence begins anew
             out_of_order = begins_at_zero and header.base_sequence != 0
-            return Verdict(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER) if out_of_order else APPEND
+            return BatchVerdict(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER) if out_of_order else APPEND
         if header.producer_epoch < entry.epoch:
-            return Verdict(ErrorCode.INVALID_PRODUCER_EPOCH)
+            return BatchVerdict(ErrorCode.INVALID_PRODUCER_EPOCH)
         duplicate = _find_duplicate(entry, header)
         if duplicate is not None:
-            return Verdict(duplicate_of=duplicate.first_offset, duplicate_timestamp=duplicate.timestamp)
+            return BatchVerdict(duplicate_of=duplicate.first_offset, duplicate_timestamp=duplicate.timestamp)
         if not _is_next(entry, header):
-            return Verdict(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+            return BatchVerdict(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
         if entry.transaction_start >= 0 and not header.is_transactional:
-            return Verdict(ErrorCode.INVALID_TXN_STATE)
+            return BatchVerdict(ErrorCode.INVALID_TXN_STATE)
         return APPEND
 
     def decide_marker(self, producer: ProducerIdentity, coordinator_epoch: int, is_tv2: bool) -> ErrorCode:
@@ -191,12 +191,12 @@ class PartitionState:
         self.end_offset = max(self.end_offset, end_offset)
         self.advance(self.end_offset)
 
-    def aborted_between(self, first: int, before: int) -> Iterator[EndedTransaction]:
+    def aborted_between(self, first: int, before: int) -> Iterator[IndexedTransaction]:
         """Aborted transactions that have records between ``first`` and ``before`` (exclusive), to be skipped."""
         start = bisect_left(self.aborted, first, key=lambda ended: ended.last_offset)
         return (ended for ended in self.aborted[start:] if ended.first_offset < before)
 
-    def aborted_since(self, offset: int) -> list[EndedTransaction]:
+    def aborted_since(self, offset: int) -> list[IndexedTransaction]:
         """Aborted transactions whose markers are at or after ``offset``."""
         return self.aborted[bisect_left(self.aborted, offset, key=lambda ended: ended.last_offset) :]
 
@@ -214,7 +214,9 @@ class PartitionState:
             for entry in self.producers.values()
         ]
 
-    def restore(self, offset: int, producers: Iterable[ProducerSnapshot], aborted: Iterable[EndedTransaction]) -> None:
+    def restore(
+        self, offset: int, producers: Iterable[ProducerSnapshot], aborted: Iterable[IndexedTransaction]
+    ) -> None:
         """Be what the replay of the log up to ``offset`` would make of a new state."""
         self.end_offset = offset
         for each in producers:
@@ -231,7 +233,7 @@ class PartitionState:
         self.open_transactions = {producer_id: start for start, producer_id in sorted(began) if start >= 0}
         self.aborted = list(aborted)
 
-    def forget_aborted(self, gone: Callable[[EndedTransaction], bool]) -> None:
+    def forget_aborted(self, gone: Callable[[IndexedTransaction], bool]) -> None:
         """Forget the aborted transactions that are ``gone`` from the log, marker and all."""
         self.aborted = [ended for ended in self.aborted if not gone(ended)]
 
@@ -242,7 +244,7 @@ class PartitionState:
         start, entry.transaction_start = entry.transaction_start, -1
         del self.open_transactions[entry.producer_id]
         stable = next(iter(self.open_transactions.values()), marker_offset + 1)
-        ended = EndedTransaction(entry.producer_id, start, marker_offset, stable)
+        ended = IndexedTransaction(entry.producer_id, start, marker_offset, stable)
         self._ending.append(ended)
         if marker is Marker.ABORT:
             self.aborted.append(ended)

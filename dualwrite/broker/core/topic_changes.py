@@ -15,7 +15,7 @@ from dualwrite.broker.facts.cluster import TopicCreated
 from dualwrite.wire.error_codes import ErrorCode
 
 
-class Operation(IntEnum):
+class ConfigOperation(IntEnum):
     """What IncrementalAlterConfigs does to a setting (KIP-339; Kafka: AlterConfigOp.OpType)."""
 
     SET = 0
@@ -29,7 +29,7 @@ class ConfigChange:
     """One setting of a request; ``value`` is null only where the operation is DELETE."""
 
     name: str
-    operation: Operation
+    operation: ConfigOperation
     value: str | None
 
 
@@ -81,11 +81,11 @@ def changed(current: Mapping[str, str], changes: Sequence[ConfigChange], lists: 
     """
     configs = dict(current)
     for change in changes:
-        if change.operation is Operation.DELETE:
+        if change.operation is ConfigOperation.DELETE:
             configs.pop(change.name, None)
             continue
         assert change.value is not None, "only a deletion has no value"
-        if change.operation is Operation.SET:
+        if change.operation is ConfigOperation.SET:
             configs[change.name] = change.value
             continue
         if change.name not in lists:
@@ -95,7 +95,7 @@ def changed(current: Mapping[str, str], changes: Sequence[ConfigChange], lists: 
             )
         parts = [part for part in configs.get(change.name, lists[change.name]).split(",") if part]
         given = change.value.split(",")
-        if change.operation is Operation.APPEND:
+        if change.operation is ConfigOperation.APPEND:
             parts += [part for part in dict.fromkeys(given) if part not in parts]
         else:
             parts = [part for part in parts if part not in given]

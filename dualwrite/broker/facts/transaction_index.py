@@ -11,7 +11,7 @@ _VERSION = 0
 
 
 @dataclass(frozen=True, slots=True)
-class EndedTransaction:
+class IndexedTransaction:
     """A transaction whose marker is in the log: its first record's offset, and its marker's."""
 
     producer_id: int
@@ -21,7 +21,7 @@ class EndedTransaction:
     """The LSO once it had ended."""
 
 
-def encode_aborted(transactions: Iterable[EndedTransaction]) -> bytes:
+def encode_aborted(transactions: Iterable[IndexedTransaction]) -> bytes:
     """The entries of ``transactions``, which come in the order of their markers."""
     return b"".join(
         _LAYOUT.pack(_VERSION, each.producer_id, each.first_offset, each.last_offset, each.last_stable_offset)
@@ -29,18 +29,18 @@ def encode_aborted(transactions: Iterable[EndedTransaction]) -> bytes:
     )
 
 
-def decode_aborted(data: bytes) -> list[EndedTransaction]:
+def decode_aborted(data: bytes) -> list[IndexedTransaction]:
     """The transactions whose entries are ``data``.
 
     :raises ValueError: if that is no index: build it anew from the log.
     """
     if len(data) % _LAYOUT.size:
         raise ValueError(f"{len(data)} bytes are no whole number of entries")
-    found: list[EndedTransaction] = []
+    found: list[IndexedTransaction] = []
     for version, producer_id, first_offset, last_offset, last_stable_offset in _LAYOUT.iter_unpack(data):
         if version != _VERSION:
             raise ValueError(f"entry of version {version}")
         if not 0 <= first_offset <= last_offset or (found and last_offset <= found[-1].last_offset):
             raise ValueError(f"entry with the offsets {first_offset} and {last_offset}")
-        found.append(EndedTransaction(producer_id, first_offset, last_offset, last_stable_offset))
+        found.append(IndexedTransaction(producer_id, first_offset, last_offset, last_stable_offset))
     return found

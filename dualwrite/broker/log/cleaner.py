@@ -28,7 +28,7 @@ Begin = Callable[[Sequence[Segment]], Replacement]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CleaningPlan:
     """What to clean, and what is known of the partition.
 
     :param sources: the log's sealed segments from its beginning on, up to the one that holds the offset before
@@ -68,7 +68,7 @@ class Cleaned:
             self.replacements.pop().discard()
 
 
-def clean(plan: Plan, begin: Begin, pause: Callable[[], None]) -> Cleaned:
+def clean(plan: CleaningPlan, begin: Begin, pause: Callable[[], None]) -> Cleaned:
     """Carry ``plan`` out.
 
     :param pause: called after every batch; may sleep, so that others get on, or raise, to end the cleaning.
@@ -98,7 +98,7 @@ def clean(plan: Plan, begin: Begin, pause: Callable[[], None]) -> Cleaned:
     return result
 
 
-def _note_keys(plan: Plan, keys: KeyOffsets, pause: Callable[[], None]) -> bool:
+def _note_keys(plan: CleaningPlan, keys: KeyOffsets, pause: Callable[[], None]) -> bool:
     """Note the keys of the dirty part, or of as much of it as there is room for: then False, and the rest waits for the
     next cleaning."""
     transactions = Transactions(plan.aborted)
@@ -114,7 +114,7 @@ def _note_keys(plan: Plan, keys: KeyOffsets, pause: Callable[[], None]) -> bool:
     return True
 
 
-def _grouped(plan: Plan, before: int) -> Iterator[list[Segment]]:
+def _grouped(plan: CleaningPlan, before: int) -> Iterator[list[Segment]]:
     """The segments below ``before``, together as many as fit into one (Kafka: groupSegmentsBySize)."""
     group: list[Segment] = []
     for source in plan.sources:

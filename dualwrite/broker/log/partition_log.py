@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Lock
 
 from dualwrite.broker.facts.producer_snapshot import ProducerSnapshot, encode_snapshot
-from dualwrite.broker.facts.transaction_index import EndedTransaction
+from dualwrite.broker.facts.transaction_index import IndexedTransaction
 from dualwrite.broker.log.layout import (
     CLEANED_BEFORE,
     LOG,
@@ -195,7 +195,7 @@ class PartitionLog:
         return self._unplanned > 0
 
     def plan_recovery_point(
-        self, producers: Sequence[ProducerSnapshot], aborted_since: Callable[[int], Sequence[EndedTransaction]]
+        self, producers: Sequence[ProducerSnapshot], aborted_since: Callable[[int], Sequence[IndexedTransaction]]
     ) -> None:
         """Plan a recovery point at the end of the log; :meth:`write_recovery_points` makes it one.
 
@@ -314,7 +314,7 @@ class PartitionLog:
         """
         return Replacement(self._files, self.directory, old, self.settings)
 
-    def replace(self, replacement: Replacement, aborted: Sequence[EndedTransaction] = ()) -> bool:
+    def replace(self, replacement: Replacement, aborted: Sequence[IndexedTransaction] = ()) -> bool:
         """Put the finished ``replacement`` in the place of its old segments, durably. A crash leaves the old ones or
         the new one.
 

@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from dualwrite.broker.facts.producer_snapshot import ProducerSnapshot, decode_snapshot
-from dualwrite.broker.facts.transaction_index import EndedTransaction, decode_aborted
+from dualwrite.broker.facts.transaction_index import IndexedTransaction, decode_aborted
 from dualwrite.broker.log.index import DamagedIndexError
 from dualwrite.broker.log.layout import (
     CLEANED_BEFORE,
@@ -36,7 +36,7 @@ from dualwrite.broker.log.settings import LogSettings
 from dualwrite.errors import CorruptLogError
 from dualwrite.ports import Files
 
-OnSnapshot = Callable[[int, Sequence[ProducerSnapshot], Sequence[EndedTransaction]], None]
+OnSnapshot = Callable[[int, Sequence[ProducerSnapshot], Sequence[IndexedTransaction]], None]
 """Called at most once, before any batch: what was known at an offset, the producers and the aborted transactions whose
 markers lie between the log's start and there. Only batches from that offset on are reported then."""
 
@@ -119,7 +119,7 @@ class Recovery:
         self.repairs.append(f"no snapshot up to offset {self.recovery_point} can be used: everything was replayed")
         return bases[0]
 
-    def _aborted(self, base_offset: int, before: int) -> list[EndedTransaction]:
+    def _aborted(self, base_offset: int, before: int) -> list[IndexedTransaction]:
         name = name_at(base_offset, TRANSACTION_INDEX)
         try:
             found = decode_aborted(self._content(name))

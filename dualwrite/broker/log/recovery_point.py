@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dualwrite.broker.facts.transaction_index import ENTRY_SIZE, EndedTransaction, encode_aborted
+from dualwrite.broker.facts.transaction_index import ENTRY_SIZE, IndexedTransaction, encode_aborted
 from dualwrite.broker.log.index import OFFSET_ENTRY, TIME_ENTRY
 from dualwrite.broker.log.layout import (
     OFFSET_INDEX,
@@ -47,7 +47,7 @@ class IndexEntries:
 class PendingIndexes:
     """What the index files of one segment lack, now. Made by the log's owner, written by any thread."""
 
-    def __init__(self, segment: Segment, aborted: Sequence[EndedTransaction]) -> None:
+    def __init__(self, segment: Segment, aborted: Sequence[IndexedTransaction]) -> None:
         """``aborted`` are those whose markers are in ``segment`` and that its file does not have yet."""
         self._segment = segment
         self._is_sealed = segment.is_sealed

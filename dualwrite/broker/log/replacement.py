@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from dualwrite.broker.facts.transaction_index import EndedTransaction
+from dualwrite.broker.facts.transaction_index import IndexedTransaction
 from dualwrite.broker.log.layout import INDEXES, LOG, UNFINISHED, name_at, offsets_of
 from dualwrite.broker.log.recovery_point import PendingIndexes
 from dualwrite.broker.log.segment import Segment
@@ -67,7 +67,7 @@ class Replacement:
         self._files.remove(self.segment.path)
 
 
-def swap_in(files: Files, directory: Path, replacement: Replacement, aborted: Sequence[EndedTransaction]) -> Segment:
+def swap_in(files: Files, directory: Path, replacement: Replacement, aborted: Sequence[IndexedTransaction]) -> Segment:
     """Let the finished ``replacement`` stand for its old segments, whatever happens from now on; the new segment.
 
     :param aborted: the aborted transactions whose markers were in the old segments.

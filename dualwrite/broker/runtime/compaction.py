@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from weakref import WeakSet
 
 from dualwrite.broker.core.topic_configs import TopicConfig
-from dualwrite.broker.facts.transaction_index import EndedTransaction
-from dualwrite.broker.log.cleaner import Cleaned, Plan, clean
+from dualwrite.broker.facts.transaction_index import IndexedTransaction
+from dualwrite.broker.log.cleaner import Cleaned, CleaningPlan, clean
 from dualwrite.broker.log.compaction import AbortedRange, ActiveProducer
 from dualwrite.broker.log.layout import CLEANER_OFFSET, read_note, write_note
 from dualwrite.broker.log.segment import Segment
@@ -74,8 +74,8 @@ class Compaction:
         self._pace.stop()
         self._thread.shutdown()
 
-    def _dirtiest(self) -> tuple[Partition, Plan] | None:
-        best: tuple[float, Partition, Plan] | None = None
+    def _dirtiest(self) -> tuple[Partition, CleaningPlan] | None:
+        best: tuple[float, Partition, CleaningPlan] | None = None
         for partition in self._cluster.partitions():
             config = self._cluster.config(partition.name.topic)
             if not config.compacts or partition in self._uncleanable:
@@ -95,7 +95,7 @@ class Compaction:
             logger.warning("%s: cleaned from its start: %s", partition.name, error)
             return 0  # the note saves work, no more
 
-    async def _clean(self, partition: Partition, plan: Plan) -> bool:
+    async def _clean(self, partition: Partition, plan: CleaningPlan) -> bool:
         """Whether it worked out; if not, there will be another try."""
         try:
             cleaned = await asyncio.get_running_loop().run_in_executor(
@@ -134,7 +134,9 @@ class Compaction:
         return True
 
 
-def plan_for(partition: Partition, config: TopicConfig, first_dirty: int, now_ms: int, dedupe_bytes: int) -> Plan:
+def plan_for(
+    partition: Partition, config: TopicConfig, first_dirty: int, now_ms: int, dedupe_bytes: int
+) -> CleaningPlan:
     """What could be cleaned of ``partition`` now (Kafka: LogCleanerManager.cleanableOffsets): sealed segments whose
     newest record is older than min.compaction.lag.ms, below the LSO.
 
@@ -148,7 +150,7 @@ def plan_for(partition: Partition, config: TopicConfig, first_dirty: int, now_ms
         before = min([before, *(each.base_offset for each in young)])
     state = partition.state
     known = state.producers.values()
-    return Plan(
+    return CleaningPlan(
         sources=[each for each in sealed if each.base_offset < before],
         first_dirty=max(first_dirty, partition.log.start_offset),
         before=before,
@@ -161,11 +163,11 @@ def plan_for(partition: Partition, config: TopicConfig, first_dirty: int, now_ms
     )
 
 
-def _as_range(ended: EndedTransaction) -> AbortedRange:
+def _as_range(ended: IndexedTransaction) -> AbortedRange:
     return AbortedRange(ended.producer_id, ended.first_offset, ended.last_offset)
 
 
-def dirtiness(plan: Plan, config: TopicConfig) -> float:
+def dirtiness(plan: CleaningPlan, config: TopicConfig) -> float:
     """The dirty part of what can be cleaned, if that is enough to begin, else 0: more than min.cleanable.dirty.ratio,
     or a record that has waited for max.compaction.lag.ms."""
     dirty = [each for each in plan.sources if each.next_offset > plan.first_dirty]
@@ -182,7 +184,7 @@ def _is_overdue(oldest: Segment, now_ms: int, max_lag_ms: int) -> bool:
     return max_lag_ms < _NO_LIMIT and oldest.is_older_than(max_lag_ms, now_ms)
 
 
-def _clean_at_ease(plan: Plan, partition: Partition, pause: Callable[[], None]) -> Cleaned:
+def _clean_at_ease(plan: CleaningPlan, partition: Partition, pause: Callable[[], None]) -> Cleaned:
     """In the cleaner's thread; the interpreter gives the event loop its turn sooner while it runs."""
     usual = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_SECONDS)

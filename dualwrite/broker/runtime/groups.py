@@ -11,7 +11,7 @@ from itertools import count
 from typing import Protocol
 
 from dualwrite.broker.core.group_commands import (
-    Answer,
+    GroupAnswer,
     GroupCommand,
     GroupReply,
     Heartbeat,
@@ -167,7 +167,7 @@ class GroupCoordinator:
     def _new_id(self) -> str:
         return str(uuid.UUID(bytes=self._entropy.random_bytes(16), version=4))
 
-    def _release(self, answer: Answer) -> None:
+    def _release(self, answer: GroupAnswer) -> None:
         reply, _ = self._parked.get(answer.ticket, (None, None))
         if reply is not None and not reply.done():
             reply.set_result(answer.reply)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from dualwrite.broker.core.partitions import PartitionState, Verdict
+from dualwrite.broker.core.partitions import BatchVerdict, PartitionState
 from dualwrite.broker.core.topic_configs import TopicConfig
 from dualwrite.broker.log.partition_log import PartitionLog
 from dualwrite.broker.log.replacement import Replacement
@@ -22,7 +22,7 @@ LEADER_EPOCH = 0
 class AppendResult(NamedTuple):
     """What became of a client's batch: refused with ``verdict.error``, or known at ``base_offset``."""
 
-    verdict: Verdict
+    verdict: BatchVerdict
     base_offset: int
 
 

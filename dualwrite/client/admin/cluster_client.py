@@ -66,7 +66,7 @@ def raise_if_transient(what: str, code: int) -> None:
         raise KafkaUnavailableError(f"{what}: {error_name(code)}")
 
 
-class Cluster:
+class ClusterClient:
     """The brokers behind ``settings.bootstrap``, a connection to each that was needed. Not thread-safe.
 
     A forked process gets connections of its own: answers on a shared socket would go to either of the two.

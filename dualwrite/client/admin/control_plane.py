@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from dualwrite.client.admin.cluster_client import DEFAULT_TIMEOUT, Call, Cluster, raise_if_transient
+from dualwrite.client.admin.cluster_client import DEFAULT_TIMEOUT, Call, ClusterClient, raise_if_transient
 from dualwrite.client.admin.log_reader import LogReader
 from dualwrite.client.config.settings import ClientSettings
 from dualwrite.client.terms.endpoint import Endpoint
@@ -84,7 +84,7 @@ class ControlPlane:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._cluster = Cluster(ClientSettings.from_config(config), timeout=timeout, clock=clock, sleep=sleep)
+        self._cluster = ClusterClient(ClientSettings.from_config(config), timeout=timeout, clock=clock, sleep=sleep)
 
     @property
     def lost_connections(self) -> int:

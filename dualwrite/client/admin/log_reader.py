@@ -5,7 +5,7 @@ It needs the READ operation on the topic, as DescribeProducers does.
 
 from typing import NamedTuple
 
-from dualwrite.client.admin.cluster_client import Call, Cluster, raise_if_transient
+from dualwrite.client.admin.cluster_client import Call, ClusterClient, raise_if_transient
 from dualwrite.client.encoding.transaction_end import LogSlice
 from dualwrite.errors import KafkaRefusedError, KafkaUnavailableError
 from dualwrite.ids import Anchor, TopicPartition, is_legal_topic
@@ -34,7 +34,7 @@ class LogReader:
     :param timeout: seconds that a question may take; None for the cluster's own.
     """
 
-    def __init__(self, cluster: Cluster, timeout: float | None) -> None:
+    def __init__(self, cluster: ClusterClient, timeout: float | None) -> None:
         self._cluster = cluster
         self._timeout = timeout
 

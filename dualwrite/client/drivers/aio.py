@@ -11,10 +11,10 @@ from typing import Any
 
 from dualwrite.client.config.settings import ClientSettings
 from dualwrite.client.drivers.connection_log import ConnectionLog
-from dualwrite.client.engine.contract import Command, Drivable, Open, Operation, Send
+from dualwrite.client.engine.contract import Command, Drivable, Open, ProducerOperation, Send
 from dualwrite.client.net.asyncio_connection import AsyncLink, Loss
 from dualwrite.client.net.socket_connection import context_of
-from dualwrite.client.protocol.broker_protocol import Answer
+from dualwrite.client.protocol.broker_protocol import Response
 from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.errors import InvalidTransactionStateError
 
@@ -50,7 +50,7 @@ class AsyncDriver:
         self._looked_at = clock()
         self._waiting: set[asyncio.Future[None]] = set()
 
-    async def wait(self, operation: Operation) -> Any:
+    async def wait(self, operation: ProducerOperation) -> Any:
         """Its outcome once ``operation`` is done, or its error raised. Cancelled, the operation goes on."""
         self.pump()
         if not operation.is_done:
@@ -106,7 +106,7 @@ class AsyncDriver:
         self._log.opened(link.endpoint)
         self._tell(lambda now: self._engine.opened(link.endpoint, link.node.versions, now))
 
-    def answered(self, link: AsyncLink, answers: list[Answer]) -> None:
+    def answered(self, link: AsyncLink, answers: list[Response]) -> None:
         """A connection's news."""
 
         def tell(now: float) -> None:

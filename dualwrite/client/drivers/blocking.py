@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from dualwrite.client.config.settings import ClientSettings
 from dualwrite.client.drivers.connection_log import ConnectionLog
-from dualwrite.client.engine.contract import Close, Drivable, Open, Operation, Send
+from dualwrite.client.engine.contract import Close, Drivable, Open, ProducerOperation, Send
 from dualwrite.client.net.socket_connection import PATIENCE, Link, context_of
 from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
@@ -56,7 +56,7 @@ class BlockingDriver:
         interrupted."""
         self._looked_at = clock()
 
-    def wait(self, operation: Operation) -> Any:
+    def wait(self, operation: ProducerOperation) -> Any:
         """Do what the engine says until ``operation`` is done; its outcome, or its error raised. What the engine would
         do then is left to the next call: it may as well be asked when there is more to say.
 

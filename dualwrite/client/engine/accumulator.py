@@ -35,7 +35,7 @@ class Tracked(NamedTuple):
     since: float
 
 
-class Batch:
+class ProducerBatch:
     """Records of one partition that travel together."""
 
     __slots__ = (
@@ -97,8 +97,8 @@ class Lane:
     def __init__(self, topic: str, partition: int) -> None:
         self.topic = topic
         self.partition = partition
-        self.queue: deque[Batch] = deque()
-        self.in_flight: list[Batch] = []
+        self.queue: deque[ProducerBatch] = deque()
+        self.in_flight: list[ProducerBatch] = []
         self.next_number = self.next_sequence = 0
         self.retry_at = 0.0
         self.is_recovering = False
@@ -121,7 +121,7 @@ class Lane:
         following = self.queue[0].number
         return (following if following >= 0 else self.next_number) - self.in_flight[0].number < max_in_flight
 
-    def first_unacknowledged(self) -> Batch:
+    def first_unacknowledged(self) -> ProducerBatch:
         """The batch with the lowest number that was sent and is not acknowledged."""
         sent_before = [batch for batch in self.queue if batch.sequence >= 0]
         return min([*sent_before, *self.in_flight], key=lambda batch: batch.sequence)
@@ -148,10 +148,10 @@ class Sender:
         self._delivery_timeout = delivery_timeout
         self._linger = linger
         self._lanes: dict[tuple[str, int], Lane] = {}
-        self._filling: dict[Lane, Batch] = {}
+        self._filling: dict[Lane, ProducerBatch] = {}
         self._sending: dict[Lane, None] = {}
         """Lanes with a queue."""
-        self._unacknowledged: dict[Batch, None] = {}
+        self._unacknowledged: dict[ProducerBatch, None] = {}
         """In the order in which they were closed, so that the first has the nearest deadline."""
 
     # --- records in
@@ -181,7 +181,7 @@ class Sender:
             self._close(lane, batch, now)
             batch, has_closed = None, True
         if batch is None:
-            batch = Batch(lane, self._batch_size, now)
+            batch = ProducerBatch(lane, self._batch_size, now)
         builder = batch.builder
         builder.append(key, value, headers, timestamp_ms)  # first: what it raises leaves nothing
         if builder.count == 1:
@@ -207,7 +207,7 @@ class Sender:
             if now >= batch.since + self._linger:
                 self._close(lane, batch, now)
 
-    def _close(self, lane: Lane, batch: Batch, now: float) -> None:
+    def _close(self, lane: Lane, batch: ProducerBatch, now: float) -> None:
         batch.deadline = now + self._delivery_timeout
         self._unacknowledged[batch] = None  # first: an interrupt must not leave it where is_empty does not look
         del self._filling[lane]
@@ -226,7 +226,7 @@ class Sender:
         """Those with something to send, whoever was served longest ago first."""
         return list(self._sending)
 
-    def take(self, lane: Lane, to: Any, producer: ProducerIdentity, codec: Codec, level: int | None) -> Batch:
+    def take(self, lane: Lane, to: Any, producer: ProducerIdentity, codec: Codec, level: int | None) -> ProducerBatch:
         """The next batch of ``lane``, numbered, as bytes, and in flight. Ask :meth:`Lane.may_send` first."""
         batch = lane.queue.popleft()
         del self._sending[lane]
@@ -245,11 +245,11 @@ class Sender:
 
     # --- answers
 
-    def is_waiting_for(self, batch: Batch) -> bool:
+    def is_waiting_for(self, batch: ProducerBatch) -> bool:
         """False if ``batch`` was acknowledged, or dropped with its transaction."""
         return batch in self._unacknowledged
 
-    def acknowledge(self, batch: Batch) -> None:
+    def acknowledge(self, batch: ProducerBatch) -> None:
         """A broker has ``batch``."""
         batch.lane.in_flight.remove(batch)
         del self._unacknowledged[batch]
@@ -258,7 +258,7 @@ class Sender:
         if self.is_empty:
             self.buffered = self.records = 0
 
-    def send_again(self, batch: Batch, at: float, why: str, code: int = 0) -> None:
+    def send_again(self, batch: ProducerBatch, at: float, why: str, code: int = 0) -> None:
         """``batch`` is to be sent again at ``at`` or later, before everything that follows it.
 
         :param code: what its broker has answered; 0 if nobody has.
@@ -276,14 +276,14 @@ class Sender:
         lane.retry_at = max(lane.retry_at, at)
         self._sending[lane] = None
 
-    def is_out_of_order(self, batch: Batch, code: int) -> bool:
+    def is_out_of_order(self, batch: ProducerBatch, code: int) -> bool:
         """True if ``code`` only says that an earlier batch, which is to be sent again, is missing."""
         is_about_order = code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         return is_about_order and batch.lane.first_unacknowledged() is not batch
 
     # --- time
 
-    def overdue(self, now: float) -> Batch | None:
+    def overdue(self, now: float) -> ProducerBatch | None:
         """A batch whose time is up, if there is one."""
         batch = next(iter(self._unacknowledged), None)
         return batch if batch is not None and now >= batch.deadline else None
@@ -302,7 +302,7 @@ class Sender:
 
     # --- the end
 
-    def drop(self) -> list[Batch]:
+    def drop(self) -> list[ProducerBatch]:
         """Forget every record, and every number: the transaction has ended. What was not acknowledged."""
         dropped = [*self._unacknowledged, *self._filling.values()]
         self._lanes.clear()

@@ -35,7 +35,7 @@ class GroupMember(NamedTuple):
     group_instance_id: str | None = None
 
 
-class Call:
+class CoordinatorCall:
     """One question under way.
 
     :param what: it in words, for errors.
@@ -73,7 +73,7 @@ class Call:
         self.coordinator = coordinator
         self.message = message
         self.answer = answer
-        self.fallback: Call | None = None
+        self.fallback: CoordinatorCall | None = None
         """What to ask if the coordinator does not support this (UNSUPPORTED_VERSION)."""
         self.attempts = 0
         self.is_asked = False
@@ -94,7 +94,7 @@ class Call:
         return self.api_key is ApiKey.END_TXN and self.message.committed
 
 
-def init_call(settings: EngineSettings, keeps: bool, answer: Callable[[Message], None]) -> Call:
+def init_call(settings: EngineSettings, keeps: bool, answer: Callable[[Message], None]) -> CoordinatorCall:
     """InitProducerId: v6 with KIP-939's flags if two-phase commit, or what it prepared, is asked for; else plain.
 
     In two-phase commit every one keeps what is open, and whoever does not want it aborts it next. A plain one would
@@ -107,7 +107,7 @@ def init_call(settings: EngineSettings, keeps: bool, answer: Callable[[Message],
     coordinator = CoordinatorOf(TRANSACTION, settings.transactional_id)
     what = f"InitProducerId of {settings.transactional_id}"
 
-    def asking(keep_prepared: bool) -> Call:
+    def asking(keep_prepared: bool) -> CoordinatorCall:
         message = APIS[ApiKey.INIT_PRODUCER_ID].request(
             transactional_id=settings.transactional_id,
             transaction_timeout_ms=TWO_PHASE_TIMEOUT_MS if two_phase else settings.transaction_timeout_ms,
@@ -116,7 +116,7 @@ def init_call(settings: EngineSettings, keeps: bool, answer: Callable[[Message],
             enable2_pc=two_phase,
             keep_prepared_txn=keep_prepared,
         )
-        return Call(what, ApiKey.INIT_PRODUCER_ID, versions, coordinator, message, answer)
+        return CoordinatorCall(what, ApiKey.INIT_PRODUCER_ID, versions, coordinator, message, answer)
 
     call = asking(needs_flags)
     if two_phase and not keeps:
@@ -126,13 +126,13 @@ def init_call(settings: EngineSettings, keeps: bool, answer: Callable[[Message],
 
 def end_call(
     settings: EngineSettings, producer: ProducerIdentity, commits: bool, answer: Callable[[Message], None]
-) -> Call:
+) -> CoordinatorCall:
     """EndTxn v5. It may be asked any number of times: a broker that has carried it out answers the same again, as the
     identity is never used for another transaction."""
     message = TransactionEnd(settings.transactional_id, producer.producer_id, producer.epoch, commits)
     what = f"EndTxn ({'commit' if commits else 'abort'}) of {settings.transactional_id}"
     coordinator = CoordinatorOf(TRANSACTION, settings.transactional_id)
-    return Call(what, ApiKey.END_TXN, (_FIRST_OF_TV2,) * 2, coordinator, message, answer)
+    return CoordinatorCall(what, ApiKey.END_TXN, (_FIRST_OF_TV2,) * 2, coordinator, message, answer)
 
 
 def offsets_call(
@@ -141,7 +141,7 @@ def offsets_call(
     offsets: Sequence[CommittedOffset],
     member: GroupMember,
     answer: Callable[[Message], None],
-) -> Call:
+) -> CoordinatorCall:
     """TxnOffsetCommit v5, which makes the offsets part of the transaction without AddOffsetsToTxn."""
     request = APIS[ApiKey.TXN_OFFSET_COMMIT].request
     topics: dict[str, list[Message]] = {}
@@ -167,7 +167,7 @@ def offsets_call(
     )
     what = f"TxnOffsetCommit of group {member.group_id} in {settings.transactional_id}"
     coordinator = CoordinatorOf(GROUP, member.group_id)
-    return Call(what, ApiKey.TXN_OFFSET_COMMIT, (_FIRST_OF_TV2,) * 2, coordinator, message, answer)
+    return CoordinatorCall(what, ApiKey.TXN_OFFSET_COMMIT, (_FIRST_OF_TV2,) * 2, coordinator, message, answer)
 
 
 def code_of(api_key: ApiKey, answer: Message) -> int:

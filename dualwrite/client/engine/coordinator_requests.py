@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 from dualwrite.client.engine.connection_states import Asked, Peer, Peers
 from dualwrite.client.engine.contract import NEVER, EngineSettings
-from dualwrite.client.engine.coordinator_calls import Call, code_of, place_of
+from dualwrite.client.engine.coordinator_calls import CoordinatorCall, code_of, place_of
 from dualwrite.client.engine.producer_metadata import CoordinatorOf, Directory, find_coordinator_request
-from dualwrite.client.engine.transaction_state import Machine
+from dualwrite.client.engine.transaction_state import TransactionManager
 from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.client.terms.error_classes import Cost, cost_of, error_of_call
 from dualwrite.client.terms.versions import FIND_COORDINATOR_CAP, NoCommonVersionError
@@ -30,7 +30,7 @@ class Caller:
     def __init__(
         self,
         settings: EngineSettings,
-        machine: Machine,
+        machine: TransactionManager,
         peers: Peers,
         directory: Directory,
         give_up: Callable[[DualWriteError, Cost], None],
@@ -40,11 +40,11 @@ class Caller:
         self._peers = peers
         self._directory = directory
         self._give_up = give_up
-        self._call: Call | None = None
+        self._call: CoordinatorCall | None = None
         self._deadline = 0.0
         self._looking_for: set[CoordinatorOf] = set()
 
-    def call(self, call: Call, now: float) -> None:
+    def call(self, call: CoordinatorCall, now: float) -> None:
         """Begin to ask; there is nothing else under way."""
         self._call = call
         self._deadline = now + self._settings.operation_timeout
@@ -72,7 +72,7 @@ class Caller:
 
     # --- questions
 
-    def _ask(self, call: Call, now: float) -> None:
+    def _ask(self, call: CoordinatorCall, now: float) -> None:
         endpoint = self._directory.coordinators.get(call.coordinator)
         if endpoint is None:
             self._find_coordinator(call, now)
@@ -86,7 +86,7 @@ class Caller:
         call.is_asked = True
         self._peers.send(peer, call.api_key, version, call.message, call, now)
 
-    def _find_coordinator(self, call: Call, now: float) -> None:
+    def _find_coordinator(self, call: CoordinatorCall, now: float) -> None:
         if call.coordinator in self._looking_for:
             return
         peer = self._peers.any_open_peer(self._directory.candidates(), now)
@@ -98,7 +98,7 @@ class Caller:
             message = find_coordinator_request(call.coordinator)
             self._peers.send(peer, ApiKey.FIND_COORDINATOR, version, message, call.coordinator, now)
 
-    def _version(self, peer: Peer, api_key: ApiKey, floor: int, cap: int, call: Call) -> int | None:
+    def _version(self, peer: Peer, api_key: ApiKey, floor: int, cap: int, call: CoordinatorCall) -> int | None:
         try:
             return peer.version(api_key, floor, cap)
         except NoCommonVersionError as error:
@@ -123,7 +123,7 @@ class Caller:
                 cost = Cost.TRANSACTION if is_of_group else Cost.PRODUCER
                 self._give_up(error_of_call(f"FindCoordinator of {whose.key}", code), cost)
 
-    def told(self, call: Call, answer: Message, now: float) -> None:
+    def told(self, call: CoordinatorCall, answer: Message, now: float) -> None:
         """A coordinator has answered ``call``."""
         if call is not self._call:
             return
@@ -160,12 +160,12 @@ class Caller:
                     self._machine.stray_offsets.add(self._call.coordinator.key)
                 self._again(self._call, now, why)
 
-    def _again(self, call: Call, now: float, why: str, pause: float = 0.0) -> None:
+    def _again(self, call: CoordinatorCall, now: float, why: str, pause: float = 0.0) -> None:
         call.attempts += 1
         call.is_asked, call.last_code, call.last_error = False, 0, why
         call.retry_at = now + (pause or self._settings.pause_after(call.attempts))
 
-    def _time_out(self, call: Call) -> None:
+    def _time_out(self, call: CoordinatorCall) -> None:
         is_content = call.api_key is ApiKey.TXN_OFFSET_COMMIT
         seconds = self._settings.operation_timeout
         if is_content and call.last_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -177,7 +177,7 @@ class Caller:
         error = kind(f"{call.what}: no answer in {seconds:g} s: {reasons or self._silence(call)}")
         self._give_up(error, Cost.TRANSACTION if is_content else Cost.PRODUCER)
 
-    def _silence(self, call: Call) -> str:
+    def _silence(self, call: CoordinatorCall) -> str:
         """Who it is that has not answered, where nothing is known to be wrong."""
         coordinator = self._directory.coordinators.get(call.coordinator)
         asked = dict.fromkeys(self._directory.candidates() if coordinator is None else (coordinator,))

@@ -12,16 +12,16 @@ from functools import partial
 from dualwrite.client.encoding.batches import Headers, Record
 from dualwrite.client.engine.accumulator import OnDelivery
 from dualwrite.client.engine.connection_states import Asked, Peers
-from dualwrite.client.engine.contract import NEVER, Command, EngineSettings, Operation
+from dualwrite.client.engine.contract import NEVER, Command, EngineSettings, ProducerOperation
 from dualwrite.client.engine.coordinator_calls import CommittedOffset, GroupMember, end_call, init_call, offsets_call
 from dualwrite.client.engine.coordinator_requests import Caller
 from dualwrite.client.engine.pending_operation import Running
 from dualwrite.client.engine.producer_metadata import Directory
 from dualwrite.client.engine.sender import Report, Traffic
-from dualwrite.client.engine.transaction_state import Ended, Machine, require_unanchored
+from dualwrite.client.engine.transaction_state import TransactionManager, TransactionResult, require_unanchored
 from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.client.terms.error_classes import Cost, error_of_record
-from dualwrite.client.terms.verbs import State, Verb, init_verb
+from dualwrite.client.terms.verbs import UNFINISHED, ProducerState, Verb, init_verb
 from dualwrite.client.terms.versions import TRANSACTION_VERSION, TV2, Versions
 from dualwrite.errors import (
     AnswerLostError,
@@ -48,7 +48,7 @@ class Engine:
 
     def __init__(self, settings: EngineSettings, randrange: Callable[[int], int]) -> None:
         self._settings, self._randrange = settings, randrange
-        self.transaction = self._machine = Machine()
+        self.transaction = self._machine = TransactionManager()
         """What is known of the transaction here, for reading."""
         self._running: Running | None = None
         self._stepped_at = 0.0
@@ -65,7 +65,7 @@ class Engine:
     # --- verbs
 
     @property
-    def state(self) -> State:
+    def state(self) -> ProducerState:
         """Where the producer is; while a verb is under way, where its failure would lead."""
         return self._machine.state
 
@@ -90,11 +90,11 @@ class Engine:
         return self._traffic.unacknowledged
 
     @property
-    def under_way(self) -> Operation | None:
+    def under_way(self) -> ProducerOperation | None:
         """That of the verb that is not done yet; None if there is none."""
         return None if self._running is None else self._running.operation
 
-    def init_transactions(self, now: float, keep_prepared_txn: bool = False) -> Operation:
+    def init_transactions(self, now: float, keep_prepared_txn: bool = False) -> ProducerOperation:
         """Fence every earlier producer of the transactional id, and abort what is open there or keep it (KIP-939).
         Result: None."""
         self._start(init_verb(keep_prepared_txn))
@@ -138,7 +138,7 @@ class Engine:
     ) -> int:
         """As :meth:`produce` of one after the other of ``records`` from ``begin`` on, until the buffer is full, or
         something can be sent; how many were taken."""
-        if self._machine.state is not State.IN_TRANSACTION:
+        if self._machine.state is not ProducerState.IN_TRANSACTION:
             self._require_producing("produce()")
         if topic not in self._directory.topics and not (isinstance(topic, str) and is_legal_topic(topic)):
             what = f"record for topic {topic!r}: a name has 1 to 249 letters, digits, dots, underscores and hyphens"
@@ -162,7 +162,7 @@ class Engine:
         self._doom(error, Cost.TRANSACTION)
         return error
 
-    def room(self, now: float) -> Operation:
+    def room(self, now: float) -> ProducerOperation:
         """Wait until the buffer has room for another record. Result: None."""
         self._require_producing("produce()")
         running = self._run()
@@ -173,7 +173,7 @@ class Engine:
 
     def send_offsets_to_transaction(
         self, offsets: Sequence[CommittedOffset], member: GroupMember, now: float
-    ) -> Operation:
+    ) -> ProducerOperation:
         """Commit a consumer group's offsets as part of the transaction. Result: None.
 
         Of one group a second time only if the first can't come late: nothing but its transaction tells a broker which
@@ -193,7 +193,7 @@ class Engine:
             self._finish(None)
         return operation
 
-    def flush(self, now: float, until: float = NEVER) -> Operation:
+    def flush(self, now: float, until: float = NEVER) -> ProducerOperation:
         """Send everything, and wait until it is acknowledged, or the time is ``until``. Result: None."""
         self._require_producing("flush()")
         operation = self._flush_then(lambda _now: self._end_operation(None), now)
@@ -201,7 +201,7 @@ class Engine:
             self._running.until = until
         return operation
 
-    def await_report(self, now: float, until: float) -> Operation:
+    def await_report(self, now: float, until: float) -> ProducerOperation:
         """Wait until a delivery callback is due, or every record is acknowledged, or the time is ``until``. What has
         been gathered is sent, unless it lingers. Result: None."""
         self._refuse_a_second("poll()")
@@ -210,26 +210,26 @@ class Engine:
         self._look_flushed(now)
         return running.operation
 
-    def prepare_transaction(self, now: float) -> Operation:
+    def prepare_transaction(self, now: float) -> ProducerOperation:
         """Flush: prepared is a transaction of which every record is acknowledged. Result: its PreparedTxnState."""
         self._start(Verb.PREPARE)
         return self._flush_then(lambda _now: self._finish(self._machine.prepared), now)
 
-    def commit_transaction(self, now: float) -> Operation:
-        """Flush, and commit. Result: Ended."""
+    def commit_transaction(self, now: float) -> ProducerOperation:
+        """Flush, and commit. Result: TransactionResult."""
         before = self._start(Verb.COMMIT)
-        if before is not State.IN_TRANSACTION:
+        if before is not ProducerState.IN_TRANSACTION:
             return self._end(before, True, self._run(), now)
         self._machine.undecided()
         return self._flush_then(self._commit_flushed, now)
 
-    def abort_transaction(self, now: float) -> Operation:
-        """Drop what was not sent, and abort. Result: Ended."""
+    def abort_transaction(self, now: float) -> ProducerOperation:
+        """Drop what was not sent, and abort. Result: TransactionResult."""
         before = self._start(Verb.ABORT)
         return self._end(before, False, self._run(), now)
 
-    def complete_transaction(self, state: PreparedTxnState, now: float) -> Operation:
-        """Commit what is open if ``state`` names it, abort it otherwise. Result: Ended.
+    def complete_transaction(self, state: PreparedTxnState, now: float) -> ProducerOperation:
+        """Commit what is open if ``state`` names it, abort it otherwise. Result: TransactionResult.
 
         :param state: one with an anchor must have been looked up by the caller, and be given without it.
         :raises InvalidTransactionStateError: if it has one, or if the verb is forbidden now.
@@ -321,9 +321,9 @@ class Engine:
         """See Drivable. Only the machine is trusted, whose state in the middle of a verb is that of its failure: an
         open transaction can be aborted, and whatever else may be half done is made anew."""
         machine = self._machine
-        kind = AnswerLostError if machine.state is State.FAILED else PrepareFailedError
+        kind = AnswerLostError if machine.state is ProducerState.FAILED else PrepareFailedError
         error = kind(f"producer of {self._settings.transactional_id}: interrupted in the middle of a call")
-        if machine.failure is None and machine.state in (State.IN_TRANSACTION, State.ABORTABLE, State.FAILED):
+        if machine.failure is None and machine.state in UNFINISHED:
             machine.doom(error, Cost.TRANSACTION)
         self._traffic.drop(error)
         reports = self._traffic.reports
@@ -345,7 +345,7 @@ class Engine:
         is_unasked = running.wants_report and self._settings.linger is None
         return running.wants_room or running.flushed is not None or is_unasked
 
-    def _start(self, verb: Verb) -> State:
+    def _start(self, verb: Verb) -> ProducerState:
         self._refuse_a_second(verb.value)
         return self._machine.start(verb)
 
@@ -368,7 +368,7 @@ class Engine:
         """The transaction or the producer is lost, and with it the verb under way."""
         self._machine.doom(error, cost)
         self._traffic.drop(error)
-        if self._machine.state is State.FAILED:
+        if self._machine.state is ProducerState.FAILED:
             self._directory.want_nothing()
         self._caller.forget()
         self._fail_running(error)
@@ -384,7 +384,7 @@ class Engine:
             self._machine.undecided()
         self._doom(error, cost)
 
-    def _flush_then(self, flushed: Callable[[float], None], now: float) -> Operation:
+    def _flush_then(self, flushed: Callable[[float], None], now: float) -> ProducerOperation:
         running = self._run()
         running.flushed = flushed
         self._traffic.flush(now)
@@ -407,26 +407,26 @@ class Engine:
 
     def _commit_flushed(self, now: float) -> None:
         assert self._running is not None
-        self._end(State.IN_TRANSACTION, True, self._running, now)
+        self._end(ProducerState.IN_TRANSACTION, True, self._running, now)
 
-    def _end(self, before: State, commits: bool, running: Running, now: float) -> Operation:
+    def _end(self, before: ProducerState, commits: bool, running: Running, now: float) -> ProducerOperation:
         machine = self._machine
         if not commits:
             self._traffic.drop(machine.failure or PrepareFailedError("the transaction was aborted"))
-        is_open = bool(machine.kept) if before is State.KEPT else machine.may_be_open
+        is_open = bool(machine.kept) if before is ProducerState.KEPT else machine.may_be_open
         if is_open:
             machine.deciding()
             answered = partial(self._ended, commits)
             self._caller.call(end_call(self._settings, machine.identity, commits, answered), now)
         else:
             machine.ended(NO_PRODUCER)
-            self._finish(Ended.NOTHING)
+            self._finish(TransactionResult.NOTHING)
         return running.operation
 
     def _ended(self, commits: bool, answer: Message) -> None:
         self._traffic.drop(None)
         self._machine.ended(ProducerIdentity(answer.producer_id, answer.producer_epoch))
-        self._finish(Ended.COMMITTED if commits else Ended.ABORTED)
+        self._finish(TransactionResult.COMMITTED if commits else TransactionResult.ABORTED)
 
     def _initialized(self, keeps: bool, now: float, answer: Message) -> None:
         kept = ProducerIdentity(answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch)

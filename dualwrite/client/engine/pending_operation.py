@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from dualwrite.client.engine.contract import NEVER, Operation
+from dualwrite.client.engine.contract import NEVER, ProducerOperation
 from dualwrite.errors import DualWriteError
 
 
@@ -12,7 +12,7 @@ class Running:
     __slots__ = ("flushed", "operation", "until", "wants_report", "wants_room")
 
     def __init__(self) -> None:
-        self.operation = Operation()
+        self.operation = ProducerOperation()
         self.wants_room = False
         """True if what is waited for is room for another record."""
         self.flushed: Callable[[float], None] | None = None

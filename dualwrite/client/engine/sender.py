@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from dualwrite.client.encoding.batches import Headers, record_size
-from dualwrite.client.engine.accumulator import Batch, OnDelivery, Sender
+from dualwrite.client.engine.accumulator import OnDelivery, ProducerBatch, Sender
 from dualwrite.client.engine.connection_states import Asked, Peer, Peers
 from dualwrite.client.engine.contract import NEVER, EngineSettings
 from dualwrite.client.engine.coordinator_requests import BUSY_PAUSE
 from dualwrite.client.engine.delivery_reports import DeliveredRecord
 from dualwrite.client.engine.producer_metadata import Directory
-from dualwrite.client.engine.transaction_state import Machine
+from dualwrite.client.engine.transaction_state import TransactionManager
 from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.client.terms.error_classes import Cost, cost_of, error_of_record
 from dualwrite.client.terms.versions import METADATA_CAP, NoCommonVersionError
@@ -29,7 +29,7 @@ _LOSSES = 5
 Report = tuple[OnDelivery, DualWriteError | None, DeliveredRecord]
 
 
-class _Waiting(NamedTuple):
+class _WaitingRecord(NamedTuple):
     """A record whose partition cannot be told before its topic is known."""
 
     partition: int
@@ -50,7 +50,7 @@ class Traffic:
     def __init__(
         self,
         settings: EngineSettings,
-        machine: Machine,
+        machine: TransactionManager,
         peers: Peers,
         directory: Directory,
         doom: Callable[[DualWriteError, Cost], None],
@@ -64,7 +64,7 @@ class Traffic:
         self._directory = directory
         self._doom = doom
         self._sender = Sender(settings.batch_size, settings.delivery_timeout, settings.linger, settings.batch_records)
-        self._waiting: dict[str, list[_Waiting]] = {}
+        self._waiting: dict[str, list[_WaitingRecord]] = {}
         self._waiting_bytes = 0
         self._topic_errors: dict[str, int] = {}
         self._flushed_at: dict[str, float] = {}
@@ -112,7 +112,7 @@ class Traffic:
         known = self._directory.topics.get(topic)
         if known is None or partition >= len(known.leaders) or topic in self._waiting:
             self._waiting_bytes += record_size(key, value, headers)  # raises now what encoding it would raise later
-            record = _Waiting(partition, key, value, headers, timestamp_ms, on_delivery, now)
+            record = _WaitingRecord(partition, key, value, headers, timestamp_ms, on_delivery, now)
             self._waiting.setdefault(topic, []).append(record)
             self._directory.want(topic)
             self.has_news = True
@@ -273,7 +273,7 @@ class Traffic:
             self._doom(PrepareFailedError(what), Cost.TRANSACTION)
             raise
 
-    def _lacks_partition(self, topic: str, record: _Waiting, asked_at: float) -> None:
+    def _lacks_partition(self, topic: str, record: _WaitingRecord, asked_at: float) -> None:
         if record.since > asked_at:
             self._directory.is_stale = True  # the answer may be older than the partition
         else:
@@ -291,10 +291,10 @@ class Traffic:
             for peer, batches in carried.values():
                 self._ask_produce(peer, batches, now)
 
-    def _fill_requests(self, now: float) -> dict[Endpoint, tuple[Peer, list[Batch]]]:
+    def _fill_requests(self, now: float) -> dict[Endpoint, tuple[Peer, list[ProducerBatch]]]:
         """One request to each leader that takes one: one batch of each partition, as long as the request is not too
         large."""
-        carried: dict[Endpoint, tuple[Peer, list[Batch]]] = {}
+        carried: dict[Endpoint, tuple[Peer, list[ProducerBatch]]] = {}
         room: dict[Endpoint, int] = {}
         settings, producer = self._settings, self._machine.identity
         for lane in self._sender.lanes_to_send():
@@ -318,7 +318,7 @@ class Traffic:
                 carried[leader] = peer, [batch]
         return carried
 
-    def _ask_produce(self, peer: Peer, batches: list[Batch], now: float) -> None:
+    def _ask_produce(self, peer: Peer, batches: list[ProducerBatch], now: float) -> None:
         try:
             peer.version(ApiKey.PRODUCE, PRODUCE_VERSION, PRODUCE_VERSION)
         except NoCommonVersionError as error:
@@ -332,7 +332,7 @@ class Traffic:
         self._machine.may_be_open = True
         self._peers.send(peer, ApiKey.PRODUCE, PRODUCE_VERSION, message, batches, now)
 
-    def told_produced(self, batches: list[Batch], answer: Message, now: float) -> None:
+    def told_produced(self, batches: list[ProducerBatch], answer: Message, now: float) -> None:
         """Produce was answered."""
         missing = {(batch.lane.topic, batch.lane.partition): batch for batch in batches}
         for topic in answer.responses:
@@ -344,7 +344,7 @@ class Traffic:
             if self._sender.is_waiting_for(batch):
                 self._again(batch, now, "the broker's answer leaves it out")
 
-    def _told_batch(self, batch: Batch, entry: Message, nodes: Sequence[Message], now: float) -> None:
+    def _told_batch(self, batch: ProducerBatch, entry: Message, nodes: Sequence[Message], now: float) -> None:
         code = entry.error_code
         cost = cost_of(ApiKey.PRODUCE, code)
         batch.losses = 0
@@ -383,7 +383,7 @@ class Traffic:
                     if self._sender.is_waiting_for(batch):
                         self._again(batch, now, why)
 
-    def _is_dropped_for_size(self, batches: list[Batch]) -> bool:
+    def _is_dropped_for_size(self, batches: list[ProducerBatch]) -> bool:
         """True if a broker has dropped the connection over ``batches`` so often, and they are so large, that this can
         only be how it refuses a request over its socket.request.max.bytes: it gives no answer to that. Then the
         transaction is lost."""
@@ -401,7 +401,7 @@ class Traffic:
         self._doom(error_of_record(what, ErrorCode.MESSAGE_TOO_LARGE), Cost.TRANSACTION)
         return True
 
-    def _again(self, batch: Batch, now: float, why: str, pause: float | None = None, code: int = 0) -> None:
+    def _again(self, batch: ProducerBatch, now: float, why: str, pause: float | None = None, code: int = 0) -> None:
         if batch.attempts > self._settings.retries:
             where = f"{batch.lane.topic}-{batch.lane.partition}"
             what = f"{self._records} not acknowledged after {batch.attempts} attempts: {where}"
@@ -412,7 +412,7 @@ class Traffic:
         self._sender.send_again(batch, now + pause, why, code)
 
     def _report(
-        self, batch: Batch, base_offset: int, error: DualWriteError | None, acknowledged_at: float | None = None
+        self, batch: ProducerBatch, base_offset: int, error: DualWriteError | None, acknowledged_at: float | None = None
     ) -> None:
         for each in batch.tracked:
             offset = base_offset + each.place if base_offset >= 0 else -1

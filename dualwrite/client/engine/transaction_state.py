@@ -8,12 +8,12 @@ is ``verbs.py``'s, what an error costs ``costs.py``'s.
 from enum import Enum
 
 from dualwrite.client.terms.error_classes import Cost
-from dualwrite.client.terms.verbs import AFTER, AFTER_FAILURE, State, Verb, VerbOrder
+from dualwrite.client.terms.verbs import AFTER, AFTER_FAILURE, ProducerState, Verb, VerbOrder
 from dualwrite.errors import DualWriteError, InvalidTransactionStateError
 from dualwrite.ids import NO_PRODUCER, Anchor, OngoingTransaction, PreparedTxnState, ProducerIdentity, TopicPartition
 
 
-class Ended(Enum):
+class TransactionResult(Enum):
     """How a transaction ended."""
 
     COMMITTED = "committed"
@@ -22,7 +22,7 @@ class Ended(Enum):
     """Nothing was open."""
 
 
-class Machine:
+class TransactionManager:
     """The state of one transactional producer, moved by its verbs and by what the brokers say."""
 
     def __init__(self) -> None:
@@ -41,10 +41,10 @@ class Machine:
         self.stray_offsets: set[str] = set()
         """Groups of which a copy of the transaction's offsets may be under way still, on a connection that broke."""
         self._order = VerbOrder()
-        self._aim = State.UNINITIALIZED
+        self._aim = ProducerState.UNINITIALIZED
 
     @property
-    def state(self) -> State:
+    def state(self) -> ProducerState:
         """Where the producer is; while a verb is under way, where its failure would lead."""
         return self._order.state
 
@@ -60,7 +60,7 @@ class Machine:
         if self.first_record is None and offset >= 0:
             self.first_record = Anchor.of(TopicPartition(topic, partition), offset)
 
-    def start(self, verb: Verb) -> State:
+    def start(self, verb: Verb) -> ProducerState:
         """A verb is called; the state that it was called in.
 
         :raises InvalidTransactionStateError: if it is forbidden now.
@@ -71,7 +71,7 @@ class Machine:
         self._order.state = AFTER_FAILURE[verb]
         return before
 
-    def require(self, verb: Verb, called: str = "") -> State:
+    def require(self, verb: Verb, called: str = "") -> ProducerState:
         """The state that ``verb`` would lead to; raises as :meth:`start` does.
 
         :param called: what was called, if it is not ``verb`` itself but needs the same state.
@@ -79,11 +79,17 @@ class Machine:
         after = AFTER.get((self._order.state, verb))
         if after is not None:
             return after
-        if self.failure is not None and self._order.state is State.FAILED and verb in (Verb.INIT, Verb.INIT_KEEPING):
+        if (
+            self.failure is not None
+            and self._order.state is ProducerState.FAILED
+            and verb in (Verb.INIT, Verb.INIT_KEEPING)
+        ):
             raise InvalidTransactionStateError(
                 f"{verb.value}: the producer has failed: close it and make a new one ({self.failure})"
             ) from self.failure
-        if self.failure is not None and (self._order.state is State.FAILED or verb not in (Verb.BEGIN, Verb.INIT)):
+        if self.failure is not None and (
+            self._order.state is ProducerState.FAILED or verb not in (Verb.BEGIN, Verb.INIT)
+        ):
             raise self.failure.with_traceback(None)
         return self._order.require(verb, called)
 
@@ -93,12 +99,12 @@ class Machine:
 
     def deciding(self) -> None:
         """The transaction's end is asked for: if no answer comes, nobody knows what became of it."""
-        self._order.state = State.FAILED
+        self._order.state = ProducerState.FAILED
 
     def undecided(self) -> None:
         """A commit is under way and not decided, as what precedes it is still sent, or the coordinator has refused it:
         whatever fails now, the transaction can be aborted."""
-        self._order.state = State.ABORTABLE
+        self._order.state = ProducerState.ABORTABLE
 
     def initialized(self, identity: ProducerIdentity, kept: ProducerIdentity) -> None:
         """InitProducerId was answered."""
@@ -117,24 +123,26 @@ class Machine:
 
     def doom(self, error: DualWriteError, cost: Cost) -> None:
         """The transaction, or the producer, is lost."""
-        if self._order.state is State.CLOSED:
+        if self._order.state is ProducerState.CLOSED:
             return
         self.failure = error
         is_over = cost in (Cost.PRODUCER, Cost.TAKEN_OVER)
-        self._order.state = State.FAILED if is_over or self._order.state is State.FAILED else State.ABORTABLE
+        self._order.state = (
+            ProducerState.FAILED if is_over or self._order.state is ProducerState.FAILED else ProducerState.ABORTABLE
+        )
 
     def close(self) -> None:
         """Nothing is allowed any more."""
         self.failure = None
-        self._order.state = State.CLOSED
+        self._order.state = ProducerState.CLOSED
 
-    def commits(self, before: State, state: PreparedTxnState) -> bool:
+    def commits(self, before: ProducerState, state: PreparedTxnState) -> bool:
         """True if complete_transaction(``state``), called in ``before``, commits what is open.
 
         A state with an anchor needs more than the identity: it was written by a client that keeps one epoch for a whole
         session. Nobody but the leaders can tell, so whoever calls must have asked them.
         """
-        if before is State.KEPT:
+        if before is ProducerState.KEPT:
             return bool(self.kept) and PreparedTxnState(state.producer).identifies(OngoingTransaction(self.kept))
         return state == self.prepared
 

@@ -16,7 +16,7 @@ from dualwrite.client.engine.contract import Request
 from dualwrite.client.net.connection_errors import of_handshake, of_opening, reason_of
 from dualwrite.client.net.socket_connection import SESSION_OVER, node_of, session_end
 from dualwrite.client.net.socket_options import tune
-from dualwrite.client.protocol.broker_protocol import Answer
+from dualwrite.client.protocol.broker_protocol import Response
 from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 
@@ -33,7 +33,7 @@ class Listener(Protocol):
     def opened(self, connection: "AsyncLink") -> None:
         """Requests may be sent."""
 
-    def answered(self, connection: "AsyncLink", answers: list[Answer]) -> None:
+    def answered(self, connection: "AsyncLink", answers: list[Response]) -> None:
         """Some of them were answered."""
 
     def lost(self, connection: "AsyncLink", error: Loss) -> None:

@@ -11,7 +11,7 @@ from dualwrite.client.config.settings import SaslSettings
 from dualwrite.client.terms.oauth import Token, TokenSource
 
 
-class Mechanism:
+class KafkaMechanism:
     """One authentication: messages to send and answers to take, until it is done."""
 
     def __init__(self, inner: Any, name: str, settings: str) -> None:
@@ -42,15 +42,15 @@ class Mechanism:
             raise ValueError("the broker's answer was not the one expected")
 
 
-def make_mechanism(settings: SaslSettings) -> Mechanism:
+def make_mechanism(settings: SaslSettings) -> KafkaMechanism:
     """The mechanism that ``settings`` name."""
     if settings.tokens is not None:
         provider = _Provider(settings.tokens)
-        return Mechanism(SaslMechanismOAuth(sasl_oauth_token_provider=provider), settings.mechanism, "oauth_cb")
+        return KafkaMechanism(SaslMechanismOAuth(sasl_oauth_token_provider=provider), settings.mechanism, "oauth_cb")
     inner = _Plain if settings.mechanism == "PLAIN" else SaslMechanismScram
     username = settings.username if settings.mechanism == "PLAIN" else _saslname(settings.username)
     made = inner(sasl_mechanism=settings.mechanism, sasl_plain_username=username, sasl_plain_password=settings.password)
-    return Mechanism(made, settings.mechanism, "sasl.username and sasl.password")
+    return KafkaMechanism(made, settings.mechanism, "sasl.username and sasl.password")
 
 
 class _Plain(SaslMechanismPlain):  # type: ignore[misc]  # kafka-python ships no types

@@ -18,7 +18,7 @@ from dualwrite.client.net.connection_errors import of_handshake, of_opening, rea
 from dualwrite.client.net.sasl import make_mechanism
 from dualwrite.client.net.socket_options import tune
 from dualwrite.client.net.tls import ssl_context
-from dualwrite.client.protocol.broker_protocol import Answer, Node
+from dualwrite.client.protocol.broker_protocol import Node, Response
 from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 from dualwrite.wire.apis import ApiKey, Message
@@ -85,7 +85,7 @@ class Link:
         self._context = context
         self._unsent = bytearray()
         self._addresses: deque[Any] = deque()
-        self._stage: Callable[[float], list[Answer]] = self._connecting
+        self._stage: Callable[[float], list[Response]] = self._connecting
         self._turn = True
         try:
             self._addresses.extend(socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM))
@@ -122,7 +122,7 @@ class Link:
         """The socket's; another one after each address that failed."""
         return self.socket.fileno()
 
-    def advance(self, now: float) -> list[Answer]:
+    def advance(self, now: float) -> list[Response]:
         """Do what can be done now that the socket is ready; give the answers that arrived."""
         try:
             return self._stage(now)
@@ -136,7 +136,7 @@ class Link:
         except OSError as error:
             self._raise(error)
 
-    def receive_patiently(self) -> list[Answer] | None:
+    def receive_patiently(self) -> list[Response] | None:
         """Wait up to ``PATIENCE`` for something to arrive, in a single system call; None if nothing did."""
         try:
             data = self.socket.recv(_READ_SIZE)
@@ -181,7 +181,7 @@ class Link:
             reason = os.strerror(code)
         raise self._unavailable(reason)
 
-    def _connecting(self, now: float) -> list[Answer]:
+    def _connecting(self, now: float) -> list[Response]:
         code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             self.socket.close()
@@ -196,7 +196,7 @@ class Link:
         self._stage = self._handshaking
         return self._handshaking(now)
 
-    def _handshaking(self, now: float) -> list[Answer]:
+    def _handshaking(self, now: float) -> list[Response]:
         assert isinstance(self.socket, ssl.SSLSocket)
         try:
             self.socket.do_handshake()
@@ -213,7 +213,7 @@ class Link:
         self._stage = self._opening
         self._write(self.node.start())
 
-    def _opening(self, now: float) -> list[Answer]:
+    def _opening(self, now: float) -> list[Response]:
         self._flush()
         data = self._read()
         if data is not None:
@@ -231,7 +231,7 @@ class Link:
                 self._is_patient = True
         return []
 
-    def _exchanging(self, now: float) -> list[Answer]:
+    def _exchanging(self, now: float) -> list[Response]:
         self._flush()
         data = self._read()
         return [] if data is None else self.node.receive(data)

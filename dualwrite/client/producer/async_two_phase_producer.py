@@ -8,11 +8,11 @@ from typing import Any
 
 from dualwrite.client.drivers.aio import AsyncDriver
 from dualwrite.client.engine.accumulator import OnDelivery
-from dualwrite.client.engine.contract import NEVER, Operation
-from dualwrite.client.engine.transaction_state import Ended
+from dualwrite.client.engine.contract import NEVER, ProducerOperation
+from dualwrite.client.engine.transaction_state import TransactionResult
 from dualwrite.client.producer.arguments import HeadersGiven, member_of, offsets_of
 from dualwrite.client.producer.base_producer import REFUSED, Face, deadline_of
-from dualwrite.client.terms.verbs import State, Verb
+from dualwrite.client.terms.verbs import ProducerState, Verb
 from dualwrite.ids import PreparedTxnState, require_prepared_state
 
 _HARMLESS = (*REFUSED, asyncio.CancelledError)
@@ -113,33 +113,33 @@ class AsyncTwoPhaseProducer(Face):
     async def prepare_transaction(self) -> PreparedTxnState:
         """See TwoPhaseProducer."""
         self._enter("prepare_transaction()")
-        if self._has_callbacks and self._engine.state is State.IN_TRANSACTION:
+        if self._has_callbacks and self._engine.state is ProducerState.IN_TRANSACTION:
             await self._flush("prepare_transaction()")
         prepared: PreparedTxnState = await self._wait(self._engine.prepare_transaction)
         return prepared
 
-    async def complete_transaction(self, state: PreparedTxnState) -> Ended:
+    async def complete_transaction(self, state: PreparedTxnState) -> TransactionResult:
         """See TwoPhaseProducer."""
         self._enter("complete_transaction()")
         require_prepared_state(state)
         if self._is_anchored(state):
             state = await asyncio.to_thread(self._look_up_anchor, state)
-        ended: Ended = await self._wait(self._engine.complete_transaction, PreparedTxnState(state.producer))
+        ended: TransactionResult = await self._wait(self._engine.complete_transaction, PreparedTxnState(state.producer))
         return ended
 
-    async def commit_transaction(self) -> Ended:
+    async def commit_transaction(self) -> TransactionResult:
         """See TwoPhaseProducer."""
         self._enter("commit_transaction()")
-        if self._engine.state is State.IN_TRANSACTION:
+        if self._engine.state is ProducerState.IN_TRANSACTION:
             # Cancelled, or with a callback that raises, before anything is decided.
             await self._flush("commit_transaction()")
-        ended: Ended = await self._wait(self._engine.commit_transaction)
+        ended: TransactionResult = await self._wait(self._engine.commit_transaction)
         return ended
 
-    async def abort_transaction(self) -> Ended:
+    async def abort_transaction(self) -> TransactionResult:
         """See TwoPhaseProducer."""
         self._enter("abort_transaction()")
-        ended: Ended = await self._wait(self._engine.abort_transaction)
+        ended: TransactionResult = await self._wait(self._engine.abort_transaction)
         return ended
 
     async def close(self) -> None:
@@ -160,7 +160,7 @@ class AsyncTwoPhaseProducer(Face):
             self._spoil(verb, error, *(REFUSED if verb == Verb.PREPARE.value else _HARMLESS))
             raise
 
-    async def _wait(self, verb: Callable[..., Operation], *arguments: Any, **options: Any) -> Any:
+    async def _wait(self, verb: Callable[..., ProducerOperation], *arguments: Any, **options: Any) -> Any:
         before, operation = self._engine.under_way, None
         try:
             operation = self._begin_verb(verb, *arguments, **options)

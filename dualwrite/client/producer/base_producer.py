@@ -11,7 +11,7 @@ from dualwrite.client.admin.transaction_fate import ongoing_transaction
 from dualwrite.client.config.native_config import NativeConfig
 from dualwrite.client.encoding.batches import Headers
 from dualwrite.client.engine.accumulator import OnDelivery
-from dualwrite.client.engine.contract import NEVER, Operation
+from dualwrite.client.engine.contract import NEVER, ProducerOperation
 from dualwrite.client.engine.engine import Engine
 from dualwrite.client.engine.sender import Report
 from dualwrite.client.producer.arguments import (
@@ -24,7 +24,7 @@ from dualwrite.client.producer.arguments import (
     encoded_headers,
     settings_of,
 )
-from dualwrite.client.terms.verbs import State
+from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.errors import InvalidTransactionStateError, PrepareFailedError
 from dualwrite.ids import PreparedTxnState
 
@@ -75,7 +75,7 @@ class Face:
         return self._engine.transaction.prepared
 
     @property
-    def state(self) -> State:
+    def state(self) -> ProducerState:
         """Where the producer is."""
         return self._engine.state
 
@@ -124,13 +124,13 @@ class Face:
         is_callbacks, self._objection = error is self._objection, None
         if isinstance(error, harmless) and not is_callbacks:
             return
-        if self._engine.state is State.IN_TRANSACTION:
+        if self._engine.state is ProducerState.IN_TRANSACTION:
             self._engine.spoil(PrepareFailedError(f"{verb} raised {type(error).__name__} ({error}): abort"))
 
-    def _begin_verb(self, verb: Callable[..., Operation], *arguments: Any, **options: Any) -> Operation:
+    def _begin_verb(self, verb: Callable[..., ProducerOperation], *arguments: Any, **options: Any) -> ProducerOperation:
         return verb(*arguments, now=time.monotonic(), **options)
 
-    def _after(self, operation: Operation | None, before: Operation | None) -> None:
+    def _after(self, operation: ProducerOperation | None, before: ProducerOperation | None) -> None:
         """A verb's wait is over; without the operation being done if it was interrupted or cancelled.
 
         :param operation: None if the verb was refused, or interrupted while it began.
@@ -150,9 +150,9 @@ class Face:
         :raises InvalidTransactionStateError: if it is closed.
         """
         self._enter("poll()")
-        if self._engine.state is State.CLOSED:
+        if self._engine.state is ProducerState.CLOSED:
             raise InvalidTransactionStateError("poll(): the producer is closed; make a new one")
-        return self._engine.state is not State.FAILED
+        return self._engine.state is not ProducerState.FAILED
 
     @property
     def _can_wait_for_a_report(self) -> bool:
@@ -225,7 +225,7 @@ class Face:
         if self._process != os.getpid():
             return False
         self._refuse_in_callback("close()")
-        if self._engine.state is not State.CLOSED:
+        if self._engine.state is not ProducerState.CLOSED:
             self._engine.close()
         return True
 

@@ -12,8 +12,8 @@ from typing import Any
 from dualwrite.client.drivers.blocking import BlockingDriver
 from dualwrite.client.encoding.batches import Record
 from dualwrite.client.engine.accumulator import OnDelivery
-from dualwrite.client.engine.contract import NEVER, Operation
-from dualwrite.client.engine.transaction_state import Ended
+from dualwrite.client.engine.contract import NEVER, ProducerOperation
+from dualwrite.client.engine.transaction_state import TransactionResult
 from dualwrite.client.producer.arguments import (
     HeadersGiven,
     RecordGiven,
@@ -23,7 +23,7 @@ from dualwrite.client.producer.arguments import (
     offsets_of,
 )
 from dualwrite.client.producer.base_producer import REFUSED, Face, deadline_of
-from dualwrite.client.terms.verbs import State
+from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.ids import PreparedTxnState, require_prepared_state
 
 
@@ -203,12 +203,12 @@ class TwoPhaseProducer(Face):
         :raises FencedError: if another producer has taken over.
         """
         self._enter("prepare_transaction()")
-        if self._has_callbacks and self._engine.state is State.IN_TRANSACTION:
+        if self._has_callbacks and self._engine.state is ProducerState.IN_TRANSACTION:
             self._flush("prepare_transaction()")
         prepared: PreparedTxnState = self._wait(self._engine.prepare_transaction)
         return prepared
 
-    def complete_transaction(self, state: PreparedTxnState) -> Ended:
+    def complete_transaction(self, state: PreparedTxnState) -> TransactionResult:
         """Commit the open transaction if ``state`` names it, abort it otherwise. Only after prepare_transaction() or
         init_transactions(keep_prepared_txn=True). Nothing open is success: the end got through before, and its answer
         was lost (apache/kafka PR 20039).
@@ -219,25 +219,25 @@ class TwoPhaseProducer(Face):
         require_prepared_state(state)
         if self._is_anchored(state):
             state = self._look_up_anchor(state)
-        ended: Ended = self._wait(self._engine.complete_transaction, PreparedTxnState(state.producer))
+        ended: TransactionResult = self._wait(self._engine.complete_transaction, PreparedTxnState(state.producer))
         return ended
 
-    def commit_transaction(self) -> Ended:
+    def commit_transaction(self) -> TransactionResult:
         """Flush, and commit.
 
         :raises AnswerLostError: if nobody answered: the outcome is unknown; close() and recover.
         """
         self._enter("commit_transaction()")
-        if self._has_callbacks and self._engine.state is State.IN_TRANSACTION:
+        if self._has_callbacks and self._engine.state is ProducerState.IN_TRANSACTION:
             self._flush("commit_transaction()")  # callbacks that raise do so before anything is decided
-        ended: Ended = self._wait(self._engine.commit_transaction)
+        ended: TransactionResult = self._wait(self._engine.commit_transaction)
         return ended
 
-    def abort_transaction(self) -> Ended:
+    def abort_transaction(self) -> TransactionResult:
         """Drop what was not sent, and abort. An error leaves the outcome unknown: close() and recover. But that of a
         delivery callback comes when the transaction is aborted: the state is READY then."""
         self._enter("abort_transaction()")
-        ended: Ended = self._wait(self._engine.abort_transaction)
+        ended: TransactionResult = self._wait(self._engine.abort_transaction)
         return ended
 
     def close(self) -> None:
@@ -258,7 +258,7 @@ class TwoPhaseProducer(Face):
             self._spoil(verb, error, *REFUSED)
             raise
 
-    def _wait(self, verb: Callable[..., Operation], *arguments: Any, **options: Any) -> Any:
+    def _wait(self, verb: Callable[..., ProducerOperation], *arguments: Any, **options: Any) -> Any:
         before, operation = self._engine.under_way, None
         try:
             operation = self._begin_verb(verb, *arguments, **options)

@@ -30,7 +30,7 @@ _TLS_ALERT = b"\x15\x03"
 _WRONG_CREDENTIALS = frozenset({ErrorCode.SASL_AUTHENTICATION_FAILED, ErrorCode.ILLEGAL_SASL_STATE})
 
 
-class Mechanism(Protocol):
+class SaslMechanism(Protocol):
     """One SASL authentication; ``sasl.py`` has them."""
 
     name: str
@@ -52,7 +52,7 @@ class Mechanism(Protocol):
         """
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """What a request was answered; ``tag`` is the request's."""
 
     tag: int
@@ -70,7 +70,7 @@ class Node:
     :param mechanism: a fresh SASL authentication; None for a listener without SASL.
     """
 
-    def __init__(self, broker: str, client_id: str, mechanism: Mechanism | None = None) -> None:
+    def __init__(self, broker: str, client_id: str, mechanism: SaslMechanism | None = None) -> None:
         self._broker = broker
         self._protocol = ClientProtocol(client_id)
         self._mechanism = mechanism
@@ -126,12 +126,12 @@ class Node:
         self._tags.append(tag)
         return self._protocol.send(api_key, version, message)
 
-    def receive(self, data: bytes) -> list[Answer]:
+    def receive(self, data: bytes) -> list[Response]:
         """Take what the broker sent on an open connection; give the answers that are whole now, in order."""
         self._protocol.feed(data)
         answers = []
         while (message := self._next()) is not None:
-            answers.append(Answer(self._tags.popleft(), message))
+            answers.append(Response(self._tags.popleft(), message))
         return answers
 
     def _next(self) -> Message | None:
@@ -160,7 +160,7 @@ class Node:
             version = other
         raise self._unavailable("agrees to no version of ApiVersions")
 
-    def _authenticate(self, mechanism: Mechanism) -> _Opening:
+    def _authenticate(self, mechanism: SaslMechanism) -> _Opening:
         ask = APIS[ApiKey.SASL_HANDSHAKE].request(mechanism=mechanism.name)
         if ApiKey.SASL_HANDSHAKE not in self.versions.ranges:
             raise self._without_sasl()
@@ -189,7 +189,7 @@ class Node:
         except NoCommonVersionError as error:
             raise self._unavailable(str(error)) from error
 
-    def _refused(self, mechanism: Mechanism, answer: Message) -> Exception:
+    def _refused(self, mechanism: SaslMechanism, answer: Message) -> Exception:
         reason = answer.error_message or error_name(answer.error_code)
         if answer.error_code in _WRONG_CREDENTIALS:
             return ConfigurationError(f"{mechanism.settings}: broker {self._broker}: {reason}")

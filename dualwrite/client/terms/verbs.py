@@ -12,7 +12,7 @@ from enum import Enum
 from dualwrite.errors import InvalidTransactionStateError
 
 
-class State(Enum):
+class ProducerState(Enum):
     """Where a transactional producer is."""
 
     UNINITIALIZED = "uninitialized"
@@ -25,6 +25,10 @@ class State(Enum):
     CLOSED = "closed"
 
     __hash__ = object.__hash__  # Enum's own is Python code, and the tables below are asked in every call
+
+
+UNFINISHED = frozenset({ProducerState.IN_TRANSACTION, ProducerState.ABORTABLE, ProducerState.FAILED})
+"""The states in which a transaction may be open that is neither prepared nor kept."""
 
 
 class Verb(Enum):
@@ -44,33 +48,35 @@ class Verb(Enum):
     __hash__ = object.__hash__
 
 
-AFTER: dict[tuple[State, Verb], State] = {
-    (State.UNINITIALIZED, Verb.INIT): State.READY,
-    (State.UNINITIALIZED, Verb.INIT_KEEPING): State.KEPT,
-    (State.READY, Verb.BEGIN): State.IN_TRANSACTION,
-    (State.IN_TRANSACTION, Verb.PRODUCE): State.IN_TRANSACTION,
-    (State.IN_TRANSACTION, Verb.SEND_OFFSETS): State.IN_TRANSACTION,
-    (State.IN_TRANSACTION, Verb.PREPARE): State.PREPARED,
-    (State.IN_TRANSACTION, Verb.COMMIT): State.READY,
-    (State.IN_TRANSACTION, Verb.ABORT): State.READY,
-    (State.ABORTABLE, Verb.ABORT): State.READY,
-    (State.PREPARED, Verb.COMPLETE): State.READY,
-    (State.PREPARED, Verb.COMMIT): State.READY,
-    (State.PREPARED, Verb.ABORT): State.READY,
+AFTER: dict[tuple[ProducerState, Verb], ProducerState] = {
+    (ProducerState.UNINITIALIZED, Verb.INIT): ProducerState.READY,
+    (ProducerState.UNINITIALIZED, Verb.INIT_KEEPING): ProducerState.KEPT,
+    (ProducerState.READY, Verb.BEGIN): ProducerState.IN_TRANSACTION,
+    (ProducerState.IN_TRANSACTION, Verb.PRODUCE): ProducerState.IN_TRANSACTION,
+    (ProducerState.IN_TRANSACTION, Verb.SEND_OFFSETS): ProducerState.IN_TRANSACTION,
+    (ProducerState.IN_TRANSACTION, Verb.PREPARE): ProducerState.PREPARED,
+    (ProducerState.IN_TRANSACTION, Verb.COMMIT): ProducerState.READY,
+    (ProducerState.IN_TRANSACTION, Verb.ABORT): ProducerState.READY,
+    (ProducerState.ABORTABLE, Verb.ABORT): ProducerState.READY,
+    (ProducerState.PREPARED, Verb.COMPLETE): ProducerState.READY,
+    (ProducerState.PREPARED, Verb.COMMIT): ProducerState.READY,
+    (ProducerState.PREPARED, Verb.ABORT): ProducerState.READY,
     # The identity that ended a kept transaction is never used to produce: init_transactions() follows.
-    (State.KEPT, Verb.COMPLETE): State.UNINITIALIZED,
-    (State.KEPT, Verb.COMMIT): State.UNINITIALIZED,
-    (State.KEPT, Verb.ABORT): State.UNINITIALIZED,
-    **{(state, Verb.CLOSE): State.CLOSED for state in State},
+    (ProducerState.KEPT, Verb.COMPLETE): ProducerState.UNINITIALIZED,
+    (ProducerState.KEPT, Verb.COMMIT): ProducerState.UNINITIALIZED,
+    (ProducerState.KEPT, Verb.ABORT): ProducerState.UNINITIALIZED,
+    **{(state, Verb.CLOSE): ProducerState.CLOSED for state in ProducerState},
 }
 """The state after a call that succeeded. A pair that is not here is forbidden."""
 
-AFTER_FAILURE: dict[Verb, State] = {
-    Verb.PRODUCE: State.ABORTABLE,
-    Verb.SEND_OFFSETS: State.ABORTABLE,
-    Verb.PREPARE: State.ABORTABLE,
-    **dict.fromkeys((Verb.INIT, Verb.INIT_KEEPING, Verb.BEGIN, Verb.COMPLETE, Verb.COMMIT, Verb.ABORT), State.FAILED),
-    Verb.CLOSE: State.CLOSED,
+AFTER_FAILURE: dict[Verb, ProducerState] = {
+    Verb.PRODUCE: ProducerState.ABORTABLE,
+    Verb.SEND_OFFSETS: ProducerState.ABORTABLE,
+    Verb.PREPARE: ProducerState.ABORTABLE,
+    **dict.fromkeys(
+        (Verb.INIT, Verb.INIT_KEEPING, Verb.BEGIN, Verb.COMPLETE, Verb.COMMIT, Verb.ABORT), ProducerState.FAILED
+    ),
+    Verb.CLOSE: ProducerState.CLOSED,
 }
 """The state after a call that raised. FAILED: what became of the transaction is unknown, so the producer is dropped."""
 
@@ -91,9 +97,9 @@ class VerbOrder:
     """The state of one producer, moved by its calls."""
 
     def __init__(self) -> None:
-        self.state = State.UNINITIALIZED
+        self.state = ProducerState.UNINITIALIZED
 
-    def require(self, verb: Verb, called: str = "") -> State:
+    def require(self, verb: Verb, called: str = "") -> ProducerState:
         """The state that ``verb`` would lead to.
 
         :param called: what was called, if it is not ``verb`` itself but needs the same state.
@@ -108,7 +114,7 @@ class VerbOrder:
         return after
 
     @contextmanager
-    def calling(self, verb: Verb) -> Iterator[State]:
+    def calling(self, verb: Verb) -> Iterator[ProducerState]:
         """Move the state over the length of a ``with`` block, as the tables have it; gives the state before it.
 
         :raises InvalidTransactionStateError: as :meth:`require`; the state stays as it is.

@@ -31,7 +31,7 @@ from dualwrite.coordinator.slots.lent_slot import LentSlot
 from dualwrite.coordinator.slots.slot import Counters
 from dualwrite.coordinator.slots.usage import Usage
 from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome
-from dualwrite.coordinator.unit.driver import BlockingDriver
+from dualwrite.coordinator.unit.driver import UnitDriver
 from dualwrite.coordinator.unit.observers import Observer
 from dualwrite.coordinator.unit.retry import Retrying
 from dualwrite.coordinator.unit.transaction import Unit, open_unit
@@ -205,14 +205,14 @@ class AsyncUnits(DualWrite):
             self.in_thread(slot.recover, self._recoverers)
         return AwaitedSlot(slot, self._callers)
 
-    def _make_driver(self, unit: Unit, slot: LentSlot) -> BlockingDriver:
+    def _make_driver(self, unit: Unit, slot: LentSlot) -> UnitDriver:
         def observe(step: str) -> None:
             self._observe(step)
             if unit.cancelled is not None and step in _BEFORE_THE_DECISION:
                 raise asyncio.CancelledError(*unit.cancelled.args)
 
         limit = self._unit_store.limit(slot.transactional_id)
-        return BlockingDriver(self._engine, self._unit_store, slot, observe, limit, self._pool.unmatched)
+        return UnitDriver(self._engine, self._unit_store, slot, observe, limit, self._pool.unmatched)
 
     def close(self, timeout: float = 10.0) -> None:
         """See DualWrite; in a thread."""

@@ -8,7 +8,7 @@ from dualwrite.coordinator.concurrency.waiting import Flag, TaskThread
 _LOG = logging.getLogger("dualwrite")
 
 
-class Heartbeat:
+class LeaseHeartbeat:
     """Calls ``beat`` every ``interval`` seconds in a daemon thread, from :meth:`start` to :meth:`stop`.
 
     :param beat: what it raises is logged, and it is called again.

@@ -28,7 +28,7 @@ from dualwrite.client.librdkafka.errors import (
 from dualwrite.client.librdkafka.producer_config import ProducerConfig
 from dualwrite.client.producer.arguments import checked_on_delivery, member_of
 from dualwrite.client.terms.error_classes import FENCED
-from dualwrite.client.terms.verbs import AFTER_FAILURE, State, Verb, VerbOrder, init_verb
+from dualwrite.client.terms.verbs import AFTER_FAILURE, ProducerState, Verb, VerbOrder, init_verb
 from dualwrite.coordinator.ports import Headers, Outcome
 from dualwrite.coordinator.recovery.succession import TransactionBefore
 from dualwrite.coordinator.recovery.two_phase import LeftTransaction, TimeoutWatch, left_transactions, step_timeout
@@ -305,7 +305,7 @@ class LibrdkafkaProducer:
         """See KafkaParticipant."""
         require_prepared_state(state)
         with self._calling(Verb.COMPLETE) as before:
-            if before is State.KEPT:
+            if before is ProducerState.KEPT:
                 return self._predecessors().complete(state)
             if state == self._prepared:
                 self._commit()
@@ -316,7 +316,7 @@ class LibrdkafkaProducer:
     def commit_transaction(self) -> None:
         """See KafkaParticipant."""
         with self._calling(Verb.COMMIT) as before:
-            if before is State.KEPT:
+            if before is ProducerState.KEPT:
                 self._predecessors().end(Verdict.COMMIT)
             else:
                 self._commit()
@@ -324,7 +324,7 @@ class LibrdkafkaProducer:
     def abort_transaction(self) -> None:
         """See KafkaParticipant."""
         with self._calling(Verb.ABORT) as before:
-            if before is State.KEPT:
+            if before is ProducerState.KEPT:
                 self._predecessors().end(Verdict.ABORT)
             else:
                 self._abort()
@@ -334,9 +334,9 @@ class LibrdkafkaProducer:
 
         confluent-kafka's own close() is not called: it would abort the open transaction.
         """
-        if self._order.state is State.CLOSED:
+        if self._order.state is ProducerState.CLOSED:
             return
-        self._order.state = State.CLOSED
+        self._order.state = ProducerState.CLOSED
         if self._process != os.getpid():
             _inherited.append(self._producer)
         elif not self._bounded.is_wedged:  # such a one is destroyed by the call, if that ever comes back
@@ -354,7 +354,7 @@ class LibrdkafkaProducer:
             )
 
     @contextmanager
-    def _calling(self, verb: Verb) -> Iterator[State]:
+    def _calling(self, verb: Verb) -> Iterator[ProducerState]:
         self._check_process(verb)
         what = f"{verb.value} of {self._transactional_id}"
         with self._order.calling(verb) as before, translating(what, two_phase=self._two_phase):

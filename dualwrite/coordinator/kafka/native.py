@@ -12,17 +12,21 @@ from typing import Any
 from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.admin.transaction_fate import TopicIds
 from dualwrite.client.config.native_config import NativeConfig
-from dualwrite.client.engine.transaction_state import Ended
+from dualwrite.client.engine.transaction_state import TransactionResult
 from dualwrite.client.producer.arguments import checked_on_delivery
 from dualwrite.client.producer.two_phase_producer import TwoPhaseProducer
-from dualwrite.client.terms.verbs import State, Verb, VerbOrder, init_verb
+from dualwrite.client.terms.verbs import ProducerState, Verb, VerbOrder, init_verb
 from dualwrite.coordinator.ports import Headers, Outcome, Record
 from dualwrite.coordinator.recovery.two_phase import LeftTransaction, TimeoutWatch, left_transactions, step_timeout
 from dualwrite.coordinator.rules.recovery_decision import Verdict
 from dualwrite.errors import InvalidTransactionStateError
 from dualwrite.ids import PreparedTxnState, require_prepared_state
 
-_OUTCOMES = {Ended.COMMITTED: Outcome.COMMITTED, Ended.ABORTED: Outcome.ABORTED, Ended.NOTHING: Outcome.NOTHING}
+_OUTCOMES = {
+    TransactionResult.COMMITTED: Outcome.COMMITTED,
+    TransactionResult.ABORTED: Outcome.ABORTED,
+    TransactionResult.NOTHING: Outcome.NOTHING,
+}
 
 
 class NativeProducer:
@@ -60,7 +64,7 @@ class NativeProducer:
         if init_verb(keep_prepared_txn) is Verb.INIT:
             self._ready(Verb.INIT).init_transactions()
             return
-        if self._producer.state is not State.UNINITIALIZED:
+        if self._producer.state is not ProducerState.UNINITIALIZED:
             self._producer.init_transactions(keep_prepared_txn=True)  # refuses, and says what is allowed
         with self._of_predecessor(Verb.INIT_KEEPING):
             self._left = self._left_transaction(self._control, self._transactional_id)
@@ -159,15 +163,15 @@ class NativeProducer:
 
     def close(self) -> None:
         """See KafkaParticipant. Records that are still buffered are dropped, and their callbacks told so."""
-        if self._order.state is not State.CLOSED:
-            self._order.state = State.CLOSED
+        if self._order.state is not ProducerState.CLOSED:
+            self._order.state = ProducerState.CLOSED
             with suppress(Exception):  # of a user's callback: nobody is left to act on it
                 self._producer.close()
             self._control.close()
 
     def _ready(self, verb: Verb) -> TwoPhaseProducer:
         """The producer, unless something that it does not know of is in the way."""
-        if self._order.state is not State.UNINITIALIZED:
+        if self._order.state is not ProducerState.UNINITIALIZED:
             self._order.require(verb)
         return self._producer
 

@@ -30,7 +30,7 @@ from dualwrite.coordinator.sql.state_row import columns_naming
 from dualwrite.coordinator.sql.tables import kafka_transaction_outcome as outcomes
 from dualwrite.coordinator.sql.tables import kafka_transaction_record as records
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as states
-from dualwrite.coordinator.unit.driver import BlockingDriver
+from dualwrite.coordinator.unit.driver import UnitDriver
 from dualwrite.errors import KafkaRefusedError, PrepareFailedError
 from dualwrite.ids import PreparedTxnState
 
@@ -219,7 +219,7 @@ class Replayer:
     def _produce(self, slot: Slot, unit: LostUnit, kept: Sequence[KeptRecord]) -> BaseException | None:
         """A unit of work of nothing but ``kept``; its error, if it was not committed."""
         error: BaseException | None = None
-        driver = BlockingDriver(self._engine, self.store, slot, self._observe, self.store.limit(slot.transactional_id))
+        driver = UnitDriver(self._engine, self.store, slot, self._observe, self.store.limit(slot.transactional_id))
         self.store.replayed[slot.transactional_id] = unit
         try:
             driver.begin()

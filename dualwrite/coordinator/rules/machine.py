@@ -55,7 +55,7 @@ class Event(Enum):
     __hash__ = object.__hash__
 
 
-class State(Enum):
+class UnitState(Enum):
     """Where a unit of work is: the step that is under way and what stands on either side, or how it ended."""
 
     NEW = "new"
@@ -84,78 +84,87 @@ class State(Enum):
     __hash__ = object.__hash__
 
 
-TRANSITIONS: Mapping[State, Mapping[Event, State]] = MappingProxyType(
+TRANSITIONS: Mapping[UnitState, Mapping[Event, UnitState]] = MappingProxyType(
     {
-        State.NEW: {Event.BEGIN: State.BEGINNING_DATABASE},
-        State.BEGINNING_DATABASE: {Event.DONE: State.RUNNING, Event.FAILED: State.ROLLING_BACK_DATABASE_ALONE},
-        State.RUNNING: {
-            Event.PRODUCE: State.BEGINNING_KAFKA,
-            Event.LEFT: State.COMMITTING_DATABASE_ALONE,
-            Event.RAISED: State.ROLLING_BACK_DATABASE_ALONE,
+        UnitState.NEW: {Event.BEGIN: UnitState.BEGINNING_DATABASE},
+        UnitState.BEGINNING_DATABASE: {
+            Event.DONE: UnitState.RUNNING,
+            Event.FAILED: UnitState.ROLLING_BACK_DATABASE_ALONE,
+        },
+        UnitState.RUNNING: {
+            Event.PRODUCE: UnitState.BEGINNING_KAFKA,
+            Event.LEFT: UnitState.COMMITTING_DATABASE_ALONE,
+            Event.RAISED: UnitState.ROLLING_BACK_DATABASE_ALONE,
         },
         # The user's code may swallow the error of its first produce: it runs on, but what it leaves is rolled back.
-        State.BEGINNING_KAFKA: {Event.DONE: State.PRODUCING, Event.FAILED: State.DOOMED},
-        State.DOOMED: {Event.LEFT: State.ROLLING_BACK_DATABASE, Event.RAISED: State.ROLLING_BACK_DATABASE},
-        State.PRODUCING: {Event.LEFT: State.PREPARING_KAFKA, Event.RAISED: State.ROLLING_BACK_DATABASE},
-        State.PREPARING_KAFKA: {Event.DONE: State.STORING_STATE, Event.FAILED: State.ROLLING_BACK_DATABASE},
-        State.STORING_STATE: {Event.DONE: State.COMMITTING_DATABASE, Event.FAILED: State.ROLLING_BACK_DATABASE},
-        State.COMMITTING_DATABASE: {Event.DONE: State.COMMITTING_KAFKA, Event.FAILED: State.READING_DECISION},
-        State.READING_DECISION: {
-            Event.COMMITTED: State.COMMITTING_KAFKA,
-            Event.NOT_COMMITTED: State.ABORTING_KAFKA,
-            Event.FAILED: State.LEAVING_DOUBT,
+        UnitState.BEGINNING_KAFKA: {Event.DONE: UnitState.PRODUCING, Event.FAILED: UnitState.DOOMED},
+        UnitState.DOOMED: {Event.LEFT: UnitState.ROLLING_BACK_DATABASE, Event.RAISED: UnitState.ROLLING_BACK_DATABASE},
+        UnitState.PRODUCING: {Event.LEFT: UnitState.PREPARING_KAFKA, Event.RAISED: UnitState.ROLLING_BACK_DATABASE},
+        UnitState.PREPARING_KAFKA: {Event.DONE: UnitState.STORING_STATE, Event.FAILED: UnitState.ROLLING_BACK_DATABASE},
+        UnitState.STORING_STATE: {
+            Event.DONE: UnitState.COMMITTING_DATABASE,
+            Event.FAILED: UnitState.ROLLING_BACK_DATABASE,
         },
-        State.COMMITTING_KAFKA: {Event.DONE: State.SUCCEEDED, Event.FAILED: State.LEAVING_COMMIT},
+        UnitState.COMMITTING_DATABASE: {
+            Event.DONE: UnitState.COMMITTING_KAFKA,
+            Event.FAILED: UnitState.READING_DECISION,
+        },
+        UnitState.READING_DECISION: {
+            Event.COMMITTED: UnitState.COMMITTING_KAFKA,
+            Event.NOT_COMMITTED: UnitState.ABORTING_KAFKA,
+            Event.FAILED: UnitState.LEAVING_DOUBT,
+        },
+        UnitState.COMMITTING_KAFKA: {Event.DONE: UnitState.SUCCEEDED, Event.FAILED: UnitState.LEAVING_COMMIT},
         # The database first: it holds locks that others wait for, and an abort may take long. Either order is safe, as
         # the row says nothing of this unit. Neither failure keeps the other from being tried, and none is tried twice.
-        State.ROLLING_BACK_DATABASE: {Event.DONE: State.ABORTING_KAFKA, Event.FAILED: State.ABORTING_KAFKA},
-        State.ABORTING_KAFKA: {Event.DONE: State.ROLLED_BACK, Event.FAILED: State.LEAVING_ABORT},
-        State.COMMITTING_DATABASE_ALONE: {Event.DONE: State.SUCCEEDED, Event.FAILED: State.DATABASE_FAILED},
-        State.ROLLING_BACK_DATABASE_ALONE: {Event.DONE: State.ROLLED_BACK, Event.FAILED: State.ROLLED_BACK},
+        UnitState.ROLLING_BACK_DATABASE: {Event.DONE: UnitState.ABORTING_KAFKA, Event.FAILED: UnitState.ABORTING_KAFKA},
+        UnitState.ABORTING_KAFKA: {Event.DONE: UnitState.ROLLED_BACK, Event.FAILED: UnitState.LEAVING_ABORT},
+        UnitState.COMMITTING_DATABASE_ALONE: {Event.DONE: UnitState.SUCCEEDED, Event.FAILED: UnitState.DATABASE_FAILED},
+        UnitState.ROLLING_BACK_DATABASE_ALONE: {Event.DONE: UnitState.ROLLED_BACK, Event.FAILED: UnitState.ROLLED_BACK},
         # Recovery does not depend on being announced: the next use begins with it anyhow.
-        State.LEAVING_COMMIT: {Event.DONE: State.SUCCEEDED, Event.FAILED: State.SUCCEEDED},
-        State.LEAVING_ABORT: {Event.DONE: State.ROLLED_BACK, Event.FAILED: State.ROLLED_BACK},
-        State.LEAVING_DOUBT: {Event.DONE: State.IN_DOUBT, Event.FAILED: State.IN_DOUBT},
-        State.SUCCEEDED: {},
-        State.ROLLED_BACK: {},
-        State.IN_DOUBT: {},
-        State.DATABASE_FAILED: {},
+        UnitState.LEAVING_COMMIT: {Event.DONE: UnitState.SUCCEEDED, Event.FAILED: UnitState.SUCCEEDED},
+        UnitState.LEAVING_ABORT: {Event.DONE: UnitState.ROLLED_BACK, Event.FAILED: UnitState.ROLLED_BACK},
+        UnitState.LEAVING_DOUBT: {Event.DONE: UnitState.IN_DOUBT, Event.FAILED: UnitState.IN_DOUBT},
+        UnitState.SUCCEEDED: {},
+        UnitState.ROLLED_BACK: {},
+        UnitState.IN_DOUBT: {},
+        UnitState.DATABASE_FAILED: {},
     }
 )
 
-STEPS: Mapping[State, Step] = MappingProxyType(
+STEPS: Mapping[UnitState, Step] = MappingProxyType(
     {
-        State.BEGINNING_DATABASE: Step.BEGIN_DATABASE,
-        State.RUNNING: Step.RUN,
-        State.BEGINNING_KAFKA: Step.BEGIN_KAFKA,
-        State.PRODUCING: Step.RUN,
-        State.DOOMED: Step.RUN,
-        State.PREPARING_KAFKA: Step.PREPARE_KAFKA,
-        State.STORING_STATE: Step.STORE_STATE,
-        State.COMMITTING_DATABASE: Step.COMMIT_DATABASE,
-        State.READING_DECISION: Step.READ_DECISION,
-        State.COMMITTING_KAFKA: Step.COMMIT_KAFKA,
-        State.ROLLING_BACK_DATABASE: Step.ROLLBACK_DATABASE,
-        State.ABORTING_KAFKA: Step.ABORT_KAFKA,
-        State.COMMITTING_DATABASE_ALONE: Step.COMMIT_DATABASE,
-        State.ROLLING_BACK_DATABASE_ALONE: Step.ROLLBACK_DATABASE,
-        State.LEAVING_COMMIT: Step.FINISH_LATER,
-        State.LEAVING_ABORT: Step.FINISH_LATER,
-        State.LEAVING_DOUBT: Step.FINISH_LATER,
+        UnitState.BEGINNING_DATABASE: Step.BEGIN_DATABASE,
+        UnitState.RUNNING: Step.RUN,
+        UnitState.BEGINNING_KAFKA: Step.BEGIN_KAFKA,
+        UnitState.PRODUCING: Step.RUN,
+        UnitState.DOOMED: Step.RUN,
+        UnitState.PREPARING_KAFKA: Step.PREPARE_KAFKA,
+        UnitState.STORING_STATE: Step.STORE_STATE,
+        UnitState.COMMITTING_DATABASE: Step.COMMIT_DATABASE,
+        UnitState.READING_DECISION: Step.READ_DECISION,
+        UnitState.COMMITTING_KAFKA: Step.COMMIT_KAFKA,
+        UnitState.ROLLING_BACK_DATABASE: Step.ROLLBACK_DATABASE,
+        UnitState.ABORTING_KAFKA: Step.ABORT_KAFKA,
+        UnitState.COMMITTING_DATABASE_ALONE: Step.COMMIT_DATABASE,
+        UnitState.ROLLING_BACK_DATABASE_ALONE: Step.ROLLBACK_DATABASE,
+        UnitState.LEAVING_COMMIT: Step.FINISH_LATER,
+        UnitState.LEAVING_ABORT: Step.FINISH_LATER,
+        UnitState.LEAVING_DOUBT: Step.FINISH_LATER,
     }
 )
 
-RESULTS: Mapping[State, Result] = MappingProxyType(
+RESULTS: Mapping[UnitState, Result] = MappingProxyType(
     {
-        State.SUCCEEDED: Result.SUCCEEDED,
-        State.ROLLED_BACK: Result.ROLLED_BACK,
-        State.IN_DOUBT: Result.IN_DOUBT,
-        State.DATABASE_FAILED: Result.DATABASE_FAILED,
+        UnitState.SUCCEEDED: Result.SUCCEEDED,
+        UnitState.ROLLED_BACK: Result.ROLLED_BACK,
+        UnitState.IN_DOUBT: Result.IN_DOUBT,
+        UnitState.DATABASE_FAILED: Result.DATABASE_FAILED,
     }
 )
 
 
-def decide(state: State, event: Event) -> State:
+def decide(state: UnitState, event: Event) -> UnitState:
     """The state that ``event`` leads to; STEPS says what the driver does there, RESULTS how the unit of work ended.
 
     :raises InvalidTransactionStateError: if ``event`` cannot happen in ``state``: a verb was called out of order.
@@ -168,11 +177,11 @@ def decide(state: State, event: Event) -> State:
         ) from None
 
 
-class Machine:
+class DualWriteMachine:
     """One unit of work's state, and the first error that turned it away from success."""
 
     def __init__(self) -> None:
-        self.state = State.NEW
+        self.state = UnitState.NEW
         self.error: BaseException | None = None
 
     @property

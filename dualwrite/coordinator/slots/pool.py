@@ -8,7 +8,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import replace
 
-from dualwrite.coordinator.concurrency.heartbeat import Heartbeat
+from dualwrite.coordinator.concurrency.heartbeat import LeaseHeartbeat
 from dualwrite.coordinator.concurrency.waiting import Bell, Ticket
 from dualwrite.coordinator.concurrency.watchdog import Limit
 from dualwrite.coordinator.ports import DecisionStore, KafkaParticipant, Lease, Outcome
@@ -78,7 +78,7 @@ class Pool:
         self._closed = False
         self.left_behind: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         """What ends units of work whose block nobody could end. Finalizers put it here: SimpleQueue allows that."""
-        self._heartbeat = Heartbeat(
+        self._heartbeat = LeaseHeartbeat(
             lambda: store.in_thread(self.beat), settings.lease_timeout / BEATS, settings.application
         )
 

@@ -13,7 +13,7 @@ from dualwrite.coordinator.slots.slot import Counters
 _LOG = logging.getLogger("dualwrite")
 
 
-class _Waiting(NamedTuple):
+class _PendingOutcome(NamedTuple):
     """Units of work of one slot that the database has not taken yet; ``row`` is as for DecisionStore.note_unmatched."""
 
     transactional_id: str
@@ -31,17 +31,17 @@ class UnmatchedUnits:
     def __init__(self, store: DecisionStore, counters: Counters) -> None:
         self._store = store
         self._counters = counters
-        self._waiting: SimpleQueue[_Waiting] = SimpleQueue()
+        self._waiting: SimpleQueue[_PendingOutcome] = SimpleQueue()
 
     def add(self, contradiction: LeaseContradictedError) -> None:
         """Keep the units of work that ``contradiction`` has found."""
         if contradiction.unmatched:
             name = contradiction.lease.transactional_id
-            self._waiting.put(_Waiting(name, contradiction.unmatched, contradiction.row))
+            self._waiting.put(_PendingOutcome(name, contradiction.unmatched, contradiction.row))
 
     def keep(self, transactional_id: str, unit: Unmatched) -> None:
         """Keep ``unit``, which ran in the slot ``transactional_id``, and which the database has refused just now."""
-        self._waiting.put(_Waiting(transactional_id, [unit], None))
+        self._waiting.put(_PendingOutcome(transactional_id, [unit], None))
 
     def record(self) -> None:
         """Put what waits on record. An error is logged with the units of work, which wait on."""

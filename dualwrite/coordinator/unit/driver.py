@@ -22,7 +22,7 @@ from dualwrite.coordinator.ports import (
     name_of_open_transaction,
 )
 from dualwrite.coordinator.recovery.sequence import was_committed
-from dualwrite.coordinator.rules.machine import Event, Machine, State, Step
+from dualwrite.coordinator.rules.machine import DualWriteMachine, Event, Step, UnitState
 from dualwrite.coordinator.slots.lent_slot import LentSlot
 from dualwrite.coordinator.slots.unmatched import UnmatchedUnits
 from dualwrite.coordinator.sql.connecting import take_from_lost_pool
@@ -39,7 +39,7 @@ _LOG = logging.getLogger("dualwrite")
 _INTERRUPTED = "this unit of work was interrupted, and the interrupt was caught inside its block: it is rolled back"
 
 
-class BlockingDriver:
+class UnitDriver:
     """One unit of work, from ``begin`` to ``finish`` and ``release``.
 
     The slot's participant is borrowed, and given back only after an end that leaves nothing open in Kafka; after any
@@ -61,7 +61,7 @@ class BlockingDriver:
         limit: Limit | None = None,
         unmatched: UnmatchedUnits | None = None,
     ) -> None:
-        self.machine = Machine()
+        self.machine = DualWriteMachine()
         self.slot = slot
         self.watch: Watch | None = None
         """Who is told of each step; None if nobody is."""
@@ -145,7 +145,7 @@ class BlockingDriver:
         :raises InvalidTransactionStateError: outside the block.
         """
         self.require_user_code()
-        if self.machine.state is State.RUNNING:
+        if self.machine.state is UnitState.RUNNING:
             self.machine.advance(Event.PRODUCE)
             self._perform_steps()
         if self.machine.error is not None:
@@ -160,7 +160,7 @@ class BlockingDriver:
     def produce_at_once(self, send: Callable[[KafkaParticipant], bool]) -> bool:
         """As :meth:`produce`, if no step is to be taken first, and ``send(participant)`` says that it has added the
         record. False if not: nothing was added."""
-        if self.machine.state is not State.PRODUCING or self.machine.error is not None:
+        if self.machine.state is not UnitState.PRODUCING or self.machine.error is not None:
             return False
         try:
             is_added = send(self._participant)
@@ -361,7 +361,9 @@ class BlockingDriver:
                 return transaction.end()
             if transaction.refused is not None:
                 return transaction.refused
-            if self.machine.state is State.RUNNING:  # with records, the state is stored: it is looked at right before
+            if (
+                self.machine.state is UnitState.RUNNING
+            ):  # with records, the state is stored: it is looked at right before
                 self.limit.begin()
                 self._fate.require_open(transaction, storing=False)
         except BaseException as error:  # noqa: BLE001 - it is rolled back and raised by whoever called finish
@@ -427,17 +429,17 @@ class BlockingDriver:
             self.limit.rest()
 
 
-_ACTIONS: Mapping[Step, Callable[[BlockingDriver], Event]] = MappingProxyType(
+_ACTIONS: Mapping[Step, Callable[[UnitDriver], Event]] = MappingProxyType(
     {
-        Step.BEGIN_DATABASE: BlockingDriver._begin_database,
-        Step.BEGIN_KAFKA: BlockingDriver._begin_kafka,
-        Step.PREPARE_KAFKA: BlockingDriver._prepare_kafka,
-        Step.STORE_STATE: BlockingDriver._store_state,
-        Step.COMMIT_DATABASE: BlockingDriver._commit_database,
-        Step.COMMIT_KAFKA: BlockingDriver._commit_kafka,
-        Step.READ_DECISION: BlockingDriver._read_decision,
-        Step.ROLLBACK_DATABASE: BlockingDriver._rollback_database,
-        Step.ABORT_KAFKA: BlockingDriver._abort_kafka,
-        Step.FINISH_LATER: BlockingDriver._finish_later,
+        Step.BEGIN_DATABASE: UnitDriver._begin_database,
+        Step.BEGIN_KAFKA: UnitDriver._begin_kafka,
+        Step.PREPARE_KAFKA: UnitDriver._prepare_kafka,
+        Step.STORE_STATE: UnitDriver._store_state,
+        Step.COMMIT_DATABASE: UnitDriver._commit_database,
+        Step.COMMIT_KAFKA: UnitDriver._commit_kafka,
+        Step.READ_DECISION: UnitDriver._read_decision,
+        Step.ROLLBACK_DATABASE: UnitDriver._rollback_database,
+        Step.ABORT_KAFKA: UnitDriver._abort_kafka,
+        Step.FINISH_LATER: UnitDriver._finish_later,
     }
 )

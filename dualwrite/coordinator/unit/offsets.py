@@ -16,7 +16,7 @@ from dualwrite.coordinator.offsets.consumers import (
 )
 from dualwrite.coordinator.offsets.consuming import Consuming
 from dualwrite.coordinator.rules.positions import Consumer
-from dualwrite.coordinator.unit.driver import BlockingDriver
+from dualwrite.coordinator.unit.driver import UnitDriver
 from dualwrite.errors import InvalidTransactionStateError, KafkaRefusedError, RebalancedError
 from dualwrite.ids import TopicPartition
 from dualwrite.wire.error_codes import ErrorCode
@@ -47,7 +47,7 @@ class UnitOffsets:
         self._claimed: dict[Consumer, dict[TopicPartition, int]] = {}
         self._stored: dict[tuple[str, TopicPartition], int] = {}
 
-    def send(self, driver: BlockingDriver, consumer: KafkaConsumer, offsets: Iterable[Any] | None) -> None:
+    def send(self, driver: UnitDriver, consumer: KafkaConsumer, offsets: Iterable[Any] | None) -> None:
         """See Transaction.send_offsets."""
         driver.require_user_code()
         said = _checked_offsets(consumer, offsets)
@@ -78,7 +78,7 @@ class UnitOffsets:
                     "the unit of work is rolled back; call seek_to_committed(consumer), and poll again"
                 ) from error
 
-    def store(self, driver: BlockingDriver, consumer: KafkaConsumer, offsets: Iterable[Any] | None) -> None:
+    def store(self, driver: UnitDriver, consumer: KafkaConsumer, offsets: Iterable[Any] | None) -> None:
         """See Transaction.store_offsets."""
         connection = driver.connection
         if connection.in_nested_transaction():

@@ -8,14 +8,14 @@ import asyncio
 
 from dualwrite.coordinator.concurrency.step_errors import is_own
 from dualwrite.coordinator.rules.machine import Result
-from dualwrite.coordinator.unit.driver import BlockingDriver
+from dualwrite.coordinator.unit.driver import UnitDriver
 from dualwrite.errors import CommittedError, InDoubtError, UnitCommitted, committed_interrupt
 
 _Left = (asyncio.CancelledError, GeneratorExit)
 """What has a meaning of its own under asyncio: see AsyncDualWrite."""
 
 
-def raise_outcome(application: str, driver: BlockingDriver, error: BaseException | None) -> None:
+def raise_outcome(application: str, driver: UnitDriver, error: BaseException | None) -> None:
     """Raise what the caller of a unit of work that has ended must know, unless that is ``error``, on its way already.
 
     :raises CommittedError: if the unit was committed, and a limit struck its end.
@@ -36,7 +36,7 @@ def raise_outcome(application: str, driver: BlockingDriver, error: BaseException
     raise told from raised
 
 
-def truth(application: str, driver: BlockingDriver | None, raised: BaseException) -> BaseException:
+def truth(application: str, driver: UnitDriver | None, raised: BaseException) -> BaseException:
     """What is to leave the block in place of ``raised``: itself, if nothing of the unit of work was committed."""
     if driver is None or isinstance(raised, UnitCommitted | InDoubtError):
         return raised

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from dualwrite.coordinator.offsets.consumers import KafkaConsumer
 from dualwrite.coordinator.ports import Headers
-from dualwrite.coordinator.unit.driver import BlockingDriver
+from dualwrite.coordinator.unit.driver import UnitDriver
 from dualwrite.coordinator.unit.observers import Watch
 from dualwrite.coordinator.unit.offsets import UnitOffsets
 from dualwrite.errors import InvalidTransactionStateError
@@ -57,7 +57,7 @@ class Unit:
 
     def __init__(self, place: object, *, is_repeated: bool = False) -> None:
         self.place = place
-        self.driver: BlockingDriver | None = None
+        self.driver: UnitDriver | None = None
         self.watch: Watch | None = None
         """Who watches; None if nobody does."""
         self.offsets: UnitOffsets | None = None
@@ -88,7 +88,7 @@ class BaseTransaction:
         """False if the unit of work has ended, and rows of it may be left that its block committed past the library."""
         return self._unit.driver is None or not self._unit.driver.left_rows
 
-    def running(self) -> BlockingDriver:
+    def running(self) -> UnitDriver:
         """The driver of the unit of work. The block's."""
         assert self._unit.driver is not None
         return self._unit.driver

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Engine, RootTransaction, event
 from sqlalchemy.engine import ExceptionContext, ExecutionContext
 from sqlalchemy.orm import Session
 
-from dualwrite.coordinator.rules.machine import Machine, Step
+from dualwrite.coordinator.rules.machine import DualWriteMachine, Step
 from dualwrite.coordinator.rules.transaction_statements import ends_transaction
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.errors import InvalidTransactionStateError
@@ -40,7 +40,7 @@ class UnitTransaction(RootTransaction):
         "was_committed",
     )
 
-    def __init__(self, connection: Connection, machine: Machine, before_end: Callable[[], None]) -> None:
+    def __init__(self, connection: Connection, machine: DualWriteMachine, before_end: Callable[[], None]) -> None:
         self._machine = machine
         self._before_end = before_end
         self.mark = secrets.token_hex(8)

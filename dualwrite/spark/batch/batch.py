@@ -21,9 +21,9 @@ from dualwrite.errors import ConfigurationError, DatabaseBusyError, InputError, 
 from dualwrite.spark.batch.preparing import prepared
 from dualwrite.spark.batch.runs import Owner, Run, Runs, RunState
 from dualwrite.spark.batch.staging import Attempt, drop_outdated, make_staging, move_rows, staged_clause
-from dualwrite.spark.batch.tasks import Side, Task
+from dualwrite.spark.batch.tasks import BatchTask, Side
 from dualwrite.spark.error_translation import as_raised_in_the_task, first_line, refused, told
-from dualwrite.spark.plan.columns import Plan, TableColumn, fit, plan_of
+from dualwrite.spark.plan.columns import TableColumn, WritePlan, fit, plan_of
 from dualwrite.spark.plan.options import WriteOptions, options_of
 from dualwrite.spark.plan.rows import RowConverter
 from dualwrite.spark.tables.bulk_load import copies
@@ -65,7 +65,7 @@ class Work:
     """
 
     options: WriteOptions
-    plan: Plan
+    plan: WritePlan
     columns: tuple[TableColumn, ...]
     dialect: str
     run: Run | None
@@ -99,7 +99,7 @@ class Work:
         if batch_id is not None and runs.is_committed(self.run.job, batch_id):
             _drain(rows)
             return Side(self.run, Attempt(part, attempt, 0))
-        task = Task(runs, self.run, staged, part, attempt, options.batchsize, self.on_step or _ignore)
+        task = BatchTask(runs, self.run, staged, part, attempt, options.batchsize, self.on_step or _ignore)
         plan = self.plan if zone is None else replace(self.plan, zone=zone)
         what = f"partition {part} of job {self.run.job!r}"
         with told(what):
@@ -109,7 +109,7 @@ class Work:
                 raise InputError(f"{what}: {error}") from error
 
 
-class Batch:
+class WholeBatch:
     """One whole batch, as its driver sees it.
 
     :param on_step: called with the name of each step before it, here and in tasks, so it must be one that can be sent
@@ -287,7 +287,7 @@ def write_batch(
             "…) the number that foreachBatch comes with"
         )
     require_shared(read, str(spark.sparkContext.master))
-    batch = Batch(read, on_step)
+    batch = WholeBatch(read, on_step)
     looked = batch.look(df.schema.jsonValue(), str(spark.conf.get(_ZONE)))
     df, plan = prepared(df, looked.plan, looked.columns if batch.copies else None)
     work = batch.begin(replace(looked, plan=plan), read.batch_id)

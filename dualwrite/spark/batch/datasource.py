@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from dualwrite.errors import ConfigurationError
 from dualwrite.extras import brought_by
-from dualwrite.spark.batch.batch import Batch, Observe, Work
+from dualwrite.spark.batch.batch import Observe, WholeBatch, Work
 from dualwrite.spark.batch.tasks import Side
 from dualwrite.spark.plan.options import WriteOptions, options_of
 
@@ -59,16 +59,16 @@ class DualWriteDataSource(DataSource):
         """As ``format`` takes it."""
         return NAME
 
-    def writer(self, schema: "StructType", overwrite: bool) -> "BatchWriter":
+    def writer(self, schema: "StructType", overwrite: bool) -> "WholeBatchWriter":
         """A writer that has begun a run.
 
         :raises ConfigurationError: naming what is wrong with the options, or which column does not fit.
         """
         options = self._options(overwrite)
         batch, work = self._look(options, schema)
-        return BatchWriter(options, batch.begin(work, options.batch_id))
+        return WholeBatchWriter(options, batch.begin(work, options.batch_id))
 
-    def streamWriter(self, schema: "StructType", overwrite: bool) -> "StreamWriter":  # noqa: N802 - PySpark's name
+    def streamWriter(self, schema: "StructType", overwrite: bool) -> "WholeBatchStreamWriter":  # noqa: N802 - PySpark's name
         """A writer of one micro-batch. It has begun a run, unless it is made to commit what another one has begun: then
         this data source was sent here.
 
@@ -79,7 +79,7 @@ class DualWriteDataSource(DataSource):
         if options.batch_id is not None:
             raise ConfigurationError("option 'batchId': a stream numbers its batches itself; remove it")
         batch, work = self._look(options, schema)
-        return StreamWriter(options, work if self._was_sent else batch.begin(work, None))
+        return WholeBatchStreamWriter(options, work if self._was_sent else batch.begin(work, None))
 
     def _options(self, overwrite: bool) -> WriteOptions:
         if overwrite:
@@ -89,12 +89,12 @@ class DualWriteDataSource(DataSource):
             )
         return options_of(self.options)
 
-    def _look(self, options: WriteOptions, schema: "StructType") -> tuple[Batch, Work]:
-        batch = Batch(options, type(self).on_step)
+    def _look(self, options: WriteOptions, schema: "StructType") -> tuple[WholeBatch, Work]:
+        batch = WholeBatch(options, type(self).on_step)
         return batch, batch.look(schema.jsonValue(), "UTC")  # tasks know the session's zone
 
 
-class BatchWriter(DataSourceWriter):
+class WholeBatchWriter(DataSourceWriter):
     """Writes a DataFrame as one act. PySpark's."""
 
     def __init__(self, options: WriteOptions, work: Work) -> None:
@@ -106,18 +106,18 @@ class BatchWriter(DataSourceWriter):
         return _written(self._work, iterator)
 
     def commit(self, messages: Iterable[WriterCommitMessage | None]) -> None:
-        """Decide. See Batch.commit."""
+        """Decide. See WholeBatch.commit."""
         self._batch().commit(self._work, _sides(messages), self._options.batch_id)
 
     def abort(self, messages: Iterable[WriterCommitMessage | None]) -> None:
         """A task has failed for good, or the commit: undo what is not decided."""
         self._batch().abort(self._work.run, self._options.batch_id)
 
-    def _batch(self) -> Batch:
-        return Batch(self._options, self._work.on_step)
+    def _batch(self) -> WholeBatch:
+        return WholeBatch(self._options, self._work.on_step)
 
 
-class StreamWriter(DataSourceStreamWriter):
+class WholeBatchStreamWriter(DataSourceStreamWriter):
     """Writes a micro-batch as one act. PySpark's.
 
     :param work: with a run for who writes, without one for who commits.
@@ -133,7 +133,7 @@ class StreamWriter(DataSourceStreamWriter):
 
     def commit(self, messages: Iterable[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - PySpark's
         """Decide. A micro-batch that was committed before has no second effect."""
-        batch, sides = Batch(self._options, self._work.on_step), _sides(messages)
+        batch, sides = WholeBatch(self._options, self._work.on_step), _sides(messages)
         runs = [side.run for side in sides if side is not None]
         # A micro-batch without partitions has no task that would say which run it is.
         work = self._work.of(runs[0]) if runs else batch.begin(self._work, batchId)
@@ -143,7 +143,7 @@ class StreamWriter(DataSourceStreamWriter):
         """Undo what is not decided; if no task says which run it is, the next one does that."""
         for side in _sides(messages):
             if side is not None:
-                Batch(self._options, self._work.on_step).abort(side.run, batchId)
+                WholeBatch(self._options, self._work.on_step).abort(side.run, batchId)
                 return
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dualwrite.spark.plan.columns import RECORD_PLACES, Plan, TableColumn
+from dualwrite.spark.plan.columns import RECORD_PLACES, TableColumn, WritePlan
 from dualwrite.spark.plan.copy_lines import line_of, refusal_of_moment
 from dualwrite.spark.plan.spark_schema import DAYS, FLOATING, MICROS, Field, SparkType
 
@@ -25,7 +25,9 @@ _AS_NUMBERS = {"timestamp": ("unix_micros", MICROS), "date": ("unix_date", DAYS)
 """Spark's function for it, and the kind of field that it makes."""
 
 
-def prepared(df: "DataFrame", plan: Plan, into: Sequence[TableColumn] | None = None) -> "tuple[DataFrame, Plan]":
+def prepared(
+    df: "DataFrame", plan: WritePlan, into: Sequence[TableColumn] | None = None
+) -> "tuple[DataFrame, WritePlan]":
     """A DataFrame with the same rows in the same partitions as ``df``, and the plan for it.
 
     :param plan: for ``df``.
@@ -56,7 +58,7 @@ def prepared(df: "DataFrame", plan: Plan, into: Sequence[TableColumn] | None = N
     return given.select(*(column for column, _ in taken), *texts.values()), made
 
 
-def _json_of(plan: Plan) -> "Column":
+def _json_of(plan: WritePlan) -> "Column":
     from pyspark.sql import functions as f
 
     members = [f.col(_name(place)).alias(plan.fields[place].name, metadata=_NO_DEFAULT) for place in plan.json]
@@ -65,7 +67,7 @@ def _json_of(plan: Plan) -> "Column":
     return f.coalesce(*(f.expr(each) for each in refusals if each is not None), json)
 
 
-def _line_of(plan: Plan, into: Sequence[TableColumn]) -> "Column | None":
+def _line_of(plan: WritePlan, into: Sequence[TableColumn]) -> "Column | None":
     from pyspark.sql import functions as f
 
     line = line_of([_name(place) for place in plan.table], plan.table_fields, into)

@@ -36,7 +36,7 @@ class Side:
     state: PreparedTxnState | None = None
 
 
-class Task:
+class BatchTask:
     """One attempt at one partition.
 
     :param staged: the table of staged rows.

@@ -15,7 +15,7 @@ from dualwrite.coordinator.unit.transaction import Transaction
 from dualwrite.errors import ConfigurationError, DatabaseBusyError, InputError
 from dualwrite.spark.error_translation import REFUSALS, as_raised_in_the_task, refused
 from dualwrite.spark.partitions.progress import Share, begin_batch, claim, finish, require_same
-from dualwrite.spark.plan.columns import Plan, TableColumn, fit, plan_of
+from dualwrite.spark.plan.columns import TableColumn, WritePlan, fit, plan_of
 from dualwrite.spark.plan.options import WriteOptions, batch_id_of, options_of
 from dualwrite.spark.plan.rows import RowConverter, RowsDigest, Written
 from dualwrite.spark.tables.bulk_load import Loader, chunks, table_clause
@@ -45,7 +45,7 @@ class PartitionWriter:
     """Writes one partition's rows, in a task of Spark's. Made by :func:`partition_writer`; it can be pickled."""
 
     options: WriteOptions
-    plan: Plan
+    plan: WritePlan
     columns: tuple[TableColumn, ...]
     dialect: str
     partitions: int

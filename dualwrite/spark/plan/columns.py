@@ -18,7 +18,7 @@ from dualwrite.spark.plan.to_json import zone_of
 
 KAFKA_COLUMNS = ("topic", "key", "value", "headers", "partition")
 RECORD_PLACES = tuple(f"{name}_at" for name in KAFKA_COLUMNS)
-"""Of a Plan: where each of them is."""
+"""Of a WritePlan: where each of them is."""
 _BYTES = ("string", "binary")
 _TYPES: Mapping[str, tuple[str, ...]] = {
     "topic": ("string",),
@@ -101,7 +101,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class WritePlan:
     """Where the columns of a DataFrame go; each is named by its place among ``fields``.
 
     :param table: those of the table.
@@ -136,7 +136,7 @@ def refusal_of_null(column: TableColumn) -> str:
     return f"is NULL, and {column.name!r} in the table is NOT NULL"
 
 
-def plan_of(schema: Mapping[str, Any], options: WriteOptions, zone: str) -> Plan:
+def plan_of(schema: Mapping[str, Any], options: WriteOptions, zone: str) -> WritePlan:
     """Where the columns of ``schema`` go.
 
     :param schema: ``df.schema.jsonValue()``.
@@ -168,7 +168,7 @@ def plan_of(schema: Mapping[str, Any], options: WriteOptions, zone: str) -> Plan
         if reason is not None:
             raise ConfigurationError(f"column {fields[place].name!r} {reason}")
     at = {f"{name}_at": place for name, place in records.items()}
-    return Plan(fields, table, json, options.topic, zone, **at)
+    return WritePlan(fields, table, json, options.topic, zone, **at)
 
 
 def _places(
@@ -210,7 +210,7 @@ def _require_kafka_type(field: Field) -> None:
         )
 
 
-def fit(plan: Plan, target: Target, options: WriteOptions) -> tuple[TableColumn, ...]:
+def fit(plan: WritePlan, target: Target, options: WriteOptions) -> tuple[TableColumn, ...]:
     """The columns of the table for ``plan.table``, in that order.
 
     :raises ConfigurationError: naming the first column that does not fit: the table lacks it, needs it, or cannot hold

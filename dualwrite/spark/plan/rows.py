@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from dualwrite.errors import InputError
 from dualwrite.ids import is_legal_topic
-from dualwrite.spark.plan.columns import REFUSED, Family, Plan, TableColumn, refusal_of_null
+from dualwrite.spark.plan.columns import REFUSED, Family, TableColumn, WritePlan, refusal_of_null
 from dualwrite.spark.plan.spark_schema import DAYS, FLOATING, MICROS, NESTED, Field
 from dualwrite.spark.plan.to_json import day_of, moment_of, object_writer, text_writer, with_scale, zone_of
 
@@ -66,7 +66,7 @@ class RowConverter:
     :param dialect: SQLAlchemy's name of the database.
     """
 
-    def __init__(self, plan: Plan, columns: Sequence[TableColumn], dialect: str) -> None:
+    def __init__(self, plan: WritePlan, columns: Sequence[TableColumn], dialect: str) -> None:
         self._plan = plan
         zone = zone_of(plan.zone)
         into = columns if plan.line_at is None else ()

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 from dualwrite.client.admin.control_plane import InitializedProducer
 from dualwrite.client.engine.coordinator_calls import GroupMember
 from dualwrite.client.librdkafka.bounded_calls import BoundedCalls
-from dualwrite.client.terms.verbs import State
+from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.coordinator.kafka import librdkafka
 from dualwrite.coordinator.kafka.librdkafka import LibrdkafkaProducer
 from dualwrite.coordinator.ports import KafkaParticipant, Outcome
@@ -149,7 +149,7 @@ class Rig:
         return self
 
     @property
-    def state(self) -> State:
+    def state(self) -> ProducerState:
         return self.participant._order.state
 
 
@@ -196,9 +196,9 @@ def test_one_failed_record_fails_the_preparation(code: int, expected: type[DualW
     rig.producer.report_errors[1] = KafkaError(code)
     with pytest.raises(expected, match="1 of 3 records of app-0"):
         rig.participant.prepare_transaction()
-    assert rig.state is State.ABORTABLE
+    assert rig.state is ProducerState.ABORTABLE
     rig.participant.abort_transaction()
-    assert rig.state is State.READY
+    assert rig.state is ProducerState.READY
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_what_is_said_of_a_dead_producer_is_what_it_died_of(
     with pytest.raises(expected) as caught:
         rig.participant.produce("t", b"v")
     assert type(caught.value) is expected
-    assert rig.state is State.ABORTABLE
+    assert rig.state is ProducerState.ABORTABLE
 
 
 def test_a_record_that_was_refused_for_good_is_not_to_be_tried_again() -> None:
@@ -269,7 +269,7 @@ def test_the_coordinator_must_agree_that_it_is_prepared(facts: dict[str, Any], e
         setattr(rig.control, name, value)
     with pytest.raises(expected, match="app-0"):
         rig.participant.prepare_transaction()
-    assert rig.state is State.ABORTABLE
+    assert rig.state is ProducerState.ABORTABLE
 
 
 def test_without_a_known_first_offset_the_leaders_are_asked_for_the_anchor() -> None:
@@ -394,7 +394,7 @@ def test_a_verdict_that_cannot_be_reached_or_carried_out_is_never_guessed(failin
     with pytest.raises(KafkaUnavailableError, match="b:1"):
         rig.participant.complete_transaction(PreparedTxnState(SESSION, Anchor.of(T0, 10)))
     assert rig.control.ended == []
-    assert rig.state is State.FAILED
+    assert rig.state is ProducerState.FAILED
 
 
 def test_after_recovery_the_participant_is_initialised_and_begins() -> None:
@@ -675,7 +675,7 @@ def test_offsets_that_the_group_refuses_can_only_be_aborted(code: int) -> None:
     with pytest.raises(InvalidTransactionStateError, match="can only be aborted"):
         rig.participant.prepare_transaction()
     rig.participant.abort_transaction()
-    assert rig.state is State.READY
+    assert rig.state is ProducerState.READY
 
 
 @pytest.mark.parametrize(
@@ -706,7 +706,7 @@ def test_of_one_group_nothing_is_sent_twice_once_a_connection_was_lost() -> None
     with pytest.raises(PrepareFailedError, match="offsets of group group: a connection was lost"):
         rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
     assert len(rig.producer.sent) == 3
-    assert rig.state is State.ABORTABLE
+    assert rig.state is ProducerState.ABORTABLE
 
 
 # Calls that do not come back.
@@ -737,7 +737,7 @@ def test_offsets_that_do_not_come_back_cost_the_producer(released: threading.Eve
     assert not rig.participant.is_reusable
     with pytest.raises(KafkaUnavailableError, match="never come back"):
         rig.participant.abort_transaction()
-    assert rig.state is State.FAILED
+    assert rig.state is ProducerState.FAILED
     before = list(rig.producer.calls)
     rig.participant.close()
     assert rig.producer.calls == before, "it is in a call, and makes no other"
@@ -748,7 +748,7 @@ def test_an_abort_that_does_not_come_back_costs_the_producer(released: threading
     rig = hanging(released)
     with pytest.raises(KafkaUnavailableError, match=r"abort_transaction\(\) of app-0"):
         rig.participant.abort_transaction()
-    assert rig.state is State.FAILED
+    assert rig.state is ProducerState.FAILED
     rig.participant.close()
 
 

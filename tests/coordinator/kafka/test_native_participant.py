@@ -9,8 +9,8 @@ from confluent_kafka import KafkaError
 
 from dualwrite.client.admin.control_plane import InitializedProducer
 from dualwrite.client.engine.delivery_reports import DeliveredRecord
-from dualwrite.client.engine.transaction_state import Ended
-from dualwrite.client.terms.verbs import State, Verb, VerbOrder
+from dualwrite.client.engine.transaction_state import TransactionResult
+from dualwrite.client.terms.verbs import ProducerState, Verb, VerbOrder
 from dualwrite.coordinator.kafka import native
 from dualwrite.coordinator.kafka.native import NativeProducer
 from dualwrite.coordinator.ports import KafkaParticipant, Outcome
@@ -41,7 +41,7 @@ class FakeProducer:
         self._order = VerbOrder()
 
     @property
-    def state(self) -> State:
+    def state(self) -> ProducerState:
         return self._order.state
 
     def init_transactions(self, keep_prepared_txn: bool = False) -> None:
@@ -65,17 +65,17 @@ class FakeProducer:
         self._do(Verb.PREPARE)
         return PreparedTxnState(self.identity)
 
-    def complete_transaction(self, state: PreparedTxnState) -> Ended:
+    def complete_transaction(self, state: PreparedTxnState) -> TransactionResult:
         self._do(Verb.COMPLETE)
-        return Ended.COMMITTED if state == PreparedTxnState(self.identity) else Ended.ABORTED
+        return TransactionResult.COMMITTED if state == PreparedTxnState(self.identity) else TransactionResult.ABORTED
 
-    def commit_transaction(self) -> Ended:
+    def commit_transaction(self) -> TransactionResult:
         self._do(Verb.COMMIT)
-        return Ended.COMMITTED
+        return TransactionResult.COMMITTED
 
-    def abort_transaction(self) -> Ended:
+    def abort_transaction(self) -> TransactionResult:
         self._do(Verb.ABORT)
-        return Ended.ABORTED
+        return TransactionResult.ABORTED
 
     def close(self) -> None:
         self._do(Verb.CLOSE)

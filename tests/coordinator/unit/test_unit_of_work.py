@@ -533,16 +533,16 @@ def test_an_interrupt_in_any_step_reaches_the_caller_and_both_sides_are_equal(
 def test_an_interrupt_between_two_steps_leaves_the_unit_to_recovery(
     dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dualwrite.coordinator.rules.machine import Event, Machine, State
+    from dualwrite.coordinator.rules.machine import DualWriteMachine, Event, UnitState
 
-    plain = Machine.advance
+    plain = DualWriteMachine.advance
 
-    def interrupted(self: Machine, event: Event, error: BaseException | None = None) -> None:
-        if self.state is State.COMMITTING_DATABASE:
+    def interrupted(self: DualWriteMachine, event: Event, error: BaseException | None = None) -> None:
+        if self.state is UnitState.COMMITTING_DATABASE:
             raise KeyboardInterrupt
         plain(self, event, error)
 
-    monkeypatch.setattr(Machine, "advance", interrupted)
+    monkeypatch.setattr(DualWriteMachine, "advance", interrupted)
     with pytest.raises(KeyboardInterrupt):
         write_unit(dual_write, "one")
     monkeypatch.undo()

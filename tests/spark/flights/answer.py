@@ -8,7 +8,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from dualwrite.testing.kafka import Record
+from dualwrite.testing.kafka import ConsumedRecord
 from tests.spark.flights.source import Row
 
 LATE = 15
@@ -84,7 +84,7 @@ def compare_table(expected: Mapping[str, Row], table: Iterable[Row]) -> Findings
     return found
 
 
-def compare_topic(expected: Iterable[tuple[str, Row]], records: Iterable[Record]) -> Findings:
+def compare_topic(expected: Iterable[tuple[str, Row]], records: Iterable[ConsumedRecord]) -> Findings:
     """Compare the records of the topic, in the order of each partition, with those that the batches must bring.
 
     Of one key, each record counts more flights than the one before: key and number of flights say which one it is.
@@ -112,9 +112,9 @@ def compare_topic(expected: Iterable[tuple[str, Row]], records: Iterable[Record]
     return found
 
 
-def batches(checkpoint: Path, flights: Iterable[Record]) -> Iterator[list[Row]]:
+def batches(checkpoint: Path, flights: Iterable[ConsumedRecord]) -> Iterator[list[Row]]:
     """The flights of each batch: those below the offsets that Spark noted in ``checkpoint`` before it began."""
-    left: dict[int, list[Record]] = {}
+    left: dict[int, list[ConsumedRecord]] = {}
     for record in sorted(flights, key=lambda each: (each.partition, each.offset), reverse=True):
         left.setdefault(record.partition, []).append(record)
     notes = sorted(
@@ -125,7 +125,7 @@ def batches(checkpoint: Path, flights: Iterable[Record]) -> Iterator[list[Row]]:
         yield [json.loads(each.value or b"") for each in _below({int(p): end for p, end in ends.items()}, left)]
 
 
-def _below(ends: Mapping[int, int], left: Mapping[int, Sequence[Record]]) -> Iterator[Record]:
+def _below(ends: Mapping[int, int], left: Mapping[int, Sequence[ConsumedRecord]]) -> Iterator[ConsumedRecord]:
     for partition, end in ends.items():
         records = left.get(partition, [])
         while records and records[-1].offset < end:

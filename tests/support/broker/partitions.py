@@ -1,6 +1,6 @@
 """Builders for a partition's state: batches by their headers only."""
 
-from dualwrite.broker.core.partitions import PartitionState, Verdict
+from dualwrite.broker.core.partitions import BatchVerdict, PartitionState
 from dualwrite.ids import NO_PRODUCER, ProducerIdentity
 from dualwrite.records.batch import Record, build_batch
 from dualwrite.records.control import Marker, build_marker
@@ -27,7 +27,7 @@ def batch(
     )
 
 
-def offer(state: PartitionState, header: BatchHeader) -> Verdict:
+def offer(state: PartitionState, header: BatchHeader) -> BatchVerdict:
     """Append ``header`` if the state allows it, as the partition does."""
     verdict = state.decide(header)
     if verdict.appends:

@@ -13,7 +13,7 @@ from dualwrite.broker.facts.producer_snapshot import (
     decode_snapshot,
     encode_snapshot,
 )
-from dualwrite.broker.facts.transaction_index import EndedTransaction, decode_aborted, encode_aborted
+from dualwrite.broker.facts.transaction_index import IndexedTransaction, decode_aborted, encode_aborted
 
 longs = st.integers(-1, 2**63 - 1)
 ints = st.integers(-1, 2**31 - 1)
@@ -97,7 +97,7 @@ def test_a_snapshot_cut_anywhere_is_refused() -> None:
 
 
 def test_entries_of_aborted_transactions_are_kafkas() -> None:
-    aborted = [EndedTransaction(7, 10, 12, 11), EndedTransaction(8, 3, 15, 16)]
+    aborted = [IndexedTransaction(7, 10, 12, 11), IndexedTransaction(8, 3, 15, 16)]
     data = encode_aborted(aborted)
     assert data == struct.pack(">hqqqq", 0, 7, 10, 12, 11) + struct.pack(">hqqqq", 0, 8, 3, 15, 16)
     assert decode_aborted(data) == aborted

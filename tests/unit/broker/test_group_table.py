@@ -8,7 +8,7 @@ import pytest
 from dualwrite.broker.core.group_commands import GroupDecision
 from dualwrite.broker.core.group_table import GroupTable
 from dualwrite.broker.core.groups import TRANSITIONS, Group, GroupState, IllegalGroupError
-from dualwrite.broker.core.offsets import CommitOffsets, Position, commit_error
+from dualwrite.broker.core.offsets import CommitOffsets, CommittedPosition, commit_error
 from dualwrite.broker.core.subscriptions import is_subscribed, subscribed_topics
 from dualwrite.broker.facts.groups import GroupForgotten
 from dualwrite.broker.facts.offsets import OffsetCommitted, OffsetForgotten
@@ -89,7 +89,7 @@ def test_only_what_the_table_names_can_follow(state: GroupState) -> None:
 def commit(
     generation: int = -1, member_id: str = "", instance_id: str | None = None, txn: bool = False
 ) -> CommitOffsets:
-    return CommitOffsets(GROUP, {P0: Position(5)}, generation, member_id, instance_id, txn)
+    return CommitOffsets(GROUP, {P0: CommittedPosition(5)}, generation, member_id, instance_id, txn)
 
 
 NONE, ILLEGAL, UNKNOWN = ErrorCode.NONE, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID

@@ -9,7 +9,7 @@ from dualwrite.broker.core.offsets import (
     LONGEST_METADATA,
     CommitDecision,
     CommitOffsets,
-    Position,
+    CommittedPosition,
     decide_commit,
 )
 from dualwrite.broker.facts.fields import LONGEST_STRING
@@ -22,7 +22,7 @@ P0, P1, MISSING = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition
 KNOWN = {P0, P1}
 
 
-def commit(positions: dict[TopicPartition, Position], group: str = "g", generation: int = -1) -> CommitOffsets:
+def commit(positions: dict[TopicPartition, CommittedPosition], group: str = "g", generation: int = -1) -> CommitOffsets:
     return CommitOffsets(group, positions, generation)
 
 
@@ -36,7 +36,7 @@ def decide(table: GroupTable, command: CommitOffsets, now_ms: int = NOW) -> Comm
 
 def with_commit(group: str = "g") -> GroupTable:
     table = GroupTable()
-    decide(table, commit({P0: Position(5)}, group))
+    decide(table, commit({P0: CommittedPosition(5)}, group))
     return table
 
 
@@ -46,7 +46,7 @@ def offsets(table: GroupTable, group: str = "g") -> dict[TopicPartition, int]:
 
 def test_a_commit_is_remembered_with_all_that_was_said_and_when() -> None:
     table = GroupTable()
-    decision = decide(table, commit({P0: Position(5, 2, "where"), P1: Position(0)}))
+    decision = decide(table, commit({P0: CommittedPosition(5, 2, "where"), P1: CommittedPosition(0)}))
     assert decision.errors == {P0: ErrorCode.NONE, P1: ErrorCode.NONE}
     assert table.offsets.groups == {
         "g": {P0: OffsetCommitted("g", P0, 5, 2, "where", NOW), P1: OffsetCommitted("g", P1, 0, -1, "", NOW)}
@@ -55,21 +55,21 @@ def test_a_commit_is_remembered_with_all_that_was_said_and_when() -> None:
 
 def test_a_later_commit_replaces_the_earlier_one_even_backwards_and_leaves_the_others() -> None:
     table = GroupTable()
-    decide(table, commit({P0: Position(9, 1, "first"), P1: Position(7)}))
-    decide(table, commit({P0: Position(3)}), NOW + 1)
+    decide(table, commit({P0: CommittedPosition(9, 1, "first"), P1: CommittedPosition(7)}))
+    decide(table, commit({P0: CommittedPosition(3)}), NOW + 1)
     assert offsets(table) == {P0: 3, P1: 7}
     assert table.offsets.groups["g"][P0] == OffsetCommitted("g", P0, 3, -1, "", NOW + 1)
 
 
 def test_groups_do_not_see_each_other() -> None:
     table = with_commit("one")
-    decide(table, commit({P0: Position(8)}, "other"))
+    decide(table, commit({P0: CommittedPosition(8)}, "other"))
     assert (offsets(table, "one"), offsets(table, "other"), offsets(table, "third")) == ({P0: 5}, {P0: 8}, {})
 
 
 def test_a_partition_that_does_not_exist_is_refused_alone() -> None:
     table = GroupTable()
-    decision = decide(table, commit({MISSING: Position(1), P1: Position(2)}))
+    decision = decide(table, commit({MISSING: CommittedPosition(1), P1: CommittedPosition(2)}))
     assert decision.errors == {MISSING: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, P1: ErrorCode.NONE}
     assert offsets(table) == {P1: 2}
 
@@ -77,14 +77,17 @@ def test_a_partition_that_does_not_exist_is_refused_alone() -> None:
 @pytest.mark.parametrize("character", ["a", "é", "€"])
 def test_metadata_is_measured_in_javas_characters(character: str) -> None:
     table = GroupTable()
-    fits, is_too_long = Position(1, metadata=character * LONGEST_METADATA), Position(1, metadata=character * 4097)
+    fits, is_too_long = (
+        CommittedPosition(1, metadata=character * LONGEST_METADATA),
+        CommittedPosition(1, metadata=character * 4097),
+    )
     decision = decide(table, commit({P0: fits, P1: is_too_long}))
     assert decision.errors == {P0: ErrorCode.NONE, P1: ErrorCode.OFFSET_METADATA_TOO_LARGE}
     assert offsets(table) == {P0: 1}
 
 
 def test_a_character_beyond_the_basic_plane_counts_twice() -> None:
-    fits, is_too_long = Position(1, metadata="𝄞" * 2048), Position(1, metadata="𝄞" * 2048 + "a")
+    fits, is_too_long = CommittedPosition(1, metadata="𝄞" * 2048), CommittedPosition(1, metadata="𝄞" * 2048 + "a")
     errors = decide(GroupTable(), commit({P0: fits, P1: is_too_long})).errors
     assert errors == {P0: ErrorCode.NONE, P1: ErrorCode.OFFSET_METADATA_TOO_LARGE}
 
@@ -93,7 +96,7 @@ def test_a_character_beyond_the_basic_plane_counts_twice() -> None:
 def test_nobody_is_in_a_generation(generation: int) -> None:
     table = with_commit("known")
     for group, error in (("known", ErrorCode.UNKNOWN_MEMBER_ID), ("new", ErrorCode.GROUP_ID_NOT_FOUND)):
-        decision = decide(table, commit({P0: Position(8), MISSING: Position(8)}, group, generation))
+        decision = decide(table, commit({P0: CommittedPosition(8), MISSING: CommittedPosition(8)}, group, generation))
         assert decision.errors == {P0: error, MISSING: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
         assert decision.facts == ()
     assert table.offsets.groups.keys() == {"known"}
@@ -101,7 +104,9 @@ def test_nobody_is_in_a_generation(generation: int) -> None:
 
 @pytest.mark.parametrize("generation", [-1, -2, -(2**31)])
 def test_every_negative_generation_is_none(generation: int) -> None:
-    assert decide(GroupTable(), commit({P0: Position(8)}, generation=generation)).errors == {P0: ErrorCode.NONE}
+    assert decide(GroupTable(), commit({P0: CommittedPosition(8)}, generation=generation)).errors == {
+        P0: ErrorCode.NONE
+    }
 
 
 @pytest.mark.parametrize(
@@ -114,7 +119,7 @@ def test_every_negative_generation_is_none(generation: int) -> None:
     ids=["empty", "longest", "too long"],
 )
 def test_a_group_may_have_any_name_that_fits_on_disk(group: str, error: ErrorCode) -> None:
-    assert decide(GroupTable(), commit({P0: Position(8)}, group)).errors == {P0: error}
+    assert decide(GroupTable(), commit({P0: CommittedPosition(8)}, group)).errors == {P0: error}
 
 
 def test_a_commit_of_nothing_is_nothing() -> None:
@@ -124,7 +129,10 @@ def test_a_commit_of_nothing_is_nothing() -> None:
 
 
 positions = st.builds(
-    Position, st.integers(-5, 2**63 - 1), st.integers(-1, 2**31 - 1), st.text(st.characters(codec="utf-8"), max_size=9)
+    CommittedPosition,
+    st.integers(-5, 2**63 - 1),
+    st.integers(-1, 2**31 - 1),
+    st.text(st.characters(codec="utf-8"), max_size=9),
 )
 commands = st.builds(
     CommitOffsets,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dualwrite.broker.core.partitions import RETAINED_BATCHES, PartitionState, Verdict
+from dualwrite.broker.core.partitions import RETAINED_BATCHES, BatchVerdict, PartitionState
 from dualwrite.ids import ProducerIdentity
 from dualwrite.records.control import Marker, build_marker
 from dualwrite.records.header import MAX_SEQUENCE, peek_header
@@ -10,13 +10,13 @@ from dualwrite.records.rewriting import empty_batch
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.broker.partitions import A_NEXT, A, B, batch, mark, offer, send
 
-OUT_OF_ORDER = Verdict(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
-FENCED = Verdict(ErrorCode.INVALID_PRODUCER_EPOCH)
+OUT_OF_ORDER = BatchVerdict(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+FENCED = BatchVerdict(ErrorCode.INVALID_PRODUCER_EPOCH)
 
 
-def duplicate(offset: int) -> Verdict:
+def duplicate(offset: int) -> BatchVerdict:
     """The batch has ``offset`` already; batches of these tests have the timestamp 0."""
-    return Verdict(duplicate_of=offset, duplicate_timestamp=0)
+    return BatchVerdict(duplicate_of=offset, duplicate_timestamp=0)
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_a_marker_of_the_same_epoch_leaves_the_sequence_alone(state: PartitionSt
 
 def test_within_a_transaction_every_batch_is_transactional(state: PartitionState) -> None:
     send(state, A, 0)
-    assert offer(state, batch(A, 1)) == Verdict(ErrorCode.INVALID_TXN_STATE)
+    assert offer(state, batch(A, 1)) == BatchVerdict(ErrorCode.INVALID_TXN_STATE)
     mark(state, A, Marker.COMMIT)
     send(state, A, 1, transactional=False)
 
@@ -174,7 +174,7 @@ def test_the_last_timestamp_of_a_producer_is_kept(state: PartitionState, produce
 
 def test_a_duplicate_is_told_the_timestamp_that_it_was_appended_with(state: PartitionState) -> None:
     state.apply(batch(A, 0)._replace(max_timestamp=77), None)
-    assert offer(state, batch(A, 0)) == Verdict(duplicate_of=0, duplicate_timestamp=77)
+    assert offer(state, batch(A, 0)) == BatchVerdict(duplicate_of=0, duplicate_timestamp=77)
 
 
 def test_an_unknown_producer_of_the_newer_protocol_begins_at_zero(state: PartitionState) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dualwrite.broker.core.partitions import PartitionState
-from dualwrite.broker.facts.transaction_index import EndedTransaction
+from dualwrite.broker.facts.transaction_index import IndexedTransaction
 from dualwrite.ids import NO_PRODUCER, ProducerIdentity
 from dualwrite.records.control import Marker
 from tests.support.broker.partitions import A_NEXT, A, B, C, batch, mark, offer, send
@@ -93,7 +93,7 @@ def test_a_marker_without_an_open_transaction_ends_nothing(state: PartitionState
     mark(state, A_NEXT, Marker.ABORT)
     show_all(state)
     assert state.last_stable_offset == first
-    assert state.aborted == [EndedTransaction(1, 0, 2)]
+    assert state.aborted == [IndexedTransaction(1, 0, 2)]
 
 
 def test_readers_are_told_of_aborted_transactions_that_reach_into_what_they_read(state: PartitionState) -> None:
@@ -103,9 +103,9 @@ def test_readers_are_told_of_aborted_transactions_that_reach_into_what_they_read
     marker_of_a = mark(state, A, Marker.ABORT)  # 3
     first_of_c = send(state, C, 0)  # 4
     marker_of_c = mark(state, C, Marker.ABORT)  # 5
-    a = EndedTransaction(1, first_of_a, marker_of_a)
-    b = EndedTransaction(2, first_of_b, marker_of_b)
-    c = EndedTransaction(3, first_of_c, marker_of_c)
+    a = IndexedTransaction(1, first_of_a, marker_of_a)
+    b = IndexedTransaction(2, first_of_b, marker_of_b)
+    c = IndexedTransaction(3, first_of_c, marker_of_c)
 
     assert list(state.aborted_between(0, 6)) == [b, a, c]
     assert list(state.aborted_between(0, 1)) == [a]

@@ -10,7 +10,7 @@ from dualwrite.broker.core.broker_configs import broker_lists, check_broker_conf
 from dualwrite.broker.core.cluster import MAX_PARTITIONS, RefusedError, TopicDecision
 from dualwrite.broker.core.topic_changes import (
     ConfigChange,
-    Operation,
+    ConfigOperation,
     changed,
     decide_configs,
     decide_partitions,
@@ -20,7 +20,7 @@ from dualwrite.broker.facts.cluster import TopicCreated
 from dualwrite.wire.error_codes import ErrorCode
 
 ORDERS = TopicCreated("orders", uuid.UUID(int=7), 3, {"retention.ms": "5"})
-SET, DELETE, APPEND, SUBTRACT = Operation
+SET, DELETE, APPEND, SUBTRACT = ConfigOperation
 
 
 @pytest.mark.parametrize(("count", "assignments"), [(4, None), (13, None), (5, 2)])
@@ -79,7 +79,7 @@ def test_each_operation_on_a_setting(change: ConfigChange, after: Mapping[str, s
 
 
 @pytest.mark.parametrize("operation", [APPEND, SUBTRACT])
-def test_nothing_is_appended_to_what_is_no_list(operation: Operation) -> None:
+def test_nothing_is_appended_to_what_is_no_list(operation: ConfigOperation) -> None:
     with pytest.raises(RefusedError, match=f"Can't {operation.name} to key k because its type is not LIST") as refused:
         changed({}, [ConfigChange("k", operation, "v")], {"list": ""})
     assert refused.value.error is ErrorCode.INVALID_CONFIG

@@ -9,7 +9,7 @@ import pytest
 
 import dualwrite
 from dualwrite import errors
-from dualwrite.coordinator.rules.machine import STEPS, State
+from dualwrite.coordinator.rules.machine import STEPS, UnitState
 
 HOME = Path(__file__).parents[3]
 DOCS = HOME / "docs"
@@ -53,13 +53,13 @@ def test_the_table_of_failures_has_each_state_and_says_where_the_decision_is(dra
     assert {state for state in STEPS if state in known} == set(STEPS)
     in_doubt = {state for state in STEPS if any(way.decision is decision.TRIED for way in known[state])}
     assert in_doubt == {
-        State.COMMITTING_DATABASE,
-        State.COMMITTING_DATABASE_ALONE,
-        State.READING_DECISION,
-        State.LEAVING_DOUBT,
+        UnitState.COMMITTING_DATABASE,
+        UnitState.COMMITTING_DATABASE_ALONE,
+        UnitState.READING_DECISION,
+        UnitState.LEAVING_DOUBT,
     }
     decided = {state for state in STEPS if any(way.decision is decision.MADE for way in known[state])}
-    assert decided == {State.COMMITTING_KAFKA, State.LEAVING_COMMIT}
+    assert decided == {UnitState.COMMITTING_KAFKA, UnitState.LEAVING_COMMIT}
 
 
 def test_links_to_what_is_no_page_lead_to_the_page_made_of_it() -> None:

@@ -10,7 +10,7 @@ from dualwrite.wire.apis import APIS, AddPartitionsToTxnResponse, ApiKey, EndTxn
 from dualwrite.wire.codec import write_response, write_response_parts
 from dualwrite.wire.errors import error_codes
 from dualwrite.wire.hot import encode_hot
-from dualwrite.wire.producing import Ended, Produced, ProducedPartition, ProducedTopic
+from dualwrite.wire.producing import EndTxnResult, Produced, ProducedPartition, ProducedTopic
 from tests.support.strategies import messages
 
 HOT = (ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.END_TXN)
@@ -164,7 +164,7 @@ def test_a_produce_response_of_tuples_is_written_and_counted_as_that_of_kafka_py
 def test_an_end_txn_response_of_a_tuple_is_written_and_counted_as_that_of_kafka_python(
     version: int, response: Any
 ) -> None:
-    ours = Ended(response.throttle_time_ms, response.error_code, response.producer_id, response.producer_epoch)
+    ours = EndTxnResult(response.throttle_time_ms, response.error_code, response.producer_id, response.producer_epoch)
     assert write_response(ApiKey.END_TXN, version, 5, ours) == write_response(ApiKey.END_TXN, version, 5, response)
     assert error_codes(ours) == error_codes(response)
 

@@ -26,7 +26,7 @@ Compute = Callable[[Mapping[str, str], Mapping[str, str]], dict[str, str]]
 """What the settings of a resource are to be: from those that it has, and the lists among what it can have."""
 
 
-class Outcome(NamedTuple):
+class AlterOutcome(NamedTuple):
     """What became of the change of one resource."""
 
     resource_type: int
@@ -35,7 +35,7 @@ class Outcome(NamedTuple):
     message: str | None = None
 
 
-async def alter(request: Message, compute: Callable[[Message], Compute], broker: BrokerContext) -> list[Outcome]:
+async def alter(request: Message, compute: Callable[[Message], Compute], broker: BrokerContext) -> list[AlterOutcome]:
     """Change the settings of every resource of ``request``, each by itself; durable when this returns."""
     times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
     outcomes = []
@@ -50,9 +50,9 @@ async def alter(request: Message, compute: Callable[[Message], Compute], broker:
             if key[0] not in (TOPIC, BROKER):
                 raise without_settings(key[0])
             change(key[1], compute(resource), request.validate_only, broker)
-            outcomes.append(Outcome(*key))
+            outcomes.append(AlterOutcome(*key))
         except RefusedError as error:
-            outcomes.append(Outcome(*key, error.error, str(error)))
+            outcomes.append(AlterOutcome(*key, error.error, str(error)))
     await broker.flusher.barrier()
     return outcomes
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dualwrite.broker.api.configs.altering import Compute, alter, refuse_nulls
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.core.cluster import RefusedError
-from dualwrite.broker.core.topic_changes import ConfigChange, Operation, changed
+from dualwrite.broker.core.topic_changes import ConfigChange, ConfigOperation, changed
 from dualwrite.wire.apis import ApiKey, IncrementalAlterConfigsResponse, Message
 from dualwrite.wire.error_codes import ErrorCode
 
@@ -41,7 +41,7 @@ def _change(resource: Message) -> Compute:
         [
             config.name
             for config in resource.configs
-            if config.value is None and config.config_operation != Operation.DELETE
+            if config.value is None and config.config_operation != ConfigOperation.DELETE
         ]
     )
     changes = [ConfigChange(config.name, _operation(config), config.value) for config in resource.configs]
@@ -52,9 +52,9 @@ def _change(resource: Message) -> Compute:
     return compute
 
 
-def _operation(config: Message) -> Operation:
+def _operation(config: Message) -> ConfigOperation:
     try:
-        return Operation(config.config_operation)
+        return ConfigOperation(config.config_operation)
     except ValueError:
         message = f"Unknown operations type {config.config_operation}"
         raise RefusedError(ErrorCode.INVALID_REQUEST, message) from None

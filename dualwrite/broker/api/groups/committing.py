@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dualwrite.broker.api.context import BrokerContext
-from dualwrite.broker.core.offsets import Position
+from dualwrite.broker.core.offsets import CommittedPosition
 from dualwrite.ids import TopicPartition
 from dualwrite.wire.apis import Message
 from dualwrite.wire.error_codes import ErrorCode
@@ -39,10 +39,10 @@ class Commit:
         self._topics: list[tuple[str | None, Message]] = list(zip(names, request.topics, strict=True))
         self._error: Callable[[ErrorCode], ErrorCode] = lambda error: versions.error(error, version)
 
-    def positions(self) -> dict[TopicPartition, Position]:
+    def positions(self) -> dict[TopicPartition, CommittedPosition]:
         """The positions in the topics that exist; no metadata is empty metadata."""
         return {
-            TopicPartition(name, entry.partition_index): Position(
+            TopicPartition(name, entry.partition_index): CommittedPosition(
                 entry.committed_offset, entry.committed_leader_epoch, entry.committed_metadata or ""
             )
             for name, topic in self._topics

@@ -13,7 +13,7 @@ from dualwrite.broker.facts.transactions import TransactionVersion
 from dualwrite.ids import ProducerIdentity
 from dualwrite.records.control import Marker
 from dualwrite.wire.apis import ApiKey, Message
-from dualwrite.wire.producing import Ended
+from dualwrite.wire.producing import EndTxnResult
 
 KEY = ApiKey.END_TXN
 VERSIONS = range(6)
@@ -32,4 +32,4 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
             TransactionVersion.TV2 if version >= _FIRST_OF_TV2 else TransactionVersion.TV1,
         )
     )
-    return Ended(0, fenced_as(reply.error, version >= _FIRST_WITH_FENCED), *reply.producer)
+    return EndTxnResult(0, fenced_as(reply.error, version >= _FIRST_WITH_FENCED), *reply.producer)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.api.groups.committing import Commit, CommittingVersions
 from dualwrite.broker.api.transactions.joining import TXN_OFFSET_COMMIT, join_transaction
-from dualwrite.broker.core.offsets import CommitOffsets, Position
+from dualwrite.broker.core.offsets import CommitOffsets, CommittedPosition
 from dualwrite.broker.runtime.group_log import PARTITION
 from dualwrite.ids import ProducerIdentity, TopicPartition
 from dualwrite.wire.apis import ApiKey, Message, TxnOffsetCommitResponse
@@ -37,7 +37,7 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
 
 
 async def _commit(
-    request: Message, positions: Mapping[TopicPartition, Position], version: int, broker: BrokerContext
+    request: Message, positions: Mapping[TopicPartition, CommittedPosition], version: int, broker: BrokerContext
 ) -> Mapping[TopicPartition, ErrorCode]:
     producer = ProducerIdentity(request.producer_id, request.producer_epoch)
     implicit = version >= TXN_OFFSET_COMMIT.implicit

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dualwrite.client.admin.cluster_client import FIRST_PAUSE, LONGEST_PAUSE, Call, Cluster
+from dualwrite.client.admin.cluster_client import FIRST_PAUSE, LONGEST_PAUSE, Call, ClusterClient
 from dualwrite.client.config.settings import ClientSettings
 from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.errors import AnswerLostError, ConfigurationError, KafkaRefusedError, KafkaUnavailableError
@@ -36,11 +36,13 @@ TRANSIENT = [
 ]
 
 
-def cluster(*brokers: ScriptedBroker | Endpoint, clock: FakeClock | None = None, timeout: float = 60.0) -> Cluster:
+def cluster(
+    *brokers: ScriptedBroker | Endpoint, clock: FakeClock | None = None, timeout: float = 60.0
+) -> ClusterClient:
     clock = clock or FakeClock()
     bootstrap = tuple(broker if isinstance(broker, Endpoint) else broker.endpoint for broker in brokers)
     settings = ClientSettings(bootstrap, connect_timeout=5, request_timeout=5)
-    return Cluster(settings, timeout=timeout, clock=clock.monotonic, sleep=clock.sleep)
+    return ClusterClient(settings, timeout=timeout, clock=clock.monotonic, sleep=clock.sleep)
 
 
 def end_txn(repeatable: bool = True) -> Call:
@@ -213,7 +215,7 @@ def test_a_configuration_error_is_not_asked_again() -> None:
 
     clock = FakeClock()
     settings = ClientSettings((Endpoint("h", 1),))
-    asking = Cluster(settings, clock=clock.monotonic, sleep=clock.sleep, connect=connect)
+    asking = ClusterClient(settings, clock=clock.monotonic, sleep=clock.sleep, connect=connect)
     with pytest.raises(ConfigurationError, match="h:1 dualwrite"):
         asking.any_connection()
     assert clock.pauses == []

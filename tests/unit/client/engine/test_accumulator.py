@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dualwrite.broker.core.partitions import PartitionState
 from dualwrite.client.engine import accumulator as sender_module
-from dualwrite.client.engine.accumulator import NEVER, Batch, Lane, Sender
+from dualwrite.client.engine.accumulator import NEVER, Lane, ProducerBatch, Sender
 from dualwrite.ids import ProducerIdentity
 from dualwrite.records.batch import iterate_records
 from dualwrite.records.compression import Codec
@@ -35,12 +35,12 @@ def add(sender: Sender, *values: bytes, partition: int = 0, now: float = 0.0, on
     return lane
 
 
-def take(sender: Sender, lane: Lane, to: Any = "leader") -> Batch:
+def take(sender: Sender, lane: Lane, to: Any = "leader") -> ProducerBatch:
     assert lane.may_send(to, 0.0, 5)
     return sender.take(lane, to, ME, Codec.NONE, None)
 
 
-def values(batch: Batch) -> list[bytes | None]:
+def values(batch: ProducerBatch) -> list[bytes | None]:
     return [record.value for record in iterate_records(batch.data)]
 
 
@@ -238,9 +238,9 @@ class World:
         self.lane = self.sender.lane("t", 0)
         self.partition = PartitionState()
         self.log: list[bytes | None] = []
-        self.in_flight: list[Batch] = []
+        self.in_flight: list[ProducerBatch] = []
         """Sent on the connection that there is, in order."""
-        self.zombies: list[Batch] = []
+        self.zombies: list[ProducerBatch] = []
         """Sent on a connection that broke: they may arrive yet, or never."""
         self.now = 0.0
 
@@ -248,7 +248,7 @@ class World:
         while self.lane.may_send("leader", self.now, 5):
             self.in_flight.append(self.sender.take(self.lane, "leader", ME, Codec.NONE, None))
 
-    def carry_out(self, batch: Batch) -> ErrorCode:
+    def carry_out(self, batch: ProducerBatch) -> ErrorCode:
         header = peek_header(batch.data)
         verdict = self.partition.decide(header, begins_at_zero=True)
         if verdict.appends:
@@ -323,7 +323,7 @@ def test_a_sender_that_lets_batches_overtake_each_other_is_noticed(monkeypatch: 
     def hasty(self: Lane, to: Any, now: float, max_in_flight: int) -> bool:
         return bool(self.queue)
 
-    def last(self: Sender, batch: Batch, at: float, why: str, code: int = 0) -> None:
+    def last(self: Sender, batch: ProducerBatch, at: float, why: str, code: int = 0) -> None:
         batch.lane.in_flight.remove(batch)
         batch.sequence = -1  # a number of its own, as if it were another batch
         batch.lane.queue.append(batch)

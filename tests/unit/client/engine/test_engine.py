@@ -9,9 +9,9 @@ from dualwrite.client.engine.accumulator import Sender
 from dualwrite.client.engine.contract import Close, Open, Send
 from dualwrite.client.engine.coordinator_calls import CommittedOffset, GroupMember
 from dualwrite.client.engine.producer_metadata import CoordinatorOf
-from dualwrite.client.engine.transaction_state import Ended
+from dualwrite.client.engine.transaction_state import TransactionResult
 from dualwrite.client.terms.endpoint import Endpoint
-from dualwrite.client.terms.verbs import State
+from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.client.terms.versions import Versions
 from dualwrite.errors import (
     AnswerLostError,
@@ -68,7 +68,7 @@ def test_a_unit_of_one_record_costs_two_requests() -> None:
     driver = ready()
     driver.begin(b"a")
     state = driver.prepare()
-    assert driver.complete(state) is Ended.COMMITTED
+    assert driver.complete(state) is TransactionResult.COMMITTED
     assert driver.cluster.requests == [ApiKey.PRODUCE, ApiKey.END_TXN]
     assert committed(driver) == [b"a"]
 
@@ -88,18 +88,18 @@ def test_a_transaction_without_records_sends_nothing_and_has_the_empty_state() -
     driver = ready()
     driver.begin()
     assert driver.prepare() == PreparedTxnState()
-    assert driver.complete(PreparedTxnState()) is Ended.NOTHING
+    assert driver.complete(PreparedTxnState()) is TransactionResult.NOTHING
     driver.begin()
-    assert driver.commit() is Ended.NOTHING
+    assert driver.commit() is TransactionResult.NOTHING
     driver.begin()
-    assert driver.abort() is Ended.NOTHING
+    assert driver.abort() is TransactionResult.NOTHING
     assert driver.cluster.requests == []
 
 
 def test_records_that_were_not_sent_are_aborted_without_a_request() -> None:
     driver = ready()
     driver.begin(b"a")
-    assert driver.abort() is Ended.NOTHING
+    assert driver.abort() is TransactionResult.NOTHING
     assert driver.cluster.requests == []
     driver.begin(b"b")
     driver.commit()
@@ -110,7 +110,7 @@ def test_what_was_sent_is_aborted_by_the_coordinator() -> None:
     driver = ready()
     driver.begin(b"a")
     driver.run(driver.engine.flush(driver.now))
-    assert driver.abort() is Ended.ABORTED
+    assert driver.abort() is TransactionResult.ABORTED
     assert driver.cluster.requests == [ApiKey.PRODUCE, ApiKey.END_TXN]
     assert committed(driver) == []
 
@@ -142,7 +142,7 @@ def test_full_batches_are_sent_while_the_unit_of_work_goes_on() -> None:
     assert driver.engine.has_news
     driver.turn()
     assert driver.cluster.requests == [ApiKey.PRODUCE]
-    assert driver.engine.state is State.IN_TRANSACTION
+    assert driver.engine.state is ProducerState.IN_TRANSACTION
     driver.commit()
     assert len(committed(driver)) == 3
 
@@ -225,17 +225,17 @@ def test_offsets_that_may_come_late_never_overtake_newer_ones() -> None:
     driver.run(driver.engine.send_offsets_to_transaction([CommittedOffset("in", 0, 1)], other, driver.now))
     with pytest.raises(PrepareFailedError, match="group g: some that were sent before may still be under way"):
         driver.run(driver.engine.send_offsets_to_transaction([CommittedOffset("in", 0, 9)], MEMBER, driver.now))
-    assert driver.abort() is Ended.ABORTED
+    assert driver.abort() is TransactionResult.ABORTED
     driver.begin()
     driver.run(driver.engine.send_offsets_to_transaction([CommittedOffset("in", 0, 9)], MEMBER, driver.now))
-    assert driver.commit() is Ended.COMMITTED
+    assert driver.commit() is TransactionResult.COMMITTED
 
 
 def test_no_offsets_are_no_request() -> None:
     driver = ready()
     driver.begin()
     driver.run(driver.engine.send_offsets_to_transaction([], MEMBER, driver.now))
-    assert driver.commit() is Ended.NOTHING
+    assert driver.commit() is TransactionResult.NOTHING
     assert driver.cluster.requests == []
 
 
@@ -245,9 +245,9 @@ def test_a_group_that_has_moved_on_costs_the_transaction() -> None:
     refuse(driver, ApiKey.TXN_OFFSET_COMMIT, ErrorCode.ILLEGAL_GENERATION)
     with pytest.raises(KafkaRefusedError, match=r"group g .*ILLEGAL_GENERATION"):
         driver.run(driver.engine.send_offsets_to_transaction([CommittedOffset("in", 0, 42)], MEMBER, driver.now))
-    assert driver.engine.state is State.ABORTABLE
-    assert driver.abort() is Ended.ABORTED
-    assert driver.engine.state is State.READY
+    assert driver.engine.state is ProducerState.ABORTABLE
+    assert driver.abort() is TransactionResult.ABORTED
+    assert driver.engine.state is ProducerState.READY
 
 
 def test_a_group_that_may_not_be_looked_up_costs_the_transaction_alone() -> None:
@@ -256,9 +256,9 @@ def test_a_group_that_may_not_be_looked_up_costs_the_transaction_alone() -> None
     refuse(driver, ApiKey.FIND_COORDINATOR, ErrorCode.GROUP_AUTHORIZATION_FAILED)
     with pytest.raises(KafkaRefusedError, match=r"FindCoordinator of g: GROUP_AUTHORIZATION_FAILED"):
         driver.run(driver.engine.send_offsets_to_transaction([CommittedOffset("in", 0, 42)], MEMBER, driver.now))
-    assert driver.engine.state is State.ABORTABLE
+    assert driver.engine.state is ProducerState.ABORTABLE
     driver.abort()
-    assert driver.engine.state is State.READY
+    assert driver.engine.state is ProducerState.READY
 
 
 # --- init
@@ -271,12 +271,12 @@ def test_init_aborts_what_a_predecessor_left() -> None:
     successor = SimulatedDriver(driver.cluster)
     driver.cluster.requests.clear()
     successor.init()
-    assert successor.engine.state is State.READY
+    assert successor.engine.state is ProducerState.READY
     assert driver.cluster.requests == [ApiKey.FIND_COORDINATOR, ApiKey.INIT_PRODUCER_ID, ApiKey.END_TXN]
     assert committed(driver) == []
     with pytest.raises(FencedError):
         driver.commit()
-    assert driver.engine.state is State.FAILED
+    assert driver.engine.state is ProducerState.FAILED
 
 
 @pytest.mark.parametrize("matches", [True, False])
@@ -290,7 +290,7 @@ def test_what_was_kept_is_completed_by_the_state(matches: bool) -> None:
     with pytest.raises(InvalidTransactionStateError):
         successor.begin()
     ended = successor.complete(state if matches else PreparedTxnState())
-    assert ended is (Ended.COMMITTED if matches else Ended.ABORTED)
+    assert ended is (TransactionResult.COMMITTED if matches else TransactionResult.ABORTED)
     assert committed(driver) == ([b"a"] if matches else [])
     successor.init()
     successor.begin(b"b")
@@ -305,7 +305,7 @@ def test_where_nothing_was_kept_nothing_is_ended(verb: str) -> None:
     successor = SimulatedDriver(driver.cluster)
     successor.init(keep=True)
     driver.cluster.requests.clear()
-    assert getattr(successor, verb)() is Ended.NOTHING
+    assert getattr(successor, verb)() is TransactionResult.NOTHING
     assert driver.cluster.requests == []
 
 
@@ -349,7 +349,7 @@ def test_an_init_that_is_refused_says_why(code: ErrorCode, kind: type[DualWriteE
     refuse(driver, ApiKey.INIT_PRODUCER_ID, code)
     with pytest.raises(kind, match=code.name):
         driver.init()
-    assert driver.engine.state is State.FAILED
+    assert driver.engine.state is ProducerState.FAILED
 
 
 def test_a_cluster_without_tv2_is_refused_by_name() -> None:
@@ -528,7 +528,7 @@ def test_what_no_topic_can_be_called_is_refused_at_once_and_spoils_nothing_else(
     driver.begin()
     with pytest.raises(KafkaRefusedError, match=r"a name has 1 to 249 letters, .*: INVALID_TOPIC_EXCEPTION"):
         driver.produce(b"a", topic=topic)
-    assert driver.abort() is Ended.NOTHING
+    assert driver.abort() is TransactionResult.NOTHING
     driver.begin()
     driver.produce(b"b", topic="u")
     driver.commit()
@@ -577,18 +577,18 @@ def test_what_is_only_now_impossible_is_tried_again_with_growing_pauses(code: Er
 @pytest.mark.parametrize(
     ("code", "kind", "state"),
     [
-        (ErrorCode.TRANSACTION_ABORTABLE, PrepareFailedError, State.ABORTABLE),
-        (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, PrepareFailedError, State.ABORTABLE),
-        (ErrorCode.MESSAGE_TOO_LARGE, KafkaRefusedError, State.ABORTABLE),
-        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, KafkaRefusedError, State.ABORTABLE),
-        (ErrorCode.INVALID_PRODUCER_EPOCH, FencedError, State.FAILED),
-        (ErrorCode.INVALID_PRODUCER_ID_MAPPING, PrepareFailedError, State.FAILED),
-        (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, KafkaRefusedError, State.FAILED),
+        (ErrorCode.TRANSACTION_ABORTABLE, PrepareFailedError, ProducerState.ABORTABLE),
+        (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, PrepareFailedError, ProducerState.ABORTABLE),
+        (ErrorCode.MESSAGE_TOO_LARGE, KafkaRefusedError, ProducerState.ABORTABLE),
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, KafkaRefusedError, ProducerState.ABORTABLE),
+        (ErrorCode.INVALID_PRODUCER_EPOCH, FencedError, ProducerState.FAILED),
+        (ErrorCode.INVALID_PRODUCER_ID_MAPPING, PrepareFailedError, ProducerState.FAILED),
+        (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, KafkaRefusedError, ProducerState.FAILED),
     ],
 )
 @pytest.mark.parametrize("verb", ["prepare", "commit"])
 def test_a_record_that_is_refused_costs_the_transaction_or_the_producer(
-    verb: str, code: ErrorCode, kind: type[DualWriteError], state: State
+    verb: str, code: ErrorCode, kind: type[DualWriteError], state: ProducerState
 ) -> None:
     driver, told = ready(), []
     driver.begin(b"a", on_delivery=lambda error, record: told.append((error, record.offset())))
@@ -599,8 +599,8 @@ def test_a_record_that_is_refused_costs_the_transaction_or_the_producer(
     for on_delivery, error, record in driver.engine.take_reports():
         on_delivery(error, record)
     assert told == [(caught.value, None)]
-    if state is State.ABORTABLE:
-        assert driver.abort() is Ended.ABORTED
+    if state is ProducerState.ABORTABLE:
+        assert driver.abort() is TransactionResult.ABORTED
         driver.begin(b"b")
         driver.commit()
         assert committed(driver) == [b"b"]
@@ -623,12 +623,12 @@ def test_an_expired_transactional_id_costs_the_producer_and_is_no_takeover(write
     with pytest.raises(PrepareFailedError, match=r"INVALID_PRODUCER_ID_MAPPING .* has expired") as caught:
         driver.run(operation)
     assert caught.value.retriable
-    assert driver.engine.state is State.FAILED
+    assert driver.engine.state is ProducerState.FAILED
     with pytest.raises(PrepareFailedError):
         driver.abort()
     heir = SimulatedDriver(driver.cluster)
     heir.init(keep=True)
-    assert heir.complete(PreparedTxnState()) is Ended.NOTHING
+    assert heir.complete(PreparedTxnState()) is TransactionResult.NOTHING
     heir.init()
     heir.begin(b"again")
     heir.commit()
@@ -674,7 +674,7 @@ def test_partitions_that_there_are_not_in_several_topics_cost_the_transaction_on
         driver.produce(b"a", topic=topic, partition=7)
     with pytest.raises(KafkaRefusedError, match="3 records not acknowledged: t-7: UNKNOWN_TOPIC_OR_PARTITION"):
         driver.prepare()
-    assert driver.abort() is Ended.NOTHING
+    assert driver.abort() is TransactionResult.NOTHING
 
 
 def test_a_record_over_the_limit_is_refused_at_once() -> None:
@@ -682,7 +682,7 @@ def test_a_record_over_the_limit_is_refused_at_once() -> None:
     driver.begin()
     with pytest.raises(KafkaRefusedError, match=r"message.max.bytes: MESSAGE_TOO_LARGE"):
         driver.produce(b"x" * 1000)
-    assert driver.engine.state is State.ABORTABLE
+    assert driver.engine.state is ProducerState.ABORTABLE
 
 
 @pytest.mark.parametrize(("commits", "kind"), [(True, AnswerLostError), (False, KafkaUnavailableError)])
@@ -701,7 +701,7 @@ def test_a_commit_without_an_answer_is_no_reason_to_run_the_unit_again(commits: 
         driver.complete(state) if commits else driver.abort()
     assert type(lost.value) is kind
     assert lost.value.retriable is not commits
-    assert driver.engine.state is State.FAILED
+    assert driver.engine.state is ProducerState.FAILED
 
 
 def test_a_server_that_says_nothing_is_named() -> None:
@@ -730,7 +730,7 @@ def test_nobody_reachable_while_records_wait_costs_the_transaction() -> None:
         driver.engine.lost(node, KafkaUnavailableError(f"broker {node}: gone"), driver.now)
     with pytest.raises(PrepareFailedError, match=r"1 record not acknowledged in 30 s: t-0: .*refused"):
         driver.prepare()
-    assert driver.engine.state is State.ABORTABLE
+    assert driver.engine.state is ProducerState.ABORTABLE
 
 
 def test_an_error_names_no_broker_that_the_cluster_no_longer_has() -> None:
@@ -767,7 +767,7 @@ def test_a_commit_without_an_answer_costs_the_producer() -> None:
     refuse(driver, ApiKey.END_TXN, *[ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 1000)
     with pytest.raises(KafkaUnavailableError, match=r"EndTxn \(commit\).*COORDINATOR_LOAD_IN_PROGRESS"):
         driver.commit()
-    assert driver.engine.state is State.FAILED
+    assert driver.engine.state is ProducerState.FAILED
     for verb in (driver.commit, driver.abort, driver.begin):
         with pytest.raises(KafkaUnavailableError):
             verb()
@@ -782,7 +782,7 @@ def test_a_commit_that_is_refused_for_good_can_be_aborted() -> None:
     refuse(driver, ApiKey.END_TXN, ErrorCode.TRANSACTION_ABORTABLE)
     with pytest.raises(KafkaRefusedError, match="TRANSACTION_ABORTABLE"):
         driver.commit()
-    assert driver.abort() is Ended.ABORTED
+    assert driver.abort() is TransactionResult.ABORTED
 
 
 def test_a_silent_broker_is_hung_up_on() -> None:
@@ -834,8 +834,8 @@ def test_an_abandoned_prepare_can_be_aborted() -> None:
     driver.engine.prepare_transaction(driver.now)
     driver.engine.step(driver.now)
     driver.engine.abandon()
-    assert driver.engine.state is State.ABORTABLE
-    assert driver.abort() is Ended.ABORTED
+    assert driver.engine.state is ProducerState.ABORTABLE
+    assert driver.abort() is TransactionResult.ABORTED
 
 
 def test_an_abandoned_commit_costs_the_producer() -> None:
@@ -844,7 +844,7 @@ def test_an_abandoned_commit_costs_the_producer() -> None:
     driver.prepare()
     driver.engine.commit_transaction(driver.now)
     driver.engine.abandon()
-    assert driver.engine.state is State.FAILED
+    assert driver.engine.state is ProducerState.FAILED
 
 
 def test_a_full_buffer_takes_nothing_until_something_is_acknowledged() -> None:
@@ -912,7 +912,7 @@ def test_an_interrupt_while_records_go_to_their_partitions_costs_the_transaction
     for on_delivery, error, record in driver.engine.take_reports():
         on_delivery(error, record)
     assert told == [b"a", b"b", b"c"]
-    assert driver.abort() is Ended.NOTHING
+    assert driver.abort() is TransactionResult.NOTHING
     driver.begin(b"d")
     driver.commit()
     assert committed(driver) == [b"d"]
@@ -956,7 +956,7 @@ def test_closing_ends_nothing_and_reports_what_was_not_acknowledged() -> None:
     for on_delivery, error, record in driver.engine.take_reports():
         on_delivery(error, record)
     assert [type(error) for error in told] == [KafkaUnavailableError]
-    assert driver.engine.state is State.CLOSED
+    assert driver.engine.state is ProducerState.CLOSED
     with pytest.raises(InvalidTransactionStateError):
         driver.begin()
 
@@ -967,4 +967,4 @@ def test_events_of_connections_that_were_closed_are_passed_over() -> None:
     driver.engine.opened(stranger, TV2_VERSIONS._replace(features={}), driver.now)
     driver.engine.lost(stranger, KafkaUnavailableError("gone"), driver.now)
     driver.engine.answered(stranger, 1, None, driver.now)
-    assert driver.engine.state is State.READY
+    assert driver.engine.state is ProducerState.READY

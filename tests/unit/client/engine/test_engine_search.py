@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from dualwrite.broker.facts.transactions import TransactionStatus
 from dualwrite.client.engine import engine
-from dualwrite.client.engine.accumulator import Batch, Sender
+from dualwrite.client.engine.accumulator import ProducerBatch, Sender
 from dualwrite.client.engine.contract import EngineSettings
-from dualwrite.client.engine.coordinator_calls import Call, CommittedOffset, GroupMember, init_call
-from dualwrite.client.engine.transaction_state import Ended, Machine
-from dualwrite.client.terms.verbs import State
+from dualwrite.client.engine.coordinator_calls import CommittedOffset, CoordinatorCall, GroupMember, init_call
+from dualwrite.client.engine.transaction_state import TransactionManager, TransactionResult
+from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.errors import FencedError, KafkaUnavailableError, PrepareFailedError
 from dualwrite.ids import MAX_PRODUCER_EPOCH, PreparedTxnState, ProducerIdentity, TopicPartition
 from dualwrite.records.control import Marker
@@ -95,11 +95,11 @@ class Application:
             if ends == "crash after the decision":
                 self.restart(ends)
                 return
-            assert driver.complete(state) is Ended.COMMITTED
+            assert driver.complete(state) is TransactionResult.COMMITTED
         except (FencedError, KafkaUnavailableError, PrepareFailedError) as error:
             self.seen.add(driver.engine.state)
             self.seen.add(type(error).__name__)
-            self.give_up("aborted" if driver.engine.state is State.ABORTABLE else "crash")
+            self.give_up("aborted" if driver.engine.state is ProducerState.ABORTABLE else "crash")
 
     def give_up(self, how: str) -> None:
         """The process aborts what it has begun, or dies; it dies too if it cannot abort."""
@@ -152,13 +152,13 @@ def test_with_one_fault_every_decided_unit_is_there_once_and_no_other() -> None:
     assert fates_of(*FATES) <= seen
     assert {
         *ENDS,
-        State.PREPARED,
-        State.ABORTABLE,
-        State.FAILED,
-        Ended.ABORTED,
+        ProducerState.PREPARED,
+        ProducerState.ABORTABLE,
+        ProducerState.FAILED,
+        TransactionResult.ABORTED,
         ("kept", True),
-        ("completed", Ended.COMMITTED),
-        ("completed", Ended.ABORTED),
+        ("completed", TransactionResult.COMMITTED),
+        ("completed", TransactionResult.ABORTED),
     } <= seen
     assert {"duplicate", "concurrent", "FencedError", "PrepareFailedError"} <= seen
     assert (ApiKey.PRODUCE, "answered", ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER) in seen
@@ -201,12 +201,12 @@ def test_with_any_number_of_faults_every_decided_unit_is_there_once_and_no_other
         event(str(what))
 
 
-def plain_init(settings: EngineSettings, keeps: bool, answer: Callable[[Message], None]) -> Call:
+def plain_init(settings: EngineSettings, keeps: bool, answer: Callable[[Message], None]) -> CoordinatorCall:
     call = init_call(settings, keeps, answer)
     return call if keeps or call.fallback is None else call.fallback
 
 
-def forgetful(self: Sender, batch: Batch, at: float, why: str, code: int = 0) -> None:
+def forgetful(self: Sender, batch: ProducerBatch, at: float, why: str, code: int = 0) -> None:
     """Sends a batch again under a number of its own."""
     self.lane(batch.lane.topic, batch.lane.partition).in_flight.remove(batch)
     batch.sequence = -1
@@ -218,8 +218,8 @@ def forgetful(self: Sender, batch: Batch, at: float, why: str, code: int = 0) ->
     ("where", "what", "broken"),
     [
         (engine, "init_call", plain_init),  # its late copy aborts what was prepared after it
-        (Machine, "commits", lambda self, before, state: True),
-        (Machine, "commits", lambda self, before, state: False),
+        (TransactionManager, "commits", lambda self, before, state: True),
+        (TransactionManager, "commits", lambda self, before, state: False),
         (Sender, "send_again", forgetful),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from dualwrite.client.engine.contract import Request
 from dualwrite.client.engine.coordinator_calls import CommittedOffset, GroupMember
 from dualwrite.client.terms.endpoint import Endpoint
-from dualwrite.client.terms.verbs import State
+from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.errors import KafkaRefusedError, KafkaUnavailableError, PrepareFailedError
 from dualwrite.wire.apis import ApiKey, Message
 from dualwrite.wire.error_codes import ErrorCode
@@ -65,7 +65,7 @@ def test_a_large_request_over_which_the_connection_is_always_closed_is_refused_f
     assert f"over {len(value)}"[:8] in str(refused.value)
     assert len(asked) == 5
     assert driver.now < 5
-    assert driver.engine.state is State.ABORTABLE
+    assert driver.engine.state is ProducerState.ABORTABLE
 
 
 def test_a_small_request_is_sent_again_until_its_time_is_up() -> None:
@@ -142,7 +142,7 @@ def test_offsets_for_a_topic_that_there_is_not_are_refused_by_its_name() -> None
     with pytest.raises(KafkaRefusedError, match=r"refused for 30 s: in-3: UNKNOWN_TOPIC_OR_PARTITION \(3\)") as refused:
         driver.run(driver.engine.send_offsets_to_transaction([CommittedOffset("in", 3, 42)], MEMBER, driver.now))
     assert not refused.value.retriable
-    assert driver.engine.state is State.ABORTABLE
+    assert driver.engine.state is ProducerState.ABORTABLE
 
 
 def test_offsets_that_are_refused_name_their_partition() -> None:

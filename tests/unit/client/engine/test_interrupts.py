@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from dualwrite import client
-from dualwrite.client.engine.accumulator import Batch, Sender
-from dualwrite.client.engine.contract import Operation
+from dualwrite.client.engine.accumulator import ProducerBatch, Sender
+from dualwrite.client.engine.contract import ProducerOperation
 from dualwrite.client.engine.coordinator_calls import CommittedOffset
 from dualwrite.client.engine.coordinator_requests import Caller
 from dualwrite.client.engine.sender import Traffic
-from dualwrite.client.engine.transaction_state import Ended
+from dualwrite.client.engine.transaction_state import TransactionResult
 from dualwrite.client.producer.base_producer import Face
 from dualwrite.client.producer.two_phase_producer import TwoPhaseProducer
-from dualwrite.client.terms.verbs import State
+from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.errors import AnswerLostError, PrepareFailedError
 from dualwrite.ids import TopicPartition
 from tests.support.client.simulated_cluster import SimulatedCluster, SimulatedDriver
@@ -48,7 +48,7 @@ class Driver:
         self._waits = 0
         self.catch_up()
 
-    def wait(self, operation: Operation) -> Any:
+    def wait(self, operation: ProducerOperation) -> Any:
         self._waits += 1
         assert self._waits < _MANY, "the producer spins"
         self.catch_up()
@@ -127,9 +127,9 @@ class World:
 
     def recover(self) -> None:
         """As the documentation says: abort, and if that is not allowed, make a new one."""
-        if self.producer.state in (State.IN_TRANSACTION, State.ABORTABLE, State.PREPARED):
+        if self.producer.state in (ProducerState.IN_TRANSACTION, ProducerState.ABORTABLE, ProducerState.PREPARED):
             self.producer.abort_transaction()
-        elif self.producer.state is not State.READY:
+        elif self.producer.state is not ProducerState.READY:
             self.producer.close()
             self.producer = self.start()
 
@@ -193,7 +193,7 @@ def strike_poll(nth: int) -> bool:
         ended = world.producer.commit_transaction()
     except PrepareFailedError:
         ended = world.producer.abort_transaction()
-    there = [b"a"] if ended is Ended.COMMITTED else []
+    there = [b"a"] if ended is TransactionResult.COMMITTED else []
     assert [world.committed("t", partition) for partition in range(3)] == [there] * 3, f"interrupted at line {nth}"
     world.unit("next")
     assert world.committed("u-next") == [b"next"]
@@ -232,8 +232,8 @@ def test_an_answer_that_an_interrupt_took_away_is_asked_for_again(
         patch.setattr(place, name, interrupted)
         with pytest.raises(Interrupted):
             world.unit("second")
-    assert world.producer.state is State.ABORTABLE
-    assert world.producer.abort_transaction() is Ended.ABORTED
+    assert world.producer.state is ProducerState.ABORTABLE
+    assert world.producer.abort_transaction() is TransactionResult.ABORTED
     began = world.waited
     world.unit("second")
     assert world.waited - began < _LONG
@@ -246,7 +246,7 @@ def test_acknowledgements_that_were_counted_by_half_are_not_waited_for(monkeypat
     world.producer.produce("t", "a", on_delivery=world.tell)
     world.producer._driver.simulated.now += 1
 
-    def interrupted(self: Sender, batch: Batch) -> None:
+    def interrupted(self: Sender, batch: ProducerBatch) -> None:
         del self._unacknowledged[batch]
         raise Interrupted
 
@@ -254,24 +254,24 @@ def test_acknowledgements_that_were_counted_by_half_are_not_waited_for(monkeypat
         patch.setattr(Sender, "acknowledge", interrupted)
         with pytest.raises(Interrupted):
             world.producer.poll()
-    assert world.producer.state is State.ABORTABLE
+    assert world.producer.state is ProducerState.ABORTABLE
     with pytest.raises(PrepareFailedError, match="app-0: interrupted in the middle of a call"):
         world.producer.commit_transaction()
-    assert world.producer.abort_transaction() is Ended.ABORTED
+    assert world.producer.abort_transaction() is TransactionResult.ABORTED
 
 
-@pytest.mark.parametrize("state", [State.READY, State.PREPARED])
-def test_an_interrupted_poll_costs_nothing_where_no_transaction_is_open_for_records(state: State) -> None:
+@pytest.mark.parametrize("state", [ProducerState.READY, ProducerState.PREPARED])
+def test_an_interrupted_poll_costs_nothing_where_no_transaction_is_open_for_records(state: ProducerState) -> None:
     world = World()
     world.unit("first")
-    if state is State.PREPARED:
+    if state is ProducerState.PREPARED:
         world.producer.begin_transaction()
         world.producer.produce("t", "a", partition=0)
         world.producer.prepare_transaction()
     world.producer._driver.give_up()
     assert world.producer.state is state
-    if state is State.PREPARED:
-        assert world.producer.commit_transaction() is Ended.COMMITTED
+    if state is ProducerState.PREPARED:
+        assert world.producer.commit_transaction() is TransactionResult.COMMITTED
         assert world.committed("t")[-1] == b"a"
     world.unit("second")
     assert world.committed("u-second") == [b"second"]
@@ -287,7 +287,7 @@ def test_the_outcome_of_an_interrupted_commit_is_unknown() -> None:
     for failed in (operation.outcome, world.producer.commit_transaction):
         with pytest.raises(AnswerLostError, match="interrupted"):
             failed()
-    assert world.producer.state is State.FAILED
+    assert world.producer.state is ProducerState.FAILED
     world.recover()
     world.unit("next")
     assert world.committed("t") == [b"next"] * 2

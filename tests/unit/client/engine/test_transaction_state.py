@@ -2,9 +2,9 @@
 
 import pytest
 
-from dualwrite.client.engine.transaction_state import Machine, require_unanchored
+from dualwrite.client.engine.transaction_state import TransactionManager, require_unanchored
 from dualwrite.client.terms.error_classes import Cost
-from dualwrite.client.terms.verbs import AFTER, AFTER_FAILURE, State, Verb
+from dualwrite.client.terms.verbs import AFTER, AFTER_FAILURE, ProducerState, Verb
 from dualwrite.errors import (
     FencedError,
     InvalidTransactionStateError,
@@ -19,29 +19,38 @@ ME, NEXT, OTHER = ProducerIdentity(7, 3), ProducerIdentity(7, 4), ProducerIdenti
 CALLS = (ApiKey.INIT_PRODUCER_ID, ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT)
 
 
-def at(state: State, content: bool = True) -> Machine:
+def at(state: ProducerState, content: bool = True) -> TransactionManager:
     """A machine in ``state``, reached by its verbs."""
-    machine = Machine()
-    if state is State.UNINITIALIZED:
+    machine = TransactionManager()
+    if state is ProducerState.UNINITIALIZED:
         return machine
-    machine.start(Verb.INIT_KEEPING if state is State.KEPT else Verb.INIT)
-    machine.initialized(ME, OTHER if state is State.KEPT else NO_PRODUCER)
+    machine.start(Verb.INIT_KEEPING if state is ProducerState.KEPT else Verb.INIT)
+    machine.initialized(ME, OTHER if state is ProducerState.KEPT else NO_PRODUCER)
     machine.finish()
-    if state in (State.KEPT, State.READY):
+    if state in (ProducerState.KEPT, ProducerState.READY):
         return machine
     machine.start(Verb.BEGIN)
     machine.begun()
     machine.finish()
     machine.has_content = machine.may_be_open = content
-    if state is State.PREPARED:
+    if state is ProducerState.PREPARED:
         machine.start(Verb.PREPARE)
         machine.finish()
     return machine
 
 
 @pytest.mark.parametrize("verb", Verb)
-@pytest.mark.parametrize("state", [State.UNINITIALIZED, State.READY, State.IN_TRANSACTION, State.PREPARED, State.KEPT])
-def test_verbs_are_allowed_as_the_shared_table_has_them(state: State, verb: Verb) -> None:
+@pytest.mark.parametrize(
+    "state",
+    [
+        ProducerState.UNINITIALIZED,
+        ProducerState.READY,
+        ProducerState.IN_TRANSACTION,
+        ProducerState.PREPARED,
+        ProducerState.KEPT,
+    ],
+)
+def test_verbs_are_allowed_as_the_shared_table_has_them(state: ProducerState, verb: Verb) -> None:
     machine = at(state)
     assert machine.state is state
     if (state, verb) not in AFTER:
@@ -56,20 +65,20 @@ def test_verbs_are_allowed_as_the_shared_table_has_them(state: State, verb: Verb
 
 
 def test_a_prepared_transaction_is_named_by_its_identity_and_an_empty_one_by_nothing() -> None:
-    assert str(at(State.PREPARED).prepared) == "7:3"
-    assert not at(State.PREPARED, content=False).prepared
+    assert str(at(ProducerState.PREPARED).prepared) == "7:3"
+    assert not at(ProducerState.PREPARED, content=False).prepared
 
 
 def test_a_transaction_that_has_ended_leaves_the_next_identity() -> None:
-    machine = at(State.PREPARED)
+    machine = at(ProducerState.PREPARED)
     machine.start(Verb.COMMIT)
     machine.ended(NEXT)
     machine.finish()
-    assert (machine.identity, machine.state, machine.has_content) == (NEXT, State.READY, False)
+    assert (machine.identity, machine.state, machine.has_content) == (NEXT, ProducerState.READY, False)
 
 
 def test_a_transaction_that_sent_nothing_keeps_its_identity() -> None:
-    machine = at(State.IN_TRANSACTION)
+    machine = at(ProducerState.IN_TRANSACTION)
     machine.start(Verb.ABORT)
     machine.ended(NO_PRODUCER)
     assert machine.identity == ME
@@ -78,35 +87,35 @@ def test_a_transaction_that_sent_nothing_keeps_its_identity() -> None:
 @pytest.mark.parametrize(
     ("before", "state", "commits"),
     [
-        (State.PREPARED, PreparedTxnState(ME), True),
-        (State.PREPARED, PreparedTxnState(NEXT), False),
-        (State.PREPARED, PreparedTxnState(), False),
-        (State.KEPT, PreparedTxnState(OTHER), True),
-        (State.KEPT, PreparedTxnState(ME), False),
-        (State.KEPT, PreparedTxnState(), False),
+        (ProducerState.PREPARED, PreparedTxnState(ME), True),
+        (ProducerState.PREPARED, PreparedTxnState(NEXT), False),
+        (ProducerState.PREPARED, PreparedTxnState(), False),
+        (ProducerState.KEPT, PreparedTxnState(OTHER), True),
+        (ProducerState.KEPT, PreparedTxnState(ME), False),
+        (ProducerState.KEPT, PreparedTxnState(), False),
     ],
 )
 def test_only_the_very_transaction_that_was_prepared_is_committed(
-    before: State, state: PreparedTxnState, commits: bool
+    before: ProducerState, state: PreparedTxnState, commits: bool
 ) -> None:
     assert at(before).commits(before, state) is commits
 
 
 def test_where_nothing_was_kept_nothing_is_committed() -> None:
-    machine = Machine()
+    machine = TransactionManager()
     machine.initialized(ME, NO_PRODUCER)
-    assert not machine.commits(State.KEPT, PreparedTxnState())
-    assert not machine.commits(State.KEPT, PreparedTxnState(ME))
+    assert not machine.commits(ProducerState.KEPT, PreparedTxnState())
+    assert not machine.commits(ProducerState.KEPT, PreparedTxnState(ME))
 
 
 def test_an_empty_transaction_is_completed_by_the_empty_state() -> None:
-    assert at(State.PREPARED, content=False).commits(State.PREPARED, PreparedTxnState())
+    assert at(ProducerState.PREPARED, content=False).commits(ProducerState.PREPARED, PreparedTxnState())
 
 
 def test_what_dooms_the_transaction_is_raised_by_its_verbs_until_it_is_aborted() -> None:
-    machine, doom = at(State.IN_TRANSACTION), PrepareFailedError("lost")
+    machine, doom = at(ProducerState.IN_TRANSACTION), PrepareFailedError("lost")
     machine.doom(doom, Cost.TRANSACTION)
-    assert machine.state is State.ABORTABLE
+    assert machine.state is ProducerState.ABORTABLE
     for verb in (Verb.PRODUCE, Verb.SEND_OFFSETS, Verb.PREPARE, Verb.COMMIT):
         with pytest.raises(PrepareFailedError, match="lost"):
             machine.start(verb)
@@ -115,15 +124,15 @@ def test_what_dooms_the_transaction_is_raised_by_its_verbs_until_it_is_aborted()
     machine.start(Verb.ABORT)
     machine.ended(NEXT)
     machine.finish()
-    assert machine.state is State.READY
+    assert machine.state is ProducerState.READY
     assert machine.failure is None
 
 
 @pytest.mark.parametrize("cost", [Cost.PRODUCER, Cost.TAKEN_OVER])
 def test_what_costs_the_producer_is_raised_by_every_verb_from_then_on(cost: Cost) -> None:
-    machine = at(State.READY)
+    machine = at(ProducerState.READY)
     machine.doom(FencedError("taken over"), cost)
-    assert machine.state is State.FAILED
+    assert machine.state is ProducerState.FAILED
     for verb in (Verb.BEGIN, Verb.ABORT, Verb.PRODUCE):
         with pytest.raises(FencedError, match="taken over"):
             machine.start(verb)
@@ -131,7 +140,7 @@ def test_what_costs_the_producer_is_raised_by_every_verb_from_then_on(cost: Cost
 
 @pytest.mark.parametrize("verb", [Verb.INIT, Verb.INIT_KEEPING])
 def test_a_producer_that_has_failed_is_not_initialised_again(verb: Verb) -> None:
-    machine = at(State.UNINITIALIZED)
+    machine = at(ProducerState.UNINITIALIZED)
     machine.start(verb)
     machine.doom(KafkaUnavailableError("nobody answered"), Cost.PRODUCER)
     with pytest.raises(InvalidTransactionStateError, match=r"close it and make a new one \(nobody answered\)"):
@@ -139,30 +148,30 @@ def test_a_producer_that_has_failed_is_not_initialised_again(verb: Verb) -> None
 
 
 def test_a_commit_can_be_aborted_until_its_end_is_asked_for() -> None:
-    machine = at(State.IN_TRANSACTION)
+    machine = at(ProducerState.IN_TRANSACTION)
     machine.start(Verb.COMMIT)
     machine.undecided()
-    assert machine.state is State.ABORTABLE
+    assert machine.state is ProducerState.ABORTABLE
     machine.deciding()
-    assert machine.state is State.FAILED
+    assert machine.state is ProducerState.FAILED
     machine.doom(KafkaUnavailableError("no answer"), Cost.TRANSACTION)
-    assert machine.state is State.FAILED
+    assert machine.state is ProducerState.FAILED
 
 
 def test_a_commit_that_the_coordinator_refuses_can_be_aborted() -> None:
-    machine = at(State.PREPARED)
+    machine = at(ProducerState.PREPARED)
     machine.start(Verb.COMMIT)
     machine.deciding()
     machine.undecided()
     machine.doom(KafkaRefusedError("EndTxn", 120, "TRANSACTION_ABORTABLE"), Cost.TRANSACTION)
-    assert machine.state is State.ABORTABLE
+    assert machine.state is ProducerState.ABORTABLE
 
 
 def test_a_closed_machine_stays_closed() -> None:
-    machine = at(State.IN_TRANSACTION)
+    machine = at(ProducerState.IN_TRANSACTION)
     machine.close()
     machine.doom(FencedError("too late"), Cost.TAKEN_OVER)
-    assert machine.state is State.CLOSED
+    assert machine.state is ProducerState.CLOSED
     assert machine.failure is None
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from dualwrite.client.engine.accumulator import Sender
-from dualwrite.client.engine.contract import Operation
-from dualwrite.client.engine.transaction_state import Ended
+from dualwrite.client.engine.contract import ProducerOperation
+from dualwrite.client.engine.transaction_state import TransactionResult
 from dualwrite.client.producer.async_two_phase_producer import AsyncTwoPhaseProducer
 from dualwrite.client.producer.base_producer import Face
 from dualwrite.client.producer.two_phase_producer import TwoPhaseProducer
 from dualwrite.client.terms.error_classes import Cost
-from dualwrite.client.terms.verbs import State
+from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.errors import FencedError, InvalidTransactionStateError, KafkaRefusedError, PrepareFailedError
 from dualwrite.ids import PreparedTxnState, TopicPartition
 from dualwrite.wire.apis import ApiKey
@@ -31,7 +31,7 @@ class Driver:
         self._simulated = SimulatedDriver(self.cluster)
         self._simulated.engine = face._engine
 
-    def wait(self, operation: Operation) -> Any:
+    def wait(self, operation: ProducerOperation) -> Any:
         self._simulated.now = max(self._simulated.now, time.monotonic())
         return self._simulated.run(operation)
 
@@ -50,7 +50,7 @@ class Driver:
 class AsyncDriver(Driver):
     """The same, awaited."""
 
-    async def wait(self, operation: Operation) -> Any:
+    async def wait(self, operation: ProducerOperation) -> Any:
         return super().wait(operation)
 
     async def close(self) -> None:  # type: ignore[override]
@@ -88,8 +88,8 @@ class Rig:
         self.call("produce", "t", value, on_delivery=on_delivery, **options)
 
     @property
-    def state(self) -> State:
-        state: State = self.face.state
+    def state(self) -> ProducerState:
+        state: ProducerState = self.face.state
         return state
 
     @property
@@ -135,7 +135,7 @@ def test_a_buffer_that_callbacks_fill_again_loses_no_record(make: Make) -> None:
 
     for number in range(3):
         rig.produce(f"{number}", audit if number < 2 else None)
-    assert rig.call("commit_transaction") is Ended.COMMITTED
+    assert rig.call("commit_transaction") is TransactionResult.COMMITTED
     assert rig.committed == [b"0", b"1", b"audit-1", b"audit-2", b"2"]
 
 
@@ -150,7 +150,7 @@ def test_a_callback_that_raises_out_of_produce_leaves_nothing_but_abort(make: Ma
     rig.begun()
     with pytest.raises(type(error)):
         rig.produce("once", raising_this(error))
-    assert rig.state is State.ABORTABLE
+    assert rig.state is ProducerState.ABORTABLE
     for again in (lambda: rig.produce("once"), lambda: rig.call("commit_transaction")):
         with pytest.raises(PrepareFailedError, match=rf"produce\(\) raised {type(error).__name__} \(a callback's\)"):
             again()
@@ -170,12 +170,12 @@ def test_a_callback_that_raises_out_of_a_flush_leaves_nothing_but_abort(
     rig.produce("b", raising)
     with pytest.raises(type(error)):
         rig.call(verb)
-    assert rig.state is State.ABORTABLE
+    assert rig.state is ProducerState.ABORTABLE
     with pytest.raises(PrepareFailedError, match=rf"{verb}\(\) raised"):
         rig.call("prepare_transaction")
     with pytest.raises(ZeroDivisionError):
         rig.call("abort_transaction")  # the other one's
-    assert rig.state is State.READY
+    assert rig.state is ProducerState.READY
     assert rig.committed == []
 
 
@@ -199,7 +199,7 @@ def test_what_is_interrupted_in_the_middle_of_a_record_can_only_be_aborted(
         patch.setattr(Sender, place, half)
         with pytest.raises(KeyboardInterrupt):
             rig.produce("b", partition=0) if place == "append" else rig.call("flush")
-    assert rig.state is State.ABORTABLE
+    assert rig.state is ProducerState.ABORTABLE
     with pytest.raises(PrepareFailedError, match="raised KeyboardInterrupt"):
         rig.call("prepare_transaction")
     rig.call("abort_transaction")
@@ -241,8 +241,8 @@ def test_a_wrong_argument_costs_nothing(make: Make, wrong: dict[str, Any]) -> No
     rig.produce("a")
     with pytest.raises((TypeError, ValueError)):
         rig.call("produce", **{"topic": "t", "value": "b"} | wrong)
-    assert rig.state is State.IN_TRANSACTION
-    assert rig.call("commit_transaction") is Ended.COMMITTED
+    assert rig.state is ProducerState.IN_TRANSACTION
+    assert rig.call("commit_transaction") is TransactionResult.COMMITTED
     assert rig.committed == [b"a"]
 
 
@@ -252,9 +252,9 @@ def test_a_call_that_is_refused_because_of_another_costs_that_one_nothing(make: 
     other = rig.face._engine.flush(time.monotonic())
     with pytest.raises(InvalidTransactionStateError, match="another call"):
         rig.call("flush")
-    assert rig.state is State.IN_TRANSACTION
+    assert rig.state is ProducerState.IN_TRANSACTION
     done(rig.face._driver.wait(other))
-    assert rig.call("commit_transaction") is Ended.COMMITTED
+    assert rig.call("commit_transaction") is TransactionResult.COMMITTED
 
 
 # --- arguments that would mean something else
@@ -267,8 +267,8 @@ def test_the_text_of_a_state_commits_what_it_names(make: Make) -> None:
     for wrong in (stored, None):
         with pytest.raises(TypeError, match="give a PreparedTxnState"):
             rig.call("complete_transaction", wrong)
-    assert rig.state is State.PREPARED
-    assert rig.call("complete_transaction", PreparedTxnState(stored)) is Ended.COMMITTED
+    assert rig.state is ProducerState.PREPARED
+    assert rig.call("complete_transaction", PreparedTxnState(stored)) is TransactionResult.COMMITTED
     assert rig.committed == [b"a"]
 
 
@@ -276,7 +276,7 @@ def test_a_timeout_given_to_init_transactions_is_refused_and_costs_nothing(make:
     rig = make()
     with pytest.raises(TypeError, match="keep_prepared_txn 30 of type int"):
         rig.call("init_transactions", 30)
-    assert rig.state is State.READY
+    assert rig.state is ProducerState.READY
 
 
 @pytest.mark.parametrize("error", ERRORS)
@@ -295,7 +295,7 @@ def test_a_callback_that_raises_out_of_produce_while_another_task_waits_leaves_n
     rig.face._driver.pump = pump
     with pytest.raises(type(error)):
         rig.produce("taken", raising_this(error))
-    assert rig.state is State.ABORTABLE
+    assert rig.state is ProducerState.ABORTABLE
 
 
 def test_a_record_that_is_taken_where_nobody_drives_the_producer_leaves_nothing_but_abort(make: Make) -> None:
@@ -307,7 +307,7 @@ def test_a_record_that_is_taken_where_nobody_drives_the_producer_leaves_nothing_
     rig.face._driver.pump = pump
     with pytest.raises(InvalidTransactionStateError, match="another event loop"):
         rig.produce("taken")
-    assert rig.state is State.ABORTABLE
+    assert rig.state is ProducerState.ABORTABLE
 
 
 # --- callbacks that raise
@@ -318,14 +318,14 @@ def test_a_record_that_a_callback_produces_is_acknowledged_and_told_before_the_c
     rig.produce("a", lambda _error, _record: rig.produce("b", raising))
     with pytest.raises(ZeroDivisionError):
         rig.call("commit_transaction")
-    assert rig.state is State.ABORTABLE
+    assert rig.state is ProducerState.ABORTABLE
     assert rig.committed == []
 
 
 def test_records_that_callbacks_produce_are_committed_with_the_others(make: Make) -> None:
     rig = make().begun()
     rig.produce("a", lambda _error, _record: rig.produce("b", lambda _error, _record: rig.produce("c")))
-    assert rig.call("commit_transaction") is Ended.COMMITTED
+    assert rig.call("commit_transaction") is TransactionResult.COMMITTED
     assert rig.committed == [b"a", b"b", b"c"]
 
 
@@ -362,7 +362,7 @@ def test_a_callback_that_is_left_over_from_a_transaction_raises_before_the_next_
     rig.begun().produce("c")
     with pytest.raises(ZeroDivisionError):
         rig.call("prepare_transaction")
-    assert rig.state is State.ABORTABLE
+    assert rig.state is ProducerState.ABORTABLE
 
 
 def test_closing_calls_every_callback_and_raises_what_the_first_one_raised(make: Make) -> None:
@@ -385,7 +385,7 @@ def test_polling_a_producer_that_has_failed_asks_nothing_and_tells_what_it_has_t
     rig.face._driver.pump = raising
     assert rig.call("poll") == 1
     assert told == [FencedError]
-    assert rig.state is State.FAILED
+    assert rig.state is ProducerState.FAILED
     with pytest.raises(FencedError, match="taken over"):
         rig.call("prepare_transaction")
 
@@ -404,7 +404,7 @@ def test_a_poll_waits_for_records_without_a_callback_too(make: Make) -> None:
     rig = make().begun()
     rig.produce("a")
     assert rig.call("poll", 60.0) == len(rig.face) == 0
-    assert rig.state is State.IN_TRANSACTION
+    assert rig.state is ProducerState.IN_TRANSACTION
 
 
 def test_a_poll_does_not_raise_what_the_next_verb_will(make: Make) -> None:
@@ -428,14 +428,14 @@ def test_a_wait_ends_when_its_time_is_up_and_costs_nothing(make: Make, verb: str
         patch.setattr(rig.face._driver._simulated, "perform", lambda command: None)  # nobody answers
         patch.setattr(rig.face._driver._simulated, "run", run_without_answers(rig))
         assert rig.call(verb, 0.01) == (1 if verb == "flush" else 0)
-    assert rig.state is State.IN_TRANSACTION
+    assert rig.state is ProducerState.IN_TRANSACTION
     assert len(rig.face) == 1
 
 
-def run_without_answers(rig: Rig) -> Callable[[Operation], Any]:
+def run_without_answers(rig: Rig) -> Callable[[ProducerOperation], Any]:
     """What a driver does whose cluster says nothing: it passes the time until the operation is done."""
 
-    def run(operation: Operation) -> Any:
+    def run(operation: ProducerOperation) -> Any:
         engine, now = rig.face._engine, time.monotonic()
         while not operation.is_done:
             assert not engine.step(now) or engine.wake_at() is not None
@@ -546,10 +546,10 @@ def test_a_commit_whose_records_are_refused_leaves_an_abort(
     rig.face._driver.cluster.refusals[ApiKey.PRODUCE] = deque([ErrorCode.INVALID_RECORD])
     with pytest.raises(KafkaRefusedError):
         rig.call("commit_transaction")
-    assert rig.state is State.ABORTABLE
-    assert rig.call("abort_transaction") is Ended.ABORTED
+    assert rig.state is ProducerState.ABORTABLE
+    assert rig.call("abort_transaction") is TransactionResult.ABORTED
     rig.begun().produce("b")
-    assert rig.call("commit_transaction") is Ended.COMMITTED
+    assert rig.call("commit_transaction") is TransactionResult.COMMITTED
     assert rig.committed == [b"b"]
 
 
@@ -563,7 +563,7 @@ def test_an_interrupt_between_a_verbs_beginning_and_its_wait_leaves_an_abort(
     rig, plain = make().begun(), Face._begin_verb
     rig.produce("a")
 
-    def interrupted(self: Face, *arguments: Any, **options: Any) -> Operation:
+    def interrupted(self: Face, *arguments: Any, **options: Any) -> ProducerOperation:
         plain(self, *arguments, **options)
         raise KeyboardInterrupt
 
@@ -573,5 +573,5 @@ def test_an_interrupt_between_a_verbs_beginning_and_its_wait_leaves_an_abort(
             rig.call(verb)
     rig.call("abort_transaction")
     rig.begun().produce("b")
-    assert rig.call("commit_transaction") is Ended.COMMITTED
+    assert rig.call("commit_transaction") is TransactionResult.COMMITTED
     assert rig.committed == [b"b"]

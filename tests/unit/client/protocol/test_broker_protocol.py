@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dualwrite.client.config.settings import SaslSettings
 from dualwrite.client.net.sasl import make_mechanism
-from dualwrite.client.protocol.broker_protocol import Answer, Node
+from dualwrite.client.protocol.broker_protocol import Node, Response
 from dualwrite.client.terms.versions import TRANSACTION_VERSION
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 from dualwrite.wire.apis import APIS, ApiKey
@@ -252,7 +252,7 @@ def test_answers_arriving_byte_by_byte_come_out_one_by_one() -> None:
     stream = broker.answer(b"".join(client.send(tag, ApiKey.END_TXN, 5, end_txn(tag)) for tag in (7, 8)))
     batches = [answers for piece in bytewise(stream) if (answers := client.receive(piece))]
     assert [[answer.tag for answer in answers] for answers in batches] == [[7], [8]]
-    assert isinstance(batches[0][0], Answer)
+    assert isinstance(batches[0][0], Response)
 
 
 def test_requests_after_answers_are_told_apart() -> None:

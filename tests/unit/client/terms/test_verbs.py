@@ -6,24 +6,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualwrite.client.terms.verbs import AFTER, AFTER_FAILURE, State, Verb, VerbOrder, init_verb
+from dualwrite.client.terms.verbs import AFTER, AFTER_FAILURE, ProducerState, Verb, VerbOrder, init_verb
 from dualwrite.errors import InvalidTransactionStateError
 
 ENDINGS = {Verb.COMPLETE, Verb.COMMIT, Verb.ABORT}
 ALLOWED = {
-    State.UNINITIALIZED: {Verb.INIT, Verb.INIT_KEEPING},
-    State.READY: {Verb.BEGIN},
-    State.IN_TRANSACTION: {Verb.PRODUCE, Verb.SEND_OFFSETS, Verb.PREPARE, Verb.COMMIT, Verb.ABORT},
-    State.PREPARED: ENDINGS,
-    State.KEPT: ENDINGS,
-    State.ABORTABLE: {Verb.ABORT},
-    State.FAILED: set(),
-    State.CLOSED: set(),
+    ProducerState.UNINITIALIZED: {Verb.INIT, Verb.INIT_KEEPING},
+    ProducerState.READY: {Verb.BEGIN},
+    ProducerState.IN_TRANSACTION: {Verb.PRODUCE, Verb.SEND_OFFSETS, Verb.PREPARE, Verb.COMMIT, Verb.ABORT},
+    ProducerState.PREPARED: ENDINGS,
+    ProducerState.KEPT: ENDINGS,
+    ProducerState.ABORTABLE: {Verb.ABORT},
+    ProducerState.FAILED: set(),
+    ProducerState.CLOSED: set(),
 }
-EVERY_PAIR = [(state, verb) for state in State for verb in Verb]
+EVERY_PAIR = [(state, verb) for state in ProducerState for verb in Verb]
 
 
-def at(state: State) -> VerbOrder:
+def at(state: ProducerState) -> VerbOrder:
     order = VerbOrder()
     order.state = state
     return order
@@ -44,7 +44,7 @@ def test_a_timeout_does_not_keep_a_predecessors_transaction(given: Any) -> None:
 
 
 @pytest.mark.parametrize(("state", "verb"), EVERY_PAIR)
-def test_a_verb_is_allowed_exactly_where_kip_939_allows_it(state: State, verb: Verb) -> None:
+def test_a_verb_is_allowed_exactly_where_kip_939_allows_it(state: ProducerState, verb: Verb) -> None:
     if verb in ALLOWED[state] | {Verb.CLOSE}:
         assert at(state).require(verb) is AFTER[state, verb]
     else:
@@ -53,7 +53,7 @@ def test_a_verb_is_allowed_exactly_where_kip_939_allows_it(state: State, verb: V
 
 
 @pytest.mark.parametrize(("state", "verb"), [pair for pair in EVERY_PAIR if pair not in AFTER])
-def test_a_forbidden_verb_leaves_the_state_and_says_what_is_allowed(state: State, verb: Verb) -> None:
+def test_a_forbidden_verb_leaves_the_state_and_says_what_is_allowed(state: ProducerState, verb: Verb) -> None:
     order = at(state)
     with pytest.raises(InvalidTransactionStateError) as caught:
         attempt(order, verb)
@@ -64,7 +64,9 @@ def test_a_forbidden_verb_leaves_the_state_and_says_what_is_allowed(state: State
 
 
 @pytest.mark.parametrize(("state", "verb"), list(AFTER))
-def test_a_call_that_succeeds_moves_the_state_and_one_that_fails_moves_it_elsewhere(state: State, verb: Verb) -> None:
+def test_a_call_that_succeeds_moves_the_state_and_one_that_fails_moves_it_elsewhere(
+    state: ProducerState, verb: Verb
+) -> None:
     succeeding, failing = at(state), at(state)
     attempt(succeeding, verb)
     assert succeeding.state is AFTER[state, verb]
@@ -74,22 +76,22 @@ def test_a_call_that_succeeds_moves_the_state_and_one_that_fails_moves_it_elsewh
 
 
 def test_the_state_before_is_given_to_the_call() -> None:
-    order = at(State.KEPT)
+    order = at(ProducerState.KEPT)
     with order.calling(Verb.COMPLETE) as before:
-        assert before is State.KEPT
-    assert order.state is State.UNINITIALIZED
+        assert before is ProducerState.KEPT
+    assert order.state is ProducerState.UNINITIALIZED
 
 
 def test_while_a_call_runs_the_state_is_already_that_of_its_failure() -> None:
-    order = at(State.PREPARED)
+    order = at(ProducerState.PREPARED)
     with order.calling(Verb.COMMIT), pytest.raises(InvalidTransactionStateError):
         attempt(order, Verb.ABORT)  # as a delivery callback might
-    assert order.state is State.READY
+    assert order.state is ProducerState.READY
 
 
 def test_every_state_is_reached_and_every_verb_has_an_outcome_of_failure() -> None:
-    reached = {State.UNINITIALIZED, *AFTER.values(), *AFTER_FAILURE.values()}
-    assert reached == set(State)
+    reached = {ProducerState.UNINITIALIZED, *AFTER.values(), *AFTER_FAILURE.values()}
+    assert reached == set(ProducerState)
     assert set(AFTER_FAILURE) == set(Verb)
 
 
@@ -103,7 +105,7 @@ def test_nothing_is_produced_outside_a_transaction_that_was_begun(calls: list[tu
         except InvalidTransactionStateError:
             continue
         except ConnectionError:
-            assert verb not in ENDINGS | {Verb.INIT, Verb.INIT_KEEPING} or order.state is State.FAILED
+            assert verb not in ENDINGS | {Verb.INIT, Verb.INIT_KEEPING} or order.state is ProducerState.FAILED
             begun = begun and verb in (Verb.PRODUCE, Verb.PREPARE)
             prepared = prepared or begun
             continue

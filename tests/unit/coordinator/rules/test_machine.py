@@ -4,13 +4,23 @@ from collections.abc import Iterator
 
 import pytest
 
-from dualwrite.coordinator.rules.machine import RESULTS, STEPS, TRANSITIONS, Event, Machine, Result, State, Step, decide
+from dualwrite.coordinator.rules.machine import (
+    RESULTS,
+    STEPS,
+    TRANSITIONS,
+    DualWriteMachine,
+    Event,
+    Result,
+    Step,
+    UnitState,
+    decide,
+)
 from dualwrite.errors import InvalidTransactionStateError
 
-Path = tuple[tuple[State, Event], ...]
+Path = tuple[tuple[UnitState, Event], ...]
 
 
-def every_path(state: State = State.NEW, path: Path = ()) -> Iterator[tuple[Path, State]]:
+def every_path(state: UnitState = UnitState.NEW, path: Path = ()) -> Iterator[tuple[Path, UnitState]]:
     """Every way from ``state`` to an end. The table has no cycle, or this would not return."""
     if state in RESULTS:
         yield path, state
@@ -22,8 +32,8 @@ def steps(path: Path) -> list[Step]:
     return [STEPS[state] for state, _ in path if state in STEPS]
 
 
-def run(*events: Event) -> Machine:
-    machine = Machine()
+def run(*events: Event) -> DualWriteMachine:
+    machine = DualWriteMachine()
     for event in events:
         machine.advance(event)
     return machine
@@ -32,9 +42,9 @@ def run(*events: Event) -> Machine:
 PATHS = list(every_path())
 
 
-@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("state", UnitState)
 @pytest.mark.parametrize("event", Event)
-def test_every_event_in_every_state_is_in_the_table_or_refused(state: State, event: Event) -> None:
+def test_every_event_in_every_state_is_in_the_table_or_refused(state: UnitState, event: Event) -> None:
     if event in TRANSITIONS[state]:
         assert decide(state, event) is TRANSITIONS[state][event]
     else:
@@ -43,14 +53,14 @@ def test_every_event_in_every_state_is_in_the_table_or_refused(state: State, eve
 
 
 def test_each_state_is_a_step_or_an_end_or_the_beginning() -> None:
-    for state in State:
-        assert [state in STEPS, state in RESULTS, state is State.NEW].count(True) == 1, state
+    for state in UnitState:
+        assert [state in STEPS, state in RESULTS, state is UnitState.NEW].count(True) == 1, state
         assert bool(TRANSITIONS[state]) is (state not in RESULTS), state
 
 
 def test_every_state_is_reachable_and_every_result_is_reached() -> None:
     seen = {state for path, _ in PATHS for state, _ in path} | {end for _, end in PATHS}
-    assert seen == set(State)
+    assert seen == set(UnitState)
     assert {RESULTS[end] for _, end in PATHS} == set(Result)
     assert {step for path, _ in PATHS for step in steps(path)} == set(Step)
 
@@ -74,22 +84,22 @@ def test_the_decision_is_taken_only_with_kafka_prepared_and_the_state_stored() -
         if Step.COMMIT_DATABASE in taken and Step.BEGIN_KAFKA in taken:
             before = taken[: taken.index(Step.COMMIT_DATABASE)]
             assert before[-2:] == [Step.PREPARE_KAFKA, Step.STORE_STATE]
-            assert (State.STORING_STATE, Event.DONE) in path
-            assert (State.PREPARING_KAFKA, Event.DONE) in path
+            assert (UnitState.STORING_STATE, Event.DONE) in path
+            assert (UnitState.PREPARING_KAFKA, Event.DONE) in path
 
 
 def test_kafka_is_committed_only_after_a_decision_that_is_known() -> None:
-    known = {(State.COMMITTING_DATABASE, Event.DONE), (State.READING_DECISION, Event.COMMITTED)}
+    known = {(UnitState.COMMITTING_DATABASE, Event.DONE), (UnitState.READING_DECISION, Event.COMMITTED)}
     for path, _ in PATHS:
         if Step.COMMIT_KAFKA in steps(path):
-            assert path[[state for state, _ in path].index(State.COMMITTING_KAFKA) - 1] in known
+            assert path[[state for state, _ in path].index(UnitState.COMMITTING_KAFKA) - 1] in known
 
 
 def test_after_the_decision_kafka_is_aborted_only_if_the_row_says_so() -> None:
     for path, _ in PATHS:
         taken = steps(path)
         if Step.COMMIT_DATABASE in taken and Step.ABORT_KAFKA in taken:
-            assert path[taken.index(Step.ABORT_KAFKA)] == (State.READING_DECISION, Event.NOT_COMMITTED)
+            assert path[taken.index(Step.ABORT_KAFKA)] == (UnitState.READING_DECISION, Event.NOT_COMMITTED)
 
 
 def test_a_unit_that_produced_nothing_touches_neither_kafka_nor_the_state_row() -> None:
@@ -100,7 +110,7 @@ def test_a_unit_that_produced_nothing_touches_neither_kafka_nor_the_state_row() 
 
 
 def test_a_failure_before_the_decision_undoes_both_sides_whatever_the_other_does() -> None:
-    for failing in (State.BEGINNING_KAFKA, State.PREPARING_KAFKA, State.STORING_STATE):
+    for failing in (UnitState.BEGINNING_KAFKA, UnitState.PREPARING_KAFKA, UnitState.STORING_STATE):
         hit = [path for path, _ in PATHS if (failing, Event.FAILED) in path]
         assert hit
         assert all({Step.ROLLBACK_DATABASE, Step.ABORT_KAFKA} <= set(steps(path)) for path in hit)
@@ -109,16 +119,16 @@ def test_a_failure_before_the_decision_undoes_both_sides_whatever_the_other_does
 def test_an_unfinished_kafka_side_is_always_left_to_recovery() -> None:
     for path, _ in PATHS:
         unfinished = {
-            (State.COMMITTING_KAFKA, Event.FAILED),
-            (State.ABORTING_KAFKA, Event.FAILED),
-            (State.READING_DECISION, Event.FAILED),
+            (UnitState.COMMITTING_KAFKA, Event.FAILED),
+            (UnitState.ABORTING_KAFKA, Event.FAILED),
+            (UnitState.READING_DECISION, Event.FAILED),
         }
         assert (Step.FINISH_LATER in steps(path)) is not unfinished.isdisjoint(path)
 
 
 def test_the_decision_stands_whatever_happens_to_the_kafka_commit() -> None:
     for path, end in PATHS:
-        if (State.COMMITTING_DATABASE, Event.DONE) in path:
+        if (UnitState.COMMITTING_DATABASE, Event.DONE) in path:
             assert RESULTS[end] is Result.SUCCEEDED
 
 
@@ -137,7 +147,7 @@ def test_a_refused_event_leaves_the_machine_as_it_was() -> None:
     machine = run(Event.BEGIN, Event.DONE)
     with pytest.raises(InvalidTransactionStateError):
         machine.advance(Event.COMMITTED, ValueError("no"))
-    assert machine.state is State.RUNNING
+    assert machine.state is UnitState.RUNNING
     assert machine.error is None
 
 
@@ -149,7 +159,7 @@ def test_user_code_runs_only_between_the_beginning_and_the_end() -> None:
 
 
 def test_the_plain_way_in_full() -> None:
-    machine = Machine()
+    machine = DualWriteMachine()
     taken = []
     happens = [Event.BEGIN, Event.DONE, Event.PRODUCE, Event.DONE, Event.LEFT, *[Event.DONE] * 4]
     for event in happens:

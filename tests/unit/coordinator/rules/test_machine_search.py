@@ -11,7 +11,7 @@ from types import MappingProxyType
 import pytest
 
 from dualwrite.coordinator.rules import machine as machine_module
-from dualwrite.coordinator.rules.machine import TRANSITIONS, Event, Machine, Result, State, Step
+from dualwrite.coordinator.rules.machine import TRANSITIONS, DualWriteMachine, Event, Result, Step, UnitState
 from dualwrite.coordinator.rules.recovery_decision import Verdict, verdict
 from dualwrite.ids import Anchor, OngoingTransaction, PreparedTxnState, ProducerIdentity, TopicPartition
 from tests.support.state_search import Chooser, every_run
@@ -75,7 +75,7 @@ class World:
             self.in_kafka, self.kafka_open = decided is Verdict.COMMIT, False
 
 
-def live(machine: Machine, world: World, *, produces: bool) -> None:
+def live(machine: DualWriteMachine, world: World, *, produces: bool) -> None:
     """The unit of work until its end, or until it is killed."""
     machine.advance(Event.BEGIN)
     produced = False
@@ -95,7 +95,7 @@ def search(*, produces: bool = True) -> Counter[Result | None]:
     ends: Counter[Result | None] = Counter()
 
     def scenario(chooser: Chooser) -> None:
-        machine, world = Machine(), World(chooser)
+        machine, world = DualWriteMachine(), World(chooser)
         try:
             live(machine, world, produces=produces)
         except KilledError:
@@ -112,7 +112,7 @@ def search(*, produces: bool = True) -> Counter[Result | None]:
     return ends
 
 
-def check_promise(machine: Machine, world: World) -> None:
+def check_promise(machine: DualWriteMachine, world: World) -> None:
     """What the caller is told, while nobody has recovered yet."""
     assert not world.database_open or machine.error is None
     if machine.result is Result.SUCCEEDED:
@@ -134,27 +134,27 @@ def test_a_unit_that_produces_nothing_ends_as_its_database_does() -> None:
     assert set(ends) == {None, Result.SUCCEEDED, Result.ROLLED_BACK, Result.DATABASE_FAILED}
 
 
-def change(state: State, event: Event, to: State) -> Mapping[State, Mapping[Event, State]]:
+def change(state: UnitState, event: Event, to: UnitState) -> Mapping[UnitState, Mapping[Event, UnitState]]:
     return MappingProxyType({**TRANSITIONS, state: {**TRANSITIONS[state], event: to}})
 
 
 @pytest.mark.parametrize(
     ("state", "event", "to"),
     [
-        (State.COMMITTING_DATABASE, Event.FAILED, State.ROLLING_BACK_DATABASE),  # guess: it was not committed
-        (State.COMMITTING_DATABASE, Event.FAILED, State.COMMITTING_KAFKA),  # guess: it was
-        (State.READING_DECISION, Event.FAILED, State.ABORTING_KAFKA),
-        (State.READING_DECISION, Event.COMMITTED, State.ABORTING_KAFKA),
-        (State.READING_DECISION, Event.NOT_COMMITTED, State.COMMITTING_KAFKA),
-        (State.PREPARING_KAFKA, Event.DONE, State.COMMITTING_DATABASE),  # the state is never stored
-        (State.COMMITTING_KAFKA, Event.FAILED, State.ABORTING_KAFKA),
-        (State.STORING_STATE, Event.DONE, State.COMMITTING_KAFKA),  # Kafka before the decision
-        (State.READING_DECISION, Event.FAILED, State.LEAVING_ABORT),  # an unknown outcome reported as known
-        (State.STORING_STATE, Event.FAILED, State.COMMITTING_DATABASE),
+        (UnitState.COMMITTING_DATABASE, Event.FAILED, UnitState.ROLLING_BACK_DATABASE),  # guess: it was not committed
+        (UnitState.COMMITTING_DATABASE, Event.FAILED, UnitState.COMMITTING_KAFKA),  # guess: it was
+        (UnitState.READING_DECISION, Event.FAILED, UnitState.ABORTING_KAFKA),
+        (UnitState.READING_DECISION, Event.COMMITTED, UnitState.ABORTING_KAFKA),
+        (UnitState.READING_DECISION, Event.NOT_COMMITTED, UnitState.COMMITTING_KAFKA),
+        (UnitState.PREPARING_KAFKA, Event.DONE, UnitState.COMMITTING_DATABASE),  # the state is never stored
+        (UnitState.COMMITTING_KAFKA, Event.FAILED, UnitState.ABORTING_KAFKA),
+        (UnitState.STORING_STATE, Event.DONE, UnitState.COMMITTING_KAFKA),  # Kafka before the decision
+        (UnitState.READING_DECISION, Event.FAILED, UnitState.LEAVING_ABORT),  # an unknown outcome reported as known
+        (UnitState.STORING_STATE, Event.FAILED, UnitState.COMMITTING_DATABASE),
     ],
 )
 def test_the_search_notices_a_broken_recipe(
-    monkeypatch: pytest.MonkeyPatch, state: State, event: Event, to: State
+    monkeypatch: pytest.MonkeyPatch, state: UnitState, event: Event, to: UnitState
 ) -> None:
     monkeypatch.setattr(machine_module, "TRANSITIONS", change(state, event, to))
     with pytest.raises(AssertionError, match="with the faults"):
