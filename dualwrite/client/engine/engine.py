@@ -1,7 +1,7 @@
 """The native producer without its sockets: verbs and events in, commands out.
 
-The engine puts together what is pure by itself: the transaction's state (``machine.py``), its records (``traffic.py``),
-the questions to coordinators (``calls.py``), who is in charge (``directory.py``) and who is connected (``peers.py``).
+The engine puts together what is pure by itself: the transaction's state (``transaction_state.py``), its records (``sender.py``),
+the questions to coordinators (``coordinator_calls.py``), who is in charge (``producer_metadata.py``) and who is connected (``connection_states.py``).
 A unit of work of one record costs two round trips, Produce and EndTxn; its partition and its group join the transaction
 by being written to (KIP-890 part 2).
 """
@@ -40,7 +40,7 @@ _RECORD_OVERHEAD = 70
 
 
 class Engine:
-    """One transactional producer. Not thread-safe; see ``engine_types.py`` for how it is driven.
+    """One transactional producer. Not thread-safe; see ``contract.py`` for how it is driven.
 
     :param settings: what to do, and where to begin.
     :param randrange: the source of randomness; ``random.randrange`` outside of tests.

@@ -2,7 +2,7 @@
 
 Only TV2 is spoken (KIP-890 part 2): every transaction that reached a broker ends with an EndTxn that is answered with
 the next transaction's identity, so ``producerId:epoch`` names one transaction for ever. Which verb may be called when
-is ``verbs.py``'s, what an error costs ``costs.py``'s.
+is ``verbs.py``'s, what an error costs ``error_classes.py``'s.
 """
 
 from enum import Enum

@@ -1,4 +1,4 @@
-"""A connection to one broker under asyncio: what ``link.py`` is to the blocking driver.
+"""A connection to one broker under asyncio: what ``socket_connection.py`` is to the blocking driver.
 
 Each address has its own time, and TLS failing is not a reason to try the next: hence not ``create_connection`` alone.
 """

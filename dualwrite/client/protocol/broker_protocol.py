@@ -1,7 +1,7 @@
 """The client's end of one connection from its first byte on, sans-I/O: opened first, then requests and their answers.
 
 Opening is ApiVersions, asked again where a broker lacks its version, and SASL if it is configured (KIP-35, KIP-152).
-Whoever holds the socket (``link.py``, ``asynchronous.py``) writes what these methods return, and closes the connection
+Whoever holds the socket (``socket_connection.py``, ``asyncio_connection.py``) writes what these methods return, and closes the connection
 after every error.
 """
 

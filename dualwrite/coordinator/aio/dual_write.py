@@ -1,7 +1,7 @@
-"""AsyncDualWrite: the same coordinator for applications on asyncio, by an AsyncEngine. See awaiting.py for how.
+"""AsyncDualWrite: the same coordinator for applications on asyncio, by an AsyncEngine. See greenlets.py for how.
 
 A unit of work's statements run in the caller's event loop. What blocks runs in threads: the calls of its Kafka
-participant (awaited.py), waiting for a slot, recovery.
+participant (awaited_slot.py), waiting for a slot, recovery.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """confluent-kafka as a participant: librdkafka writes the records, the control plane says what librdkafka cannot.
 
 librdkafka speaks the older transaction protocol: one producer epoch for a whole session. So a prepared state carries an
-anchor (ids.py), and a transaction that a dead process left is ended by the control plane (kept.py).
+anchor (ids.py), and a transaction that a dead process left is ended by the control plane (prepared_predecessor.py).
 """
 
 import logging

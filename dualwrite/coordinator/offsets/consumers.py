@@ -53,7 +53,7 @@ class KafkaConsumer(Protocol):
 
 
 def unwrapped(consumer: object) -> object:
-    """The consumer that the application has, if this is one that async_consuming.py has wrapped."""
+    """The consumer that the application has, if this is one that aio/consumers.py has wrapped."""
     return getattr(consumer, "wrapped", consumer)
 
 

@@ -33,7 +33,7 @@ class LeaseBook:
 
     :param leases: of the database.
     :param application: whose slots they are.
-    :param owner: how leases are signed (owners.py).
+    :param owner: how leases are signed (owner.py).
     :param timeout: seconds after which a lease runs out.
     :param cluster: the Kafka cluster that the application uses; asked before each look at the rows.
     """
@@ -103,7 +103,7 @@ class LeaseBook:
         return None
 
     def left_behind(self, *, free_too: bool = False, again: bool = True) -> list[Candidate]:
-        """What there is to recover, see leasing.py; by the last look at the rows, unless ``again``."""
+        """What there is to recover, see slot_rules.py; by the last look at the rows, unless ``again``."""
         cluster = self._cluster()
         with self._looking, self._limit():
             if again:

@@ -89,7 +89,7 @@ class Pool:
 
     @property
     def owner(self) -> str:
-        """How this process signs its leases (owners.py)."""
+        """How this process signs its leases (owner.py)."""
         return self._book.owner
 
     def usage(self) -> Usage:

@@ -53,7 +53,7 @@ def begin_unit(connection: Connection, lease: Lease, *, checked: bool = False) -
     could not write it otherwise, once the lease has been renewed meanwhile.
 
     :param checked: read the fencing token, for a participant that nobody fences before its transactions are judged: it
-        must begin none in Kafka once somebody has taken over (resumed.py).
+        must begin none in Kafka once somebody has taken over (unprepared_predecessor.py).
     :raises LeaseLostError: if somebody else has taken over, where the row is locked, or ``checked``.
     """
     begin_writing(connection)

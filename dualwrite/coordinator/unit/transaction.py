@@ -42,7 +42,7 @@ class UnitsOfWork(Protocol):
         """End what is left of ``unit``, if anything is: ``error`` came while it was being begun or ended."""
 
     def truth(self, unit: "Unit", raised: BaseException) -> BaseException:
-        """What is to leave the block of ``unit``, which has ended, in place of ``raised``; see truth.py."""
+        """What is to leave the block of ``unit``, which has ended, in place of ``raised``; see outgoing_error.py."""
 
     def let_go_later(self, unit: "Unit", error: BaseException) -> None:
         """See that :meth:`let_go` is called; from a finalizer, which may run anywhere."""

@@ -1,6 +1,6 @@
 """What Spark does to the rows of a whole batch before they come to Python, where it costs several times as much.
 
-It writes the JSON, and for PostgreSQL what goes into the table (lines.py), gives moments and days as numbers, and
+It writes the JSON, and for PostgreSQL what goes into the table (copy_lines.py), gives moments and days as numbers, and
 leaves out what nobody needs. Where somebody else hands the rows over, as Spark's data sources do, they are taken as
 they are (rows.py): what is written is the same to the byte.
 """

@@ -108,7 +108,7 @@ class WritePlan:
     :param json: those of the JSON that is the value; empty if ``value`` is it.
     :param topic: the topic of all records; None if each row says it, at ``topic_at``.
     :param zone: the session's, for timestamps.
-    :param line_at: where Spark has written what goes into the table (lines.py): then ``table`` is empty.
+    :param line_at: where Spark has written what goes into the table (copy_lines.py): then ``table`` is empty.
     :param json_at: where it has written that JSON: then ``json`` is empty.
     """
 

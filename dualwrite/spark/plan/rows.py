@@ -27,7 +27,7 @@ _SIZED = frozenset({"string", "binary", *NESTED})
 class Written(NamedTuple):
     """One row: the values of the table's columns, and the record.
 
-    :param values: or a line of PostgreSQL's COPY, if Spark has written that (lines.py).
+    :param values: or a line of PostgreSQL's COPY, if Spark has written that (copy_lines.py).
     :param weight: bytes of its texts and binaries, and of the record's value.
     """
 
