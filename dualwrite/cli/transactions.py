@@ -13,7 +13,7 @@ from dualwrite.cli.database import add_database, add_schema, database
 from dualwrite.cli.printing import complain, counted, print_json, since, table
 from dualwrite.cli.transactions_output import HEADS, as_json, line, paragraphs, recovery
 from dualwrite.coordinator.ports import Outcome
-from dualwrite.coordinator.rules.recovery_decision import Verdict
+from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision
 from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome, acknowledge, outcomes
 from dualwrite.errors import InputError
 from dualwrite.operations.copies import reason_to_leave
@@ -179,12 +179,16 @@ def _said_beforehand(intention: Intention) -> str:
         return f"{view.transactional_id}: not touched: {intention.obstacle}"
     if not _is_open(intention):
         return f"{view.transactional_id}: nothing is open"
-    decided = "the database has committed it" if view.verdict is Verdict.COMMIT else "the database has not committed it"
+    decided = (
+        "the database has committed it"
+        if view.verdict is RecoveryDecision.COMMIT
+        else "the database has not committed it"
+    )
     return f"{view.transactional_id}: would {recovery(view)} {_what(view)}: {decided}"
 
 
 def _is_open(intention: Intention) -> bool:
-    return intention.action in (Verdict.COMMIT, Verdict.ABORT)
+    return intention.action in (RecoveryDecision.COMMIT, RecoveryDecision.ABORT)
 
 
 def _what(view: TransactionView) -> str:

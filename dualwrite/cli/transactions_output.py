@@ -5,8 +5,8 @@ from typing import Any
 
 from dualwrite.cli.printing import counted, since
 from dualwrite.client.admin.inspector import PartitionEnds
-from dualwrite.coordinator.rules.recovery_decision import Verdict
-from dualwrite.coordinator.rules.slot_rules import Standing
+from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision
+from dualwrite.coordinator.rules.slot_rules import SlotStanding
 from dualwrite.coordinator.slots.owner import describe
 from dualwrite.ids import TopicPartition
 from dualwrite.operations.views import KafkaView, RowView, Situation, TransactionView, said_of_foreign
@@ -34,12 +34,12 @@ def line(view: TransactionView, *, in_copy: bool = False) -> tuple[str, ...]:
 
 def owner(row: RowView) -> str:
     """Who has the slot, in a few words."""
-    if row.standing is Standing.FREE:
+    if row.standing is SlotStanding.FREE:
         return "free"
     name = describe(row.slot.owner)
-    if row.standing is Standing.HELD:
+    if row.standing is SlotStanding.HELD:
         return f"{name}, {row.slot.remaining or 0:.0f} s"
-    return f"{name}, {'dead' if row.standing is Standing.DEAD else 'silent'}"
+    return f"{name}, {'dead' if row.standing is SlotStanding.DEAD else 'silent'}"
 
 
 def recovery(view: TransactionView) -> str:
@@ -48,7 +48,7 @@ def recovery(view: TransactionView) -> str:
     if situation is Situation.QUIET:
         return "nothing to do"
     if situation is Situation.LEFT_BEHIND:
-        return "commit" if view.verdict is Verdict.COMMIT else "abort"
+        return "commit" if view.verdict is RecoveryDecision.COMMIT else "abort"
     return {
         Situation.AT_WORK: "its owner's",
         Situation.ENDING: "ending now",

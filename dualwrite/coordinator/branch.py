@@ -21,7 +21,7 @@ from dualwrite.ids import PreparedTxnState
 _LOG = logging.getLogger("dualwrite")
 
 
-class Part:
+class Branch:
     """What a part is done with, inside its block; of use in one thread.
 
     :param user: that uses ``slot`` in ``pool``; the slot is ready.
@@ -146,7 +146,7 @@ class Part:
             self._slot.fence(error)
 
 
-class Parting:
+class Branches:
     """What DualWrite does for those who decide elsewhere."""
 
     _pool: Pool
@@ -184,7 +184,7 @@ class Parting:
         self._pool.unmatched.record()
 
     @contextmanager
-    def part(self, observe: Callable[[str], None] | None = None) -> Iterator[Part]:
+    def part(self, observe: Callable[[str], None] | None = None) -> Iterator[Branch]:
         """A part, for the length of the block.
 
         :param observe: instead of ``on_step``, for its own steps.
@@ -196,7 +196,7 @@ class Parting:
         try:
             slot = self._pool.acquire(user)
             slot.recover()
-            part = Part(self._pool, user, slot, observe or self._observe)
+            part = Branch(self._pool, user, slot, observe or self._observe)
             try:
                 yield part
             except BaseException as error:

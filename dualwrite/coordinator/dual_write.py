@@ -8,7 +8,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from sqlalchemy import Engine
 
-from dualwrite.coordinator.branch import Parting
+from dualwrite.coordinator.branch import Branches
 from dualwrite.coordinator.concurrency.after_fork import INHERITED, after_fork
 from dualwrite.coordinator.concurrency.greenlets import own_engine
 from dualwrite.coordinator.kafka.choice import ProducerChoice, ProducerName
@@ -22,7 +22,7 @@ from dualwrite.coordinator.replay.replay import LeftReplays, Replayer
 from dualwrite.coordinator.rules.identities import ClusterIdentity
 from dualwrite.coordinator.rules.machine import Result
 from dualwrite.coordinator.rules.slot_rules import slot_id
-from dualwrite.coordinator.slots.lease_registry import LeaseBook
+from dualwrite.coordinator.slots.lease_registry import LeaseRegistry
 from dualwrite.coordinator.slots.lent_slot import LentSlot
 from dualwrite.coordinator.slots.owner import new_owner
 from dualwrite.coordinator.slots.pool import Pool
@@ -50,7 +50,7 @@ R = TypeVar("R")
 _COUNTED: Mapping[Result | None, str] = {Result.SUCCEEDED: "committed", Result.ROLLED_BACK: "rolled_back"}
 
 
-class DualWrite(Observed, SeekingConsumers, Parting):
+class DualWrite(Observed, SeekingConsumers, Branches):
     """Units of work that are in the database and in Kafka, or in neither, through any crash.
 
     Thread-safe. Each unit of work uses one of the application's slots, the transactional ids ``application-0`` to
@@ -411,7 +411,7 @@ class DualWrite(Observed, SeekingConsumers, Parting):
             repair, repairs = self._replayer.replay, LeftReplays(self._replayer, make, self._counters, self._observe)
         self._consuming = Consuming(self._own_engine, self._store)
         leases = SqlLeases(self._own_engine, self._store)
-        book = LeaseBook(leases, settings.application, new_owner(), settings.lease_timeout, cluster)
+        book = LeaseRegistry(leases, settings.application, new_owner(), settings.lease_timeout, cluster)
         self._sweeper = Sweeper(book, self._store, settlers, self._counters, self._observe, repairs)
         self._pool = Pool(settings, self._store, book, self._sweeper, make, self._counters, self._observe, repair)
 

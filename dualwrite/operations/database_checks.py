@@ -8,7 +8,7 @@ from sqlalchemy.exc import DBAPIError
 
 from dualwrite import schema
 from dualwrite.coordinator.sql.decision_store import begin_writing, clear_errors
-from dualwrite.coordinator.sql.dialects.base import Trouble
+from dualwrite.coordinator.sql.dialects.base import ErrorMeaning
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.own_tables import ours
 from dualwrite.coordinator.sql.tables import (
@@ -145,9 +145,9 @@ def _refusal(connection: Connection, statement: Executable) -> tuple[str, bool]:
         connection.execute(statement, execution_options=ours(connection))
     except DBAPIError as error:
         trouble = database_of(connection.dialect).trouble(error)
-        if trouble is Trouble.BUSY:
+        if trouble is ErrorMeaning.BUSY:
             raise  # nobody has said that it is not permitted
-        return str(error.orig).strip().partition("\n")[0], trouble is Trouble.NOT_READY
+        return str(error.orig).strip().partition("\n")[0], trouble is ErrorMeaning.NOT_READY
     finally:
         transaction.rollback()
     return "", False

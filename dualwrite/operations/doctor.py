@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from dualwrite.coordinator.recovery.two_phase import RESUME, TwoPhase, timeout_ms
-from dualwrite.coordinator.rules.slot_rules import Standing
+from dualwrite.coordinator.rules.slot_rules import SlotStanding
 from dualwrite.coordinator.sql.identity_rows import WHAT_TO_GRANT
 from dualwrite.coordinator.sql.outcome_store import outcomes
 from dualwrite.errors import CopiedDatabaseError, DualWriteError
@@ -138,7 +138,7 @@ def _outcomes(engine: Engine) -> Iterator[Finding]:
 
 def _slots(engine: Engine, application: str, pool_size: int | None) -> Iterator[Finding]:
     rows = state_rows(engine, application=application)
-    held = [name for name, row in rows.items() if row.standing is Standing.HELD]
+    held = [name for name, row in rows.items() if row.standing is SlotStanding.HELD]
     yield ok("slots", f"{len(rows)} used so far, {len(held)} leased now")
     if pool_size is None:
         return

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Engine
 
 from dualwrite.coordinator.recovery.two_phase import RESUME, TwoPhase
-from dualwrite.coordinator.rules.slot_rules import Deserted, deserted
+from dualwrite.coordinator.rules.slot_rules import AbandonedApplication, deserted
 from dualwrite.coordinator.slots.usage import described
 from dualwrite.coordinator.sql.own_tables import chosen_schema
 from dualwrite.operations.findings import Finding, warning
@@ -23,7 +23,7 @@ _SHOWN = 5
 """Partitions that a finding names."""
 
 
-def others_without_owners(engine: Engine, application: str | None) -> list[Deserted]:
+def others_without_owners(engine: Engine, application: str | None) -> list[AbandonedApplication]:
     """The applications that no process recovers, apart from ``application``, with the slots that they left behind."""
     rows = state_rows(engine)
     return deserted((row.slot for row in rows.values()), ANYBODY, apart_from=application)
@@ -53,7 +53,7 @@ def check_other_applications(
         )
 
 
-def _held_up(engine: Engine, kafka: Mapping[str, Any], left: Deserted, timeout: float) -> str:
+def _held_up(engine: Engine, kafka: Mapping[str, Any], left: AbandonedApplication, timeout: float) -> str:
     """The partitions in which ``left`` has transactions open."""
     with inspector(kafka, timeout) as cluster:
         views = views_of(engine, cluster, left.transactional_ids).values()

@@ -13,8 +13,8 @@ from sqlalchemy import Engine
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.ports import Outcome
 from dualwrite.coordinator.recovery.two_phase import TwoPhase
-from dualwrite.coordinator.rules.recovery_decision import Verdict
-from dualwrite.coordinator.rules.slot_rules import ENDED, Standing, left_in_another_cluster
+from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision
+from dualwrite.coordinator.rules.slot_rules import ENDED, SlotStanding, left_in_another_cluster
 from dualwrite.coordinator.slots.owner import describe
 from dualwrite.errors import ForeignClusterError, InputError
 from dualwrite.operations.copies import reason_to_leave
@@ -34,7 +34,7 @@ class Intention:
     obstacle: str
 
     @property
-    def action(self) -> Verdict | None:
+    def action(self) -> RecoveryDecision | None:
         """What would be done in Kafka; None if it is not touched."""
         return None if self.obstacle else self.view.verdict
 
@@ -77,7 +77,10 @@ def plan(
             views = list(views_of(engine, cluster, dict.fromkeys(transactional_ids)).values())
         require_known(views)
     copy = reason_to_leave(engine, kafka)
-    return [Intention(view, obstacle(view) or (copy if view.verdict is not Verdict.NOTHING else "")) for view in views]
+    return [
+        Intention(view, obstacle(view) or (copy if view.verdict is not RecoveryDecision.NOTHING else ""))
+        for view in views
+    ]
 
 
 def require_known(views: Collection[TransactionView]) -> None:
@@ -167,7 +170,7 @@ def _said_of_foreign(engine: Engine, kafka: Mapping[str, Any], application: str)
     with inspector(kafka) as cluster:
         here = cluster.cluster_id()
     rows = state_rows(engine, application=application, cluster_id=here).values()
-    foreign = [row.slot for row in rows if row.standing is Standing.FOREIGN]
+    foreign = [row.slot for row in rows if row.standing is SlotStanding.FOREIGN]
     return left_in_another_cluster(foreign, here) if foreign else ""
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from sqlalchemy import Engine, select
 
 from dualwrite.coordinator.rules.identities import ClusterIdentity
-from dualwrite.coordinator.rules.slot_rules import Onlooker, SlotRow, slot_number
+from dualwrite.coordinator.rules.slot_rules import SlotRow, SlotRules, slot_number
 from dualwrite.coordinator.slots.owner import is_gone
 from dualwrite.coordinator.sql.decision_store import clear_errors
 from dualwrite.coordinator.sql.dialects.supported import database_of
@@ -17,7 +17,7 @@ from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import ConfigurationError
 from dualwrite.operations.views import RowView
 
-ANYBODY = Onlooker(owner="", held=(), is_gone=is_gone)
+ANYBODY = SlotRules(owner="", held=(), is_gone=is_gone)
 """Looks at rows and has none of its own."""
 
 

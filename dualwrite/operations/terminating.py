@@ -13,9 +13,9 @@ from typing import Any
 from sqlalchemy import Engine
 
 from dualwrite.client.admin.inspector import Inspector
-from dualwrite.coordinator.rules.recovery_decision import Verdict
+from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision
 from dualwrite.coordinator.rules.slot_rules import Candidate
-from dualwrite.coordinator.slots.lease_registry import LeaseBook
+from dualwrite.coordinator.slots.lease_registry import LeaseRegistry
 from dualwrite.coordinator.slots.owner import new_owner
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.lease_store import SqlLeases
@@ -48,7 +48,7 @@ def foresee(engine: Engine | None, kafka: Mapping[str, Any], transactional_id: s
 
 def contradicts(view: TransactionView) -> bool:
     """True if aborting would leave rows in the database whose records are lost."""
-    return view.verdict is Verdict.COMMIT
+    return view.verdict is RecoveryDecision.COMMIT
 
 
 def terminate(engine: Engine | None, kafka: Mapping[str, Any], transactional_id: str) -> TransactionView:
@@ -93,7 +93,7 @@ def _terminate_slot(engine: Engine, cluster: Inspector, view: TransactionView, r
     """With the slot's lease, so that whoever had it can commit nothing any more, and nobody recovers it meanwhile."""
     name = view.transactional_id
     store = SqlDecisionStore(engine)
-    book = LeaseBook(SqlLeases(engine, store), view.application or name, new_owner(), LEASE_SECONDS)
+    book = LeaseRegistry(SqlLeases(engine, store), view.application or name, new_owner(), LEASE_SECONDS)
     leases = book.take([Candidate(row.slot, row.standing)])
     if not leases:
         raise InvalidTransactionStateError(f"{name}: somebody has just taken it, perhaps to recover it: try again")

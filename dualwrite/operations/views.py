@@ -6,8 +6,8 @@ from datetime import datetime
 from enum import Enum
 
 from dualwrite.client.admin.control_plane import ONGOING
-from dualwrite.coordinator.rules.recovery_decision import Verdict, verdict
-from dualwrite.coordinator.rules.slot_rules import SlotRow, Standing, application_of, left_in_another_cluster
+from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision, verdict
+from dualwrite.coordinator.rules.slot_rules import SlotRow, SlotStanding, application_of, left_in_another_cluster
 from dualwrite.ids import (
     TWO_PHASE_TIMEOUT_MS,
     UNKNOWN_START,
@@ -32,7 +32,7 @@ class RowView:
     """
 
     slot: SlotRow
-    standing: Standing
+    standing: SlotStanding
     state: PreparedTxnState
     updated_at: datetime
 
@@ -114,7 +114,7 @@ class TransactionView:
         return PreparedTxnState() if self.row is None else self.row.state
 
     @property
-    def verdict(self) -> Verdict | None:
+    def verdict(self) -> RecoveryDecision | None:
         """What recovery would do now; None if nothing in this database can tell.
 
         The row may be changed by a unit of work that is being committed: recovery itself locks it before it decides.
@@ -122,7 +122,7 @@ class TransactionView:
         if self.is_foreign:
             return None
         if self.kafka is None or not self.kafka.waits:
-            return Verdict.NOTHING
+            return RecoveryDecision.NOTHING
         if self.row is None:
             return None
         return verdict(self.row_state, self.kafka.ongoing)
@@ -130,7 +130,7 @@ class TransactionView:
     @property
     def is_foreign(self) -> bool:
         """True if what the row decides is in another Kafka cluster than the one that was asked."""
-        return self.row is not None and self.row.standing is Standing.FOREIGN
+        return self.row is not None and self.row.standing is SlotStanding.FOREIGN
 
     @property
     def situation(self) -> Situation:
@@ -143,7 +143,7 @@ class TransactionView:
             return Situation.ENDING
         if self.row is None:
             return Situation.UNKNOWN
-        return Situation.AT_WORK if self.row.standing is Standing.HELD else Situation.LEFT_BEHIND
+        return Situation.AT_WORK if self.row.standing is SlotStanding.HELD else Situation.LEFT_BEHIND
 
 
 def said_of_foreign(views: Iterable[TransactionView]) -> str:

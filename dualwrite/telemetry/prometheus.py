@@ -16,7 +16,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from dualwrite.coordinator.rules.machine import Result, Step
-from dualwrite.coordinator.rules.slot_rules import ENDED, Standing
+from dualwrite.coordinator.rules.slot_rules import ENDED, SlotStanding
 from dualwrite.coordinator.slots.slot import Counters
 from dualwrite.coordinator.slots.usage import Usage
 from dualwrite.coordinator.sql.outcome_store import outcomes
@@ -236,8 +236,8 @@ def _of_databases(watched: list[tuple[str, Engine]]) -> list[Family]:
             _LOG.warning("%s: the database's metrics are not told: %s", application, error)
             continue
         counts = {
-            "leased": standings.count(Standing.HELD),
-            "free": standings.count(Standing.FREE),
+            "leased": standings.count(SlotStanding.HELD),
+            "free": standings.count(SlotStanding.FREE),
             "left": sum(standing in ENDED for standing in standings),
         }
         _add(slots, application, counts)

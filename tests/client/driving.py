@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from dualwrite.client.config.settings import ClientSettings
 from dualwrite.client.drivers.aio import AsyncDriver
 from dualwrite.client.drivers.blocking import BlockingDriver
-from dualwrite.client.engine.contract import Close, Command, Open, ProducerOperation, Request, Send
+from dualwrite.client.engine.contract import Close, Command, Open, Operation, Request, Send
 from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.client.terms.versions import Versions
 from dualwrite.errors import DualWriteError, KafkaUnavailableError
@@ -32,7 +32,7 @@ class AskingEngine:
 
     def __init__(self, *questions: tuple[Endpoint, Message | None]) -> None:
         self.told: list[Told] = []
-        self.operation = ProducerOperation()
+        self.operation = Operation()
         self.commands: deque[Command] = deque()
         self.wakes: float | None = None
         self.steps = self.interruptions = 0
@@ -42,9 +42,9 @@ class AskingEngine:
         self._awaited: dict[int, Endpoint] = {}
         self.ask(*questions)
 
-    def ask(self, *questions: tuple[Endpoint, Message | None]) -> ProducerOperation:
+    def ask(self, *questions: tuple[Endpoint, Message | None]) -> Operation:
         """The next operation."""
-        self.operation = ProducerOperation()
+        self.operation = Operation()
         for endpoint, message in questions:
             if endpoint not in self._open and endpoint not in self._questions:
                 self.commands.append(Open(endpoint))

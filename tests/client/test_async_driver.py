@@ -15,7 +15,7 @@ import uvloop
 from dualwrite.client.config.settings import SaslSettings, TlsSettings
 from dualwrite.client.drivers import aio as asynchronous
 from dualwrite.client.drivers.aio import AsyncDriver
-from dualwrite.client.engine.contract import ProducerOperation
+from dualwrite.client.engine.contract import Operation
 from dualwrite.client.terms.oauth import TokenSource
 from dualwrite.errors import InvalidTransactionStateError, KafkaUnavailableError
 from dualwrite.wire.apis import ApiKey
@@ -193,7 +193,7 @@ def test_questions_are_answered_in_any_event_loop(new_loop: NewLoop) -> None:
         async def test(driver: AsyncDriver) -> None:
             assert [answer.producer_id for answer in await driver.wait(engine.operation)] == list(range(5))
             broker.hang_up()
-            engine.operation = ProducerOperation()
+            engine.operation = Operation()
             with pytest.raises(KafkaUnavailableError, match="closed the connection"):
                 await driver.wait(engine.operation)
 
@@ -208,7 +208,7 @@ def test_a_connection_whose_authentication_runs_out_is_lost_by_itself() -> None:
 
         async def test(driver: AsyncDriver) -> None:
             await driver.wait(engine.operation)
-            engine.operation = ProducerOperation()
+            engine.operation = Operation()
             with pytest.raises(KafkaUnavailableError, match="its authentication has run out"):
                 await driver.wait(engine.operation)
 

@@ -12,7 +12,7 @@ import pytest
 from dualwrite import AsyncTwoPhaseProducer, EmbeddedBroker
 from dualwrite.client.engine.contract import Request
 from dualwrite.client.engine.transaction_state import TransactionResult
-from dualwrite.client.net.asyncio_connection import AsyncLink
+from dualwrite.client.net.asyncio_connection import AsyncioConnection
 from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.coordinator.kafka.librdkafka import LibrdkafkaProducer
 from dualwrite.errors import FencedError, InvalidTransactionStateError
@@ -41,13 +41,13 @@ def config(broker: EmbeddedBroker) -> dict[str, Any]:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[ApiKey]:
     """Every request that is sent once a connection is open."""
     keys: list[ApiKey] = []
-    send = AsyncLink.send
+    send = AsyncioConnection.send
 
-    def noting(self: AsyncLink, request: Request) -> None:
+    def noting(self: AsyncioConnection, request: Request) -> None:
         keys.append(request.api_key)
         send(self, request)
 
-    monkeypatch.setattr(AsyncLink, "send", noting)
+    monkeypatch.setattr(AsyncioConnection, "send", noting)
     return keys
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from dualwrite.client.config.settings import SaslSettings, TlsSettings
 from dualwrite.client.drivers.blocking import BlockingDriver
-from dualwrite.client.net.socket_connection import Link
+from dualwrite.client.net.socket_connection import SocketConnection
 from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 from dualwrite.wire.apis import APIS, ApiKey
@@ -301,13 +301,13 @@ def test_an_interrupt_while_another_is_told_to_the_engine_is_told_with_the_next_
 
 
 def test_nobody_waits_for_an_answer_to_what_the_socket_has_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, waits = Link.receive_patiently, []
+    plain, waits = SocketConnection.receive_patiently, []
 
-    def noting(self: Link) -> list[Any] | None:
+    def noting(self: SocketConnection) -> list[Any] | None:
         waits.append(len(self._unsent))
         return plain(self)
 
-    monkeypatch.setattr(Link, "receive_patiently", noting)
+    monkeypatch.setattr(SocketConnection, "receive_patiently", noting)
     long = APIS[ApiKey.LIST_TRANSACTIONS].request(state_filters=["x" * 1000] * 900, producer_id_filters=[])
     answer = APIS[ApiKey.LIST_TRANSACTIONS].response(
         throttle_time_ms=0, error_code=0, unknown_state_filters=[], transaction_states=[]

@@ -8,7 +8,7 @@ import pytest
 from dualwrite import TwoPhaseProducer
 from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.engine.transaction_state import TransactionResult
-from dualwrite.client.net.socket_connection import Link
+from dualwrite.client.net.socket_connection import SocketConnection
 from dualwrite.errors import ConfigurationError, FencedError, TwoPhaseCommitUnavailableError
 from dualwrite.wire.apis import ApiKey
 from tests.broker.consumers import consume
@@ -49,17 +49,17 @@ def make(kafka: ApacheKafka) -> Iterator[Make]:
 def test_units_of_work_cost_two_requests_each_and_are_there_once(
     kafka: ApacheKafka, make: Make, config: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic, asked, send = fresh_name(), [], Link.send
+    topic, asked, send = fresh_name(), [], SocketConnection.send
     create_topic(kafka.bootstrap_servers, topic, 2)
 
-    def noting(self: Link, tag: int, api_key: ApiKey, *others: Any) -> None:
+    def noting(self: SocketConnection, tag: int, api_key: ApiKey, *others: Any) -> None:
         asked.append(api_key)
         send(self, tag, api_key, *others)
 
     producer = make(**config)
     for number in range(20):
         if number == 1:
-            monkeypatch.setattr(Link, "send", noting)
+            monkeypatch.setattr(SocketConnection, "send", noting)
         producer.begin_transaction()
         producer.produce(topic, f"{number}", partition=0)
         assert producer.complete_transaction(producer.prepare_transaction()) is TransactionResult.COMMITTED

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 
 from dualwrite.client.config.native_config import NativeConfig
-from dualwrite.client.net.blocking_connection import BrokerConnection
+from dualwrite.client.net.blocking_connection import BlockingConnection
 from dualwrite.client.producer.async_two_phase_producer import AsyncTwoPhaseProducer
 from dualwrite.client.producer.two_phase_producer import TwoPhaseProducer
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
@@ -32,9 +32,9 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
         yield running
 
 
-def connect(config: dict[str, Any]) -> BrokerConnection:
+def connect(config: dict[str, Any]) -> BlockingConnection:
     settings = NativeConfig.of(config | {"transactional.id": "t"}).client
-    return BrokerConnection(settings.bootstrap[0], settings)
+    return BlockingConnection(settings.bootstrap[0], settings)
 
 
 def names_itself(config: dict[str, Any]) -> str:

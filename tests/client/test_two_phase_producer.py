@@ -12,7 +12,7 @@ from dualwrite import EmbeddedBroker, TwoPhaseProducer
 from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.engine.coordinator_calls import GroupMember
 from dualwrite.client.engine.transaction_state import TransactionResult
-from dualwrite.client.net.socket_connection import Link
+from dualwrite.client.net.socket_connection import SocketConnection
 from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.coordinator.kafka.librdkafka import LibrdkafkaProducer
 from dualwrite.errors import (
@@ -61,13 +61,13 @@ def make(broker: EmbeddedBroker) -> Iterator[Make]:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[ApiKey]:
     """Every request that is sent once a connection is open."""
     keys: list[ApiKey] = []
-    send = Link.send
+    send = SocketConnection.send
 
-    def noting(self: Link, tag: int, api_key: ApiKey, *others: Any) -> None:
+    def noting(self: SocketConnection, tag: int, api_key: ApiKey, *others: Any) -> None:
         keys.append(api_key)
         send(self, tag, api_key, *others)
 
-    monkeypatch.setattr(Link, "send", noting)
+    monkeypatch.setattr(SocketConnection, "send", noting)
     return keys
 
 
@@ -408,11 +408,11 @@ def test_an_interrupted_prepare_can_be_aborted(make: Make, topic: str, monkeypat
     producer.begin_transaction()
     producer.produce(topic, "a")
 
-    def interrupted(_: Link) -> NoReturn:
+    def interrupted(_: SocketConnection) -> NoReturn:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Link, "receive_patiently", interrupted)
+        patch.setattr(SocketConnection, "receive_patiently", interrupted)
         with pytest.raises(KeyboardInterrupt):
             producer.prepare_transaction()
     assert producer.state is ProducerState.ABORTABLE

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from dualwrite.client.engine.accumulator import Sender
+from dualwrite.client.engine.accumulator import RecordAccumulator
 from dualwrite.ids import TopicPartition
 from dualwrite.wire.apis import ApiKey
 from tests.conformance.kafka_cluster import KafkaCluster
@@ -160,7 +160,7 @@ def test_the_same_loss_harms_only_those_who_break_the_protocol(world: World, con
 
 
 def test_a_native_producer_that_forgets_a_sequence_is_found_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Sender, "send_again", forgetful)
+    monkeypatch.setattr(RecordAccumulator, "send_again", forgetful)
     control = Control(Step.PRODUCED, ApiKey.PRODUCE, Lost.ANSWER)
     found = found_after(world, "forgetful", native(world.cluster.bootstrap_servers), control)
     assert found

@@ -10,7 +10,7 @@ from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, select
 
 from dualwrite.coordinator.sql.tables import kafka_transaction_state
 from dualwrite.spark.batch.batch import WholeBatch, Work
-from dualwrite.spark.batch.tasks import Side
+from dualwrite.spark.batch.tasks import PreparedTask
 from dualwrite.spark.plan.options import WriteOptions
 from tests.broker.kafka_helpers import visible
 from tests.spark.expected_rows import options, schema
@@ -51,7 +51,7 @@ def begun(options: WriteOptions, batch_id: int | None = None, on_step: Any = Non
     return batch, batch.begin(batch.look(SCHEMA, "UTC"), batch_id)
 
 
-def written(work: Work, partitions: Sequence[Rows]) -> list[Side | None]:
+def written(work: Work, partitions: Sequence[Rows]) -> list[PreparedTask | None]:
     """What the winners of all tasks tell the driver; four at a time."""
     with ThreadPoolExecutor(4) as threads:
         tasks = [threads.submit(work.write, each, part, next(_attempts)) for part, each in enumerate(partitions)]

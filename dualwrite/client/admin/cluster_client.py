@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 from dualwrite.client.config.settings import ClientSettings
-from dualwrite.client.net.blocking_connection import BrokerConnection
+from dualwrite.client.net.blocking_connection import BlockingConnection
 from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.client.terms.versions import FIND_COORDINATOR_CAP, METADATA_CAP, WITH_TOPIC_IDS
 from dualwrite.errors import AnswerLostError, KafkaRefusedError, KafkaUnavailableError
@@ -44,7 +44,7 @@ _BUSY = frozenset(
 )
 
 T = TypeVar("T")
-Connect = Callable[[Endpoint, ClientSettings], BrokerConnection]
+Connect = Callable[[Endpoint, ClientSettings], BlockingConnection]
 
 
 class Call(NamedTuple):
@@ -84,7 +84,7 @@ class ClusterClient:
         timeout: float = DEFAULT_TIMEOUT,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
-        connect: Connect = BrokerConnection,
+        connect: Connect = BlockingConnection,
     ) -> None:
         self._settings = settings
         self._timeout = timeout
@@ -94,7 +94,7 @@ class ClusterClient:
         self._brokers: tuple[Endpoint, ...] = ()
         self._cluster_id: str | None = None
         self._coordinators: dict[str, Endpoint] = {}
-        self._connections: dict[Endpoint, BrokerConnection] = {}
+        self._connections: dict[Endpoint, BlockingConnection] = {}
         self._process = os.getpid()
         self.lost_connections = 0
         """How many were replaced: what a broker said before that may not be what it would say now."""
@@ -164,13 +164,13 @@ class ClusterClient:
                 reasons.append(str(error))
         raise KafkaUnavailableError("; ".join(reasons))
 
-    def any_connection(self) -> BrokerConnection:
+    def any_connection(self) -> BlockingConnection:
         """A connection to the first broker that can be reached.
 
         :raises KafkaUnavailableError: if none can be, until the deadline.
         """
 
-        def attempt(_deadline: float) -> BrokerConnection:
+        def attempt(_deadline: float) -> BlockingConnection:
             reasons = []
             for endpoint in self._candidates():
                 try:
@@ -233,7 +233,7 @@ class ClusterClient:
             found[partition] = nodes[leader_ids[partition]]
         return found
 
-    def connection_to(self, endpoint: Endpoint) -> BrokerConnection:
+    def connection_to(self, endpoint: Endpoint) -> BlockingConnection:
         """The connection to ``endpoint``, a new one if there is none that works.
 
         :raises KafkaUnavailableError: if the broker cannot be reached.

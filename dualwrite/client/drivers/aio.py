@@ -11,8 +11,8 @@ from typing import Any
 
 from dualwrite.client.config.settings import ClientSettings
 from dualwrite.client.drivers.connection_log import ConnectionLog
-from dualwrite.client.engine.contract import Command, Drivable, Open, ProducerOperation, Send
-from dualwrite.client.net.asyncio_connection import AsyncLink, Loss
+from dualwrite.client.engine.contract import Command, Drivable, Open, Operation, Send
+from dualwrite.client.net.asyncio_connection import AsyncioConnection, Loss
 from dualwrite.client.net.socket_connection import context_of
 from dualwrite.client.protocol.broker_protocol import Response
 from dualwrite.client.terms.endpoint import Endpoint
@@ -42,15 +42,15 @@ class AsyncDriver:
         self._context = context_of(settings)
         self._log = ConnectionLog(settings)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._links: dict[Endpoint, AsyncLink] = {}
-        self._closing: set[AsyncLink] = set()
+        self._links: dict[Endpoint, AsyncioConnection] = {}
+        self._closing: set[AsyncioConnection] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._looking: asyncio.Handle | None = None
         self._looked_at = clock()
         self._waiting: set[asyncio.Future[None]] = set()
 
-    async def wait(self, operation: ProducerOperation) -> Any:
+    async def wait(self, operation: Operation) -> Any:
         """Its outcome once ``operation`` is done, or its error raised. Cancelled, the operation goes on."""
         self.pump()
         if not operation.is_done:
@@ -101,12 +101,12 @@ class AsyncDriver:
             link = self._closing.pop()
             await link.wait_closed()
 
-    def opened(self, link: AsyncLink) -> None:
+    def opened(self, link: AsyncioConnection) -> None:
         """A connection's news."""
         self._log.opened(link.endpoint)
         self._tell(lambda now: self._engine.opened(link.endpoint, link.node.versions, now))
 
-    def answered(self, link: AsyncLink, answers: list[Response]) -> None:
+    def answered(self, link: AsyncioConnection, answers: list[Response]) -> None:
         """A connection's news."""
 
         def tell(now: float) -> None:
@@ -116,7 +116,7 @@ class AsyncDriver:
         if answers:
             self._tell(tell)
 
-    def lost(self, link: AsyncLink, error: Loss) -> None:
+    def lost(self, link: AsyncioConnection, error: Loss) -> None:
         """A connection's news."""
         self._log.lost(link.endpoint, error, self._clock(), is_idle=link.node.is_idle)
         self._drop(link.endpoint)
@@ -174,7 +174,7 @@ class AsyncDriver:
             self._log.closed(endpoint, link.node.unanswered)
         self._drop(endpoint)
         if type(command) is Open:
-            self._links[endpoint] = AsyncLink(endpoint, self._settings, self._context, self, self._clock)
+            self._links[endpoint] = AsyncioConnection(endpoint, self._settings, self._context, self, self._clock)
 
     def _drop(self, endpoint: Endpoint) -> None:
         link = self._links.pop(endpoint, None)

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from dualwrite.client.config.settings import ClientSettings
 from dualwrite.client.drivers.connection_log import ConnectionLog
-from dualwrite.client.engine.contract import Close, Drivable, Open, ProducerOperation, Send
-from dualwrite.client.net.socket_connection import PATIENCE, Link, context_of
+from dualwrite.client.engine.contract import Close, Drivable, Open, Operation, Send
+from dualwrite.client.net.socket_connection import PATIENCE, SocketConnection, context_of
 from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 
@@ -49,14 +49,14 @@ class BlockingDriver:
         self._context = context_of(settings)
         self._log = ConnectionLog(settings)
         self._selector = selectors.DefaultSelector()
-        self._links: dict[Endpoint, Link] = {}
+        self._links: dict[Endpoint, SocketConnection] = {}
         self._watched: dict[Endpoint, _Watched] = {}
         self._is_amid = False
         """True while the engine and the connections may not agree: in the middle of a call, or after one that was
         interrupted."""
         self._looked_at = clock()
 
-    def wait(self, operation: ProducerOperation) -> Any:
+    def wait(self, operation: Operation) -> Any:
         """Do what the engine says until ``operation`` is done; its outcome, or its error raised. What the engine would
         do then is left to the next call: it may as well be asked when there is more to say.
 
@@ -133,7 +133,7 @@ class BlockingDriver:
     def _open(self, endpoint: Endpoint, now: float) -> None:
         self._log.opening(endpoint)
         self._drop(endpoint)
-        link = self._links[endpoint] = Link(endpoint, self._settings, self._context, now)
+        link = self._links[endpoint] = SocketConnection(endpoint, self._settings, self._context, now)
         self._watch(endpoint, link)
 
     def _await_event(self, now: float) -> None:
@@ -152,7 +152,7 @@ class BlockingDriver:
         self._select(None if first is None else max(first - now, 0))
         self._expire(self._clock())
 
-    def _receive_patiently(self, link: Link) -> bool:
+    def _receive_patiently(self, link: SocketConnection) -> bool:
         """Wait for a short time on one connection alone; False if nothing happened there."""
         try:
             answers = link.receive_patiently()
@@ -175,11 +175,11 @@ class BlockingDriver:
         ready = self._selector.select(timeout)
         now = self._looked_at = self._clock()
         for key, _ in ready:
-            link: Link = key.data
+            link: SocketConnection = key.data
             if self._links.get(link.endpoint) is link:
                 self._advance(link, now)
 
-    def _advance(self, link: Link, now: float) -> None:
+    def _advance(self, link: SocketConnection, now: float) -> None:
         endpoint, was_open = link.endpoint, link.node.is_open
         try:
             answers = link.advance(now)
@@ -204,7 +204,7 @@ class BlockingDriver:
                 else:
                     self._watch(endpoint, link)
 
-    def _watch(self, endpoint: Endpoint, link: Link) -> None:
+    def _watch(self, endpoint: Endpoint, link: SocketConnection) -> None:
         """Let the selector know what ``link`` waits for."""
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.wants_write else 0)
         known = self._watched.get(endpoint)

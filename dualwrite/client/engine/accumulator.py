@@ -23,7 +23,7 @@ _RECORD_WEIGHT = 40
 """Bytes that a buffered record is taken to cost beside its key and value."""
 
 
-class Tracked(NamedTuple):
+class TrackedRecord(NamedTuple):
     """A record whose producer wants to hear what becomes of it. ``place`` is its number in its batch."""
 
     on_delivery: OnDelivery
@@ -54,7 +54,7 @@ class ProducerBatch:
         "weight",
     )
 
-    def __init__(self, lane: "Lane", limit: int, now: float) -> None:
+    def __init__(self, lane: "PartitionQueue", limit: int, now: float) -> None:
         self.lane = lane
         self.builder = BatchBuilder(limit)
         self.since = now
@@ -71,7 +71,7 @@ class ProducerBatch:
         self.losses = 0
         """Connections that were lost with it since a broker answered."""
         self.weight = 0
-        self.tracked: list[Tracked] = []
+        self.tracked: list[TrackedRecord] = []
 
     @property
     def count(self) -> int:
@@ -79,7 +79,7 @@ class ProducerBatch:
         return self.builder.count
 
 
-class Lane:
+class PartitionQueue:
     """What one partition has to send, in order."""
 
     __slots__ = (
@@ -127,7 +127,7 @@ class Lane:
         return min([*sent_before, *self.in_flight], key=lambda batch: batch.sequence)
 
 
-class Sender:
+class RecordAccumulator:
     """The batches of one transaction.
 
     :param batch_size: bytes of a batch past which it takes no more records.
@@ -147,25 +147,25 @@ class Sender:
         self._batch_records = batch_records
         self._delivery_timeout = delivery_timeout
         self._linger = linger
-        self._lanes: dict[tuple[str, int], Lane] = {}
-        self._filling: dict[Lane, ProducerBatch] = {}
-        self._sending: dict[Lane, None] = {}
+        self._lanes: dict[tuple[str, int], PartitionQueue] = {}
+        self._filling: dict[PartitionQueue, ProducerBatch] = {}
+        self._sending: dict[PartitionQueue, None] = {}
         """Lanes with a queue."""
         self._unacknowledged: dict[ProducerBatch, None] = {}
         """In the order in which they were closed, so that the first has the nearest deadline."""
 
     # --- records in
 
-    def lane(self, topic: str, partition: int) -> Lane:
+    def lane(self, topic: str, partition: int) -> PartitionQueue:
         """The lane of a partition."""
         found = self._lanes.get((topic, partition))
         if found is None:
-            found = self._lanes[topic, partition] = Lane(topic, partition)
+            found = self._lanes[topic, partition] = PartitionQueue(topic, partition)
         return found
 
     def append(
         self,
-        lane: Lane,
+        lane: PartitionQueue,
         key: bytes | None,
         value: bytes | None,
         headers: Headers,
@@ -187,7 +187,7 @@ class Sender:
         if builder.count == 1:
             self._filling[lane] = batch
         if on_delivery is not None:
-            batch.tracked.append(Tracked(on_delivery, builder.count - 1, key, value, headers, timestamp_ms, now))
+            batch.tracked.append(TrackedRecord(on_delivery, builder.count - 1, key, value, headers, timestamp_ms, now))
         weight = _RECORD_WEIGHT + (len(value) if value else 0) + (len(key) if key else 0)
         batch.weight += weight
         self.buffered += weight
@@ -207,7 +207,7 @@ class Sender:
             if now >= batch.since + self._linger:
                 self._close(lane, batch, now)
 
-    def _close(self, lane: Lane, batch: ProducerBatch, now: float) -> None:
+    def _close(self, lane: PartitionQueue, batch: ProducerBatch, now: float) -> None:
         batch.deadline = now + self._delivery_timeout
         self._unacknowledged[batch] = None  # first: an interrupt must not leave it where is_empty does not look
         del self._filling[lane]
@@ -222,12 +222,14 @@ class Sender:
         :meth:`append` may have left a record that is not counted."""
         return not self._unacknowledged and not self._filling
 
-    def lanes_to_send(self) -> list[Lane]:
+    def lanes_to_send(self) -> list[PartitionQueue]:
         """Those with something to send, whoever was served longest ago first."""
         return list(self._sending)
 
-    def take(self, lane: Lane, to: Any, producer: ProducerIdentity, codec: Codec, level: int | None) -> ProducerBatch:
-        """The next batch of ``lane``, numbered, as bytes, and in flight. Ask :meth:`Lane.may_send` first."""
+    def take(
+        self, lane: PartitionQueue, to: Any, producer: ProducerIdentity, codec: Codec, level: int | None
+    ) -> ProducerBatch:
+        """The next batch of ``lane``, numbered, as bytes, and in flight. Ask :meth:`PartitionQueue.may_send` first."""
         batch = lane.queue.popleft()
         del self._sending[lane]
         if lane.queue:

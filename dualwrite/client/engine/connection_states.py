@@ -14,7 +14,7 @@ from dualwrite.errors import DualWriteError, KafkaUnavailableError
 from dualwrite.wire.apis import ApiKey, Message
 
 
-class Asked(NamedTuple):
+class InFlight(NamedTuple):
     """One unanswered request: ``about`` is whatever its answer will be needed with."""
 
     api_key: ApiKey
@@ -22,7 +22,7 @@ class Asked(NamedTuple):
     deadline: float
 
 
-class Peer:
+class ConnectionState:
     """One broker that is connected or being connected."""
 
     __slots__ = ("_picked", "asked", "endpoint", "is_open", "producing", "used_at", "versions")
@@ -31,7 +31,7 @@ class Peer:
         self.endpoint = endpoint
         self.is_open = False
         self.versions: Versions = NO_VERSIONS
-        self.asked: dict[int, Asked] = {}
+        self.asked: dict[int, InFlight] = {}
         """By tag, in the order in which they were sent."""
         self.producing = 0
         """How many of them are Produce."""
@@ -50,19 +50,19 @@ class Peer:
         return picked
 
 
-class _Trouble(NamedTuple):
+class _BackOff(NamedTuple):
     until: float
     pause: float
     error: DualWriteError
 
 
-class Peers:
+class ConnectionStates:
     """Connections as they are wanted, and the commands that are due."""
 
     def __init__(self, settings: EngineSettings) -> None:
         self._settings = settings
-        self._peers: dict[Endpoint, Peer] = {}
-        self._troubles: dict[Endpoint, _Trouble] = {}
+        self._peers: dict[Endpoint, ConnectionState] = {}
+        self._troubles: dict[Endpoint, _BackOff] = {}
         self._commands: list[Command] = []
         self._next_tag = 0
         self._is_wanted = False
@@ -76,7 +76,7 @@ class Peers:
 
     # --- connections
 
-    def open_peer(self, endpoint: Endpoint, now: float) -> Peer | None:
+    def open_peer(self, endpoint: Endpoint, now: float) -> ConnectionState | None:
         """The connection to ``endpoint`` if it is open; if there is none, one is begun, or will be after a pause."""
         peer = self._peers.get(endpoint)
         if peer is not None:
@@ -84,12 +84,12 @@ class Peers:
         trouble = self._troubles.get(endpoint)
         if trouble is None or now >= trouble.until:
             self._commands.append(Open(endpoint))  # first: interrupted here, a peer that nobody opens would stay
-            self._peers[endpoint] = Peer(endpoint)
+            self._peers[endpoint] = ConnectionState(endpoint)
         else:
             self._is_wanted = True
         return None
 
-    def any_open_peer(self, candidates: Iterable[Endpoint], now: float) -> Peer | None:
+    def any_open_peer(self, candidates: Iterable[Endpoint], now: float) -> ConnectionState | None:
         """Some open connection, the least busy one; if there is none, one is begun: to the first candidate that is not
         in trouble, otherwise to whoever has been in trouble for longest."""
         peers = [peer for peer in self._peers.values() if peer.is_open]
@@ -114,7 +114,7 @@ class Peers:
         self._troubles.pop(endpoint, None)
         return True
 
-    def lost(self, endpoint: Endpoint, error: DualWriteError, now: float) -> list[Asked]:
+    def lost(self, endpoint: Endpoint, error: DualWriteError, now: float) -> list[InFlight]:
         """A connection is gone; what was asked there, in order. One that had been open is tried again at once, and then
         after pauses that grow."""
         peer = self._peers.pop(endpoint, None)
@@ -127,7 +127,7 @@ class Peers:
             pause = self._settings.reconnect_backoff
         else:
             pause = min(before.pause * 2, self._settings.reconnect_backoff_max)
-        self._troubles[endpoint] = _Trouble(now + pause, pause, error)
+        self._troubles[endpoint] = _BackOff(now + pause, pause, error)
         return list(peer.asked.values())
 
     def forget_troubles(self, known: Set[Endpoint]) -> None:
@@ -141,7 +141,9 @@ class Peers:
 
     # --- requests
 
-    def send(self, peer: Peer, api_key: ApiKey, version: int, message: Message, about: Any, now: float) -> None:
+    def send(
+        self, peer: ConnectionState, api_key: ApiKey, version: int, message: Message, about: Any, now: float
+    ) -> None:
         """Ask ``message``; ``about`` comes back with the answer, or with the loss of the connection."""
         tag = self._next_tag
         self._next_tag += 1
@@ -149,12 +151,12 @@ class Peers:
         deadline = now + self._settings.request_timeout
         if deadline < self._check_at:
             self._check_at = deadline
-        peer.asked[tag] = Asked(api_key, about, deadline)
+        peer.asked[tag] = InFlight(api_key, about, deadline)
         if api_key is ApiKey.PRODUCE:
             peer.producing += 1
         self._commands.append(Send(peer.endpoint, Request(tag, api_key, version, message)))
 
-    def answered(self, endpoint: Endpoint, tag: int) -> Asked | None:
+    def answered(self, endpoint: Endpoint, tag: int) -> InFlight | None:
         """What the answer with ``tag`` is about; None if nobody waits for it any more."""
         peer = self._peers.get(endpoint)
         asked = peer.asked.pop(tag, None) if peer is not None else None
@@ -164,7 +166,7 @@ class Peers:
 
     # --- time
 
-    def expire(self, now: float) -> list[tuple[Endpoint, list[Asked]]]:
+    def expire(self, now: float) -> list[tuple[Endpoint, list[InFlight]]]:
         """Close the connections on which an answer is overdue; what was asked there. Idle ones are closed too, if they
         have been for long."""
         if self._settings.max_idle is not None:

@@ -129,7 +129,7 @@ class Close(NamedTuple):
 Command = Open | Send | Close
 
 
-class ProducerOperation:
+class Operation:
     """What a verb returns: done now or some events later, with a result or an error."""
 
     __slots__ = ("_callback", "error", "is_done", "result")
@@ -138,9 +138,9 @@ class ProducerOperation:
         self.is_done = False
         self.result: Any = None
         self.error: DualWriteError | None = None
-        self._callback: Callable[[ProducerOperation], None] | None = None
+        self._callback: Callable[[Operation], None] | None = None
 
-    def when_done(self, callback: Callable[["ProducerOperation"], None]) -> None:
+    def when_done(self, callback: Callable[["Operation"], None]) -> None:
         """Call ``callback(operation)`` once it is done, or now if it is. One callback at most; it must not call the
         engine, but may note that it should be called."""
         if self.is_done:
@@ -211,7 +211,7 @@ class Driver(Protocol):
     otherwise the engine would give up requests whose answers are there.
     """
 
-    def wait(self, operation: ProducerOperation) -> Any:
+    def wait(self, operation: Operation) -> Any:
         """Do what the engine says until ``operation`` is done; its outcome, or its error raised. Interrupted in the
         middle, it has failed."""
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from dualwrite.client.engine.connection_states import Asked, Peer, Peers
+from dualwrite.client.engine.connection_states import ConnectionState, ConnectionStates, InFlight
 from dualwrite.client.engine.contract import NEVER, EngineSettings
 from dualwrite.client.engine.coordinator_calls import CoordinatorCall, code_of, place_of
-from dualwrite.client.engine.producer_metadata import CoordinatorOf, Directory, find_coordinator_request
+from dualwrite.client.engine.producer_metadata import CoordinatorOf, ProducerMetadata, find_coordinator_request
 from dualwrite.client.engine.transaction_state import TransactionManager
 from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.client.terms.error_classes import Cost, cost_of, error_of_call
@@ -21,7 +21,7 @@ TransactionManager.ADD_PARTITIONS_RETRY_BACKOFF_MS)."""
 _OLDEST_FIND_COORDINATOR = 1
 
 
-class Caller:
+class CoordinatorRequests:
     """Asks what :meth:`call` is given.
 
     :param give_up: told when a call cannot succeed, why, and what that costs.
@@ -31,8 +31,8 @@ class Caller:
         self,
         settings: EngineSettings,
         machine: TransactionManager,
-        peers: Peers,
-        directory: Directory,
+        peers: ConnectionStates,
+        directory: ProducerMetadata,
         give_up: Callable[[DualWriteError, Cost], None],
     ) -> None:
         self._settings = settings
@@ -98,7 +98,9 @@ class Caller:
             message = find_coordinator_request(call.coordinator)
             self._peers.send(peer, ApiKey.FIND_COORDINATOR, version, message, call.coordinator, now)
 
-    def _version(self, peer: Peer, api_key: ApiKey, floor: int, cap: int, call: CoordinatorCall) -> int | None:
+    def _version(
+        self, peer: ConnectionState, api_key: ApiKey, floor: int, cap: int, call: CoordinatorCall
+    ) -> int | None:
         try:
             return peer.version(api_key, floor, cap)
         except NoCommonVersionError as error:
@@ -148,7 +150,7 @@ class Caller:
             error = error_of_call(what, code, two_phase=call.needs_two_phase, is_content=is_content)
             self._give_up(error, cost)
 
-    def lost(self, asked: list[Asked], why: str, now: float) -> None:
+    def lost(self, asked: list[InFlight], why: str, now: float) -> None:
         """A connection is gone, and with it the answers to ``asked``."""
         for each in asked:
             if each.api_key is ApiKey.FIND_COORDINATOR:

@@ -1,7 +1,7 @@
 """The native producer without its sockets: verbs and events in, commands out.
 
-The engine puts together what is pure by itself: the transaction's state (``transaction_state.py``), its records (``sender.py``),
-the questions to coordinators (``coordinator_calls.py``), who is in charge (``producer_metadata.py``) and who is connected (``connection_states.py``).
+Its parts are pure by themselves: the transaction's state, the sender of records over their accumulator, the requests to
+coordinators, the metadata and the states of connections.
 A unit of work of one record costs two round trips, Produce and EndTxn; its partition and its group join the transaction
 by being written to (KIP-890 part 2).
 """
@@ -11,13 +11,13 @@ from functools import partial
 
 from dualwrite.client.encoding.batches import Headers, Record
 from dualwrite.client.engine.accumulator import OnDelivery
-from dualwrite.client.engine.connection_states import Asked, Peers
-from dualwrite.client.engine.contract import NEVER, Command, EngineSettings, ProducerOperation
+from dualwrite.client.engine.connection_states import ConnectionStates, InFlight
+from dualwrite.client.engine.contract import NEVER, Command, EngineSettings, Operation
 from dualwrite.client.engine.coordinator_calls import CommittedOffset, GroupMember, end_call, init_call, offsets_call
-from dualwrite.client.engine.coordinator_requests import Caller
-from dualwrite.client.engine.pending_operation import Running
-from dualwrite.client.engine.producer_metadata import Directory
-from dualwrite.client.engine.sender import Report, Traffic
+from dualwrite.client.engine.coordinator_requests import CoordinatorRequests
+from dualwrite.client.engine.pending_operation import PendingOperation
+from dualwrite.client.engine.producer_metadata import ProducerMetadata
+from dualwrite.client.engine.sender import Report, Sender
 from dualwrite.client.engine.transaction_state import TransactionManager, TransactionResult, require_unanchored
 from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.client.terms.error_classes import Cost, error_of_record
@@ -50,17 +50,17 @@ class Engine:
         self._settings, self._randrange = settings, randrange
         self.transaction = self._machine = TransactionManager()
         """What is known of the transaction here, for reading."""
-        self._running: Running | None = None
+        self._running: PendingOperation | None = None
         self._stepped_at = 0.0
         self._begin_afresh()
 
     def _begin_afresh(self) -> None:
         """Nobody is connected, nothing is asked, no record is here, and no broker is known but those to begin with."""
         settings, machine = self._settings, self._machine
-        self._peers = Peers(settings)
-        self._directory = Directory(settings, self._randrange)
-        self._traffic = Traffic(settings, machine, self._peers, self._directory, self._doom)
-        self._caller = Caller(settings, machine, self._peers, self._directory, self._call_failed)
+        self._peers = ConnectionStates(settings)
+        self._directory = ProducerMetadata(settings, self._randrange)
+        self._traffic = Sender(settings, machine, self._peers, self._directory, self._doom)
+        self._caller = CoordinatorRequests(settings, machine, self._peers, self._directory, self._call_failed)
 
     # --- verbs
 
@@ -90,11 +90,11 @@ class Engine:
         return self._traffic.unacknowledged
 
     @property
-    def under_way(self) -> ProducerOperation | None:
+    def under_way(self) -> Operation | None:
         """That of the verb that is not done yet; None if there is none."""
         return None if self._running is None else self._running.operation
 
-    def init_transactions(self, now: float, keep_prepared_txn: bool = False) -> ProducerOperation:
+    def init_transactions(self, now: float, keep_prepared_txn: bool = False) -> Operation:
         """Fence every earlier producer of the transactional id, and abort what is open there or keep it (KIP-939).
         Result: None."""
         self._start(init_verb(keep_prepared_txn))
@@ -162,7 +162,7 @@ class Engine:
         self._doom(error, Cost.TRANSACTION)
         return error
 
-    def room(self, now: float) -> ProducerOperation:
+    def room(self, now: float) -> Operation:
         """Wait until the buffer has room for another record. Result: None."""
         self._require_producing("produce()")
         running = self._run()
@@ -173,7 +173,7 @@ class Engine:
 
     def send_offsets_to_transaction(
         self, offsets: Sequence[CommittedOffset], member: GroupMember, now: float
-    ) -> ProducerOperation:
+    ) -> Operation:
         """Commit a consumer group's offsets as part of the transaction. Result: None.
 
         Of one group a second time only if the first can't come late: nothing but its transaction tells a broker which
@@ -193,7 +193,7 @@ class Engine:
             self._finish(None)
         return operation
 
-    def flush(self, now: float, until: float = NEVER) -> ProducerOperation:
+    def flush(self, now: float, until: float = NEVER) -> Operation:
         """Send everything, and wait until it is acknowledged, or the time is ``until``. Result: None."""
         self._require_producing("flush()")
         operation = self._flush_then(lambda _now: self._end_operation(None), now)
@@ -201,7 +201,7 @@ class Engine:
             self._running.until = until
         return operation
 
-    def await_report(self, now: float, until: float) -> ProducerOperation:
+    def await_report(self, now: float, until: float) -> Operation:
         """Wait until a delivery callback is due, or every record is acknowledged, or the time is ``until``. What has
         been gathered is sent, unless it lingers. Result: None."""
         self._refuse_a_second("poll()")
@@ -210,12 +210,12 @@ class Engine:
         self._look_flushed(now)
         return running.operation
 
-    def prepare_transaction(self, now: float) -> ProducerOperation:
+    def prepare_transaction(self, now: float) -> Operation:
         """Flush: prepared is a transaction of which every record is acknowledged. Result: its PreparedTxnState."""
         self._start(Verb.PREPARE)
         return self._flush_then(lambda _now: self._finish(self._machine.prepared), now)
 
-    def commit_transaction(self, now: float) -> ProducerOperation:
+    def commit_transaction(self, now: float) -> Operation:
         """Flush, and commit. Result: TransactionResult."""
         before = self._start(Verb.COMMIT)
         if before is not ProducerState.IN_TRANSACTION:
@@ -223,12 +223,12 @@ class Engine:
         self._machine.undecided()
         return self._flush_then(self._commit_flushed, now)
 
-    def abort_transaction(self, now: float) -> ProducerOperation:
+    def abort_transaction(self, now: float) -> Operation:
         """Drop what was not sent, and abort. Result: TransactionResult."""
         before = self._start(Verb.ABORT)
         return self._end(before, False, self._run(), now)
 
-    def complete_transaction(self, state: PreparedTxnState, now: float) -> ProducerOperation:
+    def complete_transaction(self, state: PreparedTxnState, now: float) -> Operation:
         """Commit what is open if ``state`` names it, abort it otherwise. Result: TransactionResult.
 
         :param state: one with an anchor must have been looked up by the caller, and be given without it.
@@ -341,7 +341,7 @@ class Engine:
         self._refuse_a_second(called)
         self._machine.require(Verb.PRODUCE, called)
 
-    def _sends_all(self, running: Running) -> bool:
+    def _sends_all(self, running: PendingOperation) -> bool:
         is_unasked = running.wants_report and self._settings.linger is None
         return running.wants_room or running.flushed is not None or is_unasked
 
@@ -349,8 +349,8 @@ class Engine:
         self._refuse_a_second(verb.value)
         return self._machine.start(verb)
 
-    def _run(self) -> Running:
-        self._running = Running()
+    def _run(self) -> PendingOperation:
+        self._running = PendingOperation()
         return self._running
 
     def _finish(self, result: object) -> None:
@@ -384,7 +384,7 @@ class Engine:
             self._machine.undecided()
         self._doom(error, cost)
 
-    def _flush_then(self, flushed: Callable[[float], None], now: float) -> ProducerOperation:
+    def _flush_then(self, flushed: Callable[[float], None], now: float) -> Operation:
         running = self._run()
         running.flushed = flushed
         self._traffic.flush(now)
@@ -409,7 +409,7 @@ class Engine:
         assert self._running is not None
         self._end(ProducerState.IN_TRANSACTION, True, self._running, now)
 
-    def _end(self, before: ProducerState, commits: bool, running: Running, now: float) -> ProducerOperation:
+    def _end(self, before: ProducerState, commits: bool, running: PendingOperation, now: float) -> Operation:
         machine = self._machine
         if not commits:
             self._traffic.drop(machine.failure or PrepareFailedError("the transaction was aborted"))
@@ -443,7 +443,7 @@ class Engine:
     # --- connections
 
     def _gone(
-        self, endpoint: Endpoint, asked: list[Asked], error: DualWriteError, now: float, is_broken: bool = True
+        self, endpoint: Endpoint, asked: list[InFlight], error: DualWriteError, now: float, is_broken: bool = True
     ) -> None:
         self._directory.is_unreachable(endpoint)
         self._caller.lost(asked, str(error), now)

@@ -2,17 +2,17 @@
 
 from collections.abc import Callable
 
-from dualwrite.client.engine.contract import NEVER, ProducerOperation
+from dualwrite.client.engine.contract import NEVER, Operation
 from dualwrite.errors import DualWriteError
 
 
-class Running:
+class PendingOperation:
     """A verb that is not done yet."""
 
     __slots__ = ("flushed", "operation", "until", "wants_report", "wants_room")
 
     def __init__(self) -> None:
-        self.operation = ProducerOperation()
+        self.operation = Operation()
         self.wants_room = False
         """True if what is waited for is room for another record."""
         self.flushed: Callable[[float], None] | None = None

@@ -52,7 +52,7 @@ class Topic:
         """When a record for it came last."""
 
 
-class Directory:
+class ProducerMetadata:
     """Nodes, topics and coordinators.
 
     :param settings: whom to ask when nothing is known, and how partitions are chosen.

@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from dualwrite.client.encoding.batches import Headers, record_size
-from dualwrite.client.engine.accumulator import OnDelivery, ProducerBatch, Sender
-from dualwrite.client.engine.connection_states import Asked, Peer, Peers
+from dualwrite.client.engine.accumulator import OnDelivery, ProducerBatch, RecordAccumulator
+from dualwrite.client.engine.connection_states import ConnectionState, ConnectionStates, InFlight
 from dualwrite.client.engine.contract import NEVER, EngineSettings
 from dualwrite.client.engine.coordinator_requests import BUSY_PAUSE
 from dualwrite.client.engine.delivery_reports import DeliveredRecord
-from dualwrite.client.engine.producer_metadata import Directory
+from dualwrite.client.engine.producer_metadata import ProducerMetadata
 from dualwrite.client.engine.transaction_state import TransactionManager
 from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.client.terms.error_classes import Cost, cost_of, error_of_record
@@ -41,7 +41,7 @@ class _WaitingRecord(NamedTuple):
     since: float
 
 
-class Traffic:
+class Sender:
     """The records of the open transaction.
 
     :param doom: told when the transaction cannot be committed any more, and why.
@@ -51,8 +51,8 @@ class Traffic:
         self,
         settings: EngineSettings,
         machine: TransactionManager,
-        peers: Peers,
-        directory: Directory,
+        peers: ConnectionStates,
+        directory: ProducerMetadata,
         doom: Callable[[DualWriteError, Cost], None],
     ) -> None:
         self.reports: list[Report] = []
@@ -63,7 +63,9 @@ class Traffic:
         self._peers = peers
         self._directory = directory
         self._doom = doom
-        self._sender = Sender(settings.batch_size, settings.delivery_timeout, settings.linger, settings.batch_records)
+        self._sender = RecordAccumulator(
+            settings.batch_size, settings.delivery_timeout, settings.linger, settings.batch_records
+        )
         self._waiting: dict[str, list[_WaitingRecord]] = {}
         self._waiting_bytes = 0
         self._topic_errors: dict[str, int] = {}
@@ -291,10 +293,10 @@ class Traffic:
             for peer, batches in carried.values():
                 self._ask_produce(peer, batches, now)
 
-    def _fill_requests(self, now: float) -> dict[Endpoint, tuple[Peer, list[ProducerBatch]]]:
+    def _fill_requests(self, now: float) -> dict[Endpoint, tuple[ConnectionState, list[ProducerBatch]]]:
         """One request to each leader that takes one: one batch of each partition, as long as the request is not too
         large."""
-        carried: dict[Endpoint, tuple[Peer, list[ProducerBatch]]] = {}
+        carried: dict[Endpoint, tuple[ConnectionState, list[ProducerBatch]]] = {}
         room: dict[Endpoint, int] = {}
         settings, producer = self._settings, self._machine.identity
         for lane in self._sender.lanes_to_send():
@@ -318,7 +320,7 @@ class Traffic:
                 carried[leader] = peer, [batch]
         return carried
 
-    def _ask_produce(self, peer: Peer, batches: list[ProducerBatch], now: float) -> None:
+    def _ask_produce(self, peer: ConnectionState, batches: list[ProducerBatch], now: float) -> None:
         try:
             peer.version(ApiKey.PRODUCE, PRODUCE_VERSION, PRODUCE_VERSION)
         except NoCommonVersionError as error:
@@ -368,7 +370,7 @@ class Traffic:
             what = f"{self._records} not acknowledged: {where}{reason}"
             self._doom(error_of_record(what, code), cost)
 
-    def lost(self, asked: list[Asked], why: str, now: float, is_broken: bool = True) -> None:
+    def lost(self, asked: list[InFlight], why: str, now: float, is_broken: bool = True) -> None:
         """A connection is gone, and with it the answers to ``asked``.
 
         :param is_broken: True if it was not this client that closed it.

@@ -30,20 +30,20 @@ _TIMEOUTS = (asyncio.TimeoutError, TimeoutError)  # one and the same from Python
 class Listener(Protocol):
     """Whom a connection tells its news. Nothing comes after ``lost``, and nothing at all once it was closed."""
 
-    def opened(self, connection: "AsyncLink") -> None:
+    def opened(self, connection: "AsyncioConnection") -> None:
         """Requests may be sent."""
 
-    def answered(self, connection: "AsyncLink", answers: list[Response]) -> None:
+    def answered(self, connection: "AsyncioConnection", answers: list[Response]) -> None:
         """Some of them were answered."""
 
-    def lost(self, connection: "AsyncLink", error: Loss) -> None:
+    def lost(self, connection: "AsyncioConnection", error: Loss) -> None:
         """It could not be opened, or is broken."""
 
     def interrupted(self) -> None:
         """An exception that is nobody's answer struck while something was taken in or told: part of it may be lost."""
 
 
-class AsyncLink(asyncio.Protocol):
+class AsyncioConnection(asyncio.Protocol):
     """One connection to one broker, being opened by a task of its own; addresses are tried in turn."""
 
     def __init__(

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from dualwrite.client.config.settings import ClientSettings
-from dualwrite.client.net.socket_connection import Link, context_of
+from dualwrite.client.net.socket_connection import SocketConnection, context_of
 from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.client.terms.versions import NoCommonVersionError, Versions
 from dualwrite.errors import AnswerLostError, KafkaRefusedError, KafkaUnavailableError
@@ -15,7 +15,7 @@ from dualwrite.wire.error_codes import ErrorCode
 _ONLY_TAG = 0
 
 
-class BrokerConnection:
+class BlockingConnection:
     """A connection on which ApiVersions (and SASL, if it is configured) is done. Not thread-safe.
 
     After any error but KafkaRefusedError the connection is closed and a new one must be opened.
@@ -33,7 +33,7 @@ class BrokerConnection:
         self.endpoint = endpoint
         self._settings = settings
         self._clock = clock
-        self._link = Link(endpoint, settings, context_of(settings), clock())
+        self._link = SocketConnection(endpoint, settings, context_of(settings), clock())
         try:
             while not self._link.node.is_open:
                 due = self._link.due

@@ -18,13 +18,13 @@ from dualwrite.client.net.connection_errors import of_handshake, of_opening, rea
 from dualwrite.client.net.sasl import make_mechanism
 from dualwrite.client.net.socket_options import tune
 from dualwrite.client.net.tls import ssl_context
-from dualwrite.client.protocol.broker_protocol import Node, Response
+from dualwrite.client.protocol.broker_protocol import BrokerProtocol, Response
 from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 from dualwrite.wire.apis import ApiKey, Message
 
 PATIENCE = 0.05
-"""Seconds that :meth:`Link.receive_patiently` waits at most."""
+"""Seconds that :meth:`SocketConnection.receive_patiently` waits at most."""
 
 SESSION_OVER = "its authentication has run out"
 
@@ -47,18 +47,18 @@ def context_of(settings: ClientSettings) -> ssl.SSLContext | None:
     return None if settings.tls is None else ssl_context(settings.tls)
 
 
-def node_of(endpoint: Endpoint, settings: ClientSettings) -> Node:
+def node_of(endpoint: Endpoint, settings: ClientSettings) -> BrokerProtocol:
     """The protocol of a new connection to ``endpoint``."""
     mechanism = None if settings.sasl is None else make_mechanism(settings.sasl)
-    return Node(str(endpoint), settings.client_id, mechanism)
+    return BrokerProtocol(str(endpoint), settings.client_id, mechanism)
 
 
-def session_end(node: Node, now: float) -> float:
+def session_end(node: BrokerProtocol, now: float) -> float:
     """When a connection that is open since ``now`` is not to be used any more (KIP-368)."""
     return math.inf if node.session_lifetime is None else now + _SESSION_USED * node.session_lifetime
 
 
-class Link:
+class SocketConnection:
     """One connection, in whatever stage. Every method but close() raises what went wrong, having closed the socket.
 
     The addresses that the endpoint's name has are tried in turn until one takes the connection. Only looking the name

@@ -8,10 +8,10 @@ from typing import Any
 
 from dualwrite.client.drivers.aio import AsyncDriver
 from dualwrite.client.engine.accumulator import OnDelivery
-from dualwrite.client.engine.contract import NEVER, ProducerOperation
+from dualwrite.client.engine.contract import NEVER, Operation
 from dualwrite.client.engine.transaction_state import TransactionResult
 from dualwrite.client.producer.arguments import HeadersGiven, member_of, offsets_of
-from dualwrite.client.producer.base_producer import REFUSED, Face, deadline_of
+from dualwrite.client.producer.base_producer import REFUSED, BaseProducer, deadline_of
 from dualwrite.client.terms.verbs import ProducerState, Verb
 from dualwrite.ids import PreparedTxnState, require_prepared_state
 
@@ -19,7 +19,7 @@ _HARMLESS = (*REFUSED, asyncio.CancelledError)
 """What may end a wait whose call has taken nothing."""
 
 
-class AsyncTwoPhaseProducer(Face):
+class AsyncTwoPhaseProducer(BaseProducer):
     """The native producer for asyncio: its verbs are awaited.
 
     :class:`~dualwrite.client.producer.two_phase_producer.TwoPhaseProducer` says what each verb does and raises.
@@ -160,7 +160,7 @@ class AsyncTwoPhaseProducer(Face):
             self._spoil(verb, error, *(REFUSED if verb == Verb.PREPARE.value else _HARMLESS))
             raise
 
-    async def _wait(self, verb: Callable[..., ProducerOperation], *arguments: Any, **options: Any) -> Any:
+    async def _wait(self, verb: Callable[..., Operation], *arguments: Any, **options: Any) -> Any:
         before, operation = self._engine.under_way, None
         try:
             operation = self._begin_verb(verb, *arguments, **options)

@@ -11,7 +11,7 @@ from dualwrite.client.admin.transaction_fate import ongoing_transaction
 from dualwrite.client.config.native_config import NativeConfig
 from dualwrite.client.encoding.batches import Headers
 from dualwrite.client.engine.accumulator import OnDelivery
-from dualwrite.client.engine.contract import NEVER, ProducerOperation
+from dualwrite.client.engine.contract import NEVER, Operation
 from dualwrite.client.engine.engine import Engine
 from dualwrite.client.engine.sender import Report
 from dualwrite.client.producer.arguments import (
@@ -35,7 +35,7 @@ _Record = tuple[str, bytes | None, bytes | None, int, int, Headers, OnDelivery |
 """The arguments of Engine.produce, without the time."""
 
 
-class Face:
+class BaseProducer:
     """A producer without its driver.
 
     :param config: librdkafka's keys; docs/reference/producer.md has each of them.
@@ -127,10 +127,10 @@ class Face:
         if self._engine.state is ProducerState.IN_TRANSACTION:
             self._engine.spoil(PrepareFailedError(f"{verb} raised {type(error).__name__} ({error}): abort"))
 
-    def _begin_verb(self, verb: Callable[..., ProducerOperation], *arguments: Any, **options: Any) -> ProducerOperation:
+    def _begin_verb(self, verb: Callable[..., Operation], *arguments: Any, **options: Any) -> Operation:
         return verb(*arguments, now=time.monotonic(), **options)
 
-    def _after(self, operation: ProducerOperation | None, before: ProducerOperation | None) -> None:
+    def _after(self, operation: Operation | None, before: Operation | None) -> None:
         """A verb's wait is over; without the operation being done if it was interrupted or cancelled.
 
         :param operation: None if the verb was refused, or interrupted while it began.

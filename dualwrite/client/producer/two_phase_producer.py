@@ -12,7 +12,7 @@ from typing import Any
 from dualwrite.client.drivers.blocking import BlockingDriver
 from dualwrite.client.encoding.batches import Record
 from dualwrite.client.engine.accumulator import OnDelivery
-from dualwrite.client.engine.contract import NEVER, ProducerOperation
+from dualwrite.client.engine.contract import NEVER, Operation
 from dualwrite.client.engine.transaction_state import TransactionResult
 from dualwrite.client.producer.arguments import (
     HeadersGiven,
@@ -22,12 +22,12 @@ from dualwrite.client.producer.arguments import (
     member_of,
     offsets_of,
 )
-from dualwrite.client.producer.base_producer import REFUSED, Face, deadline_of
+from dualwrite.client.producer.base_producer import REFUSED, BaseProducer, deadline_of
 from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.ids import PreparedTxnState, require_prepared_state
 
 
-class TwoPhaseProducer(Face):
+class TwoPhaseProducer(BaseProducer):
     """A transactional producer in two-phase commit. Not thread-safe, and of use only in the process that made it.
 
     Records are gathered until the transaction is prepared or committed, or a batch is full; ``linger.ms`` sends them
@@ -258,7 +258,7 @@ class TwoPhaseProducer(Face):
             self._spoil(verb, error, *REFUSED)
             raise
 
-    def _wait(self, verb: Callable[..., ProducerOperation], *arguments: Any, **options: Any) -> Any:
+    def _wait(self, verb: Callable[..., Operation], *arguments: Any, **options: Any) -> Any:
         before, operation = self._engine.under_way, None
         try:
             operation = self._begin_verb(verb, *arguments, **options)

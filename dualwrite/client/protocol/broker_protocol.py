@@ -1,8 +1,8 @@
 """The client's end of one connection from its first byte on, sans-I/O: opened first, then requests and their answers.
 
 Opening is ApiVersions, asked again where a broker lacks its version, and SASL if it is configured (KIP-35, KIP-152).
-Whoever holds the socket (``socket_connection.py``, ``asyncio_connection.py``) writes what these methods return, and closes the connection
-after every error.
+The holder of the socket (``socket_connection.py``, ``asyncio_connection.py``) writes what these methods return, and
+closes the connection after every error.
 """
 
 from collections import deque
@@ -59,7 +59,7 @@ class Response(NamedTuple):
     message: Message
 
 
-class Node:
+class BrokerProtocol:
     """One connection to one broker.
 
     Every method raises KafkaUnavailableError for bytes that make no sense; no request of the caller's is answered after

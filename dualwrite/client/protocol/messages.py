@@ -1,7 +1,8 @@
 """The client's end of one connection, sans-I/O: messages go in and bytes come out, bytes go in and messages come out.
 
-``broker_protocol.py`` opens a connection over it. Its driver writes what :meth:`ClientProtocol.send` returns, feeds what it reads,
-and takes the responses. One request is answered after another, in order, as Kafka promises for a connection.
+``broker_protocol.py`` opens a connection over it. The driver writes what :meth:`ClientProtocol.send` returns, feeds
+what it reads, and takes the responses. One request is answered after another, in order, as Kafka promises for a
+connection.
 """
 
 from collections import deque

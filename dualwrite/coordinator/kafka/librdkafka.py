@@ -32,7 +32,7 @@ from dualwrite.client.terms.verbs import AFTER_FAILURE, ProducerState, Verb, Ver
 from dualwrite.coordinator.ports import Headers, Outcome
 from dualwrite.coordinator.recovery.succession import TransactionBefore
 from dualwrite.coordinator.recovery.two_phase import LeftTransaction, TimeoutWatch, left_transactions, step_timeout
-from dualwrite.coordinator.rules.recovery_decision import Verdict
+from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision
 from dualwrite.errors import (
     ConfigurationError,
     FencedError,
@@ -317,7 +317,7 @@ class LibrdkafkaProducer:
         """See KafkaParticipant."""
         with self._calling(Verb.COMMIT) as before:
             if before is ProducerState.KEPT:
-                self._predecessors().end(Verdict.COMMIT)
+                self._predecessors().end(RecoveryDecision.COMMIT)
             else:
                 self._commit()
 
@@ -325,7 +325,7 @@ class LibrdkafkaProducer:
         """See KafkaParticipant."""
         with self._calling(Verb.ABORT) as before:
             if before is ProducerState.KEPT:
-                self._predecessors().end(Verdict.ABORT)
+                self._predecessors().end(RecoveryDecision.ABORT)
             else:
                 self._abort()
 

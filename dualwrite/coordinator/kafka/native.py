@@ -18,7 +18,7 @@ from dualwrite.client.producer.two_phase_producer import TwoPhaseProducer
 from dualwrite.client.terms.verbs import ProducerState, Verb, VerbOrder, init_verb
 from dualwrite.coordinator.ports import Headers, Outcome, Record
 from dualwrite.coordinator.recovery.two_phase import LeftTransaction, TimeoutWatch, left_transactions, step_timeout
-from dualwrite.coordinator.rules.recovery_decision import Verdict
+from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision
 from dualwrite.errors import InvalidTransactionStateError
 from dualwrite.ids import PreparedTxnState, require_prepared_state
 
@@ -150,14 +150,14 @@ class NativeProducer:
     def commit_transaction(self) -> None:
         """See KafkaParticipant."""
         if self._left is not None:
-            self._end_kept(Verb.COMMIT, lambda left: left.end(Verdict.COMMIT))
+            self._end_kept(Verb.COMMIT, lambda left: left.end(RecoveryDecision.COMMIT))
         else:
             self._ready(Verb.COMMIT).commit_transaction()
 
     def abort_transaction(self) -> None:
         """See KafkaParticipant."""
         if self._left is not None:
-            self._end_kept(Verb.ABORT, lambda left: left.end(Verdict.ABORT))
+            self._end_kept(Verb.ABORT, lambda left: left.end(RecoveryDecision.ABORT))
         else:
             self._ready(Verb.ABORT).abort_transaction()
 

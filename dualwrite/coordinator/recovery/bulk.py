@@ -30,7 +30,7 @@ Settlers = Callable[[], AbstractContextManager[Settler]]
 _Task = Callable[[Lease, Settler], None]
 
 
-class Settling:
+class BulkRecovery:
     """One sweep over slots whose leases the caller holds. A context manager: it closes what it has opened.
 
     A slot's error costs that slot alone, but for KafkaUnavailableError: then nothing more is begun.
@@ -58,7 +58,7 @@ class Settling:
         self._opened = ExitStack()
         self._crew: list[Settler] = []
 
-    def __enter__(self) -> "Settling":
+    def __enter__(self) -> "BulkRecovery":
         return self
 
     def __exit__(self, *_: object) -> None:

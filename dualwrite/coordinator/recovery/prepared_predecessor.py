@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.admin.transaction_fate import ended_transaction, ongoing_transaction, open_transaction
-from dualwrite.coordinator.rules.recovery_decision import Outcome, Verdict, looked_back, verdict
+from dualwrite.coordinator.rules.recovery_decision import Outcome, RecoveryDecision, looked_back, verdict
 from dualwrite.errors import KafkaUnavailableError
 from dualwrite.ids import OngoingTransaction, PreparedTxnState, ProducerIdentity
 
@@ -22,7 +22,7 @@ class NotLookedAtError(KafkaUnavailableError):
     look again. The others' can be seen, perhaps."""
 
 
-class KeptTransaction:
+class PreparedPredecessor:
     """What was open under a transactional id when its next owner took it. Nothing, perhaps.
 
     :param control: asked about the transaction, and told how it ends.
@@ -54,11 +54,11 @@ class KeptTransaction:
             return PreparedTxnState()
         return open_transaction(self._control, self._transactional_id, self._kept.ongoing)
 
-    def end(self, decided: Verdict) -> Outcome:
+    def end(self, decided: RecoveryDecision) -> Outcome:
         """Commit or abort it, whatever it is."""
         if self._kept.ongoing is None:
             return Outcome.NOTHING
-        committed = decided is Verdict.COMMIT
+        committed = decided is RecoveryDecision.COMMIT
         # Nothing is ever produced under this identity, so a late or second EndTxn can hit no other transaction.
         self._control.end_txn(self._transactional_id, self._kept.producer, committed, repeatable=True)
         return Outcome.COMMITTED if committed else Outcome.ABORTED
@@ -72,7 +72,7 @@ class LookBack(NamedTuple):
     """How to see what became of a transaction that the database has decided to commit.
 
     :param now: the identity that the transactional id has now, which is later than that of the transaction.
-    :param is_last: see KeptTransaction.complete.
+    :param is_last: see PreparedPredecessor.complete.
     """
 
     control: ControlPlane

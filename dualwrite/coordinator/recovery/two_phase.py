@@ -11,9 +11,9 @@ from typing import Any, Literal, Protocol
 
 from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.librdkafka.producer_config import TWO_PHASE_KEY, is_two_phase
-from dualwrite.coordinator.recovery.prepared_predecessor import KeptTransaction
-from dualwrite.coordinator.recovery.unprepared_predecessor import ResumedTransaction
-from dualwrite.coordinator.rules.recovery_decision import Outcome, Verdict
+from dualwrite.coordinator.recovery.prepared_predecessor import PreparedPredecessor
+from dualwrite.coordinator.recovery.unprepared_predecessor import UnpreparedPredecessor
+from dualwrite.coordinator.rules.recovery_decision import Outcome, RecoveryDecision
 from dualwrite.errors import ConfigurationError, PrepareFailedError
 from dualwrite.ids import PreparedTxnState
 
@@ -38,12 +38,12 @@ class LeftTransaction(Protocol):
     """The transaction that a predecessor left, if it left one."""
 
     def complete(self, state: PreparedTxnState, *, is_last: bool = True) -> Outcome:
-        """Commit it if ``state`` identifies it, abort it otherwise; see KeptTransaction.complete."""
+        """Commit it if ``state`` identifies it, abort it otherwise; see PreparedPredecessor.complete."""
 
     def name(self) -> PreparedTxnState:
         """What names it, for the record; the empty state if there is none, or it is ending."""
 
-    def end(self, decided: Verdict) -> Outcome:
+    def end(self, decided: RecoveryDecision) -> Outcome:
         """Commit or abort it, whatever it is."""
 
 
@@ -109,7 +109,7 @@ def producer_settings(kafka: Mapping[str, Any], two_phase: str) -> dict[str, Any
 def left_transactions(config: Mapping[str, Any]) -> Callable[[ControlPlane, str], LeftTransaction]:
     """What finds and ends a predecessor's transaction, for producers with ``config``: called with the control plane and
     the transactional id."""
-    return KeptTransaction if is_two_phase(config) else ResumedTransaction
+    return PreparedPredecessor if is_two_phase(config) else UnpreparedPredecessor
 
 
 class TimeoutWatch:

@@ -22,7 +22,7 @@ from dualwrite.client.admin.control_plane import ONGOING, ControlPlane, Transact
 from dualwrite.client.admin.transaction_fate import ongoing_transaction, open_transaction
 from dualwrite.client.terms.versions import TV2
 from dualwrite.coordinator.recovery.prepared_predecessor import LookBack
-from dualwrite.coordinator.rules.recovery_decision import Outcome, Verdict, verdict
+from dualwrite.coordinator.rules.recovery_decision import Outcome, RecoveryDecision, verdict
 from dualwrite.errors import FencedError, KafkaRefusedError, KafkaUnavailableError
 from dualwrite.ids import NO_PRODUCER, OngoingTransaction, PreparedTxnState, ProducerIdentity
 from dualwrite.wire.error_codes import ErrorCode
@@ -41,7 +41,7 @@ _OLDER = 4
 _ENDED_BY_OTHERS = frozenset({ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_PRODUCER_ID_MAPPING})
 
 
-class ResumedTransaction:
+class UnpreparedPredecessor:
     """What is open under a transactional id when its next owner has taken it, fenced by nobody. Nothing, perhaps.
 
     :param control: asked about the transaction, and told how it ends.
@@ -70,7 +70,7 @@ class ResumedTransaction:
         """
         found: OngoingTransaction | None = None
 
-        def judge(producer: ProducerIdentity) -> Verdict:
+        def judge(producer: ProducerIdentity) -> RecoveryDecision:
             nonlocal found
             found = ongoing_transaction(self._control, self._transactional_id, producer, state)
             return verdict(state, found)
@@ -86,11 +86,13 @@ class ResumedTransaction:
             return PreparedTxnState()
         return open_transaction(self._control, self._transactional_id, described.producer)
 
-    def end(self, decided: Verdict) -> Outcome:
+    def end(self, decided: RecoveryDecision) -> Outcome:
         """Commit or abort it, whatever it is."""
         return self._settle(lambda _: decided)[1]
 
-    def _settle(self, judge: Callable[[ProducerIdentity], Verdict]) -> tuple[TransactionDescription | None, Outcome]:
+    def _settle(
+        self, judge: Callable[[ProducerIdentity], RecoveryDecision]
+    ) -> tuple[TransactionDescription | None, Outcome]:
         """Look, judge and end what is open, again and again until nothing is; the last look, and what was done."""
         deadline = self._clock() + PATIENCE
         for pause in chain(_PAUSES, repeat(_PAUSES[-1])):
@@ -99,7 +101,7 @@ class ResumedTransaction:
             if described is not None and state == ONGOING:
                 decided = judge(described.producer)
                 if self._has_ended(described.producer, decided):
-                    return described, Outcome.COMMITTED if decided is Verdict.COMMIT else Outcome.ABORTED
+                    return described, Outcome.COMMITTED if decided is RecoveryDecision.COMMIT else Outcome.ABORTED
             elif state not in ENDING:
                 return described, Outcome.NOTHING
             if self._clock() + pause >= deadline:
@@ -110,7 +112,7 @@ class ResumedTransaction:
             " with two_phase='keep-prepared' has used it before, let one of that kind recover it"
         )
 
-    def _has_ended(self, producer: ProducerIdentity, decided: Verdict) -> bool:
+    def _has_ended(self, producer: ProducerIdentity, decided: RecoveryDecision) -> bool:
         """End what was seen; False if somebody else has done so meanwhile, or its timeout has.
 
         Asked again as often as an answer is lost. Where transactions bump the epoch (KIP-890 part 2), this fences
@@ -121,7 +123,7 @@ class ResumedTransaction:
             self._control.end_txn(
                 self._transactional_id,
                 producer,
-                decided is Verdict.COMMIT,
+                decided is RecoveryDecision.COMMIT,
                 version_cap=_FIRST_TO_FENCE if fences else _OLDER,
                 repeatable=True,
             )

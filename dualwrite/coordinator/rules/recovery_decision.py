@@ -11,7 +11,7 @@ from enum import Enum
 from dualwrite.ids import EndedTransaction, Ending, Match, OngoingTransaction, PreparedTxnState, ProducerIdentity
 
 
-class Verdict(Enum):
+class RecoveryDecision(Enum):
     """The fate of the open transaction of a transactional id."""
 
     COMMIT = "commit"
@@ -75,7 +75,7 @@ UNCLAIMED = (
 """What a heuristic hazard means that the first recovery of a new row has found, in a line for the operator."""
 
 
-def verdict(stored: PreparedTxnState, ongoing: OngoingTransaction | None) -> Verdict:
+def verdict(stored: PreparedTxnState, ongoing: OngoingTransaction | None) -> RecoveryDecision:
     """Commit the ongoing transaction if and only if the database decided for it (KIP-939, completeTransaction).
 
     :param stored: the state in the database; the empty state if no unit of work was ever committed there.
@@ -83,8 +83,8 @@ def verdict(stored: PreparedTxnState, ongoing: OngoingTransaction | None) -> Ver
         which is success: the commit or abort got through before.
     """
     if ongoing is None:
-        return Verdict.NOTHING
-    return Verdict.COMMIT if stored.identifies(ongoing) else Verdict.ABORT
+        return RecoveryDecision.NOTHING
+    return RecoveryDecision.COMMIT if stored.identifies(ongoing) else RecoveryDecision.ABORT
 
 
 def looked_back(

@@ -28,7 +28,7 @@ class SlotRow:
     cluster_id: str | None = None
 
 
-class Standing(Enum):
+class SlotStanding(Enum):
     """What a row says about its slot."""
 
     FREE = "given back, or never used"
@@ -39,7 +39,7 @@ class Standing(Enum):
     HELD = "leased, by this owner or by another that may be alive"
 
 
-ENDED = (Standing.EXPIRED, Standing.DEAD, Standing.ABANDONED)
+ENDED = (SlotStanding.EXPIRED, SlotStanding.DEAD, SlotStanding.ABANDONED)
 """The owner has left the slot without giving it back: there may be a transaction of its to be recovered."""
 
 
@@ -48,11 +48,11 @@ class Candidate:
     """A slot that may be taken, if its row has not changed meanwhile."""
 
     row: SlotRow
-    standing: Standing
+    standing: SlotStanding
 
 
 @dataclass(frozen=True, slots=True)
-class Onlooker:
+class SlotRules:
     """Who looks at the rows, and what it knows.
 
     :param owner: how it signs its own leases.
@@ -67,22 +67,22 @@ class Onlooker:
     is_gone: Callable[[str], bool]
     cluster_id: str | None = None
 
-    def standing(self, row: SlotRow) -> Standing:
+    def standing(self, row: SlotRow) -> SlotStanding:
         """What ``row`` says. A lease without an end is of a release that did not renew: it is there to be taken."""
         if row.transactional_id in self.held:
-            return Standing.HELD  # or lost, or read before it was taken: its holder finds out
+            return SlotStanding.HELD  # or lost, or read before it was taken: its holder finds out
         if not row.owner:
-            return Standing.FREE
+            return SlotStanding.FREE
         standing = self._standing_of_leased(row)
         is_foreign = row.cluster_id is not None and self.cluster_id is not None and row.cluster_id != self.cluster_id
-        return Standing.FOREIGN if is_foreign and standing in ENDED else standing
+        return SlotStanding.FOREIGN if is_foreign and standing in ENDED else standing
 
-    def _standing_of_leased(self, row: SlotRow) -> Standing:
+    def _standing_of_leased(self, row: SlotRow) -> SlotStanding:
         if row.owner == self.owner:
-            return Standing.ABANDONED
+            return SlotStanding.ABANDONED
         if row.remaining is None or row.remaining <= 0:
-            return Standing.EXPIRED
-        return Standing.DEAD if self.is_gone(row.owner) else Standing.HELD
+            return SlotStanding.EXPIRED
+        return SlotStanding.DEAD if self.is_gone(row.owner) else SlotStanding.HELD
 
 
 _DIGITS = 255
@@ -109,10 +109,10 @@ def application_of(transactional_id: str) -> str | None:
     return name if name and slot_number(name, transactional_id) is not None else None
 
 
-_ORDER = (Standing.DEAD, Standing.EXPIRED, Standing.FREE, Standing.ABANDONED)
+_ORDER = (SlotStanding.DEAD, SlotStanding.EXPIRED, SlotStanding.FREE, SlotStanding.ABANDONED)
 
 
-def choose(application: str, pool_size: int, rows: Iterable[SlotRow], onlooker: Onlooker) -> Iterator[Candidate]:
+def choose(application: str, pool_size: int, rows: Iterable[SlotRow], onlooker: SlotRules) -> Iterator[Candidate]:
     """The slots that a unit of work may take, the best first.
 
     What a dead owner left comes first: it must be recovered by somebody, and each lease begins with recovery. A slot
@@ -123,7 +123,7 @@ def choose(application: str, pool_size: int, rows: Iterable[SlotRow], onlooker: 
     takeable = sorted((each for each in candidates if each.standing in _ORDER), key=_preference)
     # One by one, as a pool may be large and the first is taken, as a rule.
     unused = (
-        Candidate(SlotRow(slot_id(application, number), number), Standing.FREE)
+        Candidate(SlotRow(slot_id(application, number), number), SlotStanding.FREE)
         for number in range(pool_size)
         if number not in known
     )
@@ -135,12 +135,12 @@ def _preference(candidate: Candidate) -> tuple[int, bool, int]:
     return _ORDER.index(candidate.standing), not candidate.row.fencing_token, candidate.row.number
 
 
-def left_behind(rows: Iterable[SlotRow], onlooker: Onlooker, *, free_too: bool = False) -> list[Candidate]:
+def left_behind(rows: Iterable[SlotRow], onlooker: SlotRules, *, free_too: bool = False) -> list[Candidate]:
     """The slots whose owner has left them, of whatever pool size: what there is to recover.
 
     :param free_too: those, too, that were given back, where nothing should be left.
     """
-    wanted = (*ENDED, Standing.FREE) if free_too else ENDED
+    wanted = (*ENDED, SlotStanding.FREE) if free_too else ENDED
     candidates = [Candidate(row, onlooker.standing(row)) for row in rows]
     return [candidate for candidate in candidates if candidate.standing in wanted]
 
@@ -168,7 +168,7 @@ def left_in_another_cluster(rows: Sequence[SlotRow], cluster_id: str | None) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class Deserted:
+class AbandonedApplication:
     """An application that has slots to be recovered, and no process that would recover them.
 
     :param transactional_ids: of the slots whose owners are gone.
@@ -181,7 +181,9 @@ class Deserted:
     seconds: float | None
 
 
-def deserted(rows: Iterable[SlotRow], onlooker: Onlooker, *, apart_from: str | None = None) -> list[Deserted]:
+def deserted(
+    rows: Iterable[SlotRow], onlooker: SlotRules, *, apart_from: str | None = None
+) -> list[AbandonedApplication]:
     """The applications among ``rows`` of which no slot is held, and some were not given back; in the order of names.
 
     :param apart_from: an application that is not looked at.
@@ -191,16 +193,16 @@ def deserted(rows: Iterable[SlotRow], onlooker: Onlooker, *, apart_from: str | N
     for row in rows:
         application = application_of(row.transactional_id)
         standing = onlooker.standing(row)
-        if application is not None and standing is Standing.HELD:
+        if application is not None and standing is SlotStanding.HELD:
             alive.add(application)
         elif application is not None and standing in ENDED:
             left.setdefault(application, []).append(row)
     return [_deserted(application, left[application]) for application in sorted(left) if application not in alive]
 
 
-def _deserted(application: str, rows: Iterable[SlotRow]) -> Deserted:
+def _deserted(application: str, rows: Iterable[SlotRow]) -> AbandonedApplication:
     in_order = sorted(rows, key=lambda row: row.number)
     ends = [row.remaining for row in in_order if row.remaining is not None]
-    return Deserted(
+    return AbandonedApplication(
         application, tuple(row.transactional_id for row in in_order), max(0.0, -min(ends)) if ends else None
     )

@@ -10,11 +10,11 @@ from dualwrite.coordinator.concurrency.watchdog import Limit
 from dualwrite.coordinator.ports import Lease, LeaseLostError, Leases
 from dualwrite.coordinator.rules.identities import UNKNOWN_CLUSTER, ClusterIdentity
 from dualwrite.coordinator.rules.slot_rules import (
+    AbandonedApplication,
     Candidate,
-    Deserted,
-    Onlooker,
     SlotRow,
-    Standing,
+    SlotRules,
+    SlotStanding,
     choose,
     deserted,
     left_behind,
@@ -28,7 +28,7 @@ _SHORTEST_LIMIT = 5.0
 """Seconds that the database may take in any case, however short leases are."""
 
 
-class LeaseBook:
+class LeaseRegistry:
     """The leases of one owner. Thread-safe.
 
     :param leases: of the database.
@@ -112,7 +112,7 @@ class LeaseBook:
             self._warn_of_foreign(onlooker)
             return left_behind(self.seen, onlooker, free_too=free_too)
 
-    def _warn_of_foreign(self, onlooker: Onlooker) -> None:
+    def _warn_of_foreign(self, onlooker: SlotRules) -> None:
         foreign = _foreign(self.seen, onlooker)
         if foreign and not self._has_warned:
             self._has_warned = True
@@ -123,7 +123,7 @@ class LeaseBook:
         """The slots that were left in another Kafka cluster, as the rows were read last; and the cluster in use."""
         return _foreign(self.seen, self._onlooker(self._seen_in)), self._seen_in.cluster_id
 
-    def deserted_elsewhere(self) -> list[Deserted]:
+    def deserted_elsewhere(self) -> list[AbandonedApplication]:
         """The other applications in the same table whose slots were left behind, and that no process recovers."""
         return deserted(self._leases.rows(None), self._onlooker(), apart_from=self._leases.name_of(self._application))
 
@@ -183,15 +183,15 @@ class LeaseBook:
         names = {lease.transactional_id for lease in taken}
         for candidate in candidates:
             row = candidate.row
-            if row.transactional_id in names and candidate.standing is not Standing.FREE:
+            if row.transactional_id in names and candidate.standing is not SlotStanding.FREE:
                 _LOG.info(
                     "%s: taken over from %s: %s", row.transactional_id, describe(row.owner), candidate.standing.value
                 )
 
-    def _onlooker(self, cluster: ClusterIdentity = UNKNOWN_CLUSTER) -> Onlooker:
+    def _onlooker(self, cluster: ClusterIdentity = UNKNOWN_CLUSTER) -> SlotRules:
         with self._guard:
-            return Onlooker(self._owner, frozenset(self._held), is_gone, cluster.cluster_id)
+            return SlotRules(self._owner, frozenset(self._held), is_gone, cluster.cluster_id)
 
 
-def _foreign(rows: Sequence[SlotRow], onlooker: Onlooker) -> list[SlotRow]:
-    return [row for row in rows if onlooker.standing(row) is Standing.FOREIGN]
+def _foreign(rows: Sequence[SlotRow], onlooker: SlotRules) -> list[SlotRow]:
+    return [row for row in rows if onlooker.standing(row) is SlotStanding.FOREIGN]

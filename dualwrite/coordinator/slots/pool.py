@@ -14,7 +14,7 @@ from dualwrite.coordinator.concurrency.watchdog import Limit
 from dualwrite.coordinator.ports import DecisionStore, KafkaParticipant, Lease, Outcome
 from dualwrite.coordinator.rules.lease import LeaseContradictedError
 from dualwrite.coordinator.rules.lease_memory import RowFinding
-from dualwrite.coordinator.slots.lease_registry import LeaseBook
+from dualwrite.coordinator.slots.lease_registry import LeaseRegistry
 from dualwrite.coordinator.slots.slot import Counters, Slot
 from dualwrite.coordinator.slots.sweeper import Sweeper
 from dualwrite.coordinator.slots.unmatched import UnmatchedUnits
@@ -47,7 +47,7 @@ class Pool:
         self,
         settings: PoolSettings,
         store: DecisionStore,
-        book: LeaseBook,
+        book: LeaseRegistry,
         sweeper: Sweeper,
         make: Callable[[str], KafkaParticipant],
         counters: Counters,

@@ -16,10 +16,10 @@ from dualwrite.client.librdkafka.producer_config import ProducerConfig
 from dualwrite.coordinator.concurrency.step_errors import is_own
 from dualwrite.coordinator.concurrency.waiting import Flag, TaskThread
 from dualwrite.coordinator.ports import DecisionStore, KafkaParticipant, Lease, Outcome
-from dualwrite.coordinator.recovery.bulk import Settler, Settlers, Settling
+from dualwrite.coordinator.recovery.bulk import BulkRecovery, Settler, Settlers
 from dualwrite.coordinator.recovery.two_phase import LeftTransaction, left_transactions, step_timeout
 from dualwrite.coordinator.rules.slot_rules import Candidate
-from dualwrite.coordinator.slots.lease_registry import LeaseBook
+from dualwrite.coordinator.slots.lease_registry import LeaseRegistry
 from dualwrite.coordinator.slots.slot import Counters
 from dualwrite.coordinator.slots.usage import left_elsewhere
 from dualwrite.ids import PreparedTxnState
@@ -94,7 +94,7 @@ class Sweeper:
 
     def __init__(
         self,
-        book: LeaseBook,
+        book: LeaseRegistry,
         store: DecisionStore,
         settlers: Settlers,
         counters: Counters,
@@ -185,7 +185,7 @@ class Sweeper:
 
     def _recover_all(self, candidates: Sequence[Candidate]) -> tuple[dict[str, Outcome], list[Exception]]:
         """Recover slots that are still as they were seen. Unavailability ends it; other errors cost one slot each."""
-        with Settling(self._store, self._settlers, self._stopped.is_set, self._observe) as settling:
+        with BulkRecovery(self._store, self._settlers, self._stopped.is_set, self._observe) as settling:
             for start in range(0, len(candidates), CHUNK):
                 if settling.is_over:
                     break
@@ -198,7 +198,7 @@ class Sweeper:
                     self._book.give_back(set(leases).difference(done), finished=False)
         return settling.found, settling.errors
 
-    def _recover_chunk(self, settling: Settling, leases: Sequence[Lease]) -> None:
+    def _recover_chunk(self, settling: BulkRecovery, leases: Sequence[Lease]) -> None:
         settling.settle(leases)
         done = [lease for lease in leases if lease.transactional_id in settling.found]
         self._counters.add("recoveries", len(done))
@@ -206,7 +206,7 @@ class Sweeper:
         if self._repairs is not None and done:
             self._repair(self._repairs, done, settling)
 
-    def _repair(self, repairs: Repairs, done: Sequence[Lease], settling: Settling) -> None:
+    def _repair(self, repairs: Repairs, done: Sequence[Lease], settling: BulkRecovery) -> None:
         """A slot for which this fails is left to whoever looks next."""
         left = list(done)
         try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from shlex import quote
 
-from dualwrite.coordinator.rules.slot_rules import Deserted, SlotRow, left_in_another_cluster, slot_id
+from dualwrite.coordinator.rules.slot_rules import AbandonedApplication, SlotRow, left_in_another_cluster, slot_id
 from dualwrite.coordinator.slots.owner import describe
 from dualwrite.coordinator.slots.slot import Slot
 from dualwrite.errors import ConfigurationError
@@ -124,7 +124,7 @@ def _own_use(slot: Slot) -> str:
     )
 
 
-def described(left: Deserted) -> str:
+def described(left: AbandonedApplication) -> str:
     """The application, how many of its slots were left behind, and for how long."""
     count = len(left.transactional_ids)
     slots = "1 slot whose owner is" if count == 1 else f"{count} slots whose owners are"
@@ -134,7 +134,7 @@ def described(left: Deserted) -> str:
     return f"{left.application!r} has {slots} gone, for {left.seconds // size:.0f} {unit} now"
 
 
-def left_elsewhere(others: Sequence[Deserted]) -> str:
+def left_elsewhere(others: Sequence[AbandonedApplication]) -> str:
     """The log line about other applications that nothing recovers: which, for how long, what follows, and what to do.
 
     :param others: at least one.

@@ -18,7 +18,7 @@ from dualwrite.coordinator.rules.lease import Lease, LeaseLostError, require_row
 from dualwrite.coordinator.rules.lease_memory import RowSeen, Unmatched
 from dualwrite.coordinator.rules.recovery_decision import DETAILS, UNCLAIMED, Outcome
 from dualwrite.coordinator.sql.connecting import take_from_lost_pool
-from dualwrite.coordinator.sql.dialects.base import FAILED, CompiledUpdate, Trouble
+from dualwrite.coordinator.sql.dialects.base import FAILED, CompiledUpdate, ErrorMeaning
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.dialects.unit_transactions import Fate
 from dualwrite.coordinator.sql.engine_checks import discard, of_its_own_level, require_idle, require_own_connections
@@ -406,17 +406,17 @@ def clear_errors(engine: Engine) -> Iterator[None]:
         yield
     except DBAPIError as error:
         trouble = database_of(engine.dialect).trouble(error)
-        if trouble is Trouble.NOT_READY:
+        if trouble is ErrorMeaning.NOT_READY:
             url = engine.url.render_as_string(hide_password=True)
             chosen = chosen_schema(engine.get_execution_options())
             raise DatabaseNotReadyError(
                 "a table of dualwrite's is missing, or older than this release needs: run "
                 f"`dualwrite db upgrade --db {url}{f' --schema {chosen}' if chosen else ''}`"
             ) from error
-        if trouble is Trouble.BUSY:
+        if trouble is ErrorMeaning.BUSY:
             raise DatabaseBusyError(
                 f"the database is locked: another transaction holds {table.name!r} or its database for too long"
             ) from error
-        if trouble is Trouble.FAILED:
+        if trouble is ErrorMeaning.FAILED:
             raise InvalidTransactionStateError(FAILED) from error
         raise

@@ -22,7 +22,7 @@ from dualwrite.coordinator.rules.identities import (
     require_original,
 )
 from dualwrite.coordinator.rules.lease import Lease, LeaseLostError, require_row
-from dualwrite.coordinator.rules.slot_rules import Candidate, SlotRow, Standing, application_of, slot_number
+from dualwrite.coordinator.rules.slot_rules import Candidate, SlotRow, SlotStanding, application_of, slot_number
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore, clear_errors
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.engine_checks import of_its_own_level
@@ -34,7 +34,7 @@ from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import ConfigurationError
 from dualwrite.ids import PreparedTxnState
 
-_CERTAIN = (Standing.DEAD, Standing.ABANDONED)
+_CERTAIN = (SlotStanding.DEAD, SlotStanding.ABANDONED)
 """Whose owner cannot renew it meanwhile: the lease need not have run out."""
 
 FIRST_TOKENS = 2**48

@@ -10,12 +10,12 @@ from typing import TypeVar
 from sqlalchemy import Dialect
 from sqlalchemy.exc import DBAPIError
 
-from dualwrite.coordinator.sql.dialects.base import Trouble
+from dualwrite.coordinator.sql.dialects.base import ErrorMeaning
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.errors import ConfigurationError, DualWriteError
 
 _LOG = logging.getLogger("dualwrite")
-_PASSING = (Trouble.BUSY, Trouble.CONFLICT)
+_PASSING = (ErrorMeaning.BUSY, ErrorMeaning.CONFLICT)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 """Seconds, at most; each pause may be twice as long as the one before."""
 

@@ -15,13 +15,13 @@ from sqlalchemy.exc import DBAPIError
 
 from dualwrite.coordinator.recovery.two_phase import RESUME, timeout_ms
 from dualwrite.coordinator.rules.lease import LeaseContradictedError
-from dualwrite.coordinator.sql.dialects.base import Trouble
+from dualwrite.coordinator.sql.dialects.base import ErrorMeaning
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.errors import ConfigurationError, DatabaseBusyError, InputError, InvalidTransactionStateError
 from dualwrite.spark.batch.preparing import prepared
 from dualwrite.spark.batch.runs import Owner, Run, Runs, RunState
 from dualwrite.spark.batch.staging import Attempt, drop_outdated, make_staging, move_rows, staged_clause
-from dualwrite.spark.batch.tasks import BatchTask, Side
+from dualwrite.spark.batch.tasks import BatchTask, PreparedTask
 from dualwrite.spark.error_translation import as_raised_in_the_task, first_line, refused, told
 from dualwrite.spark.plan.columns import TableColumn, WritePlan, fit, plan_of
 from dualwrite.spark.plan.options import WriteOptions, options_of
@@ -82,7 +82,7 @@ class Work:
         attempt: int,
         zone: str | None = None,
         batch_id: int | None = None,
-    ) -> Side | None:
+    ) -> PreparedTask | None:
         """One attempt at partition ``part``; None if the batch is committed already.
 
         :param attempt: a number that no other attempt of the run has.
@@ -98,7 +98,7 @@ class Work:
         runs = _runs(worker, options)
         if batch_id is not None and runs.is_committed(self.run.job, batch_id):
             _drain(rows)
-            return Side(self.run, Attempt(part, attempt, 0))
+            return PreparedTask(self.run, Attempt(part, attempt, 0))
         task = BatchTask(runs, self.run, staged, part, attempt, options.batchsize, self.on_step or _ignore)
         plan = self.plan if zone is None else replace(self.plan, zone=zone)
         what = f"partition {part} of job {self.run.job!r}"
@@ -159,7 +159,7 @@ class WholeBatch:
             drop_outdated(self._worker.engine, options.dbtable, self._runs.is_staging)
         return work if run is None else work.of(run)
 
-    def commit(self, work: Work, sides: Iterable[Side | None], batch_id: int | None) -> None:
+    def commit(self, work: Work, sides: Iterable[PreparedTask | None], batch_id: int | None) -> None:
         """Decide, and complete what was decided. A batch that was committed before has no second effect.
 
         :raises FencedError: if another run of the job has begun; nothing is left then, as with all errors but the next.
@@ -204,7 +204,7 @@ class WholeBatch:
             if trouble is None:
                 raise
             what = f"job {run.job!r}"
-            if trouble is Trouble.NOT_READY:  # of a trigger's, for one
+            if trouble is ErrorMeaning.NOT_READY:  # of a trigger's, for one
                 raise refused(what, error) from error
             raise DatabaseBusyError(
                 f"{what}: table {options.dbtable} takes no rows now: {first_line(error)}; run the batch again"
@@ -328,12 +328,12 @@ def recover_job(**options: Any) -> dict[str, Any]:
     return {name: outcome for name, outcome in found.items() if outcome.value != "nothing"}
 
 
-def _winners(run: Run, sides: Iterable[Side | None]) -> list[Side]:
+def _winners(run: Run, sides: Iterable[PreparedTask | None]) -> list[PreparedTask]:
     """What tasks of ``run`` have prepared and is to count: one side of each partition, as Spark names them.
 
     :raises InvalidTransactionStateError: if that is not so: the rows would be there twice.
     """
-    winners: dict[int, Side] = {}
+    winners: dict[int, PreparedTask] = {}
     for side in sides:
         if side is None:
             continue
@@ -364,10 +364,10 @@ def job_of(options: WriteOptions) -> str:
     return options.require_job() if options.batch_id is not None else options.job or options.application
 
 
-def _writing(work: Work) -> Callable[[int, Iterable[Sequence[Any]]], Iterable[Side | None]]:
+def _writing(work: Work) -> Callable[[int, Iterable[Sequence[Any]]], Iterable[PreparedTask | None]]:
     """What each task does with its partition."""
 
-    def write(part: int, rows: Iterable[Sequence[Any]]) -> Iterable[Side | None]:
+    def write(part: int, rows: Iterable[Sequence[Any]]) -> Iterable[PreparedTask | None]:
         from pyspark import TaskContext
 
         context = TaskContext.get()

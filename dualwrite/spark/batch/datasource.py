@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from dualwrite.errors import ConfigurationError
 from dualwrite.extras import brought_by
 from dualwrite.spark.batch.batch import Observe, WholeBatch, Work
-from dualwrite.spark.batch.tasks import Side
+from dualwrite.spark.batch.tasks import PreparedTask
 from dualwrite.spark.plan.options import WriteOptions, options_of
 
 with brought_by("spark"):
@@ -34,7 +34,7 @@ _BATCH = "streaming.sql.batchId"
 class Message(WriterCommitMessage):
     """What a task tells the driver."""
 
-    side: Side | None
+    side: PreparedTask | None
 
 
 class DualWriteDataSource(DataSource):
@@ -167,5 +167,5 @@ def _written(work: Work, rows: "Iterator[Row]") -> Message:
     )
 
 
-def _sides(messages: Iterable[WriterCommitMessage | None]) -> list[Side | None]:
+def _sides(messages: Iterable[WriterCommitMessage | None]) -> list[PreparedTask | None]:
     return [message.side if isinstance(message, Message) else None for message in messages]

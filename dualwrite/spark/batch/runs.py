@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from dualwrite.coordinator.concurrency.watchdog import Limit
 from dualwrite.coordinator.ports import Lease
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore, clear_errors
-from dualwrite.coordinator.sql.dialects.base import Trouble
+from dualwrite.coordinator.sql.dialects.base import ErrorMeaning
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.lease_transfer import Decided, HandedLeases
 from dualwrite.coordinator.sql.own_tables import ours
@@ -284,7 +284,7 @@ class Runs:
         try:
             connection.execute(select(literal(1)).select_from(table(name, schema=schema)).limit(0))
         except DBAPIError as error:
-            if self._database.trouble(error) is not Trouble.NOT_READY:
+            if self._database.trouble(error) is not ErrorMeaning.NOT_READY:
                 raise
             raise DatabaseBusyError(
                 f"the table for staged rows {name!r} is gone: its target was changed meanwhile; run the batch again"

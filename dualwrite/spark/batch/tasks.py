@@ -11,7 +11,7 @@ from operator import attrgetter
 
 from sqlalchemy import Connection, TableClause
 
-from dualwrite.coordinator.branch import Part
+from dualwrite.coordinator.branch import Branch
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.ports import Lease
 from dualwrite.ids import PreparedTxnState
@@ -24,7 +24,7 @@ Observe = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class PreparedTask:
     """What a task has prepared, as it tells the driver.
 
     :param lease: handed over to the run; None if there was no row, and so no transaction.
@@ -56,7 +56,7 @@ class BatchTask:
         self._observe = observe
         self._number = 0
 
-    def write(self, dual_write: DualWrite, rows: Iterable[Written]) -> Side:
+    def write(self, dual_write: DualWrite, rows: Iterable[Written]) -> PreparedTask:
         """Stage and prepare ``rows``, and hand them over to the run.
 
         :raises FencedError: if the run has ended. Nothing is left in Kafka; what is staged, the run's end deletes.
@@ -64,7 +64,7 @@ class BatchTask:
         portions = chunks(rows, self._batchsize)
         first = next(portions, None)
         if first is None:
-            return Side(self._run, Attempt(self._part, self._attempt, 0))
+            return PreparedTask(self._run, Attempt(self._part, self._attempt, 0))
         self._runs.require_still_open(self._run)  # rather now than after a slot was taken
         with dual_write.part(self._observe) as part:
             self._take(part, first)
@@ -72,9 +72,9 @@ class BatchTask:
                 self._take(part, portion)
             state = part.prepare()
             handed = part.hand_over(lambda lease: self._runs.sign_over(self._run, lease))
-            return Side(self._run, Attempt(self._part, self._attempt, self._number), handed, state)
+            return PreparedTask(self._run, Attempt(self._part, self._attempt, self._number), handed, state)
 
-    def _take(self, part: Part, portion: list[Written]) -> None:
+    def _take(self, part: Branch, portion: list[Written]) -> None:
         for topic, rows in groupby(portion, attrgetter("topic")):
             part.produce_many(topic, [(row.value, row.key, row.partition, row.headers) for row in rows])
         self._observe("STAGE_ROWS")

@@ -10,7 +10,7 @@ from sqlalchemy import Engine, select, text, update
 from sqlalchemy.exc import OperationalError
 
 from dualwrite.coordinator.ports import Lease, LeaseLostError, Outcome
-from dualwrite.coordinator.recovery.bulk import THREADS, Settling
+from dualwrite.coordinator.recovery.bulk import THREADS, BulkRecovery
 from dualwrite.coordinator.recovery.prepared_predecessor import NotLookedAtError
 from dualwrite.coordinator.recovery.sequence import Recoverable
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
@@ -120,10 +120,10 @@ class World:
         expire_leases(self.engine)
         return leases
 
-    def settling(self) -> Settling:
-        return Settling(self.store, self.settler, lambda: self.is_stopped, lambda step: None)
+    def settling(self) -> BulkRecovery:
+        return BulkRecovery(self.store, self.settler, lambda: self.is_stopped, lambda step: None)
 
-    def settle(self, leases: Sequence[Lease]) -> Settling:
+    def settle(self, leases: Sequence[Lease]) -> BulkRecovery:
         with self.settling() as settling:
             settling.settle(leases)
         assert self.settlers == 0
@@ -175,7 +175,7 @@ def test_nobody_can_take_a_slot_over_while_kafka_is_asked(server: World) -> None
                 successor.take_over("a-1", "successor")
             server.journal.add("tried")
 
-    with Settling(server.store, server.settler, lambda: False, take_over) as settling:
+    with BulkRecovery(server.store, server.settler, lambda: False, take_over) as settling:
         settling.settle(leases)
     assert len(settling.found) == len(server.journal.names("tried")) == 3
     assert successor.take_over("a-1", "successor"), "it is free afterwards"
@@ -366,7 +366,7 @@ def test_an_interrupt_is_not_lost_in_closing_what_a_thread_is_adding_to(world: W
         if closing.is_set():
             made.set()  # what the thread has made is in the books
 
-    with Settling(world.store, settler, lambda: False, observe) as settling, pytest.raises(KeyboardInterrupt):
+    with BulkRecovery(world.store, settler, lambda: False, observe) as settling, pytest.raises(KeyboardInterrupt):
         settling.settle(leases)
 
 

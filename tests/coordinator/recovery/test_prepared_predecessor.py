@@ -9,7 +9,7 @@ from dualwrite.client.admin.control_plane import InitializedProducer
 from dualwrite.client.admin.log_reader import LogExtent
 from dualwrite.client.encoding.transaction_end import LogSlice
 from dualwrite.coordinator.ports import Outcome
-from dualwrite.coordinator.recovery.prepared_predecessor import KeptTransaction, NotLookedAtError
+from dualwrite.coordinator.recovery.prepared_predecessor import NotLookedAtError, PreparedPredecessor
 from dualwrite.errors import KafkaRefusedError, KafkaUnavailableError
 from dualwrite.ids import NO_PRODUCER, Anchor, PreparedTxnState, ProducerIdentity, TopicPartition
 from dualwrite.records.batch import Record, build_batch
@@ -23,10 +23,10 @@ NOW = ProducerIdentity(SESSION.producer_id, SESSION.epoch + 1)
 KEPT, NOTHING_KEPT = InitializedProducer(NOW, SESSION), InitializedProducer(NOW, None)
 
 
-def kept(initialized: InitializedProducer = NOTHING_KEPT) -> tuple[KeptTransaction, FakeControl]:
+def kept(initialized: InitializedProducer = NOTHING_KEPT) -> tuple[PreparedPredecessor, FakeControl]:
     control = FakeControl(CONFIG, 1)
     control.initialized = initialized
-    return KeptTransaction(control, "app-0"), control  # type: ignore[arg-type]
+    return PreparedPredecessor(control, "app-0"), control  # type: ignore[arg-type]
 
 
 def records(producer: ProducerIdentity = SESSION) -> bytes:

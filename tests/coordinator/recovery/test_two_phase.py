@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import create_engine
 
 from dualwrite import DualWrite
-from dualwrite.coordinator.recovery.prepared_predecessor import KeptTransaction
+from dualwrite.coordinator.recovery.prepared_predecessor import PreparedPredecessor
 from dualwrite.coordinator.recovery.two_phase import (
     KEEP_PREPARED,
     LONGEST_TIMEOUT_MS,
@@ -19,7 +19,7 @@ from dualwrite.coordinator.recovery.two_phase import (
     producer_settings,
     step_timeout,
 )
-from dualwrite.coordinator.recovery.unprepared_predecessor import ResumedTransaction
+from dualwrite.coordinator.recovery.unprepared_predecessor import UnpreparedPredecessor
 from dualwrite.errors import ConfigurationError, PrepareFailedError
 from tests.support.coordinator.event_table import CONFIG
 
@@ -49,13 +49,13 @@ def test_what_is_no_mode_is_refused_in_one_line(options: dict[str, Any], complai
 
 def test_nothing_is_resumed_unasked() -> None:
     assert producer_settings(CONFIG, KEEP_PREPARED) == CONFIG
-    assert left_transactions(CONFIG) is KeptTransaction
+    assert left_transactions(CONFIG) is PreparedPredecessor
 
 
 def test_who_resumes_has_the_longest_timeout_that_a_cluster_takes() -> None:
     settings = producer_settings(CONFIG, RESUME)
     assert settings == {**CONFIG, TIMEOUT_KEY: LONGEST_TIMEOUT_MS, TWO_PHASE_KEY: False}
-    assert left_transactions(settings) is ResumedTransaction
+    assert left_transactions(settings) is UnpreparedPredecessor
 
 
 def test_or_the_one_that_the_user_gives() -> None:

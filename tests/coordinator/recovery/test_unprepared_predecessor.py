@@ -8,8 +8,8 @@ import pytest
 from dualwrite.client.admin.control_plane import TransactionDescription
 from dualwrite.client.encoding.transaction_end import LogSlice
 from dualwrite.coordinator.recovery.prepared_predecessor import NotLookedAtError
-from dualwrite.coordinator.recovery.unprepared_predecessor import PATIENCE, ResumedTransaction
-from dualwrite.coordinator.rules.recovery_decision import Outcome, Verdict
+from dualwrite.coordinator.recovery.unprepared_predecessor import PATIENCE, UnpreparedPredecessor
+from dualwrite.coordinator.rules.recovery_decision import Outcome, RecoveryDecision
 from dualwrite.errors import FencedError, KafkaRefusedError, KafkaUnavailableError
 from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity, TopicPartition
 from dualwrite.records.batch import Record, build_batch
@@ -63,8 +63,8 @@ class Coordinator(FakeControl):
     def sleep(self, seconds: float) -> None:
         self.now += seconds
 
-    def left(self) -> ResumedTransaction:
-        return ResumedTransaction(self, "app-0", clock=lambda: self.now, sleep=self.sleep)  # type: ignore[arg-type]
+    def left(self) -> UnpreparedPredecessor:
+        return UnpreparedPredecessor(self, "app-0", clock=lambda: self.now, sleep=self.sleep)  # type: ignore[arg-type]
 
 
 def in_log(marker: Marker, producer: ProducerIdentity = SESSION) -> LogSlice:
@@ -230,8 +230,8 @@ def test_a_log_that_does_not_answer_is_asked_again() -> None:
         coordinator.left().complete(NATIVE, is_last=False)
 
 
-@pytest.mark.parametrize(("decided", "ended"), [(Verdict.COMMIT, COMMITS), (Verdict.ABORT, ABORTS)])
-def test_it_can_be_ended_whatever_it_is(decided: Verdict, ended: Any) -> None:
+@pytest.mark.parametrize(("decided", "ended"), [(RecoveryDecision.COMMIT, COMMITS), (RecoveryDecision.ABORT, ABORTS)])
+def test_it_can_be_ended_whatever_it_is(decided: RecoveryDecision, ended: Any) -> None:
     coordinator = Coordinator(("Ongoing", SESSION))
     coordinator.left().end(decided)
     assert coordinator.end_txns == [ended]

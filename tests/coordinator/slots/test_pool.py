@@ -9,7 +9,7 @@ import pytest
 
 from dualwrite.coordinator.concurrency.waiting import Ticket
 from dualwrite.coordinator.slots import pool as pools
-from dualwrite.coordinator.slots.lease_registry import LeaseBook
+from dualwrite.coordinator.slots.lease_registry import LeaseRegistry
 from dualwrite.coordinator.slots.pool import Pool
 from dualwrite.coordinator.slots.slot import Counters, Slot
 from dualwrite.coordinator.slots.usage import PoolSettings
@@ -57,7 +57,7 @@ class World:
     def pool(self, owner: str = "me", size: int = 2, timeout: float = LONG, one_writer: bool = False) -> Pool:
         settings = PoolSettings("a", size, timeout, 30.0)
         store: Any = Store(one_writer)
-        book = LeaseBook(self.leases, "a", owner, 30.0)
+        book = LeaseRegistry(self.leases, "a", owner, 30.0)
         sweeper: Any = NoSweeper()
         made = Pool(settings, store, book, sweeper, self.kafka.participant, Counters(), lambda step: None)
         self.pools.append(made)

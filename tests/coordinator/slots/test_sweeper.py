@@ -10,7 +10,7 @@ from sqlalchemy.exc import OperationalError
 
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.ports import Outcome
-from dualwrite.coordinator.slots.lease_registry import LeaseBook
+from dualwrite.coordinator.slots.lease_registry import LeaseRegistry
 from dualwrite.errors import DatabaseNotReadyError, DualWriteError, KafkaUnavailableError
 from tests.crash.world import free_port
 from tests.support.coordinator.event_table import CONFIG, await_sweeps, events, expire_leases, slot_rows, stored_values
@@ -330,7 +330,7 @@ def test_a_look_at_other_applications_that_fails_costs_no_unit_of_work(
     def fail(_: object) -> None:
         raise OperationalError("SELECT", {}, Exception("gone"))
 
-    monkeypatch.setattr(LeaseBook, "deserted_elsewhere", fail)
+    monkeypatch.setattr(LeaseRegistry, "deserted_elsewhere", fail)
     with caplog.at_level("INFO", "dualwrite"):
         write(make(), "one")
     assert cluster.committed == stored_values(engine) == ["one"]

@@ -11,7 +11,7 @@ from sqlalchemy.exc import OperationalError
 from dualwrite.cli.db import upgrade
 from dualwrite.coordinator.ports import Lease
 from dualwrite.coordinator.sql.decision_store import begin_unit, begin_writing, require_unit
-from dualwrite.coordinator.sql.dialects.base import Trouble
+from dualwrite.coordinator.sql.dialects.base import ErrorMeaning
 from dualwrite.coordinator.sql.dialects.mysql import Mysql
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import ConfigurationError, DatabaseBusyError, DatabaseNotReadyError, InvalidTransactionStateError
@@ -252,15 +252,15 @@ def test_looking_for_a_slot_waits_for_no_row_at_serializable(mariadb_url: str) -
 @pytest.mark.parametrize(
     ("statement", "trouble"),
     [
-        ("SELECT * FROM nowhere", Trouble.NOT_READY),
-        ("SELECT nothing FROM events", Trouble.NOT_READY),
-        ("SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213", Trouble.CONFLICT),
-        ("SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1205", Trouble.BUSY),
-        ("SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1020", Trouble.CONFLICT),
+        ("SELECT * FROM nowhere", ErrorMeaning.NOT_READY),
+        ("SELECT nothing FROM events", ErrorMeaning.NOT_READY),
+        ("SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213", ErrorMeaning.CONFLICT),
+        ("SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1205", ErrorMeaning.BUSY),
+        ("SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1020", ErrorMeaning.CONFLICT),
         ("SELEC", None),
     ],
 )
-def test_errors_are_told_apart_by_number(engine: Engine, statement: str, trouble: Trouble | None) -> None:
+def test_errors_are_told_apart_by_number(engine: Engine, statement: str, trouble: ErrorMeaning | None) -> None:
     with engine.connect() as connection, pytest.raises(Exception, match=r"\(pymysql") as raised:
         connection.execute(text(statement))
     assert Mysql().trouble(raised.value) is trouble  # type: ignore[arg-type]

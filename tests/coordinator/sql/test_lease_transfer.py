@@ -9,7 +9,7 @@ from sqlalchemy import Engine, delete, event, update
 
 from dualwrite.coordinator.ports import Lease, LeaseLostError
 from dualwrite.coordinator.rules.lease import LeaseContradictedError
-from dualwrite.coordinator.rules.slot_rules import Candidate, Onlooker, SlotRow, Standing, choose
+from dualwrite.coordinator.rules.slot_rules import Candidate, SlotRow, SlotRules, SlotStanding, choose
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.lease_store import SqlLeases
 from dualwrite.coordinator.sql.lease_transfer import CHUNK, HandedLeases
@@ -30,14 +30,14 @@ class Place:
         self.handed = HandedLeases(engine)
 
     def take(self, number: int, owner: str = "task") -> list[Lease]:
-        rows = [Candidate(SlotRow(f"a-{each}", each), Standing.FREE) for each in range(number)]
+        rows = [Candidate(SlotRow(f"a-{each}", each), SlotStanding.FREE) for each in range(number)]
         return self.leases.take(rows, owner, LONG, number)
 
     def take_over(self, name: str) -> Lease:
         """By somebody who saw that it had run out."""
         expire_leases(self.engine)
         (row,) = [row for row in self.leases.rows("a") if row.transactional_id == name]
-        (lease,) = self.leases.take([Candidate(row, Standing.EXPIRED)], "heir", LONG, 1)
+        (lease,) = self.leases.take([Candidate(row, SlotStanding.EXPIRED)], "heir", LONG, 1)
         return lease
 
     def hand_over(self, leases: Sequence[Lease], owner: str = "run 1", seconds: float = LONG) -> list[Lease]:
@@ -80,8 +80,8 @@ def librdkafkas(number: int) -> PreparedTxnState:
     return PreparedTxnState(ProducerIdentity(number, 3), Anchor("events", 1, number))
 
 
-def standings(place: Place, owner: str) -> list[Standing]:
-    onlooker = Onlooker(owner, (), lambda _: False)
+def standings(place: Place, owner: str) -> list[SlotStanding]:
+    onlooker = SlotRules(owner, (), lambda _: False)
     return [onlooker.standing(row) for row in place.leases.rows("a")]
 
 
@@ -91,7 +91,7 @@ def test_a_lease_that_was_handed_over_is_the_new_owners_for_as_long_as_was_said(
     (row,) = place.leases.rows("a")
     assert (row.owner, row.fencing_token) == ("run 1", lease.fencing_token)
     assert 0 < (row.remaining or 0) <= 10
-    assert list(choose("a", 1, place.leases.rows("a"), Onlooker("other", (), lambda _: False))) == []
+    assert list(choose("a", 1, place.leases.rows("a"), SlotRules("other", (), lambda _: False))) == []
 
 
 def test_who_handed_a_lease_over_does_not_renew_it(place: Place) -> None:
@@ -122,8 +122,8 @@ def test_all_states_are_written_and_the_leases_signed(place: Place, state_of: An
         lease.transactional_id: state.first_record for lease, state in decided
     }
     assert set(place.owners().values()) == {"driver"}
-    assert set(standings(place, "driver")) == {Standing.ABANDONED}, "the driver's own sweep takes them"
-    assert set(standings(place, "other")) == {Standing.HELD}
+    assert set(standings(place, "driver")) == {SlotStanding.ABANDONED}, "the driver's own sweep takes them"
+    assert set(standings(place, "other")) == {SlotStanding.HELD}
 
 
 def test_states_of_both_producers_are_written_at_once(place: Place) -> None:

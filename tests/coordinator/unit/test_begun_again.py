@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from dualwrite.coordinator.aio.transaction import AsyncTransaction
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.ports import LeaseLostError
-from dualwrite.coordinator.sql.dialects.base import Trouble
+from dualwrite.coordinator.sql.dialects.base import ErrorMeaning
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.coordinator.unit.beginning import ATTEMPTS
@@ -125,7 +125,7 @@ def test_a_unit_is_not_begun_again_for_ever(database: Database) -> None:
     with database.begun(late=1000) as begun, pytest.raises(DBAPIError) as raised:
         write_unit(database, "one")
     assert begun.count == ATTEMPTS
-    assert database_of(database.engine.dialect).trouble(raised.value) is Trouble.CONFLICT, "retries= runs it again"
+    assert database_of(database.engine.dialect).trouble(raised.value) is ErrorMeaning.CONFLICT, "retries= runs it again"
     write_unit(database, "two")
     assert stored_values(database.seen) == database.kafka.committed == ["two"]
     assert (database.dual_write.counters.rolled_back, database.dual_write.outcomes()) == (1, [])

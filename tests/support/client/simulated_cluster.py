@@ -26,7 +26,7 @@ from dualwrite.broker.core.partitions import PartitionState
 from dualwrite.broker.core.transaction_rules import Moment, TransactionSettings, decide, markers_of
 from dualwrite.broker.core.transactions import TransactionTable
 from dualwrite.broker.facts.transactions import TransactionRecorded, TransactionVersion
-from dualwrite.client.engine.contract import Close, EngineSettings, Open, ProducerOperation, Request, Send
+from dualwrite.client.engine.contract import Close, EngineSettings, Open, Operation, Request, Send
 from dualwrite.client.engine.engine import Engine
 from dualwrite.client.engine.producer_metadata import TRANSACTION
 from dualwrite.client.terms.endpoint import Endpoint
@@ -431,13 +431,13 @@ class SimulatedDriver:
         self.unreachable: set[Endpoint] = set()
         self._events: deque[Callable[[], None]] = deque()
 
-    def run(self, operation: ProducerOperation) -> Any:
+    def run(self, operation: Operation) -> Any:
         """The outcome of ``operation``."""
         while not operation.is_done:
             assert self.turn(operation), "nothing will ever happen again"
         return operation.outcome()
 
-    def turn(self, operation: ProducerOperation | None = None) -> bool:
+    def turn(self, operation: Operation | None = None) -> bool:
         """One step, and what comes of it; if nothing does, and ``operation`` is not done, time passes. False if nothing
         is left to wait for."""
         for command in self.engine.step(self.now):

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from dualwrite.coordinator.ports import Headers, Outcome
-from dualwrite.coordinator.rules.recovery_decision import Verdict, looked_back, verdict
+from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision, looked_back, verdict
 from dualwrite.errors import FencedError, KafkaUnavailableError, PrepareFailedError
 from dualwrite.ids import (
     Anchor,
@@ -217,9 +217,9 @@ class FakeParticipant:
             described = OngoingTransaction(open_now.producer, {PARTITION: open_now.start_offset})
         decided = verdict(state, described)
         done = Outcome.NOTHING
-        if decided is not Verdict.NOTHING:
-            self.kafka.end(commit=decided is Verdict.COMMIT)
-            done = Outcome.COMMITTED if decided is Verdict.COMMIT else Outcome.ABORTED
+        if decided is not RecoveryDecision.NOTHING:
+            self.kafka.end(commit=decided is RecoveryDecision.COMMIT)
+            done = Outcome.COMMITTED if decided is RecoveryDecision.COMMIT else Outcome.ABORTED
         return looked_back(state, done, self.identity, self.kafka.ending_of(state)) if state else done
 
     def _end(self, name: str, *, commit: bool) -> None:

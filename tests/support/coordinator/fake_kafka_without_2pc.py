@@ -5,7 +5,7 @@ from typing import Any
 
 from dualwrite.client.engine.delivery_reports import DeliveredRecord
 from dualwrite.coordinator.ports import Headers, Outcome
-from dualwrite.coordinator.rules.recovery_decision import Verdict, looked_back, verdict
+from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision, looked_back, verdict
 from dualwrite.errors import FencedError
 from dualwrite.ids import OngoingTransaction, PreparedTxnState, ProducerIdentity
 from tests.support.coordinator.fake_kafka import PARTITION, PRODUCER_ID, FakeKafka, FakeParticipant, FakeTransaction
@@ -71,7 +71,7 @@ class ResumingParticipant(FakeParticipant):
         done = Outcome.NOTHING
         while (seen := self.kafka.request("look", lambda: self.kafka.ongoing)) is not None:
             described = OngoingTransaction(seen.producer, {PARTITION: seen.start_offset})
-            commits = verdict(state, described) is Verdict.COMMIT
+            commits = verdict(state, described) is RecoveryDecision.COMMIT
             if self.kafka.request("end", lambda seen=seen, commits=commits: self._end_seen(seen, commits)):
                 done = Outcome.COMMITTED if commits else Outcome.ABORTED
                 break

@@ -13,7 +13,7 @@ from dualwrite.broker.core.commands import AddPartitions, Command, EndTransactio
 from dualwrite.broker.core.transaction_rules import Moment, TransactionSettings, decide
 from dualwrite.broker.core.transactions import TransactionTable
 from dualwrite.broker.facts.transactions import TransactionRecorded, TransactionStatus, TransactionVersion
-from dualwrite.coordinator.rules.recovery_decision import Verdict, verdict
+from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision, verdict
 from dualwrite.ids import NO_PRODUCER, Anchor, OngoingTransaction, PreparedTxnState, ProducerIdentity
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.broker.transactions import ABORT, COMMIT, P0, START_MS, TV1, TV2, TXN_ID, add, end, init
@@ -157,9 +157,9 @@ def _recover(world: World, kind: Kind) -> Iterator[World]:
     assert reply.error is ErrorCode.NONE, f"{reply}: {world}"
     yield kept
     decided = verdict(world.row[0], _described(kept, reply.ongoing))
-    if decided is not Verdict.NOTHING:
+    if decided is not RecoveryDecision.NOTHING:
         assert kept.open is not None
-        result = COMMIT if decided is Verdict.COMMIT else ABORT
+        result = COMMIT if decided is RecoveryDecision.COMMIT else ABORT
         kept, ended = _arrive(kept, Late(end(reply.producer, result, TV1), kept.open[0]))
         assert ended.error is ErrorCode.NONE, f"{ended}: {world}"
         yield kept

@@ -4,8 +4,8 @@ from datetime import datetime, timezone
 
 import pytest
 
-from dualwrite.coordinator.rules.recovery_decision import Verdict
-from dualwrite.coordinator.rules.slot_rules import SlotRow, Standing
+from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision
+from dualwrite.coordinator.rules.slot_rules import SlotRow, SlotStanding
 from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity, TopicPartition
 from dualwrite.operations.resolving import Intention, obstacle
 from dualwrite.operations.terminating import contradicts
@@ -16,8 +16,8 @@ OURS, OTHER = ProducerIdentity(7, 3), ProducerIdentity(7, 4)
 PLACE = TopicPartition("t", 0)
 
 
-def row(standing: Standing, state: PreparedTxnState | None = None) -> RowView:
-    owner = "" if standing is Standing.FREE else "host:1 - - x"
+def row(standing: SlotStanding, state: PreparedTxnState | None = None) -> RowView:
+    owner = "" if standing is SlotStanding.FREE else "host:1 - - x"
     known = PreparedTxnState(OURS) if state is None else state
     return RowView(SlotRow("a-0", 0, 1, owner, 5.0), standing, known, NOW)
 
@@ -33,49 +33,49 @@ def view(known: RowView | None, said: KafkaView | None, name: str = "a-0") -> Tr
 @pytest.mark.parametrize(
     ("known", "said", "situation", "verdict"),
     [
-        (row(Standing.EXPIRED), None, Situation.QUIET, Verdict.NOTHING),
-        (row(Standing.EXPIRED), kafka("Empty"), Situation.QUIET, Verdict.NOTHING),
-        (row(Standing.EXPIRED), kafka("CompleteAbort"), Situation.QUIET, Verdict.NOTHING),
-        (None, kafka("CompleteCommit"), Situation.QUIET, Verdict.NOTHING),
-        (row(Standing.EXPIRED), kafka("PrepareCommit"), Situation.ENDING, Verdict.NOTHING),
-        (None, kafka("PrepareAbort"), Situation.ENDING, Verdict.NOTHING),
+        (row(SlotStanding.EXPIRED), None, Situation.QUIET, RecoveryDecision.NOTHING),
+        (row(SlotStanding.EXPIRED), kafka("Empty"), Situation.QUIET, RecoveryDecision.NOTHING),
+        (row(SlotStanding.EXPIRED), kafka("CompleteAbort"), Situation.QUIET, RecoveryDecision.NOTHING),
+        (None, kafka("CompleteCommit"), Situation.QUIET, RecoveryDecision.NOTHING),
+        (row(SlotStanding.EXPIRED), kafka("PrepareCommit"), Situation.ENDING, RecoveryDecision.NOTHING),
+        (None, kafka("PrepareAbort"), Situation.ENDING, RecoveryDecision.NOTHING),
         (None, kafka("Ongoing"), Situation.UNKNOWN, None),
-        (row(Standing.HELD), kafka("Ongoing"), Situation.AT_WORK, Verdict.COMMIT),
-        (row(Standing.FOREIGN), None, Situation.FOREIGN, None),
-        (row(Standing.FOREIGN), kafka("Ongoing"), Situation.FOREIGN, None),
-        (row(Standing.EXPIRED), kafka("Ongoing"), Situation.LEFT_BEHIND, Verdict.COMMIT),
-        (row(Standing.DEAD), kafka("Ongoing", OTHER), Situation.LEFT_BEHIND, Verdict.ABORT),
-        (row(Standing.FREE, PreparedTxnState()), kafka("Ongoing"), Situation.LEFT_BEHIND, Verdict.ABORT),
+        (row(SlotStanding.HELD), kafka("Ongoing"), Situation.AT_WORK, RecoveryDecision.COMMIT),
+        (row(SlotStanding.FOREIGN), None, Situation.FOREIGN, None),
+        (row(SlotStanding.FOREIGN), kafka("Ongoing"), Situation.FOREIGN, None),
+        (row(SlotStanding.EXPIRED), kafka("Ongoing"), Situation.LEFT_BEHIND, RecoveryDecision.COMMIT),
+        (row(SlotStanding.DEAD), kafka("Ongoing", OTHER), Situation.LEFT_BEHIND, RecoveryDecision.ABORT),
+        (row(SlotStanding.FREE, PreparedTxnState()), kafka("Ongoing"), Situation.LEFT_BEHIND, RecoveryDecision.ABORT),
         (
-            row(Standing.DEAD, PreparedTxnState(OURS, Anchor.of(PLACE, 5))),
+            row(SlotStanding.DEAD, PreparedTxnState(OURS, Anchor.of(PLACE, 5))),
             kafka("Ongoing", start=5),
             Situation.LEFT_BEHIND,
-            Verdict.COMMIT,
+            RecoveryDecision.COMMIT,
         ),
         (
-            row(Standing.DEAD, PreparedTxnState(OURS, Anchor.of(PLACE, 5))),
+            row(SlotStanding.DEAD, PreparedTxnState(OURS, Anchor.of(PLACE, 5))),
             kafka("Ongoing", start=9),
             Situation.LEFT_BEHIND,
-            Verdict.ABORT,
+            RecoveryDecision.ABORT,
         ),
     ],
 )
 def test_situation_and_verdict(
-    known: RowView | None, said: KafkaView | None, situation: Situation, verdict: Verdict | None
+    known: RowView | None, said: KafkaView | None, situation: Situation, verdict: RecoveryDecision | None
 ) -> None:
     assert (view(known, said).situation, view(known, said).verdict) == (situation, verdict)
-    assert contradicts(view(known, said)) is (verdict is Verdict.COMMIT)
+    assert contradicts(view(known, said)) is (verdict is RecoveryDecision.COMMIT)
 
 
 @pytest.mark.parametrize(
     ("seen", "words"),
     [
-        (view(row(Standing.EXPIRED), kafka("Ongoing")), ""),
-        (view(row(Standing.HELD), kafka("CompleteCommit")), ""),  # the sweep passes it over
-        (view(row(Standing.HELD), kafka("Ongoing")), "host:1 has it, and may be alive: its lease has 5 s left"),
+        (view(row(SlotStanding.EXPIRED), kafka("Ongoing")), ""),
+        (view(row(SlotStanding.HELD), kafka("CompleteCommit")), ""),  # the sweep passes it over
+        (view(row(SlotStanding.HELD), kafka("Ongoing")), "host:1 has it, and may be alive: its lease has 5 s left"),
         (view(None, kafka("Ongoing")), "no row names it"),
-        (view(row(Standing.FOREIGN), None), "slot a-0 was left in the Kafka cluster "),
-        (view(row(Standing.EXPIRED), kafka("Ongoing"), "no-slot"), "it is not called like a slot"),
+        (view(row(SlotStanding.FOREIGN), None), "slot a-0 was left in the Kafka cluster "),
+        (view(row(SlotStanding.EXPIRED), kafka("Ongoing"), "no-slot"), "it is not called like a slot"),
     ],
 )
 def test_what_keeps_a_transactional_id_from_being_resolved(seen: TransactionView, words: str) -> None:

@@ -24,12 +24,12 @@ FAILED = (
     "a statement of this unit of work failed and its error was caught, so PostgreSQL will roll all of it back: let the "
     "error leave the block, or use a savepoint (begin_nested) around such a statement"
 )
-"""What is said of a unit of work whose transaction is in :attr:`Trouble.FAILED`."""
+"""What is said of a unit of work whose transaction is in :attr:`ErrorMeaning.FAILED`."""
 
 _LEVEL = "dualwrite_isolation_level"
 
 
-class Trouble(Enum):
+class ErrorMeaning(Enum):
     """What an error of a database means, where it means something to the recipe."""
 
     NOT_READY = "the state table is missing, or of another version"
@@ -39,7 +39,7 @@ class Trouble(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Weakness:
+class DurabilityGap:
     """A setting with which a crash can undo what the database has said to be committed.
 
     :param setting: as the database spells it, with its value.
@@ -160,11 +160,11 @@ class Database:
         numbers = connection.dialect.server_version_info or ()
         return f"{connection.dialect.name} {'.'.join(map(str, numbers))}".strip()
 
-    def weaknesses(self, connection: Connection) -> list[Weakness]:
+    def weaknesses(self, connection: Connection) -> list[DurabilityGap]:
         """Settings of the server, or of the connection, that weaken the promise."""
         return []
 
-    def pooling(self, connection: Connection) -> list[Weakness]:
+    def pooling(self, connection: Connection) -> list[DurabilityGap]:
         """What the driver does that a pooler between it and the server breaks."""
         return []
 
@@ -267,7 +267,7 @@ class Database:
         attempt may succeed; False if it is the URL that is likely to be wrong."""
         return False
 
-    def trouble(self, error: DBAPIError) -> Trouble | None:
+    def trouble(self, error: DBAPIError) -> ErrorMeaning | None:
         """What ``error`` means to the recipe; None for an error that is nobody's but the user's."""
         raise NotImplementedError
 

@@ -24,7 +24,14 @@ from sqlalchemy import Connection, Row, Select, func, literal, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.elements import ColumnElement
 
-from dualwrite.coordinator.sql.dialects.base import LONGEST_HOLD, UNIT, Database, Trouble, Weakness, isolation_level
+from dualwrite.coordinator.sql.dialects.base import (
+    LONGEST_HOLD,
+    UNIT,
+    Database,
+    DurabilityGap,
+    ErrorMeaning,
+    isolation_level,
+)
 from dualwrite.coordinator.sql.dialects.unit_transactions import Fate, run_unseen
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import ConfigurationError, DatabaseBusyError
@@ -34,11 +41,11 @@ _NO_SUCH_SAVEPOINT = 1305
 _LOCKED = (1205, 3572)
 """What NOWAIT says of a locked row, on MariaDB and on MySQL."""
 _TROUBLES = {
-    1146: Trouble.NOT_READY,  # ER_NO_SUCH_TABLE
-    1054: Trouble.NOT_READY,  # ER_BAD_FIELD_ERROR
-    1205: Trouble.BUSY,  # ER_LOCK_WAIT_TIMEOUT
-    1213: Trouble.CONFLICT,  # ER_LOCK_DEADLOCK
-    1020: Trouble.CONFLICT,  # ER_CHECKREAD: MariaDB's innodb_snapshot_isolation
+    1146: ErrorMeaning.NOT_READY,  # ER_NO_SUCH_TABLE
+    1054: ErrorMeaning.NOT_READY,  # ER_BAD_FIELD_ERROR
+    1205: ErrorMeaning.BUSY,  # ER_LOCK_WAIT_TIMEOUT
+    1213: ErrorMeaning.CONFLICT,  # ER_LOCK_DEADLOCK
+    1020: ErrorMeaning.CONFLICT,  # ER_CHECKREAD: MariaDB's innodb_snapshot_isolation
 }
 _SERVER_STATUS_IN_TRANS = 1
 _ROLLS_BACK = frozenset({1213, 1020})
@@ -54,7 +61,7 @@ _SETTINGS = text(
     "SHOW SESSION VARIABLES WHERE Variable_name IN "
     "('innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog', 'innodb_snapshot_isolation', 'wsrep_on')"
 )
-_OF_GALERA = Weakness(
+_OF_GALERA = DurabilityGap(
     "wsrep_on = ON",
     "locks of rows are each node's own, and a node may not have yet what another has committed",
     "send all connections of an application to the same node of the Galera cluster, as long as it lives",
@@ -136,12 +143,12 @@ class Mysql(Database):
         """A MariaDB says so."""
         return f"mysql {connection.scalar(text('SELECT VERSION()'))}"
 
-    def weaknesses(self, connection: Connection) -> list[Weakness]:
+    def weaknesses(self, connection: Connection) -> list[DurabilityGap]:
         """Logs that are not written with each commit; locks that other servers of a cluster do not see."""
         settings = _settings(connection)
         names = ["innodb_flush_log_at_trx_commit"] + ["sync_binlog"] * (settings.get("log_bin") == "ON")
         logs = [
-            Weakness(
+            DurabilityGap(
                 f"{name} = {settings[name]}",
                 "it says that a transaction is committed before the disk has it, so a crash can undo a decision after "
                 "Kafka has committed",
@@ -259,7 +266,7 @@ class Mysql(Database):
         """By the error's number; to PyMySQL a host that does not exist is one that does not answer."""
         return _number(error) in _AWAY and _NO_SUCH_HOST not in str(error.orig)
 
-    def trouble(self, error: DBAPIError) -> Trouble | None:
+    def trouble(self, error: DBAPIError) -> ErrorMeaning | None:
         """By the error's number."""
         return _TROUBLES.get(_number(error))
 

@@ -17,7 +17,14 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.elements import ColumnElement
 
 from dualwrite.coordinator.sql.dialects import postgresql_settings
-from dualwrite.coordinator.sql.dialects.base import FAILED, LONGEST_HOLD, Database, Trouble, Weakness, isolation_level
+from dualwrite.coordinator.sql.dialects.base import (
+    FAILED,
+    LONGEST_HOLD,
+    Database,
+    DurabilityGap,
+    ErrorMeaning,
+    isolation_level,
+)
 from dualwrite.coordinator.sql.dialects.unit_transactions import (
     Fate,
     TransactionEndedError,
@@ -30,12 +37,12 @@ from dualwrite.errors import ConfigurationError
 _LOG = logging.getLogger("dualwrite")
 
 _TROUBLES = {
-    "42P01": Trouble.NOT_READY,  # undefined_table
-    "42703": Trouble.NOT_READY,  # undefined_column
-    "55P03": Trouble.BUSY,  # lock_not_available
-    "40001": Trouble.CONFLICT,  # serialization_failure
-    "40P01": Trouble.CONFLICT,  # deadlock_detected
-    "25P02": Trouble.FAILED,  # in_failed_sql_transaction
+    "42P01": ErrorMeaning.NOT_READY,  # undefined_table
+    "42703": ErrorMeaning.NOT_READY,  # undefined_column
+    "55P03": ErrorMeaning.BUSY,  # lock_not_available
+    "40001": ErrorMeaning.CONFLICT,  # serialization_failure
+    "40P01": ErrorMeaning.CONFLICT,  # deadlock_detected
+    "25P02": ErrorMeaning.FAILED,  # in_failed_sql_transaction
 }
 _AWAY = (
     *map(os.strerror, (ECONNREFUSED, ECONNRESET, EHOSTUNREACH, ENETUNREACH, ETIMEDOUT)),
@@ -125,11 +132,11 @@ class Postgresql(Database):
         for weakness in self.pooling(connection):
             _LOG.warning("the connection to the database has %s", weakness)
 
-    def weaknesses(self, connection: Connection) -> list[Weakness]:
+    def weaknesses(self, connection: Connection) -> list[DurabilityGap]:
         """See postgresql_settings."""
         return postgresql_settings.weaknesses(connection)
 
-    def pooling(self, connection: Connection) -> list[Weakness]:
+    def pooling(self, connection: Connection) -> list[DurabilityGap]:
         """See postgresql_settings."""
         return postgresql_settings.pooling(connection)
 
@@ -208,7 +215,7 @@ class Postgresql(Database):
             try:
                 found = run_unseen(connection, _READ_MARK, fetch=True)
             except DBAPIError as error:
-                if self.trouble(error) is not Trouble.FAILED:
+                if self.trouble(error) is not ErrorMeaning.FAILED:
                     raise
                 has_failed = True
         if has_failed:
@@ -267,7 +274,7 @@ class Postgresql(Database):
         said = str(error.orig)
         return any(each in said for each in _AWAY)
 
-    def trouble(self, error: DBAPIError) -> Trouble | None:
+    def trouble(self, error: DBAPIError) -> ErrorMeaning | None:
         """By the SQLSTATE."""
         return _TROUBLES.get(_sqlstate(error))
 

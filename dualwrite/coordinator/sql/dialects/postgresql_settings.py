@@ -4,7 +4,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from dualwrite.coordinator.sql.dialects.base import Weakness
+from dualwrite.coordinator.sql.dialects.base import DurabilityGap
 
 _STATEMENTS_OF_ANOTHER = (
     "a pooler stands in front of PostgreSQL. With transaction pooling a prepared statement belongs to a connection "
@@ -16,23 +16,25 @@ _OR_ELSE = (
 )
 
 
-def weaknesses(connection: Connection) -> list[Weakness]:
+def weaknesses(connection: Connection) -> list[DurabilityGap]:
     """Settings with which a crash, or a failover, can undo a decision. ``synchronous_commit = off`` is none: the
     statement that stores the decision turns it on."""
     found = []
     if connection.scalar(text("SHOW fsync")) == "off":
         found.append(
-            Weakness("fsync = off", "a crash of its machine can undo a decision, or damage all of it", "turn it on")
+            DurabilityGap(
+                "fsync = off", "a crash of its machine can undo a decision, or damage all of it", "turn it on"
+            )
         )
     if connection.scalar(text("SHOW full_page_writes")) == "off":
         found.append(
-            Weakness("full_page_writes = off", "a crash of its machine can tear pages of the table", "turn it on")
+            DurabilityGap("full_page_writes = off", "a crash of its machine can tear pages of the table", "turn it on")
         )
     commit = connection.scalar(text("SHOW synchronous_commit"))
     if commit in ("local", "remote_write") and connection.scalar(text("SHOW synchronous_standby_names")):
         loss = "before a standby has it" if commit == "local" else "before a standby has it on its disk"
         found.append(
-            Weakness(
+            DurabilityGap(
                 f"synchronous_commit = {commit}",
                 f"it says that a transaction is committed {loss}, so a failover can undo a decision",
                 "set it to on or remote_apply",
@@ -41,7 +43,7 @@ def weaknesses(connection: Connection) -> list[Weakness]:
     return found
 
 
-def pooling(connection: Connection) -> list[Weakness]:
+def pooling(connection: Connection) -> list[DurabilityGap]:
     """A driver that prepares statements behind a pooler: the server process that the connection was told of at its
     start is not the one that answers."""
     setting = _prepares(connection)
@@ -50,7 +52,7 @@ def pooling(connection: Connection) -> list[Weakness]:
     name, advice, told = setting
     if told == connection.scalar(text("SELECT pg_backend_pid()")):
         return []
-    return [Weakness(name, _STATEMENTS_OF_ANOTHER, f"{advice}, {_OR_ELSE}")]
+    return [DurabilityGap(name, _STATEMENTS_OF_ANOTHER, f"{advice}, {_OR_ELSE}")]
 
 
 def _prepares(connection: Connection) -> tuple[str, str, int] | None:

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, func, literal, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.elements import ColumnElement
 
-from dualwrite.coordinator.sql.dialects.base import UNIT, Database, Trouble, Weakness
+from dualwrite.coordinator.sql.dialects.base import UNIT, Database, DurabilityGap, ErrorMeaning
 from dualwrite.coordinator.sql.dialects.unit_transactions import Fate, run_unseen
 from dualwrite.errors import ConfigurationError
 
@@ -40,13 +40,13 @@ class Sqlite(Database):
         """Of the library that Python was built with."""
         return f"sqlite {connection.scalar(text('SELECT sqlite_version()'))}"
 
-    def weaknesses(self, connection: Connection) -> list[Weakness]:
+    def weaknesses(self, connection: Connection) -> list[DurabilityGap]:
         """Both are settings of a connection; a journal of the kind WAL alone is kept in the file."""
         found = []
         synchronous = int(connection.scalar(text("PRAGMA synchronous")) or 0)
         if synchronous < _FULL:
             found.append(
-                Weakness(
+                DurabilityGap(
                     f"synchronous = {('OFF', 'NORMAL')[synchronous]}",
                     "a crash of the machine can undo a decision after Kafka has committed",
                     "use FULL",
@@ -55,7 +55,9 @@ class Sqlite(Database):
         journal = str(connection.scalar(text("PRAGMA journal_mode"))).upper()
         if journal in ("OFF", "MEMORY"):
             found.append(
-                Weakness(f"journal_mode = {journal}", "a crash in the middle of a commit tears it", "use DELETE or WAL")
+                DurabilityGap(
+                    f"journal_mode = {journal}", "a crash in the middle of a commit tears it", "use DELETE or WAL"
+                )
             )
         return found
 
@@ -122,13 +124,13 @@ class Sqlite(Database):
             return False
         return type(error).__name__ == "IntegrityError" or any(each in str(error) for each in _ROLLS_BACK)
 
-    def trouble(self, error: DBAPIError) -> Trouble | None:
+    def trouble(self, error: DBAPIError) -> ErrorMeaning | None:
         """By the text: Python 3.10 has no error codes."""
         said = str(error.orig)
         if "no such table" in said or "no such column" in said:
-            return Trouble.NOT_READY
+            return ErrorMeaning.NOT_READY
         if "database is locked" in said or "database table is locked" in said:
-            return Trouble.BUSY
+            return ErrorMeaning.BUSY
         return None
 
 

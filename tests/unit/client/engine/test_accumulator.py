@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dualwrite.broker.core.partitions import PartitionState
 from dualwrite.client.engine import accumulator as sender_module
-from dualwrite.client.engine.accumulator import NEVER, Lane, ProducerBatch, Sender
+from dualwrite.client.engine.accumulator import NEVER, PartitionQueue, ProducerBatch, RecordAccumulator
 from dualwrite.ids import ProducerIdentity
 from dualwrite.records.batch import iterate_records
 from dualwrite.records.compression import Codec
@@ -24,18 +24,20 @@ SMALL = 100
 """Bytes of a batch in which no second record of these tests has room."""
 
 
-def make(batch_size: int = 1_000_000, linger: float | None = None) -> Sender:
-    return Sender(batch_size, DELIVERY_TIMEOUT, linger)
+def make(batch_size: int = 1_000_000, linger: float | None = None) -> RecordAccumulator:
+    return RecordAccumulator(batch_size, DELIVERY_TIMEOUT, linger)
 
 
-def add(sender: Sender, *values: bytes, partition: int = 0, now: float = 0.0, on_delivery: Any = None) -> Lane:
+def add(
+    sender: RecordAccumulator, *values: bytes, partition: int = 0, now: float = 0.0, on_delivery: Any = None
+) -> PartitionQueue:
     lane = sender.lane("t", partition)
     for value in values:
         sender.append(lane, None, value, (), 0, on_delivery, now)
     return lane
 
 
-def take(sender: Sender, lane: Lane, to: Any = "leader") -> ProducerBatch:
+def take(sender: RecordAccumulator, lane: PartitionQueue, to: Any = "leader") -> ProducerBatch:
     assert lane.may_send(to, 0.0, 5)
     return sender.take(lane, to, ME, Codec.NONE, None)
 
@@ -320,16 +322,16 @@ def test_whatever_the_network_does_the_partition_has_every_record_once_and_in_or
 def test_a_sender_that_lets_batches_overtake_each_other_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The property above fails if what is sent again does not wait its turn."""
 
-    def hasty(self: Lane, to: Any, now: float, max_in_flight: int) -> bool:
+    def hasty(self: PartitionQueue, to: Any, now: float, max_in_flight: int) -> bool:
         return bool(self.queue)
 
-    def last(self: Sender, batch: ProducerBatch, at: float, why: str, code: int = 0) -> None:
+    def last(self: RecordAccumulator, batch: ProducerBatch, at: float, why: str, code: int = 0) -> None:
         batch.lane.in_flight.remove(batch)
         batch.sequence = -1  # a number of its own, as if it were another batch
         batch.lane.queue.append(batch)
         self._sending[batch.lane] = None
 
-    monkeypatch.setattr(Lane, "may_send", hasty)
-    monkeypatch.setattr(Sender, "send_again", last)
+    monkeypatch.setattr(PartitionQueue, "may_send", hasty)
+    monkeypatch.setattr(RecordAccumulator, "send_again", last)
     with pytest.raises(AssertionError):
         test_whatever_the_network_does_the_partition_has_every_record_once_and_in_order()

@@ -1,6 +1,6 @@
 """The native producer's connections: whom it tries when nobody can be reached."""
 
-from dualwrite.client.engine.connection_states import Peers
+from dualwrite.client.engine.connection_states import ConnectionStates
 from dualwrite.client.engine.contract import EngineSettings, Open
 from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.errors import KafkaUnavailableError
@@ -9,7 +9,7 @@ RETIRED, CURRENT = Endpoint("retired", 1), Endpoint("current", 1)
 
 
 def test_in_an_outage_no_broker_is_tried_that_the_cluster_no_longer_has() -> None:
-    peers = Peers(EngineSettings((CURRENT,), "app-0"))
+    peers = ConnectionStates(EngineSettings((CURRENT,), "app-0"))
     for endpoint, now in ((RETIRED, 0.0), (CURRENT, 10.0)):
         peers.open_peer(endpoint, now)
         peers.lost(endpoint, KafkaUnavailableError("gone"), now)
@@ -19,7 +19,7 @@ def test_in_an_outage_no_broker_is_tried_that_the_cluster_no_longer_has() -> Non
 
 
 def test_a_broker_that_the_cluster_no_longer_has_is_no_reason_for_anything() -> None:
-    peers = Peers(EngineSettings((CURRENT,), "app-0"))
+    peers = ConnectionStates(EngineSettings((CURRENT,), "app-0"))
     for endpoint in (RETIRED, CURRENT):
         peers.open_peer(endpoint, 0.0)
         peers.lost(endpoint, KafkaUnavailableError(f"broker {endpoint}: gone"), 0.0)
@@ -29,7 +29,7 @@ def test_a_broker_that_the_cluster_no_longer_has_is_no_reason_for_anything() -> 
 
 
 def test_while_a_broker_is_being_tried_its_trouble_keeps_nobody_else_from_being_tried() -> None:
-    peers = Peers(EngineSettings((CURRENT,), "app-0"))
+    peers = ConnectionStates(EngineSettings((CURRENT,), "app-0"))
     peers.open_peer(RETIRED, 0.0)
     peers.lost(RETIRED, KafkaUnavailableError("gone"), 0.0)
     peers.open_peer(RETIRED, 10.0)

@@ -2,12 +2,12 @@
 
 import pytest
 
-from dualwrite.client.engine.contract import ProducerOperation
+from dualwrite.client.engine.contract import Operation
 from dualwrite.errors import KafkaUnavailableError
 
 
 def test_an_operation_that_succeeds_gives_its_result() -> None:
-    operation, done = ProducerOperation(), []
+    operation, done = Operation(), []
     operation.when_done(done.append)
     assert not operation.is_done
     operation.succeed(7)
@@ -17,7 +17,7 @@ def test_an_operation_that_succeeds_gives_its_result() -> None:
 
 
 def test_an_operation_that_fails_raises_its_error() -> None:
-    operation, done = ProducerOperation(), []
+    operation, done = Operation(), []
     operation.fail(KafkaUnavailableError("gone"))
     operation.when_done(done.append)
     assert done == [operation]
@@ -26,7 +26,7 @@ def test_an_operation_that_fails_raises_its_error() -> None:
 
 
 def test_an_operation_ends_once() -> None:
-    operation = ProducerOperation()
+    operation = Operation()
     operation.succeed()
     with pytest.raises(AssertionError, match="twice"):
         operation.fail(KafkaUnavailableError("too late"))
@@ -34,4 +34,4 @@ def test_an_operation_ends_once() -> None:
 
 def test_the_outcome_of_an_operation_under_way_is_nobodys() -> None:
     with pytest.raises(AssertionError, match="before"):
-        ProducerOperation().outcome()
+        Operation().outcome()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dualwrite.client.engine.accumulator import Sender
+from dualwrite.client.engine.accumulator import RecordAccumulator
 from dualwrite.client.engine.contract import Close, Open, Send
 from dualwrite.client.engine.coordinator_calls import CommittedOffset, GroupMember
 from dualwrite.client.engine.producer_metadata import CoordinatorOf
@@ -896,15 +896,15 @@ def test_an_interrupt_while_records_go_to_their_partitions_costs_the_transaction
     driver, told = ready(), []
     driver.begin()
     driver.produce(b"a", b"b", b"c", topic="u", on_delivery=lambda error, record: told.append(record.value()))
-    append = Sender.append
+    append = RecordAccumulator.append
 
-    def interrupted(self: Sender, lane: Any, key: Any, value: Any, *others: Any) -> bool:
+    def interrupted(self: RecordAccumulator, lane: Any, key: Any, value: Any, *others: Any) -> bool:
         if value == b"b":
             raise KeyboardInterrupt
         return append(self, lane, key, value, *others)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Sender, "append", interrupted)
+        patch.setattr(RecordAccumulator, "append", interrupted)
         with pytest.raises(KeyboardInterrupt):
             all(iter(driver.turn, False))  # as poll() does
     with pytest.raises(PrepareFailedError, match="3 records not acknowledged: u: KeyboardInterrupt"):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dualwrite.broker.facts.transactions import TransactionStatus
 from dualwrite.client.engine import engine
-from dualwrite.client.engine.accumulator import ProducerBatch, Sender
+from dualwrite.client.engine.accumulator import ProducerBatch, RecordAccumulator
 from dualwrite.client.engine.contract import EngineSettings
 from dualwrite.client.engine.coordinator_calls import CommittedOffset, CoordinatorCall, GroupMember, init_call
 from dualwrite.client.engine.transaction_state import TransactionManager, TransactionResult
@@ -206,7 +206,7 @@ def plain_init(settings: EngineSettings, keeps: bool, answer: Callable[[Message]
     return call if keeps or call.fallback is None else call.fallback
 
 
-def forgetful(self: Sender, batch: ProducerBatch, at: float, why: str, code: int = 0) -> None:
+def forgetful(self: RecordAccumulator, batch: ProducerBatch, at: float, why: str, code: int = 0) -> None:
     """Sends a batch again under a number of its own."""
     self.lane(batch.lane.topic, batch.lane.partition).in_flight.remove(batch)
     batch.sequence = -1
@@ -220,7 +220,7 @@ def forgetful(self: Sender, batch: ProducerBatch, at: float, why: str, code: int
         (engine, "init_call", plain_init),  # its late copy aborts what was prepared after it
         (TransactionManager, "commits", lambda self, before, state: True),
         (TransactionManager, "commits", lambda self, before, state: False),
-        (Sender, "send_again", forgetful),
+        (RecordAccumulator, "send_again", forgetful),
     ],
 )
 def test_a_protocol_that_is_broken_is_noticed(

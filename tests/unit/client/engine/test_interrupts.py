@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from dualwrite import client
-from dualwrite.client.engine.accumulator import ProducerBatch, Sender
-from dualwrite.client.engine.contract import ProducerOperation
+from dualwrite.client.engine.accumulator import ProducerBatch, RecordAccumulator
+from dualwrite.client.engine.contract import Operation
 from dualwrite.client.engine.coordinator_calls import CommittedOffset
-from dualwrite.client.engine.coordinator_requests import Caller
-from dualwrite.client.engine.sender import Traffic
+from dualwrite.client.engine.coordinator_requests import CoordinatorRequests
+from dualwrite.client.engine.sender import Sender
 from dualwrite.client.engine.transaction_state import TransactionResult
-from dualwrite.client.producer.base_producer import Face
+from dualwrite.client.producer.base_producer import BaseProducer
 from dualwrite.client.producer.two_phase_producer import TwoPhaseProducer
 from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.errors import AnswerLostError, PrepareFailedError
@@ -25,7 +25,7 @@ from dualwrite.ids import TopicPartition
 from tests.support.client.simulated_cluster import SimulatedCluster, SimulatedDriver
 
 _ROOM = str(Path(client.__file__).parent)
-_SPARED = Face._report.__code__
+_SPARED = BaseProducer._report.__code__
 """Python looks for signals at calls and in loops, not between a flag and the ``try`` that takes it back."""
 _LONG = 1.0
 """Seconds that nothing takes which is not waiting in vain."""
@@ -48,7 +48,7 @@ class Driver:
         self._waits = 0
         self.catch_up()
 
-    def wait(self, operation: ProducerOperation) -> Any:
+    def wait(self, operation: Operation) -> Any:
         self._waits += 1
         assert self._waits < _MANY, "the producer spins"
         self.catch_up()
@@ -217,7 +217,12 @@ def test_at_every_single_line(struck: Callable[[int], bool]) -> None:
 
 @pytest.mark.parametrize(
     ("place", "name"),
-    [(Traffic, "told_metadata"), (Caller, "told_coordinator"), (Sender, "is_waiting_for"), (Caller, "told")],
+    [
+        (Sender, "told_metadata"),
+        (CoordinatorRequests, "told_coordinator"),
+        (RecordAccumulator, "is_waiting_for"),
+        (CoordinatorRequests, "told"),
+    ],
 )
 def test_an_answer_that_an_interrupt_took_away_is_asked_for_again(
     monkeypatch: pytest.MonkeyPatch, place: type, name: str
@@ -246,12 +251,12 @@ def test_acknowledgements_that_were_counted_by_half_are_not_waited_for(monkeypat
     world.producer.produce("t", "a", on_delivery=world.tell)
     world.producer._driver.simulated.now += 1
 
-    def interrupted(self: Sender, batch: ProducerBatch) -> None:
+    def interrupted(self: RecordAccumulator, batch: ProducerBatch) -> None:
         del self._unacknowledged[batch]
         raise Interrupted
 
     with monkeypatch.context() as patch:
-        patch.setattr(Sender, "acknowledge", interrupted)
+        patch.setattr(RecordAccumulator, "acknowledge", interrupted)
         with pytest.raises(Interrupted):
             world.producer.poll()
     assert world.producer.state is ProducerState.ABORTABLE

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from dualwrite.client.engine.contract import EngineSettings
-from dualwrite.client.engine.producer_metadata import Directory
+from dualwrite.client.engine.producer_metadata import ProducerMetadata
 from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.wire.apis import APIS, ApiKey, Message
 
@@ -48,9 +48,9 @@ def node(number: int, endpoint: Endpoint) -> Message:
 
 
 @pytest.fixture
-def directory() -> Directory:
+def directory() -> ProducerMetadata:
     """Node 1 leads t-0 in epoch 5; node 2 is there too."""
-    made = Directory(EngineSettings((ONE,), "app-0"), random.Random(0).randrange)
+    made = ProducerMetadata(EngineSettings((ONE,), "app-0"), random.Random(0).randrange)
     made.want("t")
     made.learn(metadata(leader=1, epoch=5), 0.0)
     assert made.leader("t", 0) == ONE
@@ -70,13 +70,13 @@ def directory() -> Directory:
     ids=["known", "without its address", "new", "of nobody knows where", "nobody", "no news"],
 )
 def test_a_hint_that_is_not_older_than_what_is_known_is_taken(
-    directory: Directory, told: Message, nodes: list[Message], leader: Endpoint | None
+    directory: ProducerMetadata, told: Message, nodes: list[Message], leader: Endpoint | None
 ) -> None:
     assert directory.hear("t", 0, told, nodes) == leader
     assert directory.leader("t", 0) == leader
 
 
-def test_an_older_hint_is_passed_over(directory: Directory) -> None:
+def test_an_older_hint_is_passed_over(directory: ProducerMetadata) -> None:
     assert directory.hear("t", 0, hint(2, 4), [node(2, TWO)]) is None
     assert directory.leader("t", 0) == ONE
     directory.hear("t", 0, hint(2, 7), [node(2, TWO)])
@@ -85,13 +85,15 @@ def test_an_older_hint_is_passed_over(directory: Directory) -> None:
 
 
 @pytest.mark.parametrize(("topic", "partition"), [("t", 1), ("unknown", 0)])
-def test_a_hint_about_what_is_not_known_is_passed_over(directory: Directory, topic: str, partition: int) -> None:
+def test_a_hint_about_what_is_not_known_is_passed_over(directory: ProducerMetadata, topic: str, partition: int) -> None:
     assert directory.hear(topic, partition, hint(2, 9), [node(2, TWO)]) is None
     assert directory.hear("t", 0, None, []) is None
     assert directory.leader("t", 0) == ONE
 
 
-def test_metadata_is_taken_whatever_its_epoch_as_a_topic_that_is_made_anew_begins_again(directory: Directory) -> None:
+def test_metadata_is_taken_whatever_its_epoch_as_a_topic_that_is_made_anew_begins_again(
+    directory: ProducerMetadata,
+) -> None:
     directory.hear("t", 0, hint(2, 9), [node(2, TWO)])
     directory.learn(metadata(leader=1, epoch=0), 1.0)
     assert directory.leader("t", 0) == ONE

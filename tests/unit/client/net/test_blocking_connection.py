@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dualwrite.client.config.settings import ClientSettings, SaslSettings, TlsSettings
-from dualwrite.client.net.blocking_connection import BrokerConnection
+from dualwrite.client.net.blocking_connection import BlockingConnection
 from dualwrite.client.net.tls import ssl_context
 from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.client.terms.oauth import TokenSource
@@ -24,16 +24,16 @@ from tests.support.client.sasl_server import ScramServer, handshake_answer, sasl
 from tests.support.client.scripted_broker import HANG_UP, SILENCE, FakeClock, ScriptedBroker, described, scripted
 
 
-def connect(broker: ScriptedBroker, **changes: Any) -> BrokerConnection:
+def connect(broker: ScriptedBroker, **changes: Any) -> BlockingConnection:
     settings = ClientSettings((broker.endpoint,), connect_timeout=5, request_timeout=5)
-    return BrokerConnection(broker.endpoint, replace(settings, **changes))
+    return BlockingConnection(broker.endpoint, replace(settings, **changes))
 
 
 def describe() -> Any:
     return APIS[ApiKey.DESCRIBE_TRANSACTIONS].request(transactional_ids=["app-0"])
 
 
-def ask(connection: BrokerConnection, **bounds: Any) -> Any:
+def ask(connection: BlockingConnection, **bounds: Any) -> Any:
     return connection.request(ApiKey.DESCRIBE_TRANSACTIONS, describe(), **bounds)
 
 
@@ -54,13 +54,13 @@ def test_a_request_is_answered_under_the_clients_id() -> None:
 def test_an_unreachable_broker_is_named() -> None:
     endpoint = unused_endpoint()
     with pytest.raises(KafkaUnavailableError, match=f"broker {endpoint}: Connection refused"):
-        BrokerConnection(endpoint, ClientSettings((endpoint,)))
+        BlockingConnection(endpoint, ClientSettings((endpoint,)))
 
 
 def test_an_unknown_host_is_named() -> None:
     endpoint = Endpoint("no-such-host.invalid", 9092)
     with pytest.raises(KafkaUnavailableError, match=r"broker no-such-host\.invalid:9092: "):
-        BrokerConnection(endpoint, ClientSettings((endpoint,)))
+        BlockingConnection(endpoint, ClientSettings((endpoint,)))
 
 
 @pytest.mark.parametrize("cap", [0, 1, 2, 3])
@@ -191,9 +191,9 @@ def test_tls_refuses_another_hosts_certificate_unless_told_not_to_look(tmp_path:
         alias = Endpoint("127.1", broker.endpoint.port)  # the same address, by a name that the certificate lacks
         settings = ClientSettings((alias,), tls=TlsSettings(ca_location=certificate), connect_timeout=5)
         with pytest.raises(ConfigurationError, match="not trusted"):
-            BrokerConnection(alias, settings)
+            BlockingConnection(alias, settings)
         for tls in (TlsSettings(ca_location=certificate, verify_hostname=False), TlsSettings(verify_certificate=False)):
-            BrokerConnection(alias, replace(settings, tls=tls)).close()
+            BlockingConnection(alias, replace(settings, tls=tls)).close()
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_tls_against_a_plaintext_broker_is_unavailable() -> None:
         endpoint = Endpoint(*listener.getsockname()[:2])
         settings = ClientSettings((endpoint,), tls=TlsSettings(), connect_timeout=0.2)
         with pytest.raises(KafkaUnavailableError, match="TLS: "):
-            BrokerConnection(endpoint, settings)
+            BlockingConnection(endpoint, settings)
 
 
 def test_plain_sends_the_credentials_before_any_other_request() -> None:
@@ -278,7 +278,7 @@ def test_a_connection_is_used_no_longer_than_its_authentication_lasts(lifetime_m
         broker.answer(ApiKey.SASL_HANDSHAKE, handshake_answer())
         broker.answer(ApiKey.SASL_AUTHENTICATE, sasl_answer(lifetime_ms=lifetime_ms))
         settings = ClientSettings((broker.endpoint,), sasl=SaslSettings("PLAIN", "u", "p"))
-        connection = BrokerConnection(broker.endpoint, settings, clock.monotonic)
+        connection = BlockingConnection(broker.endpoint, settings, clock.monotonic)
         clock.sleep(84)
         assert connection.is_usable()
         clock.sleep(2)

@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from dualwrite.client.config.settings import ClientSettings, SocketSettings
-from dualwrite.client.net.socket_connection import Link
+from dualwrite.client.net.socket_connection import SocketConnection
 from dualwrite.client.terms.endpoint import Endpoint
 
 
@@ -34,7 +34,7 @@ def test_a_connections_buffers_are_those_of_its_settings(name: str, option: int)
 def _connected(settings: SocketSettings, option: tuple[int, int]) -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         endpoint = Endpoint(*listener.getsockname()[:2])
-        link = Link(endpoint, ClientSettings((endpoint,), socket=settings), None, 0.0)
+        link = SocketConnection(endpoint, ClientSettings((endpoint,), socket=settings), None, 0.0)
         try:
             return link.socket.getsockopt(*option)
         finally:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from dualwrite.client.engine.accumulator import Sender
-from dualwrite.client.engine.contract import ProducerOperation
+from dualwrite.client.engine.accumulator import RecordAccumulator
+from dualwrite.client.engine.contract import Operation
 from dualwrite.client.engine.transaction_state import TransactionResult
 from dualwrite.client.producer.async_two_phase_producer import AsyncTwoPhaseProducer
-from dualwrite.client.producer.base_producer import Face
+from dualwrite.client.producer.base_producer import BaseProducer
 from dualwrite.client.producer.two_phase_producer import TwoPhaseProducer
 from dualwrite.client.terms.error_classes import Cost
 from dualwrite.client.terms.verbs import ProducerState
@@ -31,7 +31,7 @@ class Driver:
         self._simulated = SimulatedDriver(self.cluster)
         self._simulated.engine = face._engine
 
-    def wait(self, operation: ProducerOperation) -> Any:
+    def wait(self, operation: Operation) -> Any:
         self._simulated.now = max(self._simulated.now, time.monotonic())
         return self._simulated.run(operation)
 
@@ -50,7 +50,7 @@ class Driver:
 class AsyncDriver(Driver):
     """The same, awaited."""
 
-    async def wait(self, operation: ProducerOperation) -> Any:
+    async def wait(self, operation: Operation) -> Any:
         return super().wait(operation)
 
     async def close(self) -> None:  # type: ignore[override]
@@ -69,7 +69,7 @@ def done(result: Any) -> Any:
 class Rig:
     """A face with its cluster in sight, and its methods of either kind called alike."""
 
-    def __init__(self, kind: type[Face], **config: Any) -> None:
+    def __init__(self, kind: type[BaseProducer], **config: Any) -> None:
         basis = {"bootstrap.servers": "one:1", "transactional.id": "app-0"}
         self.face: Any = kind(basis | {key.replace("_", "."): value for key, value in config.items()})
         if kind is TwoPhaseProducer:
@@ -188,15 +188,15 @@ def test_what_is_interrupted_in_the_middle_of_a_record_can_only_be_aborted(
     rig.call("commit_transaction")
     rig.begun()
     rig.produce("a", partition=0)
-    original = getattr(Sender, place)
+    original = getattr(RecordAccumulator, place)
 
-    def half(self: Sender, *arguments: Any) -> Any:
+    def half(self: RecordAccumulator, *arguments: Any) -> Any:
         original(self, *arguments)
         self.records -= 1  # as if the interrupt had come right before it was counted
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Sender, place, half)
+        patch.setattr(RecordAccumulator, place, half)
         with pytest.raises(KeyboardInterrupt):
             rig.produce("b", partition=0) if place == "append" else rig.call("flush")
     assert rig.state is ProducerState.ABORTABLE
@@ -432,10 +432,10 @@ def test_a_wait_ends_when_its_time_is_up_and_costs_nothing(make: Make, verb: str
     assert len(rig.face) == 1
 
 
-def run_without_answers(rig: Rig) -> Callable[[ProducerOperation], Any]:
+def run_without_answers(rig: Rig) -> Callable[[Operation], Any]:
     """What a driver does whose cluster says nothing: it passes the time until the operation is done."""
 
-    def run(operation: ProducerOperation) -> Any:
+    def run(operation: Operation) -> Any:
         engine, now = rig.face._engine, time.monotonic()
         while not operation.is_done:
             assert not engine.step(now) or engine.wake_at() is not None
@@ -560,15 +560,15 @@ def test_a_commit_whose_records_are_refused_leaves_an_abort(
 def test_an_interrupt_between_a_verbs_beginning_and_its_wait_leaves_an_abort(
     make: Make, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
-    rig, plain = make().begun(), Face._begin_verb
+    rig, plain = make().begun(), BaseProducer._begin_verb
     rig.produce("a")
 
-    def interrupted(self: Face, *arguments: Any, **options: Any) -> ProducerOperation:
+    def interrupted(self: BaseProducer, *arguments: Any, **options: Any) -> Operation:
         plain(self, *arguments, **options)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Face, "_begin_verb", interrupted)
+        patch.setattr(BaseProducer, "_begin_verb", interrupted)
         with pytest.raises(KeyboardInterrupt):
             rig.call(verb)
     rig.call("abort_transaction")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dualwrite.client.config.settings import SaslSettings
 from dualwrite.client.net.sasl import make_mechanism
-from dualwrite.client.protocol.broker_protocol import Node, Response
+from dualwrite.client.protocol.broker_protocol import BrokerProtocol, Response
 from dualwrite.client.terms.versions import TRANSACTION_VERSION
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 from dualwrite.wire.apis import APIS, ApiKey
@@ -71,12 +71,14 @@ class Broker:
         return with_size(write_response(key, version, head.correlation_id, answer))
 
 
-def node(mechanism: str | None = None, password: str = "p") -> Node:
+def node(mechanism: str | None = None, password: str = "p") -> BrokerProtocol:
     made = None if mechanism is None else make_mechanism(SaslSettings(mechanism, "u", password))
-    return Node("b:1", "me", made)
+    return BrokerProtocol("b:1", "me", made)
 
 
-def opened(client: Node, broker: Broker, pieces: Callable[[bytes], list[bytes]] = lambda data: [data]) -> Node:
+def opened(
+    client: BrokerProtocol, broker: Broker, pieces: Callable[[bytes], list[bytes]] = lambda data: [data]
+) -> BrokerProtocol:
     """``client`` after a whole opening in which the broker's bytes arrive in ``pieces``."""
     written = client.start()
     while not client.is_open:

@@ -11,9 +11,9 @@ from dualwrite.coordinator.rules.identities import (
     require_original,
 )
 from dualwrite.coordinator.rules.slot_rules import (
-    Onlooker,
     SlotRow,
-    Standing,
+    SlotRules,
+    SlotStanding,
     choose,
     left_behind,
     left_in_another_cluster,
@@ -113,21 +113,21 @@ def slot(number: int, owner: str, cluster_id: str | None, remaining: float | Non
     return SlotRow(f"orders-{number}", number, 5, owner, remaining, cluster_id)
 
 
-ONLOOKER = Onlooker("me", (), lambda owner: owner == "dead", "c1")
+ONLOOKER = SlotRules("me", (), lambda owner: owner == "dead", "c1")
 
 
 @pytest.mark.parametrize(
     ("row", "standing"),
     [
-        (slot(0, "gone", "c2"), Standing.FOREIGN),
-        (slot(0, "dead", "c2", 30.0), Standing.FOREIGN),
-        (slot(0, "alive", "c2", 30.0), Standing.HELD),
-        (slot(0, "", "c2", None), Standing.FREE),
-        (slot(0, "gone", "c1"), Standing.EXPIRED),
-        (slot(0, "gone", None), Standing.EXPIRED),
+        (slot(0, "gone", "c2"), SlotStanding.FOREIGN),
+        (slot(0, "dead", "c2", 30.0), SlotStanding.FOREIGN),
+        (slot(0, "alive", "c2", 30.0), SlotStanding.HELD),
+        (slot(0, "", "c2", None), SlotStanding.FREE),
+        (slot(0, "gone", "c1"), SlotStanding.EXPIRED),
+        (slot(0, "gone", None), SlotStanding.EXPIRED),
     ],
 )
-def test_what_was_left_in_another_cluster_is_foreign(row: SlotRow, standing: Standing) -> None:
+def test_what_was_left_in_another_cluster_is_foreign(row: SlotRow, standing: SlotStanding) -> None:
     assert ONLOOKER.standing(row) is standing
 
 
@@ -138,8 +138,8 @@ def test_a_foreign_slot_is_neither_used_nor_recovered() -> None:
 
 
 def test_nothing_is_foreign_to_one_that_does_not_know_its_cluster() -> None:
-    onlooker = Onlooker("me", (), lambda _: False)
-    assert onlooker.standing(slot(0, "gone", "c2")) is Standing.EXPIRED
+    onlooker = SlotRules("me", (), lambda _: False)
+    assert onlooker.standing(slot(0, "gone", "c2")) is SlotStanding.EXPIRED
 
 
 def test_what_was_left_in_other_clusters_is_named_with_what_to_do() -> None:

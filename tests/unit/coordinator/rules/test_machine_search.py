@@ -12,7 +12,7 @@ import pytest
 
 from dualwrite.coordinator.rules import machine as machine_module
 from dualwrite.coordinator.rules.machine import TRANSITIONS, DualWriteMachine, Event, Result, Step, UnitState
-from dualwrite.coordinator.rules.recovery_decision import Verdict, verdict
+from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision, verdict
 from dualwrite.ids import Anchor, OngoingTransaction, PreparedTxnState, ProducerIdentity, TopicPartition
 from tests.support.state_search import Chooser, every_run
 
@@ -71,8 +71,8 @@ class World:
     def recover(self) -> None:
         self.database_open = False
         decided = verdict(self.row, OngoingTransaction(PRODUCER, {PARTITION: 5}) if self.kafka_open else None)
-        if decided is not Verdict.NOTHING:
-            self.in_kafka, self.kafka_open = decided is Verdict.COMMIT, False
+        if decided is not RecoveryDecision.NOTHING:
+            self.in_kafka, self.kafka_open = decided is RecoveryDecision.COMMIT, False
 
 
 def live(machine: DualWriteMachine, world: World, *, produces: bool) -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualwrite.coordinator.rules.recovery_decision import DETAILS, Outcome, Verdict, looked_back, verdict
+from dualwrite.coordinator.rules.recovery_decision import DETAILS, Outcome, RecoveryDecision, looked_back, verdict
 from dualwrite.ids import (
     Anchor,
     EndedTransaction,
@@ -30,21 +30,21 @@ def ongoing(offset: int, producer: ProducerIdentity = PRODUCER) -> OngoingTransa
 @pytest.mark.parametrize(
     ("stored", "found", "expected"),
     [
-        (anchored(10), None, Verdict.NOTHING),
-        (PreparedTxnState(), None, Verdict.NOTHING),
-        (PreparedTxnState(), ongoing(10), Verdict.ABORT),
-        (anchored(10), ongoing(10), Verdict.COMMIT),
-        (anchored(10), ongoing(15), Verdict.ABORT),
-        (anchored(10), ongoing(10, ProducerIdentity(42, 8)), Verdict.ABORT),
-        (anchored(10), ongoing(10, ProducerIdentity(43, 7)), Verdict.ABORT),
-        (anchored(10), OngoingTransaction(PRODUCER), Verdict.ABORT),
-        (anchored(10), OngoingTransaction(PRODUCER, {TopicPartition("orders", 3): 10}), Verdict.ABORT),
-        (PreparedTxnState(PRODUCER), ongoing(10), Verdict.COMMIT),
-        (PreparedTxnState(PRODUCER), ongoing(10, ProducerIdentity(42, 8)), Verdict.ABORT),
+        (anchored(10), None, RecoveryDecision.NOTHING),
+        (PreparedTxnState(), None, RecoveryDecision.NOTHING),
+        (PreparedTxnState(), ongoing(10), RecoveryDecision.ABORT),
+        (anchored(10), ongoing(10), RecoveryDecision.COMMIT),
+        (anchored(10), ongoing(15), RecoveryDecision.ABORT),
+        (anchored(10), ongoing(10, ProducerIdentity(42, 8)), RecoveryDecision.ABORT),
+        (anchored(10), ongoing(10, ProducerIdentity(43, 7)), RecoveryDecision.ABORT),
+        (anchored(10), OngoingTransaction(PRODUCER), RecoveryDecision.ABORT),
+        (anchored(10), OngoingTransaction(PRODUCER, {TopicPartition("orders", 3): 10}), RecoveryDecision.ABORT),
+        (PreparedTxnState(PRODUCER), ongoing(10), RecoveryDecision.COMMIT),
+        (PreparedTxnState(PRODUCER), ongoing(10, ProducerIdentity(42, 8)), RecoveryDecision.ABORT),
     ],
 )
 def test_only_the_stored_transaction_is_committed(
-    stored: PreparedTxnState, found: OngoingTransaction | None, expected: Verdict
+    stored: PreparedTxnState, found: OngoingTransaction | None, expected: RecoveryDecision
 ) -> None:
     assert verdict(stored, found) is expected
 
@@ -56,15 +56,15 @@ def test_of_all_transactions_exactly_the_same_one_is_committed(
     stored = anchored(stored_at, ProducerIdentity(42, stored_epoch))
     found = ongoing(found_at, ProducerIdentity(42, found_epoch))
     same = (stored_at, stored_epoch) == (found_at, found_epoch)
-    assert verdict(stored, found) is (Verdict.COMMIT if same else Verdict.ABORT)
+    assert verdict(stored, found) is (RecoveryDecision.COMMIT if same else RecoveryDecision.ABORT)
 
 
 @given(st.integers(0, 2**62), st.integers(0, 32767), st.integers(0, 2**62))
 def test_the_verdict_survives_the_way_through_the_database(producer_id: int, epoch: int, offset: int) -> None:
     producer = ProducerIdentity(producer_id, epoch)
     stored = PreparedTxnState.parse(str(anchored(offset, producer)))
-    assert verdict(stored, ongoing(offset, producer)) is Verdict.COMMIT
-    assert verdict(stored, ongoing(offset + 1, producer)) is Verdict.ABORT
+    assert verdict(stored, ongoing(offset, producer)) is RecoveryDecision.COMMIT
+    assert verdict(stored, ongoing(offset + 1, producer)) is RecoveryDecision.ABORT
 
 
 LATER = ProducerIdentity(42, 8)

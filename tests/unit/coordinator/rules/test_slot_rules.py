@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dualwrite.coordinator.rules.slot_rules import (
+    AbandonedApplication,
     Candidate,
-    Deserted,
-    Onlooker,
     SlotRow,
-    Standing,
+    SlotRules,
+    SlotStanding,
     application_of,
     choose,
     deserted,
@@ -24,8 +24,8 @@ from dualwrite.coordinator.rules.slot_rules import (
 ME, OTHER, GONE = "me", "other", "gone"
 
 
-def onlooker(held: Collection[str] = ()) -> Onlooker:
-    return Onlooker(ME, held, lambda owner: owner == GONE)
+def onlooker(held: Collection[str] = ()) -> SlotRules:
+    return SlotRules(ME, held, lambda owner: owner == GONE)
 
 
 def row(number: int, owner: str = "", remaining: float | None = None, token: int = 1) -> SlotRow:
@@ -35,23 +35,23 @@ def row(number: int, owner: str = "", remaining: float | None = None, token: int
 @pytest.mark.parametrize(
     ("found", "held", "standing"),
     [
-        (row(0), (), Standing.FREE),
-        (row(0, remaining=9), (), Standing.FREE),
-        (row(0, OTHER, 9), (), Standing.HELD),
-        (row(0, OTHER, 0.001), (), Standing.HELD),
-        (row(0, OTHER, 0), (), Standing.EXPIRED),
-        (row(0, OTHER, -5), (), Standing.EXPIRED),
-        (row(0, OTHER, None), (), Standing.EXPIRED),
-        (row(0, GONE, 9), (), Standing.DEAD),
-        (row(0, GONE, -1), (), Standing.EXPIRED),
-        (row(0, ME, 9), ("a-0",), Standing.HELD),
-        (row(0, ME, -1), ("a-0",), Standing.HELD),
-        (row(0, ME, 9), ("a-1",), Standing.ABANDONED),
-        (row(0, OTHER, -1), ("a-0",), Standing.HELD),
-        (row(0), ("a-0",), Standing.HELD),
+        (row(0), (), SlotStanding.FREE),
+        (row(0, remaining=9), (), SlotStanding.FREE),
+        (row(0, OTHER, 9), (), SlotStanding.HELD),
+        (row(0, OTHER, 0.001), (), SlotStanding.HELD),
+        (row(0, OTHER, 0), (), SlotStanding.EXPIRED),
+        (row(0, OTHER, -5), (), SlotStanding.EXPIRED),
+        (row(0, OTHER, None), (), SlotStanding.EXPIRED),
+        (row(0, GONE, 9), (), SlotStanding.DEAD),
+        (row(0, GONE, -1), (), SlotStanding.EXPIRED),
+        (row(0, ME, 9), ("a-0",), SlotStanding.HELD),
+        (row(0, ME, -1), ("a-0",), SlotStanding.HELD),
+        (row(0, ME, 9), ("a-1",), SlotStanding.ABANDONED),
+        (row(0, OTHER, -1), ("a-0",), SlotStanding.HELD),
+        (row(0), ("a-0",), SlotStanding.HELD),
     ],
 )
-def test_what_a_row_says(found: SlotRow, held: Collection[str], standing: Standing) -> None:
+def test_what_a_row_says(found: SlotRow, held: Collection[str], standing: SlotStanding) -> None:
     assert onlooker(held).standing(found) is standing
 
 
@@ -59,12 +59,12 @@ def test_what_a_dead_owner_left_comes_first_then_free_rows_then_missing_ones_the
     rows = [row(0, ME, 9), row(1), row(2, OTHER, 9), row(3, OTHER, -1), row(5, GONE, 9)]
     found = list(choose("a", 7, rows, onlooker()))
     assert [(candidate.row.number, candidate.standing) for candidate in found] == [
-        (5, Standing.DEAD),
-        (3, Standing.EXPIRED),
-        (1, Standing.FREE),
-        (4, Standing.FREE),
-        (6, Standing.FREE),
-        (0, Standing.ABANDONED),
+        (5, SlotStanding.DEAD),
+        (3, SlotStanding.EXPIRED),
+        (1, SlotStanding.FREE),
+        (4, SlotStanding.FREE),
+        (6, SlotStanding.FREE),
+        (0, SlotStanding.ABANDONED),
     ]
     assert [candidate.row.fencing_token for candidate in found] == [1, 1, 1, 0, 0, 1]
 
@@ -73,8 +73,8 @@ def test_rows_beyond_the_pool_are_recovered_and_not_used() -> None:
     rows = [row(0, OTHER, 9), row(1, OTHER, -1), row(2), row(3, ME, 9)]
     assert list(choose("a", 1, rows, onlooker())) == []
     assert left_behind(rows, onlooker()) == [
-        Candidate(rows[1], Standing.EXPIRED),
-        Candidate(rows[3], Standing.ABANDONED),
+        Candidate(rows[1], SlotStanding.EXPIRED),
+        Candidate(rows[3], SlotStanding.ABANDONED),
     ]
     assert [candidate.row.number for candidate in left_behind(rows, onlooker(), free_too=True)] == [1, 2, 3]
 
@@ -128,7 +128,7 @@ def test_nobody_takes_what_may_be_in_use_and_everything_else_is_to_be_had(
     assert len(set(numbers)) == len(numbers)
     for number in range(pool_size):
         found = by_number.get(number)
-        in_use = found is not None and onlooking.standing(found) is Standing.HELD
+        in_use = found is not None and onlooking.standing(found) is SlotStanding.HELD
         assert (number in numbers) is not in_use
     for candidate in left_behind(rows, onlooking):
         found = candidate.row
@@ -147,8 +147,8 @@ def of(name: str, owner: str, remaining: float | None, token: int = 1) -> SlotRo
 def test_an_application_whose_owners_are_all_gone_is_deserted() -> None:
     rows = [of("old-10", OTHER, -60), of("old-2", OTHER, -3600.5), of("old-3", GONE, 20), of("b-1-0", GONE, 20)]
     assert deserted(rows, onlooker()) == [
-        Deserted("b-1", ("b-1-0",), 0.0),
-        Deserted("old", ("old-2", "old-3", "old-10"), 3600.5),
+        AbandonedApplication("b-1", ("b-1-0",), 0.0),
+        AbandonedApplication("old", ("old-2", "old-3", "old-10"), 3600.5),
     ]
 
 
@@ -159,7 +159,9 @@ def test_an_application_that_is_alive_is_not_deserted() -> None:
 
 def test_slots_that_were_given_back_are_not_deserted() -> None:
     assert deserted([of("old-0", "", None), of("old-1", "", -60)], onlooker()) == []
-    assert deserted([of("old-0", "", None), of("old-1", GONE, None)], onlooker()) == [Deserted("old", ("old-1",), None)]
+    assert deserted([of("old-0", "", None), of("old-1", GONE, None)], onlooker()) == [
+        AbandonedApplication("old", ("old-1",), None)
+    ]
 
 
 def test_ones_own_application_is_recovered_and_not_deserted() -> None:
