@@ -56,11 +56,13 @@ class World:
         task: Task,
         *,
         kill_after: float | None = None,
+        kill_after_units: int | None = None,
         on_start: Callable[[], object] = lambda: None,
         on_pause: Callable[[], None] = lambda: None,
     ) -> int:
-        """Run the application until it ends, or kill it some seconds after it started or where it pauses; its exit
-        code."""
+        """Run the application until it ends, or kill it some seconds after it started, once it has done some units of
+        work, or where it pauses; its exit code."""
+        before = len(self.told.ok)
         with task.start() as process:
             timer = threading.Timer(kill_after or 0, process.kill)
             for line in process.stdout:
@@ -69,6 +71,8 @@ class World:
                     if kill_after is not None:
                         timer.start()
                 self.told.take(line)
+                if kill_after_units is not None and len(self.told.ok) >= before + kill_after_units:
+                    process.kill()
                 if self.told.paused:
                     on_pause()
                     process.kill()

@@ -74,11 +74,10 @@ def test_an_application_behind_it_that_is_killed_at_any_step_is_recovered(
         world.task = replace(world.task, url=url, module="tests.production.pooled_application", threads=4)
         for step in STEPS:
             world.kill_at(step, unit=9)
-        for pause in (0.3, 0.6, 0.9):
-            assert world.run(world.task, kill_after=pause) < 0
+        for units in (5, 10, 15):
+            assert world.run(world.task, kill_after_units=units) < 0
         world.recover()
         assert world.judge() == []
-        assert len(world.told.ok) > 20, "hardly anything happened"
     finally:
         world.close()
 
