@@ -303,7 +303,7 @@ def test_an_interrupt_while_commands_are_carried_out_closes_every_connection_and
 
         async def test(driver: AsyncDriver) -> None:
             with monkeypatch.context() as interrupted:
-                interrupted.setattr(asynchronous, "AsyncLink", interrupt)
+                interrupted.setattr(asynchronous, "AsyncioConnection", interrupt)
                 with pytest.raises(KeyboardInterrupt):
                     driver.pump()
             with pytest.raises(KafkaUnavailableError, match="interrupted"):

@@ -82,7 +82,7 @@ def engine(sqlite_url: str, tmp_path: Path) -> Iterator[Engine]:
 @pytest.fixture(autouse=True)
 def _foreground(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots, "Background", NoBackground)
-    monkeypatch.setattr(pool, "Heartbeat", NoHeartbeat)
+    monkeypatch.setattr(pool, "LeaseHeartbeat", NoHeartbeat)
 
 
 def on_record(engine: Engine) -> list[tuple[str, bool]]:

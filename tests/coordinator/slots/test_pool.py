@@ -361,7 +361,7 @@ def test_a_heartbeat_that_fails_is_tried_again(caplog: pytest.LogCaptureFixture)
             third.set()
         raise KafkaUnavailableError("the database, say")
 
-    heartbeat = pools.Heartbeat(beat, 0.001, "a")
+    heartbeat = pools.LeaseHeartbeat(beat, 0.001, "a")
     heartbeat.start()
     heartbeat.start()
     assert third.wait(LONG)
