@@ -1,8 +1,5 @@
-"""Recovery of many slots that nobody is going to use: their rows are locked in one transaction, and Kafka is asked by
-several threads meanwhile.
-
-For each slot the order is that of ``recovery.py``, for its reasons: lock the row, fence Kafka and keep what is
-prepared, read the token again, complete. Each step is done for all slots before the next is done for any.
+"""Recovery of many slots that no unit of work is going to use: their rows are locked in one transaction, and several
+threads ask Kafka meanwhile. ``sequence.py`` has the steps; each is done for all slots before the next is done for any.
 """
 
 import functools
@@ -13,7 +10,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dualwrite.coordinator.concurrency.waiting import LOOK_INTERVAL, TaskThread
 from dualwrite.coordinator.ports import DecisionStore, HeldDecision, Lease, LeaseLostError, Outcome
 from dualwrite.coordinator.recovery.prepared_predecessor import NotLookedAtError
-from dualwrite.coordinator.recovery.sequence import Recoverable, settle, unclaimed_transaction
+from dualwrite.coordinator.recovery.sequence import Recoverable, Recovery, settle
 from dualwrite.errors import KafkaUnavailableError
 
 THREADS = 8
@@ -27,7 +24,7 @@ Settler = Callable[[str], Recoverable]
 Settlers = Callable[[], AbstractContextManager[Settler]]
 """Makes a Settler that may be used until the block ends."""
 
-_Task = Callable[[Lease, Settler], None]
+_Step = Callable[[Lease], None]
 
 
 class BulkRecovery:
@@ -50,13 +47,11 @@ class BulkRecovery:
         self._settlers = settlers
         self._is_stopped = is_stopped
         self._observe = observe
-        self._heuristic: dict[Lease, Outcome] = {}
-        """What is to be put on record, once no row is locked."""
-        self._unclaimed: set[Lease] = set()
-        """Where a transaction is to be put on record, once no row is locked, and to be ended after that."""
         self._has_ended = False
         self._opened = ExitStack()
         self._crew: list[Settler] = []
+        self._settlers_of: dict[Lease, Settler] = {}
+        """That of the thread which has the lease in hand."""
 
     def __enter__(self) -> "BulkRecovery":
         return self
@@ -74,74 +69,47 @@ class BulkRecovery:
         """End what is open under ``leases``; see ``found`` and ``errors`` for how that went."""
         if not leases:
             return
+        recovery = Recovery(self._store, self._make, self, self._observe)
         held: Mapping[Lease, HeldDecision] = {}
-        self._heuristic.clear()
-        self._unclaimed.clear()
         try:
-            self._observe("RECOVER_LOCK")
-            with self._store.locked_at_once(leases) as held:
-                self._settle_held(held)
+            with recovery.completed(self._store.locked_at_once(leases)) as held:
+                recovery.close()
         except Exception as error:  # noqa: BLE001 - kept for whoever asked for the sweep
             self.errors.append(error)
             return
-        self._in_parallel(_shares(list(self._heuristic), 1), self._record)
-        # Somebody has the others locked: a unit of work of the dead owner's that has not ended in the database, or a
-        # process that has taken over. It is waited for, each row in a transaction of its own.
-        others = [lease for lease in leases if lease not in held or lease in self._unclaimed]
-        self._in_parallel(_shares(others, 1 if self._store.one_writer else THREADS), self._settle_alone)
+        finally:
+            recovery.close()
+            for lease, outcome in recovery.outcomes.items():
+                if not outcome.is_heuristic:
+                    self._note(lease, outcome)
+
+        def record(lease: Lease) -> None:
+            recovery.record(lease)
+            self._note(lease, recovery.outcomes[lease])
+
+        heuristic = [lease for lease, outcome in recovery.outcomes.items() if outcome.is_heuristic]
+        self._in_threads([lease for lease in heuristic if lease not in recovery.unclaimed], record, 1)
+        # Another transaction has the rest locked: a unit of work of the dead owner's that has not ended in the
+        # database, or a process that has taken over. It is waited for, each row in a transaction of its own.
+        others = [lease for lease in leases if lease not in held or lease in recovery.unclaimed]
+        self._in_threads(others, self._settle_alone, 1 if self._store.one_writer else THREADS)
+
+    def each(self, leases: Sequence[Lease], step: _Step) -> None:
+        """See Runner. The same leases are in the same threads' hands each time: what a thread has made is its own."""
+        self._in_threads(leases, step, THREADS)
+
+    def taken_over(self, error: LeaseLostError) -> None:
+        """See Runner."""
+        _LOG.info("%s: another process recovers it: %s", error.lease.transactional_id, error)
 
     def _is_unwanted(self) -> bool:
         return self._has_ended or self._is_stopped()
 
-    def _settle_held(self, held: Mapping[Lease, HeldDecision]) -> None:
-        made: dict[Lease, Recoverable] = {}
-        fenced: set[Lease] = set()
-        valid: set[Lease] = set()
+    def _make(self, lease: Lease) -> Recoverable:
+        return self._settlers_of[lease](lease.transactional_id)
 
-        def fence(lease: Lease, settler: Settler) -> None:
-            made[lease] = settler(lease.transactional_id)
-            self._observe("RECOVER_FENCE_KAFKA")
-            made[lease].init_transactions(keep_prepared_txn=True)
-            fenced.add(lease)
-
-        def complete(lease: Lease, _: Settler) -> None:
-            if lease in valid and unclaimed_transaction(lease, made[lease]):
-                self._unclaimed.add(lease)
-            elif lease in valid:
-                self._observe("RECOVER_COMPLETE")
-                outcome = made[lease].complete_transaction(held[lease].state)
-                if outcome.is_heuristic:
-                    self._heuristic[lease] = outcome
-                else:
-                    self._note(lease, outcome)
-
-        shares = _shares(list(held), THREADS)  # the same in both steps: what a thread has made is its own
-        try:
-            self._in_parallel(shares, fence)
-            valid.update(lease for lease in fenced if self._is_valid(held[lease]))
-            self._in_parallel(shares, complete)
-        finally:
-            for recoverable in list(made.values()):  # threads that are left may add to it
-                recoverable.close()
-
-    def _record(self, lease: Lease, _: Settler) -> None:
-        outcome = self._heuristic.pop(lease)
-        self._observe("RECOVER_RECORD")
-        self._store.record(lease, outcome)
-        self._note(lease, outcome)
-
-    def _settle_alone(self, lease: Lease, settler: Settler) -> None:
-        make = functools.partial(settler, lease.transactional_id)
-        self._note(lease, settle(self._store, lease, make, self._observe))
-
-    def _is_valid(self, held: HeldDecision) -> bool:
-        """Read the token again. All are locked through one connection: if that is lost, all of them are."""
-        try:
-            held.verify()
-        except LeaseLostError as error:
-            _taken_over(error)
-            return False
-        return True
+    def _settle_alone(self, lease: Lease) -> None:
+        self._note(lease, settle(self._store, lease, functools.partial(self._make, lease), self._observe))
 
     def _note(self, lease: Lease, outcome: Outcome) -> None:
         self.found[lease.transactional_id] = outcome
@@ -149,15 +117,15 @@ class BulkRecovery:
             told = {"outcome": outcome.value}
             _LOG.info("%s: recovery found a transaction open: %s", lease.transactional_id, outcome.value, extra=told)
 
-    def _in_parallel(self, shares: Sequence[Sequence[Lease]], task: _Task) -> None:
-        """Do ``task`` for each lease, each share in a thread of its own; the first is this one's."""
+    def _in_threads(self, leases: Sequence[Lease], step: _Step, most: int) -> None:
+        """Run ``step`` for each lease, in up to ``most`` threads; the first is this one."""
+        shares = [leases[first::most] for first in range(min(most, len(leases)))]
         while len(self._crew) < len(shares):
             self._crew.append(self._opened.enter_context(self._settlers()))
+        for share, settler in zip(shares, self._crew, strict=False):
+            self._settlers_of.update(dict.fromkeys(share, settler))
         before = len(self.errors)
-        work = [
-            functools.partial(self._work, share, settler, task, before)
-            for share, settler in zip(shares, self._crew, strict=False)
-        ]
+        work = [functools.partial(self._work, share, step, before) for share in shares]
         # Not a pool's threads: those would keep a program from ending while Kafka does not answer.
         others = [TaskThread(functools.partial(self._store.in_thread, each), "dualwrite-sweep") for each in work[1:]]
         try:
@@ -174,27 +142,18 @@ class BulkRecovery:
             self._has_ended = True
             raise
 
-    def _work(self, share: Sequence[Lease], settler: Settler, task: _Task, before: int) -> None:
+    def _work(self, share: Sequence[Lease], step: _Step, before: int) -> None:
         """``before``: the errors that an earlier step has had. What that has done for others is not left half done."""
         for lease in share:
             if self._is_unwanted() or _is_out_of_reach(self.errors[before:]):
                 return
             try:
-                task(lease, settler)
+                step(lease)
             except LeaseLostError as error:
-                _taken_over(error)
+                self.taken_over(error)
             except Exception as error:  # noqa: BLE001 - kept for whoever asked for the sweep
                 self.errors.append(error)
 
 
-def _shares(leases: Sequence[Lease], most: int) -> list[Sequence[Lease]]:
-    """``leases`` in up to ``most`` parts of about the same length."""
-    return [leases[first::most] for first in range(min(most, len(leases)))]
-
-
 def _is_out_of_reach(errors: Sequence[Exception]) -> bool:
     return any(isinstance(error, KafkaUnavailableError) and not isinstance(error, NotLookedAtError) for error in errors)
-
-
-def _taken_over(error: LeaseLostError) -> None:
-    _LOG.info("%s: somebody else recovers it: %s", error.lease.transactional_id, error)

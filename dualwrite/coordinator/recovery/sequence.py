@@ -1,25 +1,29 @@
-"""Recovery: bring the Kafka side of one transactional id where the database's decision says, then make it usable again.
+"""The sequence of recovery: Kafka follows the database's decision, for one slot or for many. It stands here alone.
 
-The caller has taken the lease (``Leases.take``), which fenced the predecessor in the database. From then on everything
-happens under the row's lock, in an order in which every step has its reason. It is safe to run again after any failure,
-and at the same time as another process: one ends up as the owner, the others get LeaseLostError.
+The caller has taken the leases (``Leases.take``), which fenced the predecessors in the database. Then come five steps,
+in an order in which each has its reason: lock the row, fence Kafka and keep what is prepared, read the fencing token
+again, complete, record. Recovery may run again after any failure, and at the same time as another process: one of them
+ends up as the owner, the others get LeaseLostError.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Generic, Protocol, TypeVar
 
 from dualwrite.coordinator.ports import (
     DecisionStore,
     HeldDecision,
     KafkaParticipant,
     Lease,
+    LeaseLostError,
     Outcome,
     name_of_left_transaction,
 )
 from dualwrite.ids import PreparedTxnState
 
 ParticipantFactory = Callable[[], KafkaParticipant]
+Observe = Callable[[str], None]
+"""Called with the name of each step before it (see DualWrite's ``on_step``)."""
 
 
 class Recoverable(Protocol):
@@ -35,8 +39,117 @@ class Recoverable(Protocol):
         """See KafkaParticipant."""
 
 
+class Runner(Protocol):
+    """How the steps are run: for one slot in the caller's thread, or for many in several threads."""
+
+    def each(self, leases: Sequence[Lease], step: Callable[[Lease], None]) -> None:
+        """Run ``step`` for each of ``leases``, and return when all are done."""
+
+    def taken_over(self, error: LeaseLostError) -> None:
+        """Another process recovers the slot of ``error``."""
+
+
+class OneSlot:
+    """The Runner for one slot: every error is raised."""
+
+    def each(self, leases: Sequence[Lease], step: Callable[[Lease], None]) -> None:
+        """See Runner."""
+        for lease in leases:
+            step(lease)
+
+    def taken_over(self, error: LeaseLostError) -> None:
+        """See Runner."""
+        raise error
+
+
+R = TypeVar("R", bound=Recoverable)
+
+
+class Recovery(Generic[R]):
+    """One run of the sequence, over slots whose leases the caller holds.
+
+    :param make: makes what recovers the slot of a lease.
+    """
+
+    def __init__(self, store: DecisionStore, make: Callable[[Lease], R], runner: Runner, observe: Observe) -> None:
+        self.recoverables: dict[Lease, R] = {}
+        self.outcomes: dict[Lease, Outcome] = {}
+        """What was found under the leases whose slots are completed, and what became of it."""
+        self.unclaimed: dict[Lease, PreparedTxnState] = {}
+        """Transactions that were found open under new rows, and are left open until they are on record."""
+        self._store = store
+        self._make = make
+        self._runner = runner
+        self._observe = observe
+
+    def close(self) -> None:
+        """Close what was made. May be called again."""
+        while self.recoverables:  # threads that an interrupt has left may add to it
+            self.recoverables.popitem()[1].close()
+
+    @contextmanager
+    def completed(
+        self, locks: AbstractContextManager[Mapping[Lease, HeldDecision]]
+    ) -> Iterator[Mapping[Lease, HeldDecision]]:
+        """Complete the slots whose rows ``locks`` locks; the locks are held until the block ends."""
+        self._observe("RECOVER_LOCK")
+        # Before anything is said to Kafka. A process that reads the row unlocked may be slow, and abort the prepared
+        # transaction of a unit that a successor has committed meanwhile. While the lock is held no process can take
+        # over, and no unit of work can commit. The lock also waits until the predecessor's database transaction ends.
+        with locks as held:
+            fenced: set[Lease] = set()
+            valid: set[Lease] = set()
+
+            def fence(lease: Lease) -> None:
+                recoverable = self.recoverables[lease] = self._make(lease)
+                self._observe("RECOVER_FENCE_KAFKA")
+                # Fences the predecessor in Kafka, and keeps what it prepared: a plain init would abort it undecided.
+                recoverable.init_transactions(keep_prepared_txn=True)
+                fenced.add(lease)
+
+            def complete(lease: Lease) -> None:
+                if lease in valid:
+                    self._complete(lease, held[lease].state)
+
+            self._runner.each(list(held), fence)
+            # Again, after Kafka is fenced. If the lock was lost meanwhile, the transaction seen now may be a
+            # successor's. A successor that takes over from here on fences this producer before it does anything else.
+            for lease in fenced:
+                try:
+                    held[lease].verify()
+                except LeaseLostError as error:
+                    self._runner.taken_over(error)
+                else:
+                    valid.add(lease)
+            self._runner.each(list(held), complete)
+            yield held
+
+    def _complete(self, lease: Lease, state: PreparedTxnState) -> None:
+        """End what the predecessor left, but for an unclaimed transaction.
+
+        A transaction is unclaimed if its row is new: no unit of work of that row began it. Another row may have
+        decided to commit it, in another database or schema, or one that was deleted. So it goes on record first.
+        """
+        recoverable = self.recoverables[lease]
+        unclaimed = name_of_left_transaction(recoverable) if lease.memory.is_new else None
+        if unclaimed:
+            self.unclaimed[lease] = unclaimed
+            self.outcomes[lease] = Outcome.HEURISTIC_HAZARD
+            return
+        self._observe("RECOVER_COMPLETE")
+        self.outcomes[lease] = recoverable.complete_transaction(state)
+
+    def record(self, lease: Lease) -> None:
+        """Put the heuristic outcome of ``lease`` on record, now that its row is locked no more."""
+        self._observe("RECOVER_RECORD")
+        if lease in self.unclaimed:
+            self._store.mark_recovered(lease, self.unclaimed[lease])
+        else:
+            self._store.record(lease, self.outcomes[lease])
+
+
 def recover(
-    store: DecisionStore, lease: Lease, factory: ParticipantFactory, observe: Callable[[str], None]
+    store: DecisionStore, lease: Lease, factory: ParticipantFactory, observe: Observe
 ) -> tuple[KafkaParticipant, Outcome]:
     """Complete or abort what a predecessor left, and return a participant that is ready to begin, with what was done.
 
@@ -44,91 +157,53 @@ def recover(
     the last ``verify`` and the plain init, a successor may have prepared a transaction that the plain init aborts.
     Nothing in Kafka ties a plain init to a lease; the window is one request long.
 
-    :param observe: called with the name of each step before it (see DualWrite's ``on_step``).
     :raises LeaseLostError: if another process has taken over: it recovers.
     :raises FencedError: if a newer producer came in between; if the lease is still valid, run recovery again.
     :raises KafkaUnavailableError: if Kafka does not answer. The lock is released; run recovery again.
     """
-    participant = factory()
+    recovery = Recovery(store, lambda _: factory(), OneSlot(), observe)
     try:
-        with _completed(store, lease, participant, observe) as (held, outcome, unclaimed):
+        with recovery.completed(_locked(store, lease)) as held:
+            participant, outcome = recovery.recoverables[lease], recovery.outcomes[lease]
             if not outcome.is_heuristic:
-                held.verify()
+                held[lease].verify()
                 observe("RECOVER_INIT")
                 # Still under the lock: this init would abort whatever a successor had prepared.
                 participant.init_transactions()
         if not outcome.is_heuristic:
             if lease.memory.is_new:
-                store.mark_recovered(lease, unclaimed)
+                store.mark_recovered(lease, PreparedTxnState())
             return participant, outcome
         # Before the slot is used, which overwrites the state; and again after that, from the beginning.
-        observe("RECOVER_RECORD")
-        _record(store, lease, outcome, unclaimed)
+        recovery.record(lease)
     except BaseException:
-        participant.close()
+        recovery.close()
         raise
-    participant.close()
+    recovery.close()
     return recover(store, lease, factory, observe)[0], outcome
 
 
-def settle(
-    store: DecisionStore, lease: Lease, factory: Callable[[], Recoverable], observe: Callable[[str], None]
-) -> Outcome:
-    """As :func:`recover`, for a slot that nobody is going to use: no producer is made."""
-    participant = factory()
+def settle(store: DecisionStore, lease: Lease, factory: Callable[[], Recoverable], observe: Observe) -> Outcome:
+    """As :func:`recover`, for a slot that no unit of work is going to use: no producer is made."""
+    recovery = Recovery(store, lambda _: factory(), OneSlot(), observe)
     try:
-        with _completed(store, lease, participant, observe) as (_, outcome, unclaimed):
+        with recovery.completed(_locked(store, lease)):
             pass
     finally:
-        participant.close()
+        recovery.close()
+    outcome = recovery.outcomes[lease]
     if outcome.is_heuristic:
-        observe("RECOVER_RECORD")
-        _record(store, lease, outcome, unclaimed)
-        if unclaimed:
-            settle(store, lease, factory, observe)  # it is on record, and is aborted now
+        recovery.record(lease)
+    if recovery.unclaimed:
+        settle(store, lease, factory, observe)  # it is on record, and is aborted now
     return outcome
 
 
-def unclaimed_transaction(lease: Lease, recoverable: Recoverable) -> PreparedTxnState:
-    """The transaction that ``recoverable`` has found open under a row that is new; the empty state if there is none, or
-    the row is not new.
-
-    No unit of work of that row has begun it. Another row may have decided to commit it: one of another database or
-    schema, or one that was deleted. So it goes on record before it is aborted.
-    """
-    return name_of_left_transaction(recoverable) if lease.memory.is_new else PreparedTxnState()
-
-
-def _record(store: DecisionStore, lease: Lease, outcome: Outcome, unclaimed: PreparedTxnState) -> None:
-    if unclaimed:
-        store.mark_recovered(lease, unclaimed)
-    else:
-        store.record(lease, outcome)
-
-
 @contextmanager
-def _completed(
-    store: DecisionStore, lease: Lease, participant: Recoverable, observe: Callable[[str], None]
-) -> Iterator[tuple[HeldDecision, Outcome, PreparedTxnState]]:
-    """End what a predecessor left, but for an unclaimed transaction, which is yielded; the row's lock is held until the
-    block ends."""
-    observe("RECOVER_LOCK")
-    # Before anything is said to Kafka. Whoever reads the row unlocked may read it, be slow, and abort the prepared
-    # transaction of a unit that a successor has committed meanwhile. While the lock is held nobody can take over,
-    # and no unit of work can commit. Taking the lock also waits for the predecessor's database transaction to end.
+def _locked(store: DecisionStore, lease: Lease) -> Iterator[Mapping[Lease, HeldDecision]]:
+    """The row of ``lease``, locked; a unit of work or a process that has it locked is waited for."""
     with store.locked(lease) as held:
-        observe("RECOVER_FENCE_KAFKA")
-        # Fences the predecessor in Kafka, and keeps what it prepared: a plain init would abort it undecided.
-        participant.init_transactions(keep_prepared_txn=True)
-        # Again, after Kafka is fenced. If the lock was lost meanwhile, the transaction seen now may be a
-        # successor's. A successor that takes over from here on fences this producer before it does anything else.
-        held.verify()
-        unclaimed = unclaimed_transaction(lease, participant)
-        if unclaimed:
-            yield held, Outcome.HEURISTIC_HAZARD, unclaimed
-            return
-        observe("RECOVER_COMPLETE")
-        yield held, participant.complete_transaction(held.state), unclaimed
+        yield {lease: held}
 
 
 def was_committed(store: DecisionStore, lease: Lease, prepared: PreparedTxnState) -> bool:
