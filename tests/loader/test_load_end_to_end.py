@@ -185,12 +185,12 @@ def test_a_load_that_fails_halfway_says_how_far_it_came(place: Place, error: str
         "from sqlalchemy.exc import OperationalError\n"
         "from dualwrite import errors\n"
         "from dualwrite.cli.main import main\n"
-        "from dualwrite.loader.batches import Batch\n"
-        "write = Batch.write\n"
+        "from dualwrite.loader.batches import LoadBatch\n"
+        "write = LoadBatch.write\n"
         "def fail(self, dual_write, begin):\n"
         f"    if begin.rows == 12: raise {error}\n"
         "    write(self, dual_write, begin)\n"
-        "Batch.write = fail\n"
+        "LoadBatch.write = fail\n"
         "sys.exit(main(sys.argv[1:]))\n"
     )
     program = [sys.executable, "-c", fails, *place.command()[3:]]
