@@ -6,7 +6,6 @@ transaction. What each database has for that is in its module: a savepoint, or a
 
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
 from enum import Enum
 from typing import Any
 
@@ -14,6 +13,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from dualwrite.coordinator.concurrency.greenlets import wait_for
+from dualwrite.coordinator.concurrency.step_errors import is_own
 from dualwrite.errors import InvalidTransactionStateError
 
 _LOG = logging.getLogger("dualwrite")
@@ -75,15 +75,20 @@ def begin_with(connection: Connection, statements: Sequence[str]) -> None:
     """Run ``statements``, which return nothing, first in a transaction of PostgreSQL's: in as few round trips as the
     driver allows, the BEGIN included, which drivers send with the first statement.
 
+    After an error of the driver itself they run again, one by one: so SQLAlchemy notices a lost connection, and raises
+    by its own names. The transaction is not rolled back for that: a listener of the engine's may have run statements in
+    it (SET LOCAL), which would not run again.
+
+    :param statements: none of them changes more if it is run twice.
     :raises DBAPIError: as ``connection.exec_driver_sql`` does.
     """
     try:
         if _sent_together(connection, statements):
             return
-    except Exception as error:  # noqa: BLE001 - the driver's own: what follows says it by SQLAlchemy's names
+    except Exception as error:
+        if not is_own(error):
+            raise
         _LOG.debug("the beginning of a transaction failed, and is tried one statement after the other: %r", error)
-        with suppress(connection.dialect.loaded_dbapi.Error):  # of a connection that is lost: said below
-            connection.connection.rollback()
     for statement in statements:
         connection.exec_driver_sql(statement)
 
@@ -110,7 +115,7 @@ def _sent_together(connection: Connection, statements: Sequence[str]) -> bool:
 def _sent_by_psycopg(driver: Any, statements: Sequence[str], *, is_async: bool) -> None:
     """All in one request, with the BEGIN that psycopg would send as one of its own. It asks libpq whether there is a
     transaction, so it knows of this one."""
-    from psycopg import generators, pq
+    from psycopg import errors, generators, pq
 
     idle = driver.info.transaction_status == pq.TransactionStatus.IDLE
     request = "; ".join([_psycopgs_begin(driver), *statements] if idle else statements)
@@ -130,7 +135,7 @@ def _sent_by_psycopg(driver: Any, statements: Sequence[str], *, is_async: bool) 
             results = driver.wait(exchange())
     for result in results:
         if result.status != pq.ExecStatus.COMMAND_OK:
-            raise RuntimeError(f"{request}: {result.get_error_message()}")
+            raise errors.error_from_result(result)
 
 
 def _psycopgs_begin(driver: Any) -> str:
