@@ -14,8 +14,9 @@ def start_thread(target: Callable[..., object], name: str, *args: Any) -> thread
     thread = threading.Thread(target=target, args=args, name=name, daemon=True)
     try:
         thread.start()
-    except RuntimeError as error:
-        # The Event that was struck in the middle of its wait says "release unlocked lock" instead.
+    except (RuntimeError, KeyError) as error:
+        # CPython raises these in place of what struck it: "release unlocked lock" by the Event, in the middle of its
+        # wait; or a KeyError with the thread, which has taken itself off the list of those that are about to begin.
         if error.__context__ is not None:
             raise error.__context__ from None
         raise
