@@ -26,7 +26,7 @@ def advice(library: str, extra: str | None = None) -> str:
     :param extra: which of the extras that bring it; by default EXTRAS's.
     """
     extra = extra or EXTRAS[library.partition(".")[0]]
-    return f"{library} is not installed; install dualwrite[{extra}], or '.[{extra}]' in a clone"
+    return f"{library} is not installed; run pip install '.[{extra}]' in a clone of dualwrite"
 
 
 def missing_library(error: BaseException) -> str | None:
@@ -47,5 +47,8 @@ def brought_by(extra: str) -> Iterator[None]:
     """
     try:
         yield
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(advice(error.name or extra, extra), name=error.name) from None
+    except ImportError as error:
+        library = error.name if isinstance(error, ModuleNotFoundError) else missing_library(error)
+        if library is None and not isinstance(error, ModuleNotFoundError):
+            raise
+        raise ModuleNotFoundError(advice(library or extra, extra), name=library) from None

@@ -10,8 +10,6 @@ from collections.abc import AsyncIterator, Callable
 from contextvars import ContextVar
 from typing import Any
 
-from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
-from dualwrite.coordinator.aio.transaction import AsyncTransaction
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.unit.transaction import Block, Transaction
 from dualwrite.errors import ConfigurationError
@@ -22,6 +20,9 @@ with brought_by("fastapi"):
     from anyio import CancelScope, CapacityLimiter, to_thread
     from anyio.lowlevel import RunVar
     from fastapi.requests import HTTPConnection
+
+    from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
+    from dualwrite.coordinator.aio.transaction import AsyncTransaction
 
 WAITING = 40
 """Requests that wait for a slot in threads of their own, which no handler needs; the others wait in the event loop."""

@@ -9,9 +9,11 @@ from sqlalchemy import URL, Engine, create_engine
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
+from dualwrite.coordinator.sql.dialects.mysql import unnamed
 from dualwrite.coordinator.sql.dialects.supported import EXAMPLE_URLS, require_supported
 from dualwrite.coordinator.sql.engine_checks import is_in_memory
 from dualwrite.coordinator.sql.own_tables import with_schema
+from dualwrite.coordinator.sql.shown_url import shown_url
 from dualwrite.errors import ConfigurationError
 from dualwrite.extras import missing_library
 
@@ -48,7 +50,10 @@ def database(url: str, *, must_exist: bool, schema: str | None = None) -> Iterat
                 f"{name} is a SQLite database in memory, which ends with the process: use a file, as in "
                 "sqlite:///orders.db"
             )
+        if parsed.get_backend_name() == "postgres":
+            raise ConfigurationError("'postgres://' is not a SQLAlchemy URL: write postgresql+psycopg://…")
         require_supported(parsed.get_backend_name())
+        _require_name(parsed, schema)
         if parsed.get_dialect().is_async:
             driver = parsed.get_driver_name()
             raise ConfigurationError(
@@ -64,8 +69,12 @@ def database(url: str, *, must_exist: bool, schema: str | None = None) -> Iterat
             raise
         raise ConfigurationError(f"the driver of {parsed.drivername} is not installed: {error.name}") from None
     file = parsed.database if parsed.get_backend_name() == "sqlite" else None
+    if file and not file.startswith("file:") and not Path(file).parent.is_dir():
+        raise ConfigurationError(f"database {name}: there is no directory {Path(file).parent}")
     if must_exist and file and not file.startswith("file:") and not Path(file).exists():
-        raise ConfigurationError(f"there is no database file {file}; run: dualwrite db upgrade --db {name}")
+        raise ConfigurationError(
+            f"there is no database file {file}; run: dualwrite db upgrade {shown_url(parsed, schema)}"
+        )
     try:
         yield engine
     except SQLAlchemyError as error:
@@ -85,6 +94,15 @@ def database_place(url: URL) -> str:
     if backend in ("mysql", "mariadb"):  # two names of one thing; a socket goes before the host
         backend, host = "mysql", asked.get("unix_socket", "") or host
     return f"{backend}:{host}:{port}:{name}"
+
+
+def _require_name(url: URL, schema: str | None) -> None:
+    """Pass if ``url`` or ``schema`` names a database, where the server has no default one.
+
+    :raises ConfigurationError: with the URL that is meant.
+    """
+    if url.get_backend_name() in ("mysql", "mariadb") and not url.database and schema is None:
+        raise ConfigurationError(unnamed(url))
 
 
 def _example(url: URL) -> str:

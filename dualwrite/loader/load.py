@@ -7,6 +7,7 @@ from sqlalchemy.exc import NoSuchTableError
 
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.own_tables import schema_of
+from dualwrite.coordinator.sql.shown_url import command_on
 from dualwrite.coordinator.sql.tables import kafka_transaction_state, load_position
 from dualwrite.errors import ConfigurationError, DatabaseNotReadyError, InputError
 from dualwrite.ids import is_legal_topic
@@ -63,9 +64,8 @@ def _checked(job: LoadJob, engine: Engine, source: InputFile) -> Batches:
     with engine.connect() as connection:
         for needed in (kafka_transaction_state, load_position):
             if not inspect(connection).has_table(needed.name, schema=schema_of(connection)):
-                url = engine.url.render_as_string(hide_password=True)
                 raise DatabaseNotReadyError(
-                    f"the database has no table {needed.name}; run: dualwrite db upgrade --db {url}"
+                    f"the database has no table {needed.name}; run: {command_on(engine, 'db upgrade')}"
                 )
         database_of(engine.dialect).require_strict(connection)
     exact = engine.dialect.name != "sqlite"

@@ -11,6 +11,7 @@ from dualwrite.coordinator.sql.decision_store import begin_writing, clear_errors
 from dualwrite.coordinator.sql.dialects.base import ErrorMeaning
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.own_tables import ours
+from dualwrite.coordinator.sql.shown_url import command_on
 from dualwrite.coordinator.sql.tables import (
     MOMENT,
     dualwrite_database,
@@ -135,7 +136,7 @@ def check_clock(engine: Engine) -> Iterator[Finding]:
 
 
 def _upgrade(engine: Engine) -> str:
-    return f"dualwrite db upgrade --db {engine.url.render_as_string(hide_password=True)}"
+    return command_on(engine, "db upgrade")
 
 
 def _refusal(connection: Connection, statement: Executable) -> tuple[str, bool]:

@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 from dualwrite.coordinator.recovery.two_phase import RESUME, TwoPhase
 from dualwrite.coordinator.rules.slot_rules import AbandonedApplication, deserted
 from dualwrite.coordinator.slots.usage import described
-from dualwrite.coordinator.sql.own_tables import chosen_schema
+from dualwrite.coordinator.sql.shown_url import command_on
 from dualwrite.operations.findings import Finding, warning
 from dualwrite.operations.listing import inspector, views_of
 from dualwrite.operations.rows import ANYBODY, state_rows
@@ -38,9 +38,8 @@ def check_other_applications(
     :param two_phase: as these applications ran, as far as anybody knows.
     :param timeout: seconds for Kafka's answer.
     """
-    chosen = chosen_schema(engine.get_execution_options())
     options = f" --two-phase {RESUME}" if two_phase == RESUME else ""
-    options += f" --schema {quote(chosen)}" if chosen else ""
+    servers = f" --bootstrap-servers {quote(str((kafka or {}).get('bootstrap.servers', 'HOST:PORT')))}"
     for left in others_without_owners(engine, application):
         held_up = "not known, as a check of the cluster failed"
         if kafka is not None:
@@ -48,8 +47,8 @@ def check_other_applications(
         yield warning(
             "other applications",
             f"{described(left)}, and no process recovers them; held up: {held_up}",
-            "start that application; or, if it was renamed or removed, run dualwrite recover "
-            f"--application {quote(left.application)}{options} --db {engine.url.render_as_string(hide_password=True)}",
+            "start that application; or, if it was renamed or removed, run "
+            + command_on(engine, f"recover --application {quote(left.application)}{options}{servers}"),
         )
 
 

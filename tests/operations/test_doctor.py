@@ -1,5 +1,6 @@
 """``dualwrite doctor``: it finds each thing that would go wrong, and nothing where nothing would."""
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
@@ -285,9 +286,9 @@ def test_an_application_that_was_renamed_after_a_crash_is_named_with_what_it_hol
         assert finding.level is Level.WARNING
         assert finding.message.startswith(f"'{place.application}' has 1 slot whose owner is gone, for ")
         assert finding.message.endswith(f"held up: read_committed consumers of {place.topic}-0")
-        assert f"dualwrite recover --application {place.application} --db " in finding.advice
+        printed = finding.advice.partition(", run dualwrite ")[2]
     assert "other applications" not in bad(findings(place, application=place.application)), "it recovers its own"
-    assert place.run("recover", "--application", place.application).code == 0
+    assert command(*shlex.split(printed)).code == 0
     assert place.visible() == ["one"]
     assert "other applications" not in bad(findings(place, application="renamed")), "its slots were given back"
 
@@ -307,7 +308,7 @@ def test_the_command_for_a_renamed_application_names_the_mode_that_the_doctor_wa
     place.leave("one")
     said = findings(place, application="renamed", two_phase="resume")
     (finding,) = [each for each in said if each.check == "other applications"]
-    assert f"--application {place.application} --two-phase resume --db " in finding.advice
+    assert f"--application {place.application} --two-phase resume --bootstrap-servers " in finding.advice
 
 
 @pytest.mark.postgresql
@@ -319,7 +320,8 @@ def test_the_command_for_a_renamed_application_names_the_schema_that_was_chosen(
     said = findings(place, with_schema(place.engine, "public"), application="renamed")
     place.close()
     (finding,) = [each for each in said if each.check == "other applications"]
-    assert f"--application {place.application} --schema public --db " in finding.advice
+    assert f"dualwrite recover --application {place.application} --bootstrap-servers " in finding.advice
+    assert finding.advice.endswith(" --schema public")
 
 
 def test_transactions_of_the_application_without_a_row(place: Place) -> None:
@@ -478,3 +480,9 @@ def test_the_worst_of_findings() -> None:
     assert worst([]) is Level.OK
     assert worst([ok("a", ""), warning("b", "")]) is Level.WARNING
     assert worst([failure("a", ""), ok("b", "")]) is Level.FAILURE
+
+
+def test_a_database_is_called_by_its_own_name(any_place: Place) -> None:
+    (found,) = [each for each in findings(any_place) if each.check == "database"]
+    name = found.message.partition(" ")[0]
+    assert name == ("mariadb" if "MariaDB" in found.message else any_place.engine.dialect.name)

@@ -23,7 +23,8 @@ from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.dialects.unit_transactions import Fate
 from dualwrite.coordinator.sql.engine_checks import discard, of_its_own_level, require_idle, require_own_connections
 from dualwrite.coordinator.sql.outcome_rows import insert_outcome, log_outcome
-from dualwrite.coordinator.sql.own_tables import chosen_schema, ours, schema_of
+from dualwrite.coordinator.sql.own_tables import ours, schema_of
+from dualwrite.coordinator.sql.shown_url import command_on
 from dualwrite.coordinator.sql.state_row import row_of, row_seen, row_values
 from dualwrite.coordinator.sql.store_diagnosis import require_storable
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
@@ -407,11 +408,9 @@ def clear_errors(engine: Engine) -> Iterator[None]:
     except DBAPIError as error:
         trouble = database_of(engine.dialect).trouble(error)
         if trouble is ErrorMeaning.NOT_READY:
-            url = engine.url.render_as_string(hide_password=True)
-            chosen = chosen_schema(engine.get_execution_options())
             raise DatabaseNotReadyError(
-                "a table of dualwrite's is missing, or older than this release needs: run "
-                f"`dualwrite db upgrade --db {url}{f' --schema {chosen}' if chosen else ''}`"
+                "a table of dualwrite's is missing, or older than this release needs; run: "
+                + command_on(engine, "db upgrade")
             ) from error
         if trouble is ErrorMeaning.BUSY:
             raise DatabaseBusyError(

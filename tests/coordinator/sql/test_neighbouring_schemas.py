@@ -234,7 +234,7 @@ def test_todays_code_says_what_to_run_on_the_former_tables_and_does_nothing_ther
 ) -> None:
     schema.upgrade_engine(bare_engine, VERSIONS[-2])
     dual_write = make_dual_write(bare_engine)
-    with pytest.raises(DatabaseNotReadyError, match="older than this release needs: run `dualwrite db upgrade --db"):
+    with pytest.raises(DatabaseNotReadyError, match="older than this release needs; run: dualwrite db upgrade --db"):
         dual_write.transaction().__enter__()
     with bare_engine.connect() as connection:  # today's columns are not all there
         assert connection.scalar(sa.text("SELECT count(*) FROM kafka_transaction_state")) == 0

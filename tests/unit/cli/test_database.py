@@ -46,6 +46,31 @@ def test_a_missing_sqlite_file_is_not_created(tmp_path: Path) -> None:
     assert not path.exists()
 
 
+def test_the_directory_of_a_file_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=rf"there is no directory {re.escape(str(tmp_path))}/nowhere$"):
+        upgrade(f"sqlite:///{tmp_path}/nowhere/orders.db")
+
+
+def test_postgres_is_no_sqlalchemy_url() -> None:
+    said = r"'postgres://' is not a SQLAlchemy URL: write postgresql\+psycopg://…"
+    with pytest.raises(ConfigurationError, match=said):
+        use("postgres://user:secret@host/x")
+
+
+@pytest.mark.parametrize("backend", ["mysql", "mariadb"])
+def test_a_url_without_a_database_is_refused(backend: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        use(f"{backend}+pymysql://user:secret@host")
+    assert str(refused.value) == f"the URL names no database: {backend}+pymysql://user:***@host/NAME"
+
+
+@pytest.mark.mariadb
+def test_a_schema_is_a_database_too(mariadb_url: str) -> None:
+    url = make_url(mariadb_url)
+    bare = url.set(database=None).render_as_string(hide_password=False)
+    assert upgrade(bare, schema=url.database) == current(mariadb_url)
+
+
 def test_what_is_no_plain_file_name_need_not_exist() -> None:
     use(f"sqlite:///file:{os.devnull}?uri=true", must_exist=True)
 

@@ -126,11 +126,11 @@ def test_a_verbs_result_is_the_exit_code(verb: ModuleType) -> None:
         (ConfigurationError("on\nseveral\n  lines"), "dualwrite: on several lines\n"),
         (
             ModuleNotFoundError("No module named 're2'", name="re2"),
-            "dualwrite: re2 is not installed; install dualwrite[broker], or '.[broker]' in a clone\n",
+            "dualwrite: re2 is not installed; run pip install '.[broker]' in a clone of dualwrite\n",
         ),
         (
             ModuleNotFoundError("No module named 'psycopg'", name="psycopg"),
-            "dualwrite: psycopg is not installed; install dualwrite[postgresql], or '.[postgresql]' in a clone\n",
+            "dualwrite: psycopg is not installed; run pip install '.[postgresql]' in a clone of dualwrite\n",
         ),
     ],
 )
@@ -168,7 +168,7 @@ def test_a_broker_without_its_extra_says_what_to_install(library: str, more: tup
     code = f"import sys; sys.modules[{library!r}] = None; from dualwrite.cli.main import main; sys.exit(main())"
     words = ("broker", "--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0", *more)
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=60)
-    line = f"dualwrite: {library} is not installed; install dualwrite[broker], or '.[broker]' in a clone\n"
+    line = f"dualwrite: {library} is not installed; run pip install '.[broker]' in a clone of dualwrite\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
 
 

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from hashlib import sha256
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, func, literal, text
+from sqlalchemy import URL, Connection, Row, Select, func, literal, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.elements import ColumnElement
 
@@ -83,6 +83,11 @@ _ENGINE = text(
 )
 
 
+def unnamed(url: URL) -> str:
+    """What is said of ``url``, which names no database."""
+    return f"the URL names no database: {url.set(database='NAME').render_as_string(hide_password=True)}"
+
+
 class Mysql(Database):
     """MariaDB and MySQL."""
 
@@ -128,10 +133,15 @@ class Mysql(Database):
             server = f"mariadb:{_digest(known)}:{moment}"
         return f"{server}:{(schema or '').lower()}"
 
-    def schema_with(self, connection: Connection, name: str) -> str | None:
-        """The database of the URL, whatever USE has chosen since."""
+    def schema_with(self, connection: Connection, name: str) -> str:
+        """The database of the URL, whatever USE has chosen since.
+
+        :raises ConfigurationError: if there is none.
+        """
         named = connection.engine.url.database or connection.scalar(text("SELECT DATABASE()"))
-        return None if named is None else str(named)
+        if named is None:
+            raise ConfigurationError(unnamed(connection.engine.url))
+        return str(named)
 
     def require_suitable(self, connection: Connection, schema: str | None = None) -> None:
         """The state table must know transactions; a server that does not put each commit on the disk is warned of."""
@@ -140,8 +150,9 @@ class Mysql(Database):
             _LOG.warning("the database server has %s", weakness)
 
     def version(self, connection: Connection) -> str:
-        """A MariaDB says so."""
-        return f"mysql {connection.scalar(text('SELECT VERSION()'))}"
+        """A MariaDB says so in its version, too."""
+        version = str(connection.scalar(text("SELECT VERSION()")))
+        return f"{'mariadb' if 'mariadb' in version.lower() else 'mysql'} {version}"
 
     def weaknesses(self, connection: Connection) -> list[DurabilityGap]:
         """Logs that are not written with each commit; locks that other servers of a cluster do not see."""

@@ -1,0 +1,52 @@
+"""Commands that are printed can be run in a shell as they are, but for the password."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, make_url
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from dualwrite import AsyncDualWrite, DatabaseNotReadyError
+from dualwrite.cli.main import main
+from dualwrite.coordinator.sql.own_tables import with_schema
+from dualwrite.coordinator.sql.shown_url import command_on, shown_url
+from tests.support.coordinator.async_dual_writes import CONFIG, run
+from tests.support.coordinator.fake_kafka import FakeKafka
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("sqlite:///shop.db", "--db sqlite:///shop.db"),
+        ("sqlite:///my shop.db", "--db 'sqlite:///my shop.db'"),
+        ("postgresql+psycopg://h/x?a=1&b=2", "--db 'postgresql+psycopg://h/x?a=1&b=2'"),
+        ("mysql+pymysql://u:secret@h/x", "--db 'mysql+pymysql://u:***@h/x' (with the password in place of ***)"),
+        ("sqlite+aiosqlite:///shop.db", "--db sqlite:///shop.db"),
+        ("postgresql+asyncpg://u@h/x", "--db postgresql+psycopg://u@h/x"),
+        ("postgresql+psycopg_async://u@h/x", "--db postgresql+psycopg://u@h/x"),
+        ("mysql+aiomysql://u@h/x", "--db mysql+pymysql://u@h/x"),
+        ("mariadb+asyncmy://u@h/x", "--db mariadb+pymysql://u@h/x"),
+    ],
+)
+def test_a_url_is_quoted_and_its_driver_blocks(url: str, shown: str) -> None:
+    assert shown_url(make_url(url)) == shown
+
+
+def test_the_schema_is_part_of_the_command() -> None:
+    engine = with_schema(create_engine("postgresql+psycopg://h/x"), "my tables")
+    assert command_on(engine, "db upgrade") == "dualwrite db upgrade --db postgresql+psycopg://h/x --schema 'my tables'"
+
+
+def test_what_an_async_engine_is_told_to_run_makes_its_tables(tmp_path: Path) -> None:
+    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'a b&c.db'}")
+
+    async def first_use() -> str:
+        async with AsyncDualWrite(engine, CONFIG, application="a", participant=FakeKafka().participant) as dual_write:
+            with pytest.raises(DatabaseNotReadyError) as error:
+                await dual_write.recover()
+        await engine.dispose()
+        return str(error.value)
+
+    program, *words = shlex.split(run(first_use()).partition("run: ")[2])
+    assert (program, main(words)) == ("dualwrite", 0)
