@@ -23,7 +23,7 @@ from dualwrite.broker.log.layout import (
     name_at,
     write_note,
 )
-from dualwrite.broker.log.recovery import OnSnapshot, Recovery, remove_segment
+from dualwrite.broker.log.recovery import LogRecovery, OnSnapshot, remove_segment
 from dualwrite.broker.log.recovery_point import PendingIndexes, RecoveryPoint
 from dualwrite.broker.log.replacement import Replacement, swap_in
 from dualwrite.broker.log.segment import OnBatch, Segment
@@ -44,7 +44,7 @@ class PartitionLog:
     After an OSError from any method the log is in an unknown state: stop the process and recover from the disk.
     """
 
-    def __init__(self, files: Files, directory: Path, settings: LogSettings, found: Recovery) -> None:
+    def __init__(self, files: Files, directory: Path, settings: LogSettings, found: LogRecovery) -> None:
         self.directory = directory
         self.cut_bytes = found.cut_bytes
         """How many bytes of a torn tail :meth:`open` cut off; worth a line in the broker's log if not 0."""
@@ -86,7 +86,7 @@ class PartitionLog:
         :raises CorruptLogError: if an earlier segment is damaged or missing, a file has no segment's name, or what was
             there at the last recovery point is not; nothing was cut then.
         """
-        found = Recovery(files, directory, settings, on_batch, on_snapshot)
+        found = LogRecovery(files, directory, settings, on_batch, on_snapshot)
         found.run()
         return cls(files, directory, settings, found)
 

@@ -41,7 +41,7 @@ OnSnapshot = Callable[[int, Sequence[ProducerSnapshot], Sequence[IndexedTransact
 markers lie between the log's start and there. Only batches from that offset on are reported then."""
 
 
-class Recovery:
+class LogRecovery:
     """What was found in the directory of a log, once :meth:`run` has returned."""
 
     def __init__(
