@@ -1,4 +1,5 @@
-"""The Kafka client that no Python library offers: two-phase commit, and the control plane of transactions, sans-I/O."""
+"""A Kafka client for what no Python library offers: two-phase commit, and the control plane of transactions,
+sans-I/O."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ _ELSEWHERE = {
 
 
 def __getattr__(name: str) -> Any:
-    """The public name ``name``, from the module that defines it, at its first use.
+    """The public name ``name``; imports its module at the first use.
 
     :raises AttributeError: if there is no such public name.
     """

@@ -1,8 +1,8 @@
-"""Who to ask: leaders and transaction coordinators, the connections to them, and asking again until a deadline.
+"""Finds leaders and transaction coordinators, connects to them, and repeats requests until a deadline.
 
 Kafka's answers while leadership moves (NOT_COORDINATOR, NOT_LEADER_OR_FOLLOWER, COORDINATOR_LOAD_IN_PROGRESS) and
-while markers are being written (CONCURRENT_TRANSACTIONS) mean "not now": they are asked again, with a growing pause, as
-Kafka's TransactionManager does.
+while markers are being written (CONCURRENT_TRANSACTIONS) mean "not now". The client repeats such requests with a
+growing pause, as Kafka's TransactionManager does.
 """
 
 import os
@@ -22,7 +22,7 @@ from dualwrite.wire.apis import APIS, ApiKey, Message
 from dualwrite.wire.error_codes import ErrorCode, error_name
 
 DEFAULT_TIMEOUT = 60.0
-"""Seconds that one call may take, all attempts together (Java's max.block.ms)."""
+"""Seconds that one call may take, with all attempts (Java's max.block.ms)."""
 
 FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 1.0
@@ -48,9 +48,10 @@ Connect = Callable[[Endpoint, ClientSettings], BlockingConnection]
 
 
 class Call(NamedTuple):
-    """One request: what to ask, in which versions.
+    """One request and its versions.
 
-    ``repeatable`` says that carrying it out twice is the same as once, so that a lost answer may be asked for again.
+    ``repeatable`` says that carrying it out twice is the same as once, so that it may be sent again after a lost
+    answer.
     """
 
     api_key: ApiKey
@@ -61,17 +62,17 @@ class Call(NamedTuple):
 
 
 def raise_if_transient(what: str, code: int) -> None:
-    """Raise KafkaUnavailableError if ``code`` means "not now, ask again"."""
+    """Raise KafkaUnavailableError if ``code`` means "not now, try again"."""
     if code in _MOVED or code in _BUSY:
         raise KafkaUnavailableError(f"{what}: {error_name(code)}")
 
 
 class ClusterClient:
-    """The brokers behind ``settings.bootstrap``, a connection to each that was needed. Not thread-safe.
+    """The brokers behind ``settings.bootstrap``, with a connection to each that was needed. Not thread-safe.
 
-    A forked process gets connections of its own: answers on a shared socket would go to either of the two.
+    A forked process gets connections of its own: on a shared socket, either process could read the other's answers.
 
-    :param timeout: seconds that one call may take, all its attempts together.
+    :param timeout: seconds that one call may take, with all attempts.
     :param clock: monotonic seconds.
     :param sleep: waits between two attempts.
     :param connect: opens a connection to an endpoint.
@@ -97,13 +98,13 @@ class ClusterClient:
         self._connections: dict[Endpoint, BlockingConnection] = {}
         self._process = os.getpid()
         self.lost_connections = 0
-        """How many were replaced: what a broker said before that may not be what it would say now."""
+        """How many connections were replaced: a broker's answer from before such a loss may be out of date."""
 
     def persist(self, attempt: Callable[[float], T], *, repeatable: bool = True, timeout: float | None = None) -> T:
         """Call ``attempt(deadline)`` until it returns, pausing after each KafkaUnavailableError.
 
         :param repeatable: False to let AnswerLostError through at once.
-        :param timeout: seconds that this call may take, if it is not as long as any other.
+        :param timeout: seconds that this call may take; None for the timeout of every call.
         :raises KafkaUnavailableError: the last one, when the deadline would pass.
         """
         timeout = self._timeout if timeout is None else timeout
@@ -121,7 +122,7 @@ class ClusterClient:
             pause = min(pause * 2, LONGEST_PAUSE)
 
     def ask(self, endpoint: Endpoint, call: Call, deadline: float) -> Message:
-        """Ask one broker once.
+        """Send one request to one broker, once.
 
         :raises AnswerLostError: if the request was sent and not answered.
         :raises KafkaUnavailableError: if the broker cannot be reached.
@@ -131,8 +132,9 @@ class ClusterClient:
         return connection.request(call.api_key, call.message, floor=call.floor, cap=call.cap, timeout=remaining)
 
     def ask_coordinator(self, transactional_id: str, call: Call, code_of: Callable[[Message], int]) -> Message:
-        """Ask the transaction coordinator of ``transactional_id``, again and again until it is the coordinator and not
-        busy. ``code_of`` finds the error code in the answer; the caller judges every code that is not transient.
+        """Send a request to the transaction coordinator of ``transactional_id``, until the broker is the coordinator
+        and not busy. ``code_of`` finds the error code in the answer. The caller judges every code that is not
+        transient.
 
         :raises AnswerLostError: if an answer was lost and ``call`` is not repeatable.
         :raises KafkaUnavailableError: if there was no such answer in time.
@@ -152,9 +154,9 @@ class ClusterClient:
         return self.persist(attempt, repeatable=call.repeatable)
 
     def ask_any(self, call: Call, deadline: float) -> Message:
-        """Ask the first broker that answers.
+        """Send a request to the brokers in turn, until one answers.
 
-        :raises KafkaUnavailableError: if none does; the message names each and why.
+        :raises KafkaUnavailableError: if none answers; the message names each broker and the reason.
         """
         reasons = []
         for endpoint in self._candidates():
@@ -182,11 +184,11 @@ class ClusterClient:
         return self.persist(attempt)
 
     def brokers(self, deadline: float) -> tuple[Endpoint, ...]:
-        """Every broker of the cluster, as Metadata has it now."""
+        """Every broker of the cluster, by Metadata."""
         return tuple(self.nodes(deadline).values())
 
     def cluster_id(self, deadline: float) -> str | None:
-        """What the cluster calls itself, as Metadata has it now; None if it does not say."""
+        """The cluster's id, by Metadata; None if it has none."""
         self._metadata((), deadline)
         return self._cluster_id
 
@@ -199,14 +201,14 @@ class ClusterClient:
         return [topic.name for topic in self._metadata(None, deadline)[1] if not topic.error_code]
 
     def topic_ids(self, topics: Iterable[str], deadline: float) -> dict[str, str]:
-        """The ids of those of ``topics`` that exist, as Kafka writes them; of none, if the broker knows no ids."""
+        """The ids of those of ``topics`` that exist, as Kafka writes them; empty if the broker knows no topic ids."""
         listed = self._metadata(topics, deadline, cap=WITH_TOPIC_IDS)[1]
         return {topic.name: _id_text(topic.topic_id) for topic in listed if not topic.error_code and topic.topic_id}
 
     def leaders(
         self, partitions: Iterable[TopicPartition], deadline: float, *, deleted_too: bool = False
     ) -> dict[TopicPartition, Endpoint]:
-        """The leader of each of ``partitions``, as Metadata has it now.
+        """The leader of each of ``partitions``, by Metadata.
 
         :param deleted_too: leave out the partitions that do not exist.
         :raises KafkaRefusedError: if a topic does not exist, or may not be described.
@@ -234,7 +236,7 @@ class ClusterClient:
         return found
 
     def connection_to(self, endpoint: Endpoint) -> BlockingConnection:
-        """The connection to ``endpoint``, a new one if there is none that works.
+        """The connection to ``endpoint``; opens a new one if there is none that works.
 
         :raises KafkaUnavailableError: if the broker cannot be reached.
         """
@@ -275,7 +277,7 @@ class ClusterClient:
     def _metadata(
         self, topics: Iterable[str] | None, deadline: float, cap: int = METADATA_CAP
     ) -> tuple[dict[int, Endpoint], list[Message]]:
-        """The brokers, by node id, and ``topics``; None for all that there are."""
+        """The brokers, by node id, and the metadata of ``topics``; None for all topics."""
         request = APIS[ApiKey.METADATA].request
         wanted = None if topics is None else [request.MetadataRequestTopic(name=topic) for topic in topics]
         message = request(topics=wanted, allow_auto_topic_creation=False)

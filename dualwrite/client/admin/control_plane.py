@@ -1,7 +1,7 @@
-"""The control plane of transactions: what librdkafka and kafka-python cannot say.
+"""The control plane of transactions: requests that librdkafka and kafka-python cannot send.
 
 InitProducerId v6 (KIP-939), EndTxn with any identity, DescribeTransactions, ListTransactions and DescribeProducers
-(KIP-664), and what a log says of a transaction that has ended. It never produces a record.
+(KIP-664), and reading from the log how a transaction ended. It never produces a record.
 """
 
 import time
@@ -28,10 +28,10 @@ _TWO_PHASE_VERSION = 6
 
 @dataclass(frozen=True, slots=True)
 class InitializedProducer:
-    """What InitProducerId answered.
+    """The answer to InitProducerId.
 
     :param producer: the new identity; every earlier one of the transactional id is fenced.
-    :param ongoing: the identity under which the transaction that was kept is open; None if nothing is open.
+    :param ongoing: the identity of the transaction that was kept; None if no transaction is open.
     """
 
     producer: ProducerIdentity
@@ -40,7 +40,7 @@ class InitializedProducer:
 
 @dataclass(frozen=True, slots=True)
 class TransactionDescription:
-    """What DescribeTransactions says of a transactional id. Durations and times are in milliseconds.
+    """The answer to DescribeTransactions for one transactional id. Durations and times are in milliseconds.
 
     :param state: Kafka's name: Empty, Ongoing, PrepareCommit, CompleteCommit, PrepareAbort, CompleteAbort, …
     :param start_ms: when the transaction began, since the epoch; -1 if none is open.
@@ -56,7 +56,7 @@ class TransactionDescription:
 
 @dataclass(frozen=True, slots=True)
 class TransactionListing:
-    """One line of ListTransactions."""
+    """One transaction of ListTransactions."""
 
     transactional_id: str
     producer_id: int
@@ -67,10 +67,10 @@ class ControlPlane:
     """Asks coordinators and leaders about transactions, and ends them. Not thread-safe.
 
     Every method raises KafkaUnavailableError if the cluster gave no usable answer within ``timeout`` seconds, and
-    KafkaRefusedError for an error code that waiting does not cure.
+    KafkaRefusedError for an error code that no retry cures.
 
     :param config: librdkafka's keys: bootstrap.servers, client.id, security.protocol, ssl.*, sasl.*, socket.timeout.ms.
-    :param timeout: seconds that a call may take, all attempts together.
+    :param timeout: seconds that a call may take, with all attempts.
     :param clock: monotonic seconds.
     :param sleep: waits between attempts.
     :raises ConfigurationError: if a setting is missing, malformed, or cannot be honoured.
@@ -88,7 +88,7 @@ class ControlPlane:
 
     @property
     def lost_connections(self) -> int:
-        """How many connections were lost, and replaced."""
+        """How many connections were lost and replaced."""
         return self._cluster.lost_connections
 
     def init_producer_id(
@@ -100,11 +100,12 @@ class ControlPlane:
         keep_prepared_txn: bool,
         expected: ProducerIdentity | None = None,
     ) -> InitializedProducer:
-        """InitProducerId v6 (KIP-939): fence every earlier producer; abort what is open, or keep it.
+        """InitProducerId v6 (KIP-939): fence every earlier producer; abort the open transaction, or keep it.
 
-        A lost answer is asked for again: that fences the identity that nobody received, and nothing else.
+        If the answer is lost, the call asks again: that fences only the identity of the lost answer, which no client
+        has.
 
-        :param expected: the identity that the caller holds, to be fenced itself if somebody has a newer one (KIP-360).
+        :param expected: the identity that the caller holds; the call fails if a newer one exists (KIP-360).
         :raises TwoPhaseCommitUnavailableError: if the cluster has no v6, or two-phase commit is off or not permitted.
         :raises FencedError: if ``expected`` is out of date.
         """
@@ -141,14 +142,14 @@ class ControlPlane:
     ) -> ProducerIdentity:
         """EndTxn: commit or abort the open transaction of ``transactional_id`` as ``producer``.
 
-        :param version_cap: up to 4 the identity stays as it is; 5 (KIP-890 part 2) bumps it.
-        :param repeatable: True only if no transaction will ever be begun under ``producer``, as with an identity that
-            InitProducerId with keepPreparedTxn gave. Then an EndTxn that arrives late or twice finds the transaction
-            ended and changes nothing, so a lost answer is asked for again.
+        :param version_cap: up to 4, the identity stays as it is; 5 (KIP-890 part 2) bumps its epoch.
+        :param repeatable: True only if no transaction will ever begin under ``producer``, as with the identity from an
+            InitProducerId with keepPreparedTxn. Then an EndTxn that arrives late or twice finds the transaction ended
+            and changes nothing, so the call asks again after a lost answer.
         :returns: the identity of the next transaction.
         :raises AnswerLostError: if the answer was lost and ``repeatable`` is False: the outcome is unknown.
-        :raises FencedError: if somebody has a newer identity.
-        :raises KafkaRefusedError: INVALID_TXN_STATE if nothing is open, or it was ended the other way.
+        :raises FencedError: if another producer has a newer identity.
+        :raises KafkaRefusedError: INVALID_TXN_STATE if no transaction is open, or it ended the other way.
         """
         message = APIS[ApiKey.END_TXN].request(
             transactional_id=transactional_id,
@@ -162,7 +163,7 @@ class ControlPlane:
         return ProducerIdentity(answer.producer_id, answer.producer_epoch) or producer
 
     def describe_transaction(self, transactional_id: str) -> TransactionDescription | None:
-        """DescribeTransactions: what the coordinator knows; None if it does not know the transactional id."""
+        """DescribeTransactions: the coordinator's description; None if it does not know the transactional id."""
         message = APIS[ApiKey.DESCRIBE_TRANSACTIONS].request(transactional_ids=[transactional_id])
         answer = self._cluster.ask_coordinator(
             transactional_id, Call(ApiKey.DESCRIBE_TRANSACTIONS, message), lambda m: _only_state(m).error_code
@@ -184,8 +185,8 @@ class ControlPlane:
     ) -> dict[TopicPartition, int]:
         """DescribeProducers at the leaders: where the open transaction of ``producer`` began.
 
-        :param deleted_too: ``partitions`` may be of topics that do not exist any more; they are left out.
-        :returns: the offset of its first record in each of ``partitions`` in which it has one.
+        :param deleted_too: ``partitions`` may include deleted topics; they are left out.
+        :returns: the offset of the transaction's first record, for each of ``partitions`` in which it has one.
         :raises KafkaRefusedError: if a topic is unknown, or the READ operation on it is not granted.
         """
         missing = set(partitions)
@@ -205,7 +206,7 @@ class ControlPlane:
                         for offset in _starts(entry.active_producers, producer):
                             found[partition] = offset
                         missing.discard(partition)
-            if missing:  # an answer that leaves a partition out must never read as "no transaction there"
+            if missing:  # a partition that is left out must never read as "no transaction there"
                 raise KafkaUnavailableError(
                     f"DescribeProducers: no answer about {', '.join(map(str, sorted(missing)))}"
                 )
@@ -215,7 +216,7 @@ class ControlPlane:
         return found
 
     def list_transactions(self) -> list[TransactionListing]:
-        """ListTransactions at every broker: each coordinates some of the transactional ids."""
+        """ListTransactions at every broker, as each coordinates some of the transactional ids."""
 
         def attempt(deadline: float) -> list[TransactionListing]:
             message = APIS[ApiKey.LIST_TRANSACTIONS].request(state_filters=[], producer_id_filters=[])
@@ -235,13 +236,13 @@ class ControlPlane:
     def logs(self, timeout: float | None = None) -> LogReader:
         """The logs of the cluster's partitions.
 
-        :param timeout: seconds that a question may take, if it is not ``timeout`` of the control plane.
+        :param timeout: seconds that a request may take; None for the ``timeout`` of the control plane.
         """
         return LogReader(self._cluster, timeout)
 
     def supports_keep_prepared(self) -> bool:
-        """True if a broker advertises InitProducerId v6. Whether two-phase commit is enabled and permitted, and whether
-        KeepPreparedTxn is carried out, only InitProducerId itself tells."""
+        """True if a broker advertises InitProducerId v6. Only InitProducerId itself tells whether two-phase commit is
+        enabled and permitted, and whether the broker carries out KeepPreparedTxn."""
         return self._cluster.any_connection().offers(ApiKey.INIT_PRODUCER_ID, _TWO_PHASE_VERSION)
 
     def cluster_id(self) -> str | None:
@@ -249,8 +250,8 @@ class ControlPlane:
         return self._cluster.persist(self._cluster.cluster_id)
 
     def transaction_version(self) -> int:
-        """The finalized level of the feature transaction.version: from 2 on the cluster speaks KIP-890 part 2. 0 if it
-        does not know the feature."""
+        """The finalized level of the feature transaction.version; 0 if the cluster does not know it. From level 2 on,
+        the cluster speaks KIP-890 part 2."""
         return self._cluster.any_connection().versions.features.get(TRANSACTION_VERSION, 0)
 
     def close(self) -> None:
@@ -269,7 +270,7 @@ def _only_state(answer: Message) -> Message:
 
 
 def by_leader(leaders: Mapping[TopicPartition, Endpoint]) -> dict[Endpoint, list[TopicPartition]]:
-    """Partitions by whom to ask about them."""
+    """Partitions grouped by leader."""
     groups: dict[Endpoint, list[TopicPartition]] = {}
     for partition, endpoint in leaders.items():
         groups.setdefault(endpoint, []).append(partition)

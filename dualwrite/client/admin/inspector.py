@@ -1,6 +1,6 @@
-"""What only people ask a cluster: how its brokers are set up, and how far readers of a partition get.
+"""Requests for diagnosis only: how brokers are configured, and how far consumers of a partition can read.
 
-The recipe never asks; ``dualwrite doctor`` and ``dualwrite transactions describe`` do.
+``dualwrite doctor`` and ``dualwrite transactions describe`` use them; a dual write never does.
 """
 
 from collections.abc import Collection, Iterable
@@ -21,10 +21,10 @@ _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class PartitionEnds:
-    """Where readers of a partition have to stop: offsets of the next record that they would get.
+    """Where consumers of a partition must stop: the next offset that they would read.
 
     :param last_stable_offset: for read_committed: the first record of an open transaction, if there is one.
-    :param high_watermark: for everybody.
+    :param high_watermark: for read_uncommitted.
     """
 
     last_stable_offset: int
@@ -35,8 +35,8 @@ class PartitionEnds:
 class LogDirectory:
     """A log directory of a broker.
 
-    :param host: where clients reach the broker.
-    :param path: as the broker's own machine has it.
+    :param host: the broker's advertised host.
+    :param path: the path on the broker's machine.
     """
 
     host: str
@@ -44,10 +44,10 @@ class LogDirectory:
 
 
 class Inspector(ControlPlane):
-    """A control plane that answers a person's questions, too. Errors are as ControlPlane's."""
+    """A control plane with requests for diagnosis. Raises the same errors as ControlPlane."""
 
     def broker_settings(self, names: Collection[str]) -> dict[int, dict[str, str | None]]:
-        """DescribeConfigs at every broker: its value of each of ``names`` that it knows and shows, by node id.
+        """DescribeConfigs at every broker: the values of those of ``names`` that it knows and shows, by node id.
 
         :raises KafkaRefusedError: CLUSTER_AUTHORIZATION_FAILED, if the DESCRIBE_CONFIGS operation is not granted.
         """
@@ -88,7 +88,7 @@ class Inspector(ControlPlane):
         return self._cluster.persist(attempt)
 
     def partition_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionEnds]:
-        """ListOffsets at the leaders, once for each isolation level; without those whose topics were deleted.
+        """ListOffsets at the leaders, once for each isolation level; leaves out partitions of deleted topics.
 
         :raises KafkaRefusedError: if a topic may not be described.
         """
@@ -102,7 +102,7 @@ class Inspector(ControlPlane):
             found = {}
             leaders = self._cluster.leaders(wanted, deadline, deleted_too=True)
             for endpoint, group in by_leader(leaders).items():
-                # v10 and later bring what is of no use here.
+                # v10 and later add nothing that is needed here.
                 call = Call(ApiKey.LIST_OFFSETS, _ask_latest(group, isolation_level), floor=2, cap=9)
                 for topic in self._cluster.ask(endpoint, call, deadline).topics:
                     for entry in topic.partitions:

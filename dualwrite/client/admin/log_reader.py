@@ -1,4 +1,4 @@
-"""Looking at the records of a partition, for what the control plane has to know of them: Fetch and ListOffsets.
+"""Reads records of a partition for the control plane: Fetch and ListOffsets.
 
 It needs the READ operation on the topic, as DescribeProducers does.
 """
@@ -21,17 +21,17 @@ _EARLIEST, _LATEST = -2, -1
 
 
 class LogExtent(NamedTuple):
-    """The offset of a log's first record, and the one after its last that can be read."""
+    """The offset of a log's first record, and the offset after its last readable one."""
 
     start: int
     end: int
 
 
 class LogReader:
-    """Reads pieces of logs. Not thread-safe. Raises as ControlPlane's methods do.
+    """Reads pieces of logs. Not thread-safe. Raises the same errors as ControlPlane's methods.
 
-    :param cluster: whose leaders are asked.
-    :param timeout: seconds that a question may take; None for the cluster's own.
+    :param cluster: sends the requests to the leaders.
+    :param timeout: seconds that a request may take; None for the cluster's own.
     """
 
     def __init__(self, cluster: ClusterClient, timeout: float | None) -> None:
@@ -39,7 +39,7 @@ class LogReader:
         self._timeout = timeout
 
     def partition_of(self, anchor: Anchor) -> TopicPartition | None:
-        """The partition in which ``anchor`` lies; None if there is no such topic. A long name is looked for."""
+        """The partition of ``anchor``; None if there is no such topic. Looks up a topic whose name was shortened."""
         if is_legal_topic(anchor.topic):
             return TopicPartition(anchor.topic, anchor.partition)
         topics = self._cluster.persist(self._cluster.topics, timeout=self._timeout)
@@ -47,16 +47,16 @@ class LogReader:
         return next((partition for partition in named if anchor.is_in(partition)), None)
 
     def topic_id(self, topic: str) -> str:
-        """The id of ``topic``, as Kafka writes it; empty if there is no such topic, or the cluster knows no ids."""
+        """The id of ``topic``, as Kafka writes it; empty if there is no such topic, or the cluster has no topic ids."""
         ids = self._cluster.persist(lambda deadline: self._cluster.topic_ids([topic], deadline), timeout=self._timeout)
         return ids.get(topic, "")
 
     def read(self, partition: TopicPartition, offset: int, *, committed: bool, most: int) -> LogSlice | None:
-        """What is in ``partition`` from ``offset`` on: at least one batch, if there is one. None if the log begins
+        """The log of ``partition`` from ``offset`` on: at least one batch, if there is one. None if the log begins
         after ``offset`` or ends before it.
 
-        :param committed: as a read_committed consumer.
-        :param most: bytes.
+        :param committed: True to read as a read_committed consumer.
+        :param most: the most bytes to read.
         """
         entry = self._ask_leader(ApiKey.FETCH, _fetch(partition, offset, committed, most), partition)
         if entry.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -66,7 +66,7 @@ class LogReader:
         return LogSlice(entry.high_watermark, entry.last_stable_offset, aborted, bytes(entry.records or b""))
 
     def extent(self, partition: TopicPartition) -> LogExtent:
-        """Where the log begins and ends, by a leader that is sure of it (KIP-207)."""
+        """The first and the end offset of the log, from a leader that is sure of them (KIP-207)."""
         return LogExtent(self._offset_of(partition, _EARLIEST), self._offset_of(partition, _LATEST))
 
     def _offset_of(self, partition: TopicPartition, timestamp: int) -> int:
@@ -75,7 +75,7 @@ class LogReader:
         return int(entry.offset)
 
     def _ask_leader(self, api_key: ApiKey, message: Message, partition: TopicPartition) -> Message:
-        """The leader's answer about ``partition``, again and again until it is the leader and ready."""
+        """The answer of the leader of ``partition``; asks until the broker is the leader and ready."""
         floor, cap = (
             (_OLDEST_FETCH, _NAMING_FETCH) if api_key is ApiKey.FETCH else (_OLDEST_LIST_OFFSETS, _NEWEST_LIST_OFFSETS)
         )

@@ -1,4 +1,4 @@
-"""What the cluster knows of the transaction that a stored state names: whether it is open, or how it ended."""
+"""The cluster's knowledge of the transaction that a stored state names: whether it is open, or how it ended."""
 
 import logging
 import time
@@ -24,20 +24,20 @@ from dualwrite.wire.error_codes import ErrorCode
 
 _LOG = logging.getLogger("dualwrite")
 _LOOK = 128 * 1024
-"""Bytes of the log that one look takes."""
+"""Bytes of the log that one Fetch reads."""
 _FARTHEST = 32 * 1024 * 1024
-"""Bytes in which a marker is searched for behind somebody else's open transaction, by who has not got the time."""
+"""Bytes in which a search with little time looks for a marker behind another producer's open transaction."""
 _ID_LASTS = 60.0
-"""Seconds for which the id of a topic is taken for its id."""
+"""Seconds for which a topic's id stays cached."""
 _BRIEFLY = 2.0
-"""Seconds for a question that may stay without an answer."""
+"""Seconds for a request whose answer is optional."""
 _NOTHING_KNOWN = EndedTransaction(Ending.UNKNOWN)
 
 
 def ongoing_transaction(
     control: ControlPlane, transactional_id: str, ongoing: ProducerIdentity, state: PreparedTxnState
 ) -> OngoingTransaction:
-    """The open transaction of ``ongoing``, with where and when it began if ``state`` has an anchor (ids.py).
+    """The open transaction of ``ongoing``; also tells where and when it began if ``state`` has an anchor (ids.py).
 
     :raises KafkaUnavailableError: if the coordinator or a leader gave no answer in time.
     :raises KafkaRefusedError: if the READ operation on the anchor's topic is not granted.
@@ -53,8 +53,8 @@ def ongoing_transaction(
 
 
 def open_transaction(control: ControlPlane, transactional_id: str, ongoing: ProducerIdentity) -> PreparedTxnState:
-    """The open transaction of ``ongoing``, which no stored state names: with its first record in one of its partitions,
-    if their leaders tell.
+    """The open transaction of ``ongoing``, which no stored state names. Contains its first record in one of its
+    partitions, if the leaders tell it.
 
     :raises KafkaUnavailableError: if the coordinator gave no answer in time.
     """
@@ -70,18 +70,18 @@ def open_transaction(control: ControlPlane, transactional_id: str, ongoing: Prod
 
 
 def started_ms(described: TransactionDescription) -> int:
-    """When an open transaction began; UNKNOWN_START if its coordinator does not tell."""
+    """When an open transaction began; UNKNOWN_START if its coordinator does not tell it."""
     return described.start_ms if described.start_ms > 0 else UNKNOWN_START
 
 
 def ended_transaction(control: ControlPlane, state: PreparedTxnState, timeout: float | None = None) -> EndedTransaction:
-    """How the transaction of ``state`` ended, by the log at its first record (``state.first_record``).
+    """How the transaction of ``state`` ended, read from the log at its first record (``state.first_record``).
 
-    Ask when its coordinator says that nothing of it is open any more: if it is open in the log all the same, it hangs
-    there, and nobody is going to end it. It is UNKNOWN if the log has nothing to say: the topic is gone, or was made
-    anew, or may not be read, or the record has been deleted or compacted.
+    Call this when the coordinator says that the transaction is not open any more. If the log still shows it as open, it
+    hangs there, and no coordinator will end it. The result is UNKNOWN if the log does not tell: the topic is gone, or
+    was created anew, or may not be read, or the record was deleted or compacted.
 
-    :param timeout: seconds that each question may take; None for the control plane's, and for a search of any length.
+    :param timeout: seconds that each request may take; None for the control plane's, and for a search of any length.
     :raises KafkaUnavailableError: if the partition's leader gave no answer in time.
     """
     first = state.first_record
@@ -101,8 +101,8 @@ def ended_transaction(control: ControlPlane, state: PreparedTxnState, timeout: f
 
 
 class TopicIds:
-    """The ids of the topics in which transactions began. Each is asked for once in a while, and never for long: without
-    it a unit of work is as good as committed, and only a later look at its end is less sure.
+    """The ids of the topics in which transactions began. Asks for each once in a while, and never waits long: the id is
+    optional. Without it a unit of work can still commit, and only a later search for its end is less sure.
 
     :param clock: monotonic seconds.
     """
@@ -111,19 +111,19 @@ class TopicIds:
         self._control = control
         self._clock = clock
         self._known: dict[str, tuple[str, float]] = {}
-        """Id, and when it was asked for, by topic."""
+        """By topic: its id, and when it was asked for."""
         self._reached: dict[TopicPartition, int] = {}
 
     def added(self, state: PreparedTxnState) -> PreparedTxnState:
-        """``state`` with the id of the topic of its first record."""
+        """``state`` with the topic id of its first record."""
         first = state.first_record
-        if first is None or not is_legal_topic(first.topic):  # a shortened name
+        if first is None or not is_legal_topic(first.topic):  # the name was shortened
             return state
         return replace(state, topic_id=self._of(TopicPartition(first.topic, first.partition), first.offset))
 
     def _of(self, partition: TopicPartition, offset: int) -> str:
         topic_id, asked_at = self._known.get(partition.topic, ("", -_ID_LASTS))
-        goes_on = offset > self._reached.get(partition, -1)  # a log gives no offset twice: else it is another topic
+        goes_on = offset > self._reached.get(partition, -1)  # a lower offset means another topic
         self._reached[partition] = offset
         if not goes_on or self._clock() >= asked_at + _ID_LASTS:
             try:
@@ -156,7 +156,8 @@ def _look_at(
 def _search_marker(
     logs: LogReader, partition: TopicPartition, offset: int, producer: ProducerIdentity, farthest: int | None
 ) -> Ending:
-    """The transaction's end, though an open transaction holds readers up before it, or it is open itself."""
+    """How the transaction ended, even if an open transaction stops read_committed consumers before its marker, or it is
+    open itself."""
     position, read = offset, 0
     while farthest is None or read < farthest:
         found = logs.read(partition, position, committed=False, most=_LOOK)
@@ -167,7 +168,7 @@ def _search_marker(
         if ending is not None:
             return ending
         following = offset_after(found.records)
-        if following is None:  # perhaps of a leader that is new, and does not show yet all that it has
+        if following is None:  # perhaps the leader is new, and does not show its whole log yet
             return Ending.OPEN if position >= logs.extent(partition).end else Ending.UNKNOWN
         position, read = following, read + len(found.records)
     return Ending.UNKNOWN

@@ -1,7 +1,7 @@
 """The configuration of a native producer: librdkafka's names, read strictly.
 
-Every wrong name and value is an error that says what is allowed. What each setting does is in ``native_keys.py`` and on
-docs/reference/producer.md.
+A wrong name or value is an error that says what is allowed. ``native_keys.py`` and docs/reference/producer.md describe
+each setting.
 """
 
 import re
@@ -25,25 +25,25 @@ _LEVELS = {Codec.NONE: (-1, 12), Codec.GZIP: (-1, 9), Codec.SNAPPY: (-1, 0), Cod
 
 @dataclass(frozen=True, slots=True)
 class NativeConfig:
-    """What a native producer is made from. Durations are in seconds, but for those that are sent to a broker.
+    """The settings of a native producer. Durations are in seconds, except those that are sent to a broker.
 
     :param client: how to reach the cluster.
     :param two_phase: True for InitProducerId with Enable2Pc (KIP-939).
-    :param transaction_timeout_ms: what InitProducerId says; with two-phase commit it never expires.
-    :param delivery_timeout: for a record's acknowledgement, and for each other thing that a verb waits for.
-    :param ack_timeout_ms: what Produce says.
+    :param transaction_timeout_ms: the timeout in InitProducerId; with two-phase commit, transactions never expire.
+    :param delivery_timeout: for a record's acknowledgement, and for everything else that a verb waits for.
+    :param ack_timeout_ms: the timeout in Produce.
     :param max_record: bytes of the largest record (message.max.bytes).
-    :param batch_bytes: bytes at which a batch is full, not compressed.
-    :param batch_records: records at which it is.
-    :param linger: how long a batch that is not full waits before it is sent unasked; None: it does not go unasked.
-    :param buffer_bytes: bytes of records that may be unacknowledged.
-    :param buffer_records: records that may be.
+    :param batch_bytes: bytes at which a batch is full, before compression.
+    :param batch_records: records at which a batch is full.
+    :param linger: how long a batch that is not full waits before it is sent; None: until it is full or flushed.
+    :param buffer_bytes: the limit of unacknowledged records in bytes.
+    :param buffer_records: the limit of unacknowledged records.
     :param level: as for :func:`~dualwrite.records.compression.compress`.
     :param is_sticky: True if records without a key share a partition for a batch.
-    :param metadata_max_age: when leaders are asked for again; None is never.
+    :param metadata_max_age: when to ask for leaders again; None is never.
     :param topic_propagation: how long a topic may be unknown.
-    :param max_idle: when an idle connection is closed; None is never.
-    :param on_delivery: called for each record that was not given a callback of its own.
+    :param max_idle: when to close an idle connection; None is never.
+    :param on_delivery: called for each record without a callback of its own.
     """
 
     client: ClientSettings
@@ -76,7 +76,7 @@ class NativeConfig:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "NativeConfig":
-        """What ``config`` asks for. None as a value is as if the setting were not there.
+        """The settings in ``config``. None as a value means that the setting is not given.
 
         :raises ConfigurationError: if a setting is missing, unknown, refused, out of its range, or contradicts another;
             the message names it, and what is allowed.
@@ -116,7 +116,7 @@ class NativeConfig:
 
 
 def _given(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that have an effect, read, under the names of ``KEYS``."""
+    """The settings that have an effect, parsed, under the names of ``KEYS``."""
     if not isinstance(config, Mapping):
         raise ConfigurationError(f"the configuration is of type {type(config).__name__}: allowed: a dict of settings")
     given: dict[str, Any] = {}
@@ -152,7 +152,7 @@ def _unknown(name: Any) -> str:
 
 
 def _of_client(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What :class:`ClientSettings` reads, without what was not given."""
+    """The values for :class:`ClientSettings`, without settings that are not given."""
     if values["security.protocol"].startswith("SASL") and values["sasl.mechanism"] is None:
         raise ConfigurationError(
             f"sasl.mechanism is not set: security.protocol {values['security.protocol']} needs one of"
@@ -191,7 +191,7 @@ def _delivery_timeout_ms(given: Mapping[str, Any], values: Mapping[str, Any]) ->
 
 
 def _backoff(name: str, given: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, float]:
-    """The two settings of one kind of pause; a default gives way to the other that was given."""
+    """The two settings of one kind of pause. If only one is given, the default of the other gives way to it."""
     first, longest = f"{name}.ms", f"{name}.max.ms"
     if first in given and longest in given and given[first] > given[longest]:
         raise ConfigurationError(f"{first} {given[first]}: at most {longest}, {given[longest]}")

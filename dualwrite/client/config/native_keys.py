@@ -1,8 +1,8 @@
-"""Every setting of a librdkafka producer, by name: what the native producer does with it.
+"""Every setting of a librdkafka producer, by name, and how the native producer treats it.
 
-Names, ranges and defaults are those of librdkafka's CONFIGURATION.md, where nothing else is said; a test compares them
-with the librdkafka that is installed. A setting is taken, or has no effect because there is nothing here that it could
-change, or is refused with the reason: nothing that a user may rely on is passed over in silence.
+Names, ranges and defaults are those of librdkafka's CONFIGURATION.md unless stated otherwise; a test compares them with
+the installed librdkafka. A setting is used, or has no effect because the native producer has nothing that it could
+change, or is refused with the reason. No setting that a user may rely on is ignored silently.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ LARGEST_INT = 2147483647
 
 
 class Use(Enum):
-    """What becomes of a setting."""
+    """How the native producer treats a setting."""
 
     TAKEN = "taken"
     NO_EFFECT = "no effect"
@@ -41,7 +41,7 @@ class Use(Enum):
 class Key:
     """One setting.
 
-    :param default: what holds if it is not given; None if nothing does.
+    :param default: the value if it is not given; None if there is none.
     :param meaning: what it does, or why it has no effect or is refused.
     """
 
@@ -306,7 +306,7 @@ _OTHERS: dict[str, Key] = {
 }
 
 KEYS: dict[str, Key] = {**_TAKEN, **_OTHERS}
-"""Every setting; those of :data:`ALIASES` are under the name that they stand for."""
+"""Every setting; :data:`ALIASES` maps other names to these."""
 
 JAVAS = {
     "buffer.memory": "queue.buffering.max.kbytes",

@@ -1,4 +1,4 @@
-"""What the value of a setting may be: each rule reads one, and says in words what it allows."""
+"""Rules for the values of settings: each rule parses a value, and says in words what it allows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ class Rule:
     """What a value may be.
 
     :param says: completes "allowed: …".
-    :param read: gives the value as the program uses it; raises ValueError or TypeError for one that is not allowed.
+    :param read: converts the value for the program; raises ValueError or TypeError for a value that is not allowed.
     :param is_secret: True if the value must not be shown.
-    :param kind: what goes before ``says`` where it is not plain.
+    :param kind: precedes ``says`` where the type is not obvious.
     """
 
     says: str
@@ -26,7 +26,7 @@ class Rule:
 
 
 def integer(lowest: int, highest: int) -> Rule:
-    """A whole number, both ends included."""
+    """A whole number from ``lowest`` to ``highest``, both included."""
 
     def read(value: Any) -> int:
         number = int(value)
@@ -40,7 +40,7 @@ def integer(lowest: int, highest: int) -> Rule:
 
 
 def decimal(lowest: int, highest: int) -> Rule:
-    """A number, both ends included."""
+    """A number from ``lowest`` to ``highest``, both included."""
 
     def read(value: Any) -> float:
         number = float(value)
@@ -54,7 +54,7 @@ def decimal(lowest: int, highest: int) -> Rule:
 
 
 def choice(*words: str) -> Rule:
-    """One of ``words``, in any case of letters; read as it is spelt here."""
+    """One of ``words``, in any case of letters; the result has the spelling given here."""
     by_folded = {word.lower(): word for word in words}
 
     def read(value: Any) -> str:
@@ -66,7 +66,7 @@ def choice(*words: str) -> Rule:
 
 
 def only(*words: str, why: str) -> Rule:
-    """One of ``words``, all of which mean the same; nothing else, because of ``why``."""
+    """One of ``words``, which all mean the same. Other values are refused because of ``why``."""
     return Rule(f"{' or '.join(words)} only: {why}", choice(*words).read)
 
 
@@ -77,7 +77,7 @@ def _flag(value: Any) -> bool:
 
 
 def always(wanted: bool, why: str) -> Rule:
-    """A flag that has one possible value."""
+    """A flag with only one allowed value."""
 
     def read(value: Any) -> bool:
         if _flag(value) is not wanted:

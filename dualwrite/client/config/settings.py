@@ -1,7 +1,8 @@
-"""What the control plane takes from a librdkafka configuration: names and meanings are librdkafka's (CONFIGURATION.md).
+"""The control plane's settings from a librdkafka configuration, with librdkafka's names and meanings
+(CONFIGURATION.md).
 
-One mapping configures both clients. Keys that only matter to librdkafka are left alone; a key that would change how
-a connection is secured, and that the control plane cannot honour, is refused rather than ignored.
+One mapping configures both clients. The control plane ignores keys that only matter to librdkafka. It refuses a key
+that would change how a connection is secured and that it cannot honour.
 """
 
 from collections.abc import Mapping
@@ -60,7 +61,7 @@ class SaslSettings:
 
 @dataclass(frozen=True, slots=True)
 class SocketSettings:
-    """librdkafka's ``socket.*`` that the operating system is told. Buffers are in bytes; 0 is the system's default."""
+    """librdkafka's ``socket.*`` options of the operating system. Buffers are in bytes; 0 is the system's default."""
 
     keepalive: bool = False
     no_delay: bool = True
@@ -80,11 +81,11 @@ class ClientSettings:
     connect_timeout: float = DEFAULT_CONNECT_TIMEOUT_MS / 1000
     request_timeout: float = DEFAULT_REQUEST_TIMEOUT_MS / 1000
     unused: tuple[str, ...] = ()
-    """Settings of TLS or SASL that were given, and are of no use with this security.protocol."""
+    """Settings of TLS or SASL that are given, but have no effect with this security.protocol."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "ClientSettings":
-        """The settings that a librdkafka configuration asks for; None as a value is as if the setting were not there.
+        """The settings in a librdkafka configuration. None as a value means that the setting is not given.
 
         :raises ConfigurationError: if bootstrap.servers is missing, or a setting is malformed or cannot be honoured.
         """

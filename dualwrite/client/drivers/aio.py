@@ -1,7 +1,7 @@
-"""Drives an engine under asyncio: one transport to each broker, one timer, and events told as they come.
+"""Drives an engine under asyncio: one transport to each broker, one timer, and events reported as they come.
 
-Cancelling what waits for an operation leaves the operation as it is: what was sent is sent, and the engine goes on with
-it while the loop runs. ``producer.py`` says what that means for its verbs.
+Cancelling a wait does not cancel its operation: requests that were sent stay sent, and the engine goes on with the
+operation while the loop runs. ``async_two_phase_producer.py`` says what that means for the producer's verbs.
 """
 
 import asyncio
@@ -19,17 +19,17 @@ from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.errors import InvalidTransactionStateError
 
 _LOOK_AFTER = 1.0
-"""Seconds without a word from the loop after which it is given a turn before the engine is asked: what kept it from
-running may have kept answers in the sockets, and the engine would count them as overdue."""
+"""If the loop has not run for so many seconds, it gets a turn before the engine steps. The delay may have left answers
+in the sockets, and the engine would count them as overdue."""
 
 _TURNS = 2
-"""Of the loop, until everything that had arrived is read: the first only begins with a look at the sockets."""
+"""Turns of the loop until everything that has arrived is read: the first only starts to poll the sockets."""
 
 
 class AsyncDriver:
-    """Drives one engine in one event loop: that in which it is first used. Not thread-safe.
+    """Drives one engine in one event loop: the loop of its first use. Not thread-safe.
 
-    :param engine: what is driven.
+    :param engine: the engine to drive.
     :param settings: how to reach brokers, and how many seconds opening a connection may take.
     :param clock: monotonic seconds.
     :raises ConfigurationError: if a file of the TLS settings is missing or malformed.
@@ -51,7 +51,8 @@ class AsyncDriver:
         self._waiting: set[asyncio.Future[None]] = set()
 
     async def wait(self, operation: Operation) -> Any:
-        """Its outcome once ``operation`` is done, or its error raised. Cancelled, the operation goes on."""
+        """Wait for ``operation``; return its result or raise its error. If the wait is cancelled, the operation goes
+        on."""
         self.pump()
         if not operation.is_done:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -64,7 +65,7 @@ class AsyncDriver:
         return operation.outcome()
 
     def pump(self) -> None:
-        """Do what can be done now without waiting; a little later, if the loop must read first what has arrived.
+        """Do everything that needs no waiting; slightly later, if the loop must first read what has arrived.
 
         :raises InvalidTransactionStateError: in another event loop than that of the first call.
         """
@@ -85,8 +86,8 @@ class AsyncDriver:
             raise
 
     async def close(self) -> None:
-        """Close every connection, without a word to the engine; what still waits for an operation is cancelled. Safe to
-        call twice, and in another event loop, where there is nothing left to do: a loop that ends closes sockets."""
+        """Close every connection without notifying the engine, and cancel waits for operations. Safe to call twice,
+        also in another event loop, where it does nothing: a loop that ends closes its sockets."""
         if self._loop is not asyncio.get_running_loop():
             return
         for handle in (self._timer, self._looking):
@@ -102,12 +103,12 @@ class AsyncDriver:
             await link.wait_closed()
 
     def opened(self, link: AsyncioConnection) -> None:
-        """A connection's news."""
+        """See Listener."""
         self._log.opened(link.endpoint)
         self._tell(lambda now: self._engine.opened(link.endpoint, link.node.versions, now))
 
     def answered(self, link: AsyncioConnection, answers: list[Response]) -> None:
-        """A connection's news."""
+        """See Listener."""
 
         def tell(now: float) -> None:
             for tag, message in answers:
@@ -117,28 +118,28 @@ class AsyncDriver:
             self._tell(tell)
 
     def lost(self, link: AsyncioConnection, error: Loss) -> None:
-        """A connection's news."""
+        """See Listener."""
         self._log.lost(link.endpoint, error, self._clock(), is_idle=link.node.is_idle)
         self._drop(link.endpoint)
         self._tell(lambda now: self._engine.lost(link.endpoint, error, now))
 
     def interrupted(self) -> None:
-        """An exception that is nobody's answer, as a signal's, struck in the middle of something: close every
-        connection, as nobody knows how much of a request was written, and tell the engine."""
+        """An exception from outside, such as a signal handler's, struck in the middle of a step: close every
+        connection, as it is unknown how much of a request was written, and notify the engine."""
         for endpoint in list(self._links):
             self._drop(endpoint)
         self._engine.interrupted()
 
     def _tell(self, event: Callable[[float], None]) -> None:
-        """The loop has news: it runs."""
+        """Report an event to the engine. An event means that the loop is running."""
         try:
             now = self._clock()
             event(now)
-            if now - self._looked_at <= _LOOK_AFTER:  # else there may be more, which pump() waits for
+            if now - self._looked_at <= _LOOK_AFTER:  # else more may have arrived, and pump() waits for it
                 self._looked_at = now
             self.pump()
         except BaseException as error:
-            if isinstance(error, Exception):  # an interrupt reaches whoever runs the loop; others have its outcome
+            if isinstance(error, Exception):  # the loop's caller gets an interrupt; waits get the rest
                 for done in self._waiting:
                     if not done.done():
                         done.set_exception(error)
@@ -146,7 +147,7 @@ class AsyncDriver:
             raise
 
     def _look(self, turns: int) -> None:
-        """Ask the engine after so many turns of the loop."""
+        """Step the engine after so many turns of the loop."""
         assert self._loop is not None
         if turns:
             self._looking = self._loop.call_soon(self._look, turns - 1)
@@ -156,7 +157,7 @@ class AsyncDriver:
         self._tell(lambda _: None)
 
     def _step(self, now: float) -> None:
-        """Carry out what the engine says."""
+        """Carry out the engine's commands."""
         for command in self._engine.step(now):
             self._carry_out(command)
         self._set_timer(now)
@@ -164,7 +165,7 @@ class AsyncDriver:
     def _carry_out(self, command: Command) -> None:
         endpoint = command.endpoint
         if type(command) is Send:
-            # A connection that broke since the engine decided was told as lost, this request with it.
+            # If a connection broke after the engine's decision, the loss was reported with this request.
             if (link := self._links.get(endpoint)) is not None:
                 link.send(command.request)
             return
@@ -183,8 +184,8 @@ class AsyncDriver:
             self._closing = {other for other in self._closing if not other.is_gone} | {link}
 
     def _set_timer(self, now: float) -> None:
-        """Have :meth:`_wake` called at the next moment at which something is due. A timer that comes too early looks
-        again, so that one is not set and cancelled for each request."""
+        """Call :meth:`_wake` at the next moment at which something is due. A timer that fires too early sets a new one,
+        so that no timer is set and cancelled for each request."""
         due = [moment for link in self._links.values() if (moment := link.due) is not None]
         wake_at = self._engine.wake_at()
         if wake_at is not None:

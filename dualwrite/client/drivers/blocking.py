@@ -1,7 +1,7 @@
-"""Drives an engine from the thread that calls: sockets that never block, one selector, no thread and no polling.
+"""Drives an engine from the calling thread: non-blocking sockets, one selector, no background thread and no polling.
 
-The common case, one request under way on one connection, is a single send and a single recv. A selector comes in when
-there are several things to wait for, or something takes long.
+In the common case, one request in flight on one connection, a round trip is a single send and a single recv. The
+selector is needed only for several events, or for long waits.
 """
 
 import selectors
@@ -17,14 +17,14 @@ from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 
 _LOOK_AFTER = 1.0
-"""Seconds after which a wait begins with a look at the connections: an idle one may have been closed meanwhile, or its
-authentication run out, and what is sent on it is lost."""
+"""Seconds after which a wait first looks at the connections. An idle connection may have been closed meanwhile, or its
+authentication may have expired: a request that is sent on it is lost."""
 
 _Broken = (KafkaUnavailableError, ConfigurationError)
 
 
 class _Watched(NamedTuple):
-    """What the selector knows of a link."""
+    """The state of a link in the selector."""
 
     descriptor: int
     attempt: int
@@ -32,11 +32,11 @@ class _Watched(NamedTuple):
 
 
 class BlockingDriver:
-    """A :class:`~dualwrite.client.engine.contract.Driver`. One thread at a time uses it, and the engine that it drives.
+    """A :class:`~dualwrite.client.engine.contract.Driver`. One thread at a time may use it and its engine.
 
-    Looking up a broker's name waits for the system's resolver, and so does everything else meanwhile.
+    A look-up of a broker's name waits for the system's resolver, and delays everything else.
 
-    :param engine: what is driven.
+    :param engine: the engine to drive.
     :param settings: how to reach brokers, and how many seconds opening a connection may take.
     :param clock: monotonic seconds.
     :raises ConfigurationError: if a file of the TLS settings is missing or malformed.
@@ -52,16 +52,16 @@ class BlockingDriver:
         self._links: dict[Endpoint, SocketConnection] = {}
         self._watched: dict[Endpoint, _Watched] = {}
         self._is_amid = False
-        """True while the engine and the connections may not agree: in the middle of a call, or after one that was
-        interrupted."""
+        """True while the engine and the connections may disagree: in the middle of a call, or after an interrupted
+        one."""
         self._looked_at = clock()
 
     def wait(self, operation: Operation) -> Any:
-        """Do what the engine says until ``operation`` is done; its outcome, or its error raised. What the engine would
-        do then is left to the next call: it may as well be asked when there is more to say.
+        """Carry out the engine's commands until ``operation`` is done; return its result or raise its error. Commands
+        that become due then wait for the next call, which may have more of them.
 
-        Interrupted in the middle, by a signal's exception, every connection is closed, as nobody knows how much of a
-        request was written, and the engine is told: the operation has failed then.
+        If an exception such as a signal handler's interrupts the wait, the driver closes every connection, as it is
+        unknown how much of a request was written, and notifies the engine: the operation has failed then.
         """
         if self._is_amid:
             self._give_up()
@@ -81,8 +81,8 @@ class BlockingDriver:
         return operation.outcome()
 
     def pump(self) -> None:
-        """Do what can be done now without waiting. What has arrived is taken in first: the engine, asked before, would
-        count what was answered long ago as overdue. Interrupted, it is as with :meth:`wait`."""
+        """Do everything that needs no waiting. It first takes in what has arrived: otherwise the engine would count
+        answers of long ago as overdue. An interrupt is handled as in :meth:`wait`."""
         if self._is_amid:
             self._give_up()
         self._is_amid = True
@@ -96,10 +96,10 @@ class BlockingDriver:
         self._is_amid = False
 
     def close(self) -> None:
-        """Close every connection, without a word to the engine. Never raises; safe to call twice.
+        """Close every connection, without notifying the engine. Never raises; safe to call twice.
 
-        Nothing is taken out of the selector first: a forked process that closes shares it with its parent, which still
-        waits there.
+        It does not unregister the sockets first: a forked process shares the selector with its parent, which still
+        waits on it.
         """
         for link in self._links.values():
             link.close()
@@ -108,7 +108,7 @@ class BlockingDriver:
         self._selector.close()
 
     def _step(self) -> float:
-        """Carry out what the engine says, and what it says to the news that makes; the time of the last step."""
+        """Carry out the engine's commands, and those that their events cause; return the time of the last step."""
         while True:
             now = self._clock()
             is_news = False
@@ -116,7 +116,7 @@ class BlockingDriver:
                 endpoint = command.endpoint
                 try:
                     if type(command) is Send:
-                        # A connection that broke since the engine decided was told as lost, this request with it.
+                        # If a connection broke after the engine's decision, the loss was reported with this request.
                         if (link := self._links.get(endpoint)) is not None:
                             link.send(*command.request)
                             self._watch(endpoint, link)
@@ -137,7 +137,7 @@ class BlockingDriver:
         self._watch(endpoint, link)
 
     def _await_event(self, now: float) -> None:
-        """Wait for something to tell the engine, or until it wants to be asked."""
+        """Wait for an event for the engine, or until the engine wants to step."""
         busy = [link for link in self._links.values() if link.is_waiting]
         due = [moment for link in busy if (moment := link.due) is not None]
         wake_at = self._engine.wake_at()
@@ -153,7 +153,7 @@ class BlockingDriver:
         self._expire(self._clock())
 
     def _receive_patiently(self, link: SocketConnection) -> bool:
-        """Wait for a short time on one connection alone; False if nothing happened there."""
+        """Wait briefly on a single connection; False if nothing happened there."""
         try:
             answers = link.receive_patiently()
         except _Broken as error:
@@ -167,7 +167,7 @@ class BlockingDriver:
         return True
 
     def _look(self) -> None:
-        """Take in what has happened at the connections since anybody looked."""
+        """Take in what has happened at the connections since the last look."""
         self._select(0)
         self._expire(self._looked_at)
 
@@ -205,7 +205,7 @@ class BlockingDriver:
                     self._watch(endpoint, link)
 
     def _watch(self, endpoint: Endpoint, link: SocketConnection) -> None:
-        """Let the selector know what ``link`` waits for."""
+        """Register with the selector the events that ``link`` waits for."""
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.wants_write else 0)
         known = self._watched.get(endpoint)
         if known is not None and known.attempt == link.attempt:
@@ -242,8 +242,8 @@ class BlockingDriver:
             link.close()
 
     def _give_up(self) -> None:
-        """A call was interrupted: close every connection, and tell the engine. If that is interrupted too, the next
-        call does it again."""
+        """After an interrupted call: close every connection, and notify the engine. If that is interrupted too, the
+        next call repeats it."""
         for endpoint in list(self._links):
             self._drop(endpoint)
         self._engine.interrupted()

@@ -1,6 +1,7 @@
-"""What the native producer's drivers tell Python's ``logging``: connections, their losses, and settings to no effect.
+"""What the native producer's drivers write to Python's ``logging``: connections, their losses, and settings without
+effect.
 
-The engine is pure and logs nothing; what ends a call is that call's error. Nothing here is said for each request.
+The engine is pure and logs nothing; an error that ends a call is raised by that call. Requests are not logged.
 """
 
 import logging
@@ -10,15 +11,15 @@ from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.errors import DualWriteError
 
 _LOG = logging.getLogger("dualwrite")
-_LOG.addHandler(logging.NullHandler())  # without logging set up, silence: not logging's last resort, stderr
+_LOG.addHandler(logging.NullHandler())  # without this, logging's last resort would write to stderr
 _QUIET_FOR = 60.0
-"""Seconds in which the same trouble with a broker is said once: it is tried again every second or so."""
+"""Seconds in which one kind of trouble with a broker is logged once: the engine retries every second or so."""
 
 
 class ConnectionLog:
     """The log of one producer's connections.
 
-    :param settings: those that are given to no effect are named at once.
+    :param settings: those without effect are logged at once.
     """
 
     def __init__(self, settings: ClientSettings) -> None:
@@ -27,19 +28,19 @@ class ConnectionLog:
             _LOG.warning("without effect: %s: see security.protocol", ", ".join(settings.unused))
 
     def opening(self, endpoint: Endpoint) -> None:
-        """A connection is begun."""
+        """The engine begins a connection."""
         _LOG.debug("broker %s: connecting", endpoint)
 
     def opened(self, endpoint: Endpoint) -> None:
-        """It is ready for requests."""
+        """The connection is ready for requests."""
         was_troubled = self._troubles.pop(endpoint, None) is not None
         _LOG.log(logging.INFO if was_troubled else logging.DEBUG, "broker %s: connected", endpoint)
 
     def lost(self, endpoint: Endpoint, error: DualWriteError, now: float, *, is_idle: bool) -> None:
-        """It could not be opened, or is broken.
+        """The connection could not be opened, or broke.
 
         :param now: monotonic seconds.
-        :param is_idle: True if nothing was under way on it: brokers close those that are not used.
+        :param is_idle: True if it had no request in flight: brokers close idle connections.
         """
         said, at = self._troubles.get(endpoint, ("", now))
         if is_idle:
@@ -51,7 +52,7 @@ class ConnectionLog:
             _LOG.debug("%s", error)
 
     def closed(self, endpoint: Endpoint, unanswered: int) -> None:
-        """The engine wants it closed.
+        """The engine closes the connection.
 
         :param unanswered: requests whose answers are overdue.
         """

@@ -1,7 +1,7 @@
-"""Records of one partition become one batch of a transaction, in the message format v2 (KIP-98, "RecordBatch").
+"""Encodes records of one partition as one batch of a transaction, in the message format v2 (KIP-98, "RecordBatch").
 
-Encoding a record is on the way of every produce(), so it is written for speed: the numbers in most records are small,
-and their varints come from a table.
+Every produce() encodes a record, so this is written for speed: most numbers in records are small, and their varints
+come from a table.
 """
 
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ _TABLE_SIZE = 16 * 1024
 _VARINTS = tuple(encode_varint(value) for value in range(_TABLE_SIZE))
 _NULL = encode_varint(-1)
 _LONGEST_FRAME = 21
-"""Bytes that a record takes at most beside its key, value and headers: its size, attributes, two deltas, and the sizes
-of key and value (Kafka: DefaultRecord.MAX_RECORD_OVERHEAD)."""
+"""The most bytes that a record takes beside its key, value and headers: its size, attributes, two deltas, and the
+sizes of key and value (Kafka: DefaultRecord.MAX_RECORD_OVERHEAD)."""
 _LONGEST_VARINT = 5
 
 
@@ -35,10 +35,10 @@ def record_size(key: bytes | None, value: bytes | None, headers: Headers = ()) -
 
 
 class BatchBuilder:
-    """Gathers records, then gives them as the bytes of one batch.
+    """Gathers records, and encodes them as one batch.
 
-    :param limit: bytes of the batch, not compressed, past which it has no room for another record. A single record may
-        be larger.
+    :param limit: bytes of the batch before compression, past which it has no room for another record. A single record
+        may be larger.
     """
 
     __slots__ = ("_body", "_first_timestamp", "_highest_timestamp", "count", "limit")
@@ -52,7 +52,7 @@ class BatchBuilder:
 
     @property
     def size(self) -> int:
-        """Bytes of the batch as it is now, not compressed."""
+        """Bytes of the batch so far, before compression."""
         return HEADER_SIZE + len(self._body)
 
     def has_room(self, key: bytes | None, value: bytes | None, headers: Headers = ()) -> bool:
@@ -60,9 +60,9 @@ class BatchBuilder:
         return not self.count or HEADER_SIZE + len(self._body) + record_size(key, value, headers) <= self.limit
 
     def append(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> None:
-        """Take one more record, whether there is room or not.
+        """Add one more record, whether there is room or not.
 
-        :param key: None is null, as it is for the value and for those of headers.
+        :param key: None is null, as for the value and the headers' values.
         :param timestamp_ms: milliseconds since the epoch.
         """
         if self.count:
@@ -88,10 +88,10 @@ class BatchBuilder:
         self.count += 1
 
     def seal(self, codec: Codec, level: int | None, producer: ProducerIdentity, sequence: int) -> bytes:
-        """The batch, with base offset 0. It stays uncompressed if ``codec`` would make it no smaller.
+        """The batch, with base offset 0. Stays uncompressed if ``codec`` would not make it smaller.
 
         :param level: as for :func:`~dualwrite.records.compression.compress`.
-        :param sequence: that of the first record in its partition.
+        :param sequence: the sequence number of its first record in the partition.
         """
         body: bytes | bytearray = self._body
         if codec:

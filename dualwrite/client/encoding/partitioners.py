@@ -1,7 +1,8 @@
-"""Which partition a record goes to: librdkafka's partitioners by their names, with the very partitions that it gives.
+"""Chooses a record's partition: librdkafka's partitioners by their names, with the same results.
 
-``murmur2_random`` gives those of the Java producer too. What a name means for a record without a key, and for an empty
-key, is librdkafka's (CONFIGURATION.md, ``partitioner``); only ``consistent_random`` takes an empty key for none.
+``murmur2_random`` also gives the results of the Java producer. For a record without a key or with an empty key, each
+name means the same as in librdkafka (CONFIGURATION.md, ``partitioner``): only ``consistent_random`` treats an empty key
+as none.
 """
 
 import struct
@@ -9,10 +10,10 @@ from collections.abc import Callable
 from zlib import crc32
 
 Partitioner = Callable[[bytes | None, int], int]
-"""Takes a record's key and the topic's number of partitions, and gives one of them."""
+"""Takes a record's key and the topic's number of partitions, and returns one of the partitions."""
 
 RandRange = Callable[[int], int]
-"""``random.randrange`` or its like: takes n, gives a number from 0 to n-1."""
+"""``random.randrange`` or a similar function: takes n, returns a number from 0 to n-1."""
 
 _MASK = 0xFFFFFFFF
 _POSITIVE = 0x7FFFFFFF
@@ -25,10 +26,10 @@ _WORD = struct.Struct("<I")
 
 
 class StickyChoice:
-    """A ``randrange`` that keeps to its choice until :meth:`renew`, so that records without a key share a batch
-    (KIP-480; librdkafka's ``sticky.partitioning.linger.ms``, with events in place of its clock). One for each topic.
+    """A ``randrange`` that keeps its choice until :meth:`renew`, so that records without a key share a batch (KIP-480;
+    librdkafka's ``sticky.partitioning.linger.ms``, but by events and not by time). Each topic has its own.
 
-    :param randrange: where a new choice comes from.
+    :param randrange: makes the choices.
     """
 
     __slots__ = ("_chosen", "_count", "_randrange")
@@ -39,14 +40,14 @@ class StickyChoice:
         self._chosen = 0
 
     def __call__(self, count: int) -> int:
-        """The choice among ``count``; another one if the topic's number of partitions has changed."""
+        """The choice among ``count``; a new one if the topic's number of partitions has changed."""
         if count != self._count:
             self._chosen = self._randrange(count)
             self._count = count
         return self._chosen
 
     def renew(self) -> None:
-        """Choose anew when asked next: a batch is full, or a transaction begins."""
+        """Make a new choice at the next call: a batch is full, or a transaction begins."""
         self._count = 0
 
 
@@ -54,14 +55,14 @@ def make_partitioner(name: str, randrange: RandRange) -> Partitioner:
     """The partitioner that librdkafka calls ``name``.
 
     :param name: one of :data:`PARTITIONERS`.
-    :param randrange: the source of what is random in it; a :class:`StickyChoice` for any but ``random``.
-    :raises KeyError: if there is none of that name.
+    :param randrange: the source of randomness; a :class:`StickyChoice` for any but ``random``.
+    :raises KeyError: if there is no such partitioner.
     """
     return _MAKERS[name](randrange)
 
 
 def murmur2(key: bytes) -> int:
-    """MurmurHash2 as Java's producer has it (Utils.murmur2), as an unsigned number of 32 bits."""
+    """MurmurHash2 as in Java's producer (Utils.murmur2), as an unsigned number of 32 bits."""
     size = len(key)
     hashed = _MURMUR_SEED ^ size
     whole = size & ~3
@@ -75,7 +76,7 @@ def murmur2(key: bytes) -> int:
 
 
 def fnv1a(key: bytes) -> int:
-    """FNV-1a of 32 bits, taken as a signed number and made positive, as librdkafka and Sarama have it."""
+    """FNV-1a of 32 bits, read as a signed number and made positive, as in librdkafka and Sarama."""
     hashed = _FNV_OFFSET
     for byte in key:
         hashed = (hashed ^ byte) * _FNV_PRIME & _MASK

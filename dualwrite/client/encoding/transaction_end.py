@@ -1,7 +1,8 @@
-"""How a transaction ended, told from a piece of the log in which its first record was acknowledged.
+"""How a transaction ended, read from a piece of the log that begins with its first acknowledged record.
 
-What the coordinator says is soon gone: the InitProducerId with which every recovery begins makes the transactional id
-Empty, whatever ended before. A log keeps its markers as long as its records, so a recovery that died may look again.
+The coordinator soon forgets the outcome: every recovery begins with an InitProducerId, which sets the transactional id
+to Empty, whatever ended before. A log keeps its markers as long as its records, so a recovery that died can read them
+again.
 """
 
 from collections.abc import Iterator
@@ -13,13 +14,13 @@ from dualwrite.records.header import BatchHeader, MalformedBatchError, peek_head
 
 
 class LogSlice(NamedTuple):
-    """What one Fetch says of a partition, from the offset that was asked for on.
+    """The answer to a Fetch for one partition, from the requested offset on.
 
     :param high_watermark: the offset before which records can be read.
     :param last_stable_offset: the offset before which every transaction has ended.
-    :param aborted: (producer id, first offset) of the aborted transactions with records among ``records``, or before
-        them and still open there; none if it was read uncommitted.
-    :param records: batches; the last one may be cut short.
+    :param aborted: (producer id, first offset) of the aborted transactions that have records among ``records``, or that
+        began before and are still open there; empty if it was read uncommitted.
+    :param records: batches; the last one may be truncated.
     """
 
     high_watermark: int
@@ -44,8 +45,8 @@ def batches(records: bytes) -> Iterator[tuple[BatchHeader, memoryview]]:
 
 
 def ending_in(slice_: LogSlice, producer: ProducerIdentity, offset: int) -> EndedTransaction:
-    """How the transaction that ``producer`` began with the record at ``offset`` ended, by a slice from there on that
-    was read committed, and where every transaction up to there has ended."""
+    """How the transaction that ``producer`` began with the record at ``offset`` ended. ``slice_`` begins at ``offset``
+    and was read committed, and every transaction up to there has ended."""
     strange = stranger_in(slice_.records, producer, offset)
     if strange is not None:
         return EndedTransaction(strange)
@@ -55,8 +56,8 @@ def ending_in(slice_: LogSlice, producer: ProducerIdentity, offset: int) -> Ende
 
 
 def stranger_in(records: bytes, producer: ProducerIdentity, offset: int) -> Ending | None:
-    """What there is to say if ``records``, read from ``offset`` on, do not begin with one of ``producer``'s; None if
-    they do."""
+    """The answer if ``records``, read from ``offset`` on, do not begin with a record of ``producer``; None if they
+    do."""
     header = next((header for header, _ in batches(records)), None)
     if header is None or header.base_offset > offset or not header.record_count:
         return Ending.UNKNOWN  # deleted or compacted
@@ -90,7 +91,7 @@ def _markers(records: bytes, producer_id: int) -> Iterator[Marker]:
 
 
 def _marker_in(batch: memoryview) -> Marker | None:
-    """The marker of a control batch; None if compaction has emptied it, or it is of a kind that came later."""
+    """The marker of a control batch; None if compaction has emptied it, or a later Kafka version defines its kind."""
     try:
         return read_marker(batch)
     except MalformedBatchError:
@@ -98,8 +99,8 @@ def _marker_in(batch: memoryview) -> Marker | None:
 
 
 def _commits_after(records: bytes, producer_id: int) -> bool:
-    """True if the producer, after the transaction with which ``records`` begin, has committed one that has records
-    here. A marker alone says nothing: a coordinator that was restarted may write one again."""
+    """True if the producer, after the first transaction in ``records``, has committed another one that has records
+    here. A marker alone proves nothing: a coordinator that was restarted may write one again."""
     has_ended = has_begun = False
     for header, batch in batches(records):
         if header.producer_id != producer_id:

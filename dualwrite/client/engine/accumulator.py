@@ -1,9 +1,9 @@
 """The records of one transaction, per partition: gathered in batches, numbered, in flight, acknowledged or sent again.
 
-The order that a broker holds a producer to is that of its sequence numbers (KIP-98). A batch gets its number, and its
-bytes, when it is first sent, and keeps both. What has to be sent again waits until everything else that its partition
-has in flight is answered, and then goes first: so batches of one partition never overtake each other, not even when the
-leader moves. The numbers begin at 0 with each transaction, because each has an epoch of its own (KIP-890 part 2).
+A broker checks the order of a producer's batches by their sequence numbers (KIP-98). A batch gets its number, and is
+encoded, when it is first sent, and keeps both. A batch that must be sent again waits until its partition has no other
+unanswered batch, and then goes first. So batches of one partition never overtake each other, not even when the leader
+moves. The numbers begin at 0 with each transaction, because each has an epoch of its own (KIP-890 part 2).
 """
 
 from collections import deque
@@ -20,11 +20,11 @@ from dualwrite.wire.error_codes import ErrorCode
 OnDelivery = Callable[[Any, Any], None]
 
 _RECORD_WEIGHT = 40
-"""Bytes that a buffered record is taken to cost beside its key and value."""
+"""Bytes of memory that a buffered record is assumed to take beside its key and value."""
 
 
 class TrackedRecord(NamedTuple):
-    """A record whose producer wants to hear what becomes of it. ``place`` is its number in its batch."""
+    """A record with a delivery callback. ``place`` is its number in its batch."""
 
     on_delivery: OnDelivery
     place: int
@@ -36,7 +36,7 @@ class TrackedRecord(NamedTuple):
 
 
 class ProducerBatch:
-    """Records of one partition that travel together."""
+    """Records of one partition that are sent together."""
 
     __slots__ = (
         "attempts",
@@ -59,28 +59,28 @@ class ProducerBatch:
         self.builder = BatchBuilder(limit)
         self.since = now
         self.deadline = 0.0
-        """When it is given up; set when it is to be sent."""
+        """When the batch is given up; set when it becomes due to be sent."""
         self.sequence = -1
-        """That of its first record, before it is wrapped for the wire; -1 until it is sent."""
+        """The sequence number of its first record, before it wraps for the wire format; -1 until it is sent."""
         self.data = b""
         self.attempts = 0
         self.number = -1
-        """Which batch of its lane it is; -1 until it is sent."""
+        """The batch's number in its lane; -1 until it is sent."""
         self.last_code = 0
         self.last_error = ""
         self.losses = 0
-        """Connections that were lost with it since a broker answered."""
+        """How many connections were lost with this batch since a broker last answered."""
         self.weight = 0
         self.tracked: list[TrackedRecord] = []
 
     @property
     def count(self) -> int:
-        """Its records."""
+        """How many records it has."""
         return self.builder.count
 
 
 class PartitionQueue:
-    """What one partition has to send, in order."""
+    """The batches that one partition has to send, in order."""
 
     __slots__ = (
         "in_flight",
@@ -102,15 +102,16 @@ class PartitionQueue:
         self.next_number = self.next_sequence = 0
         self.retry_at = 0.0
         self.is_recovering = False
-        """True from a failure until what failed is sent again."""
+        """True from a failure until the failed batch is sent again."""
         self.sent_to: Any = None
-        """Where ``in_flight`` was sent."""
+        """The broker to which ``in_flight`` was sent."""
 
     def may_send(self, to: Any, now: float, max_in_flight: int) -> bool:
         """True if its next batch may go ``to`` that broker now.
 
-        A broker tells a duplicate only of a producer's last batches. So no batch may be so many ahead of the first that
-        is not acknowledged, however few are in flight: that one may have been appended, and have to be sent again.
+        A broker recognizes duplicates only among a producer's last batches. So no batch may be too many ahead of the
+        first unacknowledged one, however few are in flight: the broker may have appended that one, and must recognize
+        it when it is sent again.
         """
         if not self.queue or now < self.retry_at:
             return False
@@ -133,16 +134,16 @@ class RecordAccumulator:
     :param batch_size: bytes of a batch past which it takes no more records.
     :param batch_records: records at which it takes no more.
     :param delivery_timeout: seconds that a batch which is to be sent may stay unacknowledged.
-    :param linger: seconds that a batch may wait for more records; None: as long as nobody flushes.
+    :param linger: seconds that a batch may wait for more records; None: until the next flush.
     """
 
     def __init__(
         self, batch_size: int, delivery_timeout: float, linger: float | None = None, batch_records: int = 10_000
     ) -> None:
         self.buffered = 0
-        """Bytes of the records that are not acknowledged."""
+        """Bytes of the unacknowledged records."""
         self.records = 0
-        """Records that are not acknowledged."""
+        """How many records are not acknowledged."""
         self._batch_size = batch_size
         self._batch_records = batch_records
         self._delivery_timeout = delivery_timeout
@@ -150,9 +151,9 @@ class RecordAccumulator:
         self._lanes: dict[tuple[str, int], PartitionQueue] = {}
         self._filling: dict[PartitionQueue, ProducerBatch] = {}
         self._sending: dict[PartitionQueue, None] = {}
-        """Lanes with a queue."""
+        """Lanes that have batches to send."""
         self._unacknowledged: dict[ProducerBatch, None] = {}
-        """In the order in which they were closed, so that the first has the nearest deadline."""
+        """Unacknowledged batches in the order in which they were closed, so that the first has the nearest deadline."""
 
     # --- records in
 
@@ -173,7 +174,7 @@ class RecordAccumulator:
         on_delivery: OnDelivery | None,
         now: float,
     ) -> bool:
-        """Take a record; True if that makes something that can be sent: a batch that is full, or has lingered."""
+        """Add a record; True if a batch can be sent now because it is full, or has lingered."""
         batch, has_closed = self._filling.get(lane), False
         if batch is not None and (
             batch.count >= self._batch_records or not batch.builder.has_room(key, value, headers)
@@ -183,7 +184,7 @@ class RecordAccumulator:
         if batch is None:
             batch = ProducerBatch(lane, self._batch_size, now)
         builder = batch.builder
-        builder.append(key, value, headers, timestamp_ms)  # first: what it raises leaves nothing
+        builder.append(key, value, headers, timestamp_ms)  # first: if it raises, nothing has changed
         if builder.count == 1:
             self._filling[lane] = batch
         if on_delivery is not None:
@@ -195,12 +196,12 @@ class RecordAccumulator:
         return has_closed or (self._linger is not None and now >= batch.since + self._linger)
 
     def flush(self, now: float) -> None:
-        """Whatever is being gathered is to be sent."""
+        """Make every batch that is being filled due to be sent."""
         for lane, batch in list(self._filling.items()):
             self._close(lane, batch, now)
 
     def close_lingering(self, now: float) -> None:
-        """Batches that have waited long enough for more records are to be sent."""
+        """Make batches due that have lingered long enough."""
         if self._linger is None:
             return
         for lane, batch in list(self._filling.items()):
@@ -209,7 +210,7 @@ class RecordAccumulator:
 
     def _close(self, lane: PartitionQueue, batch: ProducerBatch, now: float) -> None:
         batch.deadline = now + self._delivery_timeout
-        self._unacknowledged[batch] = None  # first: an interrupt must not leave it where is_empty does not look
+        self._unacknowledged[batch] = None  # first: after an interrupt, is_empty must still see the batch
         del self._filling[lane]
         lane.queue.append(batch)
         self._sending[lane] = None
@@ -218,12 +219,12 @@ class RecordAccumulator:
 
     @property
     def is_empty(self) -> bool:
-        """True if every record was acknowledged. The batches tell, not :attr:`records`: an interrupt in
-        :meth:`append` may have left a record that is not counted."""
+        """True if every record is acknowledged. Looks at the batches, not at :attr:`records`: an interrupt in
+        :meth:`append` may leave a record uncounted."""
         return not self._unacknowledged and not self._filling
 
     def lanes_to_send(self) -> list[PartitionQueue]:
-        """Those with something to send, whoever was served longest ago first."""
+        """Lanes with something to send, the one served longest ago first."""
         return list(self._sending)
 
     def take(
@@ -233,7 +234,7 @@ class RecordAccumulator:
         batch = lane.queue.popleft()
         del self._sending[lane]
         if lane.queue:
-            self._sending[lane] = None  # at the end: the others first
+            self._sending[lane] = None  # at the end: other lanes come first
         if batch.sequence < 0:
             batch.sequence = lane.next_sequence
             batch.number = lane.next_number
@@ -252,7 +253,7 @@ class RecordAccumulator:
         return batch in self._unacknowledged
 
     def acknowledge(self, batch: ProducerBatch) -> None:
-        """A broker has ``batch``."""
+        """A broker has appended ``batch``."""
         batch.lane.in_flight.remove(batch)
         del self._unacknowledged[batch]
         self.buffered -= batch.weight
@@ -261,9 +262,9 @@ class RecordAccumulator:
             self.buffered = self.records = 0
 
     def send_again(self, batch: ProducerBatch, at: float, why: str, code: int = 0) -> None:
-        """``batch`` is to be sent again at ``at`` or later, before everything that follows it.
+        """Send ``batch`` again at ``at`` or later, before everything that follows it.
 
-        :param code: what its broker has answered; 0 if nobody has.
+        :param code: the error code of its broker's answer; 0 if there was no answer.
         """
         lane = batch.lane
         lane.in_flight.remove(batch)
@@ -279,19 +280,19 @@ class RecordAccumulator:
         self._sending[lane] = None
 
     def is_out_of_order(self, batch: ProducerBatch, code: int) -> bool:
-        """True if ``code`` only says that an earlier batch, which is to be sent again, is missing."""
+        """True if ``code`` only says that an earlier batch, which will be sent again, is missing."""
         is_about_order = code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         return is_about_order and batch.lane.first_unacknowledged() is not batch
 
     # --- time
 
     def overdue(self, now: float) -> ProducerBatch | None:
-        """A batch whose time is up, if there is one."""
+        """A batch whose deadline has passed, if there is one."""
         batch = next(iter(self._unacknowledged), None)
         return batch if batch is not None and now >= batch.deadline else None
 
     def wake_at(self, now: float) -> float:
-        """When something is overdue, or has lingered long enough, or can be sent again; infinity if that is never."""
+        """When a batch is overdue, has lingered long enough, or can be sent again; infinity if never."""
         oldest = next(iter(self._unacknowledged), None)
         wake_at = NEVER if oldest is None else oldest.deadline
         for lane in self._sending:
@@ -305,7 +306,8 @@ class RecordAccumulator:
     # --- the end
 
     def drop(self) -> list[ProducerBatch]:
-        """Forget every record, and every number: the transaction has ended. What was not acknowledged."""
+        """Forget every record and sequence number, because the transaction has ended; return the unacknowledged
+        batches."""
         dropped = [*self._unacknowledged, *self._filling.values()]
         self._lanes.clear()
         self._filling.clear()

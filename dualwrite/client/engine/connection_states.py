@@ -1,7 +1,7 @@
-"""The brokers that an engine is connected to, and what each of them has been asked and not answered yet.
+"""The brokers that an engine is connected to, and the unanswered requests of each connection.
 
-Every request has a deadline. One that passes costs the whole connection: its answers come in order, so nothing behind
-the missing one can be told either (Kafka's NetworkClient does the same).
+Every request has a deadline. If it passes, the engine closes the whole connection: answers come in order, so an answer
+behind the missing one cannot be matched (Kafka's NetworkClient does the same).
 """
 
 from collections.abc import Iterable, Set
@@ -15,7 +15,7 @@ from dualwrite.wire.apis import ApiKey, Message
 
 
 class InFlight(NamedTuple):
-    """One unanswered request: ``about`` is whatever its answer will be needed with."""
+    """One unanswered request: ``about`` is the context that the handler of its answer needs."""
 
     api_key: ApiKey
     about: Any
@@ -32,14 +32,14 @@ class ConnectionState:
         self.is_open = False
         self.versions: Versions = NO_VERSIONS
         self.asked: dict[int, InFlight] = {}
-        """By tag, in the order in which they were sent."""
+        """Unanswered requests by tag, in the order in which they were sent."""
         self.producing = 0
-        """How many of them are Produce."""
+        """How many of them are Produce requests."""
         self.used_at = 0.0
         self._picked: dict[tuple[ApiKey, int, int], int] = {}
 
     def version(self, api_key: ApiKey, floor: int, cap: int) -> int:
-        """The version to ask ``api_key`` in; it is looked up once.
+        """The version in which to send ``api_key``; computed once.
 
         :raises NoCommonVersionError: if there is none in these bounds.
         """
@@ -57,7 +57,7 @@ class _BackOff(NamedTuple):
 
 
 class ConnectionStates:
-    """Connections as they are wanted, and the commands that are due."""
+    """The connections that the engine wants, and the commands that are due."""
 
     def __init__(self, settings: EngineSettings) -> None:
         self._settings = settings
@@ -67,37 +67,37 @@ class ConnectionStates:
         self._next_tag = 0
         self._is_wanted = False
         self._check_at = NEVER
-        """No answer is overdue before."""
+        """No answer is overdue before this time."""
 
     def take_commands(self) -> list[Command]:
-        """What has become due since it was asked last."""
+        """The commands that have become due since the last call."""
         commands, self._commands = self._commands, []
         return commands
 
     # --- connections
 
     def open_peer(self, endpoint: Endpoint, now: float) -> ConnectionState | None:
-        """The connection to ``endpoint`` if it is open; if there is none, one is begun, or will be after a pause."""
+        """The open connection to ``endpoint``, if there is one; else begin one, now or after a pause."""
         peer = self._peers.get(endpoint)
         if peer is not None:
             return peer if peer.is_open else None
         trouble = self._troubles.get(endpoint)
         if trouble is None or now >= trouble.until:
-            self._commands.append(Open(endpoint))  # first: interrupted here, a peer that nobody opens would stay
+            self._commands.append(Open(endpoint))  # first: else an interrupt leaves a peer that is never opened
             self._peers[endpoint] = ConnectionState(endpoint)
         else:
             self._is_wanted = True
         return None
 
     def any_open_peer(self, candidates: Iterable[Endpoint], now: float) -> ConnectionState | None:
-        """Some open connection, the least busy one; if there is none, one is begun: to the first candidate that is not
-        in trouble, otherwise to whoever has been in trouble for longest."""
+        """The least busy open connection. If there is none, begin one: to the first candidate without a recent failure,
+        otherwise to the one that failed longest ago."""
         peers = [peer for peer in self._peers.values() if peer.is_open]
         if peers:
             return min(peers, key=lambda peer: len(peer.asked))
         candidates = list(candidates)
         unknown = [endpoint for endpoint in candidates if endpoint not in self._troubles]
-        if all(endpoint in self._troubles for endpoint in self._peers):  # what is being opened may take long to fail
+        if all(endpoint in self._troubles for endpoint in self._peers):  # opening may take long to fail
             untried = [endpoint for endpoint in unknown if endpoint not in self._peers]
             in_trouble = [endpoint for endpoint in candidates if endpoint in self._troubles]
             known = sorted(in_trouble, key=lambda endpoint: self._troubles[endpoint].until)
@@ -106,7 +106,7 @@ class ConnectionStates:
         return None
 
     def opened(self, endpoint: Endpoint, versions: Versions, now: float) -> bool:
-        """A connection is ready; False if nobody waits for it any more."""
+        """A connection is ready; False if it is not wanted any more."""
         peer = self._peers.get(endpoint)
         if peer is None:
             return False
@@ -115,8 +115,8 @@ class ConnectionStates:
         return True
 
     def lost(self, endpoint: Endpoint, error: DualWriteError, now: float) -> list[InFlight]:
-        """A connection is gone; what was asked there, in order. One that had been open is tried again at once, and then
-        after pauses that grow."""
+        """A connection is lost; return its unanswered requests, in order. The engine reopens a connection that had been
+        open at once, and then after growing pauses."""
         peer = self._peers.pop(endpoint, None)
         if peer is None:
             return []
@@ -131,12 +131,13 @@ class ConnectionStates:
         return list(peer.asked.values())
 
     def forget_troubles(self, known: Set[Endpoint]) -> None:
-        """The cluster has nobody at other endpoints than ``known``: what was wrong there explains nothing any more."""
+        """Forget failures at endpoints that are not ``known``: the cluster has no broker there, so they explain
+        nothing."""
         for endpoint in self._troubles.keys() - known - self._peers.keys():
             del self._troubles[endpoint]
 
     def why_not(self) -> str:
-        """What keeps brokers from being reached, as the end of a sentence; empty if nothing does."""
+        """The reason why brokers cannot be reached, as the end of a sentence; empty if there is none."""
         return "; ".join(dict.fromkeys(str(trouble.error) for trouble in self._troubles.values()))
 
     # --- requests
@@ -144,7 +145,7 @@ class ConnectionStates:
     def send(
         self, peer: ConnectionState, api_key: ApiKey, version: int, message: Message, about: Any, now: float
     ) -> None:
-        """Ask ``message``; ``about`` comes back with the answer, or with the loss of the connection."""
+        """Send ``message``; ``about`` is returned with the answer, or with the loss of the connection."""
         tag = self._next_tag
         self._next_tag += 1
         peer.used_at = now
@@ -157,7 +158,7 @@ class ConnectionStates:
         self._commands.append(Send(peer.endpoint, Request(tag, api_key, version, message)))
 
     def answered(self, endpoint: Endpoint, tag: int) -> InFlight | None:
-        """What the answer with ``tag`` is about; None if nobody waits for it any more."""
+        """The request that the answer with ``tag`` belongs to; None if the answer is not needed any more."""
         peer = self._peers.get(endpoint)
         asked = peer.asked.pop(tag, None) if peer is not None else None
         if peer is not None and asked is not None and asked.api_key is ApiKey.PRODUCE:
@@ -167,8 +168,8 @@ class ConnectionStates:
     # --- time
 
     def expire(self, now: float) -> list[tuple[Endpoint, list[InFlight]]]:
-        """Close the connections on which an answer is overdue; what was asked there. Idle ones are closed too, if they
-        have been for long."""
+        """Close the connections with an overdue answer; return their unanswered requests. Also closes connections that
+        were idle too long."""
         if self._settings.max_idle is not None:
             self._close_idle(now - self._settings.max_idle)
         self._is_wanted = False
@@ -192,7 +193,7 @@ class ConnectionStates:
                 self._commands.append(Close(endpoint))
 
     def wake_at(self, now: float) -> float:
-        """When an answer may be overdue, or a pause before a connection is wanted is over."""
+        """When an answer may be overdue, or a pause before a reconnect ends."""
         if not self._is_wanted:
             return self._check_at
         return min((self._check_at, *(trouble.until for trouble in self._troubles.values() if trouble.until > now)))

@@ -25,10 +25,10 @@ from dualwrite.wire.apis import ApiKey, Message
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """What an engine is to do. Durations are in seconds, sizes in bytes; the names in the comments are librdkafka's.
+    """The settings of an engine. Durations are in seconds, sizes in bytes; the names in the comments are librdkafka's.
 
     :param linger: seconds that a batch may wait for more records; None: until it is full, or the records are flushed.
-    :param batch_size: past which a batch takes no more records; one record alone may be larger.
+    :param batch_size: a batch takes no more records past this size; a single record may be larger.
     """
 
     bootstrap: tuple[Endpoint, ...]
@@ -49,25 +49,25 @@ class EngineSettings:
     batch_records: int = 10_000
     """batch.num.messages"""
     max_message_bytes: int = 1_000_000
-    """message.max.bytes: of one record, and of one request"""
+    """message.max.bytes: the limit of one record, and of one request"""
     buffer_bytes: int = 1_048_576 * 1024
-    """queue.buffering.max.kbytes: records that are not acknowledged yet"""
+    """queue.buffering.max.kbytes: the limit of unacknowledged records"""
     buffer_records: int = 100_000
-    """queue.buffering.max.messages: the same, counted"""
+    """queue.buffering.max.messages: the same as a number of records"""
     max_in_flight: int = 5
-    """max.in.flight.requests.per.connection; five at most, as a broker remembers so many batches (KIP-98)"""
+    """max.in.flight.requests.per.connection; at most five, as a broker remembers five batches (KIP-98)"""
     request_timeout: float = 60.0
-    """socket.timeout.ms: until an answer is given up, and its connection with it"""
+    """socket.timeout.ms: until the engine gives up an answer, and its connection with it"""
     ack_timeout_ms: int = 30_000
     """request.timeout.ms: how long a leader may wait for its followers"""
     delivery_timeout: float = 30.0
-    """delivery.timeout.ms: until a batch that was to be sent must be acknowledged"""
+    """delivery.timeout.ms: until a batch that is due must be acknowledged"""
     operation_timeout: float = 30.0
-    """Until init, commit, abort and send_offsets must have ended"""
+    """Deadline of init, commit, abort and send_offsets"""
     topic_propagation: float = 30.0
-    """topic.metadata.propagation.max.ms: until a topic must be known"""
+    """topic.metadata.propagation.max.ms: how long a topic may be unknown"""
     retries: int = 2_147_483_647
-    """retries: of a batch"""
+    """retries: of one batch"""
     retry_backoff: float = 0.1
     """retry.backoff.ms, doubled with each attempt"""
     retry_backoff_max: float = 1.0
@@ -82,19 +82,19 @@ class EngineSettings:
     """allow.auto.create.topics"""
 
     def pause_after(self, attempts: int) -> float:
-        """Seconds until something is tried again that was tried ``attempts`` times."""
+        """Seconds until the next attempt, after ``attempts`` attempts."""
         return min(self.retry_backoff * 2.0 ** min(attempts - 1, 30), self.retry_backoff_max)
 
 
 NEVER = float("inf")
-"""The time of what does not come by itself."""
+"""A time that never comes."""
 
 
 class Request(NamedTuple):
-    """One question to one broker.
+    """One request to one broker.
 
-    :param tag: comes back with the answer; no two requests of an engine have the same.
-    :param message: one of kafka-python's messages, or anything with their ``encode(version=…)`` and
+    :param tag: returned with the answer; no two requests of an engine have the same tag.
+    :param message: one of kafka-python's messages, or an object with their ``encode(version=…)`` and
         ``flexible_version_q(version)``.
     """
 
@@ -105,23 +105,23 @@ class Request(NamedTuple):
 
 
 class Open(NamedTuple):
-    """Connect to ``endpoint``: TCP, TLS, ApiVersions, SASL; then say ``opened``, or ``lost`` if that failed. The driver
-    holds it to the time that the configuration gives (socket.connection.setup.timeout.ms)."""
+    """Connect to ``endpoint``: TCP, TLS, ApiVersions, SASL. Then the driver calls ``opened``, or ``lost`` if that
+    failed. The driver enforces the configured limit (socket.connection.setup.timeout.ms)."""
 
     endpoint: Endpoint
 
 
 class Send(NamedTuple):
-    """Ask ``request`` of ``endpoint``, which is open. Requests go out in the order in which they are commanded, without
-    waiting for answers; each is answered by ``answered``, or ``lost`` says that no more answers come."""
+    """Send ``request`` to ``endpoint``, which is open. Requests are sent in the order of the commands, without waiting
+    for answers. The driver reports each answer by ``answered``; ``lost`` says that no more answers come."""
 
     endpoint: Endpoint
     request: Request
 
 
 class Close(NamedTuple):
-    """Close ``endpoint``, whether it is open or being opened. It is not followed by ``lost``: the engine has already
-    given up what was asked there, and must be told nothing more of that connection."""
+    """Close ``endpoint``, whether it is open or being opened. ``lost`` does not follow: the engine has already given up
+    the requests there. The driver must report nothing more of that connection."""
 
     endpoint: Endpoint
 
@@ -130,7 +130,7 @@ Command = Open | Send | Close
 
 
 class Operation:
-    """What a verb returns: done now or some events later, with a result or an error."""
+    """The result of a verb: done now, or after later events, with a result or an error."""
 
     __slots__ = ("_callback", "error", "is_done", "result")
 
@@ -141,27 +141,27 @@ class Operation:
         self._callback: Callable[[Operation], None] | None = None
 
     def when_done(self, callback: Callable[["Operation"], None]) -> None:
-        """Call ``callback(operation)`` once it is done, or now if it is. One callback at most; it must not call the
-        engine, but may note that it should be called."""
+        """Call ``callback(operation)`` once the operation is done, or now if it is. At most one callback. It must not
+        call the engine, but may note that the engine should be called."""
         if self.is_done:
             callback(self)
         else:
             self._callback = callback
 
     def succeed(self, result: Any = None) -> None:
-        """The engine's: it is done."""
+        """Called by the engine: the operation is done."""
         self.result = result
         self._finish()
 
     def fail(self, error: DualWriteError) -> None:
-        """The engine's: it is done, with an error."""
+        """Called by the engine: the operation is done, with an error."""
         self.error = error
         self._finish()
 
     def outcome(self) -> Any:
-        """The result of what is done.
+        """The result of an operation that is done.
 
-        :raises DualWriteError: what went wrong, if something did.
+        :raises DualWriteError: the error, if it failed.
         """
         assert self.is_done, "asked before it was done"
         if self.error is not None:
@@ -176,47 +176,47 @@ class Operation:
 
 
 class Drivable(Protocol):
-    """The driver's side of an engine. ``Engine`` in ``engine.py`` is the one that there is."""
+    """The driver's side of an engine. ``Engine`` in ``engine.py`` is the only one."""
 
     def step(self, now: float) -> list[Command]:
-        """What to do now. Empty most of the time."""
+        """The commands to carry out now. Empty most of the time."""
 
     def wake_at(self) -> float | None:
-        """When :meth:`step` must be called again though nothing has happened; None: only after an event."""
+        """When :meth:`step` must be called again even if no event comes; None: only after an event."""
 
     def opened(self, endpoint: Endpoint, versions: Versions, now: float) -> None:
         """``Open`` has succeeded."""
 
     def answered(self, endpoint: Endpoint, tag: int, message: Message, now: float) -> None:
-        """The broker has answered the request with ``tag``. What was closed or lost meanwhile may be told; it is
-        passed over."""
+        """The broker has answered the request with ``tag``. The engine ignores answers of connections that were closed
+        or lost meanwhile."""
 
     def lost(self, endpoint: Endpoint, error: DualWriteError, now: float) -> None:
-        """``endpoint`` could not be opened, or the connection broke: none of its unanswered requests will be answered,
-        and whether they were carried out is unknown.
+        """``endpoint`` could not be opened, or the connection broke. None of its unanswered requests will be answered,
+        and the broker may or may not have carried them out.
 
-        :param error: KafkaUnavailableError if trying again may help; any other, as ConfigurationError for a certificate
-            that is not trusted or a password that is wrong, ends the operation under way.
+        :param error: KafkaUnavailableError if another attempt may help. Any other error, such as ConfigurationError for
+            a certificate that is not trusted or a wrong password, ends the operation in progress.
         """
 
     def interrupted(self) -> None:
-        """An exception that is nobody's answer, as a signal's, struck inside of the engine or of its driver: whatever
-        was being done may be half done. Every connection is closed, and nothing of them will be told any more."""
+        """An exception from outside, such as a signal handler's, interrupted the engine or its driver: the step in
+        progress may be half done. The driver has closed every connection, and reports nothing more of them."""
 
 
 class Driver(Protocol):
-    """What a blocking face needs of its driver. One thread at a time uses it, and the engine that it drives.
+    """The operations that a blocking producer needs of its driver. One thread at a time uses it and its engine.
 
-    Nobody listens between two calls, perhaps for minutes. So each call first takes in what has arrived, and then steps:
-    otherwise the engine would give up requests whose answers are there.
+    The driver does not read between two calls, perhaps for minutes. So each call first takes in what has arrived, and
+    then steps: otherwise the engine would give up requests whose answers have already arrived.
     """
 
     def wait(self, operation: Operation) -> Any:
-        """Do what the engine says until ``operation`` is done; its outcome, or its error raised. Interrupted in the
-        middle, it has failed."""
+        """Carry out the engine's commands until ``operation`` is done. Return its result or raise its error. If the
+        wait is interrupted, the operation has failed."""
 
     def pump(self) -> None:
-        """Do what can be done now without waiting: step, write what sockets take, take in what has arrived."""
+        """Do everything that needs no waiting: step, write what sockets take, take in what has arrived."""
 
     def close(self) -> None:
-        """Close every connection, without a word to the engine. Never raises."""
+        """Close every connection, without notifying the engine. Never raises."""

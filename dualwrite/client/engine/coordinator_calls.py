@@ -1,4 +1,4 @@
-"""The questions to coordinators that a producer's verbs come down to, in the versions that TV2 needs."""
+"""The requests to coordinators that a producer's verbs send, in the versions that TV2 needs."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -12,12 +12,12 @@ from dualwrite.wire.producing import TransactionEnd
 
 _FIRST_WITH_TWO_PHASE = 6
 _FIRST_OF_TV2 = 5
-"""Of EndTxn and of TxnOffsetCommit."""
+"""The lowest versions of EndTxn and of TxnOffsetCommit that TV2 needs."""
 _OLDEST_INIT = 4
 
 
 class CommittedOffset(NamedTuple):
-    """Where a consumer group goes on reading a partition."""
+    """The offset from which a consumer group goes on reading a partition."""
 
     topic: str
     partition: int
@@ -27,7 +27,7 @@ class CommittedOffset(NamedTuple):
 
 
 class GroupMember(NamedTuple):
-    """In whose name offsets are committed (KIP-447)."""
+    """The group member for which offsets are committed (KIP-447)."""
 
     group_id: str
     generation_id: int = -1
@@ -36,11 +36,11 @@ class GroupMember(NamedTuple):
 
 
 class CoordinatorCall:
-    """One question under way.
+    """One request in progress.
 
-    :param what: it in words, for errors.
-    :param versions: the lowest and the highest version in which it can be asked.
-    :param answer: called with the answer once its error code is no reason to ask again and none to give up.
+    :param what: a description, for errors.
+    :param versions: the lowest and the highest version in which it can be sent.
+    :param answer: called with the answer, unless its error code is a reason to retry or to give up.
     """
 
     __slots__ = (
@@ -74,32 +74,34 @@ class CoordinatorCall:
         self.message = message
         self.answer = answer
         self.fallback: CoordinatorCall | None = None
-        """What to ask if the coordinator does not support this (UNSUPPORTED_VERSION)."""
+        """The request to send instead if the coordinator does not support this one (UNSUPPORTED_VERSION)."""
         self.attempts = 0
         self.is_asked = False
         """True while it is unanswered."""
         self.retry_at = 0.0
         self.last_code = 0
-        """With which the coordinator has answered last; 0 if it has not."""
+        """The error code of the coordinator's last answer; 0 if there was none."""
         self.last_error = ""
 
     @property
     def needs_two_phase(self) -> bool:
-        """True if it can be asked only where KIP-939 is spoken."""
+        """True if it can be sent only to brokers that support KIP-939."""
         return self.api_key is ApiKey.INIT_PRODUCER_ID and self.versions[0] >= _FIRST_WITH_TWO_PHASE
 
     @property
     def decides(self) -> bool:
-        """True if it commits: without an answer nobody knows whether the records are there."""
+        """True if it commits: without an answer, the records may or may not be committed."""
         return self.api_key is ApiKey.END_TXN and self.message.committed
 
 
 def init_call(settings: EngineSettings, keeps: bool, answer: Callable[[Message], None]) -> CoordinatorCall:
-    """InitProducerId: v6 with KIP-939's flags if two-phase commit, or what it prepared, is asked for; else plain.
+    """InitProducerId. v6 with KIP-939's flags if two-phase commit or keeping a prepared transaction is asked for; else
+    a plain one.
 
-    In two-phase commit every one keeps what is open, and whoever does not want it aborts it next. A plain one would
-    abort whatever it finds, and a copy of it that a broken connection delays may find a transaction that was prepared,
-    and decided, after it. Apache Kafka 4.4 does not support that yet: there plain is the fallback.
+    In two-phase commit, every InitProducerId keeps the open transaction, and the producer aborts it next unless it
+    wants it. A plain one would abort any open transaction: a copy of it that a broken connection delays could abort a
+    transaction that was prepared and decided after it. Apache Kafka 4.4 does not support that yet: there plain is the
+    fallback.
     """
     two_phase = settings.two_phase_commit
     needs_flags = two_phase or keeps
@@ -127,8 +129,8 @@ def init_call(settings: EngineSettings, keeps: bool, answer: Callable[[Message],
 def end_call(
     settings: EngineSettings, producer: ProducerIdentity, commits: bool, answer: Callable[[Message], None]
 ) -> CoordinatorCall:
-    """EndTxn v5. It may be asked any number of times: a broker that has carried it out answers the same again, as the
-    identity is never used for another transaction."""
+    """EndTxn v5. It may be sent any number of times: a broker that has carried it out gives the same answer again, as
+    no other transaction ever uses the identity."""
     message = TransactionEnd(settings.transactional_id, producer.producer_id, producer.epoch, commits)
     what = f"EndTxn ({'commit' if commits else 'abort'}) of {settings.transactional_id}"
     coordinator = CoordinatorOf(TRANSACTION, settings.transactional_id)
@@ -171,7 +173,7 @@ def offsets_call(
 
 
 def code_of(api_key: ApiKey, answer: Message) -> int:
-    """The error code that decides about an answer; of several partitions the first that is one."""
+    """The error code that decides about an answer; with several partitions, the first error."""
     if api_key is not ApiKey.TXN_OFFSET_COMMIT:
         return int(answer.error_code)
     codes = (entry.error_code for topic in answer.topics for entry in topic.partitions)
@@ -179,7 +181,7 @@ def code_of(api_key: ApiKey, answer: Message) -> int:
 
 
 def place_of(api_key: ApiKey, answer: Message) -> str:
-    """Which partition the error code of an answer is about; empty if it is about no single one."""
+    """The partition to which an answer's error code belongs; empty if it is not about a single one."""
     if api_key is not ApiKey.TXN_OFFSET_COMMIT:
         return ""
     wrong = (

@@ -1,4 +1,4 @@
-"""One question to a coordinator at a time: asked, and asked again elsewhere or later, until it is answered for good."""
+"""One request to a coordinator at a time: sent, and sent again elsewhere or later, until it has a final answer."""
 
 from collections.abc import Callable
 
@@ -15,16 +15,16 @@ from dualwrite.wire.apis import ApiKey, Message
 from dualwrite.wire.error_codes import ErrorCode, error_name
 
 BUSY_PAUSE = 0.02
-"""Seconds until a broker is asked again that still writes the markers of the transaction before (Kafka:
+"""Seconds until a retry at a broker that still writes the markers of the previous transaction (Kafka:
 TransactionManager.ADD_PARTITIONS_RETRY_BACKOFF_MS)."""
 
 _OLDEST_FIND_COORDINATOR = 1
 
 
 class CoordinatorRequests:
-    """Asks what :meth:`call` is given.
+    """Sends the calls that :meth:`call` gets.
 
-    :param give_up: told when a call cannot succeed, why, and what that costs.
+    :param give_up: called when a call cannot succeed, with the reason and the cost.
     """
 
     def __init__(
@@ -45,16 +45,16 @@ class CoordinatorRequests:
         self._looking_for: set[CoordinatorOf] = set()
 
     def call(self, call: CoordinatorCall, now: float) -> None:
-        """Begin to ask; there is nothing else under way."""
+        """Begin a call; no other may be in progress."""
         self._call = call
         self._deadline = now + self._settings.operation_timeout
 
     def forget(self) -> None:
-        """The answer does not matter any more."""
+        """Ignore the answer of the call in progress."""
         self._call = None
 
     def step(self, now: float) -> None:
-        """Ask what has not been asked, or is to be asked again now."""
+        """Send the call in progress, if it was not sent or must be sent again now."""
         call = self._call
         if call is None:
             return
@@ -121,7 +121,7 @@ class CoordinatorRequests:
             if cost_of(call.api_key, code) in (Cost.RETRY, Cost.MOVE):
                 self._again(call, now, f"FindCoordinator: {error_name(code)}")
             else:
-                is_of_group = code == ErrorCode.GROUP_AUTHORIZATION_FAILED  # without it, the rest can still be aborted
+                is_of_group = code == ErrorCode.GROUP_AUTHORIZATION_FAILED  # the rest can still be aborted
                 cost = Cost.TRANSACTION if is_of_group else Cost.PRODUCER
                 self._give_up(error_of_call(f"FindCoordinator of {whose.key}", code), cost)
 
@@ -180,7 +180,7 @@ class CoordinatorRequests:
         self._give_up(error, Cost.TRANSACTION if is_content else Cost.PRODUCER)
 
     def _silence(self, call: CoordinatorCall) -> str:
-        """Who it is that has not answered, where nothing is known to be wrong."""
+        """The broker that has not answered, if no other reason is known."""
         coordinator = self._directory.coordinators.get(call.coordinator)
         asked = dict.fromkeys(self._directory.candidates() if coordinator is None else (coordinator,))
         return f"broker {', '.join(map(str, asked))} says nothing"

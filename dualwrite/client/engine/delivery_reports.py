@@ -1,4 +1,4 @@
-"""What a producer hears about a record, in the form that confluent-kafka's delivery callbacks have."""
+"""What a delivery callback gets for a record, in the form of confluent-kafka's."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ CREATE_TIME = 1
 
 
 class DeliveredRecord:
-    """One record and where it went: the methods of confluent_kafka.Message that mean something here."""
+    """One record and where it was written, with the methods of confluent_kafka.Message that apply to a producer."""
 
     __slots__ = ("_error", "_headers", "_key", "_latency", "_offset", "_partition", "_timestamp_ms", "_topic", "_value")
 
@@ -36,7 +36,7 @@ class DeliveredRecord:
         return None if self._partition < 0 else self._partition
 
     def offset(self) -> int | None:
-        """The offset; None if the record was not acknowledged, or the broker told only that it is there."""
+        """The offset; None if the record was not acknowledged, or the broker did not tell the offset."""
         return None if self._offset < 0 else self._offset
 
     def latency(self) -> float | None:
@@ -44,7 +44,7 @@ class DeliveredRecord:
         return self._latency
 
     def leader_epoch(self) -> None:
-        """None: no broker tells it to a producer. It is there as it is with confluent-kafka."""
+        """Always None: brokers do not tell it to producers. Here for compatibility with confluent-kafka."""
 
     def key(self) -> bytes | None:
         """The key."""
@@ -63,11 +63,12 @@ class DeliveredRecord:
         return CREATE_TIME, self._timestamp_ms
 
     def error(self) -> Any:
-        """Why it was not acknowledged, a DualWriteError if nobody has made something else of it; None if it was."""
+        """Why it was not acknowledged: a DualWriteError, or its conversion by the caller; None if it was
+        acknowledged."""
         return self._error
 
     def with_error(self, error: Any) -> "DeliveredRecord":
-        """The same with ``error`` for its error."""
+        """The same record with ``error`` as its error."""
         place, content = (self._topic, self._partition, self._offset), (self._key, self._value, self._headers)
         return DeliveredRecord(place, content, self._timestamp_ms, error, self._latency)
 

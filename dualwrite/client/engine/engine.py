@@ -1,9 +1,8 @@
 """The native producer without its sockets: verbs and events in, commands out.
 
-Its parts are pure by themselves: the transaction's state, the sender of records over their accumulator, the requests to
-coordinators, the metadata and the states of connections.
-A unit of work of one record costs two round trips, Produce and EndTxn; its partition and its group join the transaction
-by being written to (KIP-890 part 2).
+Its parts are pure as well: the transaction's state, the sender of records with their accumulator, the requests to
+coordinators, the metadata, and the states of connections. A unit of work with one record takes two round trips, Produce
+and EndTxn; its partition and its group join the transaction by being written to (KIP-890 part 2).
 """
 
 from collections.abc import Callable, Sequence
@@ -36,26 +35,26 @@ from dualwrite.wire.apis import ApiKey, Message
 from dualwrite.wire.error_codes import ErrorCode
 
 _RECORD_OVERHEAD = 70
-"""Bytes of a batch of one record beside the record's key, value and headers, at least."""
+"""The least number of bytes of a batch of one record, beside the record's key, value and headers."""
 
 
 class Engine:
-    """One transactional producer. Not thread-safe; see ``contract.py`` for how it is driven.
+    """One transactional producer. Not thread-safe. ``contract.py`` describes how a driver uses it.
 
-    :param settings: what to do, and where to begin.
+    :param settings: the engine's settings, with the brokers to begin with.
     :param randrange: the source of randomness; ``random.randrange`` outside of tests.
     """
 
     def __init__(self, settings: EngineSettings, randrange: Callable[[int], int]) -> None:
         self._settings, self._randrange = settings, randrange
         self.transaction = self._machine = TransactionManager()
-        """What is known of the transaction here, for reading."""
+        """The state of the transaction, for reading."""
         self._running: PendingOperation | None = None
         self._stepped_at = 0.0
         self._begin_afresh()
 
     def _begin_afresh(self) -> None:
-        """Nobody is connected, nothing is asked, no record is here, and no broker is known but those to begin with."""
+        """Start without connections, requests, records or metadata; only the bootstrap brokers are known."""
         settings, machine = self._settings, self._machine
         self._peers = ConnectionStates(settings)
         self._directory = ProducerMetadata(settings, self._randrange)
@@ -66,7 +65,7 @@ class Engine:
 
     @property
     def state(self) -> ProducerState:
-        """Where the producer is; while a verb is under way, where its failure would lead."""
+        """The producer's current state; while a verb is in progress, the state to which its failure would lead."""
         return self._machine.state
 
     @property
@@ -76,7 +75,7 @@ class Engine:
 
     @property
     def has_news(self) -> bool:
-        """True if :meth:`produce` has left something that can be sent before the records are flushed."""
+        """True if :meth:`produce` has left a batch that can be sent before the records are flushed."""
         return self._traffic.has_news
 
     @property
@@ -86,16 +85,16 @@ class Engine:
 
     @property
     def unacknowledged(self) -> int:
-        """How many records of the transaction were not acknowledged yet."""
+        """How many records of the transaction are not acknowledged yet."""
         return self._traffic.unacknowledged
 
     @property
     def under_way(self) -> Operation | None:
-        """That of the verb that is not done yet; None if there is none."""
+        """The operation of the verb in progress; None if there is none."""
         return None if self._running is None else self._running.operation
 
     def init_transactions(self, now: float, keep_prepared_txn: bool = False) -> Operation:
-        """Fence every earlier producer of the transactional id, and abort what is open there or keep it (KIP-939).
+        """Fence every earlier producer of the transactional id, and abort or keep its open transaction (KIP-939).
         Result: None."""
         self._start(init_verb(keep_prepared_txn))
         initialized = partial(self._initialized, keep_prepared_txn, now)
@@ -122,8 +121,8 @@ class Engine:
     ) -> bool:
         """Add a record to the transaction; ``partition`` -1 lets the partitioner choose.
 
-        :returns: False if the buffer is full: nothing was taken. Wait for :meth:`room`, and call again.
-        :raises DualWriteError: what has made the transaction impossible meanwhile.
+        :returns: False if the buffer is full: the record was not added. Wait for :meth:`room`, and call again.
+        :raises DualWriteError: the error that has ended the transaction meanwhile.
         """
         return self.produce_many(topic, ((value, key, partition, headers),), 0, timestamp_ms, on_delivery, now) == 1
 
@@ -136,8 +135,8 @@ class Engine:
         on_delivery: OnDelivery | None,
         now: float,
     ) -> int:
-        """As :meth:`produce` of one after the other of ``records`` from ``begin`` on, until the buffer is full, or
-        something can be sent; how many were taken."""
+        """As :meth:`produce` for one record of ``records`` after the other, from ``begin`` on, until the buffer is full
+        or a batch can be sent; return how many were added."""
         if self._machine.state is not ProducerState.IN_TRANSACTION:
             self._require_producing("produce()")
         if topic not in self._directory.topics and not (isinstance(topic, str) and is_legal_topic(topic)):
@@ -157,7 +156,7 @@ class Engine:
         return at - begin
 
     def _unfit(self, what: str, code: int) -> DualWriteError:
-        """The error of a record that no broker takes: the transaction can only be aborted."""
+        """The error of a record that every broker would refuse: the transaction can only be aborted."""
         error = error_of_record(what, code)
         self._doom(error, Cost.TRANSACTION)
         return error
@@ -176,8 +175,8 @@ class Engine:
     ) -> Operation:
         """Commit a consumer group's offsets as part of the transaction. Result: None.
 
-        Of one group a second time only if the first can't come late: nothing but its transaction tells a broker which
-        of two is the newer.
+        A group's offsets can be sent again only once no delayed copy of the first request can arrive: brokers tell two
+        requests of one group apart only by their transaction.
         """
         self._start(Verb.SEND_OFFSETS)
         operation = self._run().operation
@@ -194,7 +193,7 @@ class Engine:
         return operation
 
     def flush(self, now: float, until: float = NEVER) -> Operation:
-        """Send everything, and wait until it is acknowledged, or the time is ``until``. Result: None."""
+        """Send every record, and wait until all are acknowledged, or until the time ``until``. Result: None."""
         self._require_producing("flush()")
         operation = self._flush_then(lambda _now: self._end_operation(None), now)
         if self._running is not None:
@@ -202,8 +201,8 @@ class Engine:
         return operation
 
     def await_report(self, now: float, until: float) -> Operation:
-        """Wait until a delivery callback is due, or every record is acknowledged, or the time is ``until``. What has
-        been gathered is sent, unless it lingers. Result: None."""
+        """Wait until a delivery callback is due, or every record is acknowledged, or until the time ``until``. Sends
+        the gathered records, unless they linger. Result: None."""
         self._refuse_a_second("poll()")
         running = self._run()
         running.wants_report, running.until = True, until
@@ -211,7 +210,7 @@ class Engine:
         return running.operation
 
     def prepare_transaction(self, now: float) -> Operation:
-        """Flush: prepared is a transaction of which every record is acknowledged. Result: its PreparedTxnState."""
+        """Flush, so that every record is acknowledged, and prepare. Result: the transaction's PreparedTxnState."""
         self._start(Verb.PREPARE)
         return self._flush_then(lambda _now: self._finish(self._machine.prepared), now)
 
@@ -224,50 +223,50 @@ class Engine:
         return self._flush_then(self._commit_flushed, now)
 
     def abort_transaction(self, now: float) -> Operation:
-        """Drop what was not sent, and abort. Result: TransactionResult."""
+        """Drop the records that were not sent, and abort. Result: TransactionResult."""
         before = self._start(Verb.ABORT)
         return self._end(before, False, self._run(), now)
 
     def complete_transaction(self, state: PreparedTxnState, now: float) -> Operation:
-        """Commit what is open if ``state`` names it, abort it otherwise. Result: TransactionResult.
+        """Commit the open transaction if ``state`` names it, abort it otherwise. Result: TransactionResult.
 
-        :param state: one with an anchor must have been looked up by the caller, and be given without it.
-        :raises InvalidTransactionStateError: if it has one, or if the verb is forbidden now.
+        :param state: the caller must have looked up a state with an anchor, and give it without the anchor.
+        :raises InvalidTransactionStateError: if it has an anchor, or if the verb is forbidden now.
         """
         require_unanchored(state)
         before = self._start(Verb.COMPLETE)
         return self._end(before, self._machine.commits(before, state), self._run(), now)
 
     def abandon(self) -> None:
-        """Nobody waits for the verb under way any more, as after an interrupt. The state is that of its failure."""
+        """Give up the verb in progress, as after an interrupt. The state becomes the one of its failure."""
         self._running = None
         self._caller.forget()
 
     def spoil(self, error: DualWriteError) -> None:
-        """The open transaction can only be aborted, because of something outside of the engine."""
+        """Mark the open transaction as one that can only be aborted, for a reason outside of the engine."""
         self._doom(error, Cost.TRANSACTION)
 
     def close(self) -> None:
-        """Nothing more is done; records that were not acknowledged are reported as lost. Ends no transaction."""
+        """Stop for good. Reports unacknowledged records as lost. Does not end the transaction."""
         error = KafkaUnavailableError(f"producer of {self._settings.transactional_id}: closed")
         self._doom(error, Cost.PRODUCER)
         self._machine.close()
 
     def take_reports(self) -> list[Report]:
-        """Delivery callbacks that are due, with what to call them with."""
+        """The delivery callbacks that are due, with their arguments."""
         if not self._traffic.reports:
             return []
         reports, self._traffic.reports = self._traffic.reports, []
         return reports
 
     def put_back(self, reports: list[Report]) -> None:
-        """Delivery callbacks that were taken and not called: they are due before all others."""
+        """Put back delivery callbacks that were taken and not called: they become due before all others."""
         self._traffic.reports[:0] = reports
 
     # --- events
 
     def step(self, now: float) -> list[Command]:
-        """See Drivable."""
+        """Return the commands that are due; see Drivable."""
         for endpoint, asked in self._peers.expire(now):
             self._gone(endpoint, asked, KafkaUnavailableError(f"broker {endpoint}: timed out"), now, is_broken=False)
         self._caller.step(now)
@@ -279,7 +278,7 @@ class Engine:
         return self._peers.take_commands()
 
     def wake_at(self) -> float | None:
-        """See Drivable."""
+        """When to call :meth:`step` again; see Drivable."""
         now = self._stepped_at
         wake_at = min(self._peers.wake_at(now), self._traffic.wake_at(now), self._caller.wake_at(now))
         if self._running is not None:
@@ -287,7 +286,7 @@ class Engine:
         return None if wake_at == NEVER else wake_at
 
     def opened(self, endpoint: Endpoint, versions: Versions, now: float) -> None:
-        """See Drivable. Refuses a cluster without TV2."""
+        """Take in an opened connection; see Drivable. Refuses a cluster without TV2."""
         level = versions.features.get(TRANSACTION_VERSION, 0)
         if self._peers.opened(endpoint, versions, now) and level < TV2:
             error = ConfigurationError(
@@ -297,7 +296,7 @@ class Engine:
             self._doom(error, Cost.PRODUCER)
 
     def answered(self, endpoint: Endpoint, tag: int, message: Message, now: float) -> None:
-        """See Drivable."""
+        """Take in an answer; see Drivable."""
         asked = self._peers.answered(endpoint, tag)
         if asked is None:
             return
@@ -312,14 +311,14 @@ class Engine:
             self._caller.told(asked.about, message, now)
 
     def lost(self, endpoint: Endpoint, error: DualWriteError, now: float) -> None:
-        """See Drivable."""
+        """Take in a lost connection; see Drivable."""
         self._gone(endpoint, self._peers.lost(endpoint, error, now), error, now)
         if not isinstance(error, KafkaUnavailableError):
             self._doom(error, Cost.PRODUCER)
 
     def interrupted(self) -> None:
-        """See Drivable. Only the machine is trusted, whose state in the middle of a verb is that of its failure: an
-        open transaction can be aborted, and whatever else may be half done is made anew."""
+        """Fail the verb in progress; see Drivable. Only the state machine is kept, whose state during a verb is that of
+        its failure: an open transaction can be aborted. Everything else may be half done and starts afresh."""
         machine = self._machine
         kind = AnswerLostError if machine.state is ProducerState.FAILED else PrepareFailedError
         error = kind(f"producer of {self._settings.transactional_id}: interrupted in the middle of a call")
@@ -354,18 +353,18 @@ class Engine:
         return self._running
 
     def _finish(self, result: object) -> None:
-        """The verb under way has succeeded."""
+        """End the verb in progress with success."""
         self._machine.finish()
         self._end_operation(result)
 
     def _end_operation(self, result: object) -> None:
         running = self._running
         assert running is not None
-        running.operation.succeed(result)  # first: whoever is interrupted here must find it
+        running.operation.succeed(result)  # first: the handler of an interrupt here must find the result
         self._running = None
 
     def _doom(self, error: DualWriteError, cost: Cost) -> None:
-        """The transaction or the producer is lost, and with it the verb under way."""
+        """Fail the transaction or the producer, and with it the verb in progress."""
         self._machine.doom(error, cost)
         self._traffic.drop(error)
         if self._machine.state is ProducerState.FAILED:
@@ -379,7 +378,7 @@ class Engine:
             self._running = None
 
     def _call_failed(self, error: DualWriteError, cost: Cost) -> None:
-        """A coordinator will not do what it was asked."""
+        """A coordinator has refused a call for good."""
         if cost is Cost.TRANSACTION:
             self._machine.undecided()
         self._doom(error, cost)

@@ -1,4 +1,4 @@
-"""A verb of the native producer that is not done yet, and what it waits for."""
+"""A verb of the native producer that is not done yet, and the event that it waits for."""
 
 from collections.abc import Callable
 
@@ -14,19 +14,19 @@ class PendingOperation:
     def __init__(self) -> None:
         self.operation = Operation()
         self.wants_room = False
-        """True if what is waited for is room for another record."""
+        """True if the verb waits for room for another record."""
         self.flushed: Callable[[float], None] | None = None
-        """What comes next when every record is acknowledged; None if that is not what is waited for."""
+        """The next step once every record is acknowledged; None if the verb does not wait for that."""
         self.wants_report = False
-        """True if what is waited for is a delivery callback that is due, or that there is none to wait for."""
+        """True if the verb waits for a delivery callback that is due, or until none can come."""
         self.until = NEVER
-        """When the wait ends though nothing has come."""
+        """When the wait ends even if the event has not come."""
 
     def fail(self, error: DualWriteError) -> None:
-        """What it waits for will not come."""
+        """End the wait: the event will not come."""
         if self.operation.is_done:
             return
         if self.wants_report:
-            self.operation.succeed()  # the next verb raises it
+            self.operation.succeed()  # the next verb raises the error
         else:
             self.operation.fail(error)

@@ -1,6 +1,6 @@
-"""Who is in charge: the leaders of partitions and the coordinators, as Metadata and FindCoordinator told last.
+"""The leaders of partitions and the coordinators, as the last answers to Metadata and FindCoordinator told.
 
-What is known may be out of date at any time. Whoever finds that it is says so, and asks again.
+This metadata may be out of date at any time. The part of the engine that notices marks it, and it is asked for again.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,25 +19,25 @@ GROUP = 0
 
 _NOT_YET = frozenset(
     {
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # it is being made, perhaps by this very request
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # it is being created, perhaps by this very request
         ErrorCode.LEADER_NOT_AVAILABLE,
         ErrorCode.REQUEST_TIMED_OUT,
     }
 )
 _NO_LEADER = -1
 _MAX_IDLE = 300.0
-"""Seconds after which a topic that nobody writes to is not asked for any more (Kafka: metadata.max.idle.ms)."""
+"""Seconds after which an unused topic is not asked for any more (Kafka: metadata.max.idle.ms)."""
 
 
 class CoordinatorOf(NamedTuple):
-    """Whose coordinator: of the transactional id or of the group that ``key`` names."""
+    """A coordinator: of the transactional id or of the group that ``key`` names."""
 
     kind: int
     key: str
 
 
 class Topic:
-    """What is known of one topic."""
+    """The metadata of one topic."""
 
     __slots__ = ("choose", "epochs", "leaders", "sticky", "used_at")
 
@@ -45,42 +45,42 @@ class Topic:
         self.choose = choose
         self.sticky = sticky
         self.leaders: list[int] = []
-        """The leader's node id of each partition, -1 where there is none."""
+        """The leader's node id of each partition, -1 if there is none."""
         self.epochs: list[int] = []
         """The epoch of each leader."""
         self.used_at = 0.0
-        """When a record for it came last."""
+        """When a record for the topic was last added."""
 
 
 class ProducerMetadata:
     """Nodes, topics and coordinators.
 
-    :param settings: whom to ask when nothing is known, and how partitions are chosen.
-    :param randrange: the source of what is random in that.
+    :param settings: the bootstrap brokers, and how partitions are chosen.
+    :param randrange: the source of randomness for both.
     """
 
     def __init__(self, settings: EngineSettings, randrange: Callable[[int], int]) -> None:
         self.coordinators: dict[CoordinatorOf, Endpoint] = {}
         self.topics: dict[str, Topic] = {}
-        """Those that are known; :attr:`wanted` are all that should be."""
+        """The topics that are known; :attr:`wanted` holds all that should be."""
         self.wanted: dict[str, None] = {}
         self.is_stale = False
-        """True if Metadata is to be asked for."""
+        """True if Metadata must be asked for."""
         self.fetched_at = 0.0
         self._settings = settings
         self._randrange = randrange
         self._nodes: dict[int, Endpoint] = {}
         self._missing: set[str] = set()
-        """Those that were asked for last, and that there were not."""
+        """The topics of the last request that do not exist."""
 
     def want(self, topic: str) -> None:
-        """``topic`` is written to, and should be known."""
+        """Ask for ``topic``: records are written to it."""
         self.wanted[topic] = None
         self.is_stale = True
 
     def forget_unused(self) -> None:
-        """No record waits for any topic. Those that are not known, or are gone, or had not been written to for long
-        when Metadata was asked for last, are wanted again when they are written to again."""
+        """Forget topics, when no record waits for one: those that are unknown or gone, or were unused for long at the
+        last Metadata request. The next record for such a topic asks for it again."""
         idle_since = self.fetched_at - _MAX_IDLE
         for topic in list(self.wanted):
             known = self.topics.get(topic)
@@ -91,30 +91,31 @@ class ProducerMetadata:
         self.is_stale = self.is_stale and bool(self.wanted)
 
     def want_nothing(self) -> None:
-        """No topic will be written to any more."""
+        """Ask for no more topics: no more records will be written."""
         self.wanted.clear()
         self.is_stale = False
 
     def candidates(self) -> Iterable[Endpoint]:
-        """Whom to ask what anybody knows."""
+        """The brokers to ask for metadata, in order of preference."""
         return (*self._nodes.values(), *self._settings.bootstrap)
 
     def endpoints(self) -> set[Endpoint]:
-        """Everybody who is known to be there, or was given to begin with."""
+        """Every broker that is known, or was configured for bootstrap."""
         return {*self.candidates(), *self.coordinators.values()}
 
     def leader(self, topic: str, partition: int) -> Endpoint | None:
-        """The leader of a partition; None if nobody knows it now."""
+        """The leader of a partition; None if it is not known now."""
         known = self.topics.get(topic)
         if known is None or partition >= len(known.leaders):
             return None
         return self._nodes.get(known.leaders[partition])
 
     def hear(self, topic: str, partition: int, hint: Message | None, nodes: Iterable[Message]) -> Endpoint | None:
-        """A broker that does not lead a partition says who does (KIP-951); the leader, if it is known thereby.
+        """Take the hint of a broker that does not lead a partition about the leader (KIP-951); return the leader, if
+        the hint tells it.
 
-        :param hint: its id and epoch; one that is older than what is known is passed over.
-        :param nodes: where the nodes are that hints name.
+        :param hint: the leader's id and epoch; ignored if it is older than the known one.
+        :param nodes: the addresses of the nodes that hints name.
         """
         known = self.topics.get(topic)
         if hint is None or known is None or partition >= len(known.leaders):
@@ -126,19 +127,19 @@ class ProducerMetadata:
         return self.leader(topic, partition)
 
     def renew_choices(self) -> None:
-        """Records without a key go to a partition chosen anew."""
+        """Choose new partitions for records without a key."""
         for topic in self.topics.values():
             topic.sticky.renew()
 
     def is_unreachable(self, endpoint: Endpoint) -> None:
-        """``endpoint`` has gone, and with it whoever was in charge there."""
+        """``endpoint`` is lost; forget the coordinators there."""
         for key in [key for key, where in self.coordinators.items() if where == endpoint]:
             del self.coordinators[key]
         if endpoint in self._nodes.values():
             self.is_stale = bool(self.wanted)
 
     def metadata_request(self) -> Message:
-        """The question about every topic that is wanted."""
+        """The Metadata request for every topic that is wanted."""
         request = APIS[ApiKey.METADATA].request
         topics = [request.MetadataRequestTopic(name=name) for name in self.wanted]
         return request(
@@ -149,8 +150,8 @@ class ProducerMetadata:
         )
 
     def learn(self, answer: Message, now: float) -> dict[str, int]:
-        """Take an answer to Metadata. The error codes of topics that will not come to be by waiting; :attr:`is_stale`
-        stays if something is missing still."""
+        """Take an answer to Metadata. Returns the error codes of topics that waiting will not bring; :attr:`is_stale`
+        stays True if something is still missing."""
         self.fetched_at = now
         self._nodes = {broker.node_id: Endpoint(broker.host, broker.port) for broker in answer.brokers}
         refused: dict[str, int] = {}
@@ -158,13 +159,13 @@ class ProducerMetadata:
         self._missing.clear()
         for entry in answer.topics:
             if entry.name not in self.wanted:
-                continue  # it was forgotten while the answer was on its way
+                continue  # it was forgotten while the request was in flight
             if entry.error_code in _NOT_YET:
                 self._missing.add(entry.name)
                 self.is_stale = True
             elif entry.error_code:
                 refused[entry.name] = entry.error_code
-                if entry.name not in self.topics:  # what is known is written to, and asked for again
+                if entry.name not in self.topics:  # a known topic is in use: ask for it again
                     self.wanted.pop(entry.name, None)
             else:
                 self._learn_topic(entry, now)
@@ -191,5 +192,5 @@ class ProducerMetadata:
 
 
 def find_coordinator_request(of: CoordinatorOf) -> Message:
-    """The question who coordinates."""
+    """The FindCoordinator request for ``of``."""
     return APIS[ApiKey.FIND_COORDINATOR].request(key=of.key, key_type=of.kind)

@@ -1,4 +1,4 @@
-"""Records on their way to the leaders of their partitions: the sender's batches, carried by Metadata and Produce."""
+"""Sends records to the leaders of their partitions: it carries the accumulator's batches by Metadata and Produce."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -20,17 +20,17 @@ from dualwrite.wire.error_codes import ErrorCode, error_name
 from dualwrite.wire.producing import ProduceBatch, TransactionalProduce
 
 PRODUCE_VERSION = 12
-"""The one of TV2 that names topics."""
+"""The version of Produce in TV2 that names topics."""
 _OLDEST_METADATA = 4
 _NEVER_DROPPED = 1024 * 1024
-"""Bytes of a request that every broker reads (Kafka: message.max.bytes, which socket.request.max.bytes exceeds)."""
+"""Bytes of a request that every broker accepts (Kafka: message.max.bytes; socket.request.max.bytes is larger)."""
 _LOSSES = 5
-"""Connections that are lost in a row over a larger one, before that is taken for a refusal."""
+"""How many connections must be lost in a row over a larger request before it counts as refused."""
 Report = tuple[OnDelivery, DualWriteError | None, DeliveredRecord]
 
 
 class _WaitingRecord(NamedTuple):
-    """A record whose partition cannot be told before its topic is known."""
+    """A record whose partition is unknown until the metadata of its topic is known."""
 
     partition: int
     key: bytes | None
@@ -44,7 +44,7 @@ class _WaitingRecord(NamedTuple):
 class Sender:
     """The records of the open transaction.
 
-    :param doom: told when the transaction cannot be committed any more, and why.
+    :param doom: called with the error and the cost when the transaction cannot be committed any more.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Sender:
     ) -> None:
         self.reports: list[Report] = []
         self.has_news = False
-        """True if there is something for a driver to send."""
+        """True if the driver has something to send."""
         self._settings = settings
         self._machine = machine
         self._peers = peers
@@ -70,7 +70,7 @@ class Sender:
         self._waiting_bytes = 0
         self._topic_errors: dict[str, int] = {}
         self._flushed_at: dict[str, float] = {}
-        """When somebody began to wait for the records of a topic that is not known."""
+        """By topic that is not known: when a verb began to wait for its records."""
         self._asked_metadata_at: float | None = None
         self._metadata_attempts = 0
         self._metadata_retry_at = 0.0
@@ -79,12 +79,12 @@ class Sender:
 
     @property
     def is_empty(self) -> bool:
-        """True if every record was acknowledged."""
+        """True if every record is acknowledged."""
         return self._sender.is_empty and not self._waiting
 
     @property
     def unacknowledged(self) -> int:
-        """How many records were not acknowledged."""
+        """How many records are not acknowledged."""
         waiting = sum(map(len, self._waiting.values())) if self._waiting else 0
         return self._sender.records + waiting
 
@@ -110,10 +110,10 @@ class Sender:
         on_delivery: OnDelivery | None,
         now: float,
     ) -> None:
-        """Take a record; ``partition`` -1 lets the partitioner choose."""
+        """Add a record; ``partition`` -1 lets the partitioner choose."""
         known = self._directory.topics.get(topic)
         if known is None or partition >= len(known.leaders) or topic in self._waiting:
-            self._waiting_bytes += record_size(key, value, headers)  # raises now what encoding it would raise later
+            self._waiting_bytes += record_size(key, value, headers)  # raises now what encoding would raise later
             record = _WaitingRecord(partition, key, value, headers, timestamp_ms, on_delivery, now)
             self._waiting.setdefault(topic, []).append(record)
             self._directory.want(topic)
@@ -128,13 +128,13 @@ class Sender:
             self.has_news = True
 
     def flush(self, now: float) -> None:
-        """Everything is to be sent."""
+        """Make every record due to be sent."""
         self._sender.flush(now)
         for topic in self._waiting:
             self._flushed_at.setdefault(topic, now)
 
     def drop(self, error: DualWriteError | None) -> None:
-        """The transaction has ended: forget its records. What was not acknowledged is reported with ``error``."""
+        """Forget the records, because the transaction has ended. Reports unacknowledged ones with ``error``."""
         for batch in self._sender.drop():
             self._report(batch, -1, error)
         for topic, records in self._waiting.items():
@@ -153,7 +153,7 @@ class Sender:
     # --- time
 
     def step(self, now: float, is_flushing: bool) -> None:
-        """Send what can be sent now."""
+        """Send the batches that can be sent now."""
         self.has_news = False
         if self.is_empty and not self._directory.is_stale:
             return
@@ -176,8 +176,8 @@ class Sender:
         return wake_at
 
     def _patience(self, topic: str, since: float) -> tuple[float, float]:
-        """When records for a topic that is not known are given up: for the time that it may be unknown, and for that
-        which a record may take that somebody waits for."""
+        """When to give up records for an unknown topic: the metadata propagation deadline, and the delivery deadline,
+        which starts when a verb waits for the records."""
         flushed_at = self._flushed_at.get(topic, NEVER)
         return since + self._settings.topic_propagation, flushed_at + self._settings.delivery_timeout
 
@@ -224,7 +224,7 @@ class Sender:
         self._asked_metadata_at = now
 
     def told_metadata(self, answer: Message, now: float) -> None:
-        """Metadata was answered."""
+        """Take an answer to Metadata."""
         asked_at, self._asked_metadata_at = self._asked_metadata_at, None
         refused = self._directory.learn(answer, now)
         self._peers.forget_troubles(self._directory.endpoints())
@@ -238,17 +238,17 @@ class Sender:
         waiting = (each for records in self._waiting.values() for each in records)
         self._waiting_bytes = sum(record_size(each.key, each.value, each.headers) for each in waiting)
         if any(self._directory.leader(lane.topic, lane.partition) is None for lane in self._sender.lanes_to_send()):
-            self._directory.is_stale = True  # of a partition that is without a leader for now
+            self._directory.is_stale = True  # a partition has no leader now
         if self._directory.is_stale:
             self._pause_metadata(now)
         else:
             self._metadata_attempts = 0
             self._metadata_retry_at = 0.0
         if self._waiting.keys() - {entry.name for entry in answer.topics}:
-            self._directory.is_stale = True  # of what the question did not ask for yet
+            self._directory.is_stale = True  # a topic is wanted that the request did not contain
 
     def _assign(self, topic: str, asked_at: float) -> None:
-        """Give the records for ``topic`` to their partitions, now that it is known."""
+        """Assign the records for ``topic`` to their partitions, now that it is known."""
         records = self._waiting.get(topic, [])  # none are left once the transaction is doomed
         place = 0
         try:
@@ -269,7 +269,7 @@ class Sender:
                     each.on_delivery,
                     each.since,
                 )
-        except BaseException as error:  # an interrupt: one of them may be in no batch, and would be lost
+        except BaseException as error:  # after an interrupt, one of them may be in no batch and would be lost
             self._waiting[topic] = records[place:]
             what = f"{self._records} not acknowledged: {topic}: {type(error).__name__}"
             self._doom(PrepareFailedError(what), Cost.TRANSACTION)
@@ -294,8 +294,8 @@ class Sender:
                 self._ask_produce(peer, batches, now)
 
     def _fill_requests(self, now: float) -> dict[Endpoint, tuple[ConnectionState, list[ProducerBatch]]]:
-        """One request to each leader that takes one: one batch of each partition, as long as the request is not too
-        large."""
+        """One request to each leader that can take one, with one batch of each partition, up to the size limit of a
+        request."""
         carried: dict[Endpoint, tuple[ConnectionState, list[ProducerBatch]]] = {}
         room: dict[Endpoint, int] = {}
         settings, producer = self._settings, self._machine.identity
@@ -335,7 +335,7 @@ class Sender:
         self._peers.send(peer, ApiKey.PRODUCE, PRODUCE_VERSION, message, batches, now)
 
     def told_produced(self, batches: list[ProducerBatch], answer: Message, now: float) -> None:
-        """Produce was answered."""
+        """Take an answer to Produce."""
         missing = {(batch.lane.topic, batch.lane.partition): batch for batch in batches}
         for topic in answer.responses:
             for entry in topic.partition_responses:
@@ -371,9 +371,9 @@ class Sender:
             self._doom(error_of_record(what, code), cost)
 
     def lost(self, asked: list[InFlight], why: str, now: float, is_broken: bool = True) -> None:
-        """A connection is gone, and with it the answers to ``asked``.
+        """A connection is lost, and with it the answers to ``asked``.
 
-        :param is_broken: True if it was not this client that closed it.
+        :param is_broken: False if this client closed it.
         """
         for each in asked:
             if each.api_key is ApiKey.METADATA:
@@ -386,9 +386,9 @@ class Sender:
                         self._again(batch, now, why)
 
     def _is_dropped_for_size(self, batches: list[ProducerBatch]) -> bool:
-        """True if a broker has dropped the connection over ``batches`` so often, and they are so large, that this can
-        only be how it refuses a request over its socket.request.max.bytes: it gives no answer to that. Then the
-        transaction is lost."""
+        """True if a broker has dropped the connection over ``batches`` so often, and they are so large, that they must
+        exceed its socket.request.max.bytes: a broker refuses such a request by closing the connection, without an
+        answer. Then the transaction is lost."""
         waiting = [batch for batch in batches if self._sender.is_waiting_for(batch)]
         for batch in waiting:
             batch.losses += 1

@@ -1,8 +1,8 @@
 """The transaction of one producer: its state, and its identity.
 
-Only TV2 is spoken (KIP-890 part 2): every transaction that reached a broker ends with an EndTxn that is answered with
-the next transaction's identity, so ``producerId:epoch`` names one transaction for ever. Which verb may be called when
-is ``verbs.py``'s, what an error costs ``error_classes.py``'s.
+The producer speaks only TV2 (KIP-890 part 2). The answer to the EndTxn of every transaction that reached a broker
+carries the next transaction's identity, so ``producerId:epoch`` names one transaction for ever. ``verbs.py`` says which
+verb may be called when, and ``error_classes.py`` what an error costs.
 """
 
 from enum import Enum
@@ -19,38 +19,38 @@ class TransactionResult(Enum):
     COMMITTED = "committed"
     ABORTED = "aborted"
     NOTHING = "nothing"
-    """Nothing was open."""
+    """No transaction was open."""
 
 
 class TransactionManager:
-    """The state of one transactional producer, moved by its verbs and by what the brokers say."""
+    """The state of one transactional producer. Its verbs and the brokers' answers change it."""
 
     def __init__(self) -> None:
         self.identity = NO_PRODUCER
-        """Under which the transaction's records are written, and it is ended."""
+        """The identity under which the producer writes the transaction's records and ends it."""
         self.kept = NO_PRODUCER
-        """That of the predecessor's transaction which init_transactions(keep_prepared_txn=True) kept."""
+        """The identity of the predecessor's transaction, which init_transactions(keep_prepared_txn=True) kept."""
         self.failure: DualWriteError | None = None
-        """What happened to this transaction, or to the producer, outside of any verb."""
+        """The error that ended this transaction, or the producer, outside of any verb."""
         self.has_content = False
         """True once a record or an offset belongs to the transaction."""
         self.may_be_open = False
-        """True once something was sent that may have begun the transaction on a broker."""
+        """True once a request was sent that may have begun the transaction on a broker."""
         self.first_record: Anchor | None = None
-        """Where the transaction's first acknowledged batch begins."""
+        """The first record of the transaction's first acknowledged batch."""
         self.stray_offsets: set[str] = set()
-        """Groups of which a copy of the transaction's offsets may be under way still, on a connection that broke."""
+        """Groups whose offset commit may still be delayed on a broken connection."""
         self._order = VerbOrder()
         self._aim = ProducerState.UNINITIALIZED
 
     @property
     def state(self) -> ProducerState:
-        """Where the producer is; while a verb is under way, where its failure would lead."""
+        """The producer's current state; while a verb is in progress, the state to which its failure would lead."""
         return self._order.state
 
     @property
     def prepared(self) -> PreparedTxnState:
-        """What names the transaction; empty if it is empty."""
+        """The state that names the transaction; empty if the transaction is empty."""
         if not self.has_content:
             return PreparedTxnState()
         return PreparedTxnState(self.identity, first_record=self.first_record)
@@ -61,10 +61,10 @@ class TransactionManager:
             self.first_record = Anchor.of(TopicPartition(topic, partition), offset)
 
     def start(self, verb: Verb) -> ProducerState:
-        """A verb is called; the state that it was called in.
+        """Start ``verb``; return the state in which it was called.
 
         :raises InvalidTransactionStateError: if it is forbidden now.
-        :raises DualWriteError: what made it forbidden, if that was no call's doing.
+        :raises DualWriteError: the error that made it forbidden, if no call's misuse did.
         """
         before = self._order.state
         self._aim = self.require(verb)
@@ -74,7 +74,7 @@ class TransactionManager:
     def require(self, verb: Verb, called: str = "") -> ProducerState:
         """The state that ``verb`` would lead to; raises as :meth:`start` does.
 
-        :param called: what was called, if it is not ``verb`` itself but needs the same state.
+        :param called: the name of the call, if it is not ``verb`` itself but needs the same state.
         """
         after = AFTER.get((self._order.state, verb))
         if after is not None:
@@ -94,20 +94,20 @@ class TransactionManager:
         return self._order.require(verb, called)
 
     def finish(self) -> None:
-        """The verb under way has succeeded."""
+        """The verb in progress has succeeded."""
         self._order.state = self._aim
 
     def deciding(self) -> None:
-        """The transaction's end is asked for: if no answer comes, nobody knows what became of it."""
+        """EndTxn is about to be sent: without an answer, the transaction's outcome is unknown."""
         self._order.state = ProducerState.FAILED
 
     def undecided(self) -> None:
-        """A commit is under way and not decided, as what precedes it is still sent, or the coordinator has refused it:
-        whatever fails now, the transaction can be aborted."""
+        """A commit is in progress and not decided: its records are still being sent, or the coordinator has refused it.
+        After any failure now, the transaction can be aborted."""
         self._order.state = ProducerState.ABORTABLE
 
     def initialized(self, identity: ProducerIdentity, kept: ProducerIdentity) -> None:
-        """InitProducerId was answered."""
+        """Take the answer to InitProducerId."""
         self.identity, self.kept = identity, kept
         self._forget()
 
@@ -118,11 +118,11 @@ class TransactionManager:
         self._forget()
 
     def begun(self) -> None:
-        """A transaction begins."""
+        """A transaction has begun."""
         self._forget()
 
     def doom(self, error: DualWriteError, cost: Cost) -> None:
-        """The transaction, or the producer, is lost."""
+        """Mark the transaction, or the producer, as lost."""
         if self._order.state is ProducerState.CLOSED:
             return
         self.failure = error
@@ -132,15 +132,15 @@ class TransactionManager:
         )
 
     def close(self) -> None:
-        """Nothing is allowed any more."""
+        """Forbid every further verb."""
         self.failure = None
         self._order.state = ProducerState.CLOSED
 
     def commits(self, before: ProducerState, state: PreparedTxnState) -> bool:
-        """True if complete_transaction(``state``), called in ``before``, commits what is open.
+        """True if complete_transaction(``state``), called in ``before``, commits the open transaction.
 
-        A state with an anchor needs more than the identity: it was written by a client that keeps one epoch for a whole
-        session. Nobody but the leaders can tell, so whoever calls must have asked them.
+        For a state with an anchor, the identity is not enough: a client that keeps one epoch for a whole session wrote
+        it. Only the partition leaders can tell, so the caller must have asked them.
         """
         if before is ProducerState.KEPT:
             return bool(self.kept) and PreparedTxnState(state.producer).identifies(OngoingTransaction(self.kept))
@@ -154,7 +154,7 @@ class TransactionManager:
 
 
 def require_unanchored(state: PreparedTxnState) -> None:
-    """Refuse a state that the engine alone cannot judge.
+    """Refuse a state with an anchor, which the engine alone cannot judge.
 
     :raises InvalidTransactionStateError: if ``state`` has an anchor.
     """

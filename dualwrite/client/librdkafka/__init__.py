@@ -1,1 +1,1 @@
-"""What is known of librdkafka: its errors, its settings, and the calls that it does not bound in time."""
+"""Facts about librdkafka: its errors, its settings, and its calls that have no time limit."""

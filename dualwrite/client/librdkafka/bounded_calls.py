@@ -1,9 +1,9 @@
-"""A deadline from outside for calls that may not keep their own.
+"""Imposes a deadline on calls that may not keep their own.
 
-librdkafka's send_offsets_to_transaction waits without any limit for the group's coordinator (it gives its timeout to a
-request that never looks at it), and its abort_transaction waits so for each broker's thread, which may be looking up a
-name. Such a call is made in a thread of its own. If it does not come back in time, it is left there: nobody waits for
-it any more, and whoever made it must not use the producer again.
+librdkafka's send_offsets_to_transaction waits without limit for the group's coordinator: it passes its timeout to a
+request that never reads it. Its abort_transaction waits without limit for each broker's thread, which may be looking up
+a name. Such a call runs in a thread of its own. If it does not return in time, the thread is abandoned, and the caller
+must not use the producer again.
 """
 
 import logging
@@ -20,12 +20,12 @@ _LOG = logging.getLogger("dualwrite.librdkafka")
 
 
 class WedgedError(KafkaUnavailableError):
-    """A call into librdkafka did not come back. Its producer is of no use any more: close it, and make a new one, whose
-    epoch fences whatever that call may still send."""
+    """A call into librdkafka did not return. Its producer cannot be used any more. Close it and make a new one: the new
+    epoch fences requests that the old call may still send."""
 
 
 class BoundedCalls:
-    """Makes calls, one at a time, in a thread that it keeps for them.
+    """Runs calls, one at a time, in a thread that it keeps for them.
 
     :param grace: seconds beyond its own timeout that a call may take.
     """
@@ -34,20 +34,21 @@ class BoundedCalls:
         self._grace = grace
         self._todo: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[Any]] | None] | None = None
         self.is_wedged = False
-        """True once a call did not come back."""
+        """True once a call did not return."""
 
     def call(self, what: str, timeout: float, act: Callable[[], Any]) -> Any:
-        """What ``act`` returns; what it raises is raised here.
+        """The result of ``act``; an error of ``act`` is raised here.
 
-        :param what: it in words, for the error.
-        :param timeout: seconds that it should take at most by itself.
-        :raises WedgedError: if it has not come back after them, nor in the grace; at once, if an earlier one has not.
+        :param what: a description of the call, for the error.
+        :param timeout: seconds that the call should take at most by itself.
+        :raises WedgedError: if it has not returned after ``timeout`` and the grace; at once, if an earlier call has
+            not.
         """
         if self.is_wedged:
             raise WedgedError(f"{what}: an earlier call of this producer has never come back")
         todo = self._todo or self._begin()
         answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.is_wedged = True  # an interrupt while it waits leaves the call behind, too
+        self.is_wedged = True  # an interrupt of the wait abandons the call, too
         todo.put((act, answer))
         try:
             returned, error = answer.get(timeout=timeout + self._grace)
@@ -66,13 +67,13 @@ class BoundedCalls:
         try:
             start_thread(_work, "dualwrite-librdkafka", todo)
         except BaseException:
-            todo.put(None)  # an interrupt: whether the thread has begun is not known, and the next call starts another
+            todo.put(None)  # after an interrupt the thread may or may not run; the next call starts another
             raise
         self._todo = todo
         return todo
 
     def close(self) -> None:
-        """Let the thread end, as soon as it can."""
+        """Let the thread end as soon as it can."""
         if self._todo is not None:
             self._todo.put(None)
             self._todo = None
@@ -83,20 +84,20 @@ def _work(todo: "queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[An
         act, answer = task
         try:
             answer.put((act(), None))
-        except BaseException as error:  # noqa: BLE001 - it is the caller's
+        except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
             answer.put((None, error))
-        # Nothing of the call is kept while the next one is waited for: a producer is destroyed with its last reference.
+        # Keep no reference to this call while waiting for the next: the last reference destroys a producer.
         del task, act, answer
 
 
 class HeldCallbacks:
-    """The delivery callbacks of users, which are called in the thread that calls the producer, and in no other."""
+    """Holds users' delivery callbacks, so that they run only in the thread that calls the producer."""
 
     def __init__(self) -> None:
         self._held: deque[Callable[[], Any]] | None = None
 
     def to(self, on_delivery: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
-        """``on_delivery``, at once or after what holds it up."""
+        """A callback that calls ``on_delivery`` at once, or after the hold ends."""
 
         def tell(error: Any, message: Any) -> None:
             held = self._held
@@ -109,8 +110,8 @@ class HeldCallbacks:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold them up while another thread calls the producer. If that does not come back, what it has to tell is
-        never told."""
+        """Hold callbacks while another thread calls the producer. If that call never returns, its callbacks are never
+        called."""
         held: deque[Callable[[], Any]] = deque()
         self._held = held
         try:

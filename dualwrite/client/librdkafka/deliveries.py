@@ -1,4 +1,4 @@
-"""The delivery reports of one transaction: counted, so that a missing one is noticed, and searched for an anchor."""
+"""Tracks the delivery reports of one transaction: counts them to notice a missing one, and finds an anchor."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,9 +7,9 @@ from dualwrite.ids import Anchor, TopicPartition
 
 
 class Deliveries:
-    """What became of the records of one transaction.
+    """The delivery reports of one transaction.
 
-    An empty producer queue does not say that every record was acknowledged: one that failed leaves the queue too.
+    An empty producer queue does not prove that every record was acknowledged: a failed record leaves the queue too.
     """
 
     def __init__(self) -> None:
@@ -27,12 +27,13 @@ class Deliveries:
     def delivered(self, partition: TopicPartition, offset: int) -> None:
         """A record was acknowledged. ``offset`` is negative if the broker did not tell it (a duplicate of a retry)."""
         self.acknowledged += 1
-        # The reports of a partition come in the order of its records, so the first one is the transaction's first. If
-        # that one has no offset, the partition cannot serve as the anchor: a later record is not where it began.
+        # The reports of a partition come in the order of its records, so the first report is for the transaction's
+        # first record. If it has no offset, the partition cannot serve as the anchor: a later record is not where the
+        # transaction began.
         self._first_offsets.setdefault(partition, offset)
 
     def refused(self, error: Any, topic: str = "") -> None:
-        """A record for ``topic`` was given up, for the reason that ``error`` (a KafkaError) gives."""
+        """A record for ``topic`` was given up; ``error`` (a KafkaError) is the reason."""
         self.failed += 1
         if self.first_error is None:
             self.first_error, self.first_topic = error, topic
@@ -57,7 +58,8 @@ class Deliveries:
 def reporter(
     deliveries: Deliveries, on_delivery: Callable[[Any, Any], None] | None = None
 ) -> Callable[[Any, Any], None]:
-    """A delivery callback that counts for one transaction. It holds no producer, so that none is kept alive by it."""
+    """A delivery callback that counts for one transaction. It holds no reference to the producer, to not keep it
+    alive."""
 
     def report(error: Any, message: Any) -> None:
         if error is None:

@@ -1,4 +1,4 @@
-"""librdkafka's errors as this library's: what the caller should do, read off the code and the three flags."""
+"""Translates librdkafka's errors to this library's, by their code and three flags: what the caller should do."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,11 +41,11 @@ _WAS_UP = "in state UP"
 class ConnectionWatch:
     """A ``logger`` for confluent-kafka that notices when librdkafka loses a connection that was up.
 
-    librdkafka then sends again by itself what had no answer, and a call that succeeds says nothing of it. The first
-    copy may still be under way, and as one epoch serves a whole session it could end a later transaction (Jepsen,
-    2024). So the producer must be replaced, whatever its calls say. librdkafka tells nobody but its log.
+    librdkafka then silently repeats its unanswered requests. The first copy may still arrive, and as one epoch serves a
+    whole session, it could end a later transaction (Jepsen, 2024). So the producer must be replaced, even if its calls
+    succeed. librdkafka reports such a loss only in its log.
 
-    :param logger: gets every line.
+    :param logger: receives every line.
     """
 
     def __init__(self, logger: Any) -> None:
@@ -65,24 +65,24 @@ def is_fenced(error: KafkaError) -> bool:
 
 
 def is_purged(error: KafkaError) -> bool:
-    """True if librdkafka gave the record up for a reason that lies elsewhere."""
+    """True if librdkafka gave the record up because of another failure."""
     return error.code() in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 
 
 def is_permanent(error: KafkaError) -> bool:
-    """True if the very record was refused: it would be again."""
+    """True if this record itself was refused: a retry would be refused as well."""
     return error.code() in _PERMANENT
 
 
 def translated(what: str, error: KafkaError, *, two_phase: bool = True) -> DualWriteError:
-    """The exception to raise for ``error``, which happened while ``what`` was asked.
+    """The exception to raise for ``error``, which ended ``what``.
 
     :param two_phase: True if two-phase commit was asked for, which may be what is refused.
     """
     text = f"{what}: {error.str()} ({error.name()})"
     if is_fenced(error):
         return FencedError(f"{text}: {FENCED}")
-    if error.code() == KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER:  # of the session, as in a topic that was made anew
+    if error.code() == KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER:  # in one session, as after a topic was created anew
         return PrepareFailedError(text)
     if error.code() in _NO_TWO_PHASE and two_phase:
         return TwoPhaseCommitUnavailableError(text)
@@ -92,7 +92,8 @@ def translated(what: str, error: KafkaError, *, two_phase: bool = True) -> DualW
 
 
 def as_kafka_error(error: DualWriteError) -> KafkaError:
-    """``error`` in the form in which confluent-kafka's delivery callbacks expect one: a record was given up for it."""
+    """``error`` in the form that confluent-kafka's delivery callbacks expect, as the reason why a record was given
+    up."""
     if isinstance(error, KafkaRefusedError):
         code = error.code
     elif isinstance(error, FencedError):

@@ -1,4 +1,4 @@
-"""A librdkafka configuration for a transactional producer of a dual write: what is required, refused, and filled in."""
+"""A librdkafka configuration for a dual write's transactional producer: required, refused, and default settings."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,22 +10,22 @@ from dualwrite.ids import TWO_PHASE_TIMEOUT_MS, validated_transactional_id
 TWO_PHASE_KEY = "transaction.two.phase.commit.enable"
 
 DEFAULT_DELIVERY_TIMEOUT_MS = 30_000
-"""How long a record may stay unacknowledged: as long as a unit of work may hold its database locks for Kafka's sake."""
+"""How long a record may stay unacknowledged. A unit of work holds its database locks for Kafka at most so long."""
 
 DEFAULT_TRANSACTION_TIMEOUT_MS = 60_000
-"""librdkafka's and Kafka's own."""
+"""The default of librdkafka and of Kafka."""
 
 _PROPAGATION, _PROPAGATION_MS = "topic.metadata.propagation.max.ms", 30_000
-"""How long a topic may be unknown, and librdkafka's own default: as long as DEFAULT_DELIVERY_TIMEOUT_MS."""
+"""How long a topic may be unknown: librdkafka's own default, and as long as DEFAULT_DELIVERY_TIMEOUT_MS."""
 
 _LOG_INFO = 6
 
 DEFAULTS: dict[str, Any] = {
-    # Records travel while the unit of work does its SQL. Measured on Apache Kafka 4.4.0 with 3 ms of SQL after produce:
-    # prepare and commit take 0.8 ms with 0 and 1.35 ms with librdkafka's 5; large transactions run alike with both, as
-    # what queues up behind a request in flight travels together anyhow.
+    # Records are sent while the unit of work runs its SQL. Measured on Apache Kafka 4.4.0 with 3 ms of SQL after
+    # produce: prepare and commit take 0.8 ms with 0 and 1.35 ms with librdkafka's 5. Large transactions are equally
+    # fast with both, as records that wait for a request in flight are sent together anyhow.
     "linger.ms": 0,
-    # A broker that restarts is met again within a second, not after librdkafka's ten.
+    # The producer reconnects to a restarted broker within a second, not after librdkafka's ten.
     "reconnect.backoff.max.ms": 1000,
 }
 _ALIASES = {
@@ -37,13 +37,13 @@ _DELIVERY_CALLBACKS = ("on_delivery", "dr_cb")
 
 @dataclass(frozen=True, slots=True)
 class ProducerConfig:
-    """What a producer is made from.
+    """The settings of a producer.
 
     :param librdkafka: the configuration that librdkafka gets.
     :param transactional_id: its transactional.id.
     :param delivery_timeout: seconds until every record has its delivery report.
     :param two_phase: True for a transaction that never expires; False for one with a timeout.
-    :param on_delivery: the delivery callback of the configuration, for records that come with none.
+    :param on_delivery: the configured delivery callback, for records without a callback of their own.
     """
 
     librdkafka: dict[str, Any]
@@ -54,7 +54,7 @@ class ProducerConfig:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "ProducerConfig":
-        """``config`` with what a dual write needs.
+        """``config`` with the settings that a dual write needs.
 
         :raises ConfigurationError: if a setting is missing or contradicts a dual write; the message says which.
         """
@@ -72,7 +72,7 @@ class ProducerConfig:
         for key, value in DEFAULTS.items():
             if key not in made and _ALIASES.get(key) not in made:
                 made[key] = value
-        # The log is where librdkafka says that it lost a connection (see ConnectionWatch); loggers have levels too.
+        # librdkafka reports a lost connection only in its log (see ConnectionWatch); loggers have levels too.
         made["log.connection.close"] = True
         made["log_level"] = max(_LOG_INFO, int(made.get("log_level", _LOG_INFO)))
         # librdkafka compares socket.timeout.ms with transaction.timeout.ms + 100, which overflows in two-phase commit,
@@ -80,13 +80,13 @@ class ProducerConfig:
         made.pop("socket.timeout.ms", None)
         transactional_id = validated_transactional_id(str(made["transactional.id"]))
         timeout_ms = _delivery_timeout_ms(made)
-        # Otherwise a record for a topic that is gone would time out before it is refused, and be tried again for ever.
+        # Otherwise a record for a deleted topic would time out before it is refused, and be retried for ever.
         made.setdefault(_PROPAGATION, min(_PROPAGATION_MS, timeout_ms // 2))
         return cls(made, transactional_id, timeout_ms / 1000, two_phase, on_delivery)
 
 
 def is_two_phase(config: Mapping[str, Any]) -> bool:
-    """What ``config`` says of two-phase commit (KIP-939): True if it says nothing.
+    """Whether ``config`` enables two-phase commit (KIP-939); True if it does not say.
 
     :raises ConfigurationError: if it is neither true nor false.
     """

@@ -1,4 +1,4 @@
 """Connections to one broker: sockets, TLS, SASL."""
 
-# First, as kafka-python (for SASL) warns at its first import, and this module silences it.
+# Imported first: kafka-python (for SASL) warns at its first import, and this module silences the warning.
 import dualwrite.wire  # noqa: F401

@@ -1,6 +1,7 @@
-"""A connection to one broker under asyncio: what ``socket_connection.py`` is to the blocking driver.
+"""A connection to one broker under asyncio: the counterpart of ``socket_connection.py``.
 
-Each address has its own time, and TLS failing is not a reason to try the next: hence not ``create_connection`` alone.
+Each address has its own time limit, and a TLS failure is no reason to try the next address: so ``create_connection``
+alone is not enough.
 """
 
 import asyncio
@@ -24,27 +25,27 @@ Loss = KafkaUnavailableError | ConfigurationError
 """Why a connection cannot be used."""
 
 _Broken = (KafkaUnavailableError, ConfigurationError)
-_TIMEOUTS = (asyncio.TimeoutError, TimeoutError)  # one and the same from Python 3.11 on
+_TIMEOUTS = (asyncio.TimeoutError, TimeoutError)  # the same class from Python 3.11 on
 
 
 class Listener(Protocol):
-    """Whom a connection tells its news. Nothing comes after ``lost``, and nothing at all once it was closed."""
+    """Receives a connection's events. No event comes after ``lost``, nor after the connection was closed."""
 
     def opened(self, connection: "AsyncioConnection") -> None:
         """Requests may be sent."""
 
     def answered(self, connection: "AsyncioConnection", answers: list[Response]) -> None:
-        """Some of them were answered."""
+        """Some requests were answered."""
 
     def lost(self, connection: "AsyncioConnection", error: Loss) -> None:
-        """It could not be opened, or is broken."""
+        """The connection could not be opened, or broke."""
 
     def interrupted(self) -> None:
-        """An exception that is nobody's answer struck while something was taken in or told: part of it may be lost."""
+        """An exception from outside struck while an event was being handled: part of the event may be lost."""
 
 
 class AsyncioConnection(asyncio.Protocol):
-    """One connection to one broker, being opened by a task of its own; addresses are tried in turn."""
+    """One connection to one broker. A task of its own opens it, trying the addresses in turn."""
 
     def __init__(
         self,
@@ -72,48 +73,49 @@ class AsyncioConnection(asyncio.Protocol):
 
     @property
     def due(self) -> float | None:
-        """When :meth:`expire` is to be called: its authentication ends then. The time to be opened is the task's."""
+        """When to call :meth:`expire`, as the authentication ends then. The opening task has a time limit of its
+        own."""
         return None if self.node.unanswered or self._until == math.inf else self._until
 
     @property
     def is_gone(self) -> bool:
-        """True if nothing of it is left in the loop."""
+        """True if the connection has no transport or task left in the loop."""
         return self._task.done() and (self._transport is None or self._gone.done())
 
     def send(self, request: Request) -> None:
-        """Ask ``request``."""
+        """Send ``request``."""
         assert self._transport is not None, "not open"
         self._transport.write(self.node.send(*request))
 
     def expire(self) -> None:
-        """The moment ``due`` has passed."""
+        """Handle that the time ``due`` has passed."""
         self._fail(self._unavailable(SESSION_OVER))
 
     def close(self) -> None:
-        """Hang up at once. Safe to call twice."""
+        """Close the connection at once. Safe to call twice."""
         self._is_closed = True
         self._task.cancel()
-        self._opened.cancel()  # before Python 3.12, wait_for() loses a cancellation that comes as its wait ends
+        self._opened.cancel()  # before Python 3.12, wait_for() loses a cancellation at its end
         if self._transport is not None:
             self._transport.abort()
 
     async def wait_closed(self) -> None:
-        """After :meth:`close`: until nothing of it is left in the loop."""
+        """After :meth:`close`: wait until the connection has nothing left in the loop."""
         await asyncio.wait([self._task])
         if self._transport is not None:
             await self._gone
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio's: TCP, and TLS if it is configured, are done."""
+        """Called by asyncio: TCP, and TLS if it is configured, are connected."""
         self._transport = cast(asyncio.Transport, transport)
         if self._is_closed:
             self._transport.abort()
             return
-        tune(transport.get_extra_info("socket"), self._options)  # asyncio has views of its own
+        tune(transport.get_extra_info("socket"), self._options)  # asyncio has set options of its own
         self._transport.write(self.node.start())
 
     def data_received(self, data: bytes) -> None:
-        """asyncio's: the broker sent something."""
+        """Called by asyncio: the broker sent data."""
         if self._is_closed:
             return
         try:
@@ -138,7 +140,7 @@ class AsyncioConnection(asyncio.Protocol):
             self._listener.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio's: nothing more will come."""
+        """Called by asyncio: no more data will come."""
         self._is_lost()
         error = ConnectionError("the broker closed the connection") if exc is None else exc
         is_secured = self._context is not None
@@ -146,7 +148,7 @@ class AsyncioConnection(asyncio.Protocol):
 
     async def _open(self) -> None:
         try:
-            if self._tokens is not None:  # fetched where it may take its time, and kept for the moment of its use
+            if self._tokens is not None:  # fetched here, as it may take time, and kept until it is used
                 fetching = self._loop.run_in_executor(None, self._tokens.token, time.time())
                 await asyncio.wait_for(fetching, self._connect_timeout)
             connected = await self._connect()
@@ -194,7 +196,7 @@ class AsyncioConnection(asyncio.Protocol):
         try:
             await asyncio.wait_for(making, self._connect_timeout)
         except asyncio.CancelledError:
-            self._is_lost()  # the loop closes the transport itself; uvloop then does not tell its protocol
+            self._is_lost()  # the loop closes the transport itself; uvloop does not report that
             raise
         except _TIMEOUTS as error:
             raise self._unavailable("TLS: timed out") from error

@@ -1,4 +1,4 @@
-"""One blocking connection to one broker for the control plane: opened, then one request at a time."""
+"""One blocking connection to one broker for the control plane: opened, then used for one request at a time."""
 
 import selectors
 import time
@@ -16,9 +16,9 @@ _ONLY_TAG = 0
 
 
 class BlockingConnection:
-    """A connection on which ApiVersions (and SASL, if it is configured) is done. Not thread-safe.
+    """A connection after ApiVersions (and SASL, if it is configured). Not thread-safe.
 
-    After any error but KafkaRefusedError the connection is closed and a new one must be opened.
+    After any error but KafkaRefusedError, the connection is closed, and the caller must open a new one.
 
     :param endpoint: the broker.
     :param settings: how to reach it.
@@ -48,13 +48,13 @@ class BlockingConnection:
 
     @property
     def versions(self) -> Versions:
-        """What the broker said of itself when the connection was opened."""
+        """The broker's versions, from when the connection was opened."""
         return self._link.node.versions
 
     def is_usable(self) -> bool:
-        """False if the connection is closed, or its authentication runs out (KIP-368), or the broker has hung up since
-        the last answer: nothing else makes an idle connection readable. A request that is sent on it all the same would
-        be lost without being carried out."""
+        """False if the connection is closed, its authentication has expired (KIP-368), or the broker has hung up since
+        the last answer, as only that makes an idle connection readable. A request that is sent on such a connection is
+        lost without being carried out."""
         due = self._link.due
         if self._link.fileno() < 0 or (due is not None and self._clock() >= due):
             return False
@@ -63,11 +63,11 @@ class BlockingConnection:
     def request(
         self, api_key: ApiKey, message: Message, *, floor: int = 0, cap: int | None = None, timeout: float | None = None
     ) -> Message:
-        """Ask ``message`` in the highest version that both sides share, from ``floor`` to ``cap``; return the answer.
+        """Send ``message`` in the highest version that both sides share, from ``floor`` to ``cap``; return the answer.
 
         :param timeout: seconds to wait for the answer, at most socket.timeout.ms.
-        :raises KafkaRefusedError: UNSUPPORTED_VERSION if no such version is shared; nothing was sent.
-        :raises AnswerLostError: if the answer did not come, or made no sense. The request may have been carried out.
+        :raises KafkaRefusedError: UNSUPPORTED_VERSION if there is no such version; nothing was sent.
+        :raises AnswerLostError: if the answer did not come, or was malformed. The request may have been carried out.
         """
         try:
             version = self.versions.of(api_key, floor, cap)
@@ -81,7 +81,7 @@ class BlockingConnection:
             self.close()
             raise AnswerLostError(f"{api_key.name}: {error}") from error
         except BaseException:
-            self.close()  # interrupted in the middle: the next answer would be this request's
+            self.close()  # after an interrupt, the next answer would belong to this request
             raise
 
     def offers(self, api_key: ApiKey, version: int) -> bool:

@@ -1,4 +1,4 @@
-"""What a connection that failed says to its user: the reason in few words, and the setting that may be wrong."""
+"""Errors of failed connections: the reason in few words, and the setting that may be wrong."""
 
 import os
 import socket
@@ -8,7 +8,7 @@ from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 
 _NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE"})
-"""What OpenSSL says of bytes that are no TLS."""
+"""OpenSSL's reason for bytes that are not TLS."""
 _HUNG_UP = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError)
 
 
@@ -17,13 +17,13 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return "timed out"
     if isinstance(error, OSError) and error.errno and not isinstance(error, ssl.SSLError | socket.gaierror):
-        return os.strerror(error.errno)  # asyncio has words of its own
+        return os.strerror(error.errno)  # asyncio words it differently
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def of_handshake(endpoint: Endpoint, error: BaseException) -> KafkaUnavailableError | ConfigurationError:
-    """What it means that TLS could not be agreed on. A broker that hangs up may be one that is just stopping; one that
-    answers in another language, or whose certificate is not trusted, does so again."""
+    """The error of a failed TLS handshake. A broker that hangs up may just be stopping. A broker that does not speak
+    TLS, or whose certificate is not trusted, will fail again."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return ConfigurationError(
             f"broker {endpoint}: its certificate is not trusted: {error.verify_message.rstrip('.')};"
@@ -36,9 +36,9 @@ def of_handshake(endpoint: Endpoint, error: BaseException) -> KafkaUnavailableEr
 
 
 def of_opening(endpoint: Endpoint, error: BaseException, *, is_first: bool, is_secured: bool) -> KafkaUnavailableError:
-    """What it means that a broker hung up.
+    """The error of a connection that the broker closed while it was being opened.
 
-    :param is_first: True if it had not answered anything.
+    :param is_first: True if the broker had not answered any request.
     :param is_secured: True if TLS is spoken.
     """
     is_suspect = is_first and not is_secured and isinstance(error, ConnectionError)

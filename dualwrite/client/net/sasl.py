@@ -12,7 +12,7 @@ from dualwrite.client.terms.oauth import Token, TokenSource
 
 
 class KafkaMechanism:
-    """One authentication: messages to send and answers to take, until it is done."""
+    """One authentication: it gives messages and takes answers until it is done."""
 
     def __init__(self, inner: Any, name: str, settings: str) -> None:
         self._inner = inner
@@ -21,11 +21,11 @@ class KafkaMechanism:
 
     @property
     def is_done(self) -> bool:
-        """True once nothing is left to send, and the server has proved what the mechanism asks of it."""
+        """True once there is nothing left to send, and the server has proved what the mechanism requires."""
         return bool(self._inner.is_done())
 
     def next_message(self) -> bytes:
-        """What to send now."""
+        """The next message to send."""
         message: bytes = self._inner.auth_bytes()
         return message
 
@@ -54,16 +54,16 @@ def make_mechanism(settings: SaslSettings) -> KafkaMechanism:
 
 
 class _Plain(SaslMechanismPlain):  # type: ignore[misc]  # kafka-python ships no types
-    """PLAIN as librdkafka and Java have it: nobody but the user to act for is named, which means the same."""
+    """PLAIN as in librdkafka and Java: without the optional authorization identity, which means the same."""
 
     def auth_bytes(self) -> bytes:
-        """Kafka-python's, without the name that comes first."""
+        """kafka-python's message, without the authorization identity at its beginning."""
         message: bytes = super().auth_bytes()
         return message[len(self.username.encode()) :]
 
 
 class _Provider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python ships no types
-    """One authentication's token, taken when it is to be sent."""
+    """The token of one authentication, fetched when it is to be sent."""
 
     def __init__(self, source: TokenSource) -> None:
         super().__init__()
@@ -71,15 +71,15 @@ class _Provider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python sh
         self._token: Token | None = None
 
     def token(self) -> str:
-        """What goes after ``Bearer``; the mechanism asks for it first."""
+        """The text after ``Bearer``; the mechanism reads it first."""
         self._token = self._source.token(time.time())
         return self._token.value
 
     def extensions(self) -> dict[str, str]:
-        """What goes beside it."""
+        """The extensions beside the token."""
         return {} if self._token is None else dict(self._token.extensions)
 
 
 def _saslname(username: str) -> str:
-    """``username`` as SCRAM sends it, where '=' and ',' have a meaning of their own (RFC 5802, section 5.1)."""
+    """``username`` as SCRAM sends it: '=' and ',' are escaped (RFC 5802, section 5.1)."""
     return username.replace("=", "=3D").replace(",", "=2C")

@@ -1,6 +1,6 @@
-"""A socket to one broker that never makes anybody wait: connect, TLS and the opening proceed whenever it is ready.
+"""A non-blocking socket to one broker: connecting, TLS and the opening advance whenever the socket is ready.
 
-The blocking driver has several of these behind one selector; the control plane's connection waits on a single one.
+The blocking driver has several of these in one selector; the control plane's connection waits on a single one.
 """
 
 import errno
@@ -29,20 +29,20 @@ PATIENCE = 0.05
 SESSION_OVER = "its authentication has run out"
 
 _SESSION_USED = 0.85
-"""The part of an authentication's life after which there is a new one, as in the Java client."""
+"""The part of an authentication's lifetime after which it is renewed, as in the Java client."""
 
 _READ_SIZE = 64 * 1024
 _STARTED = (0, errno.EINPROGRESS)
 _TIMEVAL = struct.Struct("@ll")
 _PLAIN = "socket"
-"""The module of Python's own sockets; a program that is patched for green threads has others."""
+"""The module of Python's own sockets; programs patched for green threads have others."""
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 def context_of(settings: ClientSettings) -> ssl.SSLContext | None:
-    """What connections are secured with; None if they are not.
+    """The TLS context of the connections; None if they are not encrypted.
 
-    :raises ConfigurationError: if a file of the settings is missing or no PEM.
+    :raises ConfigurationError: if a file of the settings is missing or not in PEM form.
     """
     return None if settings.tls is None else ssl_context(settings.tls)
 
@@ -54,15 +54,15 @@ def node_of(endpoint: Endpoint, settings: ClientSettings) -> BrokerProtocol:
 
 
 def session_end(node: BrokerProtocol, now: float) -> float:
-    """When a connection that is open since ``now`` is not to be used any more (KIP-368)."""
+    """When a connection that opened at ``now`` must not be used any more (KIP-368)."""
     return math.inf if node.session_lifetime is None else now + _SESSION_USED * node.session_lifetime
 
 
 class SocketConnection:
-    """One connection, in whatever stage. Every method but close() raises what went wrong, having closed the socket.
+    """One connection, in any stage. Every method but close() raises the connection's error, after closing the socket.
 
-    The addresses that the endpoint's name has are tried in turn until one takes the connection. Only looking the name
-    up may take time, as the system's resolver does.
+    It tries the addresses of the endpoint's name in turn until one accepts the connection. Only the name look-up may
+    block, as the system's resolver does.
 
     :param context: see :func:`context_of`.
     :param now: monotonic seconds.
@@ -76,9 +76,9 @@ class SocketConnection:
         self.endpoint = endpoint
         self.node = node_of(endpoint, settings)
         self._is_patient = False
-        """True if the socket waits when it receives: the connection is open, and not encrypted."""
+        """True if the socket blocks in a receive: the connection is open, and not encrypted."""
         self.attempt = 0
-        """Counts the sockets: a selector must be told of each."""
+        """Counts the sockets: each must be registered with a selector."""
         self._options = settings.socket
         self._connect_timeout = settings.connect_timeout
         self._until = now
@@ -95,49 +95,49 @@ class SocketConnection:
 
     @property
     def wants_write(self) -> bool:
-        """True if the link can proceed when the socket takes bytes; it always can when the socket has some."""
+        """True if the link can advance when the socket is writable; it always can when the socket is readable."""
         return self._turn or bool(self._unsent)
 
     @property
     def can_be_patient(self) -> bool:
-        """True if :meth:`receive_patiently` may be used. Not while the socket has not taken all of a request: nobody
-        answers what has not arrived."""
+        """True if :meth:`receive_patiently` may be used. Not while a request is only partly written: the broker cannot
+        answer it."""
         return self._is_patient and not self._unsent
 
     @property
     def due(self) -> float | None:
         """When :meth:`expire` is to be called, in monotonic seconds; None is never.
 
-        Until the connection is open its time to be opened ends then, which each address starts anew. Afterwards its
-        authentication does, if that is not for ever; not while a request is unanswered.
+        While the connection is being opened, this is the end of the time for the current address. Afterwards it is the
+        end of the authentication, if that expires; not while a request is unanswered.
         """
         return None if self.node.unanswered or self._until == math.inf else self._until
 
     @property
     def is_waiting(self) -> bool:
-        """True if there is something to wait for."""
+        """True if the link waits for the socket."""
         return self.node.unanswered > 0 or not self.node.is_open or bool(self._unsent)
 
     def fileno(self) -> int:
-        """The socket's; another one after each address that failed."""
+        """The socket's file descriptor; a different one after each address that failed."""
         return self.socket.fileno()
 
     def advance(self, now: float) -> list[Response]:
-        """Do what can be done now that the socket is ready; give the answers that arrived."""
+        """Do what the ready socket allows; return the answers that arrived."""
         try:
             return self._stage(now)
         except (OSError, KafkaUnavailableError, ConfigurationError) as error:
             self._raise(error)
 
     def send(self, tag: int, api_key: ApiKey, version: int, message: Message) -> None:
-        """Ask ``message``; what the socket does not take now is sent by :meth:`advance`."""
+        """Send ``message``; :meth:`advance` sends the part that the socket does not take now."""
         try:
             self._write(self.node.send(tag, api_key, version, message))
         except OSError as error:
             self._raise(error)
 
     def receive_patiently(self) -> list[Response] | None:
-        """Wait up to ``PATIENCE`` for something to arrive, in a single system call; None if nothing did."""
+        """Wait up to ``PATIENCE`` for data, in a single system call; None if none came."""
         try:
             data = self.socket.recv(_READ_SIZE)
         except BlockingIOError:
@@ -150,7 +150,7 @@ class SocketConnection:
             self._raise(error)
 
     def expire(self, now: float) -> None:
-        """The moment :attr:`due` has passed: go on with the next address, or give up."""
+        """Handle that the time :attr:`due` has passed: try the next address, or give up."""
         if self._stage == self._connecting:
             self.socket.close()
             self._dial("timed out", now)
@@ -162,7 +162,7 @@ class SocketConnection:
         self.socket.close()
 
     def _dial(self, reason: str, now: float) -> None:
-        """Begin to connect to the next address; ``reason`` is what was wrong with the one before."""
+        """Begin to connect to the next address; ``reason`` is the error of the previous one."""
         while self._addresses:
             family, kind, protocol, _, address = self._addresses.popleft()
             try:
@@ -224,7 +224,8 @@ class SocketConnection:
             # gevent's and eventlet's sockets know neither MSG_DONTWAIT nor SO_RCVTIMEO: they wait for ever, unless they
             # are non-blocking.
             if self._context is None and type(self.socket).__module__ == _PLAIN:
-                # What is not to wait says so itself; what may wait is spared a system call that asks first.
+                # MSG_DONTWAIT marks a call that must not wait; a call that may wait is spared the system call that asks
+                # first.
                 self.socket.setblocking(True)
                 wait = _TIMEVAL.pack(0, int(PATIENCE * 1e6))
                 self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
@@ -237,8 +238,8 @@ class SocketConnection:
         return [] if data is None else self.node.receive(data)
 
     def _read(self) -> bytes | None:
-        """What has arrived; None if nothing has. A TLS record is shorter than what is asked for, so nothing is left
-        where a selector does not see it."""
+        """The data that has arrived; None if there is none. A TLS record is shorter than the size that is read, so no
+        data stays in the TLS layer, where a selector does not see it."""
         try:
             if self._context is None:
                 return _something(self.socket.recv(_READ_SIZE, socket.MSG_DONTWAIT))

@@ -1,4 +1,4 @@
-"""What the operating system is told of a connection's socket, before it connects."""
+"""Options that are set on a connection's socket before it connects."""
 
 import socket
 
@@ -6,7 +6,7 @@ from dualwrite.client.config.settings import SocketSettings
 
 
 def tune(connection: socket.socket, settings: SocketSettings) -> None:
-    """Set on ``connection`` what ``settings`` ask for."""
+    """Set the options of ``settings`` on ``connection``."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, settings.no_delay)
     if settings.keepalive:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -25,7 +25,7 @@ def ssl_context(settings: TlsSettings) -> ssl.SSLContext:
 
 
 def _trusting(settings: TlsSettings) -> ssl.SSLContext:
-    """Trusts the configured authorities and no others; the system's if none is configured."""
+    """A context that trusts only the configured authorities; the system's if none is configured."""
     location, pem = settings.ca_location, settings.ca_pem
     name = "ssl.ca.pem" if location is None else f"ssl.ca.location {location}"
     try:
@@ -46,18 +46,18 @@ def _trusting(settings: TlsSettings) -> ssl.SSLContext:
 
 
 def _show(context: ssl.SSLContext, certificate: str, settings: TlsSettings) -> None:
-    """Have ``context`` show this client's certificate to brokers that ask for it."""
+    """Have ``context`` present this client's certificate to brokers that request one."""
     shown = _content("ssl.certificate.location", certificate)
     key = shown if settings.key_location is None else _content("ssl.key.location", settings.key_location)
     try:
-        # A password that is always given keeps OpenSSL from asking for one on the terminal.
+        # With a password given, even an empty one, OpenSSL does not ask for it on the terminal.
         context.load_cert_chain(certificate, settings.key_location, lambda: settings.key_password or "")
     except (*_Refusals, OSError) as error:
         raise ConfigurationError(_what_is_wrong(shown, key, settings, error)) from error
 
 
 def _what_is_wrong(shown: bytes, key: bytes, settings: TlsSettings, error: Exception) -> str:
-    """Why OpenSSL, which says little more than "PEM lib", does not take the certificate and its key."""
+    """Why OpenSSL rejects the certificate and its key; its own message is little more than "PEM lib"."""
     certificate = f"ssl.certificate.location {settings.certificate_location}"
     holder = certificate if settings.key_location is None else f"ssl.key.location {settings.key_location}"
     try:

@@ -1,4 +1,4 @@
-"""What the blocking and the asyncio producer share: confluent-kafka's arguments as the engine takes them."""
+"""What the blocking and the asyncio producer share: they turn confluent-kafka's arguments into the engine's."""
 
 import struct
 import sys
@@ -26,7 +26,7 @@ _MAX_PARTITION = 2**31 - 1
 
 
 def settings_of(config: NativeConfig) -> EngineSettings:
-    """What an engine is to do by ``config``."""
+    """The engine's settings for ``config``."""
     return EngineSettings(
         bootstrap=config.client.bootstrap,
         transactional_id=config.transactional_id,
@@ -60,9 +60,9 @@ def settings_of(config: NativeConfig) -> EngineSettings:
 
 
 def encoded(content: Any) -> bytes | None:
-    """A key or a value in bytes; text is UTF-8.
+    """A key or a value as bytes; text is encoded as UTF-8.
 
-    :raises TypeError: if it is anything else.
+    :raises TypeError: if it is neither text, bytes nor None.
     """
     if content is None or isinstance(content, bytes):
         return content
@@ -81,9 +81,9 @@ def _utf_8(text: str) -> bytes:
 
 
 def encoded_headers(headers: Any) -> Headers:
-    """Headers as pairs, with their values in bytes.
+    """Headers as pairs, with their values as bytes.
 
-    :raises TypeError: if they are no pairs, a name is not text, or a value is neither text nor bytes.
+    :raises TypeError: if they are not pairs, a name is not text, or a value is neither text nor bytes.
     :raises ValueError: if a name or a value is text that has no UTF-8 form.
     """
     if not headers:
@@ -94,9 +94,10 @@ def encoded_headers(headers: Any) -> Headers:
 
 
 def encoded_records(given: Iterable[RecordGiven]) -> list[Record]:
-    """Records that are given as values, keys, partitions and headers.
+    """The engine's records for ``given``, each given as value, key, partition and headers.
 
-    :raises TypeError: if something is of a wrong type. ValueError is the same for a value that no record can have.
+    :raises TypeError: if an argument has a wrong type.
+    :raises ValueError: if no record can have a value that is given.
     """
     return [
         (
@@ -125,7 +126,7 @@ def _header(given: Any) -> tuple[str, bytes | None]:
 
 
 def checked_topic(topic: str) -> str:
-    """``topic``, if it is text; whether a topic can have that name is another matter.
+    """``topic``, if it is text. Whether the name is legal for a topic is not checked here.
 
     :raises TypeError: if it is not.
     """
@@ -137,11 +138,11 @@ def checked_topic(topic: str) -> str:
 def checked_partition(partition: int) -> int:
     """``partition``, if a topic can have it, or -1.
 
-    :raises TypeError: if it is no whole number.
+    :raises TypeError: if it is not a whole number.
     :raises ValueError: if it is less than -1, or needs more than 32 bits.
     """
     if type(partition) is int and partition == -1:
-        return partition  # as for most records
+        return partition  # the case of most records
     try:
         whole = index(partition)
     except TypeError:
@@ -158,7 +159,7 @@ def checked_partition(partition: int) -> int:
 def checked_on_delivery(on_delivery: Any) -> OnDelivery:
     """``on_delivery``, if it can be called when a record is delivered.
 
-    :raises TypeError: if it can't be called, or gives a coroutine, which nobody would await.
+    :raises TypeError: if it can't be called, or is a coroutine function, whose coroutine would never be awaited.
     """
     if not callable(on_delivery):
         raise TypeError(f"on_delivery of type {type(on_delivery).__name__}: give a function, or None")
@@ -170,7 +171,7 @@ def checked_on_delivery(on_delivery: Any) -> OnDelivery:
 def checked_timestamp(timestamp_ms: int) -> int:
     """``timestamp_ms``, if a record can have it (Kafka: ProducerRecord refuses negative ones too).
 
-    :raises TypeError: if it is no whole number.
+    :raises TypeError: if it is not a whole number.
     :raises ValueError: if it is negative, or needs more than 64 bits.
     """
     try:
@@ -183,10 +184,10 @@ def checked_timestamp(timestamp_ms: int) -> int:
 
 
 def offsets_of(positions: Iterable[Any]) -> list[CommittedOffset]:
-    """The offsets of ``positions``: confluent_kafka.TopicPartition, or anything with ``topic``, ``partition`` and
-    ``offset``. Those without an offset (negative) are left out, as librdkafka does.
+    """The offsets of ``positions``: confluent_kafka.TopicPartition, or any object with ``topic``, ``partition`` and
+    ``offset``. Positions without an offset (negative) are left out, as librdkafka does.
 
-    :raises TypeError: if one of them is something else, as a tuple is.
+    :raises TypeError: if one of them is another object, such as a tuple.
     """
     if not isinstance(positions, Iterable):
         raise TypeError(f"positions of type {type(positions).__name__}: give a list of confluent_kafka.TopicPartition")
@@ -210,8 +211,8 @@ def _offset(position: Any) -> CommittedOffset:
 def member_of(group_metadata: Any) -> GroupMember:
     """The group member that ``group_metadata`` describes.
 
-    :param group_metadata: what confluent_kafka.Consumer.consumer_group_metadata() gives, the group's name alone, or a
-        :class:`GroupMember`.
+    :param group_metadata: the result of confluent_kafka.Consumer.consumer_group_metadata(), the group's name alone, or
+        a :class:`GroupMember`.
 
     :raises TypeError: if it is none of these.
     """

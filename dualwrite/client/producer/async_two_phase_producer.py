@@ -1,4 +1,4 @@
-"""The native producer under asyncio: the verbs of ``producer.py``, awaited, over the same engine."""
+"""The native producer under asyncio: the verbs of ``two_phase_producer.py``, awaited, over the same engine."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ from dualwrite.client.terms.verbs import ProducerState, Verb
 from dualwrite.ids import PreparedTxnState, require_prepared_state
 
 _HARMLESS = (*REFUSED, asyncio.CancelledError)
-"""What may end a wait whose call has taken nothing."""
+"""Exceptions that may end a wait without harm, because the call has taken nothing."""
 
 
 class AsyncTwoPhaseProducer(BaseProducer):
@@ -24,19 +24,20 @@ class AsyncTwoPhaseProducer(BaseProducer):
 
     :class:`~dualwrite.client.producer.two_phase_producer.TwoPhaseProducer` says what each verb does and raises.
 
-    It belongs to the event loop in which it is first used, and to the process that made it. One call at a time: a
-    second one while another is under way is an InvalidTransactionStateError, and concurrent units of work need
-    producers of their own.
+    The producer belongs to the event loop in which it is first used, and to the process that made it. It runs one call
+    at a time: a second call while another is in progress raises InvalidTransactionStateError. Concurrent units of work
+    need producers of their own.
 
-    A call that is cancelled, by a timeout too, is one that failed; what was sent is sent:
+    A call that is cancelled, also by a timeout, has failed. Requests that were sent stay sent:
 
-    - produce(), flush(): the transaction goes on, and its records are still on their way.
+    - produce(), flush(): the transaction goes on, and the producer still sends its records.
     - send_offsets_to_transaction(), prepare_transaction(): the transaction can only be aborted.
-    - init, commit, abort, complete: the outcome is unknown, as after an error. close(), make a new producer, and let
-      init_transactions(keep_prepared_txn=True) and complete_transaction(state) bring the transaction to its end.
-      A commit_transaction() that was still sending records is one of prepare_transaction(): the state tells.
+    - init, commit, abort, complete: the outcome is unknown, as after an error. Call close() and make a new producer.
+      Its init_transactions(keep_prepared_txn=True) and complete_transaction(state) end the transaction. If
+      commit_transaction() was still sending records, its cancellation counts as that of prepare_transaction(): the
+      producer's state tells which.
 
-    Looking up names goes to the loop's executor. ``oauth_cb`` is called in the loop.
+    The loop's executor looks up host names. The loop calls ``oauth_cb``.
 
     :param config: as for TwoPhaseProducer.
     :raises ConfigurationError: if a setting is missing, unknown, refused, or out of its range; the message names it.
@@ -55,12 +56,13 @@ class AsyncTwoPhaseProducer(BaseProducer):
         await self.close()
 
     async def init_transactions(self, keep_prepared_txn: bool = False) -> None:
-        """See TwoPhaseProducer."""
+        """Initialize the producer; see TwoPhaseProducer."""
         self._enter("init_transactions()")
         await self._wait(self._engine.init_transactions, keep_prepared_txn=keep_prepared_txn)
 
     async def begin_transaction(self) -> None:
-        """See TwoPhaseProducer. Awaits nothing; it is asynchronous for the sake of the other verbs."""
+        """Begin a transaction; see TwoPhaseProducer. Awaits nothing; asynchronous so that all verbs are awaited
+        alike."""
         self._begin()
 
     async def produce(
@@ -75,13 +77,13 @@ class AsyncTwoPhaseProducer(BaseProducer):
         *,
         callback: OnDelivery | None = None,
     ) -> None:
-        """See TwoPhaseProducer. Awaits only while the buffer is full."""
+        """Add a record to the transaction; see TwoPhaseProducer. Awaits only while the buffer is full."""
         record = self._record(topic, value, key, partition, timestamp, headers, on_delivery, callback)
         is_taken = False
         try:
             while not (is_taken := self._engine.produce(*record, time.monotonic())):
-                await self._wait(self._engine.room)  # callbacks that produce may have taken the room again
-            if self._engine.has_news or self._lingers:  # the driver's timer must know of the batch that lingers
+                await self._wait(self._engine.room)  # delivery callbacks that produce may have filled the buffer again
+            if self._engine.has_news or self._lingers:  # the driver needs a timer for a batch that lingers
                 self._driver.pump()
                 self._report()
         except BaseException as error:
@@ -89,13 +91,14 @@ class AsyncTwoPhaseProducer(BaseProducer):
             raise
 
     async def send_offsets_to_transaction(self, positions: Iterable[Any], group_metadata: Any) -> None:
-        """See TwoPhaseProducer."""
+        """Commit a consumer group's offsets in the transaction; see TwoPhaseProducer."""
         self._enter("send_offsets_to_transaction()")
         offsets, member = offsets_of(positions), member_of(group_metadata)
         await self._wait(self._engine.send_offsets_to_transaction, offsets, member)
 
     async def poll(self, timeout: float = 0.0) -> int:
-        """See TwoPhaseProducer. Sending and receiving goes on without it, while the loop runs."""
+        """Call the delivery callbacks that are due; see TwoPhaseProducer. While the loop runs, the producer sends and
+        receives without poll()."""
         before = self._told
         if self._is_driven():
             self._driver.pump()
@@ -105,13 +108,13 @@ class AsyncTwoPhaseProducer(BaseProducer):
         return self._told - before
 
     async def flush(self, timeout: float | None = None) -> int:
-        """See TwoPhaseProducer."""
+        """Send every record and wait for the acknowledgements; see TwoPhaseProducer."""
         self._enter("flush()")
         await self._flush("flush()", deadline_of(timeout))
         return len(self)
 
     async def prepare_transaction(self) -> PreparedTxnState:
-        """See TwoPhaseProducer."""
+        """Prepare the transaction; see TwoPhaseProducer."""
         self._enter("prepare_transaction()")
         if self._has_callbacks and self._engine.state is ProducerState.IN_TRANSACTION:
             await self._flush("prepare_transaction()")
@@ -119,7 +122,7 @@ class AsyncTwoPhaseProducer(BaseProducer):
         return prepared
 
     async def complete_transaction(self, state: PreparedTxnState) -> TransactionResult:
-        """See TwoPhaseProducer."""
+        """Commit or abort the prepared transaction; see TwoPhaseProducer."""
         self._enter("complete_transaction()")
         require_prepared_state(state)
         if self._is_anchored(state):
@@ -128,35 +131,35 @@ class AsyncTwoPhaseProducer(BaseProducer):
         return ended
 
     async def commit_transaction(self) -> TransactionResult:
-        """See TwoPhaseProducer."""
+        """Commit the transaction; see TwoPhaseProducer."""
         self._enter("commit_transaction()")
         if self._engine.state is ProducerState.IN_TRANSACTION:
-            # Cancelled, or with a callback that raises, before anything is decided.
+            # The wait was cancelled, or a callback raised, before the transaction was decided.
             await self._flush("commit_transaction()")
         ended: TransactionResult = await self._wait(self._engine.commit_transaction)
         return ended
 
     async def abort_transaction(self) -> TransactionResult:
-        """See TwoPhaseProducer."""
+        """Abort the transaction; see TwoPhaseProducer."""
         self._enter("abort_transaction()")
         ended: TransactionResult = await self._wait(self._engine.abort_transaction)
         return ended
 
     async def close(self) -> None:
-        """See TwoPhaseProducer. A call that is under way in another task is cancelled. In a forked process nothing is
-        done: the event loop is the parent's."""
+        """Close every connection; see TwoPhaseProducer. Cancels a call that is in progress in another task. Does
+        nothing in a forked process: the event loop is the parent's."""
         if self._close_engine():
             await self._driver.close()
             self._report_all()
 
     async def _flush(self, verb: str, until: float = NEVER) -> None:
-        """Flush what ``verb`` was called with, and then what delivery callbacks have produced."""
+        """Flush the records of ``verb``, and then those that delivery callbacks have produced."""
         try:
             await self._wait(self._engine.flush, until=until)
             while len(self) and time.monotonic() < until:
                 await self._wait(self._engine.flush, until=until)
         except BaseException as error:
-            # Of a prepare that is cancelled nobody can tell whether it was through.
+            # If a prepare is cancelled, its outcome is unknown.
             self._spoil(verb, error, *(REFUSED if verb == Verb.PREPARE.value else _HARMLESS))
             raise
 

@@ -1,4 +1,4 @@
-"""What both faces of the native producer have in common: everything but who waits."""
+"""The common part of the blocking and the asyncio producer: everything but the waiting."""
 
 import os
 import random
@@ -29,16 +29,16 @@ from dualwrite.errors import InvalidTransactionStateError, PrepareFailedError
 from dualwrite.ids import PreparedTxnState
 
 REFUSED = (InvalidTransactionStateError,)
-"""What a call raises that has done nothing, as another task's is under way."""
+"""Raised by a call that did nothing because another task's call is still in progress."""
 
 _Record = tuple[str, bytes | None, bytes | None, int, int, Headers, OnDelivery | None]
-"""The arguments of Engine.produce, without the time."""
+"""The arguments of Engine.produce, without the current time."""
 
 
 class BaseProducer:
     """A producer without its driver.
 
-    :param config: librdkafka's keys; docs/reference/producer.md has each of them.
+    :param config: librdkafka's keys; docs/reference/producer.md describes each of them.
     :raises ConfigurationError: if a setting is missing, unknown, refused, or out of its range; the message names it.
     """
 
@@ -57,26 +57,27 @@ class BaseProducer:
         self._is_telling = False
         """True while delivery callbacks are being called."""
         self._told = 0
-        """Delivery callbacks that were called."""
+        """How many delivery callbacks were called."""
         self._objection: BaseException | None = None
-        """What a delivery callback has raised in the call that was last."""
+        """The error that a delivery callback raised in the last call."""
 
     def __bool__(self) -> bool:
-        """True, however many records there are: whoever asks wants to know whether there is a producer."""
+        """True, however many records there are: ``if producer`` asks whether there is a producer."""
         return True
 
     def __len__(self) -> int:
-        """Records that were not acknowledged yet."""
+        """How many records are not acknowledged yet."""
         return self._engine.unacknowledged
 
     @property
     def open_transaction(self) -> PreparedTxnState:
-        """What names the open transaction, as far as it is known before it is prepared; empty if it is empty."""
+        """The state that names the open transaction, as far as it is known before prepare; empty if the transaction is
+        empty."""
         return self._engine.transaction.prepared
 
     @property
     def state(self) -> ProducerState:
-        """Where the producer is."""
+        """The producer's current state."""
         return self._engine.state
 
     def _record(
@@ -90,7 +91,7 @@ class BaseProducer:
         on_delivery: OnDelivery | None,
         callback: OnDelivery | None,
     ) -> _Record:
-        """What produce() was given, as the engine takes it. Whatever this raises has cost nothing."""
+        """The arguments of produce(), as the engine takes them. If this raises, the transaction is unharmed."""
         if self._process != os.getpid():
             self._check_process("produce()")
         if callback is not None:
@@ -116,10 +117,11 @@ class BaseProducer:
         self._has_callbacks = self._engine.has_reports
 
     def _spoil(self, verb: str, error: BaseException, *harmless: type[BaseException]) -> None:
-        """``verb`` raised while it added or sent records, be it a callback's error or an interrupt: a record may be on
-        its way, or half taken. Whoever produces it again must not commit both: the transaction can only be aborted.
+        """Mark the transaction as one that can only be aborted. ``verb`` raised while it added or sent records, because
+        of a callback's error or an interrupt. A record may be sent, or half added. An application that produces it
+        again must not commit both copies.
 
-        :param harmless: errors after which it goes on, if they are no callback's.
+        :param harmless: errors after which the transaction goes on, unless a callback raised them.
         """
         is_callbacks, self._objection = error is self._objection, None
         if isinstance(error, harmless) and not is_callbacks:
@@ -131,10 +133,10 @@ class BaseProducer:
         return verb(*arguments, now=time.monotonic(), **options)
 
     def _after(self, operation: Operation | None, before: Operation | None) -> None:
-        """A verb's wait is over; without the operation being done if it was interrupted or cancelled.
+        """End a verb's wait. The operation is not done if the wait was interrupted or cancelled.
 
         :param operation: None if the verb was refused, or interrupted while it began.
-        :param before: what was under way when it was called: another task's.
+        :param before: the operation in progress when the verb was called: another task's.
         """
         if operation is None:
             if self._engine.under_way is not before:
@@ -145,7 +147,7 @@ class BaseProducer:
         self._report()
 
     def _is_driven(self) -> bool:
-        """True if poll() can send or receive something: a producer that has failed can only tell its callbacks.
+        """True if poll() can send or receive. A producer that has failed can only call its delivery callbacks.
 
         :raises InvalidTransactionStateError: if it is closed.
         """
@@ -156,14 +158,14 @@ class BaseProducer:
 
     @property
     def _can_wait_for_a_report(self) -> bool:
-        """True if waiting brings one, or an acknowledgement: not while another task's call waits for that."""
+        """True if waiting brings a report or an acknowledgement; False while another task's call waits for them."""
         return len(self) > 0 and self._engine.under_way is None
 
     def _enter(self, verb: str) -> None:
-        """A call begins that is not produce().
+        """Begin a call other than produce().
 
         :raises InvalidTransactionStateError: in another process than the producer's, and in a delivery callback, which
-            is called by another call.
+            runs within another call.
         """
         self._check_process(verb)
         self._refuse_in_callback(verb)
@@ -182,8 +184,8 @@ class BaseProducer:
             )
 
     def _report(self) -> int:
-        """Call the delivery callbacks that are due; their number. If one raises, the next call goes on after it. One
-        that produces may make others due: they are called after it, not by it."""
+        """Call the delivery callbacks that are due; return how many. If one raises, the next call goes on after it. A
+        callback that produces may make others due: they are called after it has returned, not within it."""
         if self._is_telling or not self._engine.has_reports:
             return 0
         before = self._told
@@ -209,7 +211,7 @@ class BaseProducer:
             raise
 
     def _report_all(self) -> None:
-        """Every callback that is due is called, as no other call will; then the first error of one is raised."""
+        """Call every callback that is due, as no later call will; then raise the first error of a callback."""
         first: Exception | None = None
         is_done = False
         while not is_done:
@@ -221,7 +223,7 @@ class BaseProducer:
             raise first
 
     def _close_engine(self) -> bool:
-        """False if this is not the process that made the producer: then nothing of its is to be touched."""
+        """Close the engine. False if another process made the producer: then leave everything untouched."""
         if self._process != os.getpid():
             return False
         self._refuse_in_callback("close()")
@@ -230,12 +232,13 @@ class BaseProducer:
         return True
 
     def _is_anchored(self, state: PreparedTxnState) -> bool:
-        """True if the leaders must be asked what ``state`` names: see :meth:`_look_up_anchor`."""
+        """True if the partition leaders must be asked about ``state``: see :meth:`_look_up_anchor`."""
         return state.anchor is not None and state.producer == self._engine.kept
 
     def _look_up_anchor(self, state: PreparedTxnState) -> PreparedTxnState:
-        """``state`` as the engine can judge it. One with an anchor was written by a librdkafka producer, of which
-        several transactions may have had one identity: the leaders tell which of them is open (ids.py)."""
+        """``state`` in a form that the engine can judge. A librdkafka producer writes states with an anchor, and
+        several of its transactions may share one identity: the partition leaders tell which of them is open
+        (ids.py)."""
         kept = self._engine.kept
         control = ControlPlane(self._config, timeout=self._delivery_timeout)
         try:
@@ -246,5 +249,5 @@ class BaseProducer:
 
 
 def deadline_of(timeout: float | None) -> float:
-    """When a call that may wait ``timeout`` seconds has to return, in monotonic seconds; None and -1 are for ever."""
+    """When a call that may wait ``timeout`` seconds must return, in monotonic seconds; None and -1 mean for ever."""
     return NEVER if timeout is None or timeout < 0 else time.monotonic() + timeout

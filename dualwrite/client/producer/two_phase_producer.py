@@ -1,7 +1,7 @@
 """The native producer: KIP-939's verbs on KIP-890 part 2, with the methods of confluent_kafka.Producer.
 
-A unit of work of one record costs two round trips, Produce and EndTxn. Every transaction has an identity of its own, so
-``producerId:epoch`` names it for ever, and a request that is late can reach no other.
+A unit of work with one record takes two round trips, Produce and EndTxn. Every transaction has an identity of its own.
+So ``producerId:epoch`` names it for ever, and a late request cannot reach another transaction.
 """
 
 import time
@@ -28,21 +28,21 @@ from dualwrite.ids import PreparedTxnState, require_prepared_state
 
 
 class TwoPhaseProducer(BaseProducer):
-    """A transactional producer in two-phase commit. Not thread-safe, and of use only in the process that made it.
+    """A transactional producer in two-phase commit. Not thread-safe. Usable only in the process that made it.
 
-    Records are gathered until the transaction is prepared or committed, or a batch is full; ``linger.ms`` sends them
-    sooner, at the next call. Every method that waits gives up after delivery.timeout.ms.
+    The producer gathers records until a batch is full, or the transaction is prepared or committed. ``linger.ms`` sends
+    them sooner, at the next call. Every method that waits gives up after delivery.timeout.ms.
 
-    After any error of produce, flush, send_offsets or prepare, a delivery callback's and an interrupt among them, and
-    after an interrupt of poll: abort_transaction(); only an argument of a wrong type or value costs nothing. After any
-    error of init, commit, abort or complete: close(), and make a new one; with
-    init_transactions(keep_prepared_txn=True) and complete_transaction(state) it brings the transaction to its end.
-    After FencedError: another process has the transactional id now.
+    After an error of produce, flush, send_offsets or prepare, call abort_transaction(). This includes a delivery
+    callback's error and an interrupt, and also an interrupt of poll. Only an argument of a wrong type or value leaves
+    the transaction unharmed. After an error of init, commit, abort or complete, call close() and make a new producer:
+    its init_transactions(keep_prepared_txn=True) and complete_transaction(state) end the transaction. After
+    FencedError, another process has the transactional id.
 
-    Other than confluent_kafka.Producer's, init, send_offsets, commit and abort take no timeout; produce and flush raise
-    what has become of the transaction; and a delivery callback is told a DualWriteError.
+    Differences from confluent_kafka.Producer: init, send_offsets, commit and abort take no timeout; produce and flush
+    raise the error that ended the transaction; a delivery callback gets a DualWriteError.
 
-    :param config: librdkafka's keys; docs/reference/producer.md has each of them.
+    :param config: librdkafka's keys; docs/reference/producer.md describes each of them.
     :raises ConfigurationError: if a setting is missing, unknown, refused, or out of its range; the message names it.
     """
 
@@ -59,18 +59,19 @@ class TwoPhaseProducer(BaseProducer):
         self.close()
 
     def init_transactions(self, keep_prepared_txn: bool = False) -> None:
-        """Fence every earlier producer of the transactional id, and abort what it left open.
+        """Fence every earlier producer of the transactional id, and abort the transaction that it left open.
 
-        :param keep_prepared_txn: keep it instead (KIP-939). Then only complete, commit and abort are allowed, and after
-            them init_transactions() again.
-        :raises TwoPhaseCommitUnavailableError: if the cluster has no two-phase commit, or not for this client.
+        :param keep_prepared_txn: keep the open transaction instead (KIP-939). Then only complete, commit and abort are
+            allowed, and after them init_transactions() again.
+        :raises TwoPhaseCommitUnavailableError: if the cluster has no two-phase commit, or does not grant it to this
+            client.
         :raises ConfigurationError: if the cluster does not speak TV2, or refuses TLS or SASL.
         """
         self._enter("init_transactions()")
         self._wait(self._engine.init_transactions, keep_prepared_txn=keep_prepared_txn)
 
     def begin_transaction(self) -> None:
-        """Begin a transaction; local, no request is sent."""
+        """Begin a transaction. Local: no request is sent."""
         self._begin()
 
     def produce(
@@ -89,12 +90,14 @@ class TwoPhaseProducer(BaseProducer):
 
         :param partition: -1 lets the partitioner choose.
         :param timestamp: milliseconds since the epoch; 0 is now.
-        :param on_delivery: called as ``on_delivery(error, record)`` by a later call of this producer, once the record
-            is acknowledged or given up. It may produce, and call no other method. No coroutine function.
-        :param callback: another name of ``on_delivery``, as confluent-kafka has it.
-        :raises TypeError: if an argument is of a wrong type: then the record is not in the transaction, and nothing is
-            lost. ValueError is the same for a value that no record can have.
-        :raises PrepareFailedError: if the buffer stayed full for delivery.timeout.ms, or what went wrong meanwhile.
+        :param on_delivery: a later call of this producer calls ``on_delivery(error, record)`` once the record is
+            acknowledged or given up. It may call produce(), and no other method. Must not be a coroutine function.
+        :param callback: another name of ``on_delivery``, as in confluent-kafka.
+        :raises TypeError: if an argument has a wrong type. The record is not in the transaction, and the transaction is
+            unharmed.
+        :raises ValueError: if no record can have a value that is given; otherwise as TypeError.
+        :raises PrepareFailedError: if the buffer stayed full for delivery.timeout.ms, or the transaction failed
+            meanwhile.
         :raises KafkaRefusedError: if the record is larger than message.max.bytes (MESSAGE_TOO_LARGE), or no topic can
             have this name (INVALID_TOPIC_EXCEPTION). Abort.
         """
@@ -104,10 +107,9 @@ class TwoPhaseProducer(BaseProducer):
         self._add(topic, ((value, key, partition, headers),), timestamp, on_delivery)
 
     def produce_many(self, topic: str, records: Iterable[RecordGiven]) -> None:
-        """As :meth:`produce` of one record after the other, all with the time that it is now, in a fraction of their
-        time.
+        """As :meth:`produce` for one record after the other, but much faster. All records get the current time.
 
-        :param records: the value, the key, the partition and the headers of each.
+        :param records: the value, key, partition and headers of each record.
         """
         self._check_process("produce()")
         given, on_delivery = encoded_records(records), self._on_delivery
@@ -124,7 +126,7 @@ class TwoPhaseProducer(BaseProducer):
                     self._driver.pump()
                     self._report()
                 elif taken < len(records):
-                    self._wait(self._engine.room)  # callbacks that produce may have taken the room again
+                    self._wait(self._engine.room)  # delivery callbacks that produce may have filled the buffer again
         except BaseException as error:
             self._spoil("produce()", error)
             raise
@@ -139,10 +141,10 @@ class TwoPhaseProducer(BaseProducer):
         headers: HeadersGiven | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> bool:
-        """As :meth:`produce`, if that would neither wait, nor send or receive, nor call a delivery callback: for an
-        event loop's thread.
+        """As :meth:`produce`, if that would neither wait, nor send or receive, nor call a delivery callback. Made for
+        the thread of an event loop.
 
-        :returns: False if it would: nothing was added. Call produce() in a thread then.
+        :returns: False if produce() would do one of these: nothing was added. Then call produce() in another thread.
         """
         if self._engine.has_news or self._engine.has_reports:
             return False
@@ -156,9 +158,9 @@ class TwoPhaseProducer(BaseProducer):
     def send_offsets_to_transaction(self, positions: Iterable[Any], group_metadata: Any) -> None:
         """Commit a consumer group's offsets as part of the transaction (KIP-447).
 
-        :param positions: the next offset to read of each partition: confluent_kafka.TopicPartition or its like. One
-            without an offset, as of a partition that nothing was read of, is left out.
-        :param group_metadata: what the consumer's ``consumer_group_metadata()`` gives, or the group's name.
+        :param positions: the next offset to read of each partition, as confluent_kafka.TopicPartition or a similar
+            object. Positions without an offset, as for a partition that was not read, are left out.
+        :param group_metadata: the result of the consumer's ``consumer_group_metadata()``, or the group's name.
         :raises KafkaRefusedError: if the group has moved on (UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION), or there is no
             such topic. Abort.
         """
@@ -166,13 +168,13 @@ class TwoPhaseProducer(BaseProducer):
         self._wait(self._engine.send_offsets_to_transaction, offsets_of(positions), member_of(group_metadata))
 
     def poll(self, timeout: float = 0.0) -> int:
-        """Send and receive what can be now, and call the delivery callbacks that are due; their number.
+        """Send and receive without waiting, and call the delivery callbacks that are due; return how many.
 
-        What has become of the transaction, or of the producer, is not raised here but by the next verb, as with
+        If the transaction or the producer has failed, poll() does not raise: the next verb does, as with
         confluent-kafka.
 
-        :param timeout: seconds to wait for a callback, as long as a record is not acknowledged; None and -1 are for
-            ever. Waiting sends what was gathered, unless it lingers (linger.ms).
+        :param timeout: seconds to wait for a callback while a record is not acknowledged; None and -1 mean for ever.
+            Waiting sends the gathered records, unless they linger (linger.ms).
         :raises InvalidTransactionStateError: if the producer is closed.
         """
         before = self._told
@@ -184,10 +186,10 @@ class TwoPhaseProducer(BaseProducer):
         return self._told - before
 
     def flush(self, timeout: float | None = None) -> int:
-        """Send every record of the transaction, and wait until all are acknowledged; how many are not. Those that
-        delivery callbacks produce are among them, as they are in prepare and commit.
+        """Send every record of the transaction, and wait until all are acknowledged; return how many are not. This
+        covers records that delivery callbacks produce, as in prepare and commit.
 
-        :param timeout: seconds; None and -1 are until delivery.timeout.ms.
+        :param timeout: seconds; None and -1 mean until delivery.timeout.ms.
         :raises DualWriteError: if a record was not acknowledged. Abort.
         """
         self._enter("flush()")
@@ -195,11 +197,11 @@ class TwoPhaseProducer(BaseProducer):
         return len(self)
 
     def prepare_transaction(self) -> PreparedTxnState:
-        """Flush; the state that names the transaction, of which every record is acknowledged. It is empty if the
-        transaction is. Then only complete, commit and abort are allowed.
+        """Flush, and return the state that names the transaction. Every record is acknowledged then. The state is empty
+        if the transaction is. Afterwards only complete, commit and abort are allowed.
 
         :raises PrepareFailedError: if a record was not acknowledged. Abort, and run the unit of work again.
-        :raises KafkaRefusedError: if a record is one that no broker will take.
+        :raises KafkaRefusedError: if the brokers will never accept a record.
         :raises FencedError: if another producer has taken over.
         """
         self._enter("prepare_transaction()")
@@ -209,11 +211,12 @@ class TwoPhaseProducer(BaseProducer):
         return prepared
 
     def complete_transaction(self, state: PreparedTxnState) -> TransactionResult:
-        """Commit the open transaction if ``state`` names it, abort it otherwise. Only after prepare_transaction() or
-        init_transactions(keep_prepared_txn=True). Nothing open is success: the end got through before, and its answer
-        was lost (apache/kafka PR 20039).
+        """Commit the open transaction if ``state`` names it, abort it otherwise. Allowed only after
+        prepare_transaction() or init_transactions(keep_prepared_txn=True). If no transaction is open, the call
+        succeeds: an earlier EndTxn was carried out, and its answer was lost (apache/kafka PR 20039).
 
-        :raises TypeError: if ``state`` is no PreparedTxnState: ``PreparedTxnState(text)`` makes one of what was stored.
+        :raises TypeError: if ``state`` is not a PreparedTxnState: make one from the stored text,
+            ``PreparedTxnState(text)``.
         """
         self._enter("complete_transaction()")
         require_prepared_state(state)
@@ -225,23 +228,24 @@ class TwoPhaseProducer(BaseProducer):
     def commit_transaction(self) -> TransactionResult:
         """Flush, and commit.
 
-        :raises AnswerLostError: if nobody answered: the outcome is unknown; close() and recover.
+        :raises AnswerLostError: if no answer came: the outcome is unknown. Call close(), and recover.
         """
         self._enter("commit_transaction()")
         if self._has_callbacks and self._engine.state is ProducerState.IN_TRANSACTION:
-            self._flush("commit_transaction()")  # callbacks that raise do so before anything is decided
+            self._flush("commit_transaction()")  # a callback that raises does so before the transaction is decided
         ended: TransactionResult = self._wait(self._engine.commit_transaction)
         return ended
 
     def abort_transaction(self) -> TransactionResult:
-        """Drop what was not sent, and abort. An error leaves the outcome unknown: close() and recover. But that of a
-        delivery callback comes when the transaction is aborted: the state is READY then."""
+        """Drop the records that were not sent, and abort. An error leaves the outcome unknown: call close(), and
+        recover. But the error of a delivery callback is raised after the transaction was aborted: the state is READY
+        then."""
         self._enter("abort_transaction()")
         ended: TransactionResult = self._wait(self._engine.abort_transaction)
         return ended
 
     def close(self) -> None:
-        """Close every connection; callbacks are told of records that were not acknowledged. Does not end an open
+        """Close every connection, and report unacknowledged records to their delivery callbacks. Does not end an open
         transaction. Safe to call twice."""
         is_own = self._close_engine()
         self._driver.close()
@@ -249,7 +253,7 @@ class TwoPhaseProducer(BaseProducer):
             self._report_all()
 
     def _flush(self, verb: str, until: float = NEVER) -> None:
-        """Flush what ``verb`` was called with, and then what delivery callbacks have produced."""
+        """Flush the records of ``verb``, and then those that delivery callbacks have produced."""
         try:
             self._wait(self._engine.flush, until=until)
             while len(self) and time.monotonic() < until:

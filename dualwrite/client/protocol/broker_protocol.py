@@ -1,8 +1,8 @@
 """The client's end of one connection from its first byte on, sans-I/O: opened first, then requests and their answers.
 
-Opening is ApiVersions, asked again where a broker lacks its version, and SASL if it is configured (KIP-35, KIP-152).
-The holder of the socket (``socket_connection.py``, ``asyncio_connection.py``) writes what these methods return, and
-closes the connection after every error.
+Opening is ApiVersions, repeated if the broker lacks its version, and SASL if it is configured (KIP-35, KIP-152).
+The owner of the socket (``socket_connection.py``, ``asyncio_connection.py``) writes the bytes that these methods
+return, and closes the connection after every error.
 """
 
 from collections import deque
@@ -19,41 +19,41 @@ from dualwrite.wire.error_codes import ErrorCode, error_name
 from dualwrite.wire.frames import FrameTooLargeError
 
 _Opening = Generator[bytes, Message, None]
-"""Yields the bytes of a request, is sent its answer."""
+"""Yields the bytes of a request, and receives its answer by send()."""
 
 _LAST_VERSION_ASKED = 2
-"""ApiVersions is asked in our version, and then once in the broker's."""
+"""ApiVersions is sent in our version, and then once in the broker's."""
 
 _TLS_ALERT = b"\x15\x03"
-"""How TLS answers what is no TLS; as a frame it would be too large by far."""
+"""How a TLS server answers bytes that are not TLS; read as a frame, the answer would be far too large."""
 
 _WRONG_CREDENTIALS = frozenset({ErrorCode.SASL_AUTHENTICATION_FAILED, ErrorCode.ILLEGAL_SASL_STATE})
 
 
 class SaslMechanism(Protocol):
-    """One SASL authentication; ``sasl.py`` has them."""
+    """One SASL authentication; implemented in ``sasl.py``."""
 
     name: str
-    """As in sasl.mechanism."""
+    """The mechanism's name, as in sasl.mechanism."""
     settings: str
-    """The settings that its secret comes from, for messages."""
+    """The settings that provide its secret, for messages."""
 
     @property
     def is_done(self) -> bool:
-        """True once nothing is left to send, and the server has proved what the mechanism asks of it."""
+        """True once there is nothing left to send, and the server has proved what the mechanism requires."""
 
     def next_message(self) -> bytes:
-        """What to send now."""
+        """The next message to send."""
 
     def receive(self, answer: bytes) -> None:
         """Take the server's answer.
 
-        :raises ValueError: if it is malformed, or not the one that a server with the secret gives.
+        :raises ValueError: if it is malformed, or does not prove that the server knows the secret.
         """
 
 
 class Response(NamedTuple):
-    """What a request was answered; ``tag`` is the request's."""
+    """The answer to a request; ``tag`` is the request's."""
 
     tag: int
     message: Message
@@ -62,8 +62,8 @@ class Response(NamedTuple):
 class BrokerProtocol:
     """One connection to one broker.
 
-    Every method raises KafkaUnavailableError for bytes that make no sense; no request of the caller's is answered after
-    it, and the connection is to be closed.
+    Every method raises KafkaUnavailableError for malformed bytes. The caller must close the connection then: no request
+    of it will be answered any more.
 
     :param broker: the broker's name in errors.
     :param client_id: the client.id that every request carries.
@@ -77,25 +77,25 @@ class BrokerProtocol:
         self._opening = self._open()
         self._tags: deque[int] = deque()
         self.has_heard = False
-        """True once the broker has answered anything."""
+        """True once the broker has answered a request."""
         self.is_open = False
         """True once requests may be sent."""
         self.session_lifetime: float | None = None
-        """Seconds from now on in which the broker takes requests on this authentication (KIP-368); None for ever."""
+        """Seconds from the authentication in which the broker accepts requests (KIP-368); None for ever."""
 
     @property
     def versions(self) -> Versions:
-        """What the broker offers; of use once the connection is open."""
+        """The broker's versions; valid once the connection is open."""
         return self._protocol.versions
 
     @property
     def unanswered(self) -> int:
-        """How many requests are under way."""
+        """How many requests are unanswered."""
         return len(self._tags)
 
     @property
     def is_idle(self) -> bool:
-        """True if the connection is open, and no request under way."""
+        """True if the connection is open, and has no unanswered request."""
         return self.is_open and not self._tags
 
     def start(self) -> bytes:
@@ -103,9 +103,9 @@ class BrokerProtocol:
         return next(self._opening)
 
     def advance(self, data: bytes) -> bytes:
-        """Take what the broker sent while the connection is being opened; give what to write next, if anything.
+        """Take bytes that the broker sent while the connection is being opened; return the bytes to write next.
 
-        :raises KafkaUnavailableError: if the peer is no Kafka broker, or does not speak with this client.
+        :raises KafkaUnavailableError: if the peer is not a Kafka broker, or refuses this client.
         :raises ConfigurationError: if TLS or SASL is missing or refused; correct the settings that the message names.
         """
         if not self.has_heard and data.startswith(_TLS_ALERT):
@@ -121,13 +121,13 @@ class BrokerProtocol:
         return outgoing
 
     def send(self, tag: int, api_key: ApiKey, version: int, message: Message) -> bytes:
-        """The bytes that ask ``message`` in ``version``; its answer comes back with ``tag``. Requests need not wait for
-        the answers to earlier ones: a broker answers in their order."""
+        """The bytes of the request ``message`` in ``version``; its answer comes back with ``tag``. Requests need not
+        wait for answers to earlier ones: a broker answers in order."""
         self._tags.append(tag)
         return self._protocol.send(api_key, version, message)
 
     def receive(self, data: bytes) -> list[Response]:
-        """Take what the broker sent on an open connection; give the answers that are whole now, in order."""
+        """Take bytes that the broker sent on an open connection; return the complete answers, in order."""
         self._protocol.feed(data)
         answers = []
         while (message := self._next()) is not None:

@@ -1,8 +1,7 @@
-"""The client's end of one connection, sans-I/O: messages go in and bytes come out, bytes go in and messages come out.
+"""The client's end of one connection, sans-I/O: it encodes requests to bytes, and decodes bytes to responses.
 
-``broker_protocol.py`` opens a connection over it. The driver writes what :meth:`ClientProtocol.send` returns, feeds
-what it reads, and takes the responses. One request is answered after another, in order, as Kafka promises for a
-connection.
+``broker_protocol.py`` opens a connection over it. The driver writes the bytes that :meth:`ClientProtocol.send` returns,
+feeds the bytes that it reads, and takes the responses. Kafka answers the requests of a connection in order.
 """
 
 from collections import deque
@@ -22,11 +21,11 @@ from dualwrite.wire.frames import SIZE_PREFIX, frame_size, with_size
 from dualwrite.wire.producing import read_hot_response
 
 RESPONSE_LIMIT = 100 * 1024 * 1024
-"""Bytes of the longest response that is believed (Java: the receive buffer grows without limit; a client need not)."""
+"""The most bytes of a response that is accepted (Java's receive buffer grows without limit; a client need not)."""
 
 OPENING_VERSION = 4
-"""The version of ApiVersions that a connection is opened with. v5 tells the cluster's id, which this client does not
-know yet, and would cost a round trip more with every broker before Apache Kafka 4.4."""
+"""The version of ApiVersions that opens a connection. v5 sends the cluster's id, which this client does not know yet,
+and would cost one more round trip with every broker before Apache Kafka 4.4."""
 
 _CORRELATION_MASK = 0x7FFFFFFF
 _ERROR_CODE_AT = 4
@@ -50,10 +49,10 @@ class ClientProtocol:
         self._expected: deque[_Expected] = deque()
         self._received: bytes | bytearray = b""  # a bytearray once something arrived in pieces
         self.versions = NO_VERSIONS
-        """What the broker offers, once :meth:`learn_versions` was told."""
+        """The broker's versions, once :meth:`learn_versions` was called."""
 
     def send(self, api_key: ApiKey, version: int, message: Message) -> bytes:
-        """The bytes that ask ``message`` in ``version``."""
+        """The bytes of the request ``message`` in ``version``."""
         correlation_id = self._next_correlation_id
         self._next_correlation_id = (correlation_id + 1) & _CORRELATION_MASK
         payload = write_request(api_key, version, correlation_id, self._client_id, message)
@@ -70,9 +69,9 @@ class ClientProtocol:
         self._received += data
 
     def next_response(self) -> Message | None:
-        """The oldest response that has arrived whole; None if more bytes are needed.
+        """The oldest complete response; None if more bytes are needed.
 
-        :raises MalformedMessageError: if the bytes are not the response that is expected. Close the connection.
+        :raises MalformedMessageError: if the bytes are not the expected response. Close the connection.
         :raises FrameTooLargeError: if the broker announces more than RESPONSE_LIMIT. Close the connection.
         """
         received = self._received
@@ -97,8 +96,8 @@ class ClientProtocol:
         return response
 
     def learn_versions(self, response: Message) -> int | None:
-        """Take what ApiVersions answered. None if the broker's versions are known now, otherwise the version of
-        ApiVersions to ask again with (KIP-511: a broker that lacks the version tells its own range in the v0 format).
+        """Take the answer to ApiVersions. Returns None if the broker's versions are known now, otherwise the version in
+        which to send ApiVersions again (KIP-511: a broker that lacks the version tells its own range in the v0 format).
         """
         offered = Versions.told_by(response)
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:

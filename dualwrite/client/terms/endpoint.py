@@ -1,4 +1,4 @@
-"""Where a broker listens: the one name that drivers, engine and settings have for it."""
+"""A broker's address, as drivers, engine and settings use it."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ DEFAULT_PORT = 9092
 
 
 class Endpoint(NamedTuple):
-    """Where a broker listens."""
+    """A broker's address."""
 
     host: str
     port: int
@@ -20,8 +20,8 @@ class Endpoint(NamedTuple):
     def parse(cls, text: str, security_protocol: str = "PLAINTEXT") -> "Endpoint":
         """The endpoint that ``text`` names: HOST, HOST:PORT, [IPV6]:PORT, each with an optional PROTOCOL:// before it.
 
-        :param security_protocol: what brokers are spoken to in, in capital letters.
-        :raises ConfigurationError: if it is none of these, or names another protocol.
+        :param security_protocol: the protocol of the client, in capital letters.
+        :raises ConfigurationError: if it has none of these forms, or names another protocol.
         """
         protocol, _, address = text.strip().rpartition("://")
         if protocol and protocol.upper() != security_protocol:

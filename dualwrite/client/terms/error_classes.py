@@ -1,7 +1,7 @@
-"""What each error code of Kafka's means: what it costs a transactional producer, and the exception that says so.
+"""The meaning of each of Kafka's error codes: its cost for a transactional producer, and its exception.
 
-KIP-691 and KIP-890 class them; where both are silent, Kafka's TransactionManager and Sender do. The control plane and
-librdkafka's producer are told the same codes, so what they mean to all alike stands here too.
+KIP-691 and KIP-890 define the classes; where both are silent, Kafka's TransactionManager and Sender do. The control
+plane and librdkafka's producer get the same codes, so their common meaning is here too.
 """
 
 from enum import Enum
@@ -18,16 +18,16 @@ from dualwrite.wire.apis import ApiKey
 from dualwrite.wire.error_codes import ErrorCode, error_name
 
 FENCING_CODES = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
-"""Another producer has the transactional id. INVALID_PRODUCER_ID_MAPPING is none of them: it is what becomes of a
-producer that was idle for transactional.id.expiration.ms, and a new one sets it right (Kafka:
-InvalidPidMappingException, KIP-1050)."""
+"""Another producer has the transactional id. INVALID_PRODUCER_ID_MAPPING is not among them: a producer that was idle
+for transactional.id.expiration.ms gets it, and a new producer cures it (Kafka: InvalidPidMappingException,
+KIP-1050)."""
 
 FENCED = "another producer has taken over, or a request of this one's came late"
-"""All that they say: the transactional id has a newer epoch. A copy of this producer's own InitProducerId that the
-network delivered late, after its connection was lost, makes one as well."""
+"""These codes only say that the transactional id has a newer epoch. A delayed copy of this producer's own
+InitProducerId, which arrives after its connection was lost, causes that as well."""
 
 NO_TWO_PHASE_CODES = frozenset({ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, ErrorCode.UNSUPPORTED_VERSION})
-"""If two-phase commit was asked for, this is what was refused."""
+"""If two-phase commit was requested, these codes refuse it."""
 
 
 class Cost(Enum):
@@ -109,7 +109,7 @@ COSTS: dict[ApiKey, dict[int, Cost]] = {
         ),
     },
 }
-"""What each answer means. A code that is not here costs the transaction in Produce, and the producer elsewhere."""
+"""The cost of each answer. A code that is not listed costs the transaction in Produce, and the producer elsewhere."""
 
 _OTHERWISE = {ApiKey.PRODUCE: Cost.TRANSACTION}
 
@@ -139,16 +139,16 @@ REFUSES_THE_RECORD = frozenset(
 
 
 def cost_of(api_key: ApiKey, code: int) -> Cost:
-    """What ``code`` in an answer to ``api_key`` costs."""
+    """The cost of ``code`` in an answer to ``api_key``."""
     if not code:
         return Cost.NOTHING
     return COSTS[api_key].get(code) or _OTHERWISE.get(api_key, Cost.PRODUCER)
 
 
 def error_of_record(what: str, code: int) -> DualWriteError:
-    """The exception for a record that was given up with ``code``: whether another attempt can succeed is in its class.
+    """The exception for a record that was given up with ``code``: its class tells whether another attempt can succeed.
 
-    :param what: how many records of what, as the beginning of a sentence.
+    :param what: the beginning of the message: how many records, and where.
     """
     if code in FENCING_CODES:
         return FencedError(f"{what}: {error_name(code)}: {FENCED}")
@@ -158,10 +158,10 @@ def error_of_record(what: str, code: int) -> DualWriteError:
 
 
 def error_of_call(what: str, code: int, *, two_phase: bool = False, is_content: bool = False) -> DualWriteError:
-    """The exception for a coordinator's answer ``code`` that is not going to change.
+    """The exception for a coordinator's final answer ``code``.
 
-    :param two_phase: True if two-phase commit was asked for, which may be what is refused.
-    :param is_content: True if it was about what the transaction consists of, not about its beginning or its end.
+    :param two_phase: True if two-phase commit was requested, which may be what is refused.
+    :param is_content: True if the request was about the transaction's content, not about its beginning or end.
     """
     if two_phase and code in NO_TWO_PHASE_CODES:
         return TwoPhaseCommitUnavailableError(
@@ -178,5 +178,5 @@ def error_of_call(what: str, code: int, *, two_phase: bool = False, is_content: 
 
 
 def advice(code: int) -> str:
-    """What there is to say of ``code`` beyond its name."""
+    """Advice for ``code`` beyond its name."""
     return _ADVICE.get(code, "")

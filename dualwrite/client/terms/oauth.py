@@ -1,5 +1,5 @@
-"""The token of SASL OAUTHBEARER, as confluent-kafka's ``oauth_cb`` gives it: asked for when it is needed, and
-kept while it is good."""
+"""The token of SASL OAUTHBEARER from confluent-kafka's ``oauth_cb``: fetched when it is needed, and kept while it is
+valid."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 
 _KEPT_FOR = 0.8
-"""The part of a token's life after which there is a new one, as in librdkafka."""
+"""The part of a token's lifetime after which it is renewed, as in librdkafka."""
 
 _TOKEN = re.compile(r"[-._~+/A-Za-z0-9]+=*")
 _NAME = re.compile(r"[A-Za-z]+")
@@ -19,9 +19,9 @@ _RESERVED = "auth"
 class Token(NamedTuple):
     """One token.
 
-    :param value: what the broker is shown (RFC 6750).
+    :param value: the token that is sent to the broker (RFC 6750).
     :param expires_at: in seconds since the epoch.
-    :param extensions: what is sent beside it (KIP-342).
+    :param extensions: sent beside it (KIP-342).
     """
 
     value: str
@@ -30,10 +30,10 @@ class Token(NamedTuple):
 
 
 class TokenSource:
-    """Gives the token to authenticate with. All connections of a client share one.
+    """Provides the token for authentications. All connections of a client share one source.
 
-    :param callback: ``oauth_cb``: takes ``config``, gives (token, expiry in seconds since the epoch[, principal,
-        extensions]). The principal is the broker's to find in the token; it is not sent.
+    :param callback: ``oauth_cb``: takes ``config``, returns (token, expiry in seconds since the epoch[, principal,
+        extensions]). The principal is not sent: the broker finds it in the token.
     :param config: ``sasl.oauthbearer.config``.
     """
 
@@ -44,10 +44,10 @@ class TokenSource:
         self._renewed_at = 0.0
 
     def token(self, now: float) -> Token:
-        """A token that is good at ``now``, in seconds since the epoch.
+        """A token that is valid at ``now``, in seconds since the epoch.
 
-        :raises KafkaUnavailableError: if the callback fails; what it raised is the cause.
-        :raises ConfigurationError: if it gives anything but a token that is good.
+        :raises KafkaUnavailableError: if the callback fails; its error is the cause.
+        :raises ConfigurationError: if it returns anything but a valid token.
         """
         kept = self._token
         if kept is not None and now < self._renewed_at:
@@ -65,7 +65,7 @@ class TokenSource:
 
 
 def _checked(given: Any, now: float) -> Token:
-    """``given`` as a token. The message of an error never shows it."""
+    """``given`` as a token. Error messages never contain it."""
     if not isinstance(given, tuple) or not 2 <= len(given) <= 4:
         raise ConfigurationError(
             f"oauth_cb gave a value of type {type(given).__name__}: allowed: (token, expiry in seconds since the epoch"

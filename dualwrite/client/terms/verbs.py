@@ -1,8 +1,8 @@
 """Which of KIP-939's producer verbs may be called when: one table, from which everything else follows.
 
-The states are those of Kafka's TransactionManager as a caller sees them, with KIP-939's two prepared states apart: the
-transaction of this very producer (PREPARED), and one that a dead predecessor left (KEPT). ``native.py`` and
-``librdkafka.py`` both stand on this table.
+The states are those of Kafka's TransactionManager as a caller sees them, but with two separate prepared states
+(KIP-939): the transaction of this producer (PREPARED), and one that a dead predecessor left (KEPT). The native and the
+librdkafka producer both use this table.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from dualwrite.errors import InvalidTransactionStateError
 
 
 class ProducerState(Enum):
-    """Where a transactional producer is."""
+    """The state of a transactional producer."""
 
     UNINITIALIZED = "uninitialized"
     READY = "ready"
@@ -24,7 +24,7 @@ class ProducerState(Enum):
     FAILED = "failed"
     CLOSED = "closed"
 
-    __hash__ = object.__hash__  # Enum's own is Python code, and the tables below are asked in every call
+    __hash__ = object.__hash__  # Enum's own is slower Python code, and every call looks up the tables below
 
 
 UNFINISHED = frozenset({ProducerState.IN_TRANSACTION, ProducerState.ABORTABLE, ProducerState.FAILED})
@@ -32,7 +32,7 @@ UNFINISHED = frozenset({ProducerState.IN_TRANSACTION, ProducerState.ABORTABLE, P
 
 
 class Verb(Enum):
-    """The calls, by their Python names."""
+    """The verbs, by their Python names."""
 
     INIT = "init_transactions()"
     INIT_KEEPING = "init_transactions(keep_prepared_txn=True)"
@@ -61,13 +61,13 @@ AFTER: dict[tuple[ProducerState, Verb], ProducerState] = {
     (ProducerState.PREPARED, Verb.COMPLETE): ProducerState.READY,
     (ProducerState.PREPARED, Verb.COMMIT): ProducerState.READY,
     (ProducerState.PREPARED, Verb.ABORT): ProducerState.READY,
-    # The identity that ended a kept transaction is never used to produce: init_transactions() follows.
+    # The identity that ended a kept transaction never produces: init_transactions() follows.
     (ProducerState.KEPT, Verb.COMPLETE): ProducerState.UNINITIALIZED,
     (ProducerState.KEPT, Verb.COMMIT): ProducerState.UNINITIALIZED,
     (ProducerState.KEPT, Verb.ABORT): ProducerState.UNINITIALIZED,
     **{(state, Verb.CLOSE): ProducerState.CLOSED for state in ProducerState},
 }
-"""The state after a call that succeeded. A pair that is not here is forbidden."""
+"""The state after a call that succeeded. A pair that is not listed is forbidden."""
 
 AFTER_FAILURE: dict[Verb, ProducerState] = {
     Verb.PRODUCE: ProducerState.ABORTABLE,
@@ -78,13 +78,13 @@ AFTER_FAILURE: dict[Verb, ProducerState] = {
     ),
     Verb.CLOSE: ProducerState.CLOSED,
 }
-"""The state after a call that raised. FAILED: what became of the transaction is unknown, so the producer is dropped."""
+"""The state after a call that raised. FAILED: the transaction's outcome is unknown, so the producer is dropped."""
 
 
 def init_verb(keep_prepared_txn: object) -> Verb:
-    """Which verb init_transactions(``keep_prepared_txn``) is.
+    """The verb of init_transactions(``keep_prepared_txn``).
 
-    :raises TypeError: if it is no bool: confluent-kafka's first argument is a timeout, and a number taken for True
+    :raises TypeError: if it is not a bool: confluent-kafka's first argument is a timeout, and a number taken for True
         would keep a predecessor's transaction.
     """
     if not isinstance(keep_prepared_txn, bool):
@@ -94,15 +94,15 @@ def init_verb(keep_prepared_txn: object) -> Verb:
 
 
 class VerbOrder:
-    """The state of one producer, moved by its calls."""
+    """The state of one producer. Its calls change it."""
 
     def __init__(self) -> None:
         self.state = ProducerState.UNINITIALIZED
 
     def require(self, verb: Verb, called: str = "") -> ProducerState:
-        """The state that ``verb`` would lead to.
+        """The state to which ``verb`` would lead.
 
-        :param called: what was called, if it is not ``verb`` itself but needs the same state.
+        :param called: the name of the call, if it is not ``verb`` itself but needs the same state.
         :raises InvalidTransactionStateError: if it is forbidden now; the message names what is allowed.
         """
         after = AFTER.get((self.state, verb))
@@ -115,7 +115,7 @@ class VerbOrder:
 
     @contextmanager
     def calling(self, verb: Verb) -> Iterator[ProducerState]:
-        """Move the state over the length of a ``with`` block, as the tables have it; gives the state before it.
+        """Change the state as the tables say, during a ``with`` block; yields the state before it.
 
         :raises InvalidTransactionStateError: as :meth:`require`; the state stays as it is.
         """

@@ -1,4 +1,4 @@
-"""What a broker says of itself in ApiVersions: its versions of each API, and the cluster's finalized features."""
+"""A broker's answer to ApiVersions: its versions of each API, and the cluster's finalized features."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -6,15 +6,15 @@ from typing import NamedTuple
 from dualwrite.wire.apis import APIS, ApiKey, Message
 
 TRANSACTION_VERSION = "transaction.version"
-"""The feature that says which transaction protocol the cluster speaks."""
+"""The feature whose level tells which transaction protocol the cluster speaks."""
 TV2 = 2
-"""Its level from which on that is KIP-890 part 2."""
+"""The first level with KIP-890 part 2."""
 METADATA_CAP = 9
 """Later versions of Metadata add topic ids, which neither the control plane nor Produce up to v12 needs."""
 WITH_TOPIC_IDS = 12
-"""A version of Metadata with topic ids; from 10 on it has them."""
+"""A version of Metadata with topic ids, which it has from 10 on."""
 FIND_COORDINATOR_CAP = 3
-"""Later versions of FindCoordinator ask for many keys at once."""
+"""Later versions of FindCoordinator look up several keys at once."""
 
 
 class VersionRange(NamedTuple):
@@ -33,7 +33,7 @@ class Versions(NamedTuple):
 
     :param ranges: the versions that the broker offers, by API key.
     :param features: the level at which each feature is finalized in the cluster; empty if the broker does not know it.
-    :param features_epoch: which of two answers has the newer features; -1 if the broker does not know them.
+    :param features_epoch: orders two answers: the higher has the newer features; -1 if the broker does not know them.
     """
 
     ranges: Mapping[int, VersionRange]
@@ -42,7 +42,7 @@ class Versions(NamedTuple):
 
     @classmethod
     def told_by(cls, response: Message) -> "Versions":
-        """What an ApiVersions response says (KIP-584: features are valid only with an epoch of 0 or more)."""
+        """The versions in an ApiVersions response (KIP-584: features are valid only with an epoch of 0 or more)."""
         ranges = {entry.api_key: VersionRange(entry.min_version, entry.max_version) for entry in response.api_keys}
         epoch = response.finalized_features_epoch
         if epoch < 0:
@@ -70,4 +70,4 @@ class Versions(NamedTuple):
 
 
 NO_VERSIONS = Versions({}, {})
-"""Before anything was said."""
+"""The value before the broker has answered."""
