@@ -1,1 +1,1 @@
-"""``dualwrite demo``: real rows through ``kill -9``, and an independent look at both sides afterwards."""
+"""``dualwrite demo``: loads real rows through repeated ``kill -9``, then checks both sides independently."""

@@ -1,4 +1,4 @@
-"""The independent look at both sides: a plain consumer, plain SQL, and none of the library's code."""
+"""The independent check of both sides: a plain consumer and plain SQL, without the library's code."""
 
 import json
 from collections.abc import Iterator
@@ -15,35 +15,35 @@ _BATCH = 500
 
 @dataclass(slots=True)
 class Comparison:
-    """Table and topic, row by row. Everything but the first two must be 0 for the two to be the same."""
+    """Table and topic compared row by row. They are equal if every field but the first two is 0."""
 
     rows: int = 0
     records: int = 0
     missing: int = 0
-    """rows of the table that no visible record has"""
+    """rows of the table without a visible record"""
     duplicate: int = 0
     """visible records beyond the first of a row"""
     uncommitted: int = 0
-    """visible records of a row that the table does not have"""
+    """visible records of rows that the table does not have"""
     different: int = 0
-    """records whose value is not the row's"""
+    """records whose value differs from the row"""
     examples: list[str] = field(default_factory=list)
 
     @property
     def is_equal(self) -> bool:
-        """True if the table and the topic hold the same, once."""
+        """True if the table and the topic hold the same rows, each once."""
         return not (self.missing or self.duplicate or self.uncommitted or self.different)
 
 
 def compare(url: str, table: str, key: str, bootstrap_servers: str, topic: str) -> Comparison:
     """Compare ``table`` of the database at ``url`` with what a read_committed consumer sees in ``topic``.
 
-    :param key: the integer column that identifies a row, and whose text is the records' key.
+    :param key: the integer column that identifies a row; its text is the records' key.
     :raises KafkaException: if the topic cannot be read to its end.
     """
     result = Comparison()
     seen: set[bytes] = set()
-    # Names from the demo itself.
+    # The names come from the demo itself.
     look_up = text(f"SELECT * FROM {table} WHERE {key} IN :keys").bindparams(bindparam("keys", expanding=True))  # noqa: S608
     engine = create_engine(url)
     with engine.connect() as connection:
@@ -69,9 +69,9 @@ def compare(url: str, table: str, key: str, bootstrap_servers: str, topic: str) 
 
 
 def read_topic(bootstrap_servers: str, topic: str, isolation_level: str) -> Iterator[tuple[bytes, bytes]]:
-    """Key and value of every record of ``topic`` that is visible under ``isolation_level``, to each partition's end.
+    """Key and value of every record of ``topic`` that is visible under ``isolation_level``, up to each partition's end.
 
-    :raises KafkaException: if the broker reports an error or says nothing for 10 seconds.
+    :raises KafkaException: if the broker reports an error or does not answer for 10 seconds.
     """
     consumer = Consumer(
         {
@@ -80,7 +80,7 @@ def read_topic(bootstrap_servers: str, topic: str, isolation_level: str) -> Iter
             "isolation.level": isolation_level,
             "enable.auto.commit": False,
             "enable.partition.eof": True,
-            "fetch.wait.max.ms": 10,  # how long the end of a partition takes to be told
+            "fetch.wait.max.ms": 10,  # how long the broker waits at the end of a partition
         }
     )
     try:

@@ -36,7 +36,7 @@ flights = Table(
 def write_flights(path: Path, rows: int) -> int:
     """Write the first ``rows`` flights to the CSV file ``path``, numbered by a first column ``flight_id`` from 1 on.
 
-    Returns how many there are, at most 336,776.
+    Returns the number of flights, at most 336,776.
 
     :raises ConfigurationError: if the package with the data is not installed.
     """
@@ -57,7 +57,7 @@ def write_flights(path: Path, rows: int) -> int:
 def create_table(engine: Engine) -> None:
     """Create the table ``flights``.
 
-    :raises InputError: if there is one.
+    :raises InputError: if the table exists.
     """
     if inspect(engine).has_table(flights.name):
         raise InputError(f"the database has a table {flights.name} already: give the demo a database of its own")
@@ -65,7 +65,7 @@ def create_table(engine: Engine) -> None:
 
 
 def _archive() -> Path:
-    """The package's data file. The package itself is not imported: it would read all of its data into memory."""
+    """The package's data file. Does not import the package, which would read all of its data into memory."""
     try:
         members = files(_PACKAGE) or []
     except PackageNotFoundError:

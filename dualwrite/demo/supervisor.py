@@ -1,4 +1,5 @@
-"""Runs the loader again and again, and kills it with SIGKILL: at exact places of the recipe, and at random moments."""
+"""Runs the loader again and again, and kills it with SIGKILL: before exact steps of a unit of work, and at random
+times."""
 
 import random
 import signal
@@ -12,14 +13,14 @@ from dualwrite.demo.victim import FIRST_STEP, VictimTask
 from dualwrite.errors import DualWriteError
 
 _LONGEST_RANDOM_DELAY = 0.01
-"""Seconds: a unit of work takes about that long, so that a random moment may be anywhere in one or in the next."""
+"""Seconds. A unit of work takes about that long, so a random delay may end anywhere in one or in the next."""
 
 _UNITS_FOR_EACH_KILL = 5
-"""As many units of work as a kill and a restart may use up, and some more."""
+"""More units of work than a kill and a restart take."""
 
 
 class Window(Enum):
-    """A place to die in: the step before which the loader is stopped, and what recovery must make of it."""
+    """The step before which the loader is stopped and killed, and what recovery must do then."""
 
     BEFORE_PREPARE = ("PREPARE_KAFKA", "before prepare", "neither side has the batch: recovery must abort it")
     BEFORE_DECISION = (
@@ -41,7 +42,7 @@ class Window(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """One kill: in ``window``, or at a random moment if there is none, in the ``unit``-th unit of work of a run."""
+    """One kill in the ``unit``-th unit of work of a run: in ``window``, or at a random time if there is none."""
 
     window: Window | None
     unit: int
@@ -50,14 +51,14 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """A kill that was carried out: how many rows were loaded then, and the last step that was heard of."""
+    """A kill that was carried out: the number of rows loaded before it, and the last step that was reported."""
 
     kill: Kill
     rows: int
     last_step: str
 
     def describe(self) -> str:
-        """One line for a person."""
+        """One line to print."""
         if self.kill.window is None:
             return f"at a random moment; the last step that it had begun was {self.last_step or 'none'}"
         return f"{self.kill.window.where}: {self.kill.window.consequence}"
@@ -66,9 +67,9 @@ class Death:
 def plan(kills: int, units: int, chance: random.Random) -> list[Kill]:
     """``kills`` kills for a load of ``units`` units of work: one in each window, the others anywhere, in random order.
 
-    In a short load the windows come first: a random moment may be late, a window must be met.
+    In a short load the windows come first: a random kill may come too late, but a window must be hit.
 
-    :param kills: at least as many as there are windows.
+    :param kills: at least the number of windows.
     """
     windows: list[Window | None] = [*Window]
     anywhere: list[Window | None] = [None] * (kills - len(Window))
@@ -76,12 +77,12 @@ def plan(kills: int, units: int, chance: random.Random) -> list[Kill]:
         windows += anywhere
     chance.shuffle(windows)
     windows += anywhere[: kills - len(windows)]
-    widest = max(1, units // (2 * kills))  # half of the load is left for what happens between a moment and its kill
+    widest = max(1, units // (2 * kills))  # keep half of the load for the time between a plan and its kill
     return [Kill(window, chance.randint(1, widest), chance.uniform(0, _LONGEST_RANDOM_DELAY)) for window in windows]
 
 
 def run_to_death(task: VictimTask, kill: Kill, on_rows: Callable[[int], None]) -> Death | None:
-    """Run the loader until ``kill`` has been carried out, or (None) until it ended by itself before that.
+    """Run the loader until ``kill`` has been carried out; None if the loader ended before that.
 
     :raises DualWriteError: if the loader failed by itself.
     """
@@ -98,7 +99,7 @@ def run_to_death(task: VictimTask, kill: Kill, on_rows: Callable[[int], None]) -
                 time.sleep(kill.delay)
                 process.kill()
                 break
-        for line in process.stdout:  # what it said before it died
+        for line in process.stdout:  # the lines that it printed before it died
             heard.take(line)
         if process.wait() == -signal.SIGKILL:
             return Death(kill, heard.rows, heard.last_step)
@@ -107,7 +108,7 @@ def run_to_death(task: VictimTask, kill: Kill, on_rows: Callable[[int], None]) -
 
 
 class _Heard:
-    """What the loader has said."""
+    """What the loader has reported."""
 
     def __init__(self, on_rows: Callable[[int], None]) -> None:
         self.rows = 0
@@ -117,7 +118,7 @@ class _Heard:
         self._on_rows = on_rows
 
     def take(self, line: str) -> None:
-        """One line of the loader's."""
+        """Take one line of the loader's output."""
         word, _, rest = line.strip().partition(" ")
         if word == "rows":
             self.rows = int(rest)

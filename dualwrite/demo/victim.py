@@ -1,7 +1,7 @@
-"""The process that gets killed: an ordinary load that says on stdout where it is.
+"""The process that gets killed: an ordinary load that reports its progress on stdout.
 
-Lines: ``rows N`` after every batch, ``step NAME`` before every step of a unit of work, ``paused`` when it has
-reached the place where it is to be killed. There it waits on stdin, to which its parent never writes.
+Lines: ``rows N`` after every batch, ``step NAME`` before every step of a unit of work, ``paused`` when it has reached
+the step at which it will be killed. There it waits on stdin, to which its parent never writes.
 """
 
 import json
@@ -42,7 +42,7 @@ class VictimTask:
 
 
 class VictimObserver:
-    """Reports every step, and stops at the one where the process is to die."""
+    """Reports every step, and stops at the step before which the process is killed."""
 
     def __init__(self, task: VictimTask) -> None:
         self._task = task
@@ -58,7 +58,7 @@ class VictimObserver:
 
 
 def say(line: str) -> None:
-    """One line for the parent, now: a killed process flushes nothing."""
+    """Print one line for the parent, and flush it: a killed process flushes nothing."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 

@@ -1,4 +1,4 @@
-"""The input in batches: each is converted as a whole first, then written as one unit of work."""
+"""Batches of the input: each is first converted as a whole, then written as one unit of work."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,9 +26,9 @@ class Batches:
         self._done = 0
 
     def skip(self, position: LoadPosition) -> None:
-        """Pass over the rows that an earlier run loaded.
+        """Skip the rows that an earlier run loaded.
 
-        :raises InputError: if they are not what they were then.
+        :raises InputError: if they have changed since then.
         """
         self._done = sum(1 for _ in islice(self._rows, position.rows))
         if position.rows and (self._done < position.rows or self._source.digest() != position.digest):
@@ -38,7 +38,7 @@ class Batches:
             )
 
     def __iter__(self) -> "Iterator[LoadBatch]":
-        """The batches that follow.
+        """The remaining batches.
 
         :raises InputError: at a row that is malformed or does not fit the table.
         """
@@ -73,7 +73,7 @@ class LoadBatch:
     end: LoadPosition
 
     def write(self, dual_write: LoadUnits, begin: LoadPosition) -> None:
-        """One unit of work: the position behind the batch, its records and its rows.
+        """Write the position after the batch, its records and its rows, as one unit of work.
 
         :raises InputError: if the database refuses a row, or another process has moved the position.
         """
@@ -82,10 +82,10 @@ class LoadBatch:
             with dual_write.transaction() as tx:
                 advance(
                     tx.connection, job.load_key, begin, self.end
-                )  # first: another process with the same file stops here
+                )  # first: this stops a second process with the same file
                 for key, value in self.records:
                     tx.produce(job.topic, key=key, value=value)
-                # one statement serves rows with the same columns only, and a JSON line may leave some out
+                # one statement needs rows with the same columns, and a JSON line may leave some out
                 for _, rows in groupby(self.rows, key=tuple):
                     tx.execute(insert(self.table), list(rows))
         except (DataError, IntegrityError) as error:

@@ -1,7 +1,7 @@
 """Reads the rows of a CSV or JSON-lines file, plain, gzipped or as the one member of a zip archive.
 
-Every row knows the line on which it begins. While rows are handed out, a digest of the lines read so far grows with
-them, so that a later run can tell whether the file still begins as it did.
+Every row knows the line on which it begins. A digest of the lines read so far is kept, so that a later run can check
+whether the beginning of the file is unchanged.
 """
 
 import csv
@@ -23,7 +23,7 @@ _JSON_LINES = (".jsonl", ".ndjson", ".json")
 
 
 class InputRow(NamedTuple):
-    """One row: the line on which it begins, counted from 1, and its values by column name (texts, if it is CSV)."""
+    """One row: the line on which it begins, counted from 1, and its values by column name (texts for CSV)."""
 
     line: int
     values: dict[str, Any]
@@ -45,8 +45,8 @@ class ExactFloat(float):
 class InputFile:
     """An input file, opened; a context manager that closes it.
 
-    :raises InputError: from the constructor if the file is missing, unreadable, of an unknown kind or has no sane
-        header; from :meth:`rows` at a malformed row. The message names the file and the line.
+    :raises InputError: from the constructor if the file is missing, unreadable, of an unknown kind, or its header is
+        invalid; from :meth:`rows` at a malformed row. The message names the file and the line.
     """
 
     def __init__(self, path: Path) -> None:
@@ -73,20 +73,20 @@ class InputFile:
         self._stack.close()
 
     def rows(self) -> Iterator[InputRow]:
-        """The rows that follow, one by one.
+        """The remaining rows, one by one.
 
         :raises InputError: at a malformed row, or where the file cannot be read further.
         """
         return self._csv_rows() if self.columns is not None else self._json_rows(self._lines)
 
     def digest(self) -> str:
-        """SHA-256, in hex, of every line up to the end of the last row that was handed out. Line ends count as one
-        newline, so that a last line may get its newline later; blank lines do not count."""
+        """SHA-256, in hex, of every line up to the end of the last row that was returned. Every line end counts as a
+        newline, so that the last line may get its newline later. Blank lines do not count."""
         return self._lines.digest.hexdigest()
 
     def fraction(self) -> float:
-        """How much of the text has been read, 0 to 1; of a .gz file, whose text's length is unknown, how much of the
-        file, with what is read ahead. 1 only once there are no more rows."""
+        """How much of the text has been read, 0 to 1. The text length of a .gz file is unknown: then how much of the
+        file, with read-ahead. 1 only once there are no more rows."""
         if self._lines.ended:
             return 1.0
         read = self._raw.tell() if self._text_size is None else self._lines.size
@@ -143,7 +143,7 @@ class _Stream(Protocol):
 
 
 class _Text(NamedTuple):
-    """The text of a file, the name that tells its kind, and its size in bytes if that is known."""
+    """The text of a file, the file name that tells its kind, and the text's size in bytes if it is known."""
 
     stream: _Stream
     name: str
@@ -151,7 +151,7 @@ class _Text(NamedTuple):
 
 
 class _Lines:
-    """The lines of a stream as text; counts them and digests them."""
+    """The lines of a stream as text, counted and digested."""
 
     def __init__(self, name: str, stream: _Stream) -> None:
         self._name = name
@@ -197,7 +197,7 @@ def _kind(path: Path, inner_name: str) -> str:
 
 
 def _open(path: Path, stack: ExitStack) -> tuple[IO[bytes], _Text]:
-    """The file as it is on disk, and its text."""
+    """The file on disk, and its text."""
     try:
         raw: IO[bytes] = stack.enter_context(path.open("rb"))
         if not path.is_file():

@@ -1,4 +1,4 @@
-"""What a load is asked to do, what it reports, and what it needs of DualWrite."""
+"""The loader's job, its progress, and the interface of DualWrite that it needs."""
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -9,17 +9,17 @@ from dualwrite.loader.position import Executes, LoadKey
 
 
 class UnitOfWork(Executes, Protocol):
-    """What the loader asks of a unit of work."""
+    """What the loader needs of a unit of work."""
 
     def produce(self, topic: str, value: bytes, key: bytes | None = None) -> None:
         """Add a record."""
 
 
 class LoadUnits(Protocol):
-    """What the loader asks of DualWrite."""
+    """What the loader needs of DualWrite."""
 
     def recover(self) -> Any:
-        """Decide what a predecessor left."""
+        """Decide the transactions that a predecessor left."""
 
     def transaction(self) -> AbstractContextManager[UnitOfWork]:
         """A unit of work."""
@@ -30,7 +30,7 @@ class LoadJob:
     """What to load.
 
     :param path: the file: .csv, .jsonl, .ndjson or .json, alone, gzipped or as the one member of a zip archive.
-    :param table: the table's name, ``schema.table`` if need be. It must exist.
+    :param table: the table's name, or ``schema.table``. It must exist.
     :param topic: the topic of the records.
     :param key: the column whose text is the records' key; None for records without a key.
     :param batch_size: rows in a unit of work.
@@ -46,14 +46,14 @@ class LoadJob:
 
     @property
     def load_key(self) -> LoadKey:
-        """The identity of this load, as its position is stored under."""
+        """The identity under which this load's position is stored."""
         return LoadKey.of(self.path, self.table, self.topic)
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a load is: rows of the input done in all, those found done by an earlier run, and the part of the text
-    that was read, 0 to 1."""
+    """The progress of a load: the loaded rows of the input, those of them that an earlier run loaded, and the part of
+    the text that was read, 0 to 1."""
 
     rows: int
     earlier_rows: int

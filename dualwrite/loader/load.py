@@ -1,4 +1,4 @@
-"""Loads a file: checks everything first, goes to where an earlier run ended, then runs one unit of work per batch."""
+"""Loads a file: checks everything first, skips what an earlier run loaded, then runs one unit of work per batch."""
 
 from collections.abc import Callable
 
@@ -21,16 +21,16 @@ from dualwrite.loader.rows import RowTyper
 def load(
     job: LoadJob, engine: Engine, dual_write: LoadUnits, on_progress: Callable[[Progress], None] | None = None
 ) -> Progress:
-    """Load what is left of ``job``'s file; nothing, if an earlier run finished it. Returns how far it came.
+    """Load the rest of ``job``'s file; nothing, if an earlier run finished it. Returns the progress.
 
-    Everything that can be checked is checked before the first write. A crash at any moment leaves whole batches in both
-    places; another call goes on from there.
+    Checks everything that it can before the first write. A crash at any moment leaves only whole batches, in both the
+    database and Kafka; another call goes on from there.
 
     :param engine: the database of ``dual_write``.
     :param on_progress: called before the first batch, after each, and at the end.
-    :raises InputError: if the input does not fit; the batch that the message is about is in neither place.
+    :raises InputError: if the input does not fit; the batch in question is neither in the database nor in Kafka.
     :raises DatabaseNotReadyError: if the state tables are missing.
-    :raises ConfigurationError: if the database changes values that do not fit.
+    :raises ConfigurationError: if the database silently changes values that do not fit.
     :raises DualWriteError: from the unit of work; see the classes. Loading again is always safe.
     """
     with InputFile(job.path) as source:
@@ -55,7 +55,7 @@ def load(
 
 
 def _checked(job: LoadJob, engine: Engine, source: InputFile) -> Batches:
-    """The batches, once nothing is left that could be found wrong before reading them."""
+    """The batches, after every check that is possible without reading the rows."""
     if job.batch_size < 1:
         raise ConfigurationError(f"batch size {job.batch_size}: use 1 or more")
     if not is_legal_topic(job.topic):
@@ -96,4 +96,4 @@ def _loaded(rows: int) -> str:
 
 
 def _ignore(progress: Progress) -> None:
-    """The listener when nobody listens."""
+    """The default of on_progress: does nothing."""

@@ -1,8 +1,8 @@
-"""How far a load has come: read at its start, moved on inside each of its units of work.
+"""The position of a load: read at its start, advanced in each of its units of work.
 
-A load is known by the input's path, the table and the topic. The path counts with its directories, links resolved: two
-parts of one data set often share a file name, and taking one for the other would be worse than what this costs, which
-is that a file loads anew from another place.
+The input's path, the table and the topic identify a load. The path counts with its directories, with symbolic links
+resolved. Parts of one data set often share a file name, and taking one for another would be worse than the cost of this
+rule: a file that was moved loads anew.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ _LONGEST_SOURCE = 1024
 
 
 class Executes(Protocol):
-    """What a unit of work offers for SQL."""
+    """The SQL interface of a unit of work."""
 
     @property
     def connection(self) -> Connection:
@@ -35,10 +35,10 @@ class Executes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoadPosition:
-    """How far a load has come.
+    """The position of a load.
 
     :param rows: rows of the input that are in the database and in Kafka.
-    :param digest: of the input's lines up to the last of those rows; empty before the first.
+    :param digest: the digest of the input's lines up to the last of those rows; empty before the first.
     """
 
     rows: int = 0
@@ -47,7 +47,7 @@ class LoadPosition:
 
 @dataclass(frozen=True, slots=True)
 class LoadKey:
-    """Which load it is."""
+    """The identity of a load."""
 
     source: str
     table: str
@@ -65,7 +65,7 @@ class LoadKey:
 
 
 def read_position(connection: Connection, key: LoadKey) -> LoadPosition:
-    """How far ``key`` has come; ``LoadPosition()`` if it never began."""
+    """The position of ``key``; ``LoadPosition()`` if the load never began."""
     columns = load_position.c
     found = connection.execute(
         select(columns.position, columns.digest).where(columns.load_id == key.load_id),
@@ -77,7 +77,8 @@ def read_position(connection: Connection, key: LoadKey) -> LoadPosition:
 def advance(connection: Connection, key: LoadKey, before: LoadPosition, after: LoadPosition) -> None:
     """Move ``key`` from ``before`` to ``after``, inside the caller's transaction.
 
-    :raises InputError: if the load is not at ``before``: somebody else loads the same file. Roll back and stop.
+    :raises InputError: if the load is not at ``before``, because another process loads the same file. Roll back and
+        stop.
     """
     values: Mapping[str, Any] = {
         "position": after.rows,

@@ -1,7 +1,7 @@
-"""Gives the values of an input row the types of the table's columns, and writes the row as a message.
+"""Converts the values of an input row to the types of the table's columns, and encodes the row as a message.
 
-Every value becomes what the database will hold *before* it goes either way, so that the row and the message agree.
-Timestamps without a zone are UTC; in a column without a zone they are stored as UTC, whatever zone they came with.
+Every value is converted to what the database will store *before* the row and the message are made of it, so that both
+agree. Timestamps without a zone are UTC. In a column without a zone, timestamps are stored as UTC, whatever their zone.
 """
 
 import json
@@ -38,7 +38,7 @@ class RowTyper:
 
     :param table: the reflected table.
     :param source: the input's name, for messages.
-    :param csv: True if every value is a text; an empty one is NULL then (or empty, in a text column that is NOT NULL).
+    :param csv: True if every value is a text. An empty text is NULL then, but stays empty in a NOT NULL text column.
     :param null: a further text that means NULL, such as ``NA``.
     :param exact: False if the database keeps NUMERIC as floating point (SQLite).
     """
@@ -54,7 +54,8 @@ class RowTyper:
     def require(self, names: Sequence[str], where: str) -> None:
         """Prepare for rows that have exactly the columns ``names``.
 
-        :raises InputError: naming, after ``where``, the first that the table lacks or whose type cannot be loaded.
+        :raises InputError: naming, after ``where``, the first column that the table lacks or whose type cannot be
+            loaded.
         """
         known = [column.name for column in self._table.columns]
         for name in names:
@@ -100,8 +101,8 @@ class RowTyper:
 
 
 def encode_value(row: Row) -> bytes:
-    """The message value of ``row``: UTF-8 JSON with the columns in the table's order. Numerics and everything that JSON
-    has no type for are strings; timestamps are in ISO format.
+    """The message value of ``row``: UTF-8 JSON with the columns in the table's order. Numerics and every other type
+    that JSON lacks are strings; timestamps are in ISO format.
 
     :raises ValueError: if a text is not valid Unicode.
     """
@@ -122,7 +123,7 @@ def _as_text(value: Any) -> str:
 
 
 def _nullable(convert: Convert, column: "Column[Any]", nulls: frozenset[str]) -> Convert:
-    """``convert`` for values that are not NULL, and what becomes of those that are."""
+    """``convert`` for values that are not NULL, with the column's treatment of NULL."""
     required = column.primary_key or not column.nullable
     empty_stays = required and isinstance(column.type, sqltypes.String)
 
@@ -176,7 +177,7 @@ def _decimal(value: Any) -> Decimal:
 
 
 def _decimal_of(scale: int | None) -> Convert:
-    """Rounded as databases round what has more digits than its column."""
+    """Round a number with too many digits as databases round it for their columns."""
     if scale is None:
         return _decimal
     smallest = Decimal(1).scaleb(-scale)
@@ -197,7 +198,7 @@ def _tiny(value: Any) -> int:
 
 
 def _digits(kind: TypeEngine[Any]) -> int:
-    """Digits of a second that a column of ``kind`` keeps."""
+    """The number of fractional digits of a second that a column of ``kind`` stores."""
     if isinstance(kind, mysql.DATETIME | mysql.TIMESTAMP | mysql.TIME):
         return kind.fsp or 0
     precision = getattr(kind, "precision", None)
@@ -205,7 +206,8 @@ def _digits(kind: TypeEngine[Any]) -> int:
 
 
 def _cut(convert: Convert, digits: int) -> Convert:
-    """``convert`` for moments, less what the column does not keep: one database would round it, another cut it."""
+    """``convert`` for times, without the digits that the column does not store: some databases would round them, others
+    truncate them."""
     if digits >= 6 or convert not in (_time, _timestamp, _without_zone):
         return convert
     unit = 10 ** (6 - digits)
@@ -235,7 +237,7 @@ def _time(value: Any) -> time:
     if match is None:
         raise ValueError(f"expected a time as 23:59:59, not {value!r}")
     minutes, seconds, fraction = match.groups()
-    # Python 3.10 reads three or six digits of a second, and nothing between
+    # Python 3.10 parses only three or six digits of a second
     return time.fromisoformat(f"{minutes}{seconds or ':00'}.{(fraction or '0').ljust(6, '0')}")
 
 

@@ -1,6 +1,6 @@
-"""Writes Spark's DataFrames to a table and a topic, in both or in neither.
+"""Writes Spark's DataFrames to a table and a topic, to both or to neither.
 
-The public names, and nothing else. Each is imported at its first use: what is pure in here needs no Spark.
+Only the public names. Each is imported at its first use, as the pure modules of this package need no Spark.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""What a user is told of what went wrong in a task, or in the database."""
+"""Translates errors of a task, or of the database, for the user."""
 
 import re
 from collections.abc import Iterator
@@ -18,17 +18,17 @@ from dualwrite.errors import (
 _NO_MODULE = re.compile(r"^ModuleNotFoundError: No module named '(\w+)", re.MULTILINE)
 _IN_A_COPY = re.compile(r'COPY .*, line \d+, column (.+?)(?:: "|: null input|$)', re.MULTILINE)
 REFUSALS = (DataError, IntegrityError, InternalError, ProgrammingError)
-"""A value that does not fit; a constraint; and what triggers, policies, views and rights refuse."""
+"""SQLAlchemy's errors for values that do not fit, for constraints, and for refusals by triggers, policies, views and rights."""
 _REFUSED_BY_KAFKA = re.compile(r"(.*): (\w+) \((-?\d+)\)")
 _IN_A_TASK = re.compile(r"^dualwrite\.errors\.(\w+): (.*)$", re.MULTILINE)
 
 
 @contextmanager
 def told(what: str) -> Iterator[None]:
-    """What the database refuses or loses in ``what``, of which nothing is decided yet, in one line.
+    """Translate errors of the database in ``what``, which is not decided yet, to errors with a one-line message.
 
-    :raises InputError: if it refuses a row.
-    :raises DatabaseUnavailableError: if it was lost. Every other error passes as it is.
+    :raises InputError: if the database refuses a row.
+    :raises DatabaseUnavailableError: if the connection was lost. Every other error passes unchanged.
     """
     try:
         yield
@@ -43,28 +43,28 @@ def told(what: str) -> Iterator[None]:
 
 
 def refused(what: str, error: DBAPIError) -> InputError:
-    """The database refuses a row of ``what``; why, in one line."""
+    """The error for a row of ``what`` that the database refuses, with the reason in one line."""
     column = _column(error)
     in_column = f" (column {column!r})" if column else ""
     return InputError(f"{what}: the database refuses a row: {first_line(error)}{in_column}")
 
 
 def _column(error: DBAPIError) -> str | None:
-    """Of the value that PostgreSQL refuses, as far as it says that."""
+    """The column of the value that PostgreSQL refuses, if it tells."""
     diagnostics = getattr(error.orig, "diag", None)
     context = _IN_A_COPY.match(getattr(diagnostics, "context", None) or "")
     return context[1] if context else None
 
 
 def first_line(error: DBAPIError) -> str:
-    """What the driver said, without SQLAlchemy's statement and link."""
+    """The first line of the driver's message, without SQLAlchemy's statement and link."""
     return str(error.orig).strip().partition("\n")[0]
 
 
 @contextmanager
 def as_raised_in_the_task() -> Iterator[None]:
-    """What a task raised comes as text, at the end of Python's traceback. For a job over an RDD PySpark 4.0 hands on
-    Java's exception as it is."""
+    """Raise the error that a task raised. It arrives as text, at the end of Python's traceback. For a job over an RDD,
+    PySpark 4.0 passes on Java's exception unchanged."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -84,7 +84,7 @@ def as_raised_in_the_task() -> Iterator[None]:
 
 
 def _remade(name: str, message: str) -> DualWriteError:
-    """The error of that name and text; of the tree's root, if it cannot be made of its text."""
+    """The error of that class name and text; DualWriteError, if the class cannot be made from the text."""
     kind = getattr(errors, name, DualWriteError)
     if kind is KafkaRefusedError:
         said = _REFUSED_BY_KAFKA.fullmatch(message)

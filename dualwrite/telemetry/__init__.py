@@ -1,1 +1,1 @@
-"""What a DualWrite does, for Prometheus and for OpenTelemetry. Each module needs the extra of its name."""
+"""Metrics and traces of a DualWrite for Prometheus and OpenTelemetry. Each module needs the extra of its name."""

@@ -1,8 +1,8 @@
 """Traces of units of work by OpenTelemetry, with ``dualwrite[opentelemetry]``.
 
 ``dual_write.add_observer(Tracing())`` makes a span for each unit of work and for each of its steps. The unit's span is
-a child of the one that is current where the block is entered, and does not become the current one: whatever else is
-traced inside the block is beside it, under the same parent. So it is right under asyncio and in threads alike.
+a child of the current span at the start of the block, and does not become the current span itself. Other spans inside
+the block are its siblings, under the same parent. So the traces are right with asyncio and threads alike.
 """
 
 from collections.abc import Mapping
@@ -50,23 +50,23 @@ class _UnitSpans:
         self._step: Span | None = self._child(SLOT_SPAN)
 
     def slot_taken(self, transactional_id: str) -> None:
-        """See UnitObserver."""
+        """Note the slot's transactional id, and end the wait for the slot; see UnitObserver."""
         self._unit.set_attribute(TRANSACTIONAL_ID, transactional_id)
         self._end_step(None)
 
     def step_began(self, step: Step) -> None:
-        """See UnitObserver."""
+        """Begin a step's span; see UnitObserver."""
         self._step = self._child(STEP_SPANS[step], of_kafka=step in _OF_KAFKA)
 
     def step_ended(self, step: Step, error: BaseException | None) -> None:
-        """See UnitObserver."""
+        """End the step's span; see UnitObserver."""
         self._end_step(error)
 
     def ended(self, result: Result | None, error: BaseException | None) -> None:
-        """See UnitObserver."""
+        """End the unit's span; see UnitObserver."""
         self._end_step(error)
         self._unit.set_attribute(RESULT, "none" if result is None else result.name.lower())
-        # A unit of work that succeeded may have had an error: Kafka's, which the background sets right.
+        # A unit of work that succeeded may have had an error: one of Kafka's that recovery corrects in the background.
         _end(self._unit, None if result is Result.SUCCEEDED else error, is_failed=result is not Result.SUCCEEDED)
 
     def _child(self, name: str, *, of_kafka: bool = False) -> Span:
@@ -84,20 +84,20 @@ class _UnitSpans:
 class Tracing:
     """An Observer: ``dual_write.add_observer(Tracing())``.
 
-    :param tracer: by default the global provider's.
+    :param tracer: by default a tracer of the global provider.
     """
 
     def __init__(self, tracer: Tracer | None = None) -> None:
         self._tracer = tracer or trace.get_tracer("dualwrite", __version__)
 
     def unit_began(self) -> _UnitSpans:
-        """See Observer."""
+        """Begin a span; see Observer."""
         return _UnitSpans(self._tracer)
 
 
 def trace_headers() -> list[tuple[str, bytes | None]]:
-    """The current span as headers of a record (``traceparent``, and what else the global propagator writes), for
-    ``tx.produce(…, headers=[*trace_headers(), …])``: a consumer that reads them goes on with the trace."""
+    """The current span as headers of a record (``traceparent``, and others that the global propagator writes), for
+    ``tx.produce(…, headers=[*trace_headers(), …])``. A consumer that reads them continues the trace."""
     carrier: dict[str, str] = {}
     propagate.inject(carrier)
     return [(key, value.encode()) for key, value in carrier.items()]

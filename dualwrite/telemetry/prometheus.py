@@ -1,8 +1,8 @@
 """The metrics of DualWrites for Prometheus, with ``dualwrite[metrics]``.
 
-Once in a program ``metrics = DualWriteMetrics()``, and ``metrics.watch(dual_write)`` for each; whatever serves the
-process's other metrics serves these, too. Counts are read when Prometheus asks; a unit of work pays for one observation
-of its duration.
+Make ``metrics = DualWriteMetrics()`` once in a program, and call ``metrics.watch(dual_write)`` for each DualWrite. The
+exporter of the process's other metrics serves these, too. The collector reads the counts when Prometheus scrapes; a
+unit of work pays only for one observation of its duration.
 """
 
 import logging
@@ -35,29 +35,29 @@ _LOG = logging.getLogger("dualwrite")
 
 PREFIX = "dualwrite_"
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-"""Upper bounds of the histogram's buckets, in seconds: a unit of work takes a millisecond or two, and waits for Kafka
-up to delivery.timeout.ms."""
+"""Upper bounds of the histogram's buckets, in seconds. A unit of work takes a millisecond or two, and may wait for
+Kafka up to delivery.timeout.ms."""
 
 NO_SLOT = "no_slot"
 _RESULTS = {Result.SUCCEEDED: "committed", Result.ROLLED_BACK: "rolled_back", None: NO_SLOT}
 
 
 class Observable(Protocol):
-    """Of a DualWrite, what is told of it."""
+    """What the metrics need of a DualWrite."""
 
     @property
     def usage(self) -> Usage:
-        """See DualWrite."""
+        """The use of the slots; see DualWrite."""
 
     @property
     def counters(self) -> Counters:
-        """See DualWrite."""
+        """The counts of events; see DualWrite."""
 
     def pending(self) -> int:
-        """See DualWrite."""
+        """How many units of work are being finished in the background; see DualWrite."""
 
     def add_observer(self, observer: Observer) -> None:
-        """See DualWrite."""
+        """Add ``observer``; see DualWrite."""
 
 
 Value = float | dict[str, int]
@@ -65,10 +65,10 @@ Value = float | dict[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric; every one has the label ``application``.
+    """One metric. Every metric has the label ``application``.
 
-    :param name: without the prefix.
-    :param label: another label, if its value is a dict by that; else empty.
+    :param name: the name without the prefix.
+    :param label: the second label, if the value is a dict by it; else empty.
     """
 
     name: str
@@ -145,27 +145,27 @@ IN_DATABASE = (
         lambda dual_write: 0,
     ),
 )
-"""Asked of the database each time; only with an engine."""
+"""Metrics that query the database at each scrape; only with an engine."""
 
 
 class _Timed:
-    """Observes how long one unit of work takes."""
+    """Observes the duration of one unit of work."""
 
     def __init__(self, observe: Callable[[str, float], None]) -> None:
         self._observe = observe
         self._began = perf_counter()
 
     def slot_taken(self, transactional_id: str) -> None:
-        """Part of it."""
+        """Included in the duration."""
 
     def step_began(self, step: Step) -> None:
-        """Part of it."""
+        """Included in the duration."""
 
     def step_ended(self, step: Step, error: BaseException | None) -> None:
-        """Part of it."""
+        """Included in the duration."""
 
     def ended(self, result: Result | None, error: BaseException | None) -> None:
-        """The time is up."""
+        """Record the duration."""
         self._observe(_RESULTS.get(result, "in_doubt"), perf_counter() - self._began)
 
 
@@ -179,7 +179,7 @@ class _Timer:
         }
 
     def unit_began(self) -> _Timed:
-        """See Observer."""
+        """Begin to measure; see Observer."""
         return _Timed(self._observe)
 
     def _observe(self, result: str, seconds: float) -> None:
@@ -187,9 +187,9 @@ class _Timer:
 
 
 class DualWriteMetrics(Collector):
-    """The metrics of all DualWrites of a process that are watched.
+    """The metrics of all watched DualWrites of a process.
 
-    :param registry: where they are registered.
+    :param registry: the registry of the metrics.
     """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
@@ -200,20 +200,21 @@ class DualWriteMetrics(Collector):
         registry.register(self)
 
     def watch(self, dual_write: Observable, engine: Engine | None = None) -> None:
-        """Tell of ``dual_write`` from now on, a DualWrite or an AsyncDualWrite, until it is collected.
+        """Report ``dual_write``, a DualWrite or an AsyncDualWrite, from now on until it is garbage-collected.
 
-        :param engine: of its database, to tell of what is in there, too: that costs two queries each time.
+        :param engine: the engine of its database, to report the database's metrics, too; costs two queries at each
+            scrape.
         """
         dual_write.add_observer(_Timer(dual_write.usage.application, self._durations))
         self._watched.append((weakref.ref(dual_write), engine))
 
     def describe(self) -> Iterator[Family]:
-        """The metrics without values; for the registry."""
+        """The metrics without values; called by the registry."""
         yield from map(_family, (*METRICS, *IN_DATABASE))
         yield from self._durations.describe()
 
     def collect(self) -> Iterator[Family]:
-        """Every metric, now; called by the registry."""
+        """Every metric with its current value; called by the registry."""
         alive = [(watched, engine) for reference, engine in self._watched if (watched := reference()) is not None]
         for metric in METRICS:
             family = _family(metric)
@@ -232,7 +233,7 @@ def _of_databases(watched: list[tuple[str, Engine]]) -> list[Family]:
         try:
             standings = [row.standing for row in state_rows(engine, application=application).values()]
             found = len(outcomes(engine, application))
-        except (DualWriteError, SQLAlchemyError) as error:  # absent: the others are told all the same
+        except (DualWriteError, SQLAlchemyError) as error:  # left out: the other metrics are still reported
             _LOG.warning("%s: the database's metrics are not told: %s", application, error)
             continue
         counts = {

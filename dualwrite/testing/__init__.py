@@ -1,1 +1,1 @@
-"""Stand-ins for the outside world that can fail, for tests of this project and of what is built on it."""
+"""Test doubles that can fail, for the tests of this project and of programs built on it."""

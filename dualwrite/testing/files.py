@@ -1,4 +1,4 @@
-"""A disk in memory that can fail: :class:`MemoryFiles` stands in for the Files port and loses what a disk may lose."""
+"""A disk in memory that can fail: :class:`MemoryFiles` implements the Files port and loses data as a disk may."""
 
 import errno
 import random
@@ -13,7 +13,7 @@ _VOLUME = 1 << 40
 
 @dataclass(slots=True)
 class _Content:
-    """What a name leads to: the bytes, and how many of them the disk has."""
+    """The content of a file: the bytes, and how many of them are on disk."""
 
     data: bytearray = field(default_factory=bytearray)
     synced: int = 0
@@ -26,12 +26,12 @@ class _Content:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A change of names that the disk may or may not have made yet: ``path`` leads to ``content`` now, if to any."""
+    """A change of names that may not be on disk yet: ``path`` now leads to ``content``, or to nothing."""
 
     path: Path
     content: _Content | None
     formerly: Path | None = None
-    """The name that a rename took from it."""
+    """The name from which a rename moved it."""
 
     def make(self, names: dict[Path, _Content]) -> None:
         if self.formerly is not None and names.get(self.formerly) is self.content:
@@ -43,7 +43,7 @@ class _Change:
 
 
 def _torn(unsynced: bytearray, rng: random.Random) -> bytearray:
-    """What a disk may have of bytes it was never told to keep: a prefix, then sectors written, stale or empty."""
+    """What a disk may hold of unsynced bytes: a prefix, then sectors written, stale or empty."""
     kept = unsynced[: rng.choice((len(unsynced), rng.randint(0, len(unsynced))))]
     if rng.random() < 0.5:
         return kept
@@ -63,7 +63,7 @@ class MemoryFile:
         self._content: _Content | None = content
 
     def append(self, *parts: bytes | bytearray | memoryview) -> None:
-        """Write ``parts``; or, if this append was told to fail, the first half of them."""
+        """Write ``parts``; if this append is set to fail, write the first half of them."""
         content, data = self._open_content(), b"".join(parts)
         if self._files.appends.hit():
             content.data += data[: len(data) // 2]
@@ -85,7 +85,7 @@ class MemoryFile:
         content.synced = min(content.synced, size)
 
     def sync(self) -> None:
-        """Make durable what was appended; after a failure this succeeds and does nothing, as Linux has it."""
+        """Make appended bytes durable. After a failed sync, the next one succeeds and does nothing, as on Linux."""
         content = self._open_content()
         length = len(content.data)
         if self._files.syncs.hit():
@@ -105,19 +105,19 @@ class MemoryFile:
 
 
 class Faults:
-    """Counts calls of one kind, and fails the one it was told to."""
+    """Counts calls of one kind, and fails the selected one."""
 
     def __init__(self) -> None:
         self.count = 0
-        """Calls so far, the failed ones included."""
+        """Calls so far, with the failed ones."""
         self._fail_at: int | None = None
 
     def fail(self, nth: int = 1) -> None:
-        """Make the ``nth`` call from now raise OSError, and only that one."""
+        """Make the ``nth`` call from now raise OSError, and no other."""
         self._fail_at = self.count + nth
 
     def hit(self) -> bool:
-        """Count one call; True if it has to fail."""
+        """Count one call; True if it must fail."""
         self.count += 1
         return self.count == self._fail_at
 
@@ -125,14 +125,14 @@ class Faults:
 class MemoryFiles:
     """:class:`~dualwrite.ports.Files` in memory.
 
-    Promised: what the port promises, and no more. Reopening files on the same object is what a killed process finds;
-    :meth:`power_cut` is what a machine finds that lost power. ``appends.fail(n)`` and ``syncs.fail(n)`` inject errors
-    (directories count as syncs too), and their ``count`` tells how often the disk was asked.
+    It guarantees what the port guarantees, and no more. Reopening files on the same object shows what a killed process
+    leaves; :meth:`power_cut` shows what a machine that lost power leaves. ``appends.fail(n)`` and ``syncs.fail(n)``
+    inject errors (directories count as syncs too), and their ``count`` tells the number of calls.
 
-    Not promised: that unsynced bytes vanish (a disk may have written them), that they keep their order beyond a random
-    prefix, that a name created, removed or changed since the last ``sync_directory`` is or is not there, or that a
-    file whose sync failed once ever becomes durable again. Permissions, symbolic links and a full disk's reads are not
-    imitated.
+    Not guaranteed: that unsynced bytes vanish (a disk may have written them), or keep their order beyond a random
+    prefix; that a name created, removed or changed since the last ``sync_directory`` exists or does not; that a file
+    whose sync failed once ever becomes durable again. Permissions, symbolic links, and reads on a full disk are not
+    simulated.
     """
 
     def __init__(self) -> None:
@@ -170,23 +170,23 @@ class MemoryFiles:
         )
 
     def make_directory(self, path: Path) -> None:
-        """Create ``path`` and what is missing above it, durably."""
+        """Create ``path`` and its missing parents, durably."""
         self._directories.update((path, *path.parents))
 
     def remove(self, path: Path) -> None:
-        """Remove the file at ``path``; what has it open keeps it."""
+        """Remove the file at ``path``; open files keep it."""
         if path not in self._names:
             raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
         self._change(_Change(path, None))
 
     def rename(self, path: Path, name: str) -> None:
-        """Let the file at ``path`` be called ``name``."""
+        """Rename the file at ``path`` to ``name``."""
         if path not in self._names:
             raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
         self._change(_Change(path.with_name(name), self._names[path], formerly=path))
 
     def remove_directory(self, path: Path) -> None:
-        """Remove the empty directory at ``path``. That a power cut may bring it back, empty, is not imitated."""
+        """Remove the empty directory at ``path``. Not simulated: that a power cut may bring it back, empty."""
         if self.list(path):
             raise OSError(errno.ENOTEMPTY, "directory not empty", str(path))
         self._directories.remove(path)
@@ -196,7 +196,7 @@ class MemoryFiles:
         return _VOLUME, _VOLUME
 
     def sync_directory(self, path: Path) -> None:
-        """Make durable which names ``path`` holds, not what is in the files."""
+        """Make the names in ``path`` durable, but not the content of the files."""
         if self.syncs.hit():
             raise OSError(errno.EIO, "input/output error (injected)")
         for change in self._changes:
@@ -205,7 +205,7 @@ class MemoryFiles:
         self._changes = [change for change in self._changes if change.path.parent != path]
 
     def power_cut(self, rng: random.Random) -> "MemoryFiles":
-        """The disk as it could look after the power failed now, with ``rng`` for chance. This object is unchanged."""
+        """The disk as it could be if the power failed now, by chance of ``rng``. This object is unchanged."""
         after = type(self)()
         after._directories |= self._directories
         survivors = dict(self._durable_names)

@@ -1,4 +1,4 @@
-"""A broker for tests: a bundled one that makes topics, and shows what a consumer would see in them."""
+"""A broker for tests: an embedded one that makes topics, and shows what a consumer would read from them."""
 
 import os
 import time
@@ -20,12 +20,12 @@ from dualwrite.wire.error_codes import ErrorCode, error_name
 _IN_TESTS = {"group.initial.rebalance.delay.ms": "0"}
 _REQUEST_SECONDS = 10.0
 _PAUSE_SECONDS = 0.02
-_FETCH_WAIT_MS = 5  # an empty partition is known to be at its end only after the broker has waited so long for more
+_FETCH_WAIT_MS = 5  # the broker waits this long at the end of a partition before it answers
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumedRecord:
-    """A record as a consumer gets it. ``timestamp`` is in milliseconds since the epoch."""
+    """A record as a consumer receives it. ``timestamp`` is in milliseconds since the epoch."""
 
     topic: str
     partition: int
@@ -37,12 +37,12 @@ class ConsumedRecord:
 
 
 class KafkaBroker(EmbeddedBroker):
-    """``with KafkaBroker(data_dir) as broker``: an EmbeddedBroker with what tests ask a cluster for.
+    """``with KafkaBroker(data_dir) as broker``: an EmbeddedBroker with additions for tests.
 
-    It acknowledges what the operating system has (``durability="os"``), and the first consumer of a group waits for no
-    other. Started again, after ``stop()`` or ``kill()``, it has everything that it had, at the same address.
+    It acknowledges records once the operating system has them (``durability="os"``), and the first consumer of a group
+    does not wait for others. Started again after ``stop()`` or ``kill()``, it has the same data and the same address.
 
-    :param data_dir: where everything is kept; a directory of its own.
+    :param data_dir: the directory of its data; it must not be used for anything else.
     :param config: broker settings by Kafka's names.
     :raises ConfigurationError: if ``data_dir`` is an empty text.
     """
@@ -61,16 +61,17 @@ class KafkaBroker(EmbeddedBroker):
 
     @property
     def client_config(self) -> dict[str, str]:
-        """``{"bootstrap.servers": …}``: what a DualWrite and confluent-kafka's clients need; a new dict."""
+        """``{"bootstrap.servers": …}``: the configuration for a DualWrite and for confluent-kafka's clients; a new
+        dict."""
         return {"bootstrap.servers": self.bootstrap_servers}
 
     def create_topic(
         self, name: str | None = None, *, partitions: int = 1, config: Mapping[str, str] | None = None
     ) -> str:
-        """Make a topic and return its name, by default one that no other topic has.
+        """Make a topic and return its name; the default is a new, unique name.
 
         :param config: the topic's settings by Kafka's names.
-        :raises KafkaRefusedError: if the broker does not make it: the name exists or is illegal, or a setting is.
+        :raises KafkaRefusedError: if the broker refuses: the name exists or is illegal, or a setting is wrong.
         :raises KafkaUnavailableError: if the broker does not answer.
         """
         name = f"topic-{uuid.uuid4().hex[:12]}" if name is None else name
@@ -97,14 +98,15 @@ class KafkaBroker(EmbeddedBroker):
         isolation_level: str = "read_committed",
         timeout: float = 10.0,
     ) -> list[ConsumedRecord]:
-        """Every record of ``topic`` that a consumer sees now, in the order of offsets, one partition after the other.
+        """Every record of ``topic`` that a consumer can read now, in the order of offsets, one partition after the
+        other.
 
         A topic that does not exist has no records: a unit of work that was rolled back may not have made it.
 
-        :param minimum: wait until so many are there: for programs that produce in the background.
-        :param isolation_level: ``read_uncommitted`` shows open and aborted transactions too.
+        :param minimum: wait for this many records: for programs that produce in the background.
+        :param isolation_level: ``read_uncommitted`` also shows open and aborted transactions.
         :param timeout: seconds.
-        :raises AssertionError: if there are fewer than ``minimum`` after ``timeout``; the message shows them.
+        :raises AssertionError: if there are fewer than ``minimum`` after ``timeout``; the message shows the records.
         :raises KafkaUnavailableError: if the broker does not answer.
         """
         deadline = time.monotonic() + timeout
@@ -120,7 +122,7 @@ class KafkaBroker(EmbeddedBroker):
         consumer = Consumer(
             {
                 **self.client_config,
-                "group.id": "dualwrite-testing",  # librdkafka wants one; nothing is committed under it
+                "group.id": "dualwrite-testing",  # librdkafka requires one; nothing is committed under it
                 "isolation.level": isolation_level,
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
@@ -136,7 +138,7 @@ class KafkaBroker(EmbeddedBroker):
 
 
 def _read_to_the_end(consumer: Consumer, topic: str, minimum: int, deadline: float) -> list[ConsumedRecord]:
-    """What is visible in ``topic``, read until the end of each partition, and on until there are ``minimum`` or it is
+    """The visible records of ``topic``: up to the end of each partition, and on until there are ``minimum``, or until
     ``deadline``.
     """
     records: list[ConsumedRecord] = []
@@ -185,7 +187,7 @@ def _record(topic: str, message: Message) -> ConsumedRecord:
 
 
 def _plain(error: KafkaError) -> KafkaRefusedError | KafkaUnavailableError:
-    """``error`` as one of this library's: librdkafka has negative codes for what no broker said."""
+    """``error`` as one of this library's: negative codes are librdkafka's own, for errors that no broker reported."""
     if error.code() < 0:
         return KafkaUnavailableError(error.str())
     return KafkaRefusedError(error.str(), error.code(), error.name())

@@ -1,6 +1,6 @@
-"""The pytest plugin: a Kafka broker and a DualWrite for the tests of programs that are built on this library.
+"""The pytest plugin: a Kafka broker and a DualWrite for the tests of programs that use this library.
 
-pytest loads this module in every run where dualwrite is installed, so it imports nothing until a fixture is asked for.
+pytest loads this module in every run where dualwrite is installed, so it imports nothing until a test uses a fixture.
 """
 
 import uuid
@@ -28,9 +28,9 @@ def kafka_broker_config() -> Mapping[str, str]:
 def kafka_broker(
     tmp_path_factory: pytest.TempPathFactory, kafka_broker_config: Mapping[str, str]
 ) -> "Iterator[KafkaBroker]":
-    """A running broker, the same for all tests: bootstrap_servers, client_config, create_topic(), read(topic).
+    """A running broker, shared by all tests: bootstrap_servers, client_config, create_topic(), read(topic).
 
-    Take topics of your own (kafka_topic) rather than stopping it: kafka_broker_factory makes brokers for that.
+    Do not stop it; use topics of your own (kafka_topic). kafka_broker_factory makes brokers that a test may stop.
     """
     from dualwrite.testing.kafka import KafkaBroker
 
@@ -42,7 +42,7 @@ def kafka_broker(
 def kafka_broker_factory(
     tmp_path_factory: pytest.TempPathFactory, kafka_broker_config: Mapping[str, str]
 ) -> "Iterator[Callable[..., KafkaBroker]]":
-    """``kafka_broker_factory(config={…})`` starts a broker of this test's own, to be stopped, killed and started."""
+    """``kafka_broker_factory(config={…})`` starts a broker for this test alone, which may stop, kill and restart it."""
     from dualwrite.testing.kafka import KafkaBroker
 
     with ExitStack() as made:
@@ -62,9 +62,9 @@ def kafka_topic(kafka_broker: "KafkaBroker") -> str:
 
 @pytest.fixture
 def dualwrite_engine(tmp_path: Path) -> "Iterator[Engine]":
-    """The database of ``dualwrite``: an empty SQLite file of this test's own, with the state tables.
+    """The database of ``dualwrite``: a new SQLite file for this test, with the state tables.
 
-    Override it to test on your database, in any scope; ``dualwrite`` makes the state tables where they are missing.
+    Override it, in any scope, to test on your database; ``dualwrite`` makes the state tables if they are missing.
     """
     from sqlalchemy import create_engine
 
@@ -78,7 +78,7 @@ def dualwrite_engine(tmp_path: Path) -> "Iterator[Engine]":
 
 @pytest.fixture
 def dualwrite_application() -> str:
-    """The application name of this test's DualWrites, which no other test has. Override it to choose one."""
+    """The application name of this test's DualWrites, unique to the test. Override it to choose one."""
     return f"test-{uuid.uuid4().hex[:12]}"
 
 
@@ -88,8 +88,8 @@ def dualwrite_factory(
 ) -> "Iterator[Callable[..., DualWrite]]":
     """``dualwrite_factory(application=…, engine=…, kafka={…}, **options)`` makes a DualWrite, closed at the test's end.
 
-    What is not given is dualwrite_application, dualwrite_engine and kafka_broker; ``kafka`` adds to its client_config.
-    The options are DualWrite's own.
+    Defaults are dualwrite_application, dualwrite_engine and kafka_broker; ``kafka`` is added to its client_config. The
+    options are DualWrite's own.
     """
     from dualwrite.coordinator.dual_write import DualWrite
     from dualwrite.schema import upgrade_engine
@@ -116,5 +116,5 @@ def dualwrite_factory(
 
 @pytest.fixture(name="dualwrite")
 def dualwrite_fixture(dualwrite_factory: "Callable[..., DualWrite]") -> "DualWrite":
-    """A DualWrite on dualwrite_engine and kafka_broker, under an application name of this test's own."""
+    """A DualWrite on dualwrite_engine and kafka_broker, with an application name that is unique to this test."""
     return dualwrite_factory()

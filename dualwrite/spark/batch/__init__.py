@@ -1,1 +1,1 @@
-"""Whole batches as one act: a run of a job, its tasks, its decision."""
+"""Whole batches as one atomic write: a run of a job, its tasks, its decision."""

@@ -1,7 +1,7 @@
-"""A whole batch as one act, from the driver's side: begin a run, let tasks prepare their sides, decide once, complete.
+"""A whole batch as one atomic write, on the driver: begin a run, let tasks prepare, decide once, complete.
 
-Whatever ends the driver before the decision, the next run of the job aborts what its tasks have prepared; whatever ends
-it after that, what is left is completed by any process of the application.
+If the driver dies before the decision, the next run of the job aborts what its tasks have prepared. If it dies after
+the decision, any process of the application completes the rest.
 """
 
 import logging
@@ -44,24 +44,24 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("dualwrite")
 
 PATIENCE = 10.0
-"""Seconds in which the driver begins to complete in Kafka what was decided, again and again, before it leaves that to
-others. One attempt takes step_timeout() where nobody answers."""
+"""Seconds for which the driver retries to complete decided transactions in Kafka before it leaves them to other
+processes. If the brokers do not answer, one attempt takes step_timeout()."""
 _PAUSE = 0.2
 _SHARE = 0.9
-"""Of transaction.timeout.ms, what a run may take where the broker does not keep what is prepared."""
+"""The part of transaction.timeout.ms that a run may take if the broker does not support prepared transactions."""
 _ZONE = "spark.sql.session.timeZone"
 _STREAM = "sql.streaming.queryId"
-"""A property of the thread that runs a micro-batch, whose rows must be used even if nobody needs them: a query with a
-state keeps that state meanwhile."""
+"""A property of the thread that runs a micro-batch. If it is set, the rows must be read even if they are not written: a
+stateful query updates its state meanwhile."""
 
 Observe = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Work:
-    """What every task of a run is given; it can be sent to executors.
+    """The input of every task of a run; it can be sent to executors.
 
-    :param run: None if the batch is committed already.
+    :param run: None if the batch is already committed.
     """
 
     options: WriteOptions
@@ -72,7 +72,7 @@ class Work:
     on_step: Observe | None = None
 
     def of(self, run: Run) -> "Work":
-        """The same for ``run``."""
+        """This work for ``run``."""
         return replace(self, run=run)
 
     def write(
@@ -83,11 +83,11 @@ class Work:
         zone: str | None = None,
         batch_id: int | None = None,
     ) -> PreparedTask | None:
-        """One attempt at partition ``part``; None if the batch is committed already.
+        """Write partition ``part``, as one attempt; None if the batch is already committed.
 
         :param attempt: a number that no other attempt of the run has.
-        :param zone: the session's, if the driver could not know it.
-        :param batch_id: if the driver could not know that; a batch that is committed is not written then.
+        :param zone: the session's time zone, if the driver could not know it.
+        :param batch_id: the batch, if the driver could not know it; a committed batch is not written then.
         """
         if self.run is None:
             _drain(rows)
@@ -110,10 +110,10 @@ class Work:
 
 
 class WholeBatch:
-    """One whole batch, as its driver sees it.
+    """One whole batch, on its driver.
 
-    :param on_step: called with the name of each step before it, here and in tasks, so it must be one that can be sent
-        to executors. For tests.
+    :param on_step: called with the name of each step before it, on the driver and in tasks, so it must be possible to
+        send it to executors. For tests.
     """
 
     def __init__(self, options: WriteOptions, on_step: Observe | None = None) -> None:
@@ -126,14 +126,14 @@ class WholeBatch:
 
     @property
     def copies(self) -> bool:
-        """True if tasks add their rows by PostgreSQL's COPY."""
+        """True if tasks add their rows with PostgreSQL's COPY."""
         return copies(self._worker.engine.dialect)
 
     def look(self, schema: Mapping[str, Any], zone: str) -> Work:
-        """Check everything that can be found wrong, and begin nothing.
+        """Run every check, and begin nothing.
 
         :param schema: ``df.schema.jsonValue()``.
-        :raises ConfigurationError: naming what does not fit.
+        :raises ConfigurationError: naming the option or column that is wrong.
         """
         options = self._options
         plan = plan_of(schema, options, zone)
@@ -144,9 +144,9 @@ class WholeBatch:
         return Work(options, plan, fit(plan, target, options), target.dialect, None, self._on_step)
 
     def begin(self, work: Work, batch_id: int | None) -> Work:
-        """Begin a run, which ends the job's one before. It has none if the batch is committed already.
+        """Begin a run, and end the job's previous one. The result has no run if the batch is already committed.
 
-        :raises KafkaUnavailableError: if the cluster does not answer; nothing is begun then.
+        :raises KafkaUnavailableError: if the cluster does not answer; no run has begun then.
         """
         options = self._options
         if batch_id is None or not self._runs.is_committed(self._job, batch_id):
@@ -154,19 +154,21 @@ class WholeBatch:
         self._observe("BEGIN_RUN")
         staging = make_staging(self._worker.engine, options.dbtable, work.columns)
         run = self._runs.begin(self._job, batch_id, staging.place, self._seconds())
-        self.complete()  # of the run before
+        self.complete()  # of the previous run
         if staging.is_new:
             drop_outdated(self._worker.engine, options.dbtable, self._runs.is_staging)
         return work if run is None else work.of(run)
 
     def commit(self, work: Work, sides: Iterable[PreparedTask | None], batch_id: int | None) -> None:
-        """Decide, and complete what was decided. A batch that was committed before has no second effect.
+        """Decide the run, and complete it in Kafka. A batch that was committed before has no second effect.
 
-        :raises FencedError: if another run of the job has begun; nothing is left then, as with all errors but the next.
+        After any error but InDoubtError, the run is rolled back on both sides, at the latest by the job's next run.
+
+        :raises FencedError: if another run of the job has begun.
         :raises InputError: if the database refuses a row.
-        :raises DatabaseUnavailableError: if the database was lost before the decision.
+        :raises DatabaseUnavailableError: if the database connection was lost before the decision.
         :raises DatabaseBusyError: if the table is locked, or was changed meanwhile: the batch may be run again.
-        :raises InvalidTransactionStateError: if a partition is among ``sides`` twice, or one is of another run.
+        :raises InvalidTransactionStateError: if ``sides`` has a partition twice, or one of another run.
         :raises InDoubtError: if the outcome is not known.
         """
         run, options = work.run, self._options
@@ -185,7 +187,7 @@ class WholeBatch:
                     self._observe,
                     options.keep_batches,
                 )
-        except BaseException as error:  # an interrupt, too: it may be long until the job's next run
+        except BaseException as error:  # also an interrupt: the job's next run may be far away
             if isinstance(error, LeaseContradictedError):  # first: recovery changes the row
                 self._worker.dual_write.record_contradiction(error)
             self.abort(run, batch_id)
@@ -195,7 +197,7 @@ class WholeBatch:
         self.complete()
 
     def _move(self, connection: Connection, run: Run, work: Work, attempts: Sequence[Attempt]) -> int:
-        """Move the rows of ``attempts``; what is wrong then is wrong with the target, and with no table of ours."""
+        """Move the rows of ``attempts``. An error here is about the target table, not about a table of this library."""
         options = self._options
         try:
             return move_rows(connection, run, options.dbtable, work.columns, options.upsert_keys, attempts)
@@ -204,14 +206,14 @@ class WholeBatch:
             if trouble is None:
                 raise
             what = f"job {run.job!r}"
-            if trouble is ErrorMeaning.NOT_READY:  # of a trigger's, for one
+            if trouble is ErrorMeaning.NOT_READY:  # for example a trigger's table
                 raise refused(what, error) from error
             raise DatabaseBusyError(
                 f"{what}: table {options.dbtable} takes no rows now: {first_line(error)}; run the batch again"
             ) from error
 
     def abort(self, run: Run | None, batch_id: int | None) -> None:
-        """End ``run`` unless it is committed, as well as can be: what cannot be done now, the next run does."""
+        """End ``run`` unless it is committed. The job's next run does what cannot be done now."""
         if run is None:
             return
         try:
@@ -222,10 +224,10 @@ class WholeBatch:
         self.complete("what was prepared is not aborted in Kafka")
 
     def complete(self, otherwise: str = "what was decided is not complete in Kafka") -> None:
-        """Bring Kafka to where the database is, for all that this process has signed for, and dead ones. It never
-        raises: what was decided has happened.
+        """End in Kafka, as decided, the transactions of this process's leases, and of dead processes. Never raises: the
+        decision stands.
 
-        :param otherwise: the warning if that takes too long.
+        :param otherwise: the warning to log if that takes too long.
         """
         deadline = time.monotonic() + PATIENCE
         while True:
@@ -256,23 +258,24 @@ class WholeBatch:
 def write_batch(
     df: "DataFrame", batch_id: int | None = None, *, on_step: Observe | None = None, **options: Any
 ) -> None:
-    """Write ``df`` to a table and a topic as one act: all of its rows and records, or none.
+    """Write ``df`` to a table and a topic atomically: all of its rows and records, or none.
 
-    Executors prepare their records and stage their rows; then one database transaction decides for all of them. In
+    Executors prepare their records and stage their rows. Then one database transaction decides for all of them. In
     ``foreachBatch`` it makes a stream exactly-once::
 
         stream.writeStream.foreachBatch(lambda df, batch_id: write_batch(df, batch_id, **options))
 
-    :param batch_id: of the job; a batch that was committed before has no second effect. None to write in any case.
-    :param on_step: for tests that end processes at an exact place; it must be one that can be sent to executors.
-    :param options: see OPTIONS (docs/spark-batches.md), by either of their names. One run of a ``job`` at a time: a
-        later one ends it.
-    :raises ConfigurationError: naming what is wrong with the options, or which column does not fit, before anything is
-        written.
-    :raises DatabaseUnavailableError: if the database cannot be reached, or is lost on the way; nothing is left then.
-    :raises KafkaUnavailableError: if Kafka does not answer; nothing is left then.
-    :raises InputError: if the table or Kafka cannot take a row; nothing is left then.
-    :raises FencedError: if another run of the job has begun. Nothing is left of this one.
+    :param batch_id: the batch's number in the job. A batch that was committed before has no second effect. None writes
+        in any case.
+    :param on_step: for tests that end processes at an exact step; it must be possible to send it to executors.
+    :param options: see OPTIONS (docs/spark-batches.md), by either of their names. A ``job`` has one run at a time: a
+        new run ends the previous one.
+    :raises ConfigurationError: naming the option or column that is wrong, before anything is written.
+    :raises DatabaseUnavailableError: if the database cannot be reached, or the connection is lost; rolled back on both
+        sides.
+    :raises KafkaUnavailableError: if Kafka does not answer; rolled back on both sides.
+    :raises InputError: if the table or Kafka cannot take a row; rolled back on both sides.
+    :raises FencedError: if another run of the job has begun; rolled back on both sides.
     :raises InDoubtError: if the outcome is not known; with a ``batch_id``, writing it again is safe.
     """
     require_classic(df)
@@ -305,21 +308,22 @@ def write_batch(
 
 
 def recover_job(**options: Any) -> dict[str, Any]:
-    """End what a dead driver of a job left, now: its open run is aborted, and what is left of the application's
-    processes that are gone is completed or aborted, as was decided.
+    """Clean up after a dead driver of a job, now. Aborts its open run, and completes or aborts, as decided, the
+    transactions of the application's dead processes.
 
-    Nobody needs it: the job's next run does the same. A driver that is alive is fenced by it.
+    This is optional: the job's next run does the same. It fences a driver that is still alive.
 
     :param options: as for :func:`write_batch`.
-    :returns: by transactional id, what was found open in Kafka, and what became of it.
+    :returns: by transactional id, the transactions found open in Kafka, and their outcome.
     :raises DatabaseUnavailableError: if the database cannot be reached now.
-    :raises KafkaUnavailableError: if Kafka does not answer; and whatever else kept a slot from being recovered.
+    :raises KafkaUnavailableError: if Kafka does not answer. Other errors that kept a slot from being recovered are
+        raised as well.
     """
     read = options_of(options)
     worker = worker_of(read)
     runs = _runs(worker, read)
     with first_connection(worker.engine):
-        pass  # rather an error of this library's than the driver's
+        pass  # continue: this library's error is better than the driver's
     runs.end_job(job_of(read))
     runs.left()
     found, errors = worker.dual_write.sweep()
@@ -329,9 +333,9 @@ def recover_job(**options: Any) -> dict[str, Any]:
 
 
 def _winners(run: Run, sides: Iterable[PreparedTask | None]) -> list[PreparedTask]:
-    """What tasks of ``run`` have prepared and is to count: one side of each partition, as Spark names them.
+    """The prepared tasks of ``run`` that count: one for each partition, as Spark reports them.
 
-    :raises InvalidTransactionStateError: if that is not so: the rows would be there twice.
+    :raises InvalidTransactionStateError: if there are two for a partition: its rows would be written twice.
     """
     winners: dict[int, PreparedTask] = {}
     for side in sides:
@@ -350,22 +354,22 @@ def _winners(run: Run, sides: Iterable[PreparedTask | None]) -> list[PreparedTas
 
 
 def _drain(rows: Iterable[object]) -> None:
-    """Use ``rows``, which nobody needs."""
+    """Read ``rows`` and discard them."""
     for _ in rows:
         pass
 
 
 def job_of(options: WriteOptions) -> str:
-    """What names the runs of which one at a time is open.
+    """The job's name; one run of a job is open at a time.
 
-    :raises ConfigurationError: if there is no job whose batch it would be: what the application writes elsewhere under
-        the same number would pass for written.
+    :raises ConfigurationError: if no job is given: another write of the application could have the same batch number,
+        and the batch would count as committed.
     """
     return options.require_job() if options.batch_id is not None else options.job or options.application
 
 
 def _writing(work: Work) -> Callable[[int, Iterable[Sequence[Any]]], Iterable[PreparedTask | None]]:
-    """What each task does with its partition."""
+    """The function that each task calls with its partition."""
 
     def write(part: int, rows: Iterable[Sequence[Any]]) -> Iterable[PreparedTask | None]:
         from pyspark import TaskContext
@@ -383,4 +387,4 @@ def _runs(worker: Worker, options: WriteOptions) -> Runs:
 
 
 def _ignore(step: str) -> None:
-    """The observer when nobody observes."""
+    """The default observer: does nothing."""

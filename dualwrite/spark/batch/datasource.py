@@ -1,7 +1,7 @@
 """``df.write.format("dualwrite")`` and ``writeStream``: whole batches through PySpark's Python data sources.
 
-Spark calls the parts of it in processes of their own: one makes the writer, which begins the run; tasks write; another
-one is told to commit or to abort. Nothing of it lasts from one to the next but what is sent, and the database.
+Spark calls its parts in separate processes: one makes the writer, which begins the run; tasks write; another process
+commits or aborts. They share nothing but the messages that Spark passes on, and the database.
 """
 
 from collections.abc import Iterable, Iterator, MutableMapping
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 NAME = "dualwrite"
-"""Of the data source."""
+"""The data source's name."""
 
 _ZONE = "spark.sql.session.timeZone"
 _BATCH = "streaming.sql.batchId"
-"""What Spark calls the number of a micro-batch, in the properties of its tasks."""
+"""Spark's name of the micro-batch number in the properties of its tasks."""
 
 
 @dataclass(frozen=True)
 class Message(WriterCommitMessage):
-    """What a task tells the driver."""
+    """The message from a task to the driver."""
 
     side: PreparedTask | None
 
@@ -56,21 +56,21 @@ class DualWriteDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """As ``format`` takes it."""
+        """The name for ``format``."""
         return NAME
 
     def writer(self, schema: "StructType", overwrite: bool) -> "WholeBatchWriter":
-        """A writer that has begun a run.
+        """A writer whose run has begun.
 
-        :raises ConfigurationError: naming what is wrong with the options, or which column does not fit.
+        :raises ConfigurationError: naming the option or column that is wrong.
         """
         options = self._options(overwrite)
         batch, work = self._look(options, schema)
         return WholeBatchWriter(options, batch.begin(work, options.batch_id))
 
     def streamWriter(self, schema: "StructType", overwrite: bool) -> "WholeBatchStreamWriter":  # noqa: N802 - PySpark's name
-        """A writer of one micro-batch. It has begun a run, unless it is made to commit what another one has begun: then
-        this data source was sent here.
+        """A writer of one micro-batch. Its run has begun, unless the writer only commits a run that another one has
+        begun: that is so if this data source was sent to this process.
 
         :raises ConfigurationError: as :meth:`writer`.
         """
@@ -91,26 +91,26 @@ class DualWriteDataSource(DataSource):
 
     def _look(self, options: WriteOptions, schema: "StructType") -> tuple[WholeBatch, Work]:
         batch = WholeBatch(options, type(self).on_step)
-        return batch, batch.look(schema.jsonValue(), "UTC")  # tasks know the session's zone
+        return batch, batch.look(schema.jsonValue(), "UTC")  # tasks know the session's time zone
 
 
 class WholeBatchWriter(DataSourceWriter):
-    """Writes a DataFrame as one act. PySpark's."""
+    """Writes a DataFrame atomically; called by PySpark."""
 
     def __init__(self, options: WriteOptions, work: Work) -> None:
         self._options = options
         self._work = work
 
     def write(self, iterator: "Iterator[Row]") -> Message:
-        """One task's partition."""
+        """Write one task's partition."""
         return _written(self._work, iterator)
 
     def commit(self, messages: Iterable[WriterCommitMessage | None]) -> None:
-        """Decide. See WholeBatch.commit."""
+        """Decide the run; see WholeBatch.commit."""
         self._batch().commit(self._work, _sides(messages), self._options.batch_id)
 
     def abort(self, messages: Iterable[WriterCommitMessage | None]) -> None:
-        """A task has failed for good, or the commit: undo what is not decided."""
+        """Roll back what is not decided: a task has failed for good, or the commit has."""
         self._batch().abort(self._work.run, self._options.batch_id)
 
     def _batch(self) -> WholeBatch:
@@ -118,9 +118,9 @@ class WholeBatchWriter(DataSourceWriter):
 
 
 class WholeBatchStreamWriter(DataSourceStreamWriter):
-    """Writes a micro-batch as one act. PySpark's.
+    """Writes a micro-batch atomically; called by PySpark.
 
-    :param work: with a run for who writes, without one for who commits.
+    :param work: with a run in a writer that writes, without one in a writer that only commits.
     """
 
     def __init__(self, options: WriteOptions, work: Work) -> None:
@@ -128,19 +128,19 @@ class WholeBatchStreamWriter(DataSourceStreamWriter):
         self._work = work
 
     def write(self, iterator: "Iterator[Row]") -> Message:
-        """One task's partition."""
+        """Write one task's partition."""
         return _written(self._work, iterator)
 
     def commit(self, messages: Iterable[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - PySpark's
-        """Decide. A micro-batch that was committed before has no second effect."""
+        """Decide the run. A micro-batch that was committed before has no second effect."""
         batch, sides = WholeBatch(self._options, self._work.on_step), _sides(messages)
         runs = [side.run for side in sides if side is not None]
-        # A micro-batch without partitions has no task that would say which run it is.
+        # A micro-batch without partitions has no task that tells its run.
         work = self._work.of(runs[0]) if runs else batch.begin(self._work, batchId)
         batch.commit(work, sides, batchId)
 
     def abort(self, messages: Iterable[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - PySpark's
-        """Undo what is not decided; if no task says which run it is, the next one does that."""
+        """Roll back what is not decided. If no task tells the run, the next run does it."""
         for side in _sides(messages):
             if side is not None:
                 WholeBatch(self._options, self._work.on_step).abort(side.run, batchId)
@@ -148,7 +148,7 @@ class WholeBatchStreamWriter(DataSourceStreamWriter):
 
 
 def register(spark: "SparkSession") -> None:
-    """Make ``format("dualwrite")`` known to ``spark``."""
+    """Register ``format("dualwrite")`` with ``spark``."""
     spark.dataSource.register(DualWriteDataSource)
 
 

@@ -1,8 +1,8 @@
-"""What Spark does to the rows of a whole batch before they come to Python, where it costs several times as much.
+"""Prepares the rows of a whole batch in Spark, as the same work in Python costs several times as much.
 
-It writes the JSON, and for PostgreSQL what goes into the table (copy_lines.py), gives moments and days as numbers, and
-leaves out what nobody needs. Where somebody else hands the rows over, as Spark's data sources do, they are taken as
-they are (rows.py): what is written is the same to the byte.
+Spark writes the JSON, and for PostgreSQL the lines of COPY (copy_lines.py). It converts timestamps and dates to
+numbers, and leaves out columns that are not needed. Rows that Spark's data sources hand over are not prepared, and
+rows.py converts them as they are. The output is identical, byte for byte.
 """
 
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 _PARSER = "spark.sql.legacy.timeParserPolicy"
 _NO_DEFAULT = {"made by": "dualwrite"}
-"""In place of a column's metadata, a default among them: that would change what is written for NULL. Spark takes no
-empty ones."""
+"""Replaces a column's metadata, which may contain a default: that would change what is written for NULL. Spark refuses
+empty metadata."""
 _TEXT = SparkType("string", "string")
 _AS_NUMBERS = {"timestamp": ("unix_micros", MICROS), "date": ("unix_date", DAYS)}
-"""Spark's function for it, and the kind of field that it makes."""
+"""Spark's function that converts the type to a number, and the kind of field that it makes."""
 
 
 def prepared(
@@ -33,10 +33,10 @@ def prepared(
     :param plan: for ``df``.
     :param into: the table's columns for ``plan.table``, if PostgreSQL's COPY takes the rows.
     """
-    given = df.toDF(*map(_name, range(len(plan.fields))))  # as names may differ in their case alone
+    given = df.toDF(*map(_name, range(len(plan.fields))))  # names may differ only in case
     texts: dict[str, Column] = {}
     table, json = plan.table, plan.json
-    if str(df.sparkSession.conf.get(_PARSER)).upper() != "LEGACY":  # which writes moments in another form
+    if str(df.sparkSession.conf.get(_PARSER)).upper() != "LEGACY":  # which writes timestamps in another form
         if json and not any(_has_floating(plan.fields[place].type) for place in json):
             texts["json_at"], json = _json_of(plan), ()
         line = None if into is None else _line_of(plan, into)
@@ -79,7 +79,7 @@ def _name(place: int) -> str:
 
 
 def _taken(place: int, field: Field) -> "tuple[Column, Field]":
-    """How the column at ``place`` is taken along, and as what."""
+    """The expression for the column at ``place``, and its field."""
     from pyspark.sql import functions as f
 
     column = f.col(_name(place))
@@ -90,5 +90,6 @@ def _taken(place: int, field: Field) -> "tuple[Column, Field]":
 
 
 def _has_floating(kind: SparkType) -> bool:
-    """True if ``kind`` has numbers of which an older Java writes more digits than needed, as Spark does then."""
+    """True if ``kind`` has floating-point numbers: older Java versions write them with more digits than needed, as
+    Spark does then."""
     return kind.kind in FLOATING or any(_has_floating(inner.type) for inner in kind.fields)

@@ -1,8 +1,9 @@
-"""A run: one attempt of a Spark job to write a whole batch. What it has come to is in the database, in one row per job.
+"""A run: one attempt of a Spark job to write a whole batch. Its state is in the database, in one row per job.
 
-A new run of a job ends the one before, under the row's lock: that one's tasks hand nothing over any more, and its
-driver commits nothing, however long it was paused. The commit of the row *is* the decision for everything that the
-run's tasks have prepared, together with the state of each, which recovery goes by as always.
+A new run of a job ends the previous one, under the row's lock. The tasks of the previous run hand over nothing any
+more, and its driver commits nothing, however long it was paused. The commit of the row *is* the decision for
+everything that the run's tasks have prepared. It also stores the state of each prepared transaction, which recovery
+uses as always.
 """
 
 import logging
@@ -30,15 +31,15 @@ from dualwrite.errors import BatchChangedError, DatabaseBusyError, DualWriteErro
 _LOG = logging.getLogger("dualwrite")
 
 RUN_COLUMN = "dualwrite_run"
-"""Of a table of staged rows: whose they are."""
+"""The column of a staging table that tells to which run a row belongs."""
 
 _LONGEST_SIGNATURE = 200
 _READ = tuple(spark_run.c[name] for name in ("job", "run_id", "state", "staging_schema", "staging_table"))
-"""Of a run. No moments, of which psycopg reads none where PostgreSQL's DateStyle is another than ISO."""
+"""Columns of a run. No timestamps: psycopg parses them only if PostgreSQL's DateStyle is ISO."""
 
 
 class RunState(Enum):
-    """What a run has come to."""
+    """The state of a run."""
 
     OPEN = "open"
     COMMITTED = "committed"
@@ -58,16 +59,16 @@ class Run:
 
     @property
     def signature(self) -> str:
-        """How leases are signed that its tasks have handed over."""
+        """The owner of the leases that its tasks have handed over."""
         return f"{self.job.replace(' ', '_')[:_LONGEST_SIGNATURE]} run-{self.run_id}"
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who completes in Kafka what was decided.
+    """The process that completes decided transactions in Kafka.
 
     :param signature: of a DualWrite (DualWrite.owner).
-    :param seconds: for which nobody else does, if that process may be alive.
+    :param seconds: for which no other process does it, if that process may be alive.
     """
 
     signature: str
@@ -77,8 +78,8 @@ class Owner:
 class Runs:
     """The runs of jobs, in the database of ``engine``.
 
-    :param owner: signs the leases of runs that end.
-    :param store: of the same engine; makes the transactions.
+    :param owner: becomes the owner of the leases of runs that end.
+    :param store: makes the transactions, with the same engine.
     """
 
     def __init__(self, engine: Engine, owner: Owner, store: SqlDecisionStore) -> None:
@@ -89,12 +90,12 @@ class Runs:
         self._database = database_of(engine.dialect)
 
     def begin(self, job: str, batch_id: int | None, staging: tuple[str | None, str], seconds: float) -> Run | None:
-        """Begin a run, and end the one before. None if the batch is committed: there is nothing left to do.
+        """Begin a run, and end the previous one. None if the batch is already committed.
 
-        What the former run has prepared is this process's to recover.
+        This process then recovers what the previous run has prepared.
 
-        :param seconds: for which it may last, and what its tasks prepare stays open.
-        :raises DatabaseBusyError: if the table ``staging`` is gone: its target was changed meanwhile.
+        :param seconds: how long the run may last, and its prepared transactions stay open.
+        :raises DatabaseBusyError: if the table ``staging`` is gone, because its target was changed meanwhile.
         """
         self._make_row(job, staging)
         with self._transaction() as connection:
@@ -118,7 +119,7 @@ class Runs:
             return run
 
     def require_still_open(self, run: Run) -> None:
-        """Pass if ``run`` is open, which may change the moment after: nobody is kept from it, or waited for.
+        """Pass if ``run`` is open. It takes no lock and does not wait, so the run may end right afterwards.
 
         :raises FencedError: if it is not.
         """
@@ -129,7 +130,7 @@ class Runs:
 
     @contextmanager
     def writing(self, run: Run) -> Iterator[Connection]:
-        """A transaction of a task's: the run is open until it ends.
+        """A task's transaction; the run stays open until it ends.
 
         :raises FencedError: if it is not.
         """
@@ -138,11 +139,11 @@ class Runs:
             yield connection
 
     def sign_over(self, run: Run, lease: Lease) -> Lease:
-        """Hand ``lease`` over to ``run``, for as long as the run has left.
+        """Hand ``lease`` over to ``run``, for the rest of the run's time.
 
-        :returns: the lease that the run has now, with what :meth:`commit` demands of its row.
+        :returns: the run's lease, with the row content that :meth:`commit` requires.
         :raises FencedError: if the run is not open any more.
-        :raises LeaseLostError: if somebody else has taken over.
+        :raises LeaseLostError: if another process has taken over the lease.
         """
         with self._transaction() as connection:
             row = self._lock(connection, run.job, read=True)
@@ -158,17 +159,18 @@ class Runs:
         observe: Callable[[str], None],
         keep: int,
     ) -> RunState:
-        """The decision: in one transaction, what ``move`` does, the states of ``decided``, and that the run, and the
-        batch, are committed. It is the owner's then to complete them in Kafka, and to abort what else the run's tasks
-        have prepared.
+        """Decide the run, in one transaction: call ``move``, store the states of ``decided``, and mark the run and the
+        batch as committed. Afterwards the owner must complete them in Kafka, and abort everything else that the run's
+        tasks have prepared.
 
-        :param move: puts the staged rows where they belong; how many they are.
-        :param observe: called with the name of each step before it; what it raises counts as the step's failure.
-        :param keep: batches of the job that are remembered.
-        :returns: ABORTED if the batch was committed by an earlier run: then nothing of this one is.
-        :raises FencedError: if the run was ended by another, or a lease of ``decided`` is lost. The run is to be ended.
-        :raises LeaseContradictedError: if the database has forgotten what it had when a lease was handed over.
-        :raises BatchChangedError: if the batch is so old that it is forgotten. The run is to be ended.
+        :param move: moves the staged rows into the target table; returns their number.
+        :param observe: called with the name of each step before it; an error that it raises counts as the step's.
+        :param keep: how many batches of the job are remembered.
+        :returns: ABORTED if an earlier run has committed the batch: this run is rolled back then.
+        :raises FencedError: if another run has ended this one, or a lease of ``decided`` is lost. The caller must end
+            the run.
+        :raises LeaseContradictedError: if the database has lost the content that it had when a lease was handed over.
+        :raises BatchChangedError: if the batch is so old that it was forgotten. The caller must end the run.
         :raises InDoubtError: if the connection was lost in the COMMIT, and the database cannot be asked.
         """
         is_sent = False
@@ -177,7 +179,7 @@ class Runs:
             with self._transaction() as connection:
                 row = self._lock(connection, run.job)
                 if row is not None and (row.run_id, row.state) == (run.run_id, RunState.COMMITTED.value):
-                    return RunState.COMMITTED  # said twice
+                    return RunState.COMMITTED  # called a second time
                 self._require_open(row, run)
                 if self._committed_by(connection, run.job, batch_id) is not None:
                     self._end(connection, run)
@@ -189,7 +191,7 @@ class Runs:
                 self._handed.store_all(connection, decided, self._owner.signature, self._owner.seconds)
                 self._clear(connection, run)
                 self._note_batch(connection, run, batch_id, number, keep)
-                self._require_open(self._lock(connection, run.job), run)  # moving takes its time, too
+                self._require_open(self._lock(connection, run.job), run)  # again: the move may take long
                 self._write(connection, run.job, state=RunState.COMMITTED.value)
                 observe("COMMIT_DATABASE")
                 is_sent = True
@@ -200,9 +202,9 @@ class Runs:
         return RunState.COMMITTED
 
     def end(self, run: Run, batch_id: int | None = None) -> RunState:
-        """End ``run``, unless it is committed: what its tasks have prepared is the owner's to abort.
+        """End ``run``, unless it is committed: the owner must abort what its tasks have prepared.
 
-        :returns: how it ended; ABORTED, too, if another run has ended it.
+        :returns: the run's state; ABORTED also if another run has ended it.
         :raises InDoubtError: if a later run hides whether this one was committed.
         """
         with self._transaction() as connection:
@@ -212,12 +214,12 @@ class Runs:
             if row.state == RunState.OPEN.value:
                 self._end(connection, run)
                 return RunState.ABORTED
-            # What is seen may not be on the disk yet; a commit that follows it is.
+            # The row that is read may not be on disk yet; after a later commit it is.
             self._write(connection, run.job)
             return RunState(row.state)
 
     def end_job(self, job: str) -> Run | None:
-        """End the open run of ``job``, whoever's it is; None if there is none."""
+        """End the open run of ``job``, of whichever process; None if there is none."""
         with self._transaction() as connection:
             row = self._lock(connection, job)
             if row is None or row.state != RunState.OPEN.value:
@@ -227,7 +229,7 @@ class Runs:
             return run
 
     def is_staging(self, place: tuple[str | None, str]) -> bool:
-        """True if an open run, of whatever job, has its staged rows in the table at ``place``."""
+        """True if an open run, of any job, stages its rows in the table at ``place``."""
         schema, name = place
         of_table = (spark_run.c.staging_table == name, spark_run.c.staging_schema.is_not_distinct_from(schema))
         is_open = spark_run.c.state == RunState.OPEN.value
@@ -238,20 +240,20 @@ class Runs:
             )
 
     def is_committed(self, job: str, batch_id: int) -> bool:
-        """True if the batch is."""
+        """True if the batch is committed."""
         with self._engine.connect() as connection, clear_errors(self._engine):
             return self._committed_by(connection, job, batch_id) is not None
 
     def left(self) -> list[str]:
-        """The transactional ids that the owner has signed for: of runs that have ended. They are not renewed: those of
-        another application are for its own processes to recover."""
+        """The transactional ids of ended runs whose leases the owner has. They are not renewed: the leases of another
+        application are for its own processes to recover."""
         with self._transaction() as connection:
             return self._handed.signed(connection, self._owner.signature)
 
     def _what_became(
         self, run: Run, batch_id: int | None, error: Exception, observe: Callable[[str], None]
     ) -> RunState:
-        """Of a COMMIT that failed with ``error``, whose effect is not known."""
+        """The run's state after a COMMIT that failed with ``error``, whose effect is unknown."""
         _LOG.info("%s: the COMMIT failed: %r", _named(run), error)
         try:
             observe("READ_DECISION")
@@ -271,7 +273,7 @@ class Runs:
         self._write(connection, run.job, state=RunState.ABORTED.value)
 
     def _clear(self, connection: Connection, run: Run) -> None:
-        """Take the leases that ``run`` has not decided, and delete its staged rows."""
+        """Take over the undecided leases of ``run``, and delete its staged rows."""
         self._handed.take_back(connection, run.signature, self._owner.signature, self._owner.seconds)
         schema, name = run.staging
         staged = table(name, column(RUN_COLUMN), schema=schema)
@@ -279,7 +281,7 @@ class Runs:
             connection.execute(delete(staged).where(staged.c[RUN_COLUMN] == run.run_id))
 
     def _require_staging(self, connection: Connection, place: tuple[str | None, str]) -> None:
-        """Keep the table at ``place`` from being dropped until the run that needs it is there to be seen."""
+        """Keep the table at ``place`` from being dropped until the run that needs it is visible."""
         schema, name = place
         try:
             connection.execute(select(literal(1)).select_from(table(name, schema=schema)).limit(0))
@@ -324,21 +326,21 @@ class Runs:
 
     @staticmethod
     def _committed_by(connection: Connection, job: str, batch_id: int | None) -> int | None:
-        """The run that has committed the batch, if one has."""
+        """The run that has committed the batch, if any."""
         if batch_id is None:
             return None
         of_batch = (spark_batch.c.job == job, spark_batch.c.batch_id == batch_id)
         return connection.scalar(select(spark_batch.c.run_id).where(*of_batch), execution_options=ours(connection))
 
     def _of_former(self, connection: Connection, run: Run, batch_id: int | None) -> RunState:
-        """What ``run`` has come to, after which there was another."""
+        """The state of ``run``, which was followed by another run."""
         if batch_id is None:
             raise InDoubtError(f"{_named(run)} was followed by another: nobody knows whether it was committed")
         is_own = self._committed_by(connection, run.job, batch_id) == run.run_id
         return RunState.COMMITTED if is_own else RunState.ABORTED
 
     def _make_row(self, job: str, staging: tuple[str | None, str]) -> None:
-        """The row of a job that has none."""
+        """Insert the row of a job that has none."""
         with self._transaction() as connection:
             if (
                 connection.scalar(
@@ -368,7 +370,8 @@ class Runs:
     def _lock(self, connection: Connection, job: str, *, read: bool = False) -> Any:
         """Lock and read the row of ``job``.
 
-        :param read: others may do the same at once, and nobody may change it. Who wants to is not overtaken by them.
+        :param read: True for a shared lock, under which the row cannot change. Later readers do not overtake a waiting
+            writer.
         """
         self._database.take_turn(connection, job, shared=read)
         return connection.execute(
@@ -397,7 +400,7 @@ class Runs:
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
-        # Rows in bulk take as long as they take; runTimeout is their limit.
+        # No time limit for bulk rows; runTimeout limits the run.
         unlimited = Limit(math.inf, "a run")
         with self._store.transaction(commit=True, limit=unlimited) as connection, clear_errors(self._engine):
             yield connection

@@ -1,8 +1,8 @@
-"""Where the rows of a run are before it is decided: a table beside the target, with the types of its columns.
+"""The staging table of a run: a table beside the target, with the types of its columns.
 
-Tasks add to it, each under its partition and attempt; the driver moves what the winners have written, in the order of
-the partitions, and deletes the rest. It is made by the driver once for each set of columns, and stays for as long as
-the target has them.
+Tasks add rows to it, each under its partition and attempt. The driver moves the rows of the attempts that count, in the
+order of the partitions, and deletes the rest. The driver makes the table once for each set of columns, and keeps it
+for as long as the target has them.
 """
 
 import hashlib
@@ -53,18 +53,18 @@ PART, ATTEMPT, ROW = "dualwrite_part", "dualwrite_attempt", "dualwrite_row"
 _MARKS = (RUN_COLUMN, PART, ATTEMPT, ROW)
 _RANK = "dualwrite_rank"
 _LONGEST_NAME = 30
-"""Of the target's name in the table's, which has at most 63 bytes on PostgreSQL."""
+"""How many bytes of the target's name are in the table's name, which has at most 63 bytes on PostgreSQL."""
 _PATIENCE = 1.0
-"""Seconds to wait for the lock of a table that is to be dropped: nobody has it unless they use it."""
+"""Seconds to wait for the lock of a table that is to be dropped: it is free unless the table is in use."""
 _ATTEMPTS = 500
-"""Whose rows one statement moves."""
+"""How many attempts' rows one statement moves."""
 
 
 class Staging(NamedTuple):
     """A table for staged rows.
 
     :param place: its schema and name.
-    :param is_new: it was missing.
+    :param is_new: True if it was missing.
     """
 
     place: tuple[str | None, str]
@@ -72,10 +72,10 @@ class Staging(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """A task's, as its rows are marked.
+    """A task's attempt, as its rows are marked.
 
-    :param attempt: Spark's number for it, which no other attempt of the run has.
-    :param rows: how many there are.
+    :param attempt: Spark's number of the attempt, which no other attempt of the run has.
+    :param rows: the number of its rows.
     """
 
     part: int
@@ -84,10 +84,10 @@ class Attempt(NamedTuple):
 
 
 class _Type(NamedTuple):
-    """A column's.
+    """The type of a column.
 
-    :param said: as the database says it; None if SQLAlchemy does not know it.
-    :param number: PostgreSQL's for it: a type may be replaced by another of its name.
+    :param said: its name in the database; None if SQLAlchemy does not know it.
+    :param number: its number in PostgreSQL: a type may be replaced by another one of the same name.
     """
 
     kind: TypeEngine[Any]
@@ -96,10 +96,10 @@ class _Type(NamedTuple):
 
 
 def make_staging(engine: Engine, dbtable: str, columns: Sequence[TableColumn]) -> Staging:
-    """The table for staged rows with ``columns`` of ``dbtable``, made if it is missing.
+    """The table for staged rows with ``columns`` of ``dbtable``; made if it is missing.
 
-    :raises ConfigurationError: if the database refuses, SQLAlchemy does not know the type of a column, or one is called
-        as what marks a row.
+    :raises ConfigurationError: if the database refuses, SQLAlchemy does not know the type of a column, or a column has
+        the name of one that marks rows.
     """
     schema, name = table_place(dbtable)
     with engine.connect() as connection:
@@ -125,7 +125,7 @@ def make_staging(engine: Engine, dbtable: str, columns: Sequence[TableColumn]) -
             ),
             *(Column(each, found[each].kind) for each in names),
             schema=schema,
-            # What a crash of the server loses is noticed, and the run is aborted (move_rows).
+            # If a crash of the server loses rows, move_rows notices it, and the run is aborted.
             prefixes=["UNLOGGED"] if engine.dialect.name == "postgresql" else [],
             **_like(connection, schema, name),
         )
@@ -134,10 +134,11 @@ def make_staging(engine: Engine, dbtable: str, columns: Sequence[TableColumn]) -
 
 
 def drop_outdated(engine: Engine, dbtable: str, is_used: Callable[[tuple[str | None, str]], bool]) -> None:
-    """Drop the tables for staged rows of ``dbtable`` that were made for columns, or types of them, which it has no
-    more. It raises no error of the database's: they are in nobody's way.
+    """Drop the tables for staged rows of ``dbtable`` whose columns, or their types, it no longer has. Raises no
+    database error: such tables do no harm.
 
-    :param is_used: true of the place of one that an open run needs. It is asked while nobody can begin to use it.
+    :param is_used: returns True for the place of a table that an open run needs. Called while no run can begin to use
+        it.
     """
     schema, name = table_place(dbtable)
     try:
@@ -150,7 +151,7 @@ def drop_outdated(engine: Engine, dbtable: str, is_used: Callable[[tuple[str | N
 
 
 def _outdated(connection: Connection, schema: str | None, name: str) -> list[str]:
-    """What was named after other columns than those of that name that the table ``name`` has now."""
+    """The staging tables of the table ``name`` that were made for other columns, or types of them, than it has now."""
     inspector, own = inspect(connection), _prefix(schema, name)
     types = _types_of(connection, schema, name)
     found = []
@@ -163,14 +164,14 @@ def _outdated(connection: Connection, schema: str | None, name: str) -> list[str
 
 
 def _is_for(target: tuple[str | None, str], types: Mapping[str, _Type], names: Sequence[str], staged: str) -> bool:
-    """True if the table called ``staged`` is that for the columns ``names`` of ``target`` as they are."""
+    """True if the table called ``staged`` is the one for the columns ``names`` of ``target`` as they are now."""
     is_made = all(each in types and types[each].said is not None for each in names)
     return is_made and _staged_name(target, types, names) == staged
 
 
 def _drop(engine: Engine, staged: Table, is_used: Callable[[tuple[str | None, str]], bool]) -> None:
-    """Drop ``staged`` unless ``is_used``. A run that begins to use it reads it in the transaction that says so, which
-    this waits for, or which waits for this."""
+    """Drop ``staged`` unless ``is_used``. A run that begins to use it reads it in the transaction that begins the run:
+    one of the two transactions waits for the other."""
     quoted = engine.dialect.identifier_preparer.format_table(staged)
     with (
         SqlDecisionStore(engine, _PATIENCE).transaction(commit=True) as connection,
@@ -183,7 +184,7 @@ def _drop(engine: Engine, staged: Table, is_used: Callable[[tuple[str | None, st
 
 
 def _types_of(connection: Connection, schema: str | None, name: str) -> dict[str, _Type]:
-    """The types of the columns of the table ``name`` as it is now."""
+    """The current types of the columns of the table ``name``."""
     dialect = connection.dialect
     kinds = {each["name"]: each["type"] for each in inspect(connection).get_columns(name, schema)}
     numbers = {}
@@ -202,13 +203,13 @@ def _said(kind: TypeEngine[Any], dialect: Dialect) -> str | None:
 
 
 def _staged_name(target: tuple[str | None, str], types: Mapping[str, _Type], names: Sequence[str]) -> str:
-    """What the table for staged rows with the columns ``names`` of ``target`` is called; they have other names, or
-    types, in no other table that is called so."""
+    """The name of the table for staged rows with the columns ``names`` of ``target``. Other columns or other types
+    result in another name."""
     return _prefix(*target) + _digest([[each, types[each].said, types[each].number] for each in names], 9)
 
 
 def _prefix(schema: str | None, name: str) -> str:
-    """What the names of all tables for staged rows of one target begin with."""
+    """The common prefix of the names of all tables for staged rows of one target."""
     shown = name.encode()[:_LONGEST_NAME].decode(errors="ignore")
     return f"dualwrite_staged_{shown}_{_digest([schema, name], 6)}"
 
@@ -218,7 +219,7 @@ def _digest(said: Sequence[object], length: int) -> str:
 
 
 def _like(connection: Connection, schema: str | None, name: str) -> dict[str, Any]:
-    """Options of MariaDB and MySQL: texts as in the target, and an engine that knows transactions."""
+    """Options of MariaDB and MySQL: the target's collation, and a transactional engine."""
     if connection.dialect.name not in ("mysql", "mariadb"):
         return {}
     found = inspect(connection).get_table_options(name, schema)
@@ -227,7 +228,7 @@ def _like(connection: Connection, schema: str | None, name: str) -> dict[str, An
 
 
 def _make(connection: Connection, staged: Table) -> bool:
-    """True if it was missing."""
+    """Make the table; True if it was missing."""
     if connection.dialect.has_table(connection, staged.name, schema=staged.schema):
         return False
     try:
@@ -244,7 +245,7 @@ def _make(connection: Connection, staged: Table) -> bool:
 
 
 def staged_clause(place: tuple[str | None, str], dbtable: str, columns: Sequence[TableColumn]) -> TableClause:
-    """The table of staged rows at ``place``: what marks a row, and then ``columns`` of ``dbtable``."""
+    """The table of staged rows at ``place``: the columns that mark a row, and then ``columns`` of ``dbtable``."""
     schema, name = place
     target = table_clause(dbtable, columns)
     marks: list[ColumnClause[Any]] = [column(each, BigInteger) for each in _MARKS]
@@ -259,12 +260,12 @@ def move_rows(
     upsert_keys: Sequence[str],
     attempts: Iterable[Attempt],
 ) -> int:
-    """Put the staged rows of ``attempts`` into ``dbtable``; how many they are.
+    """Move the staged rows of ``attempts`` into ``dbtable``; return their number.
 
-    Of several rows with the same ``upsert_keys`` the last one counts: of the last partition, and there the last.
+    If several rows have the same ``upsert_keys``, the last row of the last partition counts.
 
-    :raises DatabaseBusyError: if rows are missing: PostgreSQL has lost them in a crash; or if the table has other
-        columns now than when the batch began. Nothing may be committed.
+    :raises DatabaseBusyError: if rows are missing because PostgreSQL lost them in a crash, or if the table's columns
+        have changed since the batch began. The transaction must not commit then.
     """
     _require_unchanged(connection, run, dbtable, columns)
     staged, target = staged_clause(run.staging, dbtable, columns), table_clause(dbtable, columns)
@@ -285,7 +286,7 @@ def move_rows(
         moved = partial(_filled, names, rows)
         connection.execute(adding(connection.dialect.name, target, upsert_keys, moved))
         number += wanted
-    _require_unchanged(connection, run, dbtable, columns)  # again, where nobody can change it until this is committed
+    _require_unchanged(connection, run, dbtable, columns)  # again, under the lock until the commit
     return number
 
 
@@ -304,7 +305,7 @@ def _filled(names: Sequence[str], rows: Select[Any], into: Any) -> Any:
 
 
 def _last_of_each(staged: TableClause, rows: Select[Any], keys: Sequence[str]) -> Select[Any]:
-    """The last row of each key: one statement of PostgreSQL's cannot replace a row twice. NULLs are no key."""
+    """The last row of each key: a statement of PostgreSQL cannot replace a row twice. Rows with NULL have no key."""
     latest = (staged.c[PART].desc(), staged.c[ROW].desc())
     rank = func.row_number().over(partition_by=[staged.c[key] for key in keys], order_by=latest)
     ranked = rows.add_columns(rank.label(_RANK)).subquery()

@@ -1,7 +1,7 @@
-"""One task of a run, on an executor: its rows are staged, its records are prepared, and both are the run's then.
+"""One task of a run, on an executor: it stages its rows, prepares its records, and hands both over to the run.
 
-Rows go in as they come, no more than ``batchsize`` at a time in memory: each portion to Kafka first, which sends
-meanwhile, and then to the database, in a transaction that sees the run open.
+It writes rows as they come, and holds at most ``batchsize`` of them in memory. Each portion goes first to Kafka, whose
+producer sends meanwhile, and then to the database, in a transaction that checks that the run is open.
 """
 
 from collections.abc import Callable, Iterable
@@ -25,7 +25,7 @@ Observe = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class PreparedTask:
-    """What a task has prepared, as it tells the driver.
+    """The prepared result of a task, which it sends to the driver.
 
     :param lease: handed over to the run; None if there was no row, and so no transaction.
     """
@@ -40,8 +40,8 @@ class BatchTask:
     """One attempt at one partition.
 
     :param staged: the table of staged rows.
-    :param part: of the partition; the rows of a later one win in an upsert.
-    :param attempt: no other attempt of the run has this number.
+    :param part: the partition's number; the rows of a later partition win in an upsert.
+    :param attempt: a number that no other attempt of the run has.
     """
 
     def __init__(
@@ -59,13 +59,13 @@ class BatchTask:
     def write(self, dual_write: DualWrite, rows: Iterable[Written]) -> PreparedTask:
         """Stage and prepare ``rows``, and hand them over to the run.
 
-        :raises FencedError: if the run has ended. Nothing is left in Kafka; what is staged, the run's end deletes.
+        :raises FencedError: if the run has ended. Kafka is rolled back; the end of the run deletes the staged rows.
         """
         portions = chunks(rows, self._batchsize)
         first = next(portions, None)
         if first is None:
             return PreparedTask(self._run, Attempt(self._part, self._attempt, 0))
-        self._runs.require_still_open(self._run)  # rather now than after a slot was taken
+        self._runs.require_still_open(self._run)  # sooner than after taking a slot
         with dual_write.part(self._observe) as part:
             self._take(part, first)
             for portion in portions:

@@ -1,1 +1,1 @@
-"""Writers for foreachPartition and foreachBatch: each partition is one dual write, and written once."""
+"""Writers for foreachPartition and foreachBatch: each partition is one unit of work, and is written once."""

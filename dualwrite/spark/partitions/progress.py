@@ -1,12 +1,12 @@
-"""Which partitions of a job's batches are written: what keeps a task that Spark runs again from a second effect.
+"""Which partitions of a job's batches are written, so that a task that Spark runs again has no second effect.
 
-Each partition has a row, inserted first in the unit of work that writes it. So of two attempts at a time the second one
-waits for the first, and finds its row if that was committed. It does not matter who they are: a retry, a speculative
-copy, or an attempt on an executor that Spark believes to be dead.
+The unit of work that writes a partition first inserts the partition's row. So of two concurrent attempts the second
+waits for the first, and finds its row if the first committed. This holds for every kind of attempt: a retry, a
+speculative copy, or an attempt on an executor that Spark believes to be dead.
 
-The batch itself has a row, too, which says in how many partitions it is written. It is there before the tasks begin,
-and they hold it while they write: whoever runs the batch in another number of partitions, where the same partition has
-other rows, waits for them, and is refused if one of them was committed.
+The batch has a row, too, with the number of its partitions. It exists before the tasks begin, and they lock it while
+they write. A run of the batch with another number of partitions, where the same partition has other rows, waits for
+them, and is refused if one of them was committed.
 """
 
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ _BATCH = -1
 
 
 class Share(NamedTuple):
-    """One partition of a batch, which is written in so many of them."""
+    """One partition of a batch, and the number of the batch's partitions."""
 
     job: str
     batch_id: int
@@ -35,7 +35,7 @@ class Share(NamedTuple):
 
     @property
     def batch(self) -> str:
-        """The batch, for messages."""
+        """The batch's name, for messages."""
         return _said(self.job, self.batch_id)
 
     def __str__(self) -> str:
@@ -43,11 +43,10 @@ class Share(NamedTuple):
 
 
 def begin_batch(engine: Engine, job: str, batch_id: int, partitions: int, keep: int) -> None:
-    """Note that the batch is written in so many partitions, before any of them is; forget what is older than ``keep``
-    batches.
+    """Store the number of the batch's partitions, before any is written; forget batches older than the last ``keep``.
 
-    :raises BatchChangedError: if some of the batch was written in another number of partitions, or if the batch is so
-        old that it is forgotten.
+    :raises BatchChangedError: if a part of the batch was written with another number of partitions, or if the batch is
+        so old that it was forgotten.
     :raises DatabaseNotReadyError: before ``dualwrite db upgrade``.
     """
     with engine.begin() as connection:
@@ -62,7 +61,7 @@ def begin_batch(engine: Engine, job: str, batch_id: int, partitions: int, keep: 
 
 
 def _is_noted(connection: Connection, job: str, batch_id: int, partitions: int, keep: int) -> bool:
-    """Add the batch's row, unless it is there; False if it says another number of partitions."""
+    """Insert the batch's row, unless it exists; False if it has another number of partitions."""
     wanted = Share(job, batch_id, _BATCH, partitions)
     row = _row(connection, wanted)
     if row is not None:
@@ -79,7 +78,7 @@ def _is_noted(connection: Connection, job: str, batch_id: int, partitions: int, 
 
 
 def _change(connection: Connection, job: str, batch_id: int, partitions: int) -> None:
-    """Let the batch be written in so many partitions from now on. Who is writing it is waited for."""
+    """Change the number of the batch's partitions. Waits for attempts that are writing it."""
     its_own = _select(Share(job, batch_id, _BATCH, partitions))
     before = connection.scalar(its_own.with_for_update(), execution_options=ours(connection))
     batch = (table.c.job == job, table.c.batch_id == batch_id)
@@ -98,10 +97,10 @@ def _change(connection: Connection, job: str, batch_id: int, partitions: int) ->
 
 
 def claim(connection: Connection, share: Share) -> bool:
-    """Insert the row of ``share``, in the transaction of the unit of work that is going to write it. Another attempt
-    that writes it now is waited for. False if it is written already.
+    """Insert the row of ``share``, in the transaction of the unit of work that is going to write it. Waits for another
+    attempt that is writing it. False if it is already written.
 
-    :raises BatchChangedError: if the batch is written in another number of partitions, or is forgotten.
+    :raises BatchChangedError: if the batch is written with another number of partitions, or was forgotten.
     """
     with clear_errors(connection.engine):
         batch = connection.scalar(
@@ -112,7 +111,7 @@ def claim(connection: Connection, share: Share) -> bool:
         raise BatchChangedError(f"{share.batch} {now}, and this task is one of {share.partitions}: it writes nothing")
     if _added(connection, share):
         return True
-    # MariaDB shows what is not on the disk yet; a commit that follows puts it there, if it changes anything.
+    # MariaDB shows rows that are not on disk yet; a commit that changes something puts them there.
     of_share = (table.c.job == share.job, table.c.batch_id == share.batch_id, table.c.partition == share.partition)
     connection.execute(
         update(table).where(*of_share).values(updated_at=_now(connection)), execution_options=ours(connection)
@@ -121,7 +120,7 @@ def claim(connection: Connection, share: Share) -> bool:
 
 
 def finish(connection: Connection, share: Share, digest: RowsDigest) -> None:
-    """Note what the rows of ``share`` were, in the same transaction."""
+    """Store the digest of the rows of ``share``, in the same transaction."""
     connection.execute(
         update(table)
         .where(table.c.job == share.job, table.c.batch_id == share.batch_id, table.c.partition == share.partition)
@@ -131,7 +130,7 @@ def finish(connection: Connection, share: Share, digest: RowsDigest) -> None:
 
 
 def require_same(connection: Connection, share: Share, digest: RowsDigest) -> None:
-    """See that ``share``, which is written, had the rows that it has now.
+    """Check that ``share``, which is written, had the same rows.
 
     :raises BatchChangedError: if it had others.
     """
@@ -145,7 +144,7 @@ def require_same(connection: Connection, share: Share, digest: RowsDigest) -> No
 
 
 def _added(connection: Connection, row: Share) -> bool:
-    """Insert ``row``; False if it is there. A savepoint, as an INSERT that fails would end PostgreSQL's transaction."""
+    """Insert ``row``; False if it exists. Uses a savepoint, as a failed INSERT would end PostgreSQL's transaction."""
     try:
         with clear_errors(connection.engine), connection.begin_nested():
             connection.execute(

@@ -1,6 +1,6 @@
-"""Writers for ``foreachPartition`` and ``foreachBatch``: each partition is one dual write, and written once.
+"""Writers for ``foreachPartition`` and ``foreachBatch``: each partition is one unit of work, and is written once.
 
-The driver looks at everything that can be found wrong, and at how many partitions there are; an executor gets a plan.
+The driver runs every check in advance, and counts the partitions; executors get a plan.
 """
 
 import time
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 _PAUSE = 0.2
 """Seconds before a task looks again whether another attempt still writes its partition."""
 _KEPT_WAITING = (DBAPIError, DatabaseBusyError)
-"""What a task meets while another attempt does."""
+"""Errors of a task while another attempt writes its partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionWriter:
-    """Writes one partition's rows, in a task of Spark's. Made by :func:`partition_writer`; it can be pickled."""
+    """Writes one partition's rows, in a Spark task. Made by :func:`partition_writer`; it can be pickled."""
 
     options: WriteOptions
     plan: WritePlan
@@ -51,10 +51,10 @@ class PartitionWriter:
     partitions: int
 
     def __call__(self, rows: Iterable[Sequence[Any]]) -> None:
-        """Write ``rows``, all of the task's partition, unless an earlier attempt has.
+        """Write ``rows``, all rows of the task's partition, unless an earlier attempt has.
 
-        :raises BatchChangedError: if that attempt wrote other rows, or another number of partitions is being written.
-        :raises InputError: if the table or Kafka cannot take a row. As with all other errors nothing is written then.
+        :raises BatchChangedError: if that attempt wrote other rows, or the batch has another number of partitions now.
+        :raises InputError: if the table or Kafka cannot take a row. As after all other errors, nothing is written then.
         """
         from pyspark import TaskContext
 
@@ -70,9 +70,10 @@ class PartitionWriter:
         self.write(worker_of(self.options), partition, rows)
 
     def write(self, worker: Worker, partition: int, rows: Iterable[Sequence[Any]]) -> bool:
-        """Write ``rows`` as those of ``partition`` with what ``worker`` has; False if they were written before.
+        """Write ``rows`` as those of ``partition``, with the engine and DualWrite of ``worker``; False if they were
+        written before.
 
-        Raises as a call does.
+        Raises the same errors as a call.
         """
         options = self.options
         share = Share(options.require_job(), options.batch_id or 0, partition, self.partitions)
@@ -90,8 +91,8 @@ class PartitionWriter:
             except InputError as error:
                 raise InputError(f"{share}: {error}") from error
             except Exception as error:
-                # The rows can be had once. Before that another attempt may keep this one waiting, for as long as it
-                # takes to write them.
+                # The rows can be read only once. So first wait for another attempt, for as long as it takes to write
+                # them.
                 is_over = untaken.is_taken or time.monotonic() > deadline
                 if is_over or not isinstance(error, _KEPT_WAITING) or not may_pass(error, worker.engine.dialect):
                     raise
@@ -123,7 +124,7 @@ class PartitionWriter:
 
 
 class _Untaken:
-    """Rows that can be had once; whether anybody has begun to take them."""
+    """Rows that can be read only once; remembers whether reading has begun."""
 
     def __init__(self, rows: Iterator[Written]) -> None:
         self._rows = rows
@@ -141,11 +142,11 @@ class BatchWriter:
         self._options = options
 
     def __call__(self, df: "DataFrame", batch_id: int) -> None:
-        """Write ``df`` as batch ``batch_id`` of the job: those of its partitions that are not written yet.
+        """Write ``df`` as batch ``batch_id`` of the job: its partitions that are not written yet.
 
-        Raises what its tasks raised, as far as that is of this library, and else what Spark raises.
+        Raises the errors of its tasks if they are this library's, else Spark's errors.
 
-        :raises BatchChangedError: if some of the batch was written, with other rows or in another number of partitions.
+        :raises BatchChangedError: if a part of the batch was written, with other rows or another number of partitions.
         :raises ConfigurationError: as :func:`partition_writer` does.
         """
         with as_raised_in_the_task():
@@ -156,15 +157,15 @@ def partition_writer(df: "DataFrame", /, **options: Any) -> PartitionWriter:
     """A writer for the rows of ``df``: ``df.foreachPartition(partition_writer(df, …))``.
 
     Each partition is one unit of work: its rows are in the table and its records in Kafka, or neither. A partition that
-    was written is not written again, whoever tries: another attempt of its task, or the same job run again with the
-    same ``batchId`` (0 if it is not given). Called on the driver; what can be found wrong with the DataFrame, the table
-    and the options is found here.
+    was written is not written again, neither by another attempt of its task, nor by the same job run again with the
+    same ``batchId`` (0 if it is not given). Call this on the driver: it checks the DataFrame, the table and the
+    options.
 
-    :param df: the very DataFrame that is written: how many partitions it has is part of what is written.
-    :param options: see docs/spark.md. url, dbtable, application, job, kafka and, without a column of that name, topic
-        are required.
+    :param df: the same DataFrame that is written: its number of partitions is a part of the batch.
+    :param options: see docs/spark.md. url, dbtable, application, job and kafka are required, and topic unless there is
+        a column of that name.
     :raises ConfigurationError: naming the option or the column that is wrong.
-    :raises BatchChangedError: if some of the batch was written in another number of partitions.
+    :raises BatchChangedError: if a part of the batch was written with another number of partitions.
     :raises DatabaseUnavailableError: if the database cannot be reached now.
     :raises DatabaseNotReadyError: before ``dualwrite db upgrade``.
     """
@@ -175,9 +176,9 @@ def batch_writer(**options: Any) -> BatchWriter:
     """A writer for ``foreachBatch``: ``stream.writeStream.foreachBatch(batch_writer(…))``. A batch that a restarted
     query runs again has no second effect.
 
-    ``batch_writer(…)(df, 7)`` writes any DataFrame as batch 7 of the job, and its errors are this library's.
+    ``batch_writer(…)(df, 7)`` writes any DataFrame as batch 7 of the job, and raises this library's errors.
 
-    :param options: as for :func:`partition_writer`, but for ``batchId``, which comes with each batch.
+    :param options: as for :func:`partition_writer`, without ``batchId``, which comes with each batch.
     :raises ConfigurationError: naming the option that is wrong.
     """
     given = options_of(options)
@@ -197,7 +198,7 @@ def _writer(df: "DataFrame", options: WriteOptions) -> PartitionWriter:
     plan = plan_of(df.schema.jsonValue(), options, session.conf.get("spark.sql.session.timeZone") or "UTC")
     engine = engine_of(options)
     try:
-        dual_write_of(options, engine).close()  # its settings are right
+        dual_write_of(options, engine).close()  # checks the settings
         require_known_settings(options)
         with first_connection(engine) as connection:
             target = sound_target_of(connection, options.dbtable)
