@@ -1,4 +1,4 @@
-"""Uncompressed record batches built and read record by record: for journals, markers and tests, never for user data."""
+"""Builds and reads uncompressed record batches record by record: for journals, markers and tests, not for user data."""
 
 import struct
 from collections.abc import Iterator, Sequence
@@ -39,7 +39,7 @@ def build_batch(records: Sequence[Record], fields: BatchFields | None = None) ->
 def place_records(
     base_offset: int, records: Sequence[Record], fields: BatchFields | None = None
 ) -> tuple[BatchHeader, bytes]:
-    """As :func:`build_batch`, with its place in a log, and its header."""
+    """As :func:`build_batch`, but placed in a log; also returns its header."""
     if not records:
         raise ValueError("a record batch holds at least one record")
     fields = fields or _PLAIN
@@ -63,7 +63,7 @@ def iterate_records(batch: bytes | memoryview) -> Iterator[Record]:
     try:
         for _ in range(header.record_count):
             size, position = decode_varint(batch, position)
-            if size < 0:  # would lead back, perhaps for ever
+            if size < 0:  # would move backwards, perhaps for ever
                 raise ValueError("negative size")
             yield _decode_record(batch, position, header)
             position += size

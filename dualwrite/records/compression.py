@@ -1,7 +1,7 @@
-"""The codecs of record batches: gzip, snappy, lz4 and zstd, as Kafka's CompressionType names and writes them.
+"""The codecs of record batches: gzip, snappy, lz4 and zstd, named and encoded as in Kafka's CompressionType.
 
-Batches stay as they came in the log and on the way to consumers. They are opened for what cannot be told from outside:
-an exact look-up by timestamp, the clean-up of a compacted topic, a topic with a codec of its own.
+The broker stores batches and sends them to consumers as they came. It decompresses one only when it must: for an exact
+look-up by timestamp, for compaction, and for a topic with a codec of its own.
 """
 
 import struct
@@ -15,8 +15,8 @@ import cramjam
 from dualwrite.records.header import HEADER_SIZE, BatchHeader, MalformedBatchError
 
 LARGEST_BODY = 64 * 1024 * 1024
-"""Bytes that the records of one batch may take when opened. Kafka has no limit, but its streams need no room for all of
-them; here a few bytes that stand for gigabytes would take the broker's memory."""
+"""The most bytes that the records of one batch may have when decompressed. Kafka has no limit, but its streams need no
+memory for all of them; here a few bytes that decompress to gigabytes would exhaust the broker's memory."""
 
 _XERIAL = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 _XERIAL_MAGIC = _XERIAL[:8]
@@ -42,21 +42,21 @@ class Codec(IntEnum):
 
 
 def batch_body(header: BatchHeader, batch: bytes | memoryview, limit: int = LARGEST_BODY) -> bytes | memoryview:
-    """The records of ``batch``, opened if they are compressed.
+    """The records of ``batch``, decompressed if necessary.
 
-    :param limit: the most bytes that they may take.
-    :raises MalformedBatchError: if they are no data of the codec that the header names, or larger than ``limit``.
+    :param limit: the most bytes that they may have.
+    :raises MalformedBatchError: if they are not data of the header's codec, or larger than ``limit``.
     """
     body = memoryview(batch)[HEADER_SIZE : header.size]
     return decompress(header.compression, body, limit) if header.compression else body
 
 
 def decompress(codec: int, data: bytes | memoryview, limit: int = LARGEST_BODY) -> bytes:
-    """What ``data`` stands for.
+    """The decompressed ``data``.
 
     :param codec: a :class:`Codec` that is not NONE.
-    :param limit: the most bytes that it may be.
-    :raises MalformedBatchError: if the codec is unknown, or ``data`` is not its output or stands for more than that.
+    :param limit: the most bytes that the result may have.
+    :raises MalformedBatchError: if the codec is unknown, ``data`` is not its output, or the result is larger than that.
     """
     opener = _OPENERS.get(codec)
     if opener is None:
@@ -68,11 +68,11 @@ def decompress(codec: int, data: bytes | memoryview, limit: int = LARGEST_BODY) 
 
 
 def compress(codec: int, data: bytes, level: int | None = None) -> bytes:
-    """``data`` as a Kafka client of any kind reads it.
+    """``data``, compressed so that every Kafka client can read it.
 
     :param codec: a :class:`Codec` that is not NONE.
-    :param level: how hard to try, as Kafka numbers it for the codec (compression.gzip.level, …); None for its default.
-        Snappy and lz4 have one level here.
+    :param level: the compression level in Kafka's numbers for the codec (compression.gzip.level, …); None for its
+        default. Snappy and lz4 have only one level here.
     """
     return _CLOSERS[codec](data, level)
 
@@ -83,7 +83,7 @@ def _too_large(limit: int) -> MalformedBatchError:
 
 def _gunzip(data: bytes, limit: int) -> bytes:
     out = bytearray()
-    while data:  # a file of gzip may have several members
+    while data:  # a gzip file may have several members
         member = zlib.decompressobj(wbits=31)
         out += member.decompress(data, limit - len(out) + 1)
         if len(out) > limit:
@@ -145,7 +145,8 @@ def _zstd(data: bytes, level: int | None) -> bytes:
 
 def _opener(codec: Any) -> Callable[[bytes, int], bytes]:
     def decompress_within(data: bytes, limit: int) -> bytes:
-        """The library tells neither a frame's size nor whether it failed for want of room: so try, with ever more."""
+        """Decompress with growing buffers: the library tells neither a frame's size nor that the buffer was too
+        small."""
         room = min(limit, max(_FIRST_ROOM, 4 * len(data)))
         while True:
             out = bytearray(room)

@@ -12,7 +12,7 @@ _VALUE = struct.Struct(">hi")
 
 
 class Marker(IntEnum):
-    """The type of a control record, as its key carries it."""
+    """The type of a control record, as in its key."""
 
     ABORT = 0
     COMMIT = 1
@@ -26,15 +26,15 @@ def build_marker(marker: Marker, producer: ProducerIdentity, coordinator_epoch: 
 def place_marker(
     base_offset: int, marker: Marker, producer: ProducerIdentity, coordinator_epoch: int, timestamp: int
 ) -> tuple[BatchHeader, bytes]:
-    """As :func:`build_marker`, with its place in a log, and its header."""
+    """As :func:`build_marker`, but placed in a log; also returns its header."""
     record = Record(_KEY.pack(0, marker), _VALUE.pack(0, coordinator_epoch), timestamp)
     return place_records(base_offset, [record], BatchFields(producer, transactional=True, control=True))
 
 
 def read_marker(batch: bytes | memoryview) -> Marker:
-    """Which marker a control batch holds.
+    """The marker in a control batch.
 
-    :raises MalformedBatchError: if it holds none, or an unknown one.
+    :raises MalformedBatchError: if there is none, or it is unknown.
     """
     record = _control_record(batch)
     kind = _KEY.unpack_from(record.key or b"")[1]

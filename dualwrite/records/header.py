@@ -1,4 +1,4 @@
-"""The header of a record batch: peeked at, never unpacked further. Batches are opaque to the broker.
+"""The header of a record batch. The broker reads only the header; to it, batches are opaque.
 
 Layout (KIP-98, "RecordBatch"): base offset, length, partition leader epoch, magic, CRC-32C, attributes, last offset
 delta, base timestamp, max timestamp, producer id, producer epoch, base sequence, record count. The checksum covers
@@ -16,7 +16,7 @@ from dualwrite.ids import NO_PRODUCER, ProducerIdentity
 HEADER_SIZE = 61
 MAGIC = 2
 MAGIC_AT = 16
-"""Where a batch has its magic byte, in this version as in those before it."""
+"""The position of the magic byte, the same in every version."""
 
 _LAYOUT = struct.Struct(">qiibIhiqqqhii")
 _EXTENT = struct.Struct(">qi11xi")
@@ -40,11 +40,11 @@ NO_TIMESTAMP = -1
 
 
 class MalformedBatchError(ValueError):
-    """The bytes are no record batch v2, or not a whole one. A broker answers CORRUPT_MESSAGE or INVALID_RECORD."""
+    """The bytes are not a whole record batch v2. A broker answers CORRUPT_MESSAGE or INVALID_RECORD."""
 
 
 class ImpossibleCountError(MalformedBatchError):
-    """A batch header counts its records or offsets below zero; its length may be right, and so may its checksum."""
+    """A batch header has a negative count of records or offsets; its length and checksum may be correct."""
 
     def __init__(self, header: "BatchHeader") -> None:
         super().__init__("a batch header with a negative count of records or offsets")
@@ -96,7 +96,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def producer(self) -> ProducerIdentity:
-        """Who wrote it; falsy if the producer is not idempotent."""
+        """The producer's identity; falsy if the producer is not idempotent."""
         return ProducerIdentity(self.producer_id, self.producer_epoch)
 
     @property
@@ -116,8 +116,8 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """When the batch's tombstones or marker may go, noted by the cleaner that found them first; None if none has.
-        The base timestamp holds it then (KIP-534)."""
+        """When the batch's tombstones or marker may be removed, as the cleaner noted that first found them; None if
+        none has. The base timestamp holds it then (KIP-534)."""
         return self.base_timestamp if self.attributes & _DELETE_HORIZON_BIT else None
 
     @property
@@ -130,7 +130,7 @@ def peek_header(buffer: bytes | bytearray | memoryview, position: int = 0) -> Ba
     """The header at ``position``.
 
     :raises MalformedBatchError: if fewer than 61 bytes are left, the magic is not 2, or the length is impossible;
-        :class:`ImpossibleCountError` if a count is.
+        :class:`ImpossibleCountError` if a count is negative.
     """
     if len(buffer) - position < HEADER_SIZE:
         raise MalformedBatchError(f"{len(buffer) - position} bytes where a batch header of {HEADER_SIZE} should be")
@@ -145,7 +145,7 @@ def peek_header(buffer: bytes | bytearray | memoryview, position: int = 0) -> Ba
 
 
 def peek_extent(buffer: bytes | bytearray | memoryview, position: int = 0) -> tuple[int, int, int]:
-    """Base offset, last offset and size in bytes of the batch at ``position``: a quicker look at a batch that was
+    """Base offset, last offset and size in bytes of the batch at ``position``: a faster read of a batch that was
     checked before.
 
     :raises MalformedBatchError: if fewer than 27 bytes are left.
@@ -182,8 +182,8 @@ def place_batch(batch: bytearray | memoryview, base_offset: int, leader_epoch: i
 
 
 def stamp_append_time(batch: bytes | memoryview, timestamp: int) -> bytes:
-    """``batch`` with ``timestamp`` as that of every record (LogAppendTime), as its broker may: the records keep their
-    own, which nobody looks at any more.
+    """``batch`` with ``timestamp`` as the time of every record (LogAppendTime), as a broker may set it. The records'
+    own timestamps stay, but are ignored.
 
     :param timestamp: milliseconds since the epoch.
     """
@@ -200,7 +200,7 @@ def _seal_again(batch: bytearray) -> None:
 
 
 def rebuild_batch(header: BatchHeader, body: bytes) -> bytes:
-    """A whole batch with the fields of ``header``, but for its length and checksum, around ``body`` as it is to be on
+    """A whole batch with the fields of ``header``, except its length and checksum, around ``body`` in its form on
     disk."""
     length = HEADER_SIZE - _PREFIX_SIZE + len(body)
     batch = bytearray(_LAYOUT.pack(*header._replace(batch_length=length, crc=0)))
@@ -220,14 +220,14 @@ def with_compression(header: BatchHeader, codec: int) -> BatchHeader:
 
 
 def emptied(header: BatchHeader) -> BatchHeader:
-    """The header of a batch whose records are all gone, kept for its producer's sequence or the log's last offset
-    (Kafka: DefaultRecordBatch.writeEmptyHeader)."""
+    """The header of a batch whose records were all removed. The batch is kept for its producer's sequence or for the
+    log's last offset (Kafka: DefaultRecordBatch.writeEmptyHeader)."""
     kept = header.attributes & (_APPEND_TIME_BIT | _TRANSACTIONAL_BIT | _CONTROL_BIT)
     return header._replace(attributes=kept, base_timestamp=NO_TIMESTAMP, record_count=0)
 
 
 class BatchFields(NamedTuple):
-    """What the writer of a batch chooses about its header."""
+    """The header fields that the writer of a batch chooses."""
 
     producer: ProducerIdentity = NO_PRODUCER
     base_sequence: int = -1
@@ -243,7 +243,7 @@ def seal_batch(body: bytes, fields: BatchFields, record_count: int, first_timest
 def seal_placed(
     base_offset: int, body: bytes, fields: BatchFields, record_count: int, timestamps: tuple[int, int]
 ) -> tuple[BatchHeader, bytes]:
-    """As :func:`seal_batch`, with its place in a log, and its header.
+    """As :func:`seal_batch`, but placed in a log; also returns its header.
 
     :param timestamps: the first record's and the highest, in milliseconds since the epoch.
     """
@@ -261,7 +261,7 @@ def seal_transactional(
 ) -> bytes:
     """A whole batch of a transaction, with base offset 0, as a producer sends it.
 
-    :param body: the encoded records, compressed by ``codec`` (0 for not).
+    :param body: the encoded records, compressed by ``codec`` (0 for none).
     :param timestamps: the first record's and the highest, in milliseconds since the epoch.
     """
     return _sealed(body, _TRANSACTIONAL_BIT | codec, record_count, timestamps, producer, base_sequence)[1]

@@ -1,7 +1,7 @@
-"""Records of any batch one by one, as they lie in it, and batches with fewer of them or in another codec.
+"""Reads the records of any batch one by one, and makes batches with fewer of them or in another codec.
 
-A record keeps its bytes: its offset is relative to the batch's base offset, which stays, and headers are never looked
-into. Only its timestamp is written anew, where the base timestamp makes way for a delete horizon (KIP-534).
+A record keeps its bytes: its offset is relative to the batch's base offset, which stays, and its headers are not
+parsed. Only its timestamp is rewritten if a delete horizon replaces the base timestamp (KIP-534).
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,7 +22,7 @@ _HALF = 2**63
 
 
 class Span(NamedTuple):
-    """One record and where it is: ``body[start:end]``, its size in front included."""
+    """One record and its place: ``body[start:end]``, with its size field."""
 
     offset: int
     timestamp: int
@@ -33,7 +33,7 @@ class Span(NamedTuple):
 
 
 def iterate_spans(header: BatchHeader, body: bytes | memoryview) -> Iterator[Span]:
-    """The records of a batch, of which ``body`` are the opened records.
+    """The records of a batch; ``body`` holds them decompressed.
 
     :raises MalformedBatchError: if they do not fill it exactly.
     """
@@ -68,10 +68,10 @@ def iterate_spans(header: BatchHeader, body: bytes | memoryview) -> Iterator[Spa
 def with_records(
     header: BatchHeader, body: bytes | memoryview, kept: Iterable[Span], horizon_ms: int | None = None
 ) -> bytes:
-    """The batch with the records ``kept`` alone; if there are none an empty one, which keeps the producer's sequence.
+    """The batch with only the records ``kept``; without any it is empty, and keeps the producer's sequence.
 
-    :param body: the opened records.
-    :param horizon_ms: the delete horizon to note in a batch that has none.
+    :param body: the decompressed records.
+    :param horizon_ms: the delete horizon to note in a batch without one.
     """
     spans = list(kept)
     if not spans:
@@ -94,22 +94,22 @@ def recompressed(header: BatchHeader, batch: bytes | memoryview, codec: Codec, l
     """``batch`` with its records compressed by ``codec``: the same records, the same offsets and timestamps.
 
     :param level: as for :func:`~dualwrite.records.compression.compress`.
-    :raises MalformedBatchError: if it cannot be opened, or what is in it are not its records.
+    :raises MalformedBatchError: if it cannot be decompressed, or does not contain its records.
     """
     body = batch_body(header, batch)
     for _ in iterate_spans(header, body):
-        pass  # what is opened is checked, as nobody can after it was compressed anew
+        pass  # check the records now: after compression it would be too late
     records = bytes(body) if codec is Codec.NONE else compress(codec, bytes(body), level)
     return rebuild_batch(with_compression(header, codec), records)
 
 
 def empty_batch(header: BatchHeader) -> bytes:
-    """The batch without records: 61 bytes that keep its offsets and its producer's last sequence."""
+    """The batch without records: 61 bytes with its offsets and its producer's last sequence."""
     return rebuild_batch(emptied(header), b"")
 
 
 def _moved(body: bytes | memoryview, span: Span, header: BatchHeader, base_timestamp: int) -> bytes:
-    """The bytes of one record, its timestamp now relative to ``base_timestamp``."""
+    """The bytes of one record, with its timestamp relative to ``base_timestamp``."""
     _, at = decode_varint(body, span.start)
     delta, rest = decode_varint(body, at + 1)
     content = (
@@ -121,5 +121,5 @@ def _moved(body: bytes | memoryview, span: Span, header: BatchHeader, base_times
 
 
 def _wrapped(timestamp: int) -> int:
-    """As a sum of Java's longs: what nonsense a client wrote must not stop a cleaner."""
+    """Wrap around as a Java long: a wrong timestamp of a client must not stop a cleaner."""
     return timestamp if -_HALF <= timestamp < _HALF else (timestamp + _HALF) % (2 * _HALF) - _HALF

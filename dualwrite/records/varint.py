@@ -1,7 +1,7 @@
 """Variable-length integers: zigzag in records (ByteUtils.writeVarlong), unsigned in flexible messages (KIP-482)."""
 
 _SMALL = 1024
-"""Below it most sizes are, and all of them are in a table."""
+"""Most sizes are below this limit; all of those are in a table."""
 
 
 def encode_varint(value: int) -> bytes:

@@ -18,7 +18,7 @@ from dualwrite.errors import (
 _NO_MODULE = re.compile(r"^ModuleNotFoundError: No module named '(\w+)", re.MULTILINE)
 _IN_A_COPY = re.compile(r'COPY .*, line \d+, column (.+?)(?:: "|: null input|$)', re.MULTILINE)
 REFUSALS = (DataError, IntegrityError, InternalError, ProgrammingError)
-"""SQLAlchemy's errors for values that do not fit, for constraints, and for refusals by triggers, policies, views and rights."""
+"""SQLAlchemy's errors for bad values, for constraints, and for refusals by triggers, policies, views and rights."""
 _REFUSED_BY_KAFKA = re.compile(r"(.*): (\w+) \((-?\d+)\)")
 _IN_A_TASK = re.compile(r"^dualwrite\.errors\.(\w+): (.*)$", re.MULTILINE)
 

@@ -1,7 +1,7 @@
-"""What a Python worker of Spark's keeps from one task to the next: an engine, and a DualWrite with its leased slots.
+"""What a Python worker of Spark keeps between tasks: an engine, and a DualWrite with its leased slots.
 
-PySpark lets a worker run many tasks. What is kept is known by the options that it was made with, and belongs to the
-process that made it: workers are forked.
+PySpark lets a worker run many tasks. The worker keeps one pair for each set of options. It belongs to the process that
+made it, as workers are forked.
 """
 
 import atexit
@@ -34,24 +34,25 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _SQLITE_PATIENCE = 300.0
-"""Seconds that a task waits for SQLite's one writer, unless the URL says otherwise: another task writes a partition."""
+"""Seconds that a task waits for SQLite's only writer, unless the URL sets it: another task writes its partition
+then."""
 
 
 class Worker(NamedTuple):
-    """What is kept."""
+    """The engine and the DualWrite that a process keeps."""
 
     engine: Engine
     dual_write: DualWrite
 
 
 def engine_of(options: WriteOptions) -> Engine:
-    """A new engine for the database of ``options``. SQLAlchemy's messages show no rows.
+    """A new engine for the database of ``options``. SQLAlchemy's messages contain no rows.
 
-    Transactions are READ COMMITTED but on SQLite. What PostgreSQL is sent is UTF-8, whatever the database's settings
-    say: another encoding may have another character, or none, for one that Kafka gets. On MariaDB and MySQL timestamps
-    are in UTC, and 0 is 0 in a column that counts up by itself: it would be the next number.
+    Transactions are READ COMMITTED except on SQLite. The client encoding of PostgreSQL is UTF-8, whatever the
+    database's setting: in another encoding, a character that Kafka gets could be another one, or none. On MariaDB and
+    MySQL, timestamps are in UTC, and 0 in an auto-increment column stays 0, instead of the next number.
 
-    :raises ConfigurationError: if the URL is none, its driver is missing, or the database is not supported.
+    :raises ConfigurationError: if the URL is malformed, its driver is missing, or the database is not supported.
     """
     try:
         url = make_url(options.url)
@@ -82,10 +83,10 @@ def engine_of(options: WriteOptions) -> Engine:
 
 @contextmanager
 def first_connection(engine: Engine) -> Iterator[Connection]:
-    """A connection for the driver's first look at the database.
+    """The driver's first connection to the database.
 
-    :raises DatabaseUnavailableError: if there is none to be had now: the server is down.
-    :raises ConfigurationError: if there never will be: no such host or database, or it refuses the user.
+    :raises DatabaseUnavailableError: if the server cannot be reached now.
+    :raises ConfigurationError: if a retry cannot help: there is no such host or database, or it refuses the user.
     """
     try:
         connection = engine.connect()
@@ -101,7 +102,7 @@ def first_connection(engine: Engine) -> Iterator[Connection]:
 
 
 def require_known_settings(options: WriteOptions) -> None:
-    """Refuse on the driver what no producer knows: tasks would find it out one by one.
+    """Refuse on the driver settings that no producer knows: otherwise every task would fail with them.
 
     :raises ConfigurationError: naming the setting.
     """
@@ -111,10 +112,10 @@ def require_known_settings(options: WriteOptions) -> None:
 
 
 def require_kafka(options: WriteOptions, what: str) -> None:
-    """Pass if the cluster answers: rather an error before anything is begun than tasks that wait for it one by one.
+    """Check that the cluster answers, before anything begins: otherwise every task would wait for it.
 
-    :param what: is not begun, in words.
-    :raises KafkaUnavailableError: if it does not within delivery.timeout.ms, or 30 s if that is more.
+    :param what: a description of the work that would begin.
+    :raises KafkaUnavailableError: if it does not answer within delivery.timeout.ms, or 30 s if that is more.
     """
     settings = producer_settings(options.kafka_config, options.two_phase)
     config = ProducerConfig.of({**settings, "transactional.id": slot_id(options.application, 0)})
@@ -128,7 +129,7 @@ def require_kafka(options: WriteOptions, what: str) -> None:
 
 
 def require_classic(df: "DataFrame") -> None:
-    """Refuse a DataFrame of Spark Connect, whose driver is in another process, and what is no DataFrame.
+    """Refuse a DataFrame of Spark Connect, whose driver is another process, and objects that are not DataFrames.
 
     :raises ConfigurationError: if it is one.
     """
@@ -139,7 +140,7 @@ def require_classic(df: "DataFrame") -> None:
 
 
 def require_shared(options: WriteOptions, master: str) -> None:
-    """Refuse a database that the executors of ``master`` do not have: SQLite is a file of this machine.
+    """Refuse a database that the executors of ``master`` cannot reach: SQLite is a file of this machine.
 
     :raises ConfigurationError: if that is so.
     """
@@ -167,7 +168,7 @@ def dual_write_of(options: WriteOptions, engine: Engine) -> DualWrite:
 
 
 class _Kept:
-    """The workers of this process, by what they were made with."""
+    """The workers of this process, by their options."""
 
     def __init__(self) -> None:
         self._workers: dict[WriteOptions, Worker] = {}
@@ -193,14 +194,14 @@ class _Kept:
             worker.engine.dispose()
 
     def _begin_anew(self) -> None:
-        """In a forked child: what is the parent's is kept alive and left alone, as DualWrite says why."""
+        """In a forked child: keep the parent's objects alive and do not touch them; DualWrite says why."""
         self._inherited = self._workers
         self._workers = {}
         self._lock = threading.Lock()
 
 
 def worker_of(options: WriteOptions) -> Worker:
-    """What this process keeps for ``options``, made at the first call.
+    """The worker of this process for ``options``; made at the first call.
 
     :raises ConfigurationError: as :func:`engine_of` and DualWrite do.
     """
@@ -208,7 +209,7 @@ def worker_of(options: WriteOptions) -> Worker:
 
 
 def close_workers() -> None:
-    """Give back what this process keeps: slots and connections. The next task makes them anew."""
+    """Close the slots and connections that this process keeps. The next task makes new ones."""
     _kept.close()
 
 
@@ -221,14 +222,14 @@ def _is_in_a_task() -> bool:
 
 
 def _spare() -> None:
-    """Spare Python's collector what there is by now, most of it code, for as long as this process lives: PySpark has
-    it look at everything after each task, which takes longer than a task of few rows."""
+    """Exclude the objects that exist now, mostly code, from Python's garbage collector, for the life of this process.
+    PySpark runs a full collection after each task, which takes longer than a task of few rows."""
     gc.collect()
     gc.freeze()
 
 
 def _connecting(options: WriteOptions) -> WriteOptions:
-    """``options`` without what does not matter to an engine and a DualWrite."""
+    """``options`` without those that do not matter to an engine and a DualWrite."""
     return replace(
         options,
         dbtable="",

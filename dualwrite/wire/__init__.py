@@ -1,10 +1,11 @@
-"""Kafka's protocol on the wire: frames, the table of APIs, and codecs. Knows no broker and no socket."""
+"""Kafka's protocol on the wire: frames, the table of APIs, and codecs. Independent of brokers and sockets."""
 
 import warnings
 
 with warnings.catch_warnings():
-    # How kafka-python reads schema files is deprecated in Python 3.11, and not any more in 3.13. That is said when a
-    # class of messages is made, so all are made here: programs that make errors of warnings import this package too.
+    # kafka-python reads schema files in a way that was deprecated in Python 3.11, and is not any more in 3.13. The
+    # warning comes when a message class is made. So all are made here, with the warning silenced, for programs that
+    # turn warnings into errors.
     warnings.filterwarnings("ignore", ".*_text is deprecated", DeprecationWarning)
     import kafka  # noqa: F401
 

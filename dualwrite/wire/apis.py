@@ -1,8 +1,8 @@
 """The table of Kafka APIs that this project speaks, as broker or as client: key, request message, response message.
 
-The message classes are kafka-python's, generated from Apache Kafka's own schema files, but for those in ``newer``; one
-class serves every version, and a field that a version lacks reads as the schema's default. Everything else imports them
-from here.
+The message classes are kafka-python's, generated from Apache Kafka's own schema files, except those in ``newer``. One
+class serves every version; a field that a version lacks has the schema's default. All other modules import them from
+here.
 """
 
 from enum import IntEnum
@@ -186,7 +186,7 @@ __all__ = [
 ]
 
 Message = Any
-"""An instance of one of the message classes. kafka-python has no types; the codec checks what the wire can."""
+"""An instance of a message class. kafka-python has no types; the codec checks the values that it can."""
 
 
 class ApiKey(IntEnum):

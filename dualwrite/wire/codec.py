@@ -1,7 +1,7 @@
-"""Bytes to messages and back. kafka-python's compiled codecs do the work; this adds headers and bounds.
+"""Decodes and encodes messages. kafka-python's compiled codecs do the work; this adds headers and bounds.
 
-The body decoder is reached through the message class's struct and not through ``decode()``, because only that tells
-where decoding ended: a string that runs past the end of its frame is otherwise cut silently.
+It calls the body decoder through the message class's struct, not through ``decode()``, because only the struct tells
+where decoding ended: otherwise a string that exceeds its frame would be truncated silently.
 """
 
 import struct
@@ -29,7 +29,7 @@ _FLEXIBLE_REQUESTS = frozenset(
 
 
 class MalformedMessageError(ValueError):
-    """The bytes are not the message that their header announces. A broker closes the connection."""
+    """The bytes are not the message that their header announces. A broker closes the connection then."""
 
 
 class RequestHead(NamedTuple):
@@ -44,7 +44,7 @@ class RequestHead(NamedTuple):
 def read_request_head(frame: Frame) -> tuple[RequestHead, int]:
     """The header of a request frame, and the position of the body.
 
-    The header of an unknown API is read as non-flexible: nobody can read such a request's body anyhow.
+    The header of an unknown API is read as non-flexible: its body cannot be read anyhow.
 
     :raises MalformedMessageError: if the frame is too short.
     """
@@ -80,7 +80,7 @@ def read_response_correlation(frame: bytes) -> int:
 def read_response(api_key: ApiKey, version: int, frame: bytes) -> Message:
     """The body of a response frame.
 
-    :raises MalformedMessageError: if it is not one of ``api_key`` in ``version``.
+    :raises MalformedMessageError: if it is not a response of ``api_key`` in ``version``.
     """
     position = _CORRELATION.size
     if _has_flexible_response_header(api_key, version):
@@ -97,7 +97,7 @@ def write_response(api_key: ApiKey, version: int, correlation_id: int, response:
 
 
 def write_response_parts(api_key: ApiKey, version: int, correlation_id: int, response: Message) -> list[bytes]:
-    """As :func:`write_response`, in parts that are to be written one after another: fetched records are not copied."""
+    """As :func:`write_response`, in parts to be written one after another, so that fetched records are not copied."""
     head = _CORRELATION.pack(correlation_id)
     if _has_flexible_response_header(api_key, version):
         head += b"\x00"
@@ -107,7 +107,7 @@ def write_response_parts(api_key: ApiKey, version: int, correlation_id: int, res
 def read_body(message: Any, version: int, frame: Frame, position: int) -> Message:
     """The message of class ``message`` in ``version`` that fills ``frame`` from ``position`` on.
 
-    The records of a Produce request are not copied: they are views of ``frame``, and last as long as its content.
+    The records of a Produce request are not copied: they are views of ``frame``, valid as long as its content.
 
     :raises MalformedMessageError: if the message runs past the end of the frame or is otherwise malformed.
     """
@@ -121,18 +121,18 @@ def read_body(message: Any, version: int, frame: Frame, position: int) -> Messag
 
 
 def make_ready(message: Any, version: int) -> None:
-    """Compile what reads messages of class ``message`` in ``version``, for whoever reads them in several threads.
+    """Compile the decoder of messages of class ``message`` in ``version``, so that several threads may then use it.
 
-    Compiling changes kafka-python for a moment: two threads at it could leave it changed, and the bytes in a request
-    would be views of a buffer that is used again. So one thread alone compiles; then any may read.
+    Compiling modifies kafka-python for a moment. Two threads compiling at once could leave it modified, and the records
+    of a request would be views of a reused buffer. So only one thread may compile; then any thread may read.
     """
     _decoder(message, version)
 
 
 def refuse_nulls(body: Message, version: int) -> None:
-    """See to it that nothing in a message that was read is null unless its schema says that it may be.
+    """Check that no field of a decoded message is null unless its schema allows it.
 
-    :raises MalformedMessageError: naming the first field that is.
+    :raises MalformedMessageError: naming the first such field.
     """
     message: Any = type(body)
     _refuse_nulls(body, _required(message, version), message.__name__)
@@ -150,11 +150,11 @@ def _refuse_nulls(body: Message, fields: "_Fields", name: str) -> None:
 
 
 _Fields = tuple[tuple[str, bool, Any], ...]
-"""The fields of a message that null matters to: name, whether it is required, and the same of an array's entries."""
+"""The fields of a message for the null check: name, whether it is required, and the same for an array's entries."""
 
 
 _NONE_IS_NO_NULL = frozenset({"uuid", "bitfield"})
-"""Types of a fixed size: kafka-python reads one of their values, "no id" or "not asked for", as None."""
+"""Types of a fixed size: kafka-python decodes one of their values ("no id" or "not asked for") as None."""
 
 
 @cache
@@ -174,8 +174,8 @@ def _nested(structure: Any, version: int) -> _Fields:
 
 @cache
 def _decoder(message: Any, version: int) -> Any:
-    """kafka-python's decoder, compiled with bounded varints and with views of produced records. Its own ways of reading
-    them, and what it has compiled, are put back at once: whoever else uses kafka-python here must not notice."""
+    """kafka-python's decoder, compiled with bounded varints and with views of produced records. Its own readers and
+    compiled code are restored at once, so that other users of kafka-python in this process are not affected."""
     structure, flexible = message._struct, message.flexible_version_q(version)
     own_varint, own_bytes = UnsignedVarInt32.__dict__["emit_decode_from"], Bytes.__dict__["emit_decode_from"]
     own_compiled, structure._compiled_encoders = structure._compiled_encoders, {}
@@ -192,8 +192,8 @@ def _decoder(message: Any, version: int) -> Any:
 def _emit_bounded_varint(ctx: Any, name: str, indent: str) -> None:
     """Source code that reads a varint of five bytes at most into ``name``.
 
-    kafka-python's own goes on for as long as bytes say so, at a cost that grows with the square of their number: ten
-    megabytes of 0xff would keep a broker busy for half an hour.
+    kafka-python's own reader continues as long as the bytes say so, in time that grows with the square of their number:
+    ten megabytes of 0xff would keep a broker busy for half an hour.
     """
     ctx.globs["_read_varint"] = decode_unsigned_varint
     ctx.emit(indent, f"{name}, pos = _read_varint(data, pos)")
@@ -214,7 +214,8 @@ def _emit_view(ctx: Any, name: str, indent: str, compact: bool = False) -> None:
 
 @cache
 def _has_flexible_response_header(api_key: ApiKey, version: int) -> bool:
-    """ApiVersions is answered with the oldest header, so that a client can read it before it knows the broker."""
+    """ApiVersions is answered with the oldest header, so that clients can read it before they know the broker's
+    version."""
     return api_key is not ApiKey.API_VERSIONS and bool(APIS[api_key].response.flexible_version_q(version))
 
 

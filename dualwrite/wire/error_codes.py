@@ -1,10 +1,10 @@
-"""Kafka's error codes (Errors.java): those that this project gives or acts on."""
+"""Kafka's error codes (Errors.java) that this project returns or handles."""
 
 from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """A code as it stands in responses."""
+    """An error code in a response."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -86,7 +86,7 @@ class ErrorCode(IntEnum):
 
 
 def error_name(code: int) -> str:
-    """Kafka's name for ``code``; the number itself for one that is not in the table."""
+    """Kafka's name for ``code``; the number itself for an unknown code."""
     try:
         return ErrorCode(code).name
     except ValueError:

@@ -1,4 +1,4 @@
-"""Every error code that a response holds, wherever it is in the message."""
+"""Finds every error code in a response, wherever it is in the message."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -12,7 +12,7 @@ _SCHEMAS: Mapping[Any, Any] = {Produced: ProduceResponse, EndTxnResult: EndTxnRe
 
 
 class _Plan(NamedTuple):
-    """Where the codes of a structure are: its own fields, and its arrays with plans of their own."""
+    """Where the codes of a structure are: in its own fields, and in its arrays, which have plans of their own."""
 
     codes: tuple[str, ...]
     arrays: tuple[tuple[str, "_Plan"], ...]

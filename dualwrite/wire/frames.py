@@ -7,7 +7,7 @@ _SIZE = struct.Struct(">i")
 
 
 class FrameTooLargeError(ValueError):
-    """The peer announced a frame that is negative in size or over the limit. Close the connection."""
+    """The peer announced a frame of a negative size or over the limit. Close the connection."""
 
 
 def frame_size(prefix: bytes | memoryview, limit: int) -> int:
@@ -22,7 +22,7 @@ def frame_size(prefix: bytes | memoryview, limit: int) -> int:
 
 
 def size_prefix(size: int) -> bytes:
-    """What goes before the ``size`` bytes of a frame."""
+    """The prefix of a frame of ``size`` bytes."""
     return _SIZE.pack(size)
 
 

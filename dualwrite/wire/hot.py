@@ -1,10 +1,11 @@
-"""Responses that are written thousands of times a second, encoded by hand: byte for byte what kafka-python writes.
+"""Hand-written encoders of responses that are sent thousands of times a second, with the same bytes as kafka-python's.
 
-They are kafka-python's messages, or the tuples of ``producing``, which have the same attributes and are made sooner.
+The responses are kafka-python's messages, or the tuples of ``producing``, which have the same attributes and are faster
+to make.
 
-A fetched log's bytes stay where they are: an encoded response is a list of parts to be written one after another, so
-that megabytes of records are not copied to have a header put before them. What these encoders do not do, a message
-with tagged fields or one that is rare, they leave to kafka-python by returning None.
+Fetched records are not copied: an encoded response is a list of parts to be written one after another, so that
+megabytes of records need not be copied behind a header. For messages that these encoders do not support (with tagged
+fields, or rare ones) they return None, and kafka-python encodes them.
 """
 
 import struct
@@ -36,13 +37,13 @@ _END_TXN_FLEXIBLE, _END_TXN_TV2 = 3, 5
 
 
 def encode_hot(key: ApiKey, version: int, response: Message) -> Parts | None:
-    """``response`` without its header, in parts; None if it is not among those that are encoded here."""
+    """``response`` without its header, in parts; None if it is not supported here."""
     encode = _ENCODERS.get((key, version))
     return None if encode is None or _is_tagged(response) else encode(response, version)
 
 
 def _is_tagged(message: Message) -> bool:
-    """True if it has tagged fields. What is not kafka-python's never has."""
+    """True if it has tagged fields; only kafka-python's messages can."""
     return not isinstance(message, tuple) and bool(message.tags)
 
 

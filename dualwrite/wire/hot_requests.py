@@ -1,7 +1,7 @@
-"""Requests that are read thousands of times a second, decoded by hand: Produce v9 to v12 and EndTxn v3 to v5.
+"""Hand-written decoders of requests that come thousands of times a second: Produce v9 to v12 and EndTxn v3 to v5.
 
-Their attributes are those of kafka-python's messages, so that a handler takes either. What is not in its common form,
-a request with tagged fields, with nulls, or malformed, is left to kafka-python, which says what is wrong with it.
+The results have the attributes of kafka-python's messages, so that handlers take either. Requests in an unusual form
+(with tagged fields or nulls, or malformed) are left to kafka-python, which reports what is wrong with them.
 """
 
 import struct
@@ -17,14 +17,14 @@ _PRODUCER_AND_RESULT = struct.Struct(">qhBB")
 
 
 class ProducedData(NamedTuple):
-    """The records for one partition: a view of the frame, which lasts as long as its content."""
+    """The records for one partition: a view of the frame, valid as long as the frame's content."""
 
     index: int  # type: ignore[assignment]  # nobody asks it as a tuple where something is
     records: memoryview
 
 
 class ProducedTopicData(NamedTuple):
-    """What is produced to one topic."""
+    """The data for one topic."""
 
     name: str
     partition_data: list[ProducedData]
@@ -52,7 +52,7 @@ class EndTxn(NamedTuple):
 def read_hot_request(
     api_key: int, version: int, frame: bytearray | memoryview, position: int
 ) -> Produce | EndTxn | None:
-    """The body of a request frame from ``position`` on; None if it is none of these two in its common form."""
+    """The body of a request frame from ``position`` on; None if it is not one of these two in their common form."""
     try:
         if api_key == _PRODUCE and version in _PRODUCE_VERSIONS:
             return _read_produce(memoryview(frame), position)

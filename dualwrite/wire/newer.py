@@ -1,9 +1,10 @@
-"""Versions of messages that are newer than kafka-python's schemas, as its own schemas with what was added since.
+"""Message versions that are newer than kafka-python's schemas: its own schemas with the newer fields.
 
-ApiVersions v5 (KIP-1242) tells the broker which cluster and node the client means to speak to. Java clients from 4.4 on
-open every connection with it. Its response has the form of v4, so that only the range of versions grows.
+In ApiVersions v5 (KIP-1242), the client says which cluster and node it means to reach. Java clients from 4.4 on open
+every connection with it. Its response has the form of v4, so that only the range of versions grows.
 
-TxnOffsetCommit v6 (KIP-1319) names topics by their ids. DeleteGroups v3 says in words why a group was not deleted.
+TxnOffsetCommit v6 (KIP-1319) names topics by their ids. DeleteGroups v3 has a message that says why a group was not
+deleted.
 """
 
 from typing import Any
@@ -14,8 +15,8 @@ from kafka.protocol.api_message import ApiMessage
 _REGISTERED = dict(api_header.ResponseClassRegistry._response_class_registry)
 
 
-def _by_id(field: dict[str, Any]) -> dict[str, Any]:  # up here: a class asks for its schema as it is made
-    """``field``; the array of topics with ids in place of names from v6 on."""
+def _by_id(field: dict[str, Any]) -> dict[str, Any]:  # defined first: a class needs it for its schema
+    """``field``, whose array of topics has ids instead of names from v6 on."""
     if field["name"] != "Topics":
         return field
     name, *others = field["fields"]
@@ -24,11 +25,11 @@ def _by_id(field: dict[str, Any]) -> dict[str, Any]:  # up here: a class asks fo
 
 
 class ApiVersionsRequest(ApiMessage):  # type: ignore[misc]  # kafka-python has no types
-    """ApiVersions v0-v5: ``cluster_id`` and ``node_id`` are given both or, as null and -1, neither."""
+    """ApiVersions v0-v5: ``cluster_id`` and ``node_id`` are either both given, or null and -1."""
 
     @classmethod
     def json_patch(cls, json: dict[str, Any]) -> dict[str, Any]:
-        """kafka-python's schema, and the two fields of v5."""
+        """kafka-python's schema with the two fields of v5."""
         fields = [
             {"name": "ClusterId", "type": "string", "versions": "5+", "nullableVersions": "5+", "default": "null"},
             {"name": "NodeId", "type": "int32", "versions": "5+", "default": "-1"},
@@ -37,11 +38,11 @@ class ApiVersionsRequest(ApiMessage):  # type: ignore[misc]  # kafka-python has 
 
 
 class ApiVersionsResponse(metadata.ApiVersionsResponse):  # type: ignore[misc]  # kafka-python has no types
-    """ApiVersions v0-v5; its header is the oldest in every version, as in kafka-python's."""
+    """ApiVersions v0-v5. Its header is the oldest in every version, as in kafka-python."""
 
     @classmethod
     def json_patch(cls, json: dict[str, Any]) -> dict[str, Any]:
-        """kafka-python's schema for one version more."""
+        """kafka-python's schema with one more version."""
         return {**json, "validVersions": "0-5"}
 
 
@@ -50,7 +51,7 @@ class TxnOffsetCommitRequest(ApiMessage):  # type: ignore[misc]  # kafka-python 
 
     @classmethod
     def json_patch(cls, json: dict[str, Any]) -> dict[str, Any]:
-        """kafka-python's schema, with the topics of v6."""
+        """kafka-python's schema with the topics of v6."""
         return {**json, "validVersions": "0-6", "fields": [_by_id(field) for field in json["fields"]]}
 
 
@@ -59,7 +60,7 @@ class TxnOffsetCommitResponse(ApiMessage):  # type: ignore[misc]  # kafka-python
 
     @classmethod
     def json_patch(cls, json: dict[str, Any]) -> dict[str, Any]:
-        """kafka-python's schema, with the topics of v6."""
+        """kafka-python's schema with the topics of v6."""
         return {**json, "validVersions": "0-6", "fields": [_by_id(field) for field in json["fields"]]}
 
 
@@ -68,7 +69,7 @@ class DeleteGroupsRequest(ApiMessage):  # type: ignore[misc]  # kafka-python has
 
     @classmethod
     def json_patch(cls, json: dict[str, Any]) -> dict[str, Any]:
-        """kafka-python's schema for one version more."""
+        """kafka-python's schema with one more version."""
         return {**json, "validVersions": "0-3"}
 
 
@@ -77,7 +78,7 @@ class DeleteGroupsResponse(ApiMessage):  # type: ignore[misc]  # kafka-python ha
 
     @classmethod
     def json_patch(cls, json: dict[str, Any]) -> dict[str, Any]:
-        """kafka-python's schema, and the message of v3."""
+        """kafka-python's schema with the message of v3."""
         message = {
             "name": "ErrorMessage",
             "type": "string",
@@ -94,5 +95,5 @@ class DeleteGroupsResponse(ApiMessage):  # type: ignore[misc]  # kafka-python ha
         }
 
 
-# A class registers itself as the response that kafka-python's own clients read; they keep theirs.
+# A class registers itself as the response that kafka-python's own clients read; this restores theirs.
 api_header.ResponseClassRegistry._response_class_registry.update(_REGISTERED)

@@ -1,7 +1,8 @@
-"""What a transactional producer asks and is answered for every unit of work, by hand: as kafka-python has it.
+"""Hand-written messages of a transactional producer for every unit of work, compatible with kafka-python's.
 
-The requests have the two methods of kafka-python's messages that ``codec.write_request`` uses, the responses their
-attributes, so they go wherever those do. Measured on a unit of one record they halve what the client computes.
+The requests have the two methods of kafka-python's messages that ``codec.write_request`` uses, and the responses have
+their attributes, so they can be used like those. Measured with one record for each unit of work, they halve the
+client's computing time.
 """
 
 import struct
@@ -16,7 +17,7 @@ _INDEX = struct.Struct(">i")
 _NO_TAGS = b"\x00"
 _THREE_TAG_BUFFERS = b"\x00\x00\x00"
 _ONE = b"\x02"
-"""The length of a compact array of one."""
+"""The length of a compact array with one element."""
 _ALL_REPLICAS = -1
 _VERSION = 12
 _END_VERSION = 5
@@ -25,13 +26,13 @@ _PRODUCER_AND_RESULT = struct.Struct(">qh?")
 _PRODUCED = struct.Struct(">ihqqq")
 _ENDED = struct.Struct(">ihqh")
 _NOTHING_MORE = b"\x01\x00\x00"
-"""After a partition's fixed fields: no errors of records, no message, no tags."""
+"""After a partition's fixed fields: no record errors, no message, no tags."""
 _TAGS_OF_HEAD = 4
 _FLEXIBLE_HEAD = 5
 
 
 class ProduceBatch(NamedTuple):
-    """One batch of a request: the bytes, and where they are to go."""
+    """One batch of a request, with its partition."""
 
     topic: str
     partition: int
@@ -41,7 +42,7 @@ class ProduceBatch(NamedTuple):
 class TransactionalProduce(NamedTuple):
     """A Produce request v12 of a transaction, with acks=all.
 
-    :param batches: at most one of each partition.
+    :param batches: at most one for each partition.
     """
 
     transactional_id: str
@@ -99,7 +100,7 @@ class TransactionEnd(NamedTuple):
 
 
 class ProducedPartition(NamedTuple):
-    """What a Produce response says of one partition; field names are kafka-python's, here and below."""
+    """The answer for one partition in a Produce response; field names are kafka-python's, here and below."""
 
     index: int  # type: ignore[assignment]  # nobody asks it as a tuple where something is
     error_code: int
@@ -112,7 +113,7 @@ class ProducedPartition(NamedTuple):
 
 
 class ProducedTopic(NamedTuple):
-    """What a Produce response says of one topic."""
+    """The answer for one topic in a Produce response."""
 
     name: str
     partition_responses: Sequence[ProducedPartition]
@@ -137,15 +138,15 @@ class EndTxnResult(NamedTuple):
 
 
 def read_hot_response(api_key: int, version: int, frame: bytes) -> Produced | EndTxnResult | None:
-    """The body of a response frame; None if it is not one of these two in their common form. Then it is for
-    kafka-python to read: one with errors of single records, with tagged fields, or malformed."""
+    """The body of a response frame; None if it is not one of these two in their common form. Then kafka-python must
+    decode it: it has errors of single records or tagged fields, or is malformed."""
     try:
         if api_key == _PRODUCE and version == _VERSION:
             return _read_produced(frame)
         if api_key == _END_TXN and version == _END_VERSION:
             return _read_ended(frame)
     except (IndexError, ValueError, struct.error):
-        return None  # kafka-python says what is wrong with it
+        return None  # kafka-python reports what is wrong with it
     return None
 
 

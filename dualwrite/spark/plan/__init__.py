@@ -1,1 +1,1 @@
-"""What is written, without I/O and without Spark: options, schemas, columns, rows, JSON and COPY's lines."""
+"""What a write consists of, without I/O and without Spark: options, schemas, columns, rows, JSON and lines of COPY."""

@@ -1,8 +1,9 @@
-"""Which columns of a DataFrame go where: into the table, into the record, or into both. All that can be found wrong
-with them is found here, before anything is written.
+"""Assigns the columns of a DataFrame to the table, the record, or both. Every check of the columns is here, and runs
+before anything is written.
 
-What Spark's own Kafka sink knows by name is the record's: ``topic``, ``key``, ``value``, ``headers``, ``partition``.
-The rest is the table's. The record's value is the column ``value`` as it is, or else the table's columns as JSON.
+The columns that Spark's own Kafka sink knows by name belong to the record: ``topic``, ``key``, ``value``, ``headers``,
+``partition``. The others belong to the table. The record's value is the column ``value``, or else the table's columns
+as JSON.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +19,7 @@ from dualwrite.spark.plan.to_json import zone_of
 
 KAFKA_COLUMNS = ("topic", "key", "value", "headers", "partition")
 RECORD_PLACES = tuple(f"{name}_at" for name in KAFKA_COLUMNS)
-"""Of a WritePlan: where each of them is."""
+"""The fields of a WritePlan that hold the places of the record's columns."""
 _BYTES = ("string", "binary")
 _TYPES: Mapping[str, tuple[str, ...]] = {
     "topic": ("string",),
@@ -29,12 +30,12 @@ _TYPES: Mapping[str, tuple[str, ...]] = {
 }
 
 REFUSED = "\n"
-"""With which a line begins that Spark has written of a row that is to be refused; why, follows. In what is written of
-values it is escaped."""
+"""The beginning of a line that Spark has written for a row that must be refused; the reason follows. In values, this
+text is escaped."""
 
 
 class Family(Enum):
-    """What a column of the database takes, roughly."""
+    """Roughly, the values that a column of the database takes."""
 
     BOOLEAN = "boolean"
     WHOLE = "whole numbers"
@@ -72,9 +73,9 @@ _FITS: Mapping[str, frozenset[Family]] = {
 class TableColumn:
     """A column of the table.
 
-    :param type: as the database says it, for messages.
-    :param has_value: it gets a value if none is given: a default, or a number that counts up.
-    :param is_computed: it cannot be given a value.
+    :param type: the type's name in the database, for messages.
+    :param has_value: True if the database fills it in: by a default, or by counting up.
+    :param is_computed: True if a value for it is forbidden.
     """
 
     name: str
@@ -87,9 +88,9 @@ class TableColumn:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The table as the database has it.
+    """The table in the database.
 
-    :param name: as the options say it.
+    :param name: its name in the options.
     :param dialect: SQLAlchemy's name of the database.
     :param keys: the columns of its primary key and of each unique key.
     """
@@ -102,14 +103,14 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class WritePlan:
-    """Where the columns of a DataFrame go; each is named by its place among ``fields``.
+    """Where the columns of a DataFrame go; each is given by its place among ``fields``.
 
-    :param table: those of the table.
-    :param json: those of the JSON that is the value; empty if ``value`` is it.
-    :param topic: the topic of all records; None if each row says it, at ``topic_at``.
-    :param zone: the session's, for timestamps.
-    :param line_at: where Spark has written what goes into the table (copy_lines.py): then ``table`` is empty.
-    :param json_at: where it has written that JSON: then ``json`` is empty.
+    :param table: the columns for the table.
+    :param json: the columns of the value's JSON; empty if the column ``value`` is the value.
+    :param topic: the topic of all records; None if each row has its own, at ``topic_at``.
+    :param zone: the session's time zone, for timestamps.
+    :param line_at: where Spark has written the line of COPY (copy_lines.py); then ``table`` is empty.
+    :param json_at: where Spark has written the value's JSON; then ``json`` is empty.
     """
 
     fields: tuple[Field, ...]
@@ -132,7 +133,7 @@ class WritePlan:
 
 
 def refusal_of_null(column: TableColumn) -> str:
-    """What is said of NULL for ``column``, which takes none."""
+    """The error message for NULL in ``column``, which is NOT NULL."""
     return f"is NULL, and {column.name!r} in the table is NOT NULL"
 
 
@@ -141,7 +142,7 @@ def plan_of(schema: Mapping[str, Any], options: WriteOptions, zone: str) -> Writ
 
     :param schema: ``df.schema.jsonValue()``.
     :param zone: ``spark.sql.session.timeZone``.
-    :raises ConfigurationError: naming the first column that is missing, that there is twice, or whose type is wrong.
+    :raises ConfigurationError: naming the first column that is missing, duplicated, or of a wrong type.
     """
     fields = fields_of(schema)
     places: dict[str, int] = {}
@@ -214,7 +215,7 @@ def fit(plan: WritePlan, target: Target, options: WriteOptions) -> tuple[TableCo
     """The columns of the table for ``plan.table``, in that order.
 
     :raises ConfigurationError: naming the first column that does not fit: the table lacks it, needs it, or cannot hold
-        its type; or if ``upsert_keys`` are no unique key of the table.
+        its type; or if ``upsert_keys`` are not a unique key of the table.
     """
     by_name = {column.name: column for column in target.columns}
     found: list[TableColumn] = []
@@ -235,7 +236,7 @@ def fit(plan: WritePlan, target: Target, options: WriteOptions) -> tuple[TableCo
 
 
 def _column(field: Field, by_name: Mapping[str, TableColumn], target: Target) -> TableColumn:
-    """As it is spelled, or as nothing else is but for the case, as Spark compares names."""
+    """The column with the same name, or the only one that differs just in case, as Spark compares names."""
     if field.name in by_name:
         return by_name[field.name]
     alike = [column for name, column in by_name.items() if name.lower() == field.name.lower()]

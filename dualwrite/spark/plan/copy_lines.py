@@ -1,7 +1,7 @@
-"""The table's values of a row as Spark writes them for PostgreSQL's COPY: one text, which costs Python next to nothing,
-where each value would be taken over, converted and written by itself. All of it is Spark's SQL.
+"""Lets Spark write a row's values for PostgreSQL's COPY, as one text. Python then handles one text for each row,
+instead of converting each value. All of it is Spark's SQL.
 
-What becomes of it in the table is the same as of the values. A row that is to be refused has a text that says why.
+The table gets the same values as without it. For a row that must be refused, the text is the reason.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,23 +11,23 @@ from dualwrite.spark.plan.spark_schema import WHOLE, Field
 
 _NULL = "\\N"
 _ESCAPES = (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r"))
-"""What COPY takes for something else, the backslash first."""
+"""Characters with a meaning in COPY, the backslash first."""
 _HEX = "\\\\x"
-"""With which bytes in hexadecimal digits begin, the backslash escaped."""
+"""The beginning of bytes in hexadecimal digits, with the backslash escaped."""
 _DAYS = ("DATE'0001-01-01'", "DATE'9999-12-31'")
 _MOMENTS = ("TIMESTAMP_NTZ'0001-01-01 00:00:00'", "TIMESTAMP_NTZ'9999-12-31 23:59:59.999999'")
-"""Between which Python has days and moments: beyond, there are none on either side."""
+"""The limits of Python's dates and timestamps: outside of them, neither way of writing supports a value."""
 _ODD_YEARS = "is not of the years 1 to 9999"
 
 _Written = tuple[str, str | None]
-"""Spark's SQL of the text of a value that is not NULL; and if not every value has one, of which have."""
+"""Spark's SQL for the text of a value that is not NULL; and a condition for values that have one, if not all do."""
 
 
 def line_of(columns: Sequence[str], fields: Sequence[Field], into: Sequence[TableColumn]) -> str | None:
-    """Spark's SQL of the text of a row, without the end of its line; None if a value is one that Spark would write
-    otherwise. As one text, since Spark takes longer to be told of each function by itself than to read all of it.
+    """Spark's SQL for the text of a row, without the line end; None if Spark would write one of the values differently.
+    It is one text of SQL, as Spark takes longer for a separate call for each function than to parse all of it.
 
-    :param columns: the SQL of those of ``fields``, which go ``into`` those of the table.
+    :param columns: the SQL expressions of ``fields``, whose values go ``into`` these table columns.
     """
     parts: list[str] = []
     refusals: list[str] = []
@@ -44,16 +44,16 @@ def line_of(columns: Sequence[str], fields: Sequence[Field], into: Sequence[Tabl
         else:
             refusals.append(_refusal(f"{column} IS NULL", field, refusal_of_null(each)))
         parts += [_literal("\t"), text]
-    # One part that is NULL makes NULL of them all: only then it is asked why.
+    # If one part is NULL, the whole text is NULL: only then the reason is looked for.
     row = f"concat({', '.join(parts[1:])})"
     return f"coalesce({', '.join([row, *refusals])})"
 
 
 def refusal_of_moment(column: str, field: Field) -> str | None:
-    """For JSON: Spark's SQL of why a row is refused that has in ``column`` a day or moment of a year that Python has
-    not, in UTC or in the session's zone, and NULL of every other row. None if ``field`` is neither.
+    """For JSON: Spark's SQL for the reason to refuse a row, if ``column`` has a date or timestamp in a year that Python
+    does not support, in UTC or in the session's zone; NULL for every other row. None if ``field`` is neither.
 
-    :param column: its SQL.
+    :param column: its SQL expression.
     """
     held = {
         "date": [_is_between(column, _DAYS)],
@@ -64,7 +64,7 @@ def refusal_of_moment(column: str, field: Field) -> str | None:
 
 
 def _literal(text: str) -> str:
-    """``text`` in SQL, whatever the session says of quotes and backslashes."""
+    """``text`` as a literal of SQL, independent of the session's rules for quotes and backslashes."""
     return f"CAST(X'{text.encode().hex()}' AS STRING)"
 
 
@@ -96,7 +96,7 @@ def _moment(column: str) -> _Written:
 
 
 def _as_utc(column: str) -> str:
-    """An instant in UTC, whatever the session's zone: a local time may be there twice."""
+    """An instant in UTC, independent of the session's zone: a local time may occur twice."""
     return f"(TIMESTAMP_NTZ'1970-01-01 00:00:00' + unix_micros({column}) * make_dt_interval(0, 0, 0, 0.000001BD))"
 
 
@@ -125,5 +125,5 @@ _WRITERS: Mapping[tuple[str, Family], Callable[[str], _Written]] = {
     ("timestamp", Family.ZONED): _instant,
     ("timestamp_ntz", Family.MOMENT): _moment,
 }
-"""Of floating point numbers Java may write other digits than Python; which instant a local time is, Java and Python
-may say differently where the clock is set; and what is nested is written as JSON (to_json.py)."""
+"""Types that Spark does not write: Java may write floating-point numbers with other digits than Python; Java and Python
+may map a local time to different instants where the clock is set; nested values are written as JSON (to_json.py)."""

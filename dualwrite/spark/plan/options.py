@@ -1,7 +1,7 @@
-"""What a write can be told: the one list of options, and how they are read.
+"""The options of a write: the list of them, and how they are parsed.
 
-Each has a name as Spark's options have, for ``.option(…)``, and one for Python's keywords. Values may be texts, as
-Spark hands them on, or what they mean.
+Each has a name in Spark's style, for ``.option(…)``, and a name for Python's keywords. Values may be texts, as Spark
+passes them on, or Python values.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,12 +16,13 @@ KAFKA_PREFIX = "kafka."
 BOOTSTRAP = "bootstrap.servers"
 _LONGEST_NAME = 255
 _NOT_OURS = frozenset({"checkpointlocation"})
-"""What Spark itself reads, and hands on nevertheless."""
+"""Options of Spark itself, which it passes on as well."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """What a write was told; see OPTIONS. The URL and Kafka's settings may have passwords, and are not shown.
+    """The parsed options of a write; see OPTIONS. repr() omits the URL and Kafka's settings, which may contain
+    passwords.
 
     :param kafka: librdkafka's settings, sorted by name.
     """
@@ -48,13 +49,13 @@ class WriteOptions:
 
     @property
     def kafka_config(self) -> dict[str, str]:
-        """``kafka`` as DualWrite takes it; a new dict."""
+        """``kafka`` as a new dict for DualWrite."""
         return dict(self.kafka)
 
     def require_job(self) -> str:
-        """The job's name, where a write cannot do without.
+        """The job's name, for writes that need one.
 
-        :raises ConfigurationError: if there is none.
+        :raises ConfigurationError: if it is not given.
         """
         if self.job is None:
             raise ConfigurationError(f"option 'job' is missing: {_BY_KEYWORD['job'].doc}")
@@ -62,7 +63,7 @@ class WriteOptions:
 
 
 class Option(NamedTuple):
-    """One option: its two names, how it is read, its default as a text, and what it is."""
+    """One option: its two names, its parser, its default as a text, and its description."""
 
     name: str
     keyword: str
@@ -73,9 +74,9 @@ class Option(NamedTuple):
 
 
 def options_of(given: Mapping[str, Any]) -> WriteOptions:
-    """Read ``given``, with names of either kind, in any case as Spark's options are. None is as if it were not given.
+    """Parse ``given``, with names of either kind, in any case as Spark's options. None means not given.
 
-    :raises ConfigurationError: naming the first option that is unknown, missing, given twice or of a wrong value.
+    :raises ConfigurationError: naming the first option that is unknown, missing, given twice or has a wrong value.
     """
     kafka: dict[str, str] = {}
     read: dict[str, Any] = {}
@@ -98,9 +99,9 @@ def options_of(given: Mapping[str, Any]) -> WriteOptions:
 
 
 def batch_id_of(value: Any) -> int:
-    """The number of a batch that is given elsewhere than among the options.
+    """The number of a batch that is given outside of the options.
 
-    :raises ConfigurationError: if it is none.
+    :raises ConfigurationError: if it is not a batch number.
     """
     number: int = _read(_BY_KEYWORD["batch_id"], value)
     return number
@@ -129,7 +130,7 @@ def _read(option: Option, value: Any) -> Any:
     try:
         return option.read(value)
     except (TypeError, ValueError) as error:
-        # What is in the wrong place may be a URL with its password, or all of the options.
+        # A misplaced value may be a URL with its password, or all of the options.
         is_shown = isinstance(value, str | int | float) and "://" not in str(value) and option.keyword != "url"
         shown = f" {value!r}" if is_shown else ""
         raise ConfigurationError(f"option {option.name!r}{shown}: {error}") from None
@@ -307,7 +308,7 @@ OPTIONS: tuple[Option, ...] = (
         "keep-prepared, or resume for Apache Kafka of today; as for DualWrite",
     ),
 )
-"""All of them but Kafka's, which are librdkafka's settings behind ``kafka.``."""
+"""All options but Kafka's, which are librdkafka's settings with the prefix ``kafka.``."""
 
 _BY_KEYWORD = {option.keyword: option for option in OPTIONS}
 _BY_NAME = {**_BY_KEYWORD, **{option.name.lower(): option for option in OPTIONS}}

@@ -1,6 +1,6 @@
-"""Rows as the database and Kafka take them, made by a plan that fits the table.
+"""Converts rows for the database and for Kafka, by a plan that fits the table.
 
-PySpark's rows have moments without a zone, in the zone of this process, where Spark's column has instants.
+PySpark's rows have timestamps without a zone, in the zone of this process, for the instants of Spark's column.
 """
 
 import hashlib
@@ -21,13 +21,13 @@ Headers = list[tuple[str, bytes | None]]
 
 _DIGEST_BYTES = 16
 _SIZED = frozenset({"string", "binary", *NESTED})
-"""Of which values have a length: nested ones are texts in the table."""
+"""Kinds whose values have a length: nested ones are texts in the table."""
 
 
 class Written(NamedTuple):
     """One row: the values of the table's columns, and the record.
 
-    :param values: or a line of PostgreSQL's COPY, if Spark has written that (copy_lines.py).
+    :param values: the values, or a line of PostgreSQL's COPY, if Spark has written that (copy_lines.py).
     :param weight: bytes of its texts and binaries, and of the record's value.
     """
 
@@ -41,8 +41,8 @@ class Written(NamedTuple):
 
 
 class RowsDigest:
-    """How many rows there were, and a checksum of them that does not depend on their order: Spark may shuffle a
-    partition's rows in another one when it makes them again."""
+    """The number of rows, and a checksum that does not depend on their order: Spark may recompute a partition's rows in
+    another order."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -55,14 +55,14 @@ class RowsDigest:
 
     @property
     def checksum(self) -> str:
-        """Of the rows so far, in hexadecimal digits."""
+        """The checksum of the rows so far, in hexadecimal digits."""
         return f"{self._sum % 2 ** (8 * _DIGEST_BYTES):0{2 * _DIGEST_BYTES}x}"
 
 
 class RowConverter:
-    """Makes of each row what goes into the table and into the topic.
+    """Converts each row to its values for the table and its record.
 
-    :param columns: the table's, for ``plan.table``.
+    :param columns: the table's columns for ``plan.table``.
     :param dialect: SQLAlchemy's name of the database.
     """
 
@@ -75,14 +75,14 @@ class RowConverter:
             for at, (field, column) in enumerate(zip(plan.table_fields, into, strict=True))
             if (convert := _convert(field, column, dialect, zone)) is not None or not column.nullable
         ]
-        """Where among the table's values there is something to do, or to refuse."""
+        """The places of table values that need a conversion or a check."""
         self._sized = [at for at, field in enumerate(plan.table_fields) if field.type.kind in _SIZED]
         self._json = object_writer([plan.fields[place] for place in plan.json], zone)
 
     def rows(self, given: Iterable[Sequence[Any]]) -> Iterator[Written]:
-        """The rows that follow, one by one.
+        """The converted rows, one by one.
 
-        :raises InputError: at a row that fits neither the table nor Kafka; the message counts it from 1.
+        :raises InputError: at a row that does not fit the table or Kafka; the message counts it from 1.
         """
         for number, row in enumerate(given, 1):
             if len(row) != len(self._plan.fields):
@@ -90,7 +90,7 @@ class RowConverter:
                     f"row {number} has {len(row)} values, and the DataFrame that the writer was made for "
                     f"{len(self._plan.fields)}: make it for the DataFrame that is written"
                 )
-            yield self._written(tuple(row), number)  # looking into a Row is slow
+            yield self._written(tuple(row), number)  # a Row is slow to index
 
     def _written(self, row: Sequence[Any], number: int) -> Written:
         plan = self._plan
@@ -116,7 +116,7 @@ class RowConverter:
         )
 
     def _values(self, row: Sequence[Any], number: int) -> tuple[tuple[Any, ...], int]:
-        """Those of the table's columns, and their weight."""
+        """The values for the table's columns, and their weight."""
         values = [row[place] for place in self._plan.table]
         for at, name, refusal, convert in self._looked_at:
             value = values[at]
@@ -148,9 +148,9 @@ class RowConverter:
 
 
 def _of_spark(text: str, number: int) -> str:
-    """``text``, as Spark has written it.
+    """``text`` as Spark has written it.
 
-    :raises InputError: if it says why the row is to be refused.
+    :raises InputError: if it is the reason to refuse the row.
     """
     if text.startswith(REFUSED):
         raise InputError(f"row {number}, {text.removeprefix(REFUSED)}")
@@ -179,7 +179,7 @@ def _headers(given: Any, number: int) -> Headers | None:
 
 
 def _convert(field: Field, column: TableColumn, dialect: str, zone: tzinfo) -> Convert | None:
-    """What becomes of a value of ``field``, which is not None, for ``column``; None if it goes as it is."""
+    """The conversion of a value of ``field``, which is not None, for ``column``; None if none is needed."""
     kind = field.type.kind
     if kind in NESTED:
         return text_writer(field.type, zone)
@@ -207,18 +207,18 @@ def _instant(value: datetime) -> datetime:
 
 
 def _instant_as_utc(value: datetime) -> datetime:
-    """For a database that keeps no zone: in UTC, without saying so."""
+    """For a database without time zones: the instant in UTC, without a zone."""
     return value.astimezone(timezone.utc).replace(tzinfo=None)
 
 
 def _number(value: float) -> float:
-    """MariaDB and MySQL have nothing else, and SQLite would make NULL of NaN."""
+    """MariaDB and MySQL have no infinities and no NaN, and SQLite would store NaN as NULL."""
     if not math.isfinite(value):
         raise ValueError(f"is {value}, which this database cannot hold")
     return value
 
 
 def _without_decimals(value: Decimal) -> float | int:
-    """SQLite's NUMERIC is floating point, but for whole numbers."""
+    """For SQLite, whose NUMERIC is floating point except for whole numbers."""
     whole = int(value)
     return whole if whole == value and abs(whole) < 2**63 else float(value)

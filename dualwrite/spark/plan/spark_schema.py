@@ -1,4 +1,4 @@
-"""A DataFrame's schema as data, read from ``StructType.jsonValue()``: Spark itself is not needed for it."""
+"""A DataFrame's schema as data, read from ``StructType.jsonValue()`` without Spark."""
 
 import re
 from collections.abc import Mapping
@@ -8,12 +8,12 @@ WHOLE = ("byte", "short", "integer", "long")
 FLOATING = ("float", "double")
 NESTED = ("array", "map", "struct")
 MICROS, DAYS = "micros", "days"
-"""Kinds that Spark has not: a timestamp and a date as whole numbers since 1970 (preparing.py)."""
+"""Kinds that Spark does not have: a timestamp and a date as whole numbers since 1970 (preparing.py)."""
 KINDS = frozenset(
     (*WHOLE, *FLOATING, *NESTED, "boolean", "decimal", "string", "binary", "date", "timestamp", "timestamp_ntz", "void")
 )
-"""What can be written. Of Spark's other types (intervals, variants, times, geometries, users' own) none has an agreed
-form in a database and in JSON."""
+"""The kinds that can be written. Spark's other types (intervals, variants, times, geometries, user-defined ones) have
+no agreed form in a database and in JSON."""
 
 _TEXTUAL = re.compile(r"string collate .*|(var)?char\(\d+\)")
 _DECIMAL = re.compile(r"decimal(\((\d+),\s*(-?\d+)\))?")
@@ -22,10 +22,10 @@ _DECIMAL = re.compile(r"decimal(\((\d+),\s*(-?\d+)\))?")
 class SparkType(NamedTuple):
     """The type of a column or of something in it.
 
-    :param kind: one of KINDS, MICROS, DAYS, or Spark's word for what cannot be written.
-    :param said: as Spark says it, for messages.
-    :param scale: of a decimal.
-    :param fields: of a struct; of an array its one element, of a map its keys and its values.
+    :param kind: one of KINDS, MICROS, DAYS, or Spark's name of a type that cannot be written.
+    :param said: Spark's name of the type, for messages.
+    :param scale: the scale of a decimal.
+    :param fields: the fields of a struct, the element of an array, or the key and the value of a map.
     """
 
     kind: str
@@ -73,7 +73,7 @@ def _atomic(said: str) -> SparkType:
 
 
 def unwritable(field: Field) -> str | None:
-    """Why ``field`` cannot be written, if that is so: the type, of it or in it, that has no agreed form."""
+    """Why ``field`` cannot be written: its type, or a type inside of it, has no agreed form. None if it can."""
     if field.type.kind not in KINDS:
         return f"is {field.type.said}, which cannot be written; cast it, to a string for example"
     for inner in field.type.fields:
@@ -86,4 +86,4 @@ def unwritable(field: Field) -> str | None:
 
 
 _MAP_KEYS = frozenset((*WHOLE, *FLOATING, "boolean", "decimal", "string"))
-"""Spark's to_json writes the others as it happens to keep them: a date as a number of days."""
+"""Spark's to_json writes other key types in its internal form: a date as a number of days."""

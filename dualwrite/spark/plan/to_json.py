@@ -1,9 +1,9 @@
 """Rows as JSON, letter for letter as Spark's ``to_json`` writes them with its default options.
 
-Fields that are NULL are left out, not so in arrays and maps; numbers are spelled as Java spells them, binaries are in
-base64, timestamps have milliseconds and the zone of the session.
+Fields that are NULL are left out, but NULLs in arrays and maps are not. Numbers are spelled as in Java, binaries are in
+base64, timestamps have milliseconds and the session's zone.
 
-Moments come from PySpark as it makes them: without a zone, in the zone of this process.
+PySpark provides timestamps without a zone, in the zone of this process.
 """
 
 import math
@@ -25,7 +25,7 @@ Write = Callable[[Any], str]
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _FIRST_DAY = _EPOCH.toordinal()
 _DIGITS = Context(prec=76)
-"""Twice as many as Spark's decimals have."""
+"""Twice the precision of Spark's decimals."""
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?")
 _ESCAPES = {code: f"\\u{code:04X}" for code in range(0x20)} | {
     ord(character): escape
@@ -54,7 +54,7 @@ def zone_of(name: str) -> tzinfo:
 
 
 def object_writer(fields: Sequence[Field], zone: tzinfo) -> Callable[[Iterable[Any]], str]:
-    """Makes the JSON object of the values of ``fields``, given in their order."""
+    """A function that makes the JSON object from the values of ``fields``, given in their order."""
     members = [(f"{_string(field.name)}:", text_writer(field.type, zone)) for field in fields]
 
     def write(values: Iterable[Any]) -> str:
@@ -67,7 +67,7 @@ def object_writer(fields: Sequence[Field], zone: tzinfo) -> Callable[[Iterable[A
 
 
 def text_writer(kind: SparkType, zone: tzinfo) -> Write:
-    """Makes the JSON of a value of ``kind``, which is not None."""
+    """A function that makes the JSON of a value of ``kind``, which is not None."""
     if kind.kind == "struct":
         return object_writer(kind.fields, zone)
     if kind.kind == "array":
@@ -89,18 +89,18 @@ def text_writer(kind: SparkType, zone: tzinfo) -> Write:
 
 
 def with_scale(scale: int) -> Callable[[Decimal], Decimal]:
-    """Gives a decimal the scale of its type: PySpark may make ``10E-9`` of ``1E-8`` on the way."""
+    """A function that gives a decimal the scale of its type: PySpark may turn ``1E-8`` into ``10E-9``."""
     unit = Decimal(1).scaleb(-scale)
     return lambda number: number.quantize(unit, context=_DIGITS)
 
 
 def moment_of(micros: int) -> datetime:
-    """The moment that is so many microseconds after 1970 began."""
+    """The moment ``micros`` microseconds after the beginning of 1970."""
     return _EPOCH + timedelta(microseconds=micros)
 
 
 def day_of(days: int) -> date:
-    """The day that is so many after the first of 1970."""
+    """The date ``days`` days after 1970-01-01."""
     return date.fromordinal(_FIRST_DAY + days)
 
 
@@ -109,7 +109,7 @@ def _or_null(write: Write) -> Write:
 
 
 def _string(text: str) -> str:
-    quoted = encode_basestring(text)  # several times as fast, and other than Spark's in the digits of a \u alone
+    quoted = encode_basestring(text)  # several times as fast; differs from Spark's only in the digits of \u
     return quoted if "\\u" not in quoted else f'"{text.translate(_ESCAPES)}"'
 
 
@@ -144,7 +144,7 @@ def _double(value: float) -> str:
 
 
 def _float(value: float) -> str:
-    """With as many digits as tell it from its neighbours of 32 bits."""
+    """The shortest spelling that identifies ``value`` among the numbers of 32 bits."""
     return _java(value, repr(value) if not math.isfinite(value) else _shortest(value))
 
 
@@ -158,7 +158,7 @@ def _shortest(value: float) -> str:
 
 
 def _java(value: float, text: str) -> str:
-    """``text``, a spelling of ``value``, as Java's Double.toString lays it out."""
+    """``text``, a spelling of ``value``, in the format of Java's Double.toString."""
     if not math.isfinite(value):
         return '"NaN"' if math.isnan(value) else ('"Infinity"' if value > 0 else '"-Infinity"')
     sign = "-" if text.startswith("-") else ""

@@ -1,1 +1,1 @@
-"""The target table as the database has it, and rows into it in bulk."""
+"""The target table in the database, and bulk writes to it."""

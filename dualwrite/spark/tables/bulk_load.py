@@ -1,7 +1,7 @@
-"""Rows into a table in bulk: by COPY on PostgreSQL through psycopg, by inserts of many rows elsewhere.
+"""Writes rows to a table in bulk: with COPY on PostgreSQL through psycopg, with multi-row inserts elsewhere.
 
-Rows come in chunks, so that no more are in memory than one insert has. A row of an upsert replaces the one that has its
-key, and of several with the same key the last one counts.
+Rows come in chunks, so that only the rows of one insert are in memory. A row of an upsert replaces the row with its
+key; of several rows with the same key, the last one counts.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,7 +28,7 @@ from dualwrite.spark.plan.rows import Written
 from dualwrite.spark.tables.target_table import table_place
 
 LARGEST_CHUNK = 8 * 2**20
-"""Bytes of texts and binaries that a chunk may have: rows may be large."""
+"""Bytes of texts and binaries in one chunk at most: rows may be large."""
 
 _UPSERT = "dualwrite_upsert"
 """The temporary table through which COPY replaces rows."""
@@ -39,8 +39,8 @@ _TYPES: dict[Family, sqltypes.TypeEngine[Any]] = {
     Family.MOMENT: sqltypes.DateTime(),
     Family.ZONED: sqltypes.DateTime(timezone=True),
 }
-"""Where a driver must be told what a value is. All else goes as it is: a type of the column's own would change texts
-that are JSON already."""
+"""Types that a driver must be told. All other values are passed without a type: the column's own type would convert
+texts that are already JSON."""
 
 
 def table_clause(dbtable: str, columns: Sequence[TableColumn]) -> TableClause:
@@ -50,7 +50,7 @@ def table_clause(dbtable: str, columns: Sequence[TableColumn]) -> TableClause:
 
 
 def chunks(rows: Iterable[Written], size: int) -> Iterator[list[Written]]:
-    """``rows`` in chunks of up to ``size``, or of LARGEST_CHUNK bytes."""
+    """``rows`` in chunks of up to ``size`` rows or LARGEST_CHUNK bytes."""
     chunk: list[Written] = []
     weight = 0
     for row in rows:
@@ -64,15 +64,15 @@ def chunks(rows: Iterable[Written], size: int) -> Iterator[list[Written]]:
 
 
 def copies(dialect: Dialect) -> bool:
-    """True if rows are added by COPY."""
+    """True if rows are added with COPY."""
     return dialect.driver == "psycopg"
 
 
 class Loader:
     """Adds rows to a table, in the transaction of ``connection``.
 
-    :param into: the table, with the columns that rows have values for.
-    :param upsert_keys: names of the columns of a unique key; none to add rows only.
+    :param into: the table, with the columns of the rows' values.
+    :param upsert_keys: the columns of a unique key; empty to add rows only.
     """
 
     def __init__(self, connection: Connection, into: TableClause, upsert_keys: Sequence[str] = ()) -> None:
@@ -82,7 +82,7 @@ class Loader:
         self._inserts: _Copy | _Insert = kind(connection, into, tuple(upsert_keys))
 
     def write(self, rows: Sequence[Sequence[Any]]) -> None:
-        """Add a chunk of rows, which is not empty.
+        """Add a chunk of rows, which must not be empty.
 
         :raises DBAPIError: if the database refuses one of them.
         """
@@ -91,7 +91,7 @@ class Loader:
         self._inserts.write(rows)
 
     def write_lines(self, lines: Iterable[str]) -> None:
-        """Add rows that are lines of COPY already, each with its end; only if :func:`copies`, and none is replaced.
+        """Add rows that are already lines of COPY, each with its line end. Only if :func:`copies`; replaces no rows.
 
         :raises DBAPIError: if the database refuses one of them.
         """
@@ -99,14 +99,14 @@ class Loader:
         self._inserts.write_lines(lines)
 
     def _key_of(self, row: Sequence[Any], place: int) -> tuple[Any, ...]:
-        """What ``row``, the one at ``place`` of its chunk, has in common with those that it replaces. NULLs are no key:
-        nothing is replaced then."""
+        """The key of ``row``, the one at ``place`` of its chunk. A row with NULL in its key has a key of its own, as it
+        replaces no row."""
         key = tuple(row[each] for each in self._key)
         return (place,) if None in key else (None, *key)
 
 
 def adding(dialect: str, into: TableClause, keys: Sequence[str], fill: Callable[[Any], Any]) -> Insert:
-    """The insert into ``into`` of what ``fill`` gives it: a row replaces the one with its ``keys``, if there are any.
+    """An insert of the rows of ``fill`` into ``into``: a row replaces the one with the same ``keys``, if any are given.
 
     :param dialect: SQLAlchemy's name of the database.
     """
@@ -116,7 +116,7 @@ def adding(dialect: str, into: TableClause, keys: Sequence[str], fill: Callable[
         return added
     if dialect in ("mysql", "mariadb"):
         replacing: mysql.Insert = fill(mysql.insert(into))
-        changed = rest or list(keys)[:1]  # to what it is, where nothing else can change
+        changed = rest or list(keys)[:1]  # if there is no other column, a key column is set to its own value
         return replacing.on_duplicate_key_update({name: _inserted(replacing, name) for name in changed})
     insert: postgresql.Insert | sqlite.Insert = fill(
         (sqlite.insert if dialect == "sqlite" else postgresql.insert)(into)
@@ -127,7 +127,7 @@ def adding(dialect: str, into: TableClause, keys: Sequence[str], fill: Callable[
 
 
 def _inserted(replacing: mysql.Insert, name: str) -> ColumnElement[Any]:
-    """The value that the column ``name`` of a row would have had. Of a % in the name SQLAlchemy makes four there."""
+    """The value that a row would have had in the column ``name``. SQLAlchemy turns a % in the name into four."""
     if "%" not in name:
         return replacing.inserted[name]
     quoted = name.replace("`", "``")
@@ -135,8 +135,8 @@ def _inserted(replacing: mysql.Insert, name: str) -> ColumnElement[Any]:
 
 
 class _Insert:
-    """``executemany``: drivers make inserts of many rows of it. Those of MariaDB and MySQL leave %% as it is behind
-    VALUES, where an upsert says again what it replaces: it goes row by row where a name has one."""
+    """``executemany``, which drivers turn into multi-row inserts. The drivers of MariaDB and MySQL do not unescape %%
+    behind VALUES, where an upsert repeats the names: if a name has a %, rows are inserted one by one."""
 
     def __init__(self, connection: Connection, into: TableClause, keys: Sequence[str]) -> None:
         self._connection = connection
@@ -159,7 +159,7 @@ class _Insert:
 
 
 class _Copy:
-    """COPY; an upsert's rows go through a temporary table, which is there until the transaction ends."""
+    """COPY. The rows of an upsert go through a temporary table, which is dropped at the end of the transaction."""
 
     def __init__(self, connection: Connection, into: TableClause, keys: Sequence[str]) -> None:
         self._connection = connection
@@ -177,7 +177,7 @@ class _Copy:
         rest = [preparer.quote(name) for name in names if name not in keys]
         action = "UPDATE SET " + ", ".join(f"{name} = EXCLUDED.{name}" for name in rest) if rest else "NOTHING"
         copy = f"COPY {f'pg_temp.{_UPSERT}' if keys else self._target} ({columns}) FROM STDIN"
-        self._copy = copy.replace("%%", "%")  # in what has parameters, which COPY has not, SQLAlchemy doubles it
+        self._copy = copy.replace("%%", "%")  # SQLAlchemy doubles % for statements with parameters; COPY has none
         self._upsert = (
             f"INSERT INTO {self._target} ({columns}) SELECT {columns} FROM pg_temp.{_UPSERT} "  # noqa: S608
             f"ON CONFLICT ({self._keys}) DO {action}"
@@ -190,14 +190,14 @@ class _Copy:
             self._connection.exec_driver_sql(f"TRUNCATE pg_temp.{_UPSERT}")
 
     def write_lines(self, lines: Iterable[str]) -> None:
-        # In others than UTF-8 a byte of a character may be one that COPY takes for something else.
+        # In encodings other than UTF-8, a byte of a character may have a meaning in COPY.
         data = "".join(lines).encode()
         self._copy_in(lambda copy: copy.write(data), " (ENCODING 'UTF8')")
 
     def _copy_in(self, write: Callable[[Any], None], options: str = "") -> None:
-        """Past SQLAlchemy, which knows no COPY; its errors are as SQLAlchemy's would be.
+        """Run COPY on the driver's connection, as SQLAlchemy has no COPY; errors are wrapped as SQLAlchemy's.
 
-        :raises DBAPIError: what psycopg raised.
+        :raises DBAPIError: the error of psycopg.
         """
         dialect, driver = self._connection.dialect, self._connection.connection.driver_connection
         assert driver is not None

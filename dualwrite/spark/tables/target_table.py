@@ -1,4 +1,4 @@
-"""The table as the database has it, for the checks before anything is written."""
+"""The target table in the database, for the checks before anything is written."""
 
 import re
 from difflib import get_close_matches
@@ -20,7 +20,7 @@ _BYTES: tuple[Any, ...] = (sqltypes._Binary, sqltypes.LargeBinary)
 def table_place(dbtable: str) -> tuple[str | None, str]:
     """The schema, None for the connection's own, and the name in ``schema.table``. Either may be in quotes.
 
-    :raises ConfigurationError: if that is no such name.
+    :raises ConfigurationError: if that is not such a name.
     """
     parts, end = [], -1
     for match in _PART.finditer(dbtable):
@@ -36,9 +36,9 @@ def table_place(dbtable: str) -> tuple[str | None, str]:
 
 
 def sound_target_of(connection: Connection, dbtable: str) -> Target:
-    """The table ``dbtable``, in which what is written is what was given, and can be rolled back.
+    """The table ``dbtable``, if it stores exactly the values that are written, and can be rolled back.
 
-    :raises ConfigurationError: if there is none, or that is not so.
+    :raises ConfigurationError: if there is no such table, or it does not.
     """
     schema, name = table_place(dbtable)
     database = database_of(connection.dialect)
@@ -81,7 +81,7 @@ def target_of(connection: Connection, dbtable: str) -> Target:
 
 
 def _column(column: Any, *, counts_up: bool) -> TableColumn:
-    """:param counts_up: it is a primary key of SQLite, which fills it in if it is an integer."""
+    """:param counts_up: True for an integer primary key of SQLite, which SQLite fills in."""
     family = family_of(column["type"])
     identity = column.get("identity")
     filled = column.get("autoincrement") is True or (counts_up and family is Family.WHOLE)
@@ -97,7 +97,7 @@ def _column(column: Any, *, counts_up: bool) -> TableColumn:
 
 
 def family_of(kind: sqltypes.TypeEngine[Any]) -> Family:
-    """What a column of type ``kind`` takes."""
+    """The family of a column of type ``kind``."""
     if isinstance(kind, sqltypes.Integer):
         return Family.TINY if getattr(kind, "display_width", None) == 1 else Family.WHOLE
     if isinstance(kind, sqltypes.DateTime):
