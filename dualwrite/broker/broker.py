@@ -1,4 +1,4 @@
-"""The composition root: every room of the broker, built in the order in which a start recovers them."""
+"""The composition root: creates every part of the broker, in the order of recovery at a start."""
 
 import asyncio
 import fcntl
@@ -40,10 +40,10 @@ Chore = Callable[[], Awaitable[None]]
 _LOCK_NAME = ".lock"
 _LOCK_POLL_SECONDS = 0.02
 _PREDECESSOR_SECONDS = 3.0
-"""How long an embedded broker waits for the one of a process that was killed, which stops when it notices that."""
+"""How long an embedded broker waits for the broker of a killed process, which stops once it notices that."""
 _LONGEST_UNSYNCED_MS = 100
-"""How long what nobody waits for may not be on disk."""
-_OPEN_FILES_IF_UNLIMITED = 10240  # macOS allows no more, whatever it says
+"""How long an append that no request waits for may stay off the disk."""
+_OPEN_FILES_IF_UNLIMITED = 10240  # macOS allows no more, whatever it reports
 
 
 class SystemClock:
@@ -73,7 +73,7 @@ def serve(options: BrokerOptions) -> None:
         made by another program, or a file cannot be opened or written.
     :raises CorruptLogError: if the data directory contradicts itself where it was already acknowledged.
     """
-    if options.metrics is not None:  # with a library that nobody else needs; if it is missing, nothing has begun yet
+    if options.metrics is not None:  # its library is optional; if it is missing, fail before anything has begun
         from dualwrite.broker import metrics_server  # noqa: F401
     with _exclusive(options.data_dir, _PREDECESSOR_SECONDS if options.embedded else 0):
         if options.ready_file is not None:
@@ -82,14 +82,14 @@ def serve(options: BrokerOptions) -> None:
             _run(_serve(options))
         finally:
             if options.ready_file is not None:
-                with suppress(OSError):  # the next start says it
+                with suppress(OSError):  # the next start reports it
                     options.ready_file.unlink()
 
 
 def _run(main: Coroutine[Any, Any, None]) -> None:
     try:
         import uvloop
-    except ImportError:  # not on every platform; asyncio's own loop does the same, slower
+    except ImportError:  # not on every platform; asyncio's own loop works as well, but slower
         asyncio.run(main)
     else:
         loop = uvloop.new_event_loop()
@@ -105,7 +105,7 @@ async def _serve(options: BrokerOptions) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     if options.embedded:
-        loop.add_reader(sys.stdin.fileno(), stopped.set)  # nothing is ever written there: it is readable when it ends
+        loop.add_reader(sys.stdin.fileno(), stopped.set)  # nothing is written there: readable at its end
     listener = listen(options.host, options.port)
     port = listener.getsockname()[1]
     began = time.monotonic()
@@ -116,7 +116,7 @@ async def _serve(options: BrokerOptions) -> None:
         context = _open_rooms(options, flusher, meters, port, open_files // 2)
         metrics = _serve_metrics(options.metrics, context) if options.metrics is not None else None
     except (OSError, DualWriteError) as error:
-        await flusher.close()  # a round may be under way for what the rooms have begun
+        await flusher.close()  # parts of the broker may have started a round
         if not isinstance(error, OSError):
             raise
         raise ConfigurationError(f"cannot open {error.filename or options.data_dir}: {error.strerror}") from None
@@ -154,8 +154,8 @@ async def _serve(options: BrokerOptions) -> None:
 
 
 def _raise_limit_of_open_files() -> int:
-    """Allow this process as many open files as the system lets it have, and return how many that are. Running out of
-    them would stop the broker, so partitions may take half of them and connections a quarter."""
+    """Raise this process's limit of open files as far as the system allows, and return it. Running out of files would
+    stop the broker, so partitions may take half of them and connections a quarter."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _OPEN_FILES_IF_UNLIMITED if hard == resource.RLIM_INFINITY else hard
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -164,7 +164,7 @@ def _raise_limit_of_open_files() -> int:
 
 
 def _in_url(host: str) -> str:
-    """``host`` as a port follows it: an IPv6 address in brackets."""
+    """``host`` in the form that precedes a port: an IPv6 address in brackets."""
     return f"[{host}]" if ":" in host else host
 
 
@@ -195,7 +195,7 @@ def _open_rooms(
 
 
 def _chores(options: BrokerOptions, context: BrokerContext, compaction: Compaction) -> Iterator[tuple[Chore, int]]:
-    """What is done again and again, and after how many milliseconds each."""
+    """The periodic tasks, each with its interval in milliseconds."""
 
     async def expire_producers() -> None:
         context.cluster.expire_producers(options.number("producer.id.expiration.ms"))
@@ -225,7 +225,8 @@ async def _repeat(chore: Chore, interval_seconds: float) -> None:
 
 
 def _clear_ready_file(path: Path) -> None:
-    """What an earlier broker left would pass for this one's; and it is said at once if none can be written."""
+    """Remove the file of an earlier broker, which would be mistaken for this one's; fail at once if none can be
+    written."""
     trial = path.with_name(path.name + ".tmp")
     try:
         path.unlink(missing_ok=True)
@@ -236,18 +237,18 @@ def _clear_ready_file(path: Path) -> None:
 
 
 def _write_ready_file(path: Path, address: str) -> None:
-    """In one step, so that whoever sees the file sees its line."""
+    """Write it atomically, so that a reader of the file sees the whole line."""
     unfinished = path.with_name(path.name + ".tmp")
     try:
         unfinished.write_text(address + "\n")
         unfinished.replace(path)
-    except OSError as error:  # the disk may have become full since the trial
+    except OSError as error:  # the disk may have become full since the check
         raise ConfigurationError(f"ready file {path}: {error.strerror}") from None
 
 
 @contextmanager
 def _exclusive(data_dir: Path, wait_seconds: float) -> Iterator[None]:
-    """Hold the data directory: two brokers on one would destroy it. The lock dies with the process."""
+    """Lock the data directory: two brokers on one would destroy it. The lock ends with the process."""
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
         refuse_foreign(data_dir, JOURNAL_DIRECTORY)

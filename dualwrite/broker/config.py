@@ -22,7 +22,7 @@ _LIST = "dualwrite broker --list-config"
 
 
 def _unknown(key: str) -> str:
-    """What to say of a setting that there is not."""
+    """The error message for an unknown setting."""
     if key in _OPTIONS:
         return f"unknown broker setting {key!r}: the option {_OPTIONS[key]} says that"
     topics = TOPIC_SETTINGS.get(key)
@@ -37,16 +37,16 @@ def _unknown(key: str) -> str:
 class BrokerOptions:
     """How to run a broker.
 
-    :param data_dir: where everything is kept; made if it is missing.
-    :param host: the address to listen on, and (unless advertised.listeners says otherwise) the one that clients are
-    told. :param port: 0 picks a free one.
-    :param durability: ``fsync``: nothing is acknowledged before it is on disk. ``os``: before the system has taken it.
-    :param config: settings by Kafka's names, as text; what is missing has its default.
+    :param data_dir: the directory for all data; made if it is missing.
+    :param host: the address to listen on, and the address for clients unless advertised.listeners sets another.
+    :param port: 0 picks a free one.
+    :param durability: ``fsync``: acknowledge only what is on disk. ``os``: acknowledge what the operating system has.
+    :param config: settings by Kafka's names, as text; the others have their defaults.
     :param ready_file: written once connections are accepted; its first line is HOST:PORT.
-    :param metrics: where to answer Prometheus, if at all; port 0 picks a free one, which the log tells.
-    :param embedded: it serves one process, which holds the other end of its stdin: it stops when that process is gone,
-        and waits a moment for the broker of a predecessor that is just gone.
-    :raises ConfigurationError: if a setting is unknown or its value makes no sense.
+    :param metrics: the address for Prometheus, or None; port 0 picks a free one, which the log shows.
+    :param embedded: the broker serves one process, which holds the other end of its stdin. It stops when that process
+        is gone, and waits briefly for the broker of a predecessor that has just gone.
+    :raises ConfigurationError: if a setting is unknown or its value is invalid.
     """
 
     data_dir: Path
@@ -85,13 +85,13 @@ class BrokerOptions:
 
     @property
     def advertised(self) -> tuple[str, int] | None:
-        """Host and port that clients are told to connect to, if not those that are listened on."""
+        """Host and port for clients, if they differ from the address to listen on."""
         value = self._value("advertised.listeners")
         return advertised_address(value) if isinstance(value, list) else None
 
     @property
     def transactions(self) -> TransactionSettings:
-        """What the transaction coordinator needs."""
+        """The settings of the transaction coordinator."""
         return TransactionSettings(
             two_phase_commit_enable=self.is_on("transaction.two.phase.commit.enable"),
             max_timeout_ms=self.number("transaction.max.timeout.ms"),
@@ -102,12 +102,12 @@ class BrokerOptions:
 
     @property
     def cleaner(self) -> CleanerSettings:
-        """What compaction goes by."""
+        """The settings of compaction."""
         return CleanerSettings(self.is_on("log.cleaner.enable"), self.number("log.cleaner.dedupe.buffer.size"))
 
     @property
     def groups(self) -> GroupSettings:
-        """What the group coordinator needs."""
+        """The settings of the group coordinator."""
         return GroupSettings(
             min_session_timeout_ms=self.number("group.min.session.timeout.ms"),
             max_session_timeout_ms=self.number("group.max.session.timeout.ms"),
@@ -117,7 +117,7 @@ class BrokerOptions:
 
     @property
     def offsets(self) -> OffsetSettings:
-        """How committed offsets are kept."""
+        """The settings of committed offsets."""
         return OffsetSettings(
             metadata_max_bytes=self.number("offset.metadata.max.bytes"),
             retention_minutes=self.number("offsets.retention.minutes"),
@@ -125,14 +125,14 @@ class BrokerOptions:
 
     @property
     def topics(self) -> TopicSettings:
-        """What topics have unless they say otherwise."""
+        """The default settings of topics."""
         return TopicSettings(
             num_partitions=self.number("num.partitions"),
             given=self.config,
         )
 
     def _refuse_contradictions(self) -> None:
-        """Refuse settings with which no topic could be made, or no group be joined."""
+        """Refuse settings under which no topic could be created, or no group be joined."""
         try:
             check_topic_config({}, broker_defaults(self.config))
         except SettingError as error:
@@ -157,7 +157,7 @@ class BrokerOptions:
 def parse_listen(text: str, what: str = "listen address") -> tuple[str, int]:
     """HOST and PORT of ``HOST:PORT``, which an error calls ``what``; an IPv6 host stands in brackets.
 
-    :raises ConfigurationError: if it is nothing like that.
+    :raises ConfigurationError: if it does not have this form.
     """
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")

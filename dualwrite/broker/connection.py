@@ -1,7 +1,7 @@
 """One client connection: frames in, requests to their handlers, responses out in the order of the requests.
 
-Requests of one connection are handled one after another, as Kafka does; what is waiting on the socket meanwhile is the
-client's back-pressure. A request that cannot be read, or is of an unknown API or version, ends the connection.
+Requests of one connection are handled one after another, as in Kafka; requests that wait in the socket meanwhile are
+the client's back-pressure. A malformed request, or one of an unknown API or version, ends the connection.
 """
 
 import asyncio
@@ -31,11 +31,11 @@ from dualwrite.wire.hot_requests import read_hot_request
 logger = logging.getLogger(__name__)
 
 MOST_BYTES_WITHOUT_RECORDS = 1024 * 1024
-"""A request without records is names and numbers; a hundred megabytes of them would keep everybody else waiting for
-minutes while they are unpacked. This is room for ten thousand partitions."""
+"""The limit of a request without records. It contains names and numbers, and decoding a hundred megabytes of them would
+block all other clients for minutes. This is room for ten thousand partitions."""
 
 _BYTES_AT_ONCE = 16 * 1024
-"""A longer request without records is unpacked, and its answer packed, in a thread: others are served meanwhile."""
+"""A longer request without records is decoded, and its answer encoded, in a thread: others are served meanwhile."""
 
 _KEYS = {int(key): key for key in ROUTES}
 ResultT = TypeVar("ResultT")
@@ -60,7 +60,7 @@ class Connection:
                 self._is_answering = True
                 self._meters.bytes_received += SIZE_PREFIX + len(frame)
                 response = await self._answer(frame)
-                self._stream.release(frame)  # a request that was read has no views of it but of records, in the log now
+                self._stream.release(frame)  # only records are views of the frame, and they are in the log now
                 if response is not None:
                     self._meters.bytes_sent += SIZE_PREFIX + sum(map(len, response))
                     await self._stream.write(response)
@@ -73,7 +73,7 @@ class Connection:
             self._stream.close()
 
     def finish(self) -> None:
-        """Close the connection after the request that is being handled, or now if there is none."""
+        """Close the connection after the request in progress, or now if there is none."""
         self._is_finishing = True
         if not self._is_answering:
             self._stream.close()
@@ -107,7 +107,7 @@ class Connection:
         return parts
 
     def _context(self, client_id: str | None) -> BrokerContext:
-        """What a handler has at hand; made anew only if the client calls itself by another name."""
+        """The context for a handler; made anew only if the client changes its client.id."""
         if self._broker.client.client_id != client_id:
             host = self._peer[0] if self._peer else ""
             self._broker = replace(self._broker, client=Client(client_id or "", f"/{host}"))

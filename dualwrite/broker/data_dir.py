@@ -1,4 +1,4 @@
-"""What may be a data directory: none without a name, and none that is another program's."""
+"""Checks of a data directory: it needs a name, and must not belong to another program."""
 
 from pathlib import Path
 
@@ -6,13 +6,13 @@ from dualwrite.errors import ConfigurationError
 
 _KAFKAS_OWN = "meta.properties"
 _NOBODYS = ("lost+found", "broker.log")
-"""What a file system puts into its root, and what EmbeddedBroker begins with."""
+"""Files that a file system has in its root, and the first files of EmbeddedBroker."""
 
 
 def parse_data_dir(text: str) -> Path:
-    """The data directory as it was given.
+    """The data directory of the option.
 
-    :raises ConfigurationError: if it is empty, which would pass for the current directory.
+    :raises ConfigurationError: if it is empty, which would mean the current directory.
     """
     if not text:
         raise ConfigurationError("data directory '': name one; the current directory is '.'")
@@ -20,11 +20,11 @@ def parse_data_dir(text: str) -> Path:
 
 
 def refuse_foreign(data_dir: Path, journal: str) -> None:
-    """Refuse a directory that somebody else uses: files of both in one place are in each other's way, and logs that
-    this broker knows nothing of would be removed. Hidden files (``.gitkeep``, our lock) make no directory anybody's.
+    """Refuse a directory that another program uses: the files of both would conflict, and this broker would remove logs
+    that it does not know. Hidden files (``.gitkeep``, our lock) do not count.
 
     :param journal: the name of the directory that a first start makes before any other.
-    :raises ConfigurationError: if ``data_dir`` is Apache Kafka's, or holds anything and no journal.
+    :raises ConfigurationError: if ``data_dir`` is Apache Kafka's, or has other files and no journal.
     """
     found = data_dir / _KAFKAS_OWN
     if not found.exists():

@@ -22,11 +22,11 @@ _LOG_NAME = "broker.log"
 class EmbeddedBroker:
     """``with EmbeddedBroker(data_dir) as broker: … broker.bootstrap_servers``.
 
-    The broker is a process of its own, so that it neither shares this one's interpreter lock nor its death by accident.
-    It stops when the ``with`` block ends, or when this process dies, however it dies. What it has to say goes to
-    ``broker.log`` in the data directory.
+    The broker is a process of its own, so that it does not share this process's interpreter lock, nor its crashes. It
+    stops when the ``with`` block ends, or when this process dies in any way. Its log is ``broker.log`` in the data
+    directory.
 
-    :param data_dir: where everything is kept. Opening the same directory again finds everything that was acknowledged.
+    :param data_dir: the directory for all data. Opening it again finds everything that was acknowledged.
     :param listen: HOST:PORT; port 0 picks a free one at every start.
     :param durability: ``fsync`` or ``os``, as for ``dualwrite broker``.
     :param config: broker settings by Kafka's names.
@@ -67,7 +67,7 @@ class EmbeddedBroker:
         return None if self._process is None else self._process.pid
 
     def start(self) -> "EmbeddedBroker":
-        """Start the process and wait until it accepts connections; nothing happens if it runs already.
+        """Start the process and wait until it accepts connections; does nothing if it is already running.
 
         :raises ConfigurationError: if the broker refuses to start; the message is the broker's own last line.
         :raises KafkaUnavailableError: if it does not get ready within ``start_timeout``.
@@ -86,7 +86,7 @@ class EmbeddedBroker:
         return self
 
     def stop(self, timeout: float = 15.0) -> None:
-        """Stop the broker cleanly; after ``timeout`` seconds, kill it (which loses nothing that was acknowledged)."""
+        """Stop the broker cleanly; after ``timeout`` seconds, kill it (acknowledged records are not lost)."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -96,7 +96,7 @@ class EmbeddedBroker:
         _end(process)
 
     def kill(self) -> None:
-        """Kill the broker with SIGKILL, as a crash would: for tests of what survives it."""
+        """Kill the broker with SIGKILL, as a crash would, to test what survives."""
         process, self._process = self._process, None
         if process is not None:
             _end(process)
@@ -118,8 +118,8 @@ class EmbeddedBroker:
         return command
 
     def _spawn(self, command: list[str], log: IO[bytes]) -> "subprocess.Popen[bytes]":
-        # A session of its own: Ctrl-C in the terminal is for the application, which then stops the broker. The pipe
-        # to its stdin is never written to; it ends with this process.
+        # A session of its own: Ctrl-C in the terminal is for the application, which then stops the broker. This process
+        # never writes to the pipe to its stdin; the pipe ends with this process.
         return subprocess.Popen(  # noqa: S603  our own module, no shell
             command, stdin=subprocess.PIPE, stderr=log, start_new_session=True
         )

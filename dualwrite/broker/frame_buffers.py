@@ -1,20 +1,20 @@
-"""Memory for large frames, used again: taken from the system and given back per frame, it would have to be cleared and
-mapped anew for every batch that is produced, which costs more than to receive it.
+"""Reused memory for large frames. If it were allocated for each frame, the system would have to clear and map it for
+every produced batch, which costs more than receiving the batch.
 """
 
 import mmap
 
 _SMALLEST = 64 * 1024
 _LARGEST_KEPT = 2 * 1024 * 1024
-"""Room for a batch of max.message.bytes and what is around it."""
+"""Room for a batch of max.message.bytes and its request."""
 _MOST_SPARE_BYTES = 16 * 1024 * 1024
 
 
 class FrameBuffers:
-    """Buffers of all connections of one broker. Belongs to the event loop's thread.
+    """Buffers of all connections of one broker. They belong to the event loop's thread.
 
-    A buffer is mapped and not allocated: the system gives memory only for the pages that bytes have arrived in,
-    whatever size a client has announced.
+    A buffer is mapped and not allocated: the system provides memory only for pages that have received bytes, whatever
+    size a client has announced.
     """
 
     def __init__(self) -> None:
@@ -23,11 +23,11 @@ class FrameBuffers:
 
     @property
     def spare_bytes(self) -> int:
-        """How much is kept for frames to come."""
+        """Bytes that are kept for later frames."""
         return self._spare_bytes
 
     def take(self, size: int) -> memoryview:
-        """Memory for ``size`` bytes, of any content."""
+        """Memory for ``size`` bytes, with any content."""
         capacity = max(_SMALLEST, 1 << (size - 1).bit_length()) if size <= _LARGEST_KEPT else size
         spare = self._spare.get(capacity)
         if spare:
@@ -38,8 +38,8 @@ class FrameBuffers:
         return memoryview(buffer)[:size]
 
     def give_back(self, frame: "memoryview | bytearray") -> None:
-        """Let another frame have the memory of ``frame``, if it is from :meth:`take`: nobody may look at it any more,
-        nor at a view of a part of it."""
+        """Reuse the memory of ``frame``, if it is from :meth:`take`: neither it nor a view of it may be used any
+        more."""
         buffer = frame.obj if isinstance(frame, memoryview) else None
         if isinstance(buffer, mmap.mmap) and len(buffer) <= min(_LARGEST_KEPT, _MOST_SPARE_BYTES - self._spare_bytes):
             self._spare_bytes += len(buffer)

@@ -1,7 +1,7 @@
-"""The frames of one connection: what arrives is cut into frames in place, what is answered is written without joining.
+"""The frames of one connection: received bytes are split into frames in place, answers are written without joining.
 
-A small frame is cut out of a buffer that several of them share. A large one, which is a Produce with its records, is
-received into the memory in which it stays until it is in the log: its bytes are never copied.
+A small frame is cut out of a shared buffer. A large one, a Produce request with its records, is received into the
+memory in which it stays until it is in the log: its bytes are never copied.
 """
 
 import asyncio
@@ -14,13 +14,13 @@ from dualwrite.wire.frames import SIZE_PREFIX, FrameTooLargeError, frame_size, s
 
 _SHARED_BYTES = 32 * 1024
 _MOST_WAITING_BYTES = 256 * 1024
-"""Once as much has arrived and nobody has taken it, no more is read: the client has to wait (Kafka mutes channels)."""
+"""After this many unread bytes, reading stops: the client has to wait (Kafka mutes channels)."""
 _JOINED_BYTES = 32 * 1024
-"""Parts that are smaller in all are joined: one copy costs less than a system call for many buffers."""
+"""Parts with a smaller total are joined: one copy costs less than a system call with many buffers."""
 
 
 class StreamEndedError(ConnectionError):
-    """The client has gone, or has said that it sends nothing more. There is nobody to tell."""
+    """The client is gone, or has said that it sends no more. There is no client to answer."""
 
 
 class FrameStream(asyncio.BufferedProtocol):
@@ -56,9 +56,9 @@ class FrameStream(asyncio.BufferedProtocol):
         return self._transport
 
     async def read(self) -> bytearray | memoryview:
-        """The next frame, without its size. Whoever reads it may write to it, and has to :meth:`release` it.
+        """The next frame, without its size. The reader may write to it, and must :meth:`release` it.
 
-        :raises StreamEndedError: if there will be none.
+        :raises StreamEndedError: if no frame follows.
         :raises FrameTooLargeError: if the client announced one that is too large, or of a negative size.
         """
         while not self._frames:
@@ -75,11 +75,11 @@ class FrameStream(asyncio.BufferedProtocol):
         return frame
 
     def release(self, frame: bytearray | memoryview) -> None:
-        """Let other frames have the memory of ``frame``: nobody may look at it, or at a view of it, any more."""
+        """Reuse the memory of ``frame``: neither it nor a view of it may be used any more."""
         self._buffers.give_back(frame)
 
     async def write(self, parts: Sequence[bytes]) -> None:
-        """Send ``parts`` as one frame, and wait while the client is slow in taking it.
+        """Send ``parts`` as one frame, and wait while the client reads slowly.
 
         :raises StreamEndedError: if the client is gone.
         """
@@ -94,22 +94,22 @@ class FrameStream(asyncio.BufferedProtocol):
             await self._writer
 
     def close(self) -> None:
-        """Close the connection, once what was written is sent."""
+        """Close the connection, once all written data is sent."""
         self.transport.close()
 
-    # --- what the transport calls
+    # --- called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection stands."""
+        """The connection is established."""
         self._transport = cast("asyncio.Transport", transport)
         self._on_connected(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes go."""
+        """The buffer for the next bytes."""
         return self._shared[self._filled :] if self._large is None else self._large[self._large_filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """``nbytes`` have arrived there."""
+        """``nbytes`` have arrived in the buffer."""
         if self._large is None:
             self._filled += nbytes
             self._cut()
@@ -125,7 +125,7 @@ class FrameStream(asyncio.BufferedProtocol):
             self.transport.pause_reading()
 
     def eof_received(self) -> bool:
-        """The client sends nothing more; it may still wait for answers, so the connection stays."""
+        """The client sends no more; it may still wait for answers, so the connection stays."""
         self._finish(StreamEndedError("the client has sent all that it wants to"))
         return True
 
@@ -136,11 +136,11 @@ class FrameStream(asyncio.BufferedProtocol):
             self._writer.set_exception(StreamEndedError(str(exc or "closed")))
 
     def pause_writing(self) -> None:
-        """The client is slow in taking what is sent."""
+        """The client reads slowly."""
         self._writer = asyncio.get_running_loop().create_future()
 
     def resume_writing(self) -> None:
-        """It has taken most of it."""
+        """The client has read most of the data."""
         self._wake(self._writer)
         self._writer = None
 
@@ -158,7 +158,7 @@ class FrameStream(asyncio.BufferedProtocol):
         self._waiting_bytes += len(frame)
 
     def _cut(self) -> None:
-        """Take the whole frames out of the shared buffer, and begin a large one of its own if one has begun."""
+        """Take the complete frames out of the shared buffer; give a large one that has begun a buffer of its own."""
         start = 0
         while self._filled - start >= SIZE_PREFIX:
             body = start + SIZE_PREFIX

@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 _PATIENCE_SECONDS = 10.0
 _MOST_CONNECTIONS = 16
-"""More are closed at once: each takes a thread and an open file, of which logs and clients must not run out."""
+"""Further connections are closed at once: each takes a thread and an open file, which logs and clients need."""
 
 
 class _Handler(WSGIRequestHandler):
     timeout = _PATIENCE_SECONDS
-    """For each read and write: who asks or takes the answer more slowly is hung up on."""
+    """For each read and write: slower clients are disconnected."""
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the name in the class above
-        """Requests are not worth a line."""
+        """Requests are not logged."""
 
 
 class _HttpServer(ThreadingMixIn, WSGIServer):
@@ -49,20 +49,20 @@ class _HttpServer(ThreadingMixIn, WSGIServer):
         return self._room.acquire(blocking=False)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer, and make room for the next."""
+        """Answer, and make room for the next connection."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away before it has its answer is not worth a line either."""
+        """A client that disconnects early is not logged either."""
 
 
 class MetricsServer(Collector):
     """Answers HTTP in threads of its own; the values are read on the event loop's thread.
 
-    :raises ConfigurationError: if the address cannot be listened on.
+    :raises ConfigurationError: if the address cannot be used.
     """
 
     def __init__(self, host: str, port: int, broker: BrokerContext) -> None:
@@ -80,7 +80,7 @@ class MetricsServer(Collector):
 
     @property
     def port(self) -> int:
-        """The port that is listened on."""
+        """The port of the server."""
         return self._server.server_port
 
     def collect(self) -> Iterable[Family]:
@@ -88,7 +88,7 @@ class MetricsServer(Collector):
         return asyncio.run_coroutine_threadsafe(self._read(), self._loop).result(_PATIENCE_SECONDS)
 
     async def close(self) -> None:
-        """Answer no more."""
+        """Stop the server."""
         await self._loop.run_in_executor(None, self._server.shutdown)
         self._server.server_close()
         self._thread.join()
@@ -98,7 +98,7 @@ class MetricsServer(Collector):
 
 
 def _at_its_path(answer: "WSGIApplication") -> "WSGIApplication":
-    """``answer`` for /metrics, and nothing anywhere else."""
+    """``answer`` for /metrics; other paths are not found."""
 
     def app(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         if environ["PATH_INFO"] == "/metrics":

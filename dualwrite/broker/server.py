@@ -17,10 +17,10 @@ _BACKLOG = 1024
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A bound socket that accepts nothing yet. A name that stands for several addresses is bound to its first, IPv4 if
-    there is one, so that there is one port even if ``port`` is 0.
+    """A bound socket that does not accept connections yet. A name with several addresses is bound to the first,
+    preferably IPv4, so that there is one port even if ``port`` is 0.
 
-    :raises ConfigurationError: if the address cannot be listened on.
+    :raises ConfigurationError: if the address cannot be used.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -51,8 +51,8 @@ class Server:
         )
 
     async def close(self) -> None:
-        """Accept no more, let the requests that are being handled be answered, now if they wait for something, and
-        close every connection."""
+        """Accept no more connections, let requests in progress be answered (waiting ones at once), and close every
+        connection."""
         assert self._server is not None
         self._server.close()
         self._broker.stopping.begin()
@@ -80,8 +80,8 @@ class Server:
         task.add_done_callback(self._forget)
 
     def _forget(self, task: asyncio.Task[None]) -> None:
-        """A connection copes with every way in which a client can fail, and what must not fail half way stops the
-        process by itself; so this is a bug that harms one client, whose connection is closed."""
+        """A connection handles every failure of a client, and a failure that must not stop half way ends the process.
+        So an exception here is a bug that harms one client, whose connection is closed."""
         del self._connections[task]
         self._broker.meters.connections -= 1
         error = None if task.cancelled() else task.exception()

@@ -1,4 +1,4 @@
-"""What a request handler has at hand."""
+"""The objects that a request handler may use."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -18,11 +18,11 @@ NODE_ID = 0
 
 
 class UnanswerableError(Exception):
-    """A request failed that has no answer to say so in. The connection is closed, as Apache Kafka does."""
+    """A request failed that has no answer to report it in. The connection is closed, as in Apache Kafka."""
 
 
 class Client(NamedTuple):
-    """Who sent a request: its client.id, and where it comes from as Kafka writes it (``/127.0.0.1``)."""
+    """The sender of a request: its client.id, and its address as Kafka writes it (``/127.0.0.1``)."""
 
     client_id: str
     host: str
@@ -33,7 +33,7 @@ NOBODY = Client("", "")
 
 @dataclass(frozen=True, slots=True)
 class BrokerContext:
-    """The rooms of the broker that handlers may enter, and who is at the door."""
+    """The parts of the broker that handlers may use, and the client of the request."""
 
     cluster: Cluster
     coordinator: TransactionCoordinator
@@ -45,7 +45,7 @@ class BrokerContext:
     port: int
     auto_create_topics: bool
     options: BrokerOptions
-    """What the broker was started with."""
+    """The settings that the broker was started with."""
     meters: Meters = field(default_factory=Meters)
     stopping: Stopping = field(default_factory=Stopping)
     client: Client = NOBODY

@@ -1,4 +1,4 @@
-"""What a client may do with a resource (KIP-430). Without ACLs everybody may do everything.
+"""The operations that a client may perform on a resource (KIP-430). Without ACLs, every client may perform all.
 
 Source: Kafka's AclOperation (the codes) and AclEntry.supportedOperations.
 """
@@ -15,5 +15,5 @@ ON_CLUSTER = frozenset(
 
 
 def as_bits(operations: Iterable[int]) -> int:
-    """``operations`` as a number, for the messages that have no set there."""
+    """``operations`` as bits of a number, for messages that have no set there."""
     return sum(1 << operation for operation in operations)

@@ -1,4 +1,4 @@
-"""The routing table: which file answers which API in which versions. ApiVersions answers from it."""
+"""The routing table: which module answers which API in which versions. ApiVersions answers from it."""
 
 from collections.abc import Awaitable, Callable, Iterator
 from types import ModuleType
@@ -50,7 +50,7 @@ Handler = Callable[[Message, int, BrokerContext], Awaitable[Message | None]]
 
 
 class Route(NamedTuple):
-    """How one API is answered."""
+    """The handler and the versions of one API."""
 
     versions: range
     handle: Handler
@@ -109,7 +109,8 @@ ROUTES: dict[ApiKey, Route] = {
 def advertised() -> Iterator[tuple[int, range]]:
     """Every API key with its versions, for ApiVersions.
 
-    Produce is advertised from v0 on, as Apache Kafka does although it takes v3 and above only: librdkafka wants it.
+    Produce is advertised from v0 on, as in Apache Kafka, although only v3 and above are supported: librdkafka requires
+    it.
     """
     for key, route in sorted(ROUTES.items()):
         yield key, range(route.versions.stop) if key is ApiKey.PRODUCE else route.versions

@@ -1,4 +1,4 @@
-"""A request has room for a hundred thousand names: others are served while they are answered."""
+"""A request may contain a hundred thousand names: other requests are served while it is being answered."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
@@ -7,11 +7,11 @@ from typing import TypeVar
 EntryT = TypeVar("EntryT")
 
 _AT_A_TIME = 50
-"""Looking up as many takes less time than one fsync."""
+"""Looking up this many takes less time than one fsync."""
 
 
 async def in_turns(entries: Iterable[EntryT]) -> AsyncIterator[EntryT]:
-    """``entries`` one after the other; between every few of them others get on, so that the state may change."""
+    """Yield ``entries`` one by one. Every few entries, other tasks get a turn, so the state may change."""
     for number, entry in enumerate(entries, start=1):
         yield entry
         if number % _AT_A_TIME == 0:

@@ -1,4 +1,4 @@
-"""Settings that are given to the running broker: which may be, and what they come to.
+"""Settings that can be changed while the broker runs, and their effective values.
 
 Those that give the topics' settings their defaults can be changed, as in Kafka (DynamicLogConfig); every other needs a
 restart. Sources: KIP-226; Kafka's DynamicBrokerConfig and ConfigAdminManager.
@@ -15,10 +15,10 @@ from dualwrite.wire.error_codes import ErrorCode
 
 
 def check_broker_config(configs: Mapping[str, str], beneath: Mapping[str, str]) -> None:
-    """See to it that the running broker may be given ``configs``.
+    """Check that ``configs`` can be set on the running broker.
 
-    :param beneath: the settings that they cover.
-    :raises RefusedError: if it may not; the error code is Kafka's (INVALID_REQUEST, not INVALID_CONFIG).
+    :param beneath: the settings that they override.
+    :raises RefusedError: if they cannot; the error code is Kafka's (INVALID_REQUEST, not INVALID_CONFIG).
     """
     fixed = [name for name in configs if name not in DYNAMIC_DEFAULTS]
     if fixed:
@@ -32,7 +32,7 @@ def check_broker_config(configs: Mapping[str, str], beneath: Mapping[str, str]) 
 
 
 def broker_lists(given: Mapping[str, str]) -> dict[str, str]:
-    """The broker's settings that are lists and can be changed, with what they are."""
+    """The broker's settings that are lists and can be changed, with their values."""
     return {
         name: given.get(name, TOPIC_SETTINGS[topic].default)
         for name, topic in DYNAMIC_DEFAULTS.items()

@@ -1,4 +1,4 @@
-"""The cluster's own state: its id, its topics, and which producer ids are still free."""
+"""The cluster's own state: its id, its topics, and which producer ids are still unused."""
 
 import uuid
 from collections.abc import Mapping, Sequence
@@ -19,13 +19,13 @@ from dualwrite.ids import is_legal_topic
 from dualwrite.wire.error_codes import ErrorCode
 
 PRODUCER_ID_BLOCK = 1000
-"""Producer ids are reserved on disk by the block, and given out from memory (Kafka: ProducerIdsBlock)."""
+"""Producer ids are reserved on disk in blocks, and handed out from memory (Kafka: ProducerIdsBlock)."""
 
 MAX_PARTITIONS = 10_000
 CONSUMER_OFFSETS = "__consumer_offsets"
 TRANSACTION_STATE = "__transaction_state"
 INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE})
-"""The broker's own topics: clients may read them, and do nothing else with them (Kafka: Topic.isInternal)."""
+"""The broker's own topics: clients may only read them (Kafka: Topic.isInternal)."""
 RESERVED_TOPICS = INTERNAL_TOPICS | {"__cluster_metadata"}
 """Names under which the broker keeps journals."""
 
@@ -35,7 +35,7 @@ ONLY_REPLICAS = (0,)
 
 
 class RefusedError(ValueError):
-    """A change that is not made: answer ``error`` with the message."""
+    """A change is refused: answer ``error`` with the message."""
 
     def __init__(self, error: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -50,13 +50,13 @@ class CreateTopic:
     partitions: int = -1
     replication_factor: int = -1
     assignments: Sequence[tuple[int, Sequence[int]]] = ()
-    """Partitions with the nodes that are to have them, if the client assigns them by itself."""
+    """By partition: the nodes that the client assigns, if it does."""
     configs: Mapping[str, str | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicDefaults:
-    """What a topic gets that does not say: the broker's num.partitions, and ``configs`` by the topics' own names."""
+    """The defaults of a topic: the broker's num.partitions, and ``configs`` by the topics' own names."""
 
     partitions: int = 1
     configs: Mapping[str, str] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class TopicDefaults:
 
 @dataclass(frozen=True, slots=True)
 class TopicDecision:
-    """Either an error with what to do about it, or the fact that creates or changes the topic."""
+    """Either an error with advice, or the fact that creates or changes the topic."""
 
     error: ErrorCode = ErrorCode.NONE
     message: str | None = None
@@ -73,22 +73,22 @@ class TopicDecision:
 
 @dataclass(slots=True)
 class ClusterState:
-    """What the journal of the cluster has told."""
+    """The state that results from the cluster's journal."""
 
     cluster_id: str = ""
     topics: dict[str, TopicCreated] = field(default_factory=dict)
     topic_names: dict[uuid.UUID, str] = field(default_factory=dict)
     reserved_before: int = 0
     broker_configs: dict[str, Mapping[str, str]] = field(default_factory=dict)
-    """Settings that were given to the running broker, by the node's id, or empty for every node."""
+    """Settings that were set on the running broker, by the node's id, or empty for every node."""
     deleted: dict[str, int] = field(default_factory=dict)
-    """Topics that are gone and were not made anew, with the number of partitions whose files a crash may have left."""
+    """Deleted topics that were not created anew, with the number of partitions whose files a crash may have left."""
     internal: set[str] = field(default_factory=set)
-    """The broker's own topics that have had their directories."""
+    """The broker's own topics whose directories were created."""
     _by_metric_name: dict[str, set[str]] = field(default_factory=dict, repr=False, compare=False)
 
     def apply(self, fact: ClusterFact) -> None:
-        """Take ``fact`` in."""
+        """Apply ``fact``."""
         if isinstance(fact, ClusterCreated):
             assert not self.cluster_id, "a cluster is created once"
             self.cluster_id = fact.cluster_id
@@ -123,7 +123,7 @@ class ClusterState:
     def decide_topic(
         self, command: CreateTopic, topic_id: uuid.UUID, defaults: TopicDefaults, room: int = MAX_PARTITIONS
     ) -> TopicDecision:
-        """Whether a topic can be made as ``command`` wants it; the error codes are CreateTopics' own.
+        """Decide whether ``command`` may create a topic; the error codes are CreateTopics' own.
 
         :param room: how many partitions the broker can still open.
         """
@@ -166,7 +166,8 @@ class ClusterState:
 
 
 def _metric_name(topic: str) -> str:
-    """Topics that differ in nothing but this are refused: metrics could not tell them apart (Topic.hasCollision)."""
+    """Topics whose names differ in nothing but this are refused: they would have the same metrics
+    (Topic.hasCollision)."""
     return topic.replace(".", "_")
 
 
@@ -177,7 +178,7 @@ def _check_partitions(command: CreateTopic, default: int) -> int:
 
 
 def _check_assignments(command: CreateTopic) -> int:
-    """The number of partitions that are assigned to the one node; nothing else is possible."""
+    """The number of partitions that are assigned to the one node; any other assignment is refused."""
     if command.replication_factor != -1 or command.partitions != -1:
         raise RefusedError(
             ErrorCode.INVALID_REQUEST,

@@ -1,4 +1,4 @@
-"""What the transaction coordinator can be asked, what it answers, and what it wants done once its facts are on disk."""
+"""The commands of the transaction coordinator, its replies, and the effects to run once its facts are on disk."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from dualwrite.wire.error_codes import ErrorCode
 
 
 class InitProducerId(NamedTuple):
-    """A transactional client introduces itself (KIP-98; ``expected`` by KIP-360; the two flags by KIP-939).
+    """A transactional client begins a session (KIP-98; ``expected`` by KIP-360; the two flags by KIP-939).
 
     :param timeout_ms: transaction.timeout.ms; 2147483647 asks for two-phase commit as ``enable_2pc`` does, because
         librdkafka has no other way to say it. Ignored with ``enable_2pc``.
@@ -33,7 +33,7 @@ class AddPartitions(NamedTuple):
 
 
 class VerifyPartitions(NamedTuple):
-    """May ``producer`` write to ``partitions`` in its ongoing transaction? (KIP-890 part 1: no hanging transactions)"""
+    """Whether ``producer`` may write to ``partitions`` in its ongoing transaction (KIP-890 part 1: no hanging ones)."""
 
     transactional_id: str
     producer: ProducerIdentity
@@ -71,7 +71,7 @@ Command = InitProducerId | AddPartitions | VerifyPartitions | EndTransaction | M
 
 
 class Reply(NamedTuple):
-    """An answer: an error, or the client's identity and (KIP-939) that of the transaction that was kept."""
+    """An answer: an error, or the client's identity and (KIP-939) that of the kept transaction."""
 
     error: ErrorCode = ErrorCode.NONE
     producer: ProducerIdentity = NO_PRODUCER
@@ -88,11 +88,11 @@ class WriteMarkers(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What follows from a command.
+    """The consequences of a command.
 
     :param reply: the answer; None means: decide the same command again once the effects are done.
     :param facts: to be appended and applied, in order, before anything else.
-    :param effects: to be run once the facts are on disk, before the reply is released.
+    :param effects: to be run once the facts are on disk, before the reply is sent.
     """
 
     reply: Reply | None

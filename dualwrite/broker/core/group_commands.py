@@ -1,7 +1,6 @@
-"""What a group can be asked, what it answers, and what it wants done.
+"""The commands of a group, its replies, and its effects.
 
-A request may have to wait for others: it is parked under a number, its ticket, and answered by whatever decision it
-was waiting for.
+A request may have to wait for others: it is parked under a number, its ticket, until a later decision answers it.
 """
 
 from dataclasses import dataclass
@@ -14,10 +13,10 @@ from dualwrite.wire.error_codes import ErrorCode
 
 @dataclass(frozen=True, slots=True)
 class JoinGroup:
-    """Somebody wants to be, or stay, in the next generation.
+    """A client wants to join, or stay in, the next generation.
 
-    :param protocols: names with metadata, the best liked first.
-    :param needs_member_id: whoever has no member id is given one and must come back with it (KIP-394, v4).
+    :param protocols: names with metadata, in order of preference.
+    :param needs_member_id: a client without a member id gets one, and must join again with it (KIP-394, v4).
     :param can_skip_assignment: a static leader that comes back may be told not to assign anew (v9).
     """
 
@@ -36,9 +35,10 @@ class JoinGroup:
 
 @dataclass(frozen=True, slots=True)
 class SyncGroup:
-    """A member of a new generation wants its assignment; the leader brings those of all (member id -> assignment).
+    """A member of a new generation wants its assignment; the leader provides those of all (member id -> assignment).
 
-    :param protocol_type: what the member believes it to be, None if it does not say (before v5); so ``protocol``.
+    :param protocol_type: the protocol type that the member expects, None if it does not say (before v5); so
+        ``protocol``.
     """
 
     group: str
@@ -52,7 +52,7 @@ class SyncGroup:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A member lives."""
+    """A member is alive."""
 
     group: str
     member_id: str
@@ -62,14 +62,14 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class LeaveGroup:
-    """Members go, or are sent away by an administrator who knows only their instance ids: (member id, instance id)."""
+    """Members leave, or an administrator removes them by their instance ids alone: (member id, instance id)."""
 
     group: str
     members: tuple[tuple[str, str | None], ...]
 
 
 class TimerKind(Enum):
-    """What a group waits for."""
+    """The kinds of events that a group waits for."""
 
     SESSION = "a member's heartbeat"
     JOIN = "the members that have not joined yet"
@@ -121,7 +121,7 @@ class HeartbeatReply:
 
 @dataclass(frozen=True, slots=True)
 class LeaveReply:
-    """The answer to LeaveGroup, about all and about each of the members in the order of the request."""
+    """The answer to LeaveGroup: for all, and for each of the members in the order of the request."""
 
     error: ErrorCode = ErrorCode.NONE
     members: tuple[tuple[str, str | None, ErrorCode], ...] = ()
@@ -132,7 +132,7 @@ GroupReply = JoinReply | SyncReply | HeartbeatReply | LeaveReply
 
 @dataclass(frozen=True, slots=True)
 class GroupAnswer:
-    """``reply`` goes to whoever holds ``ticket``."""
+    """``reply`` answers the request with ``ticket``."""
 
     ticket: int
     reply: GroupReply
@@ -140,7 +140,7 @@ class GroupAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SetTimer:
-    """An effect: let ``key`` come as a command after ``delay_ms``, and no earlier; None: not at all."""
+    """An effect: issue ``key`` as a command after ``delay_ms``, and not earlier; None cancels it."""
 
     key: TimerKey
     delay_ms: int | None
@@ -148,11 +148,11 @@ class SetTimer:
 
 @dataclass(frozen=True, slots=True)
 class GroupDecision:
-    """What follows from a command.
+    """The consequences of a command.
 
-    :param group: the group as it is from now on; None if it is what it was.
+    :param group: the group from now on; None if it is unchanged.
     :param facts: to be appended, before anything else.
-    :param answers: to be released once the facts are on disk.
+    :param answers: to be sent once the facts are on disk.
     """
 
     group: Group | None = None

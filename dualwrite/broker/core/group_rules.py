@@ -1,8 +1,8 @@
 """The rules of the classic group protocol: a command becomes a decision (KIP-134, KIP-345, KIP-394, KIP-814).
 
-A rebalance has two halves. Everybody joins (PreparingRebalance) until all are there or the time is up; then the leader
-assigns, and everybody asks for its part (CompletingRebalance). Whoever is late for either half is left out; a static
-member is left out only when its session ends. (Kafka: GroupMetadataManager.classicGroup*.)
+A rebalance has two phases. First all members join (PreparingRebalance), until none is missing or the time is up. Then
+the leader assigns, and every member asks for its assignment (CompletingRebalance). A member that is late for either
+phase is removed; a static member is removed only when its session ends. (Kafka: GroupMetadataManager.classicGroup*.)
 """
 
 from dataclasses import dataclass, replace
@@ -27,10 +27,10 @@ from dualwrite.broker.facts.fields import LONGEST_STRING
 from dualwrite.wire.error_codes import ErrorCode
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
-"""How long a member that cannot send heartbeats yet may wait for its first generation."""
+"""How long a new member, which cannot send heartbeats yet, may wait for its first generation."""
 
 _LONGEST_PREFIX = LONGEST_STRING // 8
-"""Characters, of at most four bytes, of a client id or an instance id that a member id begins with."""
+"""Characters, of at most four bytes each, of the client id or instance id at the beginning of a member id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ class GroupSettings:
 
 @dataclass(frozen=True, slots=True)
 class GroupMoment:
-    """What a decision needs from outside: the time in milliseconds, the ticket of the request that is decided, and a
-    text that no member id contains yet."""
+    """The outside input of a decision: the time in milliseconds, the ticket of the request, and a text that no member
+    id contains yet."""
 
     now_ms: int
     ticket: int
@@ -58,7 +58,7 @@ class GroupMoment:
 
 
 def decide(group: Group | None, command: GroupCommand, at: GroupMoment, settings: GroupSettings) -> GroupDecision:
-    """What follows from ``command`` for ``group``, None if there is no such group. Changes nothing."""
+    """Decide ``command`` for ``group``, None if there is no such group. Changes nothing."""
     step = GroupStep(group or Group(command.group), at.now_ms, settings.initial_rebalance_delay_ms)
     if isinstance(command, TimerKey):
         _time_is_up(step, command)
@@ -74,7 +74,7 @@ def decide(group: Group | None, command: GroupCommand, at: GroupMoment, settings
 
 
 def identity_error(group: Group, member_id: str, instance_id: str | None) -> ErrorCode:
-    """NONE if this is a member. Who has lost its instance id to somebody else is fenced (KIP-345)."""
+    """NONE if this is a member. A client whose instance id another client has taken is fenced (KIP-345)."""
     if instance_id is not None:
         owner = group.static_member(instance_id)
         if owner is None:
@@ -117,7 +117,7 @@ def _join_error(group: Group, command: JoinGroup, settings: GroupSettings, exist
         return ErrorCode.INVALID_GROUP_ID
     names = tuple(name for name, _ in command.protocols)
     if any(len(name.encode()) > LONGEST_STRING for name in (command.protocol_type, command.instance_id or "", *names)):
-        return ErrorCode.INVALID_REQUEST  # whoever asks about the group in an older version could not be told of it
+        return ErrorCode.INVALID_REQUEST  # older versions of answers have no room for more
     if not settings.min_session_timeout_ms <= command.session_timeout_ms <= settings.max_session_timeout_ms:
         return ErrorCode.INVALID_SESSION_TIMEOUT
     if not exists and command.member_id != NO_MEMBER:
@@ -128,14 +128,14 @@ def _join_error(group: Group, command: JoinGroup, settings: GroupSettings, exist
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     if command.member_id == NO_MEMBER:
         return ErrorCode.NONE
-    if command.member_id in group.pending:  # a static member is never asked to come back with an id
+    if command.member_id in group.pending:  # static members are not sent back with an id
         return ErrorCode.NONE if command.instance_id is None else ErrorCode.UNKNOWN_MEMBER_ID
     return identity_error(group, command.member_id, command.instance_id)
 
 
 def _has_room(group: Group, member_id: str, max_size: int) -> bool:
-    """While a rebalance is prepared those who have joined count, so that the last ones are left out if max.size has
-    become less; at other times the members do."""
+    """True if the group may have another member. While a rebalance is prepared, members that have joined count, so that
+    the last ones are left out if max.size was reduced; at other times all members count."""
     if group.state is GroupState.EMPTY:
         return True
     if group.state is GroupState.PREPARING_REBALANCE:
@@ -144,7 +144,7 @@ def _has_room(group: Group, member_id: str, max_size: int) -> bool:
 
 
 def _member_id(called: str, at: GroupMoment) -> str:
-    """A new member id; it begins with as much of what the member calls itself as any string has room for."""
+    """A new member id. It begins with the client's own name, as far as a string has room for it."""
     return f"{called[:_LONGEST_PREFIX]}-{at.fresh}"
 
 
@@ -169,7 +169,7 @@ def _join_again(step: GroupStep, command: JoinGroup, ticket: int) -> None:
     changes = member.protocols != command.protocols
     stays = group.state is GroupState.COMPLETING_REBALANCE and not changes
     follows = group.state is GroupState.STABLE and not changes and group.leader != member.member_id
-    if stays or follows:  # it may not have seen its answer, and needs no other
+    if stays or follows:  # it may not have received its answer, and needs no other
         step.answer(ticket, step.join_reply(member.member_id))
         return
     step.rejoin(_updated(member, command), ticket)
@@ -186,7 +186,7 @@ def _updated(member: Member, command: JoinGroup) -> Member:
 
 
 def _join_as_static(step: GroupStep, command: JoinGroup, at: GroupMoment) -> None:
-    """A static member without a member id: it is new, or it has been restarted and takes its own place again."""
+    """Join a static member without a member id: it is new, or it was restarted and takes its place again."""
     group, instance_id = step.group, command.instance_id
     assert instance_id is not None
     member_id = _member_id(instance_id, at)
@@ -205,7 +205,7 @@ def _join_as_static(step: GroupStep, command: JoinGroup, at: GroupMoment) -> Non
             reply = step.join_reply(member_id)
             if command.can_skip_assignment:
                 reply = replace(reply, skip_assignment=group.leader == member_id)
-            else:  # it must not believe that it is to assign anew: the leader that it is told of is gone
+            else:  # it must not assign anew: the leader in its answer is gone
                 reply = replace(reply, leader=leader or "", members=())
             step.answer(at.ticket, reply)
             return
@@ -303,7 +303,7 @@ def _time_is_up(step: GroupStep, key: TimerKey) -> None:
         step.rebalance_or_complete()
     elif key.member_id in group.pending:
         step.remove(key.member_id)
-        if group.state is GroupState.PREPARING_REBALANCE:  # else nobody has ever heard of it
+        if group.state is GroupState.PREPARING_REBALANCE:  # else no client has heard of it
             step.rebalance_or_complete()
     elif _has_died(group, key.member_id):
         step.remove(key.member_id)
@@ -311,6 +311,7 @@ def _time_is_up(step: GroupStep, key: TimerKey) -> None:
 
 
 def _has_died(group: Group, member_id: str) -> bool:
-    """A member that waits for an answer lives, if it has had one before: a new one may have gone away unseen."""
+    """True unless the member waits for an answer, and has had one before: then it is alive. A new member may have left
+    unnoticed."""
     member = group.members.get(member_id)
     return member is not None and (member.is_new or not (member_id in group.joining or member_id in group.syncing))

@@ -1,6 +1,6 @@
-"""One step of a group, while it is being decided: a copy of the group that the rules change, and what they want done.
+"""One step of a group while it is being decided: a working copy of the group, and the effects of the rules.
 
-Everything that changes a group is here, so that who leaves is always answered and no timer is left behind.
+Every change of a group is here, so that members that leave are always answered and no timer is left behind.
 """
 
 from dataclasses import replace
@@ -20,10 +20,10 @@ from dualwrite.broker.facts.groups import GroupFact, encode_fact
 from dualwrite.wire.error_codes import ErrorCode
 
 SHORTEST_WAIT_MS = 1_000
-"""How long absent static members are waited for at least, whatever they say: not to try again at once for ever."""
+"""The least time for which a group waits for absent static members, so that it does not retry at once for ever."""
 
 LARGEST_GROUP_BYTES = 16 * 1024 * 1024
-"""What a generation may take in the journal, where it is one record. Kafka's limit is the offsets topic's 1 MiB."""
+"""The most bytes of a generation in the journal, where it is one record. Kafka's limit is the offsets topic's 1 MiB."""
 
 
 class GroupStep:
@@ -39,7 +39,7 @@ class GroupStep:
         self._timers: dict[TimerKey, int | None] = {}
 
     def decision(self) -> GroupDecision:
-        """What the step came to."""
+        """The decision that results from the step."""
         timers = tuple(SetTimer(key, delay_ms) for key, delay_ms in self._timers.items())
         changed = self.group if self.group != self._before else None
         return GroupDecision(changed, tuple(self._facts), tuple(self._answers), timers)
@@ -47,20 +47,20 @@ class GroupStep:
     # --- what is wanted
 
     def answer(self, ticket: int, reply: GroupReply) -> None:
-        """Let ``reply`` go to whoever holds ``ticket``."""
+        """Send ``reply`` to the request with ``ticket``."""
         self._answers.append(GroupAnswer(ticket, reply))
 
     def record(self) -> None:
-        """Remember the present generation."""
+        """Record the current generation."""
         self._facts.append(self.group.recorded())
 
     def start_session(self, member_id: str, timeout_ms: int | None = None) -> None:
-        """Wait for a sign of the member's life, for its session.timeout.ms unless told otherwise."""
+        """Wait for the member's next heartbeat, for its session.timeout.ms unless a timeout is given."""
         own = self.group.members[member_id].session_timeout_ms if timeout_ms is None else timeout_ms
         self._timers[TimerKey(self.group.group_id, TimerKind.SESSION, member_id)] = own
 
     def stop(self, kind: TimerKind, member_id: str = "") -> None:
-        """Wait no longer."""
+        """Cancel a timer."""
         self._timers[TimerKey(self.group.group_id, kind, member_id)] = None
 
     def _start(self, kind: TimerKind, delay_ms: int) -> None:
@@ -69,12 +69,12 @@ class GroupStep:
     # --- who is in
 
     def expect(self, member_id: str, timeout_ms: int) -> None:
-        """Somebody was given ``member_id`` and is to come back with it."""
+        """A client got ``member_id`` and must join again with it."""
         self.group.pending.add(member_id)
         self.start_session(member_id, timeout_ms)
 
     def add(self, member: Member, protocol_type: str, ticket: int) -> None:
-        """Take a new member in, which waits under ``ticket``."""
+        """Add a new member, which waits under ``ticket``."""
         group = self.group
         group.pending.discard(member.member_id)
         if not group.members:
@@ -87,12 +87,12 @@ class GroupStep:
 
     def rejoin(self, member: Member, ticket: int) -> None:
         """A member waits for the next generation, as ``member`` and under ``ticket``."""
-        self._release_join(member.member_id, ErrorCode.REBALANCE_IN_PROGRESS)  # of a connection that it has given up
+        self._release_join(member.member_id, ErrorCode.REBALANCE_IN_PROGRESS)  # its connection was given up
         self.group.members[member.member_id] = member
         self.group.joining[member.member_id] = ticket
 
     def remove(self, member_id: str) -> None:
-        """The member, or who was expected, is gone; a new leader is chosen if it was the leader."""
+        """Remove the member, or the expected one; choose a new leader if it was the leader."""
         group = self.group
         self._release_join(member_id, ErrorCode.UNKNOWN_MEMBER_ID, told="")
         self._release_sync(member_id, ErrorCode.UNKNOWN_MEMBER_ID)
@@ -104,12 +104,12 @@ class GroupStep:
             group.leader = next(iter(group.members), None)
 
     def leave_out(self, member_id: str) -> None:
-        """There is no room for a member that wants to stay."""
+        """Remove a member that wants to stay, because there is no room."""
         if member_id in self.group.members or member_id in self.group.pending:
             self.remove(member_id)
 
     def replace_member(self, old_id: str, member_id: str) -> None:
-        """A static member has come back under another id; whoever still uses the old one is fenced."""
+        """A static member has come back under another id; clients with the old id are fenced."""
         group = self.group
         self._release_join(old_id, ErrorCode.FENCED_INSTANCE_ID)
         self._release_sync(old_id, ErrorCode.FENCED_INSTANCE_ID)
@@ -138,24 +138,24 @@ class GroupStep:
     # --- the first half of a rebalance
 
     def rebalance_or_complete(self) -> None:
-        """Begin a rebalance; if one is being prepared, end its first half if nobody is missing."""
+        """Begin a rebalance; if one is being prepared and no member is missing, end its first phase."""
         group = self.group
         if group.state is GroupState.PREPARING_REBALANCE:
             if not group.is_initial and group.has_everybody_joined:
                 self.complete_join()
             return
         if group.state is GroupState.EMPTY and not group.members:
-            return  # somebody went who had not come yet
+            return  # a member left that had not joined yet
         if group.state is GroupState.COMPLETING_REBALANCE:
             for member_id in list(group.syncing):
                 self._release_sync(member_id, ErrorCode.REBALANCE_IN_PROGRESS)
-                self.start_session(member_id)  # it could send no heartbeat while it waited
+                self.start_session(member_id)  # it could not send heartbeats while it waited
             group.members = {key: replace(member, assignment=b"") for key, member in group.members.items()}
         group.unsynced.clear()
         self.stop(TimerKind.SYNC)
         group.is_initial = group.state is GroupState.EMPTY
         group.move_to(GroupState.PREPARING_REBALANCE, self._now_ms)
-        if group.is_initial:  # those who start together are to be in one generation
+        if group.is_initial:  # members that start together should be in one generation
             group.newcomers = False
             group.delay_ms = max(group.rebalance_timeout_ms - self._initial_delay_ms, 0)
             self._start(TimerKind.JOIN, self._initial_delay_ms)
@@ -165,19 +165,19 @@ class GroupStep:
             self._start(TimerKind.JOIN, group.rebalance_timeout_ms)
 
     def wait_for_more(self) -> None:
-        """Somebody has joined a group that was about to have its first generation: others may follow."""
+        """A member has joined a group that was about to have its first generation: wait for more members."""
         delay_ms = min(self._initial_delay_ms, self.group.delay_ms)
         self.group.newcomers = False
         self.group.delay_ms -= delay_ms
         self._start(TimerKind.JOIN, delay_ms)
 
     def complete_join(self) -> None:
-        """End the first half: whoever has not joined is left out, static members excepted."""
+        """End the first phase: remove members that have not joined, except static ones."""
         group = self.group
         for member in list(group.members.values()):
             if member.instance_id is None and member.member_id not in group.joining:
                 self.remove(member.member_id)
-        if group.members and not group.joining:  # only the ends of their sessions will tell
+        if group.members and not group.joining:  # wait for the ends of their sessions
             self._start(TimerKind.JOIN, max(group.rebalance_timeout_ms, SHORTEST_WAIT_MS))
             return
         self.stop(TimerKind.JOIN)
@@ -204,7 +204,7 @@ class GroupStep:
         self._start(TimerKind.SYNC, group.rebalance_timeout_ms)
 
     def join_reply(self, member_id: str) -> JoinReply:
-        """What the present generation is to ``member_id``."""
+        """The answer for ``member_id`` about the current generation."""
         group = self.group
         members = group.subscriptions() if group.leader == member_id else ()
         return JoinReply(
@@ -220,14 +220,14 @@ class GroupStep:
     # --- the second half
 
     def park_sync(self, member_id: str, ticket: int) -> None:
-        """The member waits for the leader."""
-        self._release_sync(member_id, ErrorCode.REBALANCE_IN_PROGRESS)  # of a connection that it has given up
+        """Let the member wait for the leader."""
+        self._release_sync(member_id, ErrorCode.REBALANCE_IN_PROGRESS)  # the old request's connection was given up
         self.group.syncing[member_id] = ticket
 
     def assign(self, assignments: dict[str, bytes]) -> None:
-        """The leader has decided: the generation is complete. Who is not in ``assignments`` gets nothing.
+        """The leader has assigned: the generation is complete. Members that are not in ``assignments`` get nothing.
 
-        A generation that is too large to be remembered is none: everybody is told, and may join again (Kafka:
+        A generation that is too large to be recorded is discarded: all members get an error, and may join again (Kafka:
         resetAndPropagateAssignmentWithError).
         """
         group = self.group
@@ -249,6 +249,6 @@ class GroupStep:
             self.start_session(member_id)
 
     def sync_reply(self, member_id: str) -> SyncReply:
-        """The member's part of the present generation."""
+        """The member's assignment in the current generation."""
         group = self.group
         return SyncReply(ErrorCode.NONE, group.protocol_type, group.protocol, group.members[member_id].assignment)

@@ -1,6 +1,6 @@
-"""Every group with what it has committed: what a replay of ``__consumer_offsets`` gives, and what follows from that.
+"""Every group and its committed offsets: the replay of ``__consumer_offsets``, and decisions that follow from it.
 
-A group exists as soon as somebody has joined it or an offset was committed under its name.
+A group exists as soon as a member has joined it or an offset was committed under its name.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from dualwrite.ids import TopicPartition
 from dualwrite.wire.error_codes import ErrorCode
 
 ConsumerOffsetsFact = GroupFact | OffsetFact
-"""Whatever a record of ``__consumer_offsets`` remembers."""
+"""Any fact in a record of ``__consumer_offsets``."""
 
 
 @dataclass(slots=True)
@@ -27,8 +27,7 @@ class GroupTable:
     offsets: CommittedOffsets = field(default_factory=CommittedOffsets)
 
     def apply(self, fact: ConsumerOffsetsFact, at: int = -1, producer_id: int = -1) -> None:
-        """Take in a fact that stands at offset ``at`` of the log, in a transaction of ``producer_id`` if that is not
-        negative."""
+        """Apply a fact at offset ``at`` of the log; in a transaction of ``producer_id`` unless that is negative."""
         if isinstance(fact, GroupRecorded):
             self.groups[fact.group] = group_of(fact)
         elif isinstance(fact, GroupForgotten):
@@ -43,9 +42,9 @@ class GroupTable:
                 self.offsets.apply_pending(fact, at, producer_id)
 
     def adopt(self, decision: GroupDecision) -> None:
-        """Let a group be what ``decision`` made of it.
+        """Replace a group by the one of ``decision``.
 
-        :raises IllegalGroupError: if no group can be that, or the facts say something else of it.
+        :raises IllegalGroupError: if the group is illegal, or contradicts the facts.
         """
         group = decision.group
         if group is None:
@@ -61,7 +60,7 @@ class GroupTable:
     # --- the ends of groups and offsets
 
     def decide_deletion(self, name: str) -> tuple[ErrorCode, tuple[ConsumerOffsetsFact, ...]]:
-        """DeleteGroups: whether ``name`` can be deleted, and the tombstones of all that is known of it."""
+        """DeleteGroups: whether ``name`` can be deleted, and the tombstones of everything known of it."""
         group = self.groups.get(name)
         if group is None:
             return ErrorCode.GROUP_ID_NOT_FOUND, ()
@@ -73,8 +72,8 @@ class GroupTable:
     def decide_offset_deletion(
         self, name: str, partitions: tuple[TopicPartition, ...]
     ) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode], tuple[OffsetForgotten, ...]]:
-        """OffsetDelete (KIP-496): what is to be said about all, what about each, and the tombstones of those that can
-        be deleted. A topic that a member is subscribed to keeps its offsets."""
+        """OffsetDelete (KIP-496): the error of all, the error of each, and the tombstones of those that can be deleted.
+        A topic to which a member is subscribed keeps its offsets."""
         if not name:
             return ErrorCode.INVALID_GROUP_ID, {}, ()
         group = self.groups.get(name)
@@ -91,17 +90,17 @@ class GroupTable:
         return ErrorCode.NONE, errors, tuple(facts)
 
     def without(self, are_gone: Callable[[TopicPartition], bool]) -> tuple[OffsetForgotten, ...]:
-        """The tombstones of every group's offsets, pending ones too, in partitions that are no more."""
+        """The tombstones of every group's offsets, with pending ones, in partitions that do not exist any more."""
         gone = (key for key in self.offsets.known() if are_gone(key[1]))
         return tuple(OffsetForgotten(*key) for key in sorted(gone))
 
     def expired(self, now_ms: int, retention_ms: int) -> Iterator[tuple[ConsumerOffsetsFact, ...]]:
-        """The tombstones of what is out of date, group by group (KIP-211).
+        """The tombstones of expired offsets and groups, group by group (KIP-211).
 
-        Offsets of an empty group expire ``retention_ms`` after it became empty; those of topics that a stable group of
-        consumers does not read any more, and of groups without members that only ever committed, after their last
-        commit. Pending ones never do. An empty group of which nothing is left is forgotten itself. The table may change
-        between two groups.
+        Offsets of an empty group expire ``retention_ms`` after it became empty. After their last commit expire: offsets
+        of topics that a stable group of consumers does not read any more, and offsets of groups without members that
+        only ever committed. Pending offsets never expire. An empty group without offsets is forgotten itself. The table
+        may change between two groups.
         """
         for name in list(self.groups):
             group = self.groups.get(name)

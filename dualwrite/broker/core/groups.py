@@ -1,9 +1,9 @@
 """A group of the classic protocol: its members, its generation, and the only transitions that it can make.
 
-The table below is the whole of it: a state, the states that may precede it, and what causes the step. What is durable
-of a group is its last complete generation (``facts.groups.GroupRecorded``); what goes on during a rebalance is in
-memory only, as in Apache Kafka: after a restart the members of the last generation live on, or join anew.
-(Kafka: ClassicGroup, ClassicGroupState.)
+The table below is complete: a state, the states that may precede it, and the cause of the step. The durable part of a
+group is its last complete generation (``facts.groups.GroupRecorded``). A rebalance in progress is in memory only, as in
+Apache Kafka: after a restart the members of the last generation continue, or join anew. (Kafka: ClassicGroup,
+ClassicGroupState.)
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from enum import Enum
 from dualwrite.broker.facts.groups import GroupRecorded, MemberRecorded
 
 NO_MEMBER = ""
-"""The member id of somebody who has none yet."""
+"""The member id of a client that has none yet."""
 
 CONSUMER_PROTOCOL = "consumer"
 """The protocol type of consumers, whose subscriptions the broker can read (Kafka: ConsumerProtocol)."""
@@ -46,7 +46,7 @@ TRANSITIONS: Mapping[GroupState, Mapping[GroupState, str]] = {
 
 
 class IllegalGroupError(AssertionError):
-    """A group would become what no group can be. The broker stops: its memory would no longer be true."""
+    """A group would get into an illegal state. The broker stops: its memory would be wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +65,13 @@ class Member:
     """True until its first JoinGroup is answered: it cannot send heartbeats before."""
 
     def metadata(self, protocol: str | None) -> bytes | None:
-        """What the member says under ``protocol``, None if it does not speak it."""
+        """The member's metadata for ``protocol``, None if it does not support it."""
         return next((data for name, data in self.protocols if name == protocol), None)
 
 
 @dataclass(slots=True)
 class Group:
-    """One group. ``group_rules`` decides; this holds what must be true of every group at any time."""
+    """One group. ``group_rules`` decides; this class checks what must be true of every group at any time."""
 
     group_id: str
     state: GroupState = GroupState.EMPTY
@@ -80,10 +80,10 @@ class Group:
     protocol: str | None = None
     leader: str | None = None
     since_ms: int = -1
-    """When it came into its state, in milliseconds since the epoch; -1 if only offsets were ever known of it."""
+    """When it entered its state, in milliseconds since the epoch; -1 if only its offsets are known."""
     members: dict[str, Member] = field(default_factory=dict)
     pending: set[str] = field(default_factory=set)
-    """Member ids that were given out and have not come back yet (KIP-394)."""
+    """Member ids that were handed out and not yet used to join (KIP-394)."""
     joining: dict[str, int] = field(default_factory=dict)
     """member id -> its JoinGroup that is not answered yet."""
     syncing: dict[str, int] = field(default_factory=dict)
@@ -91,14 +91,14 @@ class Group:
     unsynced: set[str] = field(default_factory=set)
     """Members that have not asked for their assignment in this generation."""
     is_initial: bool = False
-    """True while the group prepares its first rebalance, for which it waits a moment longer."""
+    """True while the group prepares its first rebalance, for which it waits a while for more members."""
     newcomers: bool = False
-    """True if somebody joined since that moment was last prolonged."""
+    """True if a member joined since that wait was last prolonged."""
     delay_ms: int = 0
-    """What of rebalance.timeout.ms that moment may still take."""
+    """The rest of rebalance.timeout.ms that the wait may still take."""
 
     def copy(self) -> "Group":
-        """A group to work on."""
+        """A working copy of the group."""
         return replace(
             self,
             members=dict(self.members),
@@ -109,27 +109,27 @@ class Group:
         )
 
     def static_member(self, instance_id: str) -> str | None:
-        """The member id that a static member has now."""
+        """The current member id of a static member."""
         members = self.members.values()
         return next((member.member_id for member in members if member.instance_id == instance_id), None)
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest that any member may take to join again."""
+        """The longest time that a member has to join again."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     @property
     def has_everybody_joined(self) -> bool:
-        """True if a rebalance has nobody to wait for."""
+        """True if a rebalance has no member to wait for."""
         return len(self.joining) == len(self.members) and not self.pending
 
     @property
     def is_nobodys(self) -> bool:
-        """True if nobody is in it, nor about to be."""
+        """True if it has no members, and none is about to join."""
         return self.state is GroupState.EMPTY and not self.pending
 
     def supports(self, protocol_type: str, names: tuple[str, ...]) -> bool:
-        """True if somebody who speaks these protocols can be a member."""
+        """True if a client with these protocols can be a member."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type and names)
         if protocol_type != self.protocol_type:
@@ -137,14 +137,14 @@ class Group:
         return any(all(member.metadata(name) is not None for member in self.members.values()) for name in names)
 
     def elected_protocol(self) -> str:
-        """The protocol that all members speak and most of them like best."""
+        """The protocol that all members support and most of them prefer."""
         first, *others = self.members.values()
         common = [name for name, _ in first.protocols if all(other.metadata(name) is not None for other in others)]
         votes = [next(name for name, _ in member.protocols if name in common) for member in self.members.values()]
         return max(common, key=votes.count)
 
     def subscriptions(self) -> tuple[tuple[str, str | None, bytes], ...]:
-        """What the leader needs to assign: member id, instance id and metadata of every member."""
+        """The input of the leader's assignment: member id, instance id and metadata of every member."""
         return tuple(
             (member.member_id, member.instance_id, member.metadata(self.protocol) or b"")
             for member in self.members.values()
@@ -153,14 +153,14 @@ class Group:
     def move_to(self, state: GroupState, now_ms: int) -> None:
         """Enter ``state``.
 
-        :raises IllegalGroupError: if nothing leads there from the present one.
+        :raises IllegalGroupError: if the table has no step from the current state.
         """
         if self.state not in TRANSITIONS[state]:
             raise IllegalGroupError(f"group {self.group_id}: illegal transition from {self.state} to {state}")
         self.state, self.since_ms = state, now_ms
 
     def check(self) -> None:
-        """See to it that this is what a group can be.
+        """Check that the group is legal.
 
         :raises IllegalGroupError: if it is not.
         """
@@ -203,7 +203,7 @@ class Group:
 
 
 def group_of(fact: GroupRecorded) -> Group:
-    """The group as a restart finds it: its members are where they were, and speak one protocol as far as is known."""
+    """The group after a restart: its members have their assignments, and support one protocol as far as is known."""
     members = {
         member.member_id: Member(
             member.member_id,

@@ -1,8 +1,8 @@
-"""The offsets that consumer groups have committed, and who may commit: members of the present generation, whoever is
-outside of any generation while the group is empty, and transactions (KIP-98, KIP-345, KIP-447).
+"""The committed offsets of consumer groups, and who may commit: members of the current generation, clients outside of
+any generation while the group is empty, and transactions (KIP-98, KIP-345, KIP-447).
 
-What a transaction commits is pending until its marker comes. Of a pending offset and a plain one the later in the log
-wins, whichever becomes valid first. (Kafka: OffsetMetadataManager, ClassicGroup.validateOffsetCommit.)
+A transaction's commit is pending until its marker comes. Between a pending and a plain offset, the one later in the log
+wins, in whichever order they become valid. (Kafka: OffsetMetadataManager, ClassicGroup.validateOffsetCommit.)
 """
 
 from collections.abc import Container, Mapping
@@ -17,7 +17,7 @@ from dualwrite.ids import TopicPartition
 from dualwrite.wire.error_codes import ErrorCode
 
 LONGEST_METADATA = 4096
-"""Kafka's default of offset.metadata.max.bytes; what it counts are not bytes but Java's characters, UTF-16 units."""
+"""Kafka's default of offset.metadata.max.bytes; it does not count bytes but Java's characters, UTF-16 units."""
 
 NO_GENERATION = -1
 
@@ -33,10 +33,10 @@ class CommittedPosition:
 
 @dataclass(frozen=True, slots=True)
 class CommitOffsets:
-    """A consumer's positions, to be remembered under its group's name (OffsetCommit, TxnOffsetCommit).
+    """A consumer's positions, to be stored under its group's name (OffsetCommit, TxnOffsetCommit).
 
-    :param generation: the generation that the client believes to be in; negative outside of any.
-    :param is_transactional: they become valid with the commit of a transaction.
+    :param generation: the generation that the client expects to be in; negative outside of any.
+    :param is_transactional: True if they become valid with the commit of a transaction.
     """
 
     group: str
@@ -61,16 +61,16 @@ _Logged = tuple[OffsetCommitted, int]
 
 @dataclass(slots=True)
 class CommittedOffsets:
-    """The latest committed offset of each partition by group, and what open transactions would make of them."""
+    """The latest committed offset of each partition by group, and the pending offsets of open transactions."""
 
     groups: dict[str, dict[TopicPartition, OffsetCommitted]] = field(default_factory=dict)
     logged_at: dict[_Key, int] = field(default_factory=dict)
-    """Where in the log each of the committed offsets is."""
+    """The log offset of each committed offset."""
     pending: dict[int, dict[str, dict[TopicPartition, _Logged]]] = field(default_factory=dict)
-    """Producer id -> group -> what its open transaction has committed, and where in the log that is."""
+    """Producer id -> group -> the pending offsets of its open transaction, with their log offsets."""
 
     def apply(self, fact: OffsetFact, at: int = -1) -> None:
-        """Take a fact in that stands at offset ``at`` of the log. A position may go back: consumers rewind."""
+        """Apply a fact at offset ``at`` of the log. A position may go back: consumers rewind."""
         key = fact.group, fact.partition
         if isinstance(fact, OffsetCommitted):
             self.groups.setdefault(fact.group, {})[fact.partition] = fact
@@ -85,7 +85,7 @@ class CommittedOffsets:
             groups.get(fact.group, {}).pop(fact.partition, None)
 
     def apply_pending(self, fact: OffsetCommitted, at: int, producer_id: int) -> None:
-        """Take in what a transaction has committed and a marker is yet to decide."""
+        """Apply an offset of a transaction that a later marker will decide."""
         self.pending.setdefault(producer_id, {}).setdefault(fact.group, {})[fact.partition] = fact, at
 
     def end_transaction(self, producer_id: int, is_committed: bool) -> None:
@@ -97,16 +97,16 @@ class CommittedOffsets:
                     self.apply(fact, at)
 
     def pending_in(self, group: str) -> set[TopicPartition]:
-        """The partitions of which open transactions have committed offsets."""
+        """The partitions whose offsets open transactions have committed."""
         return {partition for groups in self.pending.values() for partition in groups.get(group, ())}
 
     def known(self) -> set[tuple[str, TopicPartition]]:
-        """Of every group the partitions of which it has committed an offset, or open transactions have."""
+        """By group: the partitions with an offset that is committed, or pending in an open transaction."""
         names = {name for groups in self.pending.values() for name in groups}
         return self.logged_at.keys() | {(name, partition) for name in names for partition in self.pending_in(name)}
 
     def known_in(self, group: str) -> set[TopicPartition]:
-        """The partitions of which ``group`` has committed an offset, or open transactions have."""
+        """The partitions in which ``group`` has an offset that is committed, or pending in an open transaction."""
         return self.groups.get(group, {}).keys() | self.pending_in(group)
 
 
@@ -117,9 +117,9 @@ def decide_commit(
     now_ms: int,
     longest_metadata: int = LONGEST_METADATA,
 ) -> CommitDecision:
-    """What becomes of each of the command's positions; some may be accepted and others not.
+    """Decide about each of the command's positions; some may be accepted and others not.
 
-    :param group: the group, None if nothing is known of it.
+    :param group: the group, None if it is unknown.
     :param known: the partitions that exist.
     :param longest_metadata: offset.metadata.max.bytes.
     """
@@ -141,7 +141,7 @@ def decide_commit(
 
 
 def commit_error(group: Group | None, command: CommitOffsets) -> ErrorCode:
-    """What the group itself says to the command."""
+    """The group's own error for the command."""
     size = len(command.group.encode())
     if size > LONGEST_STRING or (command.is_transactional and size == 0):
         return ErrorCode.INVALID_GROUP_ID
@@ -150,7 +150,7 @@ def commit_error(group: Group | None, command: CommitOffsets) -> ErrorCode:
             return ErrorCode.NONE
         return ErrorCode.GROUP_ID_NOT_FOUND
     if command.generation < 0 and group.state is GroupState.EMPTY:
-        return ErrorCode.NONE  # with a member id or without: Kafka lets both pass where nobody is a member
+        return ErrorCode.NONE  # with or without a member id: Kafka accepts both in a group without members
     if command.generation >= 0 or command.member_id or command.instance_id is not None:
         error = identity_error(group, command.member_id, command.instance_id)
         if error is not ErrorCode.NONE:

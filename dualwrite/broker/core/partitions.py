@@ -1,7 +1,7 @@
-"""The state of one partition that its batch headers determine: producers, open transactions, what readers may see.
+"""The state of one partition that its batch headers determine: producers, open transactions, and the limits of readers.
 
-``decide`` says whether a batch may be appended; ``apply`` takes an appended batch in, from a client just now or from
-the log at start. Sources: KIP-98; Kafka's ProducerStateManager, ProducerAppendInfo and UnifiedLog.
+``decide`` says whether a batch may be appended; ``apply`` applies an appended batch, from a client or from the log at
+start. Sources: KIP-98; Kafka's ProducerStateManager, ProducerAppendInfo and UnifiedLog.
 """
 
 from bisect import bisect_left
@@ -18,7 +18,7 @@ from dualwrite.records.header import MAX_SEQUENCE, BatchHeader
 from dualwrite.wire.error_codes import ErrorCode
 
 RETAINED_BATCHES = 5
-"""How many of a producer's last batches are remembered to answer duplicates: a client has at most five in flight."""
+"""How many of a producer's last batches are kept to recognize duplicates: a client has at most five in flight."""
 
 NO_SEQUENCE = -1
 NO_COORDINATOR_EPOCH = -1
@@ -26,7 +26,7 @@ NO_COORDINATOR_EPOCH = -1
 
 @dataclass(slots=True)
 class ProducerEntry:
-    """What a partition knows of one producer id."""
+    """The state of one producer id in a partition."""
 
     producer_id: int
     epoch: int = NO_PRODUCER_EPOCH
@@ -35,7 +35,7 @@ class ProducerEntry:
     transaction_start: int = -1
     """CurrentTxnStartOffset: the offset of the open transaction's first record here, or -1."""
     coordinator_epoch: int = NO_COORDINATOR_EPOCH
-    """That of the last marker, -1 if there was none."""
+    """The coordinator epoch of the last marker, -1 if there was none."""
 
     @property
     def last_sequence(self) -> int:
@@ -52,8 +52,8 @@ class ProducerEntry:
 
 
 class BatchVerdict(NamedTuple):
-    """Whether a batch is to be appended: ``error`` refuses it; ``duplicate_of`` is the offset that it already has, and
-    ``duplicate_timestamp`` its MaxTimestamp."""
+    """Whether to append a batch: ``error`` refuses it. For a duplicate, ``duplicate_of`` is the offset that it already
+    has, and ``duplicate_timestamp`` its MaxTimestamp."""
 
     error: ErrorCode = ErrorCode.NONE
     duplicate_of: int = -1
@@ -70,18 +70,19 @@ APPEND = BatchVerdict()
 
 @dataclass(slots=True)
 class PartitionState:
-    """Everything about a partition that is not on disk in this form: always the replay of its batch headers."""
+    """The state of a partition that is not on disk in this form: always the replay of its batch headers."""
 
     end_offset: int = 0
     high_watermark: int = 0
     """Readers see offsets below this: on a single node, what is durable."""
     producers: dict[int, ProducerEntry] = field(default_factory=dict)
     open_transactions: dict[int, int] = field(default_factory=dict)
-    """Producer id -> first offset, in the order in which they began, so that the first is the lowest."""
+    """Producer id -> first offset, in the order of their beginning, so that the first is the lowest."""
     aborted: list[IndexedTransaction] = field(default_factory=list)
     """In the order of their markers."""
     _ending: deque[IndexedTransaction] = field(default_factory=deque)
-    """Ended by markers that are not below the high watermark yet: readers must not see past their first offset."""
+    """Transactions whose markers are not below the high watermark yet: readers must not read past their first
+    offset."""
 
     @property
     def last_stable_offset(self) -> int:
@@ -96,13 +97,13 @@ class PartitionState:
     def decide(self, header: BatchHeader, begins_at_zero: bool = False) -> BatchVerdict:
         """Whether a client's batch may be appended next.
 
-        :param begins_at_zero: refuse any other first sequence of an unknown producer: one of TV2 begins every
-            transaction with a new epoch, so that batch is not its first.
+        :param begins_at_zero: refuse any other first sequence of an unknown producer: a TV2 producer begins every
+            transaction with a new epoch, so such a batch is not its first.
         """
         if header.producer_id < 0:
             return APPEND
         entry = self.producers.get(header.producer_id)
-        if entry is None:  # nothing known, as after the expiry of the producer id: any sequence begins anew
+        if entry is None:  # unknown, for example expired: any sequence may begin
             out_of_order = begins_at_zero and header.base_sequence != 0
             return BatchVerdict(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER) if out_of_order else APPEND
         if header.producer_epoch < entry.epoch:
@@ -119,8 +120,8 @@ class PartitionState:
     def decide_marker(self, producer: ProducerIdentity, coordinator_epoch: int, is_tv2: bool) -> ErrorCode:
         """NONE if a marker of ``producer`` may be appended next (Kafka: ProducerAppendInfo.appendEndTxnMarker).
 
-        :param is_tv2: its epoch must be above that of the records, as every TV2 marker's is (KIP-1228); a marker that
-            comes again after the end is taken.
+        :param is_tv2: its epoch must be above that of the records, as every TV2 marker's is (KIP-1228); a repeated
+            marker after the end is accepted.
         """
         entry = self.producers.get(producer.producer_id)
         if entry is None:
@@ -134,14 +135,15 @@ class PartitionState:
         return ErrorCode.NONE
 
     def has_fenced(self, producer: ProducerIdentity) -> bool:
-        """True if a later epoch of ``producer``'s id has written here, so that nothing of its own is open."""
+        """True if a later epoch of ``producer``'s id has written here, so that it has no open transaction of its
+        own."""
         entry = self.producers.get(producer.producer_id)
         return entry is not None and producer.epoch < entry.epoch
 
     def expire_producers(self, before_ms: int) -> int:
-        """Forget producers that wrote nothing with a timestamp after ``before_ms``; the number of them.
+        """Forget producers without a timestamp after ``before_ms``; return their number.
 
-        Never one with an open transaction. They stay when their records are deleted (Kafka: isProducerExpired).
+        Keeps producers with an open transaction, and those whose records were deleted (Kafka: isProducerExpired).
         """
         expired = [
             entry.producer_id
@@ -153,8 +155,8 @@ class PartitionState:
         return len(expired)
 
     def apply(self, header: BatchHeader, marker: Marker | None, coordinator_epoch: int = 0) -> None:
-        """Take in a batch that is now the log's last; ``marker`` and ``coordinator_epoch`` are what a control batch
-        holds, if compaction has not emptied it."""
+        """Apply a batch that is now the log's last. ``marker`` and ``coordinator_epoch`` are the content of a control
+        batch, unless compaction has emptied it."""
         assert header.base_offset >= self.end_offset, f"batch at {header.base_offset} after {self.end_offset}"
         self.end_offset = header.next_offset
         if header.producer_id < 0:
@@ -170,7 +172,7 @@ class PartitionState:
             entry.coordinator_epoch = coordinator_epoch
             self._end_transaction(entry, header.last_offset, marker)
             return
-        if header.is_control:  # compaction removed the marker, with whatever it ended, and kept the producer's epoch
+        if header.is_control:  # compaction removed the marker and its transaction, and kept the producer's epoch
             return
         batch = RetainedBatch(header.base_sequence, header.last_sequence, header.base_offset, header.max_timestamp)
         entry.batches.append(batch)
@@ -179,20 +181,20 @@ class PartitionState:
             self.open_transactions[header.producer_id] = header.base_offset
 
     def advance(self, high_watermark: int) -> None:
-        """Let readers see everything below ``high_watermark``; it never goes back."""
+        """Raise the high watermark, below which readers can read; it never goes back."""
         assert high_watermark <= self.end_offset, f"high watermark {high_watermark} past {self.end_offset}"
         self.high_watermark = max(self.high_watermark, high_watermark)
         while self._ending and self._ending[0].last_offset < self.high_watermark:
             self._ending.popleft()
 
     def open_at(self, end_offset: int) -> None:
-        """Begin to serve a log that was opened and ends at ``end_offset``: all of it is durable. It may end above its
-        last batch, where retention has removed the rest."""
+        """Begin to serve an opened log that ends at ``end_offset``: all of it is durable. It may end above its last
+        batch, if retention has removed the rest."""
         self.end_offset = max(self.end_offset, end_offset)
         self.advance(self.end_offset)
 
     def aborted_between(self, first: int, before: int) -> Iterator[IndexedTransaction]:
-        """Aborted transactions that have records between ``first`` and ``before`` (exclusive), to be skipped."""
+        """Aborted transactions with records between ``first`` and ``before`` (exclusive), for readers to skip."""
         start = bisect_left(self.aborted, first, key=lambda ended: ended.last_offset)
         return (ended for ended in self.aborted[start:] if ended.first_offset < before)
 
@@ -201,7 +203,7 @@ class PartitionState:
         return self.aborted[bisect_left(self.aborted, offset, key=lambda ended: ended.last_offset) :]
 
     def snapshot(self) -> list[ProducerSnapshot]:
-        """What is known of the producers, to be noted beside the log's end."""
+        """The state of the producers, to be stored beside the log's end."""
         return [
             ProducerSnapshot(
                 entry.producer_id,
@@ -217,7 +219,7 @@ class PartitionState:
     def restore(
         self, offset: int, producers: Iterable[ProducerSnapshot], aborted: Iterable[IndexedTransaction]
     ) -> None:
-        """Be what the replay of the log up to ``offset`` would make of a new state."""
+        """Restore the state that a replay of the log up to ``offset`` would produce."""
         self.end_offset = offset
         for each in producers:
             batches = deque(each.batches, maxlen=RETAINED_BATCHES)
@@ -234,11 +236,11 @@ class PartitionState:
         self.aborted = list(aborted)
 
     def forget_aborted(self, gone: Callable[[IndexedTransaction], bool]) -> None:
-        """Forget the aborted transactions that are ``gone`` from the log, marker and all."""
+        """Forget the aborted transactions that are ``gone`` from the log together with their markers."""
         self.aborted = [ended for ended in self.aborted if not gone(ended)]
 
     def _end_transaction(self, entry: ProducerEntry, marker_offset: int, marker: Marker) -> None:
-        """A marker without an open transaction is legal: a restart may write the markers of a decision again."""
+        """End a transaction. A marker without one is legal: a restart may write a decision's markers again."""
         if entry.transaction_start < 0:
             return
         start, entry.transaction_start = entry.transaction_start, -1
@@ -258,7 +260,7 @@ def _find_duplicate(entry: ProducerEntry, header: BatchHeader) -> RetainedBatch 
 
 
 def _is_next(entry: ProducerEntry, header: BatchHeader) -> bool:
-    """Sequences go up by one and wrap to 0; under a new epoch they begin at 0."""
+    """True if the batch has the next sequence: it wraps to 0, and begins at 0 under a new epoch."""
     if header.producer_epoch != entry.epoch or entry.last_sequence == NO_SEQUENCE:
         return header.base_sequence == 0
     return header.base_sequence == (entry.last_sequence + 1) & MAX_SEQUENCE

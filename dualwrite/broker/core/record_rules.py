@@ -1,7 +1,7 @@
-"""Which batches of a client are fit for a topic, before the partition's state is asked (Kafka's LogValidator).
+"""Which batches of a client a topic accepts, before the partition's state is checked (Kafka's LogValidator).
 
-Only what a topic's settings ask about is looked up inside a batch: keys where it is compacted, old timestamps where
-there is a bound for them. That no record is from too far in the future is read off the header.
+Records are parsed only as far as the topic's settings require: keys in a compacted topic, old timestamps if there is a
+limit for them. Timestamps that are too far in the future are found by the header.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -31,7 +31,7 @@ _LEAST_RECORD_SIZE = 7  # size, attributes, two deltas, key, value and headers: 
 
 
 class RefusedBatchError(Exception):
-    """The batch is not appended: answer ``error``, with ``message`` and the positions of the records that are wrong."""
+    """The batch is not appended: answer ``error``, with ``message`` and the positions of the wrong records."""
 
     def __init__(
         self, error: ErrorCode, message: str | None = None, record_errors: Sequence[tuple[int, str]] = ()
@@ -40,15 +40,15 @@ class RefusedBatchError(Exception):
         self.error = error
         self.message = message
         self.record_errors = record_errors
-        """Position in the batch, and what is wrong with the record there."""
+        """Position in the batch, and the error of the record there."""
 
 
 def checked_header(records: bytes | memoryview | None, config: TopicConfig, now_ms: int, zstd: bool) -> BatchHeader:
-    """The header of ``records`` if they are one batch that may be appended to a topic with ``config``.
+    """The header of ``records`` if they are one batch that a topic with ``config`` accepts.
 
     :param now_ms: the broker's clock, in milliseconds since the epoch.
-    :param zstd: whether the client's version of Produce knows that codec.
-    :raises RefusedBatchError: if they are not.
+    :param zstd: True if the client's version of Produce supports that codec.
+    :raises RefusedBatchError: if the topic does not accept them.
     """
     if not records:
         raise RefusedBatchError(ErrorCode.INVALID_RECORD, "no record batch for the partition")
@@ -56,7 +56,7 @@ def checked_header(records: bytes | memoryview | None, config: TopicConfig, now_
         raise RefusedBatchError(ErrorCode.INVALID_RECORD, "no record batch v2 (since Apache Kafka 0.11)")
     try:
         header = peek_header(records)
-    except ImpossibleCountError as error:  # a client would send again what is corrupt, and this for two minutes
+    except ImpossibleCountError as error:  # after CORRUPT_MESSAGE a client would retry, for two minutes
         is_whole = error.header.size == len(records) and checksum_matches(error.header, records)
         code = ErrorCode.INVALID_RECORD if is_whole else ErrorCode.CORRUPT_MESSAGE
         raise RefusedBatchError(code, str(error)) from None
@@ -81,9 +81,9 @@ def checked_header(records: bytes | memoryview | None, config: TopicConfig, now_
 def as_kept(
     header: BatchHeader, records: bytes | memoryview, config: TopicConfig
 ) -> tuple[BatchHeader, bytes | memoryview]:
-    """A batch that was checked, in the codec in which a topic with ``config`` keeps it (compression.type).
+    """A checked batch in the codec that a topic with ``config`` uses (compression.type).
 
-    :raises RefusedBatchError: if it cannot be opened, or is too large then.
+    :raises RefusedBatchError: if it cannot be decompressed, or is too large then.
     """
     codec = _CODECS.get(config.compression_type, header.compression)
     if codec == header.compression:

@@ -1,7 +1,7 @@
-"""What a setting of a topic or of the broker may be: its type, how its text is read, which values are taken.
+"""The rules for the values of a topic's or broker's setting: its type, how its text is parsed, and the allowed values.
 
-Kafka: ConfigDef, whose readings of text these are. A setting's text is what is stored and described; its value is read
-from the text where it is needed.
+Kafka: ConfigDef, whose parsing rules these are. The text of a setting is stored and described; its value is parsed from
+the text when it is needed.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class ConfigType(IntEnum):
-    """The types of settings, numbered as DescribeConfigs tells them (Kafka: DescribeConfigsResponse.ConfigType)."""
+    """The types of settings, with the numbers of DescribeConfigs (Kafka: DescribeConfigsResponse.ConfigType)."""
 
     BOOLEAN = 1
     STRING = 2
@@ -24,7 +24,7 @@ class ConfigType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """Which values a setting takes, with the sentence that says so, or says why it is ``just_one``, as text."""
+    """The values that a setting allows, and a sentence that says which, or why only the text ``just_one`` is."""
 
     says: str
     holds: Callable[[Any], bool]
@@ -32,7 +32,7 @@ class Allowed:
 
 
 class SettingError(ValueError):
-    """A value that a setting cannot have: answer INVALID_CONFIG with the message."""
+    """A value that a setting does not allow: answer INVALID_CONFIG with the message."""
 
 
 ANYTHING = Allowed("any value", lambda value: True)
@@ -51,7 +51,7 @@ class Setting:
     def value(self, text: str) -> Any:
         """The value that ``text`` stands for.
 
-        :raises ValueError: if it is none that the setting may have; the message says why.
+        :raises ValueError: if the setting does not allow it; the message says why.
         """
         value = read_value(self.type, text)
         refusal = next((rule.says for rule in self.rules if not rule.holds(value)), None)
@@ -62,7 +62,7 @@ class Setting:
     def read(self, name: str, text: str) -> Any:
         """The value of ``text`` for this setting, called ``name``.
 
-        :raises SettingError: if it is none that the setting may have; the message is in Kafka's words.
+        :raises SettingError: if the setting does not allow it; the message has Kafka's words.
         """
         try:
             return self.value(text)
@@ -71,7 +71,7 @@ class Setting:
 
     @property
     def allowed(self) -> str:
-        """What it may be, for people."""
+        """The allowed values, for people."""
         rules = (f"{rule.just_one} only: {rule.says}" if rule.just_one else rule.says for rule in self.rules)
         return "; ".join([self.type.name, *(says for says in rules if says != ANYTHING.says)])
 
@@ -100,7 +100,7 @@ def some_of(*values: str) -> Allowed:
 
 
 def only(value: object, reason: str) -> Allowed:
-    """Just ``value``, because of what this broker is."""
+    """Only ``value``, for ``reason``, which is a property of this broker."""
     return Allowed(reason, lambda found: bool(found == value), str(value).lower())
 
 
@@ -115,7 +115,7 @@ _LONGEST_NUMBER = 40  # characters; Python reads very long ones slowly, or not a
 def read_value(kind: ConfigType, text: str) -> Any:
     """The value that ``text`` stands for.
 
-    :raises ValueError: if it stands for none of that type; the message says what was expected.
+    :raises ValueError: if it is not of that type; the message says what was expected.
     """
     text = text.strip()
     if kind is ConfigType.BOOLEAN:
@@ -138,7 +138,7 @@ def _read_number(kind: ConfigType, text: str) -> float:
     except ValueError:
         raise error from None
     least, most = _RANGES.get(kind, (float("-inf"), float("inf")))
-    if not least <= number <= most:  # which a NaN isn't either
+    if not least <= number <= most:  # also false for NaN
         raise error
     return number
 

@@ -1,4 +1,4 @@
-"""Which topics a group of consumers is subscribed to: the one thing that the broker reads in what members say.
+"""The topics to which a group of consumers is subscribed: the only part of members' metadata that the broker reads.
 
 A subscription of any version begins as one of version 0 does: the version, and the topics' names. (Kafka:
 ConsumerProtocolSubscription, ClassicGroup.computeSubscribedTopics.)
@@ -13,7 +13,7 @@ _HEAD = struct.Struct(">hi")
 
 
 def subscribed_topics(group: Group) -> frozenset[str] | None:
-    """The topics that members of ``group`` are subscribed to; None if that cannot be told."""
+    """The topics to which members of ``group`` are subscribed; None if that is unknown."""
     if group.protocol_type != CONSUMER_PROTOCOL:
         return None
     topics: set[str] = set()
@@ -29,7 +29,7 @@ def subscribed_topics(group: Group) -> frozenset[str] | None:
 
 
 def is_subscribed(group: Group, topic: str) -> bool:
-    """True if ``group`` reads ``topic``, or may: consumers whose subscriptions cannot be told read everything."""
+    """True if ``group`` may read ``topic``: consumers with unknown subscriptions count as reading everything."""
     topics = subscribed_topics(group)
     return group.protocol_type == CONSUMER_PROTOCOL if topics is None else topic in topics
 

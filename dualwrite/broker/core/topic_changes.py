@@ -1,4 +1,4 @@
-"""What may change about a topic that exists: more partitions, other settings.
+"""Changes of an existing topic: more partitions, other settings.
 
 Sources: Kafka's ReplicationControlManager (CreatePartitions), ConfigurationControlManager and ConfigAdminManager.
 """
@@ -16,7 +16,7 @@ from dualwrite.wire.error_codes import ErrorCode
 
 
 class ConfigOperation(IntEnum):
-    """What IncrementalAlterConfigs does to a setting (KIP-339; Kafka: AlterConfigOp.OpType)."""
+    """The operations of IncrementalAlterConfigs on a setting (KIP-339; Kafka: AlterConfigOp.OpType)."""
 
     SET = 0
     DELETE = 1
@@ -34,9 +34,9 @@ class ConfigChange:
 
 
 def decide_partitions(topic: TopicCreated, count: int, assignments: int | None, room: int) -> TopicDecision:
-    """Whether ``topic`` may have ``count`` partitions from now on.
+    """Decide whether ``topic`` may have ``count`` partitions.
 
-    :param assignments: for how many new partitions the request names replicas; None if it leaves that to the broker.
+    :param assignments: for how many new partitions the request names replicas; None if the broker chooses them.
     :param room: how many partitions the broker can still open.
     """
     more = count - topic.partitions
@@ -63,9 +63,9 @@ def decide_partitions(topic: TopicCreated, count: int, assignments: int | None, 
 
 
 def decide_configs(topic: TopicCreated, configs: Mapping[str, str], defaults: Mapping[str, str]) -> TopicDecision:
-    """Whether ``configs`` may be the settings of ``topic`` from now on, all of them.
+    """Decide whether ``configs`` may be all the settings of ``topic``.
 
-    :param defaults: what the broker's settings give.
+    :param defaults: the defaults from the broker's settings.
     """
     try:
         return TopicDecision(fact=replace(topic, configs=check_topic_config(configs, defaults)))
@@ -76,8 +76,8 @@ def decide_configs(topic: TopicCreated, configs: Mapping[str, str], defaults: Ma
 def changed(current: Mapping[str, str], changes: Sequence[ConfigChange], lists: Mapping[str, str]) -> dict[str, str]:
     """``current`` after ``changes``, in their order.
 
-    :param lists: the settings that are lists, by name, with what they are where ``current`` has none.
-    :raises RefusedError: for a change that is none.
+    :param lists: the settings that are lists, by name, with their values if ``current`` has none.
+    :raises RefusedError: for an invalid change.
     """
     configs = dict(current)
     for change in changes:
@@ -104,7 +104,7 @@ def changed(current: Mapping[str, str], changes: Sequence[ConfigChange], lists: 
 
 
 def topic_lists(defaults: Mapping[str, str]) -> dict[str, str]:
-    """The topics' settings that are lists, with what they are by default."""
+    """The topics' settings that are lists, with their defaults."""
     return {
         name: defaults.get(name, setting.default)
         for name, setting in TOPIC_SETTINGS.items()

@@ -1,4 +1,4 @@
-"""What the settings of a topic come to: its own over the broker's over Kafka's defaults.
+"""The effective settings of a topic: its own override the broker's, which override Kafka's defaults.
 
 Sources: Kafka's LogConfig and ServerTopicConfigSynonyms.
 """
@@ -13,7 +13,7 @@ from dualwrite.broker.core.topic_settings import COMPACT, DELETE, TOPIC_SETTINGS
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """What a topic's settings come to, those that have an effect; the names are Kafka's with underscores.
+    """The effective settings of a topic that matter here; the names are Kafka's with underscores.
 
     Times are in milliseconds, sizes in bytes.
     """
@@ -56,7 +56,8 @@ class TopicConfig:
 
 
 def topic_config(*layers: Mapping[str, str]) -> TopicConfig:
-    """What the defaults come to under ``layers``, of which a later one covers an earlier one. They were checked."""
+    """The defaults, overridden by ``layers``; a later layer overrides an earlier one. The layers are already
+    checked."""
     texts = {name: setting.default for name, setting in TOPIC_SETTINGS.items()}
     for layer in layers:
         texts.update(layer)
@@ -69,10 +70,10 @@ def topic_config(*layers: Mapping[str, str]) -> TopicConfig:
 
 
 def check_topic_config(configs: Mapping[str, str | None], defaults: Mapping[str, str]) -> Mapping[str, str]:
-    """The settings of a topic, if it may have all of them.
+    """The settings of a topic, if they are all allowed.
 
-    :param defaults: what the broker's settings give.
-    :raises SettingError: for the first that it may not.
+    :param defaults: the defaults from the broker's settings.
+    :raises SettingError: for the first that is not allowed.
     """
     checked: dict[str, str] = {}
     for name, text in configs.items():
@@ -92,9 +93,9 @@ def check_topic_config(configs: Mapping[str, str | None], defaults: Mapping[str,
 
 
 def broker_defaults(given: Mapping[str, str]) -> dict[str, str]:
-    """The topics' defaults that settings of the broker give.
+    """The topics' defaults that result from settings of the broker.
 
-    :param given: the settings that the broker was given, by name and checked; of those that mean the same, as
+    :param given: the broker's settings, by name and already checked. Of settings with the same meaning, such as
         log.retention.ms and log.retention.hours, the finest unit wins.
     """
     defaults = {}

@@ -1,8 +1,8 @@
 """Every setting of a topic that Kafka 4.4 knows, and which values this broker takes.
 
-A setting that means something here has its effect. One that means nothing on a single node, or nothing yet, is taken
-at the values that are true here and refused at others: nobody is told that something holds which does not. Sources:
-Kafka's TopicConfig, LogConfig (types, defaults, ranges) and ServerTopicConfigSynonyms (the broker's settings).
+A setting that applies here has its effect. A setting that does not apply on a single node, or not yet, is accepted with
+the values that are true here and refused with others, so that no client relies on something that does not hold.
+Sources: Kafka's TopicConfig, LogConfig (types, defaults, ranges) and ServerTopicConfigSynonyms (the broker's settings).
 """
 
 import re
@@ -26,7 +26,7 @@ LONG, DOUBLE, LIST = ConfigType.LONG, ConfigType.DOUBLE, ConfigType.LIST
 
 COMPACT, DELETE = "compact", "delete"
 SMALLEST_SEGMENT_BYTES = 1024 * 1024
-"""The least segment.bytes of a topic (KIP-1030)."""
+"""The lowest segment.bytes of a topic (KIP-1030)."""
 
 _MOST = str(2**63 - 1)
 _WEEK_MS = "604800000"
@@ -39,23 +39,23 @@ _THROTTLED = re.compile(r"\*|(\d+:\d+(,\d+:\d+)*)?")
 
 @dataclass(frozen=True, slots=True)
 class BrokerDefault:
-    """A setting of the broker that gives a topic's setting its default; ``factor`` turns its unit into the topic's, and
-    ``rules`` hold for it beside the topic's."""
+    """A broker setting that is the default of a topic setting; ``factor`` converts its unit to the topic's, and
+    ``rules`` apply to it in addition to the topic's."""
 
     name: str
     factor: int = 1
     rules: tuple[Allowed, ...] = ()
 
     def as_topics(self, text: str) -> str:
-        """``text`` of the broker's setting, which was checked, as the topic's setting has it."""
+        """``text`` of the broker's setting, already checked, as a text of the topic's setting."""
         return text if self.factor == 1 else str(self._scaled(int(text)))
 
     def in_own_unit(self, rule: Allowed) -> Allowed:
-        """``rule`` of the topic's setting for a value of the broker's."""
+        """``rule`` of the topic's setting, converted for the broker's setting."""
         return rule if self.factor == 1 else Allowed(rule.says, lambda value: rule.holds(self._scaled(value)))
 
     def _scaled(self, number: int) -> int:
-        """In the topic's unit; a negative time is no limit in any."""
+        """The number in the topic's unit; a negative time means no limit."""
         return number * self.factor if number >= 0 else -1
 
 
@@ -67,8 +67,8 @@ class TopicSetting(Setting):
     broker: tuple[BrokerDefault, ...] = ()
 
     def of_broker(self, source: BrokerDefault) -> Setting:
-        """The broker's setting ``source``: whatever it may be, topics may have. Of several with the same meaning the
-        last has the default, and the others are not set until they are given."""
+        """The broker's setting ``source``; it allows the values that topics allow. Of several with the same meaning,
+        the last has the default, and the others have no value until they are set."""
         default, kind, meaning = self.default, self.type, self.documentation
         if source.factor != 1:
             default, kind = str(int(self.default) // source.factor), ConfigType.INT
@@ -86,7 +86,7 @@ def _setting(
 
 _NOT_AT_ONCE = (Allowed("Value must be -1, for no limit, or at least 1", lambda value: value != 0),)
 _RULES = dict.fromkeys(("log.retention.ms", "log.retention.minutes", "log.retention.hours"), _NOT_AT_ONCE)
-"""What holds for settings of the broker beside the topics' rules (Kafka: KafkaConfig.validateValues)."""
+"""Rules for broker settings in addition to the topics' rules (Kafka: KafkaConfig.validateValues)."""
 _FACTORS = {
     "log.roll.hours": _HOUR_MS,
     "log.roll.jitter.hours": _HOUR_MS,

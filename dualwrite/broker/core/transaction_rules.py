@@ -1,8 +1,8 @@
 """The transaction coordinator's rules (KIP-98, KIP-360, KIP-890 part 2, KIP-939): a command becomes a decision.
 
-Two identities run through KIP-939. ``producer`` is that of the ongoing transaction's records, kept for its markers;
-``client`` is what the living client must use, and moves on with every InitProducerId. No transaction begins at epoch
-32767: it is kept free for the markers that fence it.
+KIP-939 needs two identities. ``producer`` is the identity of the ongoing transaction's records, kept for its markers.
+``client`` is the identity that the living client must use; every InitProducerId changes it. No transaction begins at
+epoch 32767, which is reserved for the markers that fence it.
 """
 
 from dataclasses import dataclass
@@ -52,18 +52,18 @@ class TransactionSettings:
     log_segment_bytes: int = 4_194_304
     """transaction.state.log.segment.bytes"""
     partition_verification_enable: bool = True
-    """transaction.partition.verification.enable; off, a client of TV1 can begin a transaction that hangs."""
+    """transaction.partition.verification.enable; if off, a client of TV1 can begin a transaction that hangs."""
 
 
 class Moment(NamedTuple):
-    """What a decision needs from outside: the time in milliseconds, and a producer id that nobody has."""
+    """The outside input of a decision: the time in milliseconds, and an unused producer id."""
 
     now_ms: int
     fresh_producer_id: int
 
 
 def decide(table: TransactionTable, command: Command, at: Moment, settings: TransactionSettings) -> Decision:
-    """What follows from ``command`` in the state ``table``. Changes nothing."""
+    """Decide ``command`` in the state ``table``. Changes nothing."""
     entry = table.entries.get(command.transactional_id)
     if not command.transactional_id:
         return _refuse(ErrorCode.INVALID_REQUEST)
@@ -110,7 +110,8 @@ def _init_producer_id(
         return _begin_session(entry, command, timeout_ms, at)
     if command.keep_prepared:
         return _keep_prepared(entry, timeout_ms, at)
-    # Then the same command begins the new session; for the living client, which named itself, the abort's bump is it.
+    # Then the same command begins the new session; if the living client named itself, the abort's bump is its new
+    # epoch.
     return _abort_by_coordinator(entry, at, asked_by=command.expected)._replace(reply=None)
 
 
@@ -121,7 +122,7 @@ def _introduce(transactional_id: str, timeout_ms: int, at: Moment) -> Decision:
 
 
 def _begin_session(entry: TransactionRecorded, command: InitProducerId, timeout_ms: int, at: Moment) -> Decision:
-    """Nothing is open: bump the epoch, which fences every earlier client; a retry of that gets the same again."""
+    """No transaction is open: bump the epoch, which fences every earlier client; a retry gets the same epoch again."""
     if command.expected and command.expected == entry.previous:
         return Decision(Reply(producer=entry.client))
     producer = _bumped(entry.client, at)
@@ -139,9 +140,9 @@ def _begin_session(entry: TransactionRecorded, command: InitProducerId, timeout_
 def _keep_prepared(entry: TransactionRecorded, timeout_ms: int, at: Moment) -> Decision:
     """KIP-939: the ongoing transaction keeps its identity for its markers; the client gets a new one.
 
-    A fresh producer id is needed if the ongoing epoch has no room for both (it is 32766: the markers take 32767), or if
-    the client's own epoch is used up. The timeout only grows: a prepared transaction never loses its two-phase commit;
-    but those after it have the one that the client asks for now.
+    A fresh producer id is needed if the ongoing epoch has no room for both (it is 32766, and the markers take 32767),
+    or if the client's own epoch is used up. The timeout only grows, so that a prepared transaction never loses its
+    two-phase commit; later transactions have the timeout that the client requests now.
     """
     latest = entry.client
     used_up = latest.epoch >= (MAX_PRODUCER_EPOCH if entry.next_producer else MAX_PRODUCER_EPOCH - 1)
@@ -163,8 +164,8 @@ def _add_partitions(entry: TransactionRecorded, command: AddPartitions, at: Mome
     if error is not ErrorCode.NONE:
         return _refuse(error)
     if entry.is_kept:
-        return _refuse(ErrorCode.INVALID_TXN_STATE)  # a prepared transaction can only be ended
-    if command.partitions <= entry.partitions:  # or none at all: a transaction begins with its first
+        return _refuse(ErrorCode.INVALID_TXN_STATE)  # a prepared transaction can only end
+    if command.partitions <= entry.partitions:  # or empty: a transaction begins with its first partition
         return Decision(Reply())
     if entry.status is TransactionStatus.ONGOING:
         fact = entry._replace(partitions=entry.partitions | command.partitions, updated_ms=at.now_ms)
@@ -191,7 +192,7 @@ def _verify_partitions(entry: TransactionRecorded, command: VerifyPartitions) ->
 
 
 def _identity_error(entry: TransactionRecorded, producer: ProducerIdentity) -> ErrorCode:
-    """NONE if ``producer`` is the living client. Whoever once was is fenced; anybody else is unknown here.
+    """NONE if ``producer`` is the living client. Earlier clients are fenced; any other producer is unknown here.
 
     A client that recovered at epoch 32767 has ended its one transaction and must ask for a fresh id before the next.
     """
@@ -219,8 +220,8 @@ def _end_transaction(entry: TransactionRecorded, command: EndTransaction, at: Mo
 
 
 def _is_retry(entry: TransactionRecorded, command: EndTransaction) -> bool:
-    """True if ``command`` repeats the EndTxn that led here. Under TV2 the client still has the identity before the
-    bump; under TV1 it has its only one, and there is nothing else that it could be ending."""
+    """True if ``command`` repeats the EndTxn that led here. Under TV2 the client still has the identity from before the
+    bump. Under TV1 it has only one identity, and no other transaction that it could be ending."""
     if entry.status is TransactionStatus.EMPTY:
         return False
     if entry.version is TransactionVersion.TV2:
@@ -229,8 +230,8 @@ def _is_retry(entry: TransactionRecorded, command: EndTransaction) -> bool:
 
 
 def _prepare(entry: TransactionRecorded, result: Marker, version: TransactionVersion, at: Moment) -> Decision:
-    """The decision of the transaction. Its markers bump the epoch of its records under TV2, and also wherever the
-    client has an identity of its own, because the transaction's first owner must be fenced in the partitions."""
+    """Decide the transaction. Its markers bump the epoch of its records under TV2, and also if the client has an
+    identity of its own, because the partitions must fence the transaction's first owner."""
     client = entry.client
     bumps = version is TransactionVersion.TV2
     marker_producer = _successor(entry.producer) if bumps or entry.next_producer else entry.producer
@@ -248,7 +249,8 @@ def _prepare(entry: TransactionRecorded, result: Marker, version: TransactionVer
 
 
 def _abort_by_coordinator(entry: TransactionRecorded, at: Moment, asked_by: ProducerIdentity = NO_PRODUCER) -> Decision:
-    """Abort what nobody will end, and fence the client that began it: only who asked may claim the bump in a retry."""
+    """Abort an abandoned transaction, and fence the client that began it: only ``asked_by`` may claim the bump in a
+    retry."""
     decision = _prepare(entry, Marker.ABORT, TransactionVersion.TV2, at)
     fact = _recorded(decision)._replace(previous=asked_by)
     return decision._replace(facts=(fact,))
@@ -261,7 +263,7 @@ def _recorded(decision: Decision) -> TransactionRecorded:
 
 
 def markers_of(entry: TransactionRecorded) -> WriteMarkers:
-    """The markers that an ended transaction still needs, wherever some of them may have been written before a crash."""
+    """The markers that an ended transaction still needs; a crash may have come after some of them were written."""
     return WriteMarkers(entry.transactional_id, entry.producer, _MARKER_OF[entry.status], entry.partitions)
 
 
@@ -271,7 +273,7 @@ def _house_keeping(
     at: Moment,
     settings: TransactionSettings,
 ) -> Decision:
-    """What no client asked for. What has become untrue since it was noticed is passed over."""
+    """Decide a command that no client sent. Does nothing if its reason has gone meanwhile."""
     if entry is None:
         return Decision(Reply())
     if isinstance(command, MarkersWritten):
@@ -306,7 +308,7 @@ def _successor(producer: ProducerIdentity) -> ProducerIdentity:
 
 
 def _bumped(client: ProducerIdentity, at: Moment) -> ProducerIdentity:
-    """The identity for the next transaction: the next epoch, or a fresh id where the next is reserved for markers."""
+    """The identity for the next transaction: the next epoch, or a fresh id if the next is reserved for markers."""
     if client.epoch >= MAX_PRODUCER_EPOCH - 1:
         return ProducerIdentity(at.fresh_producer_id, 0)
     return _successor(client)

@@ -1,8 +1,8 @@
-"""The state of every transactional id, and the only transitions that it can make.
+"""The state of every transactional id, and its only legal transitions.
 
-The table below is the whole of it: a status, the statuses that may precede it, and the command that causes the step.
-``apply`` checks each fact against the table and against what no transition may do, and fails loudly: a fact that breaks
-a rule here is a bug in ``transaction_rules``, and must not reach memory. (Kafka: TransactionState.validPreviousStates,
+The table below is complete: a status, the statuses that may precede it, and the command that causes the step.
+``apply`` checks each fact against the table and the general rules, and fails loudly: a fact that breaks a rule here is
+a bug in ``transaction_rules``, and must not reach memory. (Kafka: TransactionState.validPreviousStates,
 TransactionMetadata.completeTransitionTo.)
 """
 
@@ -39,7 +39,7 @@ TRANSITIONS: Mapping[TransactionStatus, Mapping[TransactionStatus, str]] = {
 
 
 class IllegalTransitionError(AssertionError):
-    """A fact contradicts the state that it follows. The broker stops: its memory would no longer be true."""
+    """A fact contradicts the state that it follows. The broker stops: its memory would be wrong."""
 
 
 @dataclass(slots=True)
@@ -49,11 +49,11 @@ class TransactionTable:
     entries: dict[str, TransactionRecorded] = field(default_factory=dict)
 
     def apply(self, fact: TransactionFact) -> None:
-        """Take ``fact`` in.
+        """Apply ``fact``.
 
-        The first fact about an id may have any status, as a compacted journal begins anywhere.
+        The first fact of an id may have any status, as a compacted journal may begin anywhere.
 
-        :raises IllegalTransitionError: if it cannot follow what is known.
+        :raises IllegalTransitionError: if it cannot follow the current state.
         """
         before = self.entries.get(fact.transactional_id)
         if isinstance(fact, TransactionForgotten):
@@ -71,7 +71,7 @@ class TransactionTable:
         return max((entry.client.producer_id for entry in self.entries.values()), default=-1)
 
     def timed_out(self, now_ms: int) -> Iterator[str]:
-        """Transactional ids whose transaction has outlived its timeout. Two-phase commit has none."""
+        """Transactional ids whose transaction has exceeded its timeout. Two-phase commit has none."""
         return (
             entry.transactional_id
             for entry in self.entries.values()
@@ -87,7 +87,7 @@ class TransactionTable:
         )
 
     def unfinished(self) -> Iterator[TransactionRecorded]:
-        """Transactions that are decided but whose markers may be missing: a restart drives them to the end."""
+        """Decided transactions whose markers may be missing: a restart completes them."""
         return (entry for entry in self.entries.values() if entry.is_ended)
 
 
@@ -102,7 +102,7 @@ def _check(condition: bool, before: TransactionRecorded | None, fact: Transactio
 
 
 def _check_alone(fact: TransactionRecorded) -> None:
-    """What holds for every fact by itself."""
+    """Check the rules for a single fact."""
     has_partitions = bool(fact.partitions)
     started = fact.started_ms >= 0
     _check(fact.status is not TransactionStatus.DEAD, None, fact)  # that is a tombstone
@@ -118,7 +118,7 @@ def _check_alone(fact: TransactionRecorded) -> None:
 
 
 def _check_step(before: TransactionRecorded, fact: TransactionRecorded) -> None:
-    """What holds between one fact and the next."""
+    """Check the rules for two consecutive facts."""
     _check(before.status in TRANSITIONS[fact.status], before, fact)
     _check(_does_not_regress(before.client, fact.client), before, fact)
     if before.status is TransactionStatus.ONGOING:

@@ -1,1 +1,1 @@
-"""The only place where the core meets the log: decide, append, apply, one fsync for many, release replies, effects."""
+"""The only place where the core meets the log: decide, append, apply, one fsync for many, send replies, run effects."""

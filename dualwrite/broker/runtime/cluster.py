@@ -45,13 +45,13 @@ logger = logging.getLogger(__name__)
 
 JOURNAL_DIRECTORY = "__cluster_metadata-0"
 NODE, EVERY_NODE = "0", ""
-"""Whom settings of the running broker are given to: the one node by its id, or every node."""
+"""The targets of settings on the running broker: the one node by its id, or every node."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """The broker's num.partitions, the settings that it was given, as text, and how many partitions it may open in all:
-    each is at least one open file."""
+    """The broker's num.partitions, its settings as text, and the most partitions that it may open: each is at least one
+    open file."""
 
     num_partitions: int = 1
     given: Mapping[str, str] = field(default_factory=dict)
@@ -59,7 +59,8 @@ class TopicSettings:
 
 
 class Cluster:
-    """Everything that has a name in this cluster, read from ``data_dir``. Belongs to the event loop's thread."""
+    """The topics, partitions and settings of this cluster, read from ``data_dir``. Belongs to the event loop's
+    thread."""
 
     def __init__(
         self, files: Files, data_dir: Path, flusher: Flusher, clock: Clock, entropy: Entropy, settings: TopicSettings
@@ -117,7 +118,7 @@ class Cluster:
     # --- topics
 
     def create_topic(self, command: CreateTopic, validate_only: bool = False) -> TopicDecision:
-        """Create a topic as ``command`` wants it. Wait at the flusher's barrier before telling anybody."""
+        """Create a topic by ``command``. Wait at the flusher's barrier before replying."""
         if command.name in self._leaving:
             return TopicDecision(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{command.name}' is marked for deletion.")
         defaults = TopicDefaults(self._settings.num_partitions, self.defaults)
@@ -125,22 +126,22 @@ class Cluster:
         return self._carry_out(decision, 0, validate_only)
 
     def add_partitions(self, name: str, count: int, assignments: int | None, validate_only: bool) -> TopicDecision:
-        """Give the topic ``name`` ``count`` partitions. Wait at the flusher's barrier before telling anybody.
+        """Extend the topic ``name`` to ``count`` partitions. Wait at the flusher's barrier before replying.
 
-        :param assignments: for how many new partitions the client names replicas; None if it leaves that to the broker.
+        :param assignments: for how many new partitions the client names replicas; None if the broker chooses them.
         """
         topic = self.state.topics[name]
         decision = decide_partitions(topic, count, assignments, self._room())
         return self._carry_out(decision, topic.partitions, validate_only)
 
     def configure_topic(self, name: str, configs: Mapping[str, str], validate_only: bool) -> TopicDecision:
-        """Let ``configs`` be the settings of the topic ``name``. Wait at the barrier before telling anybody."""
+        """Set ``configs`` as the settings of the topic ``name``. Wait at the flusher's barrier before replying."""
         topic = self.state.topics[name]
         decision = decide_configs(topic, configs, self.defaults)
         return self._carry_out(decision, topic.partitions, validate_only)
 
     def _carry_out(self, decision: TopicDecision, present: int, validate_only: bool) -> TopicDecision:
-        """Make the topic what ``decision`` says, if it says anything; ``present`` partitions are there already."""
+        """Carry out ``decision``, if it is not a refusal; ``present`` partitions exist already."""
         topic = decision.fact
         if topic is None:
             return decision
@@ -151,17 +152,17 @@ class Cluster:
         if not validate_only:
             with self._flusher.critical():
                 self._directories.clear(paths)
-                added = self._open_partitions(topic, present)  # first: who finds the fact must find the directories
+                added = self._open_partitions(topic, present)  # first: a fact needs its directories
             self._record(topic)
             self._partitions.setdefault(topic.name, []).extend(added)
             self._apply_config(topic.name)
         return decision
 
     async def delete_topic(self, name: str) -> None:
-        """Delete the topic ``name``, which exists: it is gone at once, and for good when this returns.
+        """Delete the topic ``name``, which exists. It disappears at once; the deletion is durable when this returns.
 
-        Its files, and what others keep about it, go when its deletion is durable: a power cut must not take them from
-        a topic that it brings back. Until they are gone nobody can make a topic of that name.
+        Its files, and the data of other parts of the broker about it, are removed once the deletion is durable:
+        otherwise a power cut could bring back the topic without them. Until then no topic of that name can be created.
         """
         topic = self.state.topics[name]
         self._leaving.add(name)
@@ -179,9 +180,9 @@ class Cluster:
         self._leaving.discard(name)
 
     def configure_broker(self, node: str, configs: Mapping[str, str]) -> None:
-        """Let ``configs``, which were checked, be what the running broker was given. Wait at the flusher's barrier.
+        """Set ``configs``, already checked, on the running broker. Wait at the flusher's barrier.
 
-        :param node: whom they were given to: the node's id, or empty for every node.
+        :param node: the target: the node's id, or empty for every node.
         """
         self._record(BrokerConfigured(node, configs))
         self._configs.clear()
@@ -190,23 +191,23 @@ class Cluster:
 
     @property
     def defaults(self) -> Mapping[str, str]:
-        """What the broker's settings give the topics that have no setting of their own, by the topics' names."""
+        """The defaults for topics without a setting of their own, from the broker's settings, by the topics' names."""
         return broker_defaults(self.broker_configs())
 
     def broker_configs(self) -> dict[str, str]:
-        """The settings that the broker was given, at its start or since: the node's own cover those of every node."""
+        """The settings of the broker, from its start or set since: the node's own override those of every node."""
         return {**self._settings.given, **self.given_while_running()}
 
     def given_while_running(self) -> dict[str, str]:
-        """The settings that the broker was given since its start, or an earlier one."""
+        """The settings that were set on the broker while it was running, now or in an earlier run."""
         return {**self.dynamic_configs(EVERY_NODE), **self.dynamic_configs(NODE)}
 
     def dynamic_configs(self, node: str) -> Mapping[str, str]:
-        """The settings that ``node``, or every node if it is empty, was given since the start."""
+        """The settings that were set on ``node``, or on every node if it is empty, while the broker was running."""
         return self.state.broker_configs.get(node, {})
 
     def _room(self) -> int:
-        """How many partitions the broker can still open."""
+        """How many more partitions the broker can open."""
         return self._settings.most_partitions - sum(map(len, self._partitions.values()))
 
     def _apply_config(self, topic: str) -> None:
@@ -216,8 +217,7 @@ class Cluster:
             partition.log.settings = log_settings(config)
 
     def add_internal(self, topic: TopicCreated, partition: Partition) -> None:
-        """Make one of the broker's own topics, which has one partition and its directory, known under its name and
-        id."""
+        """Register one of the broker's own topics, which has one partition and its directory, under its name and id."""
         if topic.name not in self.state.internal:
             self._record(InternalTopicCreated(topic.name))
         self._internal[topic.name] = topic
@@ -248,7 +248,7 @@ class Cluster:
         return chain.from_iterable(self._partitions.values())
 
     def expire_producers(self, idle_ms: int) -> None:
-        """Let every partition forget the producers that wrote nothing for ``idle_ms``; never one with an open
+        """Make every partition forget the producers that wrote nothing for ``idle_ms``, except those with an open
         transaction (producer.id.expiration.ms)."""
         before_ms = self._clock.wall_ms() - idle_ms
         for partition in self.partitions():
@@ -257,7 +257,7 @@ class Cluster:
                 logger.debug("%s: %d producer ids have expired", partition.name, expired)
 
     def config(self, topic: str) -> TopicConfig:
-        """What the settings of ``topic`` come to, now."""
+        """The effective settings of ``topic``, now."""
         found = self._configs.get(topic)
         if found is None:
             known = self._internal.get(topic) or self.state.topics[topic]
@@ -266,11 +266,11 @@ class Cluster:
         return found
 
     def volume(self) -> tuple[int, int]:
-        """The size of the volume with the data directory and how much of it is left, in bytes."""
+        """The size and the free space of the volume with the data directory, in bytes."""
         return self._files.space(self.data_dir)
 
     def checkpoint(self) -> None:
-        """Note the ends of every log as recovery points, for a clean stop."""
+        """Store the ends of all logs as recovery points, for a clean stop."""
         self._journal.checkpoint()
         for partitions in self._partitions.values():
             for partition in partitions:
@@ -279,16 +279,16 @@ class Cluster:
     # --- producer ids
 
     def reserve_producer_ids(self) -> None:
-        """See to it that ``next_producer_id`` is reserved on disk, once the flusher's barrier is passed."""
+        """Ensure that ``next_producer_id`` is reserved on disk, once the flusher's barrier is passed."""
         if self.next_producer_id >= self.state.reserved_before:
             self._record(ProducerIdsReserved(self.next_producer_id + PRODUCER_ID_BLOCK))
 
     def skip_producer_ids(self, before: int) -> None:
-        """Give out no producer id below ``before``, whatever was reserved."""
+        """Never hand out a producer id below ``before``, even if it is reserved."""
         self.next_producer_id = max(self.next_producer_id, before)
 
     def take_producer_id(self) -> int:
-        """A producer id that nobody has had. Wait at the flusher's barrier before telling anybody."""
+        """An unused producer id. Wait at the flusher's barrier before replying with it."""
         self.reserve_producer_ids()
         self.next_producer_id += 1
         return self.next_producer_id - 1

@@ -1,8 +1,9 @@
-"""Compaction while the broker runs: which log is next, a thread that cleans it, and the swap (Kafka: LogCleaner).
+"""Compaction while the broker runs: chooses the next log, cleans it in a thread, and swaps the result in (Kafka:
+LogCleaner).
 
-The thread reads files that nobody writes any more and writes new ones beside them. What changes the log happens on the
+The thread reads files that are not written any more, and writes new ones beside them. Changes of the log happen on the
 event loop's thread, in one step without await. A crash at any point leaves the old segments, the new ones, or new ones
-up to some offset and old ones from there on: the same to every reader.
+up to some offset and old ones from there on: readers see the same records in each case.
 """
 
 import asyncio
@@ -55,7 +56,7 @@ class Compaction:
         self._clock = clock
         self._settings = settings
         self._uncleanable: WeakSet[Partition] = WeakSet()
-        """Not their names: a topic that is made anew begins anew."""
+        """By object and not by name: a topic that is created anew starts afresh."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="cleaner")
         self._pace = Pace()
 
@@ -70,7 +71,7 @@ class Compaction:
                 return
 
     def close(self) -> None:
-        """End a cleaning that is under way, and the thread."""
+        """Stop a cleaning in progress, and the thread."""
         self._pace.stop()
         self._thread.shutdown()
 
@@ -93,10 +94,10 @@ class Compaction:
             return read_note(self._files, partition.log.directory / CLEANER_OFFSET)
         except CorruptLogError as error:
             logger.warning("%s: cleaned from its start: %s", partition.name, error)
-            return 0  # the note saves work, no more
+            return 0  # the note only saves work
 
     async def _clean(self, partition: Partition, plan: CleaningPlan) -> bool:
-        """Whether it worked out; if not, there will be another try."""
+        """Clean one log; True if that succeeded. After a failure there will be another attempt."""
         try:
             cleaned = await asyncio.get_running_loop().run_in_executor(
                 self._thread, _clean_at_ease, plan, partition, self._pace
@@ -105,7 +106,7 @@ class Compaction:
             logger.error("%s cannot be compacted: %s", partition.name, error)
             self._uncleanable.add(partition)
             return True
-        except OSError as error:  # a full disk, or the topic is gone: nothing has been touched
+        except OSError as error:  # a full disk, or the topic is gone: nothing was changed
             logger.warning("%s was not compacted: %s", partition.name, error)
             return False
         if not self._swap_in(partition, cleaned):
@@ -118,9 +119,10 @@ class Compaction:
         return True
 
     def _swap_in(self, partition: Partition, cleaned: Cleaned) -> bool:
-        """Whether all that was made is in the log now. It may have lost its oldest segments meanwhile, or its topic."""
+        """Put the result into the log; True if all of it is there. The log may have lost its oldest segments, or its
+        topic."""
         if self._cluster.partition(partition.name) is not partition:
-            with suppress(OSError):  # its files have gone with the topic
+            with suppress(OSError):  # its files are gone with the topic
                 cleaned.discard()
             return False
         with self._flusher.critical():
@@ -137,11 +139,12 @@ class Compaction:
 def plan_for(
     partition: Partition, config: TopicConfig, first_dirty: int, now_ms: int, dedupe_bytes: int
 ) -> CleaningPlan:
-    """What could be cleaned of ``partition`` now (Kafka: LogCleanerManager.cleanableOffsets): sealed segments whose
-    newest record is older than min.compaction.lag.ms, below the LSO.
+    """What can be cleaned of ``partition`` now (Kafka: LogCleanerManager.cleanableOffsets): sealed segments below the
+    LSO whose newest record is older than min.compaction.lag.ms.
 
-    :param first_dirty: where the last cleaning ended. :param now_ms: milliseconds since the epoch.
-    :param dedupe_bytes: what the keys may take.
+    :param first_dirty: where the last cleaning ended.
+    :param now_ms: milliseconds since the epoch.
+    :param dedupe_bytes: the memory for the keys.
     """
     sealed = list(partition.log.sealed_segments())
     before = min(partition.last_stable_offset, sealed[-1].next_offset if sealed else 0)
@@ -185,7 +188,7 @@ def _is_overdue(oldest: Segment, now_ms: int, max_lag_ms: int) -> bool:
 
 
 def _clean_at_ease(plan: CleaningPlan, partition: Partition, pause: Callable[[], None]) -> Cleaned:
-    """In the cleaner's thread; the interpreter gives the event loop its turn sooner while it runs."""
+    """Clean in the cleaner's thread; meanwhile the interpreter switches to the event loop sooner."""
     usual = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:
@@ -195,14 +198,14 @@ def _clean_at_ease(plan: CleaningPlan, partition: Partition, pause: Callable[[],
 
 
 class Pace:
-    """Called between batches: after some work it rests as long, so that requests are answered meanwhile."""
+    """Called between batches: after some work it sleeps equally long, so that requests are answered meanwhile."""
 
     def __init__(self) -> None:
         self._stopped = False
         self._rested = time.monotonic()
 
     def __call__(self) -> None:
-        """Rest if it is time to.
+        """Sleep if it is time to.
 
         :raises InterruptedError: if the broker is about to stop.
         """

@@ -1,8 +1,8 @@
 """The transaction coordinator at run time: decisions become facts in ``__transaction_state``, markers follow.
 
-The order is the whole point. The decision of a transaction (PrepareCommit, PrepareAbort) is durable before the first
-marker is written; every marker is durable before CompleteCommit or CompleteAbort is written. A crash anywhere in
-between leaves a decision in the log that a restart drives to its end.
+The order matters. The decision of a transaction (PrepareCommit, PrepareAbort) is durable before the first marker is
+written. Every marker is durable before CompleteCommit or CompleteAbort is written. A crash in between leaves a decision
+in the log, which a restart completes.
 """
 
 import logging
@@ -51,7 +51,7 @@ class TransactionCoordinator:
         self.table.apply(decode_fact(record.key, record.value))
 
     async def finish_decided(self) -> int:
-        """Drive what a crash left decided but unfinished to its end; the number of such transactions."""
+        """Complete the transactions that were decided before a crash; return their number."""
         unfinished = list(self.table.unfinished())
         for entry in unfinished:
             logger.info("finishing %s of %s", entry.status.kafka_name, entry.transactional_id)
@@ -59,7 +59,7 @@ class TransactionCoordinator:
         return len(unfinished)
 
     async def execute(self, command: Command) -> Reply:
-        """Carry ``command`` out; the reply may be told to anybody when this returns."""
+        """Carry out ``command``; the reply may be sent when this returns."""
         while True:
             decision = self._decide(command)
             await self._flusher.barrier()
@@ -69,7 +69,7 @@ class TransactionCoordinator:
                 return decision.reply
 
     def check(self, command: Command) -> Reply:
-        """The answer to a command that changes nothing, now, with no chance for anything to come between."""
+        """The answer to a command that changes nothing, without any await."""
         decision = self._decide(command)
         assert not decision.facts, f"{command} changes state"
         assert decision.reply is not None
@@ -100,16 +100,16 @@ class TransactionCoordinator:
         return decision
 
     async def _write_markers(self, effect: WriteMarkers) -> None:
-        """Markers to every partition, durable, and only then the end of the transaction.
+        """Write markers to every partition, durably, and only then the end of the transaction.
 
-        The last fact needs no barrier, and no fsync, of its own: until it is durable a restart finds the decision and
-        writes the markers again, which changes nothing, and the client's next transaction is journaled behind it.
+        The last fact needs no barrier and no fsync of its own. Until it is durable, a restart finds the decision and
+        writes the markers again, which changes nothing; the client's next transaction is journaled behind it.
         """
         with self._flusher.critical():
             for name in effect.partitions:
                 partition = self._cluster.partition(name)
                 fenced = partition is not None and partition.state.has_fenced(effect.producer)
-                if partition is not None and not fenced:  # else an operator has ended it there already
+                if partition is not None and not fenced:  # else an operator has already ended it there
                     partition.append_marker(effect.marker, effect.producer, self._clock.wall_ms())
         await self._flusher.barrier()
         self._decide(MarkersWritten(effect.transactional_id))

@@ -1,4 +1,4 @@
-"""The real disk behind the Files port. Nothing is buffered in the process: what ``append`` wrote survives its death."""
+"""The real disk behind the Files port. It buffers nothing in the process: written bytes survive the process."""
 
 import os
 import sys
@@ -43,7 +43,7 @@ class DiskFile:
             raise self._named(error) from None
 
     def _append_rest(self, rest: list[memoryview], written: int) -> None:
-        """Go on after the first ``written`` bytes."""
+        """Write the rest, after the first ``written`` bytes."""
         while True:
             while rest and written >= len(rest[0]):
                 written -= len(rest.pop(0))
@@ -74,8 +74,8 @@ class DiskFile:
     def sync(self) -> None:
         """Return once everything appended before the call is on disk.
 
-        :raises OSError: if the disk refused. The kernel may have dropped the bytes and a second call would succeed
-            without them: stop the process, never call again.
+        :raises OSError: if the disk failed. The kernel may have dropped the bytes, and a second call would succeed
+            without them: stop the process, and never call again.
         """
         try:
             _flush(self._descriptor)
@@ -83,7 +83,7 @@ class DiskFile:
             raise self._named(error) from None
 
     def _named(self, error: OSError) -> OSError:
-        """``error`` of a call that knows descriptors alone, with the name that the file was opened by."""
+        """``error`` of a call by descriptor, with the file's name added."""
         error.filename = str(self._path)
         return error
 
@@ -94,7 +94,7 @@ class DiskFile:
             os.close(descriptor)
 
     def __del__(self) -> None:
-        """Release the descriptor of a file that nobody closed when its last user lets go of it, and not before."""
+        """Close the descriptor when the file's last user drops it, if it was not closed before."""
         self.close()
 
 
@@ -113,8 +113,8 @@ class DiskFiles:
         return DiskFile(path)
 
     def reader(self, path: Path) -> File:
-        """The file at ``path`` for reading. The ones that were asked for last stay open; the others are closed when
-        their last user lets go of them.
+        """The file at ``path`` for reading. The most recently used ones stay open; the others are closed when their
+        last user drops them.
 
         :raises FileNotFoundError: if it is missing.
         """
@@ -160,7 +160,7 @@ class DiskFiles:
         os.rmdir(path)
 
     def space(self, path: Path) -> tuple[int, int]:
-        """The size of the volume that ``path`` is on and how much of it is left to this process, in bytes."""
+        """The size of the volume of ``path``, and the space that this process may use, in bytes."""
         volume = os.statvfs(path)
         return volume.f_blocks * volume.f_frsize, volume.f_bavail * volume.f_frsize
 

@@ -1,13 +1,13 @@
-"""One fsync for many: what several connections append while one round of fsyncs runs is made durable by the next.
+"""One fsync for many: everything that connections append during one round of fsyncs is made durable by the next round.
 
-A round begins when somebody waits for it. What nobody waits for, as the end of a transaction whose markers are durable,
-goes with the next one: a round of its own would only keep the next client's waiting.
+A round begins when a request waits for it. Appends that no request waits for, such as the end of a transaction whose
+markers are durable, go with the next round: a round of their own would only delay the next client.
 
-``durability=fsync``: nothing is acknowledged or shown before it is on disk. ``durability=os``: what the operating
-system has taken is as good as durable, as is Kafka's default; it survives a killed process but not a power cut.
+``durability=fsync``: nothing is acknowledged or visible before it is on disk. ``durability=os``: bytes that the
+operating system has count as durable, as by Kafka's default; they survive a killed process but not a power cut.
 
-A failed append or fsync leaves files in an unknown state, so there is no way on: the process stops, and a restart takes
-what the disk has. Thus there are no undo paths anywhere.
+A failed append or fsync leaves files in an unknown state, so the process stops, and a restart recovers from the disk.
+Thus there are no undo paths anywhere.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ STOP_EXIT_CODE = 70
 """EX_SOFTWARE: the exit code of a broker that stopped because its disk or its own state failed it."""
 
 _THREADS = 4
-"""How many files are synced at a time: a disk takes several flushes together in little more than the time of one."""
+"""How many files are synced at a time: a disk does several flushes together in little more than the time of one."""
 
 
 class Flushable(Protocol):
-    """Something appended to, whose end can be made durable."""
+    """An appendable object whose end can be made durable."""
 
     @property
     def end_offset(self) -> int:
@@ -39,12 +39,12 @@ class Flushable(Protocol):
         """Make durable what was appended before the call. Runs in a worker thread."""
 
     def flushed(self, end_offset: int) -> None:
-        """Told on the event loop's thread: everything below ``end_offset`` is durable."""
+        """Called on the event loop's thread: everything below ``end_offset`` is durable."""
 
 
 def stop_process(error: BaseException) -> NoReturn:
     """End the process at once; memory and disk may no longer agree."""
-    if isinstance(error, OSError):  # which names the file, and is nobody's bug
+    if isinstance(error, OSError):  # it names the file, and is not a bug
         logger.critical(
             "the broker stops: %s; see to the disk (room, permissions, errors) and start it again: it goes on with "
             "what is on the disk", error,
@@ -56,7 +56,7 @@ def stop_process(error: BaseException) -> NoReturn:
 
 
 class _Critical:
-    """A context that ends the process if an exception leaves it; the same one every time, as it holds nothing."""
+    """A context that ends the process if an exception leaves it; a single shared object, as it has no state."""
 
     def __init__(self, on_failure: Callable[[BaseException], NoReturn]) -> None:
         self._on_failure = on_failure
@@ -70,11 +70,11 @@ class _Critical:
 
 
 class Flusher:
-    """Groups fsyncs across connections. Lives on one event loop.
+    """Groups fsyncs across connections. Belongs to one event loop.
 
     :param durable: True for ``durability=fsync``.
-    :param on_failure: what to do when storage fails; must not return.
-    :param on_round: told how many seconds each round of fsyncs took.
+    :param on_failure: called when storage fails; must not return.
+    :param on_round: called with the seconds that each round of fsyncs took.
     """
 
     def __init__(
@@ -96,11 +96,12 @@ class Flusher:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="fsync")
 
     def critical(self) -> "_Critical":
-        """Appends and the changes of state that go with them: failing half way, memory no longer mirrors the log."""
+        """A context for appends and their changes of state: after a failure half way, memory would not mirror the
+        log."""
         return self._critical
 
     def touch(self, target: Flushable) -> None:
-        """``target`` was appended to. Its ``flushed`` is called once that is durable: see :meth:`hurry`."""
+        """``target`` was appended to. Its ``flushed`` is called once the append is durable: see :meth:`hurry`."""
         if not self._durable:
             target.flushed(target.end_offset)
             return
@@ -109,7 +110,7 @@ class Flusher:
             self._following = asyncio.get_running_loop().create_future()
 
     def hurry(self) -> None:
-        """Begin to make durable what was appended, as soon as the round that is under way is over."""
+        """Begin to make appends durable, as soon as the round in progress is over."""
         if self._dirty:
             self._is_wanted = True
             if self._rounds is None:
@@ -123,10 +124,9 @@ class Flusher:
             await asyncio.shield(waiting_for)
 
     def in_background(self, work: Callable[[], None]) -> None:
-        """Let ``work`` be done in a thread of the fsyncs once everything appended so far is durable; nobody waits for
-        it but :meth:`close`.
+        """Run ``work`` in an fsync thread once everything appended so far is durable. Only :meth:`close` waits for it.
 
-        It must leave to the rounds what they sync: of two that sync a file a failure is told to one alone.
+        It must not sync files that the rounds sync: if two threads sync a file, only one of them gets a failure.
         """
         task = asyncio.get_running_loop().create_task(self._work(work))
         self._background.add(task)
@@ -138,7 +138,7 @@ class Flusher:
             await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     async def close(self) -> None:
-        """Flush what is left, and release the thread."""
+        """Flush the rest, and release the threads."""
         await self.barrier()
         await asyncio.gather(*self._background)
         if self._rounds is not None:
@@ -152,7 +152,7 @@ class Flusher:
             self._current, self._following = self._following, None
             positions = {target: target.end_offset for target in self._dirty}
             self._dirty.clear()
-            began = time.perf_counter()  # uvloop tells its own time in milliseconds
+            began = time.perf_counter()  # uvloop's own time is in milliseconds
             with self.critical():
                 shares = _shares(list(positions))
                 await asyncio.gather(*(loop.run_in_executor(self._threads, _sync_all, share) for share in shares))
@@ -166,7 +166,7 @@ class Flusher:
 
 
 def _shares(targets: list[Flushable]) -> list[list[Flushable]]:
-    """``targets``, each in the share of one thread."""
+    """``targets``, divided into one share for each thread."""
     return [targets[number::_THREADS] for number in range(min(_THREADS, len(targets)))]
 
 

@@ -19,13 +19,13 @@ from dualwrite.records.control import Marker
 from dualwrite.records.header import BatchFields, BatchHeader
 
 PARTITION = TopicPartition(CONSUMER_OFFSETS, 0)
-"""Where the offsets of every group are: what AddOffsetsToTxn adds to a transaction."""
+"""The partition with the offsets of every group, which AddOffsetsToTxn adds to a transaction."""
 
 _TYPE = struct.Struct(">h")
 
 
 class GroupLog:
-    """Facts about groups go through here, in one critical section each. Belongs to the event loop's thread.
+    """Appends and applies facts about groups, each time in one critical section. Belongs to the event loop's thread.
 
     :param segment_bytes: offsets.topic.segment.bytes, if not the default.
     """
@@ -47,9 +47,9 @@ class GroupLog:
         )
 
     def record(self, facts: Sequence[ConsumerOffsetsFact], transaction: BatchFields | None = None) -> None:
-        """Apply and append ``facts``, all in one batch. Wait at the flusher's barrier before telling anybody.
+        """Apply and append ``facts``, all in one batch. Wait at the flusher's barrier before replying.
 
-        :param transaction: the producer in whose transaction they are, and its sequence.
+        :param transaction: the producer of their transaction, and its sequence.
         """
         if not facts:
             return
@@ -61,11 +61,12 @@ class GroupLog:
             self._append(facts, transaction)
 
     def has_fenced(self, producer: ProducerIdentity) -> bool:
-        """True if a later epoch of ``producer``'s id has written here: it cannot join that one's transaction."""
+        """True if a later epoch of ``producer``'s id has written here: ``producer`` cannot join that epoch's
+        transaction."""
         return self._topic.partition.state.has_fenced(producer)
 
     def adopt(self, decision: GroupDecision) -> None:
-        """Let a group be what ``decision`` made of it, and append the facts about that."""
+        """Replace a group by the one of ``decision``, and append the decision's facts."""
         with self._flusher.critical():
             self.table.adopt(decision)
             if decision.facts:

@@ -1,6 +1,6 @@
-"""Groups at run time: requests that wait for others are parked, timers come back as commands.
+"""Groups at run time: requests that wait for others are parked, and timers come back as commands.
 
-Every answer is released behind the flusher's barrier: nobody acts on an assignment that a crash could take back.
+Every answer is sent behind the flusher's barrier: no client acts on an assignment that a crash could take back.
 """
 
 import asyncio
@@ -37,14 +37,14 @@ logger = logging.getLogger(__name__)
 
 
 class Timer(Protocol):
-    """Something that will happen, unless it is cancelled."""
+    """A scheduled call that can be cancelled."""
 
     def cancel(self) -> None:
-        """Let it not happen."""
+        """Cancel the call."""
 
 
 CallLater = Callable[[float, Callable[[], None]], Timer]
-"""Call a function after a number of seconds: an event loop's ``call_later``, or what a simulation has in its place."""
+"""Calls a function after a number of seconds: an event loop's ``call_later``, or a simulation's replacement."""
 
 
 def call_later(seconds: float, function: Callable[[], None]) -> Timer:
@@ -76,14 +76,14 @@ class GroupCoordinator:
         self._is_closed = False
 
     def start(self) -> None:
-        """Wait for signs of life of the members that a restart has found, for the whole of their sessions."""
+        """Start the sessions of the members that a restart has found, at full length."""
         for group in self._log.table.groups.values():
             for member in group.members.values():
                 key = TimerKey(group.group_id, TimerKind.SESSION, member.member_id)
                 self._set_timer(SetTimer(key, member.session_timeout_ms))
 
     async def join(self, command: JoinGroup) -> JoinReply:
-        """Wait for the group's next generation, or for the reason why there is none for this member."""
+        """Wait for the group's next generation, or for the reason why the member is not in it."""
         reply = await self._execute(command, JoinReply(ErrorCode.NOT_COORDINATOR, command.member_id))
         assert isinstance(reply, JoinReply)
         return reply
@@ -95,19 +95,19 @@ class GroupCoordinator:
         return reply
 
     async def heartbeat(self, command: Heartbeat) -> HeartbeatReply:
-        """Tell whether the member's generation is still the present one."""
+        """Check whether the member's generation is still the current one."""
         reply = await self._execute(command, HeartbeatReply(ErrorCode.NOT_COORDINATOR))
         assert isinstance(reply, HeartbeatReply)
         return reply
 
     async def leave(self, command: LeaveGroup) -> LeaveReply:
-        """Let members go."""
+        """Remove members."""
         reply = await self._execute(command, LeaveReply(ErrorCode.NOT_COORDINATOR))
         assert isinstance(reply, LeaveReply)
         return reply
 
     async def _execute(self, command: GroupCommand, at_stop: GroupReply) -> GroupReply:
-        """Carry ``command`` out; the reply, which may have waited for other members, may be told when this returns.
+        """Carry out ``command``. The reply may have waited for other members; it may be sent when this returns.
 
         :param at_stop: the reply if the broker stops first.
         """
@@ -125,7 +125,7 @@ class GroupCoordinator:
         return found
 
     def keep_alive(self, name: str, member_id: str) -> None:
-        """A commit is a sign of life of the member that made it, as a heartbeat is."""
+        """Extend the session of a member that commits, as a heartbeat does."""
         group = self._log.table.groups.get(name)
         if group is None or group.state not in (GroupState.STABLE, GroupState.PREPARING_REBALANCE):
             return
@@ -142,7 +142,7 @@ class GroupCoordinator:
         return list(self._log.table.groups.values())
 
     def close(self) -> None:
-        """Send away whoever is parked, and let nothing happen any more; for a clean stop."""
+        """Answer all parked requests, and cancel all timers; for a clean stop."""
         self._is_closed = True
         for timer in self._timers.values():
             timer.cancel()
@@ -182,7 +182,7 @@ class GroupCoordinator:
     def _time_is_up(self, key: TimerKey) -> None:
         self._timers.pop(key, None)
         group = self._log.table.groups.get(key.group)
-        # The first members of an empty group only wait for others: nobody is missing when that is over.
+        # The first members of an empty group only wait for others: when that is over, no member is missing.
         if key.kind is not TimerKind.JOIN or group is None or not group.is_initial:
             logger.info("group %s has waited in vain for %s %s", key.group, key.kind.value, key.member_id)
         self._step(key, -1)

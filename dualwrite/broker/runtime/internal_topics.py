@@ -1,7 +1,7 @@
-"""The broker's own topics: journals that clients may read as any other topic, and nobody else may write to.
+"""The broker's own topics: journals that clients may read as any other topic, and only the broker may write to.
 
-``__transaction_state`` and ``__consumer_offsets`` have one partition each where Kafka has fifty: on one node more of
-them would only mean more fsyncs. What a coordinator knows is the replay of its topic.
+``__transaction_state`` and ``__consumer_offsets`` have one partition each instead of Kafka's fifty: on one node, more
+partitions would only mean more fsyncs. A coordinator's state is the replay of its topic.
 """
 
 import logging
@@ -35,7 +35,7 @@ SETTINGS: Mapping[str, Mapping[str, str]] = {
     CONSUMER_OFFSETS: {**_JOURNAL, "compression.type": "producer"},
     TRANSACTION_STATE: {**_JOURNAL, "compression.type": "uncompressed"},
 }
-"""The topics' settings: Kafka's, but for what bounds the time of a start (docs/decisions/0007)."""
+"""The topics' settings: Kafka's, except those that limit the time of a start (docs/decisions/0007)."""
 
 
 class InternalTopic:
@@ -43,7 +43,7 @@ class InternalTopic:
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
-        """Its only partition, which the cluster also knows."""
+        """Its only partition, also registered in the cluster."""
 
     @classmethod
     def open(
@@ -57,13 +57,13 @@ class InternalTopic:
         on_marker: OnMarker | None = None,
         segment_bytes: int | None = None,
     ) -> "InternalTopic":
-        """The topic ``name``, replayed and made known to ``cluster``.
+        """The topic ``name``, replayed and registered in ``cluster``.
 
-        :param on_record: called with every record in order, and the header of its batch.
-        :param on_marker: called with every transaction marker, at its place among the records: now with those that are
-            on disk, and later with each that is appended.
+        :param on_record: called with every record in order, and its batch's header.
+        :param on_marker: called with every transaction marker, at its place among the records: now for those on disk,
+            and later for each that is appended.
         :param segment_bytes: its segment.bytes, if not 4 MiB.
-        :raises CorruptLogError: if it is damaged, or ``on_record`` cannot take a record (ValueError, AssertionError).
+        :raises CorruptLogError: if it is damaged, or ``on_record`` rejects a record (ValueError, AssertionError).
         """
         directory, state = data_dir / f"{name}-0", PartitionState()
         settings = dict(SETTINGS[name])
@@ -78,16 +78,16 @@ class InternalTopic:
         state.open_at(log.end_offset)  # what was found on disk is durable: opening the log has synced it
         _replay(log, on_record, on_marker)
         partition = Partition(TopicPartition(name, 0), log, state, flusher, on_marker)
-        # The id is derived, not stored: the same at every start, and no other cluster's.
+        # The id is derived, not stored: the same at every start, and different in every cluster.
         topic_id = uuid.uuid5(uuid.UUID(cluster.state.cluster_id), name)
         cluster.add_internal(TopicCreated(name, topic_id, 1, settings), partition)
         return cls(partition)
 
     def append(self, records: Sequence[Record], fields: BatchFields | None = None) -> int:
-        """Append ``records`` as one batch, and return the first one's offset. After a crash all of them are there, or
+        """Append ``records`` as one batch, and return the first one's offset. After a crash either all of them exist or
         none.
 
-        :param fields: whose transaction they belong to, if to any.
+        :param fields: the header fields of their transaction, if any.
         """
         return self.partition.append_own(records, fields)
 

@@ -26,7 +26,7 @@ class FlushedJournal:
     ) -> "FlushedJournal":
         """The journal in ``directory``, replayed: ``on_record`` is called with every record in order.
 
-        :raises CorruptLogError: if it is damaged, or ``on_record`` cannot take a record (ValueError, AssertionError).
+        :raises CorruptLogError: if it is damaged, or ``on_record`` rejects a record (ValueError, AssertionError).
         """
 
         def replay(record: Record) -> None:
@@ -41,7 +41,7 @@ class FlushedJournal:
         return cls(journal, flusher)
 
     def append(self, records: Sequence[Record]) -> None:
-        """Append ``records`` as one batch: after a crash all of them are there or none."""
+        """Append ``records`` as one batch: after a crash either all of them exist or none."""
         self._journal.append(records)
         self._flusher.touch(self)
 
@@ -55,8 +55,8 @@ class FlushedJournal:
         self._journal.log.sync()
 
     def checkpoint(self) -> None:
-        """Note the end as the recovery point, for a clean stop."""
+        """Store the end as the recovery point, for a clean stop."""
         self._journal.log.checkpoint()
 
     def flushed(self, end_offset: int) -> None:
-        """Nobody reads a journal while it is written."""
+        """Does nothing: a journal has no readers while it is written."""

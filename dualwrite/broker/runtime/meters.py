@@ -1,6 +1,6 @@
-"""What the broker counts while it works: plain numbers, so that counting costs next to nothing.
+"""The broker's counters: plain numbers, so that counting costs next to nothing.
 
-Everything else that the metrics tell is looked up in the broker's state when they are asked for.
+All other metrics are read from the broker's state at a scrape.
 """
 
 from bisect import bisect_left
@@ -8,17 +8,17 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 FSYNC_BOUNDS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
-"""Seconds: the upper ends of the histogram's buckets but the last."""
+"""Upper bounds of the histogram's buckets but the last, in seconds."""
 
 
 @dataclass(slots=True)
 class Histogram:
-    """How many values fell where, and their sum."""
+    """Counts of values by bucket, and their sum."""
 
     bounds: tuple[float, ...] = FSYNC_BOUNDS
     total: float = 0.0
     counts: list[int] = field(init=False)
-    """One for each bound, for values above the one before and not above it; and one for those above all."""
+    """One count for each bound, of values up to it and above the previous one; and one for values above all bounds."""
 
     def __post_init__(self) -> None:
         self.counts = [0] * (len(self.bounds) + 1)
@@ -31,7 +31,7 @@ class Histogram:
 
 @dataclass(slots=True)
 class Meters:
-    """Counters since the start of the process. Belong to the event loop's thread."""
+    """Counters since the start of the process. They belong to the event loop's thread."""
 
     requests: Counter[int] = field(default_factory=Counter)
     """By API key."""
@@ -40,6 +40,6 @@ class Meters:
     bytes_received: int = 0
     bytes_sent: int = 0
     connections: int = 0
-    """Those that are open now."""
+    """Connections that are open now."""
     fsyncs: Histogram = field(default_factory=Histogram)
     """Seconds that each round of fsyncs took."""

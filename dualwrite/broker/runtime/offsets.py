@@ -1,5 +1,5 @@
-"""Committed offsets at run time: decisions become facts in ``__consumer_offsets``; nobody is told of one that is not
-durable."""
+"""Committed offsets at run time: decisions become facts in ``__consumer_offsets``; a commit is acknowledged only once
+it is durable."""
 
 import asyncio
 import logging
@@ -21,7 +21,8 @@ from dualwrite.wire.error_codes import ErrorCode
 logger = logging.getLogger(__name__)
 
 LARGEST_COMMIT_BYTES = 16 * 1024 * 1024
-"""What one commit may add to the journal, where it is one batch. Kafka's limit is the offsets topic's 1 MiB."""
+"""The most bytes that one commit may add to the journal, where it is one batch. Kafka's limit is the offsets topic's 1
+MiB."""
 
 _MS_PER_MINUTE = 60_000
 
@@ -37,7 +38,7 @@ class OffsetSettings:
 
 
 class GroupOffsets:
-    """Keeps the offsets that consumer groups commit. Belongs to the event loop's thread."""
+    """Stores the offsets that consumer groups commit. Belongs to the event loop's thread."""
 
     def __init__(
         self, log: GroupLog, cluster: Cluster, flusher: Flusher, clock: Clock, settings: OffsetSettings | None = None
@@ -49,11 +50,11 @@ class GroupOffsets:
         self._clock = clock
         self._settings = settings or OffsetSettings()
         cluster.deletion_listeners.append(self._forget_topic)
-        # A power cut may keep a topic's deletion and lose that of its offsets, which a new topic must not inherit.
+        # A power cut may keep a topic's deletion and lose that of its offsets; a new topic must not inherit them.
         self._forget_partitions(lambda partition: cluster.partition(partition) is None)
 
     async def commit(self, command: CommitOffsets) -> Mapping[TopicPartition, ErrorCode]:
-        """Remember the positions of ``command``; the answer for each, which may be told when this returns."""
+        """Store the positions of ``command``; the answer for each, which may be sent when this returns."""
         errors = self.commit_now(command)
         await self._flusher.barrier()
         return errors
@@ -61,10 +62,9 @@ class GroupOffsets:
     def commit_now(
         self, command: CommitOffsets, producer: ProducerIdentity | None = None
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Remember the positions of ``command``, with no chance for anything to come between. Wait at the flusher's
-        barrier before telling anybody.
+        """Store the positions of ``command``, without any await. Wait at the flusher's barrier before replying.
 
-        :param producer: in whose transaction, if in any: its batch has no sequence, as Kafka's have none.
+        :param producer: the producer of their transaction, if any: its batch has no sequence, as in Kafka.
         """
         if producer is not None and self._log.has_fenced(producer):
             return dict.fromkeys(command.positions, ErrorCode.INVALID_PRODUCER_EPOCH)
@@ -84,7 +84,8 @@ class GroupOffsets:
     async def committed(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> Mapping[TopicPartition, OffsetCommitted]:
-        """What ``group`` has committed in ``partitions``, or in every partition; those without a commit are missing."""
+        """The commits of ``group`` in ``partitions``, or in every partition; partitions without a commit are left
+        out."""
         found = self.table.groups.get(group, {})
         wanted = found if partitions is None else partitions
         now = {partition: found[partition] for partition in wanted if partition in found}
@@ -96,7 +97,7 @@ class GroupOffsets:
         return self.table.pending_in(group)
 
     async def delete_group(self, name: str) -> ErrorCode:
-        """Forget a group that nobody is in, with its offsets."""
+        """Forget a group without members, with its offsets."""
         error, facts = self._log.table.decide_deletion(name)
         self._log.record(facts)
         await self._flusher.barrier()
@@ -118,8 +119,8 @@ class GroupOffsets:
         self._log.record(self._log.table.without(are_gone))
 
     async def expire(self) -> int:
-        """Forget the offsets that are out of date, and let others get on between two groups; how many records that
-        took."""
+        """Forget expired offsets, giving other tasks a turn between two groups; return the number of records
+        written."""
         now_ms = self._clock.wall_ms()
         retention_ms = self._settings.retention_minutes * _MS_PER_MINUTE
         count = 0

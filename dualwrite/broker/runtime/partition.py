@@ -20,7 +20,7 @@ LEADER_EPOCH = 0
 
 
 class AppendResult(NamedTuple):
-    """What became of a client's batch: refused with ``verdict.error``, or known at ``base_offset``."""
+    """The result of a client's batch: refused with ``verdict.error``, or stored at ``base_offset``."""
 
     verdict: BatchVerdict
     base_offset: int
@@ -43,13 +43,13 @@ class Partition:
         self._flusher = flusher
         self._on_marker = on_marker
         self.is_gone = False
-        """True once the topic is deleted: whoever still holds the partition must not use its log any more."""
+        """True once the topic is deleted: holders of the partition must not use its log any more."""
         self._readers: set[asyncio.Event] = set()
 
     def append(self, batch: bytes | memoryview, header: BatchHeader, begins_at_zero: bool = False) -> AppendResult:
         """Append a client's batch, whose ``header`` was checked, unless the partition's state forbids it.
 
-        :param batch: its place in the log is written into it if it is appended and can be written to; else into a copy.
+        :param batch: if it is appended, its place in the log is written into it if it is writable; else into a copy.
         :param begins_at_zero: see :meth:`PartitionState.decide`.
         """
         verdict = self.state.decide(header, begins_at_zero)
@@ -62,7 +62,7 @@ class Partition:
         return AppendResult(verdict, base_offset)
 
     def append_own(self, records: Sequence[Record], fields: BatchFields | None = None) -> int:
-        """Append a batch of the broker's own, about which nobody is asked, and return its base offset."""
+        """Append a batch of the broker's own, without checks, and return its base offset."""
         header, batch = place_records(self.state.end_offset, records, fields)
         self._append(batch, header)
         return header.base_offset
@@ -95,8 +95,8 @@ class Partition:
         self.log.plan_recovery_point(self.state.snapshot(), self.state.aborted_since)
 
     def checkpoint(self) -> None:
-        """Note the end as the recovery point, with everything that a start needs to go on from there; for a clean stop.
-        Nothing is done if that is so already."""
+        """Store the end as the recovery point, with everything that a start needs to continue from there; for a clean
+        stop. Does nothing if that is already done."""
         if self.log.has_unplanned:
             self._plan_recovery_point()
         self.log.write_recovery_points()
@@ -111,24 +111,24 @@ class Partition:
         self.log.sync()
 
     def flushed(self, end_offset: int) -> None:
-        """Show readers what is durable now."""
+        """Make records visible to readers that are durable now."""
         self.state.advance(end_offset)
         for reader in self._readers:
             reader.set()
 
     def truncate_before(self, offset: int) -> None:
-        """Let the log begin at ``offset``, which is not above the high watermark, and not earlier; durably.
+        """Begin the log at ``offset``, durably, and not earlier. ``offset`` must not be above the high watermark.
 
-        Producers and open transactions stay known, as they do in Kafka.
+        Producers and open transactions stay known, as in Kafka.
         """
         with self._flusher.critical():
-            if self.log.removes_segments(offset):  # what their producers did is nowhere else
+            if self.log.removes_segments(offset):  # their producers' state is nowhere else
                 self._plan_recovery_point()
             self.log.truncate_before(offset)
             self.state.forget_aborted(lambda ended: ended.last_offset < self.log.start_offset)
 
     def replace(self, replacement: Replacement) -> bool:
-        """Put what a cleaner wrote in the place of its old segments; False if they are gone, and it with them."""
+        """Replace old segments by a cleaner's segment; False, and discard it, if the old ones are gone."""
         with self._flusher.critical():
             base_offset, end_offset = replacement.base_offset, replacement.end_offset
             aborted = [each for each in self.state.aborted if base_offset <= each.last_offset < end_offset]
@@ -140,12 +140,12 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """LSO: not below the log's start, even if an open transaction began in records that are deleted (Kafka:
+        """LSO: at least the log's start, even if an open transaction began in deleted records (Kafka:
         UnifiedLog.maybeIncrementFirstUnstableOffset)."""
         return max(self.state.last_stable_offset, self.log.start_offset)
 
     def retire(self) -> None:
-        """The topic is deleted: let readers notice."""
+        """The topic is deleted: wake the readers."""
         self.is_gone = True
         self.log.abandon()
         for reader in self._readers:
@@ -161,12 +161,12 @@ class Partition:
 
 
 def log_settings(config: TopicConfig) -> LogSettings:
-    """What the log of a topic with ``config`` goes by."""
+    """The log's settings for a topic with ``config``."""
     return LogSettings(config.segment_bytes, config.roll_ms, config.segment_index_bytes, config.index_interval_bytes)
 
 
 def replay_into(state: PartitionState) -> Callable[[BatchHeader, bytes | None], None]:
-    """A callback for :meth:`PartitionLog.open` that rebuilds ``state``; it is given the bytes of control batches."""
+    """A callback for :meth:`PartitionLog.open` that rebuilds ``state``; it gets the bytes of control batches."""
 
     def apply(header: BatchHeader, control_batch: bytes | None) -> None:
         if control_batch is None or not header.record_count:

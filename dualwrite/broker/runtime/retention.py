@@ -1,5 +1,5 @@
-"""House-keeping of logs: segments roll when they are old, and go when they are too old or too many (Kafka: LogManager's
-cleanupLogs). One small step per partition, so that the event loop is never held for long.
+"""Maintenance of logs: old segments are rolled, and removed if they are too old or too many (Kafka: LogManager's
+cleanupLogs). One small step for each partition, so that the event loop is never blocked for long.
 """
 
 import asyncio
@@ -23,16 +23,17 @@ class Retention:
         self._clock = clock
 
     async def run_once(self) -> None:
-        """Roll and remove what is due in every partition (log.retention.check.interval.ms)."""
+        """Roll and remove segments that are due, in every partition (log.retention.check.interval.ms)."""
         for partition in list(self._cluster.partitions()):
-            if self._cluster.partition(partition.name) is partition:  # its topic may be gone by now
+            if self._cluster.partition(partition.name) is partition:  # its topic may be deleted by now
                 self.keep(partition, self._cluster.config(partition.name.topic))
             await asyncio.sleep(0)
 
     def keep(self, partition: Partition, config: TopicConfig) -> None:
-        """Roll the last segment of ``partition`` if it is due, and remove the segments that ``config`` keeps no longer.
+        """Roll the last segment of ``partition`` if it is due, and remove the segments that ``config`` does not keep
+        any more.
 
-        Without ``delete`` in the cleanup.policy nothing is removed.
+        Without ``delete`` in the cleanup.policy, nothing is removed.
         """
         now_ms = self._clock.wall_ms()
         with self._flusher.critical():

@@ -1,4 +1,4 @@
-"""Telling whoever waits that the broker stops, so that a stop is not delayed by requests that wait for something."""
+"""Notifies waiting requests that the broker stops, so that they do not delay the stop."""
 
 import asyncio
 
@@ -8,17 +8,17 @@ class Stopping:
 
     def __init__(self) -> None:
         self.has_begun = False
-        """True once no more may be waited for: answer with what there is."""
+        """True once no request may wait any more: answer with what there is."""
         self._waiting: set[asyncio.Event] = set()
 
     def begin(self) -> None:
-        """Wake everybody who waits."""
+        """Wake all waiters."""
         self.has_begun = True
         for event in self._waiting:
             event.set()
 
     def add_waiter(self, event: asyncio.Event) -> None:
-        """Set ``event`` when the broker begins to stop. Look at ``has_begun`` before waiting for it."""
+        """Set ``event`` when the broker begins to stop. Check ``has_begun`` before waiting for it."""
         self._waiting.add(event)
 
     def remove_waiter(self, event: asyncio.Event) -> None:

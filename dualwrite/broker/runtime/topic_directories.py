@@ -1,9 +1,8 @@
-"""The directories of topics: one for each partition, called topic-partition, as Kafka has them.
+"""The directories of topics: one for each partition, called topic-partition, as in Kafka.
 
-A directory may hold what no topic accounts for: a power cut can leave it behind though it lost the topic's creation, or
-a crash can come between the deletion of a topic and that of its files. Nobody was told of what is in there, or it was
-given up; a new topic never sees it. The other way round a topic's directories are on disk before it is: one that is
-missing at a start was taken away.
+A directory may belong to no topic: a power cut may have lost the topic's creation, or a crash may have come between the
+deletion of a topic and that of its files. Its content was never acknowledged, or was deleted; a new topic never reads
+it. A topic's directories are on disk before the topic is: if one is missing at a start, it was removed from outside.
 """
 
 import errno
@@ -21,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 def stray_message(path: Path) -> str:
-    """What is said when ``path``, which :meth:`TopicDirectories.stray` found, is in a new topic's way."""
+    """The message for a ``path`` that :meth:`TopicDirectories.stray` found in the way of a new topic."""
     return f"{path} holds a log that no topic accounts for: move it away"
 
 
@@ -34,7 +33,7 @@ class TopicDirectories:
         self._told: set[Path] = set()
 
     def check(self, partitions: Iterable[TopicPartition]) -> None:
-        """See to it that all of ``partitions`` have their directories.
+        """Check that all of ``partitions`` have their directories.
 
         :raises CorruptLogError: if one is missing; an empty log in its place would be silent loss.
         """
@@ -55,8 +54,8 @@ class TopicDirectories:
         return [self.path(TopicPartition(topic, index)) for index in partitions]
 
     def stray(self, paths: Sequence[Path]) -> Path | None:
-        """One of ``paths``, which are wanted for new partitions, that has seen a clean stop: it is of some topic that
-        was forgotten. The log is told of it once: a client that asks for a topic and so makes it is told no reason."""
+        """One of ``paths``, which are needed for new partitions, that was left by a clean stop: it is of a topic that
+        was forgotten. Logged once, as a client that creates the topic by a Metadata request gets no reason."""
         found = next((path for path in paths if self._was_stopped(path)), None)
         if found is not None and found not in self._told:
             self._told.add(found)
@@ -67,10 +66,10 @@ class TopicDirectories:
         try:
             return read_recovery_point(self._files, path) > 0
         except CorruptLogError:
-            return True  # somebody has changed what a stop left
+            return True  # the files have changed since the stop
 
     def clear(self, paths: Sequence[Path]) -> None:
-        """Remove what would pass for the log of new partitions in ``paths``, durably."""
+        """Remove files in ``paths`` that would be mistaken for the log of new partitions, durably."""
         for path in paths:
             names = [name for name in self._files.list(path) if belongs_to_log(name)]
             for name in names:
@@ -85,7 +84,7 @@ class TopicDirectories:
         found = [path for path in paths if path.name in present]
         for path in found:
             for name in self._files.list(path):
-                with suppress(FileNotFoundError):  # a cleaning that was under way has removed its own
+                with suppress(FileNotFoundError):  # a cleaning in progress has removed its own
                     self._files.remove(path / name)
             self._files.sync_directory(path)
             try:

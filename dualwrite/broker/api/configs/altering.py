@@ -1,4 +1,4 @@
-"""What AlterConfigs and IncrementalAlterConfigs share: the resources that have settings, and how a change is judged.
+"""The common part of AlterConfigs and IncrementalAlterConfigs: the resources with settings, and the checks of a change.
 
 Source: Kafka's ConfigAdminManager (the order of the checks), ConfigurationControlManager.
 """
@@ -19,15 +19,15 @@ from dualwrite.wire.apis import Message
 from dualwrite.wire.error_codes import ErrorCode
 
 TOPIC, BROKER = 2, 4
-"""ConfigResource.Type of what has settings here."""
+"""The values of ConfigResource.Type that have settings here."""
 _WITHOUT = {8: "loggers", 16: "client metrics", 32: "groups"}
 
 Compute = Callable[[Mapping[str, str], Mapping[str, str]], dict[str, str]]
-"""What the settings of a resource are to be: from those that it has, and the lists among what it can have."""
+"""Computes the new settings of a resource, from its current ones and the settings that are lists."""
 
 
 class AlterOutcome(NamedTuple):
-    """What became of the change of one resource."""
+    """The result of the change of one resource."""
 
     resource_type: int
     resource_name: str
@@ -36,7 +36,7 @@ class AlterOutcome(NamedTuple):
 
 
 async def alter(request: Message, compute: Callable[[Message], Compute], broker: BrokerContext) -> list[AlterOutcome]:
-    """Change the settings of every resource of ``request``, each by itself; durable when this returns."""
+    """Change the settings of every resource of ``request``, each independently; durable when this returns."""
     times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
     outcomes = []
     async for resource in in_turns(request.resources):
@@ -58,13 +58,13 @@ async def alter(request: Message, compute: Callable[[Message], Compute], broker:
 
 
 def refuse_nulls(names: list[str]) -> None:
-    """Refuse a request in which the settings ``names`` have no value, if there are any."""
+    """Refuse a request if there are settings without a value; ``names`` are theirs."""
     if names:
         raise _invalid(f"Null value not supported for : {', '.join(names)}")
 
 
 def without_settings(resource_type: int) -> RefusedError:
-    """The refusal of a resource of a type that has no settings here."""
+    """The refusal of a resource type that has no settings here."""
     return _invalid(f"{_WITHOUT.get(resource_type, f'resources of type {resource_type}')} have no settings here")
 
 

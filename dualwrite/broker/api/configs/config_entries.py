@@ -1,4 +1,4 @@
-"""Settings as DescribeConfigs and CreateTopics tell them: each with its value, where it comes from, and its synonyms.
+"""Settings in the form of DescribeConfigs and CreateTopics: each with its value, its source, and its synonyms.
 
 Sources: KIP-226 (synonyms), KIP-569 (types and documentation); Kafka's ConfigHelper and ServerTopicConfigSynonyms.
 """
@@ -72,7 +72,7 @@ def broker_entries(broker: BrokerContext) -> Iterator[Entry]:
     given = broker.cluster.broker_configs()
     for name, setting in sorted(SETTINGS.items()):
         text = given.get(name, setting.default)
-        # What is not set has no value, and means what another setting of the same meaning says.
+        # A setting that is not set has no value; its meaning comes from another setting.
         value = None if text is None else write_value(setting.type, text)
         read_only = name not in DYNAMIC_DEFAULTS
         yield Entry(name, value, read_only, setting.type, setting.documentation, _synonyms(name, broker))

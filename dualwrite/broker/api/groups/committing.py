@@ -1,5 +1,5 @@
-"""What the requests that commit a group's positions have in common: OffsetCommit and TxnOffsetCommit differ in whose
-commit it is, and in their versions."""
+"""The common part of the requests that commit a group's positions: OffsetCommit and TxnOffsetCommit. They differ in the
+committer, and in their versions."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ from dualwrite.wire.error_codes import ErrorCode
 
 @dataclass(frozen=True, slots=True)
 class CommittingVersions:
-    """What the versions of one API know.
+    """The versions of one API that introduced a feature.
 
-    :param topic_ids: the first that names topics by id.
-    :param unknown_groups: the first that knows GROUP_ID_NOT_FOUND.
+    :param topic_ids: the first version that names topics by id.
+    :param unknown_groups: the first version with GROUP_ID_NOT_FOUND.
     """
 
     topic_ids: int

@@ -37,7 +37,7 @@ class _Topic(NamedTuple):
 
 
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
-    """Look the committed offsets of every group of the request up."""
+    """Look up the committed offsets of every group of the request."""
     if version < _FIRST_WITH_SEVERAL_GROUPS:
         kind = OffsetFetchResponse.OffsetFetchResponseTopic
         stable = request.require_stable
@@ -57,8 +57,8 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
 async def _look_up(
     wanted: Message, topic_kind: Any, partition_kind: Any, version: int, stable: bool, broker: BrokerContext
 ) -> Any:
-    """The answer about one group, in the classes that this version has for a topic and a partition."""
-    unstable = broker.offsets.pending(wanted.group_id) if stable else set()  # now: what is read below is not awaited
+    """The answer for one group, in this version's classes for a topic and a partition."""
+    unstable = broker.offsets.pending(wanted.group_id) if stable else set()  # first: the reads below do not await
     if wanted.topics is None:
         committed = await broker.offsets.committed(wanted.group_id)
         topics = _all_topics(committed, broker)
@@ -86,7 +86,7 @@ def _all_topics(committed: Mapping[TopicPartition, OffsetCommitted], broker: Bro
     indexes: dict[str, list[int]] = {}
     for partition in sorted(committed):
         indexes.setdefault(partition.topic, []).append(partition.partition)
-    topics = broker.cluster.topics()  # a power cut may have taken one, but not the commit, that nobody was told of
+    topics = broker.cluster.topics()  # a power cut may keep a commit and lose its unacknowledged topic
     return [_Topic(name, topics[name].topic_id, found) for name, found in indexes.items() if name in topics]
 
 

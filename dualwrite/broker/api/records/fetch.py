@@ -34,10 +34,10 @@ class _Entry:
     wanted: Message
     partition: Partition | None
     error: ErrorCode
-    """What to answer if there is no such partition, or no more."""
+    """The error if there is no such partition, or not any more."""
 
     def position_error(self) -> ErrorCode:
-        """What is wrong with the position that the client asks from, now."""
+        """The error of the position that the client reads from, now."""
         if self.partition is None or self.partition.is_gone:
             return self.error
         if self.wanted.current_leader_epoch > LEADER_EPOCH:
@@ -50,7 +50,7 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Read:
-    """What one look at every partition gave."""
+    """The result of one read of every partition."""
 
     topics: list[Message]
     size: int = 0
@@ -58,8 +58,8 @@ class _Read:
 
 
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
-    """Answer at once if there is enough or an error; otherwise when there is, or when the time is up."""
-    if request.session_epoch not in _FULL_FETCHES:  # the session is another broker's, from before the client came here
+    """Answer at once if there is enough data or an error; otherwise when there is, or when the time is up."""
+    if request.session_epoch not in _FULL_FETCHES:  # a session of another broker, from before the client came here
         return FetchResponse(throttle_time_ms=0, error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=[])
     entries = [[_resolve(topic, wanted, version, broker) for wanted in topic.partitions] for topic in request.topics]
     partitions = {id(entry.partition): entry.partition for topic in entries for entry in topic if entry.partition}

@@ -32,7 +32,7 @@ _UNKNOWN = (-1, -1)
 
 
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
-    """Look every partition of the request up."""
+    """Look up every partition of the request."""
     committed_only = version > VERSIONS[0] and request.isolation_level == _READ_COMMITTED
     earliest_special = _EARLIEST_SPECIAL.get(version, _EARLIEST)
     topics = []

@@ -19,7 +19,7 @@ _UNDEFINED = -1
 
 
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
-    """Look every partition of the request up."""
+    """Look up every partition of the request."""
     response = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
     topics = [
         response(

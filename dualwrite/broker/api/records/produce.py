@@ -32,7 +32,7 @@ _FIRST_WITH_TOPIC_IDS = 13
 
 
 class _Batch(NamedTuple):
-    """A batch that is fit to be appended, if its transaction allows it."""
+    """A batch that passed the checks, and may be appended if its transaction allows it."""
 
     name: TopicPartition
     header: BatchHeader
@@ -40,11 +40,11 @@ class _Batch(NamedTuple):
 
 
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message | None:
-    """Append what may be appended; None for acks 0, which is not answered."""
+    """Append the batches that may be appended; None for acks 0, which is not answered."""
     found = [_examine_topic(topic, request, version, broker) for topic in request.topic_data]
     joining = [entry for results in found for entry in results if isinstance(entry, _Batch)]
     refused = await _join_transaction(request.transactional_id, version, joining, broker)
-    responses = [  # nothing may come between the answer above and this
+    responses = [  # no await may come between the check above and this
         ProducedTopic(
             topic.name,
             [
@@ -96,8 +96,8 @@ def _examine(data: Message, topic: str | None, acks: int, version: int, broker: 
 async def _join_transaction(
     transactional_id: str | None, version: int, batches: Iterable[_Batch], broker: BrokerContext
 ) -> RefusedBatchError | None:
-    """See to it that all transactional batches belong to the ongoing transaction of their producer, and to nobody
-    else's: what forbids it, or None."""
+    """Check that all transactional batches belong to the ongoing transaction of their producer; None, or the
+    refusal."""
     headers = {batch.name: batch.header for batch in batches if batch.header.is_transactional}
     if not headers:
         return None
@@ -136,7 +136,7 @@ def _answer(
 
 
 def _append(batch: _Batch, version: int, broker: BrokerContext) -> tuple[int, int, Partition]:
-    partition = broker.cluster.partition(batch.name)  # again: it may have gone while the transaction was joined
+    partition = broker.cluster.partition(batch.name)  # again: it may have been deleted meanwhile
     if partition is None:
         raise RefusedBatchError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     records, header, append_time_ms = batch.records, batch.header, NO_TIMESTAMP
@@ -148,6 +148,6 @@ def _append(batch: _Batch, version: int, broker: BrokerContext) -> tuple[int, in
     result = partition.append(records, header, begins_at_zero=is_tv2)
     if result.verdict.error is not ErrorCode.NONE:
         raise RefusedBatchError(result.verdict.error)
-    if not result.verdict.appends:  # Kafka tells a duplicate's MaxTimestamp, whoever set it
+    if not result.verdict.appends:  # for a duplicate, Kafka returns MaxTimestamp, whoever set it
         append_time_ms = result.verdict.duplicate_timestamp
     return result.base_offset, append_time_ms, partition

@@ -28,7 +28,7 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
         else:
             decision = _add(wanted, request.validate_only, broker)
         results.append(result(name=name, error_code=decision.error, error_message=decision.message))
-        await asyncio.sleep(0)  # a request has room for many: let others be served between them
+        await asyncio.sleep(0)  # a request may have many topics: let others be served between them
     await broker.flusher.barrier()
     return CreatePartitionsResponse(throttle_time_ms=0, results=results)
 

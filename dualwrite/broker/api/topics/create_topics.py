@@ -29,7 +29,7 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
         else:
             decision = broker.cluster.create_topic(_command(wanted), request.validate_only)
         results.append(_result(name, decision, broker))
-        await asyncio.sleep(0)  # a request has room for many: let others be served between them
+        await asyncio.sleep(0)  # a request may have many topics: let others be served between them
     await broker.flusher.barrier()
     return CreateTopicsResponse(throttle_time_ms=0, topics=results)
 

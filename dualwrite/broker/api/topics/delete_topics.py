@@ -65,7 +65,7 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
 
 
 def _sort_out(request: Message, version: int) -> tuple[list[_Result], list[str], list[UUID]]:
-    """Refusals of what makes no sense by itself, and the names and ids that are left."""
+    """Refuse names and ids that are wrong by themselves; the other names and ids."""
     if version < _FIRST_WITH_TOPIC_IDS:
         wanted = [(name, _NO_ID) for name in request.topic_names]
     else:
@@ -92,7 +92,7 @@ async def _delete(name: str, topic_id: UUID, gone: ErrorCode, broker: BrokerCont
     if name in RESERVED_TOPICS:
         return _Result(name, topic_id, ErrorCode.INVALID_REQUEST, f"the broker itself uses '{name}'")
     topic = broker.cluster.topic(name)
-    if topic is None or topic.topic_id != topic_id:  # another client was faster; one of that name made since stays
+    if topic is None or topic.topic_id != topic_id:  # another client was faster; a new topic of that name stays
         return _Result(name, topic_id, gone)
     await broker.cluster.delete_topic(name)
     return _Result(name, topic_id)

@@ -1,7 +1,7 @@
-"""How records and offsets join a transaction: Produce and TxnOffsetCommit do it alike (KIP-890).
+"""How records and offsets join a transaction, the same for Produce and TxnOffsetCommit (KIP-890).
 
-A client of TV2 adds partitions by writing to them. One of TV1 must have added them before, and is verified; so no
-transaction can begin, or go on, behind its markers and hang for ever, unless
+A client of TV2 adds partitions by writing to them. A client of TV1 must have added them before, and the broker verifies
+that. So no transaction can begin, or continue, after its markers and hang for ever, unless
 transaction.partition.verification.enable is off.
 """
 
@@ -15,10 +15,10 @@ from dualwrite.wire.error_codes import ErrorCode
 
 @dataclass(frozen=True, slots=True)
 class JoiningVersions:
-    """What the versions of one API know (Kafka: TransactionSupportedOperation).
+    """The versions of one API that introduced a feature (Kafka: TransactionSupportedOperation).
 
-    :param abortable: the first that knows TRANSACTION_ABORTABLE.
-    :param implicit: the first of TV2, in which partitions join by being written to.
+    :param abortable: the first version with TRANSACTION_ABORTABLE.
+    :param implicit: the first version of TV2, in which partitions join by being written to.
     """
 
     abortable: int
@@ -47,10 +47,10 @@ async def join_transaction(
     """NONE if ``producer`` may now write to all of ``partitions`` in the ongoing transaction of ``transactional_id``;
     else the coordinator's own error, for :meth:`JoiningVersions.error`.
 
-    Append directly after it, with no ``await`` between: the last look is without a wait before the return, because
-    while the partitions were being added somebody else may have ended or fenced the transaction.
+    Append directly after it, without an ``await`` between: another task may end or fence the transaction during any
+    wait, so the last check here does not wait before the return.
 
-    :param implicit: add the partitions first, all at once: one fact, one fsync (TV2).
+    :param implicit: add the partitions first, all in one fact with one fsync (TV2).
     """
     if implicit:
         reply = await broker.coordinator.execute(AddPartitions(transactional_id, producer, partitions))

@@ -52,4 +52,4 @@ async def _commit(
         request.group_instance_id,
         is_transactional=True,
     )
-    return broker.offsets.commit_now(command, producer)  # nothing may come between the look above and this
+    return broker.offsets.commit_now(command, producer)  # no await may come between the check above and this
