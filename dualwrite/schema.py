@@ -1,11 +1,11 @@
-"""The tables that this library keeps in the user's database: made, brought to a version and back, and shown.
+"""The library's tables in the user's database: create, upgrade, downgrade, show.
 
-``dualwrite db`` is the same on the command line. An application that has an alembic environment of its own calls
-:func:`upgrade` and :func:`downgrade` in a migration of its own, and gives :func:`include_name` to its ``env.py``.
+``dualwrite db`` does the same on the command line. An application with its own alembic environment calls
+:func:`upgrade` and :func:`downgrade` in a migration of its own, and passes :func:`include_name` in its ``env.py``.
 
-The versions are alembic's revisions (``migrations/versions``), one after the other, kept in a version table of ours.
-They are run without alembic's module-level proxies, of which there is one for the whole process: it is in use when an
-application's migration calls ours.
+The versions are alembic revisions (``migrations/versions``), in one line, recorded in the library's own version table.
+They do not use alembic's module-level proxies: there is one set per process, and it is in use when an application's
+migration calls this module.
 """
 
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
@@ -30,29 +30,29 @@ from dualwrite.coordinator.sql.tables import kafka_transaction_state as state_ta
 from dualwrite.errors import ConfigurationError
 
 BASE, HEAD = "base", "head"
-"""No tables; all that this release has."""
+"""The versions without tables, and with all tables of this release."""
 
 LOCK_TIMEOUT = 30.0
-"""Seconds that a downgrade waits for units of work that are under way."""
+"""Seconds that a downgrade waits for units of work in progress."""
 
 
 class Op(Protocol):
-    """Of ``alembic.op``, and of alembic's Operations, what is needed here."""
+    """The part of ``alembic.op``, and of alembic's Operations, that this module needs."""
 
     def get_context(self) -> MigrationContext:
-        """The migration that is under way."""
+        """The context of the running migration."""
 
 
 def upgrade_engine(engine: Engine, revision: str = HEAD, *, schema: str | None = None) -> str | None:
-    """Bring the tables up to ``revision``; return their version. Doing it again changes nothing, and so does a release
-    that is older than the tables.
+    """Upgrade the tables to ``revision``; return their version. A second call changes nothing, nor does a release that
+    is older than the tables.
 
-    One process at a time, and all in one transaction; on MariaDB and MySQL, where DDL is in none, one that died halfway
-    goes on from there when it is run again.
+    One process at a time upgrades, in one transaction. On MariaDB and MySQL, where DDL is not transactional, a second
+    run completes an upgrade that died halfway.
 
-    :param schema: where the tables are, which must be there; see DualWrite.
+    :param schema: schema of the tables, which must exist; see DualWrite.
     :raises ConfigurationError: if there is no such version, or a table was dropped by hand; or if no schema was chosen,
-        and the tables would be made in one while another has them.
+        and the tables would be created in one schema while another has them.
     :raises SQLAlchemyError: if the database refuses.
     """
     history = _History()
@@ -71,8 +71,8 @@ def upgrade_engine(engine: Engine, revision: str = HEAD, *, schema: str | None =
 
 
 def _require_no_other_tables(connection: Connection) -> None:
-    """Two sets of tables give the same transactional ids to two processes, each of which aborts what the other one has
-    decided. So a second set is made only in a schema that was named."""
+    """Refuse to create a second set of tables unless its schema was named. Two sets would give the same transactional
+    ids to two processes, and each would abort transactions that the other has decided to commit."""
     if chosen_schema(connection.get_execution_options()) is not None or current(connection) is not None:
         return
     others = database_of(connection.dialect).other_schemas_with(connection, state_table.name)
@@ -86,8 +86,8 @@ def _require_no_other_tables(connection: Connection) -> None:
 
 
 def _keep_identity(connection: Connection) -> None:
-    """Let the rows name this database as it calls itself now: what follows may change the state table's definition, and
-    with it one half of a MariaDB's identity."""
+    """Update the database's identity in the rows: the upgrade may change the state table's definition, and with it one
+    half of a MariaDB's identity."""
     schema = chosen_schema(connection.get_execution_options())
     found = inspect(connection)
     if not {state_table.name, dualwrite_database.name} <= set(found.get_table_names(schema)):
@@ -98,7 +98,7 @@ def _keep_identity(connection: Connection) -> None:
 
 
 def _require_all_tables(connection: Connection) -> None:
-    """The version may say that the tables are there when one was dropped by hand: nothing would make it anew."""
+    """Refuse if a table is missing. The version says that it exists, so an upgrade would not create it again."""
     schema = chosen_schema(connection.get_execution_options())
     missing = sorted(set(metadata.tables) - set(inspect(connection).get_table_names(schema)))
     if missing:
@@ -112,14 +112,14 @@ def _require_all_tables(connection: Connection) -> None:
 def downgrade_engine(
     engine: Engine, revision: str, *, lose_rows: bool = False, schema: str | None = None
 ) -> str | None:
-    """Take the tables back to ``revision``; return their version, None for "base". Units of work that begin meanwhile
-    wait. Tables that are of that version or an earlier one stay as they are.
+    """Downgrade the tables to ``revision``; return their version, None for "base". Units of work that begin meanwhile
+    wait. Tables of that version or an earlier one stay as they are.
 
-    :param lose_rows: drop the rows, too, that are needed still: consumers' offsets, positions of loads, outcomes that
-        nobody has acknowledged and with them the records to be replayed.
-    :param schema: where the tables are; see DualWrite.
+    :param lose_rows: also drop rows that are still needed: consumers' offsets, positions of loads, unacknowledged
+        outcomes and the records to be replayed for them.
+    :param schema: schema of the tables; see DualWrite.
     :raises ConfigurationError: if there is no such version, if such rows would be lost, or if a slot was not given
-        back: somebody works with it, or left a transaction that only the state table can decide.
+        back: a process uses it, or left a transaction that only the state table can decide.
     :raises DatabaseBusyError: if a unit of work did not end within LOCK_TIMEOUT.
     :raises SQLAlchemyError: if the database refuses.
     """
@@ -143,17 +143,17 @@ def current(connection: Connection) -> str | None:
 
 
 def versions() -> tuple[str, ...]:
-    """The versions that this release knows, the oldest first."""
+    """All versions of this release, the oldest first."""
     return tuple(_History().names)
 
 
 def upgrade(op: Op, revision: str, *, since: str = BASE, schema: str | None = None) -> None:
-    """In an application's migration: bring the tables up to ``revision``, if they are not there yet.
+    """In an application's migration: upgrade the tables to ``revision``, unless they have it already.
 
     :param op: ``alembic.op``.
-    :param revision: written out ("0002", not "head"): a migration does the same whenever it is run.
-    :param since: the version before this migration: where the statements begin that ``alembic upgrade --sql`` prints.
-    :param schema: where the tables are; see DualWrite.
+    :param revision: explicit ("0002", not "head"), so that the migration always does the same.
+    :param since: the version before this migration. ``alembic upgrade --sql`` prints the statements from there on.
+    :param schema: schema of the tables; see DualWrite.
     :raises ConfigurationError: if there is no such version in this release.
     """
     history = _History()
@@ -167,10 +167,10 @@ def upgrade(op: Op, revision: str, *, since: str = BASE, schema: str | None = No
 
 
 def downgrade(op: Op, revision: str, *, since: str, lose_rows: bool = False, schema: str | None = None) -> None:
-    """In an application's migration: take the tables back to ``revision``, "base" for none; see downgrade_engine.
+    """In an application's migration: downgrade the tables to ``revision``, "base" for none; see downgrade_engine.
 
-    :param since: the version before this migration runs, as in :func:`upgrade`; so ``schema``.
-    :raises ConfigurationError: as downgrade_engine; with ``--sql`` nothing can be looked at, and nothing is refused.
+    :param since: the version before this migration runs; like ``schema`` as in :func:`upgrade`.
+    :raises ConfigurationError: as downgrade_engine; with ``--sql`` it cannot check the database and refuses nothing.
     """
     history = _History()
     theirs = op.get_context()
@@ -184,10 +184,10 @@ def downgrade(op: Op, revision: str, *, since: str, lose_rows: bool = False, sch
 
 
 def statements(dialect: str, revision: str = HEAD, *, since: str = BASE, schema: str | None = None) -> str:
-    """The SQL that brings tables of version ``since`` to ``revision``, up or down, for somebody else to run.
+    """The SQL that upgrades or downgrades tables of version ``since`` to ``revision``, to be run by hand.
 
     :param dialect: "sqlite", "postgresql", "mysql" or "mariadb".
-    :param schema: where the tables are to be; see DualWrite.
+    :param schema: schema for the tables; see DualWrite.
     :raises ConfigurationError: if there is no such database or version.
     """
     require_supported(dialect)
@@ -202,25 +202,25 @@ def statements(dialect: str, revision: str = HEAD, *, since: str = BASE, schema:
 
 
 def include_name(name: str | None, type_: str, parent_names: MutableMapping[Any, str | None]) -> bool:
-    """False for this library's tables: without it ``alembic revision --autogenerate`` would drop them, as the
-    application's metadata has none of them. For ``context.configure(include_name=…)``, alone or called by another.
+    """Return False for this library's tables, so that ``alembic revision --autogenerate`` does not drop them: they are
+    not in the application's metadata. For ``context.configure(include_name=…)``, directly or called by your own.
     """
     return not (type_ == "table" and name in (VERSION_TABLE, *metadata.tables))
 
 
 def migrations_directory() -> Path:
-    """Where alembic's scripts are: inside the package when it is installed, beside it in a checkout."""
+    """The directory of alembic's scripts: inside the package when it is installed, beside it in a checkout."""
     package = Path(__file__).resolve().parent
     installed = package / "migrations"
     return installed if installed.is_dir() else package.parent / "migrations"
 
 
 _Plan = Callable[[Sequence[str], MigrationContext], Sequence[RevisionStep]]
-"""alembic's question to its caller: what is to be run on tables of these versions?"""
+"""alembic's callback: the steps to run on tables of these versions."""
 
 
 class _History:
-    """All versions that this release knows, in their one order."""
+    """All versions of this release, in order."""
 
     def __init__(self) -> None:
         directory = ScriptDirectory(migrations_directory())
@@ -229,9 +229,9 @@ class _History:
         self.names = [script.revision for script in self._scripts]
 
     def position(self, revision: str) -> int:
-        """How many steps lead to ``revision``.
+        """The number of steps from "base" to ``revision``.
 
-        :raises ConfigurationError: if there is none of that name.
+        :raises ConfigurationError: if there is no such version.
         """
         known = [BASE, *self.names]
         if revision == HEAD:
@@ -241,7 +241,7 @@ class _History:
         return known.index(revision)
 
     def up(self, revision: str) -> _Plan:
-        """The steps from wherever the tables are up to ``revision``."""
+        """The steps from the tables' version up to ``revision``."""
 
         def plan(heads: Sequence[str], _: MigrationContext) -> Sequence[RevisionStep]:
             now = self._position_of(heads)
@@ -251,7 +251,7 @@ class _History:
         return plan
 
     def down(self, revision: str) -> _Plan:
-        """The steps from wherever the tables are down to ``revision``."""
+        """The steps from the tables' version down to ``revision``."""
 
         def plan(heads: Sequence[str], _: MigrationContext) -> Sequence[RevisionStep]:
             return [MigrationStep.downgrade_from_script(self._map, script) for script in self.undone(heads, revision)]
@@ -259,7 +259,7 @@ class _History:
         return plan
 
     def undone(self, heads: Sequence[str], revision: str) -> Sequence[Script]:
-        """What a downgrade to ``revision`` takes back, the newest first.
+        """The scripts that a downgrade to ``revision`` undoes, the newest first.
 
         :raises ConfigurationError: if the tables are of a later release.
         """
@@ -272,7 +272,7 @@ class _History:
         return self._scripts[self.position(revision) : now][::-1]
 
     def _position_of(self, heads: Sequence[str]) -> int | None:
-        """As ``position``; None for a later release's."""
+        """Like ``position``; None for a version of a later release."""
         found = heads[0] if heads else BASE
         return None if found.isdigit() and found > self.names[-1] else self.position(found)
 
@@ -301,7 +301,7 @@ def _run(context: MigrationContext) -> None:
 
 @contextmanager
 def _connection_of(theirs: MigrationContext, schema: str | None) -> Iterator[Connection]:
-    """The connection of an application's migration, while nobody else changes our tables."""
+    """The connection of an application's migration, while no other connection changes the library's tables."""
     connection = theirs.connection
     assert connection is not None
     if schema is not None:
@@ -311,7 +311,7 @@ def _connection_of(theirs: MigrationContext, schema: str | None) -> Iterator[Con
 
 
 def _take_back(connection: Connection, history: _History, revision: str, *, lose_rows: bool) -> None:
-    """Downgrade, unless something is lost by that which must not be. Nobody uses the tables meanwhile."""
+    """Downgrade, unless rows would be lost that must not be. The tables are locked meanwhile."""
     schema = chosen_schema(connection.get_execution_options())
     found = inspect(connection).get_table_names(schema)
     present = [name for name in (VERSION_TABLE, *metadata.tables) if name in found]
@@ -332,7 +332,8 @@ def _take_back(connection: Connection, history: _History, revision: str, *, lose
 
 
 def _require_all_given_back(connection: Connection) -> None:
-    """Of a slot that was given back nothing is open in Kafka: its row is not needed to decide anything."""
+    """Require that all slots were given back: then no transaction is open in Kafka, and no row is needed to decide
+    one."""
     held = connection.scalars(
         select(state_table.c.transactional_id)
         .where(state_table.c.owner != "")

@@ -1,9 +1,9 @@
-"""Units of work as FastAPI dependencies: committed after the answer is made, and before it is sent.
+"""Units of work as FastAPI dependencies: committed after the response is made, and before it is sent.
 
-A dependency with ``yield`` of one's own has three traps. By default FastAPI runs what comes after ``yield`` when the
-answer has been sent, so that a client is told of a success that the commit then refuses. A plain generator is entered
-and left in threads other than the handler's, so that a unit of work that the handler begins does not join it. And a
-unit that waits for a slot keeps one of the threads that the handlers of the others need.
+A hand-written dependency with ``yield`` has three traps. By default FastAPI runs the code after ``yield`` when the
+response has been sent, so a client sees success before a commit that may fail. A plain generator is entered and left in
+threads other than the handler's, so a unit of work that the handler begins does not join it. And a unit that waits for
+a slot occupies one of the threads that other handlers need.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -25,7 +25,7 @@ with brought_by("fastapi"):
     from dualwrite.coordinator.aio.transaction import AsyncTransaction
 
 WAITING = 40
-"""Requests that wait for a slot in threads of their own, which no handler needs; the others wait in the event loop."""
+"""Requests that may wait for a slot in threads of their own, not the handlers'; others wait in the event loop."""
 
 Units = DualWrite | AsyncDualWrite
 
@@ -36,15 +36,16 @@ _waiting: RunVar[CapacityLimiter] = RunVar("dualwrite_waiting")
 def unit_of_work(dual_write: Units | Callable[[HTTPConnection], Units]) -> Any:
     """A FastAPI dependency: a unit of work for one request.
 
-    ``tx: Annotated[Transaction, unit_of_work(dual_write)]`` in a handler, and in its other dependencies: they all get
-    the same ``tx``. The unit of work is committed when the handler has returned and its answer has been made, and
-    before the answer is sent. What the handler raises, HTTPException among it, rolls both sides back. An error of the
-    commit goes to the application's exception handlers and becomes the answer. ``dual_write.transaction()`` in the
-    handler joins the unit.
+    Use ``tx: Annotated[Transaction, unit_of_work(dual_write)]`` in a handler and in its other dependencies: they all
+    get the same ``tx``. The unit of work is committed when the handler has returned and its response has been made,
+    before the response is sent. Any exception of the handler, including HTTPException, rolls both sides back. An error
+    of the commit goes to the application's exception handlers and becomes the response. ``dual_write.transaction()`` in
+    the handler joins the unit.
 
-    :param dual_write: a DualWrite, for plain handlers (``def``); an AsyncDualWrite, whose handlers are ``async def``;
-        or a function of the request that returns one, as ``lambda request: request.app.state.dual_write``.
-    :raises ConfigurationError: if it is something else, or FastAPI is older than 0.121 and would send the answer first.
+    :param dual_write: a DualWrite, for plain handlers (``def``); an AsyncDualWrite, for ``async def`` handlers; or a
+        function of the request that returns one of them, like ``lambda request: request.app.state.dual_write``.
+    :raises ConfigurationError: for any other argument, or if FastAPI is older than 0.121 and would send the response
+        first.
     """
     if not isinstance(dual_write, DualWrite | AsyncDualWrite) and not callable(dual_write):
         raise ConfigurationError(f"unit_of_work({dual_write!r:.80}): pass a DualWrite, or a function that returns one")
@@ -76,14 +77,14 @@ def unit_of_work(dual_write: Units | Callable[[HTTPConnection], Units]) -> Any:
 
 
 class _RequestBlock(Block):
-    """A unit of work whose place is the request: it is entered, used and left in one thread after the other."""
+    """A unit of work that belongs to a request: it is entered, used and left in different threads, one at a time."""
 
     @staticmethod
     def _here() -> object:
         return _place.get()
 
     def announce(self) -> None:
-        """See Block.announce; the place begins with it."""
+        """Announce the block, see Block.announce; this sets the request as its place."""
         if self._unit is None:
             _place.set(object())
         super().announce()
@@ -95,7 +96,7 @@ class _RequestBlock(Block):
 
 
 async def _leave(block: _RequestBlock, error: BaseException | None) -> None:
-    """Leave ``block``, if it was entered: in a thread that waits for no other, and whoever cancels meanwhile."""
+    """Leave ``block``, if it was entered: in a thread of its own, and even if the task is cancelled meanwhile."""
     if block.is_open:
         kind, traceback = (None, None) if error is None else (type(error), error.__traceback__)
         with CancelScope(shield=True):
@@ -103,7 +104,7 @@ async def _leave(block: _RequestBlock, error: BaseException | None) -> None:
 
 
 def _limiter() -> CapacityLimiter:
-    """How many may wait for a slot; of this event loop."""
+    """The limiter of requests that wait for a slot in this event loop."""
     try:
         return _waiting.get()
     except LookupError:

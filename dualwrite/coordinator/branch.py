@@ -1,7 +1,7 @@
-"""A Kafka transaction that is prepared here and decided elsewhere: one of many that are one act (a batch of Spark's).
+"""A branch: a Kafka transaction prepared by this process and decided by another, with other branches (a Spark batch).
 
-A part uses a slot of the pool as a unit of work does, but has no database transaction of its own. It ends by handing
-its lease over; whatever ends it before that aborts its Kafka transaction.
+A branch uses a slot of the pool like a unit of work, but has no database transaction of its own. It ends by handing
+its lease over; if it ends before that, its Kafka transaction is aborted.
 """
 
 import logging
@@ -22,10 +22,10 @@ _LOG = logging.getLogger("dualwrite")
 
 
 class Branch:
-    """What a part is done with, inside its block; of use in one thread.
+    """One branch, inside its block; for one thread.
 
-    :param user: that uses ``slot`` in ``pool``; the slot is ready.
-    :param observe: called with the name of each step before it; what it raises counts as the step's failure.
+    :param user: the user of ``slot`` in ``pool``; the slot is ready.
+    :param observe: called before each step with its name; an exception of it counts as the step's failure.
     """
 
     def __init__(self, pool: Pool, user: object, slot: Slot, observe: Callable[[str], None]) -> None:
@@ -39,11 +39,11 @@ class Branch:
         self._is_reusable = True
         self._is_over = False
         self._is_signed_over = False
-        """True if the lease may be somebody else's."""
+        """True if the lease may belong to another owner."""
 
     @property
     def lease(self) -> Lease:
-        """The right to its transactional id, until it is handed over."""
+        """The lease of its transactional id, until it is handed over."""
         return self._slot.lease
 
     def produce(
@@ -56,9 +56,9 @@ class Branch:
         headers: Headers | None = None,
         on_delivery: Callable[[Any, Any], None] | None = None,
     ) -> None:
-        """Add a record; see Transaction.produce. With the first one the Kafka transaction begins.
+        """Add a record; see Transaction.produce. The first one begins the Kafka transaction.
 
-        :raises KafkaUnavailableError: and every other error of the participant. The part must end.
+        :raises KafkaUnavailableError: and every other error of the participant. The branch must end.
         """
         self._begin()
         self._participant.produce(topic, value, key, partition, timestamp, headers, on_delivery)
@@ -82,9 +82,9 @@ class Branch:
             self._has_begun = True
 
     def prepare(self) -> PreparedTxnState:
-        """Flush; the state that identifies the transaction, once every record is acknowledged.
+        """Flush; return the state that identifies the transaction, after every record was acknowledged.
 
-        :raises PrepareFailedError: if one was not, or none was produced.
+        :raises PrepareFailedError: if a record was not acknowledged, or none was produced.
         """
         if not self._has_begun:
             raise InvalidTransactionStateError("nothing was produced: there is nothing to prepare")
@@ -95,13 +95,12 @@ class Branch:
         return self._prepared
 
     def hand_over(self, sign: Callable[[Lease], Lease]) -> Lease:
-        """Give the lease away, with what is prepared: this process has nothing to do with it any more.
+        """Hand over the lease with the prepared transaction: this process no longer uses either.
 
         :param sign: writes the new owner into the lease's row, commits, and returns the lease as the row has it now
-            (HandedLeases.hand_over). If it raises, nobody knows whether the lease was handed over: it is left to
-            whoever recovers it.
-        :returns: what ``sign`` has returned.
-        :raises InvalidTransactionStateError: if nothing is prepared.
+            (HandedLeases.hand_over). If it raises, it is unknown whether the lease was handed over: recovery takes it.
+        :returns: the result of ``sign``.
+        :raises InvalidTransactionStateError: if no transaction is prepared.
         """
         if not self._prepared:
             raise InvalidTransactionStateError("nothing is prepared: there is nothing to hand over")
@@ -109,12 +108,12 @@ class Branch:
         self._is_signed_over = True
         handed = sign(self.lease)
         self._is_over = True
-        self._participant.close()  # without a word to Kafka: the transaction stays as it is
+        self._participant.close()  # sends nothing to Kafka: the transaction stays prepared
         self._pool.part_with(self._user, finished=True)
         return handed
 
     def end(self) -> None:
-        """Leave nothing behind, unless it was handed over: abort, or leave that to recovery."""
+        """End the branch. Unless it was handed over, abort the transaction or leave that to recovery."""
         if self._is_over:
             return
         self._is_over = True
@@ -139,7 +138,7 @@ class Branch:
             self._participant.close()
 
     def note(self, error: BaseException) -> None:
-        """``error`` came out of the block: it may say that the slot is lost, or its participant."""
+        """Note that ``error`` came out of the block: it may mean that the slot or its participant is lost."""
         if isinstance(error, FencedError):
             self._is_reusable = False
         if isinstance(error, LeaseLostError) and error.lease == self.lease:
@@ -147,7 +146,7 @@ class Branch:
 
 
 class Branches:
-    """What DualWrite does for those who decide elsewhere."""
+    """The part of DualWrite for branches, whose transactions another process decides."""
 
     _pool: Pool
     _sweeper: Sweeper
@@ -159,17 +158,17 @@ class Branches:
 
     @property
     def store(self) -> SqlDecisionStore:
-        """Makes the library's own transactions; it has seen that the tables are there."""
+        """The decision store, which makes the library's own transactions; it has checked that the tables exist."""
         return self._store
 
     @property
     def owner(self) -> str:
-        """How this process signs its leases."""
+        """The signature of this process on its leases."""
         return self._pool.owner
 
     def sweep_left(self) -> tuple[dict[str, Outcome], list[Exception]]:
-        """Recover what this owner has signed for and what dead ones left, now; and from now on look for it regularly,
-        as a process does that has leased a slot.
+        """Recover now the slots that this owner has signed and those of dead owners; and from now on look for such
+        slots regularly, like a process that has leased one.
 
         :returns: as DualWrite.sweep.
         """
@@ -178,17 +177,17 @@ class Branches:
         return self._sweeper.attempt(free_too=False)
 
     def record_contradiction(self, error: LeaseContradictedError) -> None:
-        """Put on record what ``error`` says of units of work that are on one side alone. If the database does not take
-        it now, it waits for the heartbeat."""
+        """Put on record the units of work that ``error`` reports to be on one side alone. If the database does not
+        accept the record now, it waits for the heartbeat."""
         self._pool.unmatched.add(error)
         self._pool.unmatched.record()
 
     @contextmanager
     def part(self, observe: Callable[[str], None] | None = None) -> Iterator[Branch]:
-        """A part, for the length of the block.
+        """A branch, for the length of the block.
 
         :param observe: instead of ``on_step``, for its own steps.
-        :raises NoFreeSlotError: if every slot is in use; and what kept the slot from being recovered.
+        :raises NoFreeSlotError: if every slot is in use; and the error of the slot's recovery.
         :raises InvalidTransactionStateError: inside a unit of work.
         """
         self._require_outside()

@@ -1,4 +1,4 @@
-"""DualWrite: a database and Kafka that commit together or not at all. The public face of the coordinator."""
+"""DualWrite: a database and Kafka commit together or not at all. The coordinator's public API."""
 
 import functools
 import os
@@ -51,47 +51,47 @@ _COUNTED: Mapping[Result | None, str] = {Result.SUCCEEDED: "committed", Result.R
 
 
 class DualWrite(Observed, SeekingConsumers, Branches):
-    """Units of work that are in the database and in Kafka, or in neither, through any crash.
+    """Runs units of work that commit in the database and in Kafka, or in neither, through any crash.
 
     Thread-safe. Each unit of work uses one of the application's slots, the transactional ids ``application-0`` to
-    ``application-(pool_size - 1)``, so that many run at the same time: in the threads of a process, and in as many
-    processes, on as many machines, as use the same application name and database. A process leases a slot when it
-    needs one more than before, keeps it, and gives its slots back in :meth:`close`. The slots of a process that died
-    are recovered by the others, or by the next start.
+    ``application-(pool_size - 1)``. Units of work run concurrently: in the threads of a process, and in all processes,
+    on any number of machines, that use the same application name and database. A process leases another slot when it
+    needs one more than before, keeps it, and gives its slots back in :meth:`close`. Other processes, or the next
+    start, recover the slots of a process that died.
 
-    It may be made before a fork (gunicorn, Celery): the child leaves to its parent what is the parent's, the engine's
-    connections included, and leases slots of its own.
+    A DualWrite may be made before a fork (gunicorn, Celery): the child does not touch its parent's slots and producers
+    or the engine's connections, and leases slots of its own.
 
     :param engine: a SQLAlchemy Engine on SQLite (a file), PostgreSQL, MariaDB or MySQL, after ``dualwrite db upgrade``.
-        The decision is kept in the same database as the user's rows.
+        The decision is stored in the same database as the user's rows.
     :param kafka: configuration by librdkafka's names; ``bootstrap.servers`` is required. See two_phase.OWNED_SETTINGS.
-    :param application: names this application among all that use the cluster and the database.
-    :param pool_size: slots of the application: units of work that may run at once in all its processes together. SQLite
-        writes for one at a time, so a process uses one slot there. Give it the same value in all processes.
+    :param application: name of this application, unique among all that use the cluster and the database.
+    :param pool_size: number of slots: units of work that may run at once in all processes of the application together.
+        SQLite allows one writer at a time, so a process uses one slot there. Use the same value in all processes.
     :param acquire_timeout: seconds that a unit of work waits for a slot.
-    :param lease_timeout: seconds after which the slots of a process that is dead, or that cannot reach the database,
-        may be taken by others; they are renewed three times in that time. After a death on the same machine nobody
-        waits for it.
-    :param database_timeout: seconds that the database may take for each of the library's own steps and transactions;
-        then the connection is cut. A unit whose COMMIT is not answered ends within twice that: with InDoubtError, if
+    :param lease_timeout: seconds after which other processes may take the slots of a process that is dead or cannot
+        reach the database. Leases are renewed three times in that time. After a death on the same machine, other
+        processes do not wait for it.
+    :param database_timeout: limit in seconds for each of the library's own steps and transactions in the database; then
+        the connection is cut. A unit whose COMMIT is not answered ends within twice that: with InDoubtError, if
         the database does not answer on a new connection. Statements of the block, and SQLite, are not limited.
-    :param producer: "native" or "librdkafka". If it is not given, native is taken where the cluster speaks transaction
-        version 2 and every setting in ``kafka`` is one of the native producer's, librdkafka elsewhere; the log and
-        :attr:`producer` say which. Either recovers what the other left.
-    :param two_phase: "keep-prepared" is KIP-939: the broker keeps what is prepared until recovery has decided it. With
-        "resume", for Apache Kafka of today, it keeps that for transaction.timeout.ms (15 minutes, unless ``kafka`` says
-        otherwise) and aborts it then, even if the database has committed: a heuristic abort, which recovery finds and
-        stores. It is never chosen unasked.
-    :param replay: with "resume", keep each unit's records in the database until the slot's next one, and produce them
-        again after such an abort, later than the records that others have produced meanwhile.
-    :param schema: where the library's tables are (on MariaDB and MySQL: which database). If it is not given, it is what
-        the engine's ``schema_translate_map`` says for tables without a schema, or else where the tables are found, once
-        for the engine, by the ``search_path`` that its sessions begin with.
-    :param participant: makes the Kafka side from its configuration, instead of a ``producer``.
-    :param on_step: called with the name of each Step (machine.py) but RUN, and of each step of recovery ("RECOVER_…"),
-        right before it; may be called from a background thread. For tests that kill the process at an exact place. An
-        exception that it raises counts as that step's failure.
-    :raises ConfigurationError: if a setting is missing, wrong, or ours.
+    :param producer: "native" or "librdkafka". By default native is used where the cluster supports transaction
+        version 2 and the native producer knows every setting in ``kafka``, librdkafka elsewhere; the log and
+        :attr:`producer` say which. Each producer recovers transactions of the other.
+    :param two_phase: "keep-prepared" is KIP-939: the broker keeps a prepared transaction until recovery decides it.
+        With "resume", for today's Apache Kafka, the broker keeps it for transaction.timeout.ms (15 minutes, unless
+        ``kafka`` sets it) and then aborts it, even if the database has committed: a heuristic abort, which recovery
+        finds and stores. "resume" is never chosen automatically.
+    :param replay: with "resume", keep each unit's records in the database until the slot's next unit, and produce them
+        again after such an abort: later than records that others have produced meanwhile.
+    :param schema: schema of the library's tables (on MariaDB and MySQL: the database). The default is the one that
+        the engine's ``schema_translate_map`` gives for tables without a schema; else the schema where the tables are
+        found, once for the engine, by the ``search_path`` that its sessions begin with.
+    :param participant: makes the Kafka participant from its configuration, instead of a ``producer``.
+    :param on_step: called right before each Step (machine.py) but RUN, and each step of recovery ("RECOVER_…"), with
+        its name; possibly in a background thread. For tests that kill the process at an exact place. An exception that
+        it raises counts as that step's failure.
+    :raises ConfigurationError: if a setting is missing or wrong, or is reserved for the library.
     """
 
     def __init__(
@@ -129,11 +129,11 @@ class DualWrite(Observed, SeekingConsumers, Branches):
         self._replayer = Replayer(self._own_engine, self._config, self._observe, database_timeout) if replay else None
         self._checks_lease = two_phase == RESUME
         self._store = self._make_store(self._own_engine)
-        """For the library's own transactions, in whatever thread."""
+        """For the library's own transactions, in any thread."""
         self._begin_process()
 
     def _make_store(self, engine: Engine) -> SqlDecisionStore:
-        """A store whose transactions are of ``engine``."""
+        """A store whose transactions use ``engine``."""
         if self._replayer is not None:
             return self._replayer.store_in(engine)
         timeout = self._settings.database_timeout
@@ -150,27 +150,27 @@ class DualWrite(Observed, SeekingConsumers, Branches):
 
     @property
     def producer(self) -> str | None:
-        """The Kafka side in use: "native" or "librdkafka". None before the first use, where the cluster must be asked
-        which; None, too, with a participant of your own."""
+        """The producer in use: "native" or "librdkafka". None before the first use if the choice depends on the
+        cluster; also None with a participant of your own."""
         return None if self._choice is None else self._choice.chosen
 
     @property
     def counters(self) -> Counters:
-        """What this process has done so far; the object stays the same and goes on counting."""
+        """Counters of this process. Always the same object, which goes on counting."""
         return self._counters
 
     @property
     def usage(self) -> Usage:
-        """The application's name and slots, and what those of this process are doing."""
+        """The application's name and its number of slots, and how this process uses its own slots."""
         return self._pool.usage() if os.getpid() == self._pid else self._settings.unused()
 
     def transaction(self) -> Block:
-        """A unit of work, for ``with dw.transaction() as tx``. Entering it recovers first, where that is needed.
+        """Make a unit of work, for ``with dw.transaction() as tx``. Entering it runs recovery first, if needed.
 
         Entering raises NoFreeSlotError if every slot is in use, KafkaUnavailableError if Kafka cannot be reached,
         DatabaseNotReadyError before ``dualwrite db upgrade``. Inside a unit of work of this DualWrite, in the same
-        thread, it joins that one. Leaving raises what kept the unit from being committed, after it was rolled
-        back on both sides; or InDoubtError or a UnitCommitted, and then it must not be run again.
+        thread, it joins that one. If the unit cannot be committed, it is rolled back on both sides, and leaving the
+        block raises the cause. Leaving may also raise InDoubtError or a UnitCommitted: then do not run the unit again.
         """
         return Block(self)
 
@@ -185,15 +185,15 @@ class DualWrite(Observed, SeekingConsumers, Branches):
     def transactional(self, function: Any = None, /, *, retries: int = 0) -> Any:
         """Decorate ``function(tx, …)`` so that each call ``function(…)`` is a unit of work of its own.
 
-        For plain functions. In a method use the ``with`` block: ``tx`` would come before ``self``. As
-        ``@dw.transactional``, or as ``@dw.transactional(retries=3)``: then a unit that ended with an error that is
-        likely to pass (a deadlock, a serialization failure, a lock that was not free in time, one of this library's
-        errors that is ``retriable``) is run again up to so many times, rolled back on both sides first, after pauses of
-        up to 0.05 s, twice that, and so on to 2 s. So ``function`` may run several times: what it does elsewhere should
-        be as harmless twice. Inside another unit of work it is not run again; the outer one is.
+        For plain functions. In a method use the ``with`` block: ``tx`` would come before ``self``. Use it as
+        ``@dw.transactional`` or ``@dw.transactional(retries=3)``. Retries are for errors that are likely to pass: a
+        deadlock, a serialization failure, a lock that was not free in time, a ``retriable`` error of this library. The
+        unit is rolled back on both sides and run again, up to ``retries`` times, after pauses of up to 0.05 s, twice
+        that, and so on to 2 s. So ``function`` may run several times: its other side effects should be harmless if
+        they happen twice. Inside another unit of work ``function`` is not run again; the outer unit is.
 
-        :raises ConfigurationError: if ``function`` is none, or a coroutine or a generator: its body would run after the
-            commit.
+        :raises ConfigurationError: if ``function`` is not callable, or is a coroutine or a generator: its body would
+            run after the commit.
         """
         retrying = Retrying(retries, self._engine.dialect)
         return functools.partial(self._decorated, retrying) if function is None else self._decorated(retrying, function)
@@ -224,13 +224,13 @@ class DualWrite(Observed, SeekingConsumers, Branches):
         return unit_of_work
 
     def recover(self) -> dict[str, Outcome]:
-        """Complete or abort now what is left of processes that ended or are silent, and have a slot ready.
+        """Complete or abort the transactions of processes that ended or are silent, and make a slot ready.
 
-        It looks at every slot of the application that nobody holds, those beyond ``pool_size`` included. The first unit
-        of work does the same in the background, and so does every heartbeat.
+        Recovery covers every slot of the application that no process holds, those beyond ``pool_size`` included. The
+        first unit of work does the same in the background, and so does every heartbeat.
 
-        Returns what was found open, and what became of it, by transactional id; Outcome.NOTHING for most. Raises as
-        entering ``transaction()`` does, after all was tried that could be.
+        Returns the outcome of each slot by transactional id: what was open and how it ended; mostly Outcome.NOTHING.
+        Raises the same errors as entering ``transaction()``, after trying every slot that it can.
 
         :raises InvalidTransactionStateError: inside a unit of work.
         """
@@ -247,42 +247,41 @@ class DualWrite(Observed, SeekingConsumers, Branches):
             return {**found, **self._sweeper.sweep()}
 
     def sweep(self, only: Collection[str] | None = None) -> tuple[dict[str, Outcome], list[Exception]]:
-        """As :meth:`recover`, but no slot is made ready, so that nothing is held afterwards: for operators.
+        """Like :meth:`recover`, but without making a slot ready, so that no slot is held afterwards: for operators.
 
-        :param only: these transactional ids, as far as nobody has them; None for all slots of the application.
-        :returns: what was found open, and what became of it, by transactional id; and what went wrong elsewhere. A slot
-            that is in neither was taken by somebody else, or Kafka did not answer before its turn.
+        :param only: these transactional ids, unless a process holds them; None for all slots of the application.
+        :returns: the outcomes by transactional id; and the errors of other slots. A slot that is in neither was taken
+            by another process, or Kafka did not answer before its turn.
         :raises InvalidTransactionStateError: inside a unit of work.
         """
         self._require_outside()
         return self._sweeper.attempt(only)
 
     def pending(self) -> int:
-        """How many earlier units of work are being finished in the background: their Kafka side, as decided."""
+        """Count the earlier units of work whose Kafka transaction is being completed in the background, as decided."""
         return self._pool.pending if os.getpid() == self._pid else 0
 
     def outcomes(self, acknowledged: bool = False) -> list[HeuristicOutcome]:
-        """The units of work of this application that did not end alike on both sides, as recovery found them: after the
-        forced end of a prepared transaction, say, or when one side was restored from an older copy.
+        """Heuristic outcomes: units of work of this application that ended differently on the two sides, as recovery
+        found them. Examples: a prepared transaction was terminated by force; one side was restored from an older copy.
 
-        The oldest first; with ``acknowledged``, those too that somebody has seen to. docs/outcomes.md says what is
-        found, and what to do about it. Slots stay usable meanwhile.
+        The oldest first; with ``acknowledged``, also those that an operator has acknowledged. docs/outcomes.md lists
+        the cases and what to do about each. Slots stay usable meanwhile.
         """
         return outcomes(self._engine, self._settings.application, acknowledged=acknowledged)
 
     def acknowledge(self, outcome: HeuristicOutcome | int, *, by: str) -> HeuristicOutcome:
-        """Note that ``by`` has seen to ``outcome``, or to the one with that id. It stays on record.
+        """Note that ``by`` has dealt with ``outcome``, given as such or by its id. It stays on record.
 
-        :raises InputError: if there is none with that id, or ``by`` is empty.
+        :raises InputError: if no outcome has that id, or ``by`` is empty.
         """
         return acknowledge(self._engine, outcome, by=by)
 
     def close(self, timeout: float = 10.0) -> None:
-        """Wait up to ``timeout`` seconds for the units of work of other threads, and for ``pending()``; release all.
+        """Wait up to ``timeout`` seconds for the units of work of other threads and for ``pending()``; release all.
 
-        The slots are given back. What is still pending is finished by another process, or by the next start, under this
-        application name; a unit of work that still runs in another thread may be rolled back by it. Closing twice does
-        nothing.
+        The slots are given back. Another process under this application name, or the next start, completes what is
+        still pending; it may roll back a unit of work that still runs in another thread. A second call does nothing.
 
         :raises InvalidTransactionStateError: inside a unit of work.
         """
@@ -301,7 +300,7 @@ class DualWrite(Observed, SeekingConsumers, Branches):
         self.close()
 
     def enter(self, unit: Unit) -> None:
-        """Begin a unit of work. Block's, as are the next three."""
+        """Begin a unit of work. For Block, as are the next three."""
         self._check_process()
         unit.watch = self._watch()
         unit.offsets = UnitOffsets(self._consuming)
@@ -332,7 +331,7 @@ class DualWrite(Observed, SeekingConsumers, Branches):
         raise_outcome(self._settings.application, driver, error)
 
     def let_go(self, unit: Unit, error: BaseException) -> None:
-        """End what is left of a unit of work, wherever it was interrupted; in most cases nothing."""
+        """End what is left of a unit of work that was interrupted at any point; in most cases nothing."""
         driver = unit.driver
         if driver is not None and self._keep_inherited(driver):
             return
@@ -341,11 +340,11 @@ class DualWrite(Observed, SeekingConsumers, Branches):
         self._release(unit, error)
 
     def truth(self, unit: Unit, raised: BaseException) -> BaseException:
-        """What is to leave the block of ``unit``, which has ended, in place of ``raised``."""
+        """The exception that leaves the block of ``unit``, which has ended, in place of ``raised``."""
         return truth(self._settings.application, unit.driver, raised)
 
     def let_go_later(self, unit: Unit, error: BaseException) -> None:
-        """At the next use or heartbeat; but what others may wait for in the database, at once."""
+        """Let go at the next use or heartbeat. The database transaction ends at once, as others may wait for it."""
         driver = unit.driver
         if driver is None or not self._keep_inherited(driver):
             if driver is not None:
@@ -353,7 +352,7 @@ class DualWrite(Observed, SeekingConsumers, Branches):
             self._pool.left_behind.put(functools.partial(self.let_go, unit, error))
 
     def _acquire(self, unit: Unit) -> LentSlot:
-        """A slot for ``unit``, ready."""
+        """Acquire a slot for ``unit`` and make it ready."""
         slot = self._pool.acquire(unit)
         slot.recover()
         return slot
@@ -363,14 +362,14 @@ class DualWrite(Observed, SeekingConsumers, Branches):
         return UnitDriver(self._engine, self._store, slot, self._observe, limit, self._pool.unmatched)
 
     def _keep_inherited(self, driver: UnitDriver) -> bool:
-        """True in a child forked inside the block: it is kept, as a rollback here would be the parent's."""
+        """True in a child forked inside the block. The driver is kept: a rollback here would be the parent's."""
         if driver.process == os.getpid():
             return False
         INHERITED.append(driver)
         return True
 
     def _release(self, unit: Unit, error: BaseException | None = None) -> None:
-        """Give back all that ``unit`` has in hand, and count how it ended."""
+        """Give back all that ``unit`` holds, and count how it ended."""
         if unit.is_over:
             return
         driver = unit.driver
@@ -389,7 +388,7 @@ class DualWrite(Observed, SeekingConsumers, Branches):
             unit.watch.ended(*(None, error) if machine is None else (machine.result, machine.error))
 
     def _begin_process(self) -> None:
-        """Make what belongs to one process: locks, threads, leases, producers."""
+        """Make the objects that belong to one process: locks, threads, leases, producers."""
         self._pid = os.getpid()
         self._counters = Counters()
         settings = self._settings
@@ -416,8 +415,8 @@ class DualWrite(Observed, SeekingConsumers, Branches):
         self._pool = Pool(settings, self._store, book, self._sweeper, make, self._counters, self._observe, repair)
 
     def _check_process(self) -> None:
-        """In a forked child, leave to the parent what is the parent's. Nothing of it is closed or collected where that
-        could be noticed by the other end."""
+        """In a forked child, leave the parent's resources to the parent. None is closed or collected where the server
+        could notice it."""
         if self._pid == os.getpid():
             return
         with after_fork.lock:
@@ -429,7 +428,7 @@ class DualWrite(Observed, SeekingConsumers, Branches):
                 inherited.abandon()
 
     def _require_outside(self) -> None:
-        """Refuse a thread that is inside a unit of work: waiting for itself might never end."""
+        """Refuse a thread that is inside a unit of work: it might wait for itself forever."""
         self._check_process()
         if open_unit(self) is not None:
             raise InvalidTransactionStateError("a unit of work is open in this thread: end it before that")

@@ -1,8 +1,8 @@
 """A slot whose participant blocks, for a unit of work in an event loop: each call that may wait runs in a thread.
-Most records are added without: a way there and back costs several times what adding one does.
+Most records are added without a thread, which would cost several times as much as adding one.
 
-One call at a time: a participant is not thread-safe. Outside of what ``greenlet_spawn`` runs, where nothing can be
-awaited (the event loop has ended), it is called directly.
+One call at a time: a participant is not thread-safe. Outside ``greenlet_spawn``, where nothing can be awaited (the
+event loop has ended), the participant is called directly.
 """
 
 import asyncio
@@ -31,12 +31,12 @@ from dualwrite.ids import PreparedTxnState
 T = TypeVar("T")
 
 _IN_A_ROW = 100
-"""Records that are added without a thread. Then one goes by it, so that the loop has its turn, whoever produces without
-end."""
+"""Records that are added without a thread in a row. The next one uses a thread, so that a task that produces without
+end does not block the loop."""
 
 
 class AwaitedSlot:
-    """A LentSlot over ``slot``, which lends a participant that is awaited."""
+    """A LentSlot over ``slot`` whose participant is awaited."""
 
     def __init__(self, slot: Slot, threads: ThreadPoolExecutor) -> None:
         self._slot = slot
@@ -71,13 +71,13 @@ class AwaitedSlot:
 
 
 class AwaitedParticipant:
-    """A KafkaParticipant over ``blocking``, for one unit of work. Delivery callbacks are called in the event loop's
-    thread, before the call during which they came due returns.
+    """A KafkaParticipant over ``blocking``, for one unit of work. Delivery callbacks run in the event loop's thread,
+    before the call during which they came due returns.
 
-    A call that was cancelled goes on in its thread, and nobody learns how it ended: after one, and after an error of a
-    callback, the transaction can only be aborted.
+    A cancelled call goes on in its thread, and its result is lost: after that, and after an error of a callback, the
+    transaction can only be aborted.
 
-    :param threads: where ``blocking`` is called.
+    :param threads: threads that call ``blocking``.
     """
 
     def __init__(self, blocking: KafkaParticipant, threads: ThreadPoolExecutor) -> None:
@@ -86,7 +86,7 @@ class AwaitedParticipant:
         self._at_once = blocking.produce_at_once if isinstance(blocking, ProducesAtOnce) else None
         self._in_a_row = 0
         self._last: Future[Any] | None = None
-        """The call that may still be under way, if it was cancelled."""
+        """A cancelled call that may still be in progress."""
         self._objection: BaseException | None = None
         self._reports: deque[Callable[[], None]] = deque()
 
@@ -132,7 +132,7 @@ class AwaitedParticipant:
         headers: Headers | None = None,
         on_delivery: Callable[[Any, Any], None] | None = None,
     ) -> bool:
-        """See ProducesAtOnce. In a greenlet or not."""
+        """Add a record without waiting, in a greenlet or not; see ProducesAtOnce."""
         self._require_sound()
         return self._added(topic, value, key, partition, timestamp, headers, self._reporter(on_delivery))
 
@@ -212,7 +212,7 @@ class AwaitedParticipant:
             ) from self._objection
 
     def _note_report(self, on_delivery: Callable[[Any, Any], None], error: Any, message: Any) -> None:
-        """A record's fate, in whatever thread it is told."""
+        """Note a delivery report, in any thread."""
         self._reports.append(functools.partial(on_delivery, error, message))
 
     def _tell(self) -> None:
@@ -225,7 +225,7 @@ class AwaitedParticipant:
                 raise
 
     def _tell_quietly(self) -> None:
-        """As :meth:`_tell`, where the unit of work is over and an error can change nothing."""
+        """Like :meth:`_tell`, after the end of the unit of work, where an error can change nothing."""
         while self._reports:
             with suppress(Exception):
                 self._tell()

@@ -1,7 +1,7 @@
 """Consumers under asyncio: confluent_kafka.aio.AIOConsumer, or a confluent_kafka.Consumer that is polled in threads.
 
-What is done with them is consuming.py's, in greenlets: a consumer's call that is a coroutine is awaited, and any other
-is made in a thread, as it may wait until another one of the same consumer returns.
+consuming.py uses them, in greenlets. A consumer's coroutine is awaited; any other call is made in a thread, as it may
+wait until another call on the same consumer returns.
 """
 
 import asyncio
@@ -18,9 +18,9 @@ from dualwrite.errors import ConfigurationError, InvalidTransactionStateError
 
 
 class AwaitedConsumer:
-    """``wrapped``, as a KafkaConsumer inside of what ``greenlet_spawn`` runs.
+    """``wrapped`` as a KafkaConsumer, for use inside ``greenlet_spawn``.
 
-    :param threads: where the calls of one that blocks are made.
+    :param threads: threads for the calls of a consumer that blocks.
     """
 
     def __init__(self, wrapped: Any, threads: ThreadPoolExecutor) -> None:
@@ -38,7 +38,7 @@ class AwaitedConsumer:
 
 
 class AsyncSeeker(Protocol):
-    """What AsyncDualWrite's methods for consumers ask of its coordinator."""
+    """The coordinator, as AsyncDualWrite's methods for consumers use it."""
 
     def check_loop(self) -> None:
         """Refuse an event loop that is not the one of the first use."""
@@ -64,7 +64,7 @@ class AsyncSeeker(Protocol):
 
 
 class AsyncSeekingConsumers:
-    """The part of AsyncDualWrite that puts consumers where their group's units of work have come to.
+    """The part of AsyncDualWrite that positions consumers at their group's offsets.
 
     A consumer is a ``confluent_kafka.aio.AIOConsumer``, or a ``confluent_kafka.Consumer`` that is polled in a thread,
     as by ``await asyncio.to_thread(consumer.consume, 100, 0.5)``.
@@ -75,8 +75,8 @@ class AsyncSeekingConsumers:
     async def seek_to_stored(
         self, consumer: Any, partitions: Sequence[Any] | None = None, *, auto_offset_reset: OffsetReset = "earliest"
     ) -> None:
-        """See DualWrite.seek_to_stored. It is an ``on_assign`` for an AIOConsumer; for a Consumer, :meth:`on_assign`
-        makes one."""
+        """Seek to the offsets in the database; see DualWrite.seek_to_stored. It can be the ``on_assign`` of an
+        AIOConsumer; for a Consumer, :meth:`on_assign` makes one."""
         await self._ready()
         seek = functools.partial(self._seeker.seek_to_stored, auto_offset_reset=auto_offset_reset)
         await greenlet_spawn(seek, self._seeker.awaited(consumer), partitions)
@@ -84,7 +84,8 @@ class AsyncSeekingConsumers:
     async def seek_to_committed(
         self, consumer: Any, partitions: Sequence[Any] | None = None, *, auto_offset_reset: OffsetReset = "earliest"
     ) -> None:
-        """See DualWrite.seek_to_committed. An ``on_assign`` as :meth:`seek_to_stored`."""
+        """Seek to the offsets in Kafka; see DualWrite.seek_to_committed. Can be an ``on_assign``, as
+        :meth:`seek_to_stored`."""
         await self._ready()
         seek = functools.partial(self._seeker.seek_to_committed, auto_offset_reset=auto_offset_reset)
         await greenlet_spawn(seek, self._seeker.awaited(consumer), partitions)
@@ -92,12 +93,12 @@ class AsyncSeekingConsumers:
     def on_assign(
         self, to: Literal["stored", "committed"] = "stored", *, auto_offset_reset: OffsetReset = "earliest"
     ) -> Callable[[KafkaConsumer, Sequence[Any]], None]:
-        """Make the callback for ``consumer.subscribe(topics, on_assign=dw.on_assign())``, where a
-        confluent_kafka.Consumer is polled in a thread: it does there what DualWrite.seek_to_stored does, or
-        DualWrite.seek_to_committed.
+        """Make the callback for ``consumer.subscribe(topics, on_assign=dw.on_assign())``, for a
+        confluent_kafka.Consumer that is polled in a thread. The callback does what DualWrite.seek_to_stored or
+        DualWrite.seek_to_committed does.
 
-        Call it in the event loop. What it makes raises InvalidTransactionStateError if the consumer is polled in the
-        event loop's own thread, which would wait for itself.
+        Call this method in the event loop. The callback raises InvalidTransactionStateError if the consumer is polled
+        in the event loop's own thread, which would wait for itself.
 
         :param to: "stored" for ``tx.store_offsets``, "committed" for ``tx.send_offsets``.
         :raises ConfigurationError: if ``to`` is anything else.

@@ -1,6 +1,6 @@
-"""AsyncDualWrite: the same coordinator for applications on asyncio, by an AsyncEngine. See greenlets.py for how.
+"""AsyncDualWrite: the same coordinator for applications on asyncio, with an AsyncEngine. greenlets.py explains how.
 
-A unit of work's statements run in the caller's event loop. What blocks runs in threads: the calls of its Kafka
+A unit of work's statements run in the caller's event loop. Calls that block run in threads: those of its Kafka
 participant (awaited_slot.py), waiting for a slot, recovery.
 """
 
@@ -97,7 +97,7 @@ class AsyncUnits(DualWrite):
         self._require_outside()
 
     def end(self, unit: Unit, error: BaseException | None) -> None:
-        """Leave ``unit``, and let go of it whatever came in between."""
+        """Leave ``unit``, and let go of it in any case."""
         try:
             self.leave(unit, error)
         except BaseException as raised:
@@ -108,12 +108,12 @@ class AsyncUnits(DualWrite):
             raise told from raised
 
     def let_go(self, unit: Unit, error: BaseException) -> None:
-        """See DualWrite; a thread that waits for the unit's slot is told."""
+        """Let go of ``unit``, see DualWrite; a thread that waits for the unit's slot is woken."""
         unit.cancelled = unit.cancelled or error
         super().let_go(unit, error)
 
     def let_go_later(self, unit: Unit, error: BaseException) -> None:
-        """See DualWrite. In the event loop; if that has ended, the connection is dropped as it is."""
+        """Let go of ``unit`` later, in the event loop; see DualWrite. If the loop has ended, drop the connection."""
         driver = unit.driver
         if driver is not None and self._keep_inherited(driver):
             return
@@ -137,8 +137,8 @@ class AsyncUnits(DualWrite):
         task.add_done_callback(self._endings.discard)
 
     def let_go_of_orphans(self) -> None:
-        """End the units of work that nobody else will: an interrupt may strike where nothing can be done about it, and
-        the exception that it is keeps the block, which would end its unit if it were collected."""
+        """End the units of work that no block will end. An interrupt may come where no code can handle it, and its
+        exception keeps the block alive, which would end its unit if it were collected."""
         here = current_task()
         error = InvalidTransactionStateError("the block was never left")
         for unit in self._pool.users():
@@ -149,25 +149,25 @@ class AsyncUnits(DualWrite):
                 self.let_go_later(unit, error)
 
     def run_again(self, retrying: Retrying, once: Callable[[], Awaitable[R]], last: Sequence[AsyncTransaction]) -> R:
-        """What ``once`` returns, as often as ``retrying`` lets it be run.
+        """Run ``once``, again as often as ``retrying`` allows; return its result.
 
-        :param last: the unit of work that ``once`` has run last.
+        :param last: the last unit of work that ``once`` ran.
         """
         with self._consuming.failures_count():
             return retrying.run(lambda: wait_for(once()), lambda: not last or last[0].is_undone)
 
     def know_database(self) -> None:
-        """Connect once in the event loop before any thread does: SQLAlchemy gets to know the server then, under a lock
-        that only tasks of one loop can share."""
+        """Connect once in the event loop before any thread does: at its first connection SQLAlchemy examines the
+        server, under a lock that only tasks of one loop can share."""
         if not self._knows_database:
             with self._unit_store.connection():
                 pass
             self._knows_database = True
 
     def in_thread(self, act: Callable[[], R], threads: ThreadPoolExecutor | None = None) -> R:
-        """Wait for ``act`` in a thread. If the wait is cancelled, it goes on there.
+        """Run ``act`` in a thread and wait for it. If the wait is cancelled, ``act`` goes on there.
 
-        :param threads: None for a new one: the loop's own may all be busy, with what only ``act`` would end.
+        :param threads: None for a new thread: the loop's own may all wait for something that only ``act`` would end.
         """
         its = threads or ThreadPoolExecutor(1, f"dualwrite-{self._settings.application}")
         try:
@@ -215,7 +215,7 @@ class AsyncUnits(DualWrite):
         return UnitDriver(self._engine, self._unit_store, slot, observe, limit, self._pool.unmatched)
 
     def close(self, timeout: float = 10.0) -> None:
-        """See DualWrite; in a thread."""
+        """Close, in a thread; see DualWrite."""
         super().close(timeout)
         for threads in (self._recoverers, self._callers, self._consumers):
             threads.shutdown(wait=False)
@@ -224,21 +224,21 @@ class AsyncUnits(DualWrite):
 class AsyncDualWrite(AsyncSeekingConsumers):
     """DualWrite for asyncio: ``async with dw.transaction() as tx``, on an AsyncEngine.
 
-    The same units of work, slots, recovery and errors as DualWrite's, which says what they promise; an application may
-    have processes of both kinds. For tasks of one event loop, the one in which it is first used; nothing blocks that.
-    A unit of work belongs to the task that begins it.
+    Units of work, slots, recovery and errors are the same as DualWrite's; an application may have processes of both
+    kinds. All tasks must run in one event loop, the one of the first use; AsyncDualWrite does not block it. A unit of
+    work belongs to the task that begins it.
 
-    A unit of work whose task is cancelled is rolled back on both sides, if it is not decided yet. CancelledError never
-    leaves a block whose unit of work was committed: then the block is left normally, and the cancellation strikes at
-    the task's next ``await``; that of an ``asyncio.timeout()`` that ends with the block, nowhere. The end of a block is
-    not cut short: it may last as long as Kafka's timeouts.
+    If a task is cancelled before its unit of work is decided, the unit is rolled back on both sides. CancelledError
+    never leaves a block whose unit of work was committed: the block is left normally, and the task is cancelled at its
+    next ``await``; or not at all, if an ``asyncio.timeout()`` that ends with the block cancelled it. The end of a block
+    is not interrupted: it may last as long as Kafka's timeouts.
 
-    Delivery callbacks that are given to ``produce()`` are called in the event loop; one that is set in ``kafka`` is
-    called in some thread, as is ``on_step`` during recovery.
+    Delivery callbacks that are given to ``produce()`` are called in the event loop. A callback that is set in ``kafka``
+    is called in any thread, as is ``on_step`` during recovery.
 
     :param engine: an AsyncEngine on SQLite (aiosqlite, a file), PostgreSQL (asyncpg or psycopg), MariaDB or MySQL
-        (aiomysql or asyncmy), after ``dualwrite db upgrade``. The library's own threads open connections by the same
-        settings, which are not kept in its pool.
+        (aiomysql or asyncmy), after ``dualwrite db upgrade``. The library's own threads open connections with the same
+        settings, outside the engine's pool.
 
     All other parameters are DualWrite's.
     """
@@ -278,19 +278,19 @@ class AsyncDualWrite(AsyncSeekingConsumers):
 
     @property
     def producer(self) -> str | None:
-        """See DualWrite.producer."""
+        """The producer in use; see DualWrite.producer."""
         return self._units.producer
 
     @property
     def counters(self) -> Counters:
-        """See DualWrite.counters."""
+        """Counters of this process; see DualWrite.counters."""
         return self._units.counters
 
     def transaction(self) -> AsyncBlock:
-        """A unit of work, for ``async with dw.transaction() as tx``. Entering it recovers first, where that is needed.
+        """Make a unit of work, for ``async with dw.transaction() as tx``. Entering it runs recovery first, if needed.
 
-        Raises as DualWrite.transaction() does; and InvalidTransactionStateError in another event loop than that of the
-        first use. Inside a unit of work of this AsyncDualWrite, in the same task, it joins that one.
+        Raises the same errors as DualWrite.transaction(), and InvalidTransactionStateError in another event loop than
+        that of the first use. Inside a unit of work of this AsyncDualWrite, in the same task, it joins that one.
         """
         return AsyncBlock(self._units)
 
@@ -307,7 +307,7 @@ class AsyncDualWrite(AsyncSeekingConsumers):
     def transactional(self, function: Any = None, /, *, retries: int = 0) -> Any:
         """Decorate ``async def function(tx, …)`` so that each call ``await function(…)`` is a unit of work of its own.
 
-        As DualWrite.transactional, ``retries`` included.
+        Like DualWrite.transactional, ``retries`` included.
 
         :raises ConfigurationError: if ``function`` is not a coroutine function.
         """
@@ -337,35 +337,35 @@ class AsyncDualWrite(AsyncSeekingConsumers):
         return unit_of_work
 
     async def recover(self) -> dict[str, Outcome]:
-        """See DualWrite.recover. If it is cancelled, it goes on in its thread."""
+        """Recover now; see DualWrite.recover. If the call is cancelled, recovery goes on in its thread."""
         self._units.check_loop()
         self._units.require_outside()
         await greenlet_spawn(self._units.know_database)
         return await greenlet_spawn(self._units.in_thread, self._units.recover)
 
     def pending(self) -> int:
-        """See DualWrite.pending."""
+        """Count the units of work being completed in the background; see DualWrite.pending."""
         return self._units.pending()
 
     @property
     def usage(self) -> Usage:
-        """See DualWrite.usage."""
+        """How this process uses its slots; see DualWrite.usage."""
         return self._units.usage
 
     def add_observer(self, observer: Observer) -> None:
-        """See DualWrite.add_observer. It is told in the event loop's thread."""
+        """Add an observer, which is called in the event loop's thread; see DualWrite.add_observer."""
         self._units.add_observer(observer)
 
     async def outcomes(self, acknowledged: bool = False) -> list[HeuristicOutcome]:
-        """See DualWrite.outcomes."""
+        """List the heuristic outcomes; see DualWrite.outcomes."""
         return await greenlet_spawn(self._units.outcomes, acknowledged)
 
     async def acknowledge(self, outcome: HeuristicOutcome | int, *, by: str) -> HeuristicOutcome:
-        """See DualWrite.acknowledge."""
+        """Acknowledge a heuristic outcome; see DualWrite.acknowledge."""
         return await greenlet_spawn(self._units.acknowledge, outcome, by=by)
 
     async def close(self, timeout: float = 10.0) -> None:
-        """See DualWrite.close: waits for the units of work of other tasks. In any event loop."""
+        """Wait for the units of work of other tasks and release all, in any event loop; see DualWrite.close."""
         self._units.require_outside()
         self._units.let_go_of_orphans()
         await greenlet_spawn(self._units.in_thread, lambda: self._units.close(timeout))

@@ -1,8 +1,8 @@
-"""A unit of work under asyncio: ``async with dw.transaction() as tx``. What it does is BlockingDriver's, in greenlets.
+"""A unit of work under asyncio: ``async with dw.transaction() as tx``. UnitDriver does the work, in greenlets.
 
-A task that is cancelled learns the truth: CancelledError leaves the block only if nothing of the unit of work is left
-on either side. Once the block is being left, its end is not interrupted: a cancellation that comes before the decision
-turns it into a rollback, one that comes after it is delivered when both sides are committed.
+CancelledError leaves the block only if the unit of work was rolled back on both sides. The end of the block is not
+interrupted: a cancellation before the decision turns it into a rollback; a cancellation after the decision is delivered
+when both sides are committed.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ R = TypeVar("R")
 
 
 class AsyncUnitsOfWork(UnitsOfWork, Protocol):
-    """What an AsyncBlock asks of the AsyncDualWrite that it belongs to; all but check_loop() in a greenlet."""
+    """The AsyncDualWrite, as its AsyncBlocks use it; all methods but check_loop() run in a greenlet."""
 
     engine: AsyncEngine
 
@@ -43,13 +43,14 @@ class AsyncUnitsOfWork(UnitsOfWork, Protocol):
         """Refuse an event loop that is not the one of the first use."""
 
     def end(self, unit: Unit, error: BaseException | None) -> None:
-        """Leave ``unit``, and let go of it whatever came in between."""
+        """Leave ``unit``, and let go of it in any case."""
 
 
 def _to_be_awaited(
     method: Callable[Concatenate["AsyncTransaction", P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate["AsyncTransaction", P], Coroutine[Any, Any, R]]:
-    """``method``, whose calls are remembered until they begin: one that nobody awaits does nothing, in silence."""
+    """Decorate ``method`` so that its calls are remembered until they begin: a call without ``await`` does nothing, and
+    Python reports no error."""
 
     @functools.wraps(method)
     def call(self: "AsyncTransaction", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
@@ -70,12 +71,12 @@ class UnitAsyncSession(AsyncSession):
 
 
 class AsyncTransaction(BaseTransaction):
-    """What a unit of work is done with, inside its block: as Transaction, and what may wait is awaited.
+    """The unit of work inside its block: like Transaction, with ``await`` for calls that may wait.
 
-    One call at a time: while a task waits for one, another task's is refused. One that is not awaited in the block
-    makes the whole unit of work fail. Commit and rollback belong to the block's end: a ``commit()`` on the connection
-    or the session raises, a ``rollback()`` makes the whole unit of work fail. Savepoints (``begin_nested()``) are
-    free to use; rolling one back takes no record back.
+    One call at a time: while one task waits for a call, a call by another task is refused. A call that is not awaited
+    in the block makes the whole unit of work fail. The block's end commits or rolls back: a ``commit()`` on the
+    connection or the session raises, a ``rollback()`` makes the whole unit of work fail. Savepoints
+    (``begin_nested()``) are allowed; rolling one back does not remove records.
     """
 
     def __init__(self, unit: Unit, units: AsyncUnitsOfWork) -> None:
@@ -84,9 +85,9 @@ class AsyncTransaction(BaseTransaction):
         self._connection: AsyncConnection | None = None
         self._session: AsyncSession | None = None
         self._call: asyncio.Future[None] | None = None
-        """The call that is under way."""
+        """The call in progress."""
         self._made: list[tuple[str, Coroutine[Any, Any, Any]]] = []
-        """Calls that may not have begun."""
+        """Calls that have perhaps not begun."""
 
     @property
     def connection(self) -> AsyncConnection:
@@ -138,7 +139,7 @@ class AsyncTransaction(BaseTransaction):
     ) -> None:
         """Add a record to this unit's Kafka transaction; see Transaction.produce.
 
-        A call that is cancelled leaves the transaction fit for nothing but a rollback.
+        After a cancelled call the transaction can only be rolled back.
 
         :param on_delivery: called as ``on_delivery(error, message)``, in the event loop, when the record is
             acknowledged, which is before the unit of work is committed.
@@ -152,7 +153,7 @@ class AsyncTransaction(BaseTransaction):
 
     @_to_be_awaited
     async def send_offsets(self, consumer: Any, offsets: Iterable[Any] | None = None) -> None:
-        """Commit in this unit's Kafka transaction how far ``consumer`` has read; see Transaction.send_offsets.
+        """Commit the offsets of ``consumer`` in this unit's Kafka transaction; see Transaction.send_offsets.
 
         :param consumer: confluent_kafka.aio.AIOConsumer, or confluent_kafka.Consumer.
         """
@@ -161,7 +162,7 @@ class AsyncTransaction(BaseTransaction):
 
     @_to_be_awaited
     async def store_offsets(self, consumer: Any, offsets: Iterable[Any] | None = None) -> None:
-        """Write into the database how far ``consumer`` has read; see Transaction.store_offsets.
+        """Write the offsets of ``consumer`` into the database; see Transaction.store_offsets.
 
         :param consumer: confluent_kafka.aio.AIOConsumer, or confluent_kafka.Consumer.
         """
@@ -189,8 +190,8 @@ class AsyncTransaction(BaseTransaction):
         self._made = [each for each in self._made if inspect.getcoroutinestate(each[1]) == inspect.CORO_CREATED]
 
     async def quiet(self) -> InvalidTransactionStateError | None:
-        """Wait for a call that a task has left under way at the block's end; the error that this is, as is a call that
-        was never begun. The block's."""
+        """Wait for a call that is still in progress at the block's end. Return the error for it, or for a call that
+        never began. For the block only."""
         self._forget_begun()
         forgotten, self._made = self._made, []
         if self._call is not None:
@@ -208,10 +209,11 @@ class AsyncTransaction(BaseTransaction):
 
 
 class AsyncBlock(BaseBlock[AsyncTransaction]):
-    """``async with dw.transaction() as tx``: a unit of work, entered once. Leaving commits both sides; raising, none.
+    """``async with dw.transaction() as tx``: a unit of work, entered once. Leaving the block commits both sides; an
+    exception rolls both back.
 
-    Entered inside the block of another one of the same AsyncDualWrite, in the same task, it joins that one: it returns
-    the outer AsyncTransaction, leaving it commits nothing, and an exception that leaves it ends the whole unit.
+    Entered inside another block of the same AsyncDualWrite, in the same task, it joins that one: it returns the outer
+    AsyncTransaction, leaving it commits nothing, and an exception that leaves it rolls back the whole unit.
     """
 
     def __init__(self, units: AsyncUnitsOfWork, *, is_repeated: bool = False) -> None:
@@ -221,7 +223,7 @@ class AsyncBlock(BaseBlock[AsyncTransaction]):
 
     @staticmethod
     def _here() -> object:
-        return weakref.ref(current_task())  # no strong one: a task that is collected lets go of its unit
+        return weakref.ref(current_task())  # weak: a task that is collected lets go of its unit
 
     async def __aenter__(self) -> AsyncTransaction:
         units = self._async_units
@@ -275,7 +277,7 @@ class AsyncBlock(BaseBlock[AsyncTransaction]):
                 _cancel_again(cancelled)
             elif not isinstance(error, asyncio.CancelledError):
                 raise cancelled from raised
-        # Whoever is told that a unit was cancelled, though it has happened, might do it again.
+        # A caller that got CancelledError for a committed unit might run it again.
         if raised is not None and not (has_happened and isinstance(raised, asyncio.CancelledError)):
             raise raised
 
@@ -289,8 +291,8 @@ class AsyncBlock(BaseBlock[AsyncTransaction]):
     async def _to_the_end(
         self, act: Awaitable[None], unit: Unit
     ) -> tuple["asyncio.Future[None]", asyncio.CancelledError | None]:
-        """Wait for ``act``, which ends ``unit``, whatever happens to this task; if it was cancelled meanwhile, say so
-        here and to ``unit``."""
+        """Wait for ``act``, which ends ``unit``, even if this task is cancelled. A cancellation meanwhile is noted in
+        ``unit`` and reported here."""
         unit.ending = ending = asyncio.ensure_future(act)
         cancelled = None
         while not ending.done():
@@ -309,14 +311,14 @@ def _added(participant: KafkaParticipant, record: tuple[Any, ...]) -> bool:
 
 
 def _interrupt_of(ending: "asyncio.Future[None]") -> BaseException | None:
-    """What ended ``ending`` before it could do all that it does whatever happens; None for its own errors."""
+    """The interrupt that ended ``ending`` before it finished; None for its own errors."""
     raised = asyncio.CancelledError() if ending.cancelled() else ending.exception()
     return None if isinstance(raised, Exception) else raised
 
 
 def _cancel_again(error: asyncio.CancelledError) -> None:
-    """Let this task's cancellation strike where it waits next, unless whoever asked for it (a timeout that ends with
-    the block) has taken it back by then."""
+    """Cancel this task at its next ``await``, unless the requester (a timeout that ends with the block) has withdrawn
+    the cancellation by then."""
     task = asyncio.current_task()
     assert task is not None
     # Python 3.10 does not count the requests.

@@ -1,8 +1,8 @@
-"""The beginning of a unit's database transaction, made again if this library's own heartbeat came in between.
+"""The beginning of a unit's database transaction, repeated if the library's own heartbeat conflicts with it.
 
 A transaction that is going to read a snapshot locks the state row first. The heartbeat may write the row between the
 snapshot and the lock; the database then refuses the lock with a serialization failure (PostgreSQL's SQLSTATE 40001).
-The user has done nothing in that transaction yet, so it is rolled back and begun again.
+The user has done nothing in that transaction yet, so this module rolls it back and begins it again.
 """
 
 import logging
@@ -20,7 +20,7 @@ from dualwrite.coordinator.unit.unit_transaction import UnitTransaction
 _LOG = logging.getLogger("dualwrite")
 
 ATTEMPTS = 5
-"""Transactions that are begun for one unit of work, at most. Heartbeats are a third of ``lease_timeout`` apart."""
+"""The most transactions begun for one unit of work. Heartbeats are a third of ``lease_timeout`` apart."""
 
 
 def begin_transaction(
@@ -28,7 +28,7 @@ def begin_transaction(
 ) -> None:
     """Begin the transaction of a unit of work; see :func:`begin_unit`.
 
-    :param make: begins SQLAlchemy's transaction on ``connection``; called once for each attempt.
+    :param make: begins SQLAlchemy's transaction on ``connection``; called once per attempt.
     :raises DBAPIError: if the last of ATTEMPTS attempts met a serialization failure as well, or for any other error.
     """
     for attempt in range(1, ATTEMPTS + 1):

@@ -1,6 +1,6 @@
 """The blocking driver: performs the machine's steps on a KafkaParticipant, a SQLAlchemy connection and the state table.
 
-It decides nothing. A step that raises is reported to the machine as failed, whatever was raised; the error is kept.
+It decides nothing. It reports every step that raises to the machine as failed, and keeps the error.
 """
 
 import logging
@@ -42,14 +42,14 @@ _INTERRUPTED = "this unit of work was interrupted, and the interrupt was caught 
 class UnitDriver:
     """One unit of work, from ``begin`` to ``finish`` and ``release``.
 
-    The slot's participant is borrowed, and given back only after an end that leaves nothing open in Kafka; after any
-    other the slot is recovered. After an interrupt, wherever it came, ``finish`` and ``release`` are called again: they
-    go on from there.
+    The driver borrows the slot's participant. It gives the participant back only after an end that leaves nothing open
+    in Kafka; after any other end the slot is recovered. After an interrupt at any point, ``finish`` and ``release`` are
+    called again: they continue from there.
 
-    :param slot: ready, and in nobody else's use.
-    :param observe: called with each step's name before it; what it raises counts as the step's failure.
-    :param limit: of the time that the database may take for a step; none if it is not given.
-    :param unmatched: keeps the record of a transaction that was ended behind the unit's back, if it must wait.
+    :param slot: ready, and used by this unit alone.
+    :param observe: called before each step with its name; an exception of it counts as the step's failure.
+    :param limit: time limit for each step in the database; no limit by default.
+    :param unmatched: keeps a record that must wait: of a transaction that was ended outside the unit's control.
     """
 
     def __init__(
@@ -64,17 +64,17 @@ class UnitDriver:
         self.machine = DualWriteMachine()
         self.slot = slot
         self.watch: Watch | None = None
-        """Who is told of each step; None if nobody is."""
+        """The observers of each step; None if there are none."""
         self.process = os.getpid()
         self.is_released = False
-        """True once the unit of work has ended, and is giving back what it borrowed."""
+        """True once the unit of work has ended, and gives back its connection and its participant."""
         self.interrupt: BaseException | None = None
-        """The first exception that struck a step from outside (an interrupt, a limit): it must reach the caller."""
+        """The first exception in a step from outside (an interrupt, a time limit): it must reach the caller."""
         self._engine = engine
         self._store = store
         self._observe = observe
         self.limit = limit or Limit(math.inf, slot.transactional_id)
-        """The time that the database may take for a step."""
+        """The time limit for each step in the database."""
         self._participant = slot.lend()
         self._is_lent = True
         self._reusable = True
@@ -83,7 +83,7 @@ class UnitDriver:
         self._connection: Connection | None = None
         self._transaction: UnitTransaction | None = None
         self._has_begun = False
-        """True once the database transaction has begun: from there on the block may end it."""
+        """True once the database transaction has begun: from then on the block may end it."""
         self._session: Session | None = None
         self._records = 0
         self._prepared = PreparedTxnState()
@@ -93,22 +93,22 @@ class UnitDriver:
 
     @property
     def commit_was_asked(self) -> bool:
-        """True once the database may have got the COMMIT."""
+        """True once the database may have received the COMMIT."""
         return self._transaction is not None and self._transaction.was_asked
 
     @property
     def left_rows(self) -> bool:
-        """True if the database transaction was ended behind the unit's back, and rows of it may be left."""
+        """True if the database transaction was ended outside the unit's control and may have left rows."""
         return self._fate.left_rows
 
     @property
     def is_on_record(self) -> bool:
-        """True once it was put on record that the database transaction was ended behind the unit's back."""
+        """True once it is on record that the database transaction was ended outside the unit's control."""
         return self._fate.is_on_record
 
     @property
     def database_committed(self) -> bool:
-        """True if the database has committed, by the word of its driver."""
+        """True if the database driver has reported a successful COMMIT."""
         return self._transaction is not None and self._transaction.was_committed
 
     @property
@@ -133,14 +133,14 @@ class UnitDriver:
         return self._session
 
     def begin(self) -> None:
-        """Begin the database transaction; Kafka's begins with the first record. What went wrong is in ``machine``."""
+        """Begin the database transaction; Kafka's begins with the first record. ``machine`` has the error, if any."""
         self.machine.advance(Event.BEGIN)
         self._perform_steps()
 
     def produce(self, send: Callable[[KafkaParticipant], None]) -> None:
-        """Add a record, or offsets, by ``send(participant)``; before the first one the Kafka transaction begins.
+        """Add a record, or offsets, by ``send(participant)``. The first call begins the Kafka transaction.
 
-        If it cannot begin, that error is raised here and at every further call, and the unit of work is rolled back.
+        If it cannot begin, this call and every further one raise that error, and the unit of work is rolled back.
 
         :raises InvalidTransactionStateError: outside the block.
         """
@@ -158,8 +158,8 @@ class UnitDriver:
         self._records += 1
 
     def produce_at_once(self, send: Callable[[KafkaParticipant], bool]) -> bool:
-        """As :meth:`produce`, if no step is to be taken first, and ``send(participant)`` says that it has added the
-        record. False if not: nothing was added."""
+        """Like :meth:`produce`, if no step must come first and ``send(participant)`` returns that it added the record.
+        Otherwise nothing was added; return False."""
         if self.machine.state is not UnitState.PRODUCING or self.machine.error is not None:
             return False
         try:
@@ -171,9 +171,9 @@ class UnitDriver:
         return is_added
 
     def finish(self, error: BaseException | None) -> None:
-        """Commit both sides if ``error`` is None, roll both back otherwise. How it ended is in ``machine``."""
+        """Commit both sides if ``error`` is None, roll both back otherwise. ``machine`` has the result."""
         if self.machine.step not in (None, Step.RUN, Step.FINISH_LATER):
-            # An interrupt came between two steps. Whether the last one had its effect is not known.
+            # An interrupt came between two steps. It is not known whether the last step had its effect.
             self.machine.advance(Event.FAILED, error or InvalidTransactionStateError(_INTERRUPTED))
         if self.machine.in_user_code:
             error = error or self._failure_before_leaving()
@@ -181,12 +181,13 @@ class UnitDriver:
         self._perform_steps()
 
     def doom(self, error: BaseException) -> None:
-        """An inner block raised ``error``: whatever the outer one does with it, the unit of work is rolled back."""
+        """Note that an inner block raised ``error``: the unit of work is rolled back even if the outer block catches
+        it."""
         self._doom = self._doom or error
 
     @contextmanager
     def dooming(self) -> Iterator[None]:
-        """An error of the block inside is the unit's end, even if the user's code catches it."""
+        """Let an error in the ``with`` block roll the unit back, even if the user's code catches it."""
         try:
             yield
         except BaseException as error:
@@ -194,7 +195,7 @@ class UnitDriver:
             raise
 
     def _perform_steps(self) -> None:
-        """Do one step after the other until it is the user's turn or the end."""
+        """Perform one step after the other, until user code runs or the unit has ended."""
         while (step := self.machine.step) is not None and step is not Step.RUN:
             if step is Step.FINISH_LATER:
                 self._reusable = False
@@ -212,7 +213,7 @@ class UnitDriver:
         try:
             if self._observe is not no_observer:
                 self._observe(step.name)
-        except BaseException as error:  # noqa: BLE001 - as the step's own failure
+        except BaseException as error:  # noqa: BLE001 - counts as the step's own failure
             return self._failed(step, error, is_own=isinstance(error, Exception))
         try:
             return _ACTIONS[step](self), None
@@ -228,7 +229,7 @@ class UnitDriver:
         return Event.FAILED, error
 
     def _note(self, error: BaseException) -> None:
-        """What ``error`` says of the slot. Callbacks raise here, too, and what they say may be of another one."""
+        """Note what ``error`` means for the slot. Errors of callbacks come here, too, and may concern another slot."""
         if isinstance(error, FencedError):
             self._reusable = False
         if isinstance(error, LeaseLostError) and error.lease == self.slot.lease:
@@ -256,7 +257,7 @@ class UnitDriver:
 
     def _prepare_kafka(self) -> Event:
         if not self._records:
-            # Kafka knows of no transaction then, and a state without a record could name the session's next one.
+            # Kafka has no transaction then, and a state without a record could name the session's next transaction.
             raise InvalidTransactionStateError(
                 "every produce() of this unit of work raised: there is nothing to commit"
             )
@@ -289,7 +290,7 @@ class UnitDriver:
     def _read_decision(self) -> Event:
         assert self._connection is not None
         with self.limit:
-            # If the COMMIT had no effect, the transaction is open still and holds the row that is to be locked.
+            # If the COMMIT had no effect, the transaction is still open and holds the lock of the row.
             discard(self._connection)
             committed = was_committed(self._store, self.slot.lease, self._prepared)
         if not committed:
@@ -301,8 +302,8 @@ class UnitDriver:
         try:
             if self._connection is not None:
                 self._ask_fate()
-                # What goes on record needs a connection: of a pool of one, this.
-                # What was cut short as it began may be open without the driver's knowing.
+                # The heuristic record needs a connection; in a pool of one that is this one.
+                # A transaction that was interrupted as it began may be open without the driver's knowledge.
                 is_known = self._has_begun or self.interrupt is None
                 if is_known and self._transaction_is_ours() and not self._fate.left_rows:
                     self._connection.rollback()
@@ -340,7 +341,7 @@ class UnitDriver:
         )
 
     def _failure_before_leaving(self) -> BaseException | None:
-        """What keeps the unit of work from being committed, if anything. Flushing may run user code that produces."""
+        """The error that prevents the commit, if any. Flushing may run user code that produces records."""
         if self._doom is not None:
             caught = InvalidTransactionStateError(
                 f"an inner block of this unit of work raised {self._doom!r}, and the error was caught: all of the unit "
@@ -361,12 +362,10 @@ class UnitDriver:
                 return transaction.end()
             if transaction.refused is not None:
                 return transaction.refused
-            if (
-                self.machine.state is UnitState.RUNNING
-            ):  # with records, the state is stored: it is looked at right before
+            if self.machine.state is UnitState.RUNNING:  # with records, STORE_STATE makes this check
                 self.limit.begin()
                 self._fate.require_open(transaction, storing=False)
-        except BaseException as error:  # noqa: BLE001 - it is rolled back and raised by whoever called finish
+        except BaseException as error:  # noqa: BLE001 - the unit is rolled back, and the caller of finish raises it
             self.limit.explain(error)
             return error
         finally:
@@ -384,7 +383,7 @@ class UnitDriver:
             )
 
     def release(self) -> None:
-        """Give back what was borrowed: the connection to its pool, the participant to the slot."""
+        """Give the connection back to its pool, and the participant to the slot."""
         self.is_released = True
         self.release_database()
         if not self._is_lent:
@@ -393,36 +392,36 @@ class UnitDriver:
             if not self._left_to_recovery:
                 self._finish_later()
         elif self._reusable and self._participant.is_reusable:
-            self._is_lent = False  # first: what is given back twice may be in another's use by then
+            self._is_lent = False  # first: given back twice, the participant could be in use by another unit
             self.slot.give_back(self._participant)
         else:
             self._participant.close()
         self._is_lent = False
 
     def drop_database(self) -> None:
-        """As :meth:`release_database`, where nothing can be said to the database any more: its event loop has ended."""
+        """Like :meth:`release_database`, when the database cannot be reached any more: its event loop has ended."""
         if self._connection is not None:
             discard(self._connection)
 
     def release_database(self) -> None:
-        """Give back the connection; a transaction that is open on it still is rolled back."""
+        """Give back the connection; a transaction still open on it is rolled back."""
         try:
             self.limit.begin()  # the session, or the pool, may roll back
             if self._transaction is not None:
-                if self.machine.in_user_code:  # of a block that was never left; what is open ends here
+                if self.machine.in_user_code:  # the block was never left: its open transaction ends here
                     self._ask_fate()
                 forget_sessions(self._transaction)
             if self._session is not None:
-                Session.close(self._session)  # the unit's own would flush
+                Session.close(self._session)  # UnitSession.close would flush
             if self._connection is not None:
                 if self._connection.get_transaction() is not None:
-                    # A COMMIT that raised, say. SQLAlchemy would pool the connection with its transaction open.
+                    # For example after a COMMIT that raised. SQLAlchemy would pool the connection with it open.
                     discard(self._connection)
                 take_from_lost_pool(self._connection)
                 self._connection.close()
         except Exception as error:
             if not is_own(error):
-                raise  # a limit: it must reach the caller, and release() is called again
+                raise  # a time limit: it must reach the caller, and release() is called again
             # The unit of work has ended; a caller that got this error might run it again.
             _LOG.exception("%s: releasing the connection failed", self.slot.transactional_id)
         finally:

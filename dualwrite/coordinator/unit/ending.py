@@ -1,7 +1,7 @@
-"""What became of the database transaction of a unit of work that is not committed, and the record of it.
+"""How the database transaction of an uncommitted unit of work ended, and the heuristic record of it.
 
-A block can end the transaction past SQLAlchemy, and fail after that for any reason. Then Kafka's side is aborted, and
-what was committed has no records: that goes on record before anything else is said of the unit.
+A block can end the transaction past SQLAlchemy, and then fail for any reason. Then Kafka's side is aborted, and the
+committed rows have no records: that goes on record before the unit's error is raised.
 """
 
 import logging
@@ -38,9 +38,9 @@ _ON_RECORD = {
 
 
 class UnitFate:
-    """What became of the database transaction of one unit of work, as far as that was asked.
+    """How the database transaction of one unit of work ended, as far as the database was asked.
 
-    :param unmatched: where a record waits that the database does not take; None if it is logged alone.
+    :param unmatched: keeps a record that the database does not accept now; None to log it only.
     """
 
     def __init__(self, unmatched: UnmatchedUnits | None) -> None:
@@ -49,7 +49,7 @@ class UnitFate:
         self._is_asked = False
         self._is_kept = False
         self.is_on_record = False
-        """True once it was put on record that the transaction was ended behind the unit's back."""
+        """True once it is on record that the transaction was ended outside the unit's control."""
 
     @property
     def left_rows(self) -> bool:
@@ -57,7 +57,7 @@ class UnitFate:
         return self._fate in _ON_RECORD
 
     def require_open(self, transaction: UnitTransaction, *, storing: bool) -> None:
-        """See to it that ``transaction`` is still what a COMMIT would commit; see Database.require_unit."""
+        """Require that a COMMIT would commit ``transaction``; see Database.require_unit."""
         self._is_asked = True
         with self.noted(transaction):
             require_unit(transaction.connection, transaction.mark, storing=storing)
@@ -65,31 +65,31 @@ class UnitFate:
 
     @contextmanager
     def noted(self, transaction: UnitTransaction) -> Iterator[None]:
-        """Note what an error of the block inside says of ``transaction``."""
+        """Note what an error in the ``with`` block says about ``transaction``."""
         try:
             yield
         except TransactionEndedError as error:
             self._fate = _known(transaction, error.fate, error)
             raise
         except InvalidTransactionStateError:
-            self._is_asked = False  # it has failed, and only a rollback shows which transaction that was
+            self._is_asked = False  # the transaction has failed; only a rollback shows which transaction it was
             raise
 
     def ask(self, transaction: UnitTransaction, error: BaseException | None) -> None:
-        """Ask the database what became of ``transaction``, before anything is rolled back; once.
+        """Ask the database how ``transaction`` ended, before any rollback; only once.
 
-        :param error: what ended the block.
+        :param error: the exception that ended the block.
         """
         if not self._is_asked:
             self._is_asked = True
-            # Struck by a limit, it is not asked again: asking ends the mark of SQLite and MariaDB.
+            # Not again after a time limit: asking ends the mark of SQLite and MariaDB.
             self._fate = _asked(transaction, error)
 
     def put_on_record(self, store: DecisionStore, transactional_id: str, state: PreparedTxnState) -> None:
-        """Put on record what was committed behind the unit's back, or may have been; once. What the database does not
-        take now waits with the unmatched units.
+        """Put on record, once, a transaction that was or may have been committed outside the unit's control. If the
+        database does not accept the record now, it waits with the unmatched units.
 
-        :param state: what names its Kafka transaction; the empty state if it had none.
+        :param state: names its Kafka transaction; the empty state if it had none.
         """
         if self._fate not in _ON_RECORD or self.is_on_record or self._is_kept:
             return
@@ -99,14 +99,14 @@ class UnitFate:
             self.is_on_record = True
         except BaseException as error:
             if self._unmatched is not None:
-                self._unmatched.keep(transactional_id, unit)  # first: rather twice on record than never
+                self._unmatched.keep(transactional_id, unit)  # first: two records are better than none
                 self._is_kept = True
             log_not_yet(transactional_id, unit, error)
             raise
 
 
 def _asked(transaction: UnitTransaction, error: BaseException | None) -> Fate | None:
-    """What became of ``transaction``; None if the database cannot tell any more."""
+    """How ``transaction`` ended; None if the database cannot tell any more."""
     connection = transaction.connection
     if connection.closed or connection.invalidated:
         return None
@@ -116,12 +116,12 @@ def _asked(transaction: UnitTransaction, error: BaseException | None) -> Fate | 
         if not is_own(raised):
             raise
         _LOG.debug("what became of a unit's transaction could not be asked: %r", raised)
-        return None  # the connection is lost, most likely: the server rolls back then
+        return None  # most likely the connection is lost: then the server rolls back
     return _known(transaction, fate, error)
 
 
 def _known(transaction: UnitTransaction, fate: Fate, error: BaseException | None) -> Fate:
-    """The ``fate`` of ``transaction`` that the database tells, in the light of the errors that it has raised before."""
+    """The ``fate`` of ``transaction`` that the database reports, corrected by the errors that it raised before."""
     if fate is not Fate.UNKNOWN:
         return fate
     if transaction.rolled_back_by is not None or _is_rolled_back(transaction.connection, error):

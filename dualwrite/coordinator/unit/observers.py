@@ -1,6 +1,6 @@
-"""Who may watch units of work: told when each begins and ends, and each of its steps, for metrics and traces.
+"""Observers of units of work, for metrics and traces: called when each begins and ends, and for each of its steps.
 
-Nobody watches unless asked to, and then a unit of work costs one test more for each step.
+Without an observer, a unit of work costs one additional test per step.
 """
 
 import logging
@@ -14,38 +14,38 @@ _LOG = logging.getLogger("dualwrite")
 
 
 class UnitObserver(Protocol):
-    """Told about one unit of work, in the thread (or the event loop's) that runs it. Be quick: it waits.
+    """Observes one unit of work, in the thread (or the event loop's) that runs it. The unit waits: return quickly.
 
-    Whatever it raises is logged and changes nothing, but for interrupts and for what a signal handler raises in the
-    midst of it (a time limit): those are the unit's. ``on_step`` is for making steps fail.
+    Exceptions of an observer are logged and change nothing, but for interrupts and for exceptions of a signal handler
+    (a time limit) during the call: those count as the unit's. Use ``on_step`` to make steps fail.
     """
 
     def slot_taken(self, transactional_id: str) -> None:
-        """The unit of work has a slot, which was recovered if that was needed; its steps follow."""
+        """The unit of work has a slot, recovered if necessary; its steps follow."""
 
     def step_began(self, step: Step) -> None:
         """``step`` is about to be performed; never Step.RUN."""
 
     def step_ended(self, step: Step, error: BaseException | None) -> None:
-        """``step`` succeeded, or raised ``error``."""
+        """``step`` has ended: ``error`` is its exception, None if it succeeded."""
 
     def ended(self, result: Result | None, error: BaseException | None) -> None:
         """The unit of work is over.
 
         :param result: how it ended; None if it never got a slot, or was given up in the middle.
-        :param error: the first one that turned it away from success, if any did.
+        :param error: the first error that prevented its success, if any.
         """
 
 
 class Observer(Protocol):
-    """Watches the units of work of a DualWrite; see ``DualWrite.add_observer``."""
+    """Observes the units of work of a DualWrite; see ``DualWrite.add_observer``."""
 
     def unit_began(self) -> UnitObserver:
-        """A unit of work begins, and waits for a slot. Told about that unit from now on is what this returns."""
+        """A unit of work begins, and waits for a slot. Return the UnitObserver of that unit."""
 
 
 class Watch:
-    """The observers of one unit of work, none of which can do it any harm."""
+    """The observers of one unit of work. Their errors cannot make it fail."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._units: list[UnitObserver] = []
@@ -74,22 +74,22 @@ class Watch:
 
 
 class Observed:
-    """What can be watched."""
+    """The part of DualWrite that observers are added to."""
 
     _observers: tuple[Observer, ...] = ()
 
     def add_observer(self, observer: Observer) -> None:
-        """Have ``observer`` told of every unit of work that begins from now on, and of its steps. In forked children,
-        too."""
+        """Call ``observer`` for every unit of work that begins from now on, and for its steps; also in forked
+        children."""
         self._observers = (*self._observers, observer)
 
     def _watch(self) -> Watch | None:
-        """The watch over a unit of work that begins now; None if nobody watches."""
+        """The Watch for a unit of work that begins now; None without observers."""
         return Watch(self._observers) if self._observers else None
 
 
 def no_observer(step: str) -> None:
-    """The ``on_step`` where none was given."""
+    """The default for ``on_step``; does nothing."""
 
 
 def _safely(tell: Callable[..., None], *what: object) -> None:
@@ -98,5 +98,5 @@ def _safely(tell: Callable[..., None], *what: object) -> None:
     except Exception as error:
         if is_from_signal_handler(error):
             raise
-        # A unit of work does not fail for who watches it.
+        # An observer does not make a unit of work fail.
         _LOG.exception("an observer of units of work failed")

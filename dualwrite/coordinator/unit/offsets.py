@@ -22,7 +22,7 @@ from dualwrite.ids import TopicPartition
 from dualwrite.wire.error_codes import ErrorCode
 
 NOTHING_READ = -1001
-"""The offset of a position before anything was read: librdkafka's OFFSET_INVALID."""
+"""The offset of a position before the first read: librdkafka's OFFSET_INVALID."""
 
 _MOVED = frozenset(
     {
@@ -32,13 +32,13 @@ _MOVED = frozenset(
         ErrorCode.FENCED_INSTANCE_ID,
     }
 )
-"""With which a group coordinator refuses the offsets of who is not its member, or not any more."""
+"""Error codes with which a group coordinator refuses offsets of a consumer that is not, or no longer, a member."""
 
 
 class UnitOffsets:
     """The offsets of one unit of work.
 
-    :param consuming: what the DualWrite knows of the consumers.
+    :param consuming: the DualWrite's knowledge about its consumers.
     """
 
     def __init__(self, consuming: Consuming) -> None:
@@ -58,8 +58,8 @@ class UnitOffsets:
             metadata = consumer.consumer_group_metadata()
             member = member_of(metadata)
             if member.generation_id < 0 or not member.member_id:
-                # Kafka takes such offsets unseen, for clients from before KIP-447. A consumer that was thrown out of
-                # its group is just that, as soon as its heartbeat has been told so.
+                # Kafka accepts such offsets unchecked, for clients from before KIP-447. A consumer that was removed
+                # from its group is in this state as soon as its heartbeat has learned it.
                 raise RebalancedError(
                     f"the consumer is no member of group {member.group_id!r}, or not any more: subscribe() makes it "
                     "one; after a rebalance call seek_to_committed(consumer), and poll again. For partitions that are "
@@ -120,7 +120,7 @@ def _leader_epoch(position: Any) -> int | None:
 
 
 def _checked_offsets(consumer: KafkaConsumer, offsets: Iterable[Any] | None) -> list[Any] | None:
-    """What the application says, if it can be meant; the unit of work goes on if not."""
+    """The application's offsets, checked; if they are invalid the unit of work can go on."""
     require_consumer(consumer)
     given = None if offsets is None else require_positions(offsets, "offsets")
     for each in given or ():
@@ -130,6 +130,6 @@ def _checked_offsets(consumer: KafkaConsumer, offsets: Iterable[Any] | None) -> 
 
 
 def _read_so_far(consumer: KafkaConsumer, offsets: list[Any] | None) -> list[Any]:
-    """``offsets``, or the positions of all partitions of ``consumer``; without those of which nothing was read."""
+    """``offsets``, or the positions of all partitions of ``consumer``; without partitions not yet read from."""
     given = consumer.position(consumer.assignment()) if offsets is None else offsets
     return [each for each in given if each.offset >= 0]

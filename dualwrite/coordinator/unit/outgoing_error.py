@@ -1,7 +1,7 @@
-"""Which exception leaves the block of a unit of work: it says whether the unit was committed.
+"""The exception that leaves the block of a unit of work: it says whether the unit was committed.
 
-An exception of a signal handler (a time limit, say) may strike at any instruction, so also after the database has
-committed. It is raised always: whoever set the limit counts on it. After the decision it is raised as a UnitCommitted.
+A signal handler's exception (for example a time limit) may come at any instruction, so also after the database has
+committed. It is always raised: the code that set the limit relies on it. After the decision it becomes a UnitCommitted.
 """
 
 import asyncio
@@ -12,13 +12,13 @@ from dualwrite.coordinator.unit.driver import UnitDriver
 from dualwrite.errors import CommittedError, InDoubtError, UnitCommitted, committed_interrupt
 
 _Left = (asyncio.CancelledError, GeneratorExit)
-"""What has a meaning of its own under asyncio: see AsyncDualWrite."""
+"""Exceptions with a special meaning under asyncio: see AsyncDualWrite."""
 
 
 def raise_outcome(application: str, driver: UnitDriver, error: BaseException | None) -> None:
-    """Raise what the caller of a unit of work that has ended must know, unless that is ``error``, on its way already.
+    """Raise the exception for the caller of a unit of work that has ended, unless it is ``error``, on its way already.
 
-    :raises CommittedError: if the unit was committed, and a limit struck its end.
+    :raises CommittedError: if the unit was committed, and a time limit came during its end.
     :raises InDoubtError: if it is not known whether it was committed.
     """
     machine = driver.machine
@@ -37,7 +37,7 @@ def raise_outcome(application: str, driver: UnitDriver, error: BaseException | N
 
 
 def truth(application: str, driver: UnitDriver | None, raised: BaseException) -> BaseException:
-    """What is to leave the block in place of ``raised``: itself, if nothing of the unit of work was committed."""
+    """The exception that leaves the block in place of ``raised``; ``raised`` itself if nothing was committed."""
     if driver is None or isinstance(raised, UnitCommitted | InDoubtError):
         return raised
     result = driver.machine.result
@@ -61,7 +61,7 @@ def _committed(raised: BaseException) -> BaseException:
 
 
 def _in_doubt(raised: BaseException, doubt: InDoubtError) -> BaseException:
-    """An interrupt stays what it is, for what catches it, and has the doubt as its cause."""
+    """An interrupt keeps its class, so that its handlers catch it; its cause is ``doubt``."""
     if isinstance(raised, Exception | asyncio.CancelledError):
         return doubt
     raised.__cause__ = doubt
@@ -69,7 +69,7 @@ def _in_doubt(raised: BaseException, doubt: InDoubtError) -> BaseException:
 
 
 def in_doubt(application: str, error: BaseException | None) -> InDoubtError:
-    """What is raised of a unit of work whose outcome is not known, as its COMMIT failed with ``error``."""
+    """The InDoubtError of a unit of work whose COMMIT failed with ``error``."""
     return InDoubtError(
         f"a unit of work of application {application!r} is in both or in neither, and it is not known which: the "
         f"COMMIT failed ({error}), and the database could not be asked. Do not run it again before recovery: it ends "

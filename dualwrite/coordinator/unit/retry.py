@@ -1,4 +1,4 @@
-"""Runs a unit of work again after failures that left nothing on either side and are likely to pass."""
+"""Runs a unit of work again after an error that is likely to pass, once it was rolled back on both sides."""
 
 import inspect
 import logging
@@ -17,7 +17,7 @@ from dualwrite.errors import ConfigurationError, DualWriteError
 _LOG = logging.getLogger("dualwrite")
 _PASSING = (ErrorMeaning.BUSY, ErrorMeaning.CONFLICT)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
-"""Seconds, at most; each pause may be twice as long as the one before."""
+"""Maximum in seconds; each pause may be twice as long as the one before."""
 
 _RUN_LATER = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
@@ -25,11 +25,11 @@ R = TypeVar("R")
 
 
 def may_pass(error: Exception, dialect: Dialect) -> bool:
-    """True if a unit of work that ended with ``error`` was undone on both sides and may succeed when it is run again.
+    """True if a unit of work that ended with ``error`` was rolled back on both sides and may succeed if run again.
 
-    That is one of this library's errors whose ``retriable`` says so, and the database's own word for a deadlock, a
-    serialization failure or a lock that was not free in time. A lost connection is none of them: if it was lost in the
-    COMMIT of a unit without records, nobody knows whether that happened.
+    These are the library's errors that are ``retriable``, and the database's errors for a deadlock, a serialization
+    failure or a lock that was not free in time. A lost connection is not among them: if it was lost in the COMMIT of a
+    unit without records, the outcome is unknown.
     """
     if isinstance(error, DualWriteError):
         return error.retriable
@@ -39,9 +39,9 @@ def may_pass(error: Exception, dialect: Dialect) -> bool:
 
 
 def require_plain(function: object) -> None:
-    """Refuse what cannot be run as a unit of work: its body would run after the commit, or not at all.
+    """Refuse a function that cannot run as a unit of work: its body would run after the commit, or not at all.
 
-    :raises ConfigurationError: naming it.
+    :raises ConfigurationError: naming the function.
     """
     if not callable(function):
         raise ConfigurationError(f"{function!r} is no function: write @transactional, or @transactional(retries=3)")
@@ -54,10 +54,10 @@ class Retrying:
     """How often a unit of work is run again, and after which pauses.
 
     :param retries: attempts after the first; 0 for none.
-    :param dialect: of the database, whose errors are to be understood.
-    :param sleep: waits for the seconds that it is given.
-    :param chance: a number from 0 to 1, by which a pause is shortened: those who failed together do not meet again.
-    :raises ConfigurationError: if ``retries`` is no such number.
+    :param dialect: the database's dialect, to classify its errors.
+    :param sleep: waits for a number of seconds.
+    :param chance: returns a number from 0 to 1 that shortens a pause: units that failed together do not collide again.
+    :raises ConfigurationError: if ``retries`` is not such a number.
     """
 
     def __init__(
@@ -75,14 +75,13 @@ class Retrying:
         self._chance = chance
 
     def run(self, attempt: Callable[[], R], is_undone: Callable[[], bool] = lambda: True) -> R:
-        """What ``attempt`` returns, the first time that it does not raise.
+        """Run ``attempt`` until it does not raise, and return its result.
 
-        ``attempt`` must have ended both sides by the time that it raises: a pause holds no lock and no slot.
+        ``attempt`` must have ended both sides when it raises: no lock and no slot is held during a pause.
 
-        :param is_undone: False if the last attempt has left something behind all the same, as one does whose block
-            has committed past the library.
+        :param is_undone: False if the last attempt left rows all the same: its block has committed past the library.
 
-        Raises what the last attempt raised; at once what is not likely to pass (:func:`may_pass`).
+        Raises the last attempt's error; at once an error that is not likely to pass (:func:`may_pass`).
         """
         for number in range(1, self._retries + 1):
             try:

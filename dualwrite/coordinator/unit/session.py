@@ -1,7 +1,7 @@
-"""ORM sessions on the connection of a unit of work: its own one, and the application's.
+"""ORM sessions on the connection of a unit of work: the unit's own session, and the application's.
 
-What is pending in a session when the block ends is flushed, so that no row is lost whose record is kept. So is what is
-pending when a session is closed before; an object that cannot be flushed then makes the unit of work fail.
+A session's pending objects are flushed when the block ends, or when the session is closed before that: otherwise rows
+would be lost whose records are kept. If an object cannot be flushed then, the unit of work fails.
 """
 
 import sys
@@ -17,13 +17,13 @@ from dualwrite.coordinator.unit.unit_transaction import LEAVE_TO_END, UnitTransa
 from dualwrite.errors import InvalidTransactionStateError
 
 _MOST_FLUSHES = 100
-"""As SQLAlchemy's own commit(): a flush's listeners may leave something to be flushed."""
+"""The limit of SQLAlchemy's own commit(): listeners of a flush may leave more to flush."""
 _CLOSING = ("close", "reset", "invalidate")
-"""Methods of a session that drop what is pending."""
+"""Methods of a session that drop pending objects."""
 
 
 class UnitSession(Session):
-    """An ORM session inside a unit of work, which alone commits."""
+    """An ORM session inside a unit of work. Only the unit commits."""
 
     def commit(self) -> None:
         """Refuse, and change nothing.
@@ -37,18 +37,18 @@ class UnitSession(Session):
     def rollback(self) -> None:
         """Roll the unit's whole database transaction back; the unit of work fails at its end."""
         super().rollback()
-        # A session that has not yet done anything would roll back nothing.
+        # A session that was not used yet would roll back nothing.
         bind = self.get_bind()
         if isinstance(bind, Connection):
             bind.rollback()
 
     def close(self) -> None:
-        """Flush what is pending, and close."""
+        """Flush pending objects, and close."""
         _flush_in_block(self, _unit_of(self.bind))
         super().close()
 
     def reset(self) -> None:
-        """Flush what is pending, and forget every object."""
+        """Flush pending objects, and forget every object."""
         _flush_in_block(self, _unit_of(self.bind))
         super().reset()
 
@@ -60,7 +60,7 @@ class UnitSession(Session):
             self.close()
 
     def left_by(self, error: BaseException) -> None:
-        """``error`` has left a ``with`` block of this session's: the unit of work fails, even if it is caught."""
+        """Note that ``error`` left a ``with`` block of this session: the unit of work fails, even if it is caught."""
         unit = _unit_of(self.bind)
         if unit is not None:
             refusal = InvalidTransactionStateError(
@@ -72,9 +72,9 @@ class UnitSession(Session):
 
 
 def flush_all(sessions: Iterable[Session]) -> None:
-    """Flush until nothing is pending in ``sessions``.
+    """Flush ``sessions`` until no object is pending.
 
-    :raises InvalidTransactionStateError: if that never comes to an end.
+    :raises InvalidTransactionStateError: if there are pending objects after _MOST_FLUSHES flushes.
     """
     sessions = list(sessions)
     for _ in range(_MOST_FLUSHES):
@@ -90,15 +90,15 @@ def flush_all(sessions: Iterable[Session]) -> None:
 
 
 def watch_sessions() -> None:
-    """Let units of work know the sessions on their connections. Once for the process; an object that is added to a
-    session costs a fraction of a microsecond more."""
+    """Let units of work find the sessions on their connections; called once per process. Adding an object to a session
+    then costs a fraction of a microsecond more."""
     for name, listener in (("after_attach", _after_attach), ("after_begin", _after_begin)):
         if not event.contains(Session, name, listener):
             event.listen(Session, name, listener)
 
 
 def forget_sessions(unit: UnitTransaction) -> None:
-    """Let go of the sessions that :func:`watch_sessions` has found."""
+    """Forget the sessions that :func:`watch_sessions` has found."""
     while unit.sessions:
         session = unit.sessions.pop()
         for name in _CLOSING:
@@ -115,13 +115,13 @@ def _after_begin(session: Session, _: Any, connection: Connection) -> None:
 
 
 def _binds(session: Session, instance: object) -> list[Any]:
-    """What ``session`` may be bound to, as far as ``instance`` goes."""
+    """The engines and connections that ``session`` may use for ``instance``."""
     if type(session).get_bind is not Session.get_bind:
         try:
             return [session.get_bind(object_mapper(instance))]
-        except Exception:  # noqa: BLE001 - the application's own: its flush will say it
+        except Exception:  # noqa: BLE001 - the application's own error: its flush will raise it
             return []
-    # SQLAlchemy 2.1 calls it binds, and 2.0 has it for itself.
+    # SQLAlchemy 2.1 calls it binds; in 2.0 it is private.
     others = vars(session).get("binds") or vars(session).get("_Session__binds") or {}
     return [session.bind, *others.values()]
 
@@ -144,7 +144,7 @@ def _note(session: Session, bind: object) -> None:
 
 
 def _close(session: Session, unit: UnitTransaction, plain: Callable[[], None]) -> None:
-    """Close an application's own session on a unit's connection, and lose nothing that is pending."""
+    """Close an application's own session on a unit's connection without losing pending objects."""
     if unit.in_user_code and _is_pending(session):
         error = sys.exc_info()[1]
         if error is not None or _uses_savepoint(session, unit.connection):

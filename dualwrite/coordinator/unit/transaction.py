@@ -1,4 +1,4 @@
-"""What user code holds inside ``with dw.transaction() as tx``: the database connection and the Kafka transaction."""
+"""``with dw.transaction() as tx``: the block, and ``tx`` with the database connection and the Kafka transaction."""
 
 import os
 import sys
@@ -30,66 +30,67 @@ _USED = "this unit of work has ended: its block cannot be left twice"
 
 
 class UnitsOfWork(Protocol):
-    """What a Transaction asks of the DualWrite that it belongs to."""
+    """The DualWrite, as its blocks use it."""
 
     def enter(self, unit: "Unit") -> None:
         """Begin ``unit``, and give it its driver."""
 
     def leave(self, unit: "Unit", error: BaseException | None) -> None:
-        """End ``unit``, with the block's exception or None, and raise what the caller must know."""
+        """End ``unit``, with the block's exception or None, and raise the exception for the caller."""
 
     def let_go(self, unit: "Unit", error: BaseException) -> None:
-        """End what is left of ``unit``, if anything is: ``error`` came while it was being begun or ended."""
+        """End what is left of ``unit``, if anything: ``error`` came while it began or ended."""
 
     def truth(self, unit: "Unit", raised: BaseException) -> BaseException:
-        """What is to leave the block of ``unit``, which has ended, in place of ``raised``; see outgoing_error.py."""
+        """The exception that leaves the block of ``unit``, which has ended, in place of ``raised``; see
+        outgoing_error.py."""
 
     def let_go_later(self, unit: "Unit", error: BaseException) -> None:
-        """See that :meth:`let_go` is called; from a finalizer, which may run anywhere."""
+        """Schedule :meth:`let_go`; called from a finalizer, which may run anywhere."""
 
 
 class Unit:
-    """What one unit of work has in hand: a place in the pool's books, and its driver. It may outlive its block.
+    """One unit of work: the user of a slot in the pool, and its driver. It may outlive its block.
 
-    :param place: where it was begun: a thread, or a task of an event loop.
-    :param is_repeated: whoever begins it will begin it again, with the same records, if it does not come to run.
+    :param place: the thread, or the task of an event loop, that began it.
+    :param is_repeated: the caller will begin it again, with the same records, if it does not come to run.
     """
 
     def __init__(self, place: object, *, is_repeated: bool = False) -> None:
         self.place = place
         self.driver: UnitDriver | None = None
         self.watch: Watch | None = None
-        """Who watches; None if nobody does."""
+        """Its observers; None without any."""
         self.offsets: UnitOffsets | None = None
-        """What consumers have read in it; None before it begins."""
+        """The consumers' offsets in it; None before it begins."""
         self.is_repeated = is_repeated
         self.has_run = False
         self.is_over = False
-        """True once nothing is in its hand any more."""
+        """True once it has given back all that it held."""
         self.cancelled: BaseException | None = None
-        """Why it is to be rolled back, if that is still possible: its task was cancelled while it was being ended."""
+        """The cancellation of its task during its end: the reason to roll it back, if that is still possible."""
         self.ending: Future[None] | None = None
-        """The task that ends it, or has tried to; None in a thread."""
+        """The task that ends it, or has tried to; None for a unit of a thread."""
 
 
 class BaseTransaction:
-    """What user code holds inside the block of a unit of work, whatever it waits with."""
+    """The common part of Transaction and AsyncTransaction."""
 
     def __init__(self, unit: Unit) -> None:
         self._unit = unit
 
     @property
     def unit(self) -> Unit:
-        """What the block has in hand. The block's."""
+        """The unit of work. For the block only."""
         return self._unit
 
     @property
     def is_undone(self) -> bool:
-        """False if the unit of work has ended, and rows of it may be left that its block committed past the library."""
+        """False if the unit of work has ended and may have left rows, which its block committed past the library."""
         return self._unit.driver is None or not self._unit.driver.left_rows
 
     def running(self) -> UnitDriver:
-        """The driver of the unit of work. The block's."""
+        """The driver of the unit of work. For the block only."""
         assert self._unit.driver is not None
         return self._unit.driver
 
@@ -99,12 +100,12 @@ class BaseTransaction:
 
 
 _open: ContextVar[tuple["weakref.ref[BaseBlock[Any]]", ...]] = ContextVar("dualwrite_open_units", default=())
-"""The units of work that are open here, in whatever DualWrite. A context and not a thread: two tasks of an event loop
-share a thread, and have units of their own."""
+"""The units of work of all DualWrites that are open in this context. Not per thread: two tasks of an event loop share a
+thread, and have units of their own."""
 
 
 class BaseBlock(Generic[T]):
-    """A unit of work as a ``with`` block, entered once; how it is entered and left is its subclass's."""
+    """A unit of work as a ``with`` block, entered once; the subclasses define entering and leaving."""
 
     _unit: Unit | None = None
 
@@ -115,11 +116,11 @@ class BaseBlock(Generic[T]):
 
     @staticmethod
     def _here() -> object:
-        """The place of a unit of work that is begun now."""
+        """The place of a unit of work that begins now."""
         return threading.get_ident()
 
     def _join(self) -> T | None:
-        """The unit of work that is open here, if there is one: then this block is part of it."""
+        """The unit of work that is open here, if any; this block then joins it."""
         if self._unit is not None or self._joined is not None:
             raise InvalidTransactionStateError("this unit of work has been used: call transaction() for each one")
         joined: T | None = open_unit(self._units)
@@ -139,7 +140,7 @@ class BaseBlock(Generic[T]):
         self.announce()
 
     def announce(self) -> None:
-        """Let units of work that are begun in this context join this one, once it is open."""
+        """Let later blocks in this context join this unit of work, once it is open."""
         _open.set((*self._others(), weakref.ref(self)))
 
     def _note_left(self) -> None:
@@ -155,7 +156,7 @@ class BaseBlock(Generic[T]):
             self._units.let_go_later(self._unit, InvalidTransactionStateError("the block was never left"))
 
     def _others(self) -> tuple["weakref.ref[BaseBlock[Any]]", ...]:
-        """All others that are open here."""
+        """All other blocks that are open here."""
         blocks = ((reference, reference()) for reference in _open.get())
         return tuple(
             reference
@@ -164,7 +165,7 @@ class BaseBlock(Generic[T]):
         )
 
     def open_here(self, units: UnitsOfWork) -> T | None:
-        """The unit of work, if it is one of ``units`` that was begun here, in this process, and has not ended."""
+        """The unit of work, if it belongs to ``units``, began here and in this process, and has not ended."""
         unit = self._unit
         if self._units is not units or unit is None or unit.place != self._here():
             return None
@@ -177,20 +178,20 @@ class BaseBlock(Generic[T]):
         return self._transaction
 
     def _was_left(self) -> bool:
-        """True if the exception that is being handled came out of the leaving before that could do anything."""
+        """True if the exception being handled came while the block was left, before that could do anything."""
         return False
 
 
 class _Exit:
-    """``Block.__exit__``, bound in such a way that what it calls does not hold the block.
+    """``Block.__exit__``, bound so that the function it calls holds no strong reference to the block.
 
-    CPython runs signal handlers at the entry of a Python function, before any ``try`` in it. What a handler raises
-    there keeps that function's frame in its traceback, and so all that the function was given, for as long as somebody
-    keeps the exception. So the function gets the block weakly. The block itself is held by what the ``with`` statement
-    calls, which is C's and has no frame: the statement drops both as the exception leaves it, and the block's
-    ``__del__`` ends the unit of work.
+    CPython runs signal handlers at the entry of a Python function, before any ``try`` in it. An exception that a
+    handler raises there keeps that function's frame in its traceback, and with it the function's arguments, as long as
+    the exception is kept. So the function gets a weak reference to the block. The callable of the ``with`` statement
+    holds the block; it is a C object and has no frame: the statement drops both as the exception leaves it, and the
+    block's ``__del__`` ends the unit of work.
 
-    Asked of the class, as contextlib.ExitStack does, it is a plain function of the block.
+    Read from the class, as contextlib.ExitStack does, it is a plain function of the block.
     """
 
     def __get__(self, block: "Block | None", owner: "type[Block]") -> Callable[..., None]:
@@ -202,13 +203,14 @@ class _Exit:
 
 
 class Block(BaseBlock["Transaction"]):
-    """``with dw.transaction() as tx``: a unit of work, entered once. Leaving commits both sides; raising, neither.
+    """``with dw.transaction() as tx``: a unit of work, entered once. Leaving the block commits both sides; an exception
+    rolls both back.
 
-    Entered inside the block of another one of the same DualWrite, in the same thread, it joins that one: it returns the
-    outer Transaction, leaving it commits nothing, and an exception that leaves it is the end of the whole unit.
+    Entered inside another block of the same DualWrite, in the same thread, it joins that one: it returns the outer
+    Transaction, leaving it commits nothing, and an exception that leaves it rolls back the whole unit.
 
-    Only the ``with`` statement holds it, not ``tx``: if an exception of a signal handler strikes as ``__exit__``
-    begins, where nothing can be done about it, the unit of work is ended as that exception leaves the statement.
+    Only the ``with`` statement holds the block, ``tx`` does not: if a signal handler raises as ``__exit__`` begins,
+    where no code can handle it, the unit of work is ended as that exception leaves the statement.
     """
 
     def __init__(self, units: UnitsOfWork, *, is_repeated: bool = False) -> None:
@@ -237,13 +239,13 @@ class Block(BaseBlock["Transaction"]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """What ``__exit__`` calls; see _Exit.
+        """Leave the block; called by ``__exit__``, see _Exit.
 
-        :param held: the block; weakly, if a ``with`` statement leaves it.
+        :param held: the block; a weak reference if a ``with`` statement leaves it.
         """
         block = held() if isinstance(held, weakref.ref) else held
-        # No call stands between this line and ``try``: an exception could strike there, with the block in this frame
-        # and nothing ended.
+        # No call between this line and ``try``: an exception could come there, with the block in this frame and the
+        # unit not ended.
         assert block is not None
         unit, joined = block._unit, block._joined
         if joined is not None:
@@ -273,7 +275,7 @@ class Block(BaseBlock["Transaction"]):
         __exit__ = _Exit()
 
     def _let_go(self, unit: Unit, error: BaseException) -> None:
-        """End what is left of ``unit``; if that is interrupted, too, see that another thread does it."""
+        """End what is left of ``unit``; if that is interrupted, too, leave it to another thread."""
         try:
             self._units.let_go(unit, error)
         except BaseException:
@@ -283,8 +285,8 @@ class Block(BaseBlock["Transaction"]):
             self._note_left()
 
     def _was_left(self) -> bool:
-        """True if the exception that is being handled came out of :meth:`leave` before that could do anything, and
-        somebody holds the block still."""
+        """True if the exception being handled came out of :meth:`leave` before that could do anything, and the block is
+        still referenced."""
         error = sys.exc_info()[1]
         while error is not None:
             for frame, _ in walk_tb(error.__traceback__):
@@ -295,11 +297,11 @@ class Block(BaseBlock["Transaction"]):
 
 
 class Transaction(BaseTransaction):
-    """What a unit of work is done with, inside its block.
+    """The unit of work inside its block: database connection and Kafka transaction.
 
-    Use it from one thread only. Commit and rollback belong to the block's end: a ``commit()`` on the connection raises,
-    a ``rollback()`` makes the whole unit of work fail; SQL text that says COMMIT is not noticed. Savepoints
-    (``begin_nested()``) are free to use; rolling one back takes no record back.
+    Use it from one thread only. The block's end commits or rolls back: a ``commit()`` on the connection raises, a
+    ``rollback()`` makes the whole unit of work fail; SQL text that says COMMIT is not noticed. Savepoints
+    (``begin_nested()``) are allowed; rolling one back does not remove records.
     """
 
     @property
@@ -337,7 +339,7 @@ class Transaction(BaseTransaction):
         headers: Headers | None = None,
         on_delivery: Callable[[Any, Any], None] | None = None,
     ) -> None:
-        """Add a record to this unit's Kafka transaction, as confluent-kafka's ``Producer.produce``.
+        """Add a record to this unit's Kafka transaction, like confluent-kafka's ``Producer.produce``.
 
         :param partition: -1 lets the partitioner choose by key.
         :param timestamp: milliseconds since the epoch; 0 is now.
@@ -351,15 +353,15 @@ class Transaction(BaseTransaction):
         )
 
     def send_offsets(self, consumer: KafkaConsumer, offsets: Iterable[Any] | None = None) -> None:
-        """Commit in this unit's Kafka transaction how far ``consumer`` has read (KIP-447): its group goes on there if
+        """Commit the offsets of ``consumer`` in this unit's Kafka transaction (KIP-447): its group continues there if
         the unit is committed, and not otherwise.
 
         :param consumer: confluent_kafka.Consumer, a member of its group by
             ``subscribe(topics, on_assign=dw.seek_to_committed)``, with ``enable.auto.commit=false``, and with
-            ``isolation.level=read_committed``: only then does the member that gets the partitions next wait for a unit
-            that is decided but not yet complete in Kafka.
-        :param offsets: confluent_kafka.TopicPartition with the next offset to read of each; by default the positions of
-            all partitions that the consumer has, of which something was read.
+            ``isolation.level=read_committed``: only then does the next owner of the partitions wait for a unit that is
+            decided but not yet complete in Kafka.
+        :param offsets: confluent_kafka.TopicPartition with the next offset to read of each; by default the consumer's
+            positions in all assigned partitions that it has read from.
         :raises RebalancedError: if the group has given the partitions to another member. The unit is rolled back, even
             if the error is caught.
         :raises InvalidTransactionStateError: if a unit of work has failed, and the consumer has read on without
@@ -369,26 +371,27 @@ class Transaction(BaseTransaction):
         self._offsets().send(self.running(), consumer, offsets)
 
     def store_offsets(self, consumer: KafkaConsumer, offsets: Iterable[Any] | None = None) -> None:
-        """Write into the database, in this unit's transaction, how far ``consumer`` has read: its group goes on there
-        if the unit is committed. The consumer must have been put there by ``seek_to_stored``. One UPDATE.
+        """Write the offsets of ``consumer`` into the database, in this unit's transaction: its group continues there if
+        the unit is committed. The consumer must have been positioned by ``seek_to_stored``. One UPDATE.
 
         Best called first in the block: it waits for another member's unit that uses the same records, and a unit that
-        is run again by ``retries`` is then known to be the same one.
+        ``retries`` runs again is then recognized as the same unit.
 
         :param consumer: confluent_kafka.Consumer, with ``enable.auto.commit=false``; a member of its group, or with
             partitions that were assigned by hand.
         :param offsets: as for :meth:`send_offsets`.
-        :raises RebalancedError: if another member has moved on one of the partitions since this consumer was put where
-            the database was. The unit is rolled back, even if the error is caught.
-        :raises InvalidTransactionStateError: inside a savepoint; if the consumer was not put there; or if a unit of
-            work has failed, and the consumer has read on without ``seek_to_stored(consumer)``.
+        :raises RebalancedError: if another member has advanced one of the partitions since this consumer's
+            ``seek_to_stored``. The unit is rolled back, even if the error is caught.
+        :raises InvalidTransactionStateError: inside a savepoint; if the consumer was not positioned by
+            ``seek_to_stored``; or if a unit of work has failed, and the consumer has read on without
+            ``seek_to_stored(consumer)``.
         :raises DatabaseNotReadyError: before ``dualwrite db upgrade``.
         """
         self._offsets().store(self.running(), consumer, offsets)
 
 
 def open_unit(units: UnitsOfWork) -> Any:
-    """The unit of work of ``units`` that is open in this thread or task, if there is one: its BaseTransaction."""
+    """The BaseTransaction of the unit of work of ``units`` that is open in this thread or task; None without one."""
     blocks = (block() for block in reversed(_open.get()))
     found = (block.open_here(units) for block in blocks if block is not None)
     return next((transaction for transaction in found if transaction is not None), None)

@@ -1,4 +1,4 @@
-"""The SQLAlchemy transaction of a unit of work, which only the unit's own end commits."""
+"""The SQLAlchemy transaction of a unit of work. Only the unit's own end commits it."""
 
 import secrets
 from collections.abc import Callable
@@ -18,11 +18,11 @@ LEAVE_TO_END = "leave commit and rollback to the block's end"
 _HARMLESS = frozenset(
     word for name in ("SELECT", "INSERT", "UPDATE", "DELETE") for word in (name, name.lower(), name.capitalize())
 )
-"""Six letters with which most statements begin, and no statement that ends a transaction."""
+"""The first six letters of most statements, and of no statement that ends a transaction."""
 
 
 class UnitTransaction(RootTransaction):
-    """The transaction of a unit of work's connection. All that commits in SQLAlchemy comes by here.
+    """The transaction on a unit of work's connection. Every commit in SQLAlchemy goes through it.
 
     :param machine: knows whether the block runs, or the unit itself commits.
     :param before_end: called before the block's code rolls the transaction back.
@@ -44,17 +44,17 @@ class UnitTransaction(RootTransaction):
         self._machine = machine
         self._before_end = before_end
         self.mark = secrets.token_hex(8)
-        """See databases.units.unit_mark."""
+        """The unit's name in the database; see unit_transactions.unit_mark."""
         self.refused: InvalidTransactionStateError | None = None
-        """The refusal of a commit inside the block; the unit of work fails, even if it was caught."""
+        """The error of a refused commit inside the block; the unit of work fails, even if the error was caught."""
         self.rolled_back_by: BaseException | None = None
-        """The database's error that is known to have rolled the transaction back."""
+        """The database error that is known to have rolled the transaction back."""
         self.ended_by: str | None = None
-        """The block's own call that rolled the transaction back."""
+        """The call in the block that rolled the transaction back."""
         self.sessions: list[Session] = []
         """The application's own sessions on the connection."""
         self.was_asked = False
-        """True once the database may have got the COMMIT."""
+        """True once the database may have received the COMMIT."""
         self.was_committed = False
         """True once it has committed."""
         super().__init__(connection)
@@ -65,9 +65,9 @@ class UnitTransaction(RootTransaction):
         return self._machine.in_user_code
 
     def commit(self) -> None:
-        """The unit's own.
+        """Commit, for the unit's own end.
 
-        :raises InvalidTransactionStateError: if it is any other.
+        :raises InvalidTransactionStateError: if the block calls it.
         """
         if self._machine.step is not Step.COMMIT_DATABASE:
             raise self.refuse(
@@ -81,14 +81,14 @@ class UnitTransaction(RootTransaction):
         self.was_committed = True
 
     def rollback(self) -> None:
-        """Roll back. Inside the block that is the end of the unit of work: what comes after it is not committed."""
+        """Roll back. Inside the block that ends the unit of work: later statements are not committed."""
         if not self._machine.in_user_code:
             super().rollback()
         elif self.is_active:
             self.ended_by = "rollback()"
             self._before_end()
             super().rollback()
-            # SQLAlchemy would begin a transaction of its own, whose commit() would be no concern of the unit's.
+            # SQLAlchemy would begin another transaction, and the unit would not notice its commit().
             UnitTransaction(self.connection, self._machine, self._before_end)
 
     def close(self) -> None:
@@ -99,7 +99,7 @@ class UnitTransaction(RootTransaction):
         super().close()
 
     def end(self) -> InvalidTransactionStateError:
-        """What is said of a unit of work whose block has left it without this transaction."""
+        """The error of a unit of work whose block has ended this transaction."""
         if self.ended_by is None:
             what = "the connection of this unit of work was closed, lost or given another transaction inside its block"
         else:
@@ -107,23 +107,23 @@ class UnitTransaction(RootTransaction):
         return InvalidTransactionStateError(f"{what}: {LEAVE_TO_END}. Nothing of it is left on either side")
 
     def refuse(self, error: InvalidTransactionStateError) -> InvalidTransactionStateError:
-        """Note that ``error`` dooms the unit of work."""
+        """Note that ``error`` makes the unit of work fail."""
         self.refused = self.refused or error
         return error
 
 
 def watch_statements(engine: Engine) -> None:
-    """Let units of work on ``engine`` refuse statements that end their transaction. Once for each engine; those of
-    SQLAlchemy's events that the dialect has cost a statement a few tenths of a microsecond."""
+    """Let units of work on ``engine`` refuse statements that end their transaction; called once per engine. The events
+    of SQLAlchemy's that the dialect supports cost a statement a few tenths of a microsecond."""
     for name, listener in _LISTENERS.items():
         if not event.contains(engine, name, listener):
             event.listen(engine, name, listener, insert=True)
 
 
 def _check(statement: str, context: ExecutionContext | None) -> None:
-    """Refuse ``statement``, if it ends the transaction of a unit of work.
+    """Refuse ``statement`` if it ends the transaction of a unit of work.
 
-    :raises InvalidTransactionStateError: then.
+    :raises InvalidTransactionStateError: if it does.
     """
     transaction = None if context is None else context.root_connection.get_transaction()
     if isinstance(transaction, UnitTransaction) and ends_transaction(context.dialect.name, statement):  # type: ignore[union-attr]
@@ -146,7 +146,7 @@ def _before_plain_statement(_: Any, statement: str, context: ExecutionContext | 
 
 
 def _after_error(context: ExceptionContext) -> None:
-    """Note what is known to have rolled a unit's transaction back: that needs no record."""
+    """Note an error that is known to have rolled a unit's transaction back: that needs no record."""
     transaction = None if context.connection is None else context.connection.get_transaction()
     if isinstance(transaction, UnitTransaction) and transaction.rolled_back_by is None:
         assert context.connection is not None
