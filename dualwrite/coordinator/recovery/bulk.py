@@ -1,5 +1,5 @@
-"""Recovery of many slots that no unit of work is going to use: their rows are locked in one transaction, and several
-threads ask Kafka meanwhile. ``sequence.py`` has the steps; each is done for all slots before the next is done for any.
+"""Recovery of many slots that no unit of work is going to use: one transaction locks their rows, and several threads
+call Kafka meanwhile. ``sequence.py`` has the steps; each step is done for all slots before the next one begins.
 """
 
 import functools
@@ -14,12 +14,12 @@ from dualwrite.coordinator.recovery.sequence import Recoverable, Recovery, settl
 from dualwrite.errors import KafkaUnavailableError
 
 THREADS = 8
-"""That ask Kafka at the same time."""
+"""The most threads that call Kafka at the same time."""
 
 _LOG = logging.getLogger("dualwrite")
 
 Settler = Callable[[str], Recoverable]
-"""Makes what recovers a transactional id. For one thread at a time."""
+"""Makes the Recoverable of a transactional id. For one thread at a time."""
 
 Settlers = Callable[[], AbstractContextManager[Settler]]
 """Makes a Settler that may be used until the block ends."""
@@ -28,12 +28,12 @@ _Step = Callable[[Lease], None]
 
 
 class BulkRecovery:
-    """One sweep over slots whose leases the caller holds. A context manager: it closes what it has opened.
+    """One sweep over slots whose leases the caller holds. A context manager: it closes its connections.
 
-    A slot's error costs that slot alone, but for KafkaUnavailableError: then nothing more is begun.
+    An error stops the recovery of its own slot only; after KafkaUnavailableError no further slot is begun.
 
-    :param is_stopped: True once nobody wants the rest any more.
-    :param observe: called with the name of each step before it, from several threads (see DualWrite's ``on_step``);
+    :param is_stopped: True once the rest is not wanted any more.
+    :param observe: called before each step with its name, from several threads (see DualWrite's ``on_step``);
         RECOVER_LOCK is for all slots of a call.
     """
 
@@ -41,7 +41,7 @@ class BulkRecovery:
         self, store: DecisionStore, settlers: Settlers, is_stopped: Callable[[], bool], observe: Callable[[str], None]
     ) -> None:
         self.found: dict[str, Outcome] = {}
-        """What was found open under the transactional ids that are done, and what became of it."""
+        """The outcomes of the recovered slots, by transactional id."""
         self.errors: list[Exception] = []
         self._store = store
         self._settlers = settlers
@@ -51,7 +51,7 @@ class BulkRecovery:
         self._opened = ExitStack()
         self._crew: list[Settler] = []
         self._settlers_of: dict[Lease, Settler] = {}
-        """That of the thread which has the lease in hand."""
+        """The Settler of the thread that works on the lease."""
 
     def __enter__(self) -> "BulkRecovery":
         return self
@@ -62,11 +62,11 @@ class BulkRecovery:
 
     @property
     def is_over(self) -> bool:
-        """True once no further slot is to be taken."""
+        """True once no further slot should be taken."""
         return self._is_unwanted() or _is_out_of_reach(self.errors)
 
     def settle(self, leases: Sequence[Lease]) -> None:
-        """End what is open under ``leases``; see ``found`` and ``errors`` for how that went."""
+        """End the open transactions of ``leases``; ``found`` and ``errors`` have the results."""
         if not leases:
             return
         recovery = Recovery(self._store, self._make, self, self._observe)
@@ -89,13 +89,14 @@ class BulkRecovery:
 
         heuristic = [lease for lease, outcome in recovery.outcomes.items() if outcome.is_heuristic]
         self._in_threads([lease for lease in heuristic if lease not in recovery.unclaimed], record, 1)
-        # Another transaction has the rest locked: a unit of work of the dead owner's that has not ended in the
-        # database, or a process that has taken over. It is waited for, each row in a transaction of its own.
+        # Another transaction has locked the rest: a dead owner's unit of work that has not ended in the database, or a
+        # process that has taken over. Wait for it, for each row in a transaction of its own.
         others = [lease for lease in leases if lease not in held or lease in recovery.unclaimed]
         self._in_threads(others, self._settle_alone, 1 if self._store.one_writer else THREADS)
 
     def each(self, leases: Sequence[Lease], step: _Step) -> None:
-        """See Runner. The same leases are in the same threads' hands each time: what a thread has made is its own."""
+        """Run ``step`` for each lease, see Runner. Each lease stays with the same thread for all steps: a Settler
+        belongs to one thread."""
         self._in_threads(leases, step, THREADS)
 
     def taken_over(self, error: LeaseLostError) -> None:
@@ -126,7 +127,7 @@ class BulkRecovery:
             self._settlers_of.update(dict.fromkeys(share, settler))
         before = len(self.errors)
         work = [functools.partial(self._work, share, step, before) for share in shares]
-        # Not a pool's threads: those would keep a program from ending while Kafka does not answer.
+        # Not threads of a pool: those would keep a program from ending while Kafka does not answer.
         others = [TaskThread(functools.partial(self._store.in_thread, each), "dualwrite-sweep") for each in work[1:]]
         try:
             for worker in others:
@@ -137,13 +138,14 @@ class BulkRecovery:
                 while not worker.join(LOOK_INTERVAL):
                     pass
         except BaseException:
-            # Threads may be left, after an interrupt. The locks are given up next, and then the leases: what a thread
-            # began after that would fence whoever has the slot by then.
+            # After an interrupt threads may be left. Next the locks are released, and then the leases: a thread that
+            # began a step after that would fence the slot's next owner.
             self._has_ended = True
             raise
 
     def _work(self, share: Sequence[Lease], step: _Step, before: int) -> None:
-        """``before``: the errors that an earlier step has had. What that has done for others is not left half done."""
+        """Run ``step`` for a share of the leases. ``before``: number of errors of earlier steps, which do not stop this
+        one, so that no slot is left half recovered."""
         for lease in share:
             if self._is_unwanted() or _is_out_of_reach(self.errors[before:]):
                 return

@@ -1,8 +1,8 @@
-"""The transaction that a dead predecessor left, kept by InitProducerId with keepPreparedTxn: judged and ended.
+"""The open transaction of a dead predecessor, kept by InitProducerId with keepPreparedTxn: compared and ended.
 
-It is the same for every participant, because the predecessor may have been another: its state has an anchor if it was
-written by librdkafka, which keeps one epoch for a session, and none if it was written by the native producer (ids.py).
-All of it is the control plane's, under an identity that InitProducerId made for this one purpose.
+This is the same for every participant, because the predecessor may have used another one: its state has an anchor if
+librdkafka wrote it, which keeps one epoch for a session, and none if the native producer wrote it (ids.py). The control
+plane does all of it, under an identity that InitProducerId made for this purpose only.
 """
 
 from typing import NamedTuple
@@ -14,18 +14,18 @@ from dualwrite.errors import KafkaUnavailableError
 from dualwrite.ids import OngoingTransaction, PreparedTxnState, ProducerIdentity
 
 _BRIEFLY = 2.0
-"""Seconds for a question that can be put later."""
+"""Timeout in seconds of a request that can be repeated later."""
 
 
 class NotLookedAtError(KafkaUnavailableError):
-    """Nothing is open under the transactional id any more, but what became of the decided transaction was not seen:
-    look again. The others' can be seen, perhaps."""
+    """No transaction is open under the transactional id any more, but the end of the decided transaction could not be
+    checked: look again. Checks of other transactional ids may succeed."""
 
 
 class PreparedPredecessor:
-    """What was open under a transactional id when its next owner took it. Nothing, perhaps.
+    """The transaction, if any, that was open under a transactional id when its next owner took it.
 
-    :param control: asked about the transaction, and told how it ends.
+    :param control: describes the transaction and ends it.
     """
 
     def __init__(self, control: ControlPlane, transactional_id: str) -> None:
@@ -34,14 +34,13 @@ class PreparedPredecessor:
         self._kept = control.init_producer_id(transactional_id, two_phase_commit=True, keep_prepared_txn=True)
 
     def complete(self, state: PreparedTxnState, *, is_last: bool = True) -> Outcome:
-        """Commit it if ``state`` identifies it, abort it otherwise; then see whether that is what became of the
-        transaction that ``state`` names. Nothing open is success: a commit got through before and its answer was lost
-        (apache/kafka PR 20039).
+        """Commit it if ``state`` identifies it, abort it otherwise; then check how the transaction of ``state`` ended.
+        No open transaction is success: an earlier commit reached Kafka and its answer was lost (apache/kafka PR 20039).
 
-        :param is_last: True if nobody looks again before ``state`` is overwritten. Otherwise a commit is taken for
-            done, and nobody waits for long.
-        :raises KafkaUnavailableError: if Kafka gives no answer.
-        :raises NotLookedAtError: if it gives none in the look, and not ``is_last``: all else is done.
+        :param is_last: True if this is the last check before ``state`` is overwritten. Otherwise a commit is assumed to
+            be done, and the wait is short.
+        :raises KafkaUnavailableError: if Kafka does not answer.
+        :raises NotLookedAtError: if it does not answer the check, and not ``is_last``: all else is done.
         """
         found = self._found(state)
         done = Outcome.NOTHING if found is None else self.end(verdict(state, found))
@@ -49,17 +48,17 @@ class PreparedPredecessor:
         return looked.at(state, done, found)
 
     def name(self) -> PreparedTxnState:
-        """What names it, for the record; the empty state if there is none."""
+        """The state that names it, for the record; the empty state if there is none."""
         if self._kept.ongoing is None:
             return PreparedTxnState()
         return open_transaction(self._control, self._transactional_id, self._kept.ongoing)
 
     def end(self, decided: RecoveryDecision) -> Outcome:
-        """Commit or abort it, whatever it is."""
+        """Commit or abort it, without comparing."""
         if self._kept.ongoing is None:
             return Outcome.NOTHING
         committed = decided is RecoveryDecision.COMMIT
-        # Nothing is ever produced under this identity, so a late or second EndTxn can hit no other transaction.
+        # No record is ever produced under this identity, so a late or second EndTxn cannot hit another transaction.
         self._control.end_txn(self._transactional_id, self._kept.producer, committed, repeatable=True)
         return Outcome.COMMITTED if committed else Outcome.ABORTED
 
@@ -69,9 +68,9 @@ class PreparedPredecessor:
 
 
 class LookBack(NamedTuple):
-    """How to see what became of a transaction that the database has decided to commit.
+    """Checks how a transaction that the database has decided to commit has ended.
 
-    :param now: the identity that the transactional id has now, which is later than that of the transaction.
+    :param now: the current identity of the transactional id, which is later than that of the transaction.
     :param is_last: see PreparedPredecessor.complete.
     """
 
@@ -81,9 +80,9 @@ class LookBack(NamedTuple):
     is_last: bool
 
     def at(self, state: PreparedTxnState, done: Outcome, found: OngoingTransaction | None) -> Outcome:
-        """``done``, unless something else became of the transaction that ``state`` names.
+        """``done``, unless the transaction of ``state`` has ended otherwise.
 
-        :param found: what was open, and ended in ``done``.
+        :param found: the open transaction, which ended in ``done``.
         """
         if not state or (done is Outcome.COMMITTED and not self.is_last):
             return done

@@ -1,9 +1,9 @@
-"""The sequence of recovery: Kafka follows the database's decision, for one slot or for many. It stands here alone.
+"""The sequence of recovery: Kafka follows the database's decision, for one slot or for many. Implemented here only.
 
 The caller has taken the leases (``Leases.take``), which fenced the predecessors in the database. Then come five steps,
-in an order in which each has its reason: lock the row, fence Kafka and keep what is prepared, read the fencing token
-again, complete, record. Recovery may run again after any failure, and at the same time as another process: one of them
-ends up as the owner, the others get LeaseLostError.
+whose order matters: lock the row, fence Kafka and keep the prepared transaction, read the fencing token again,
+complete, record. Recovery may run again after any failure, and at the same time as another process: one of them ends up
+as the owner, the others get LeaseLostError.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ Observe = Callable[[str], None]
 
 
 class Recoverable(Protocol):
-    """Of a KafkaParticipant, what it takes to end what a predecessor left."""
+    """The part of a KafkaParticipant that ends a predecessor's transaction."""
 
     def init_transactions(self, keep_prepared_txn: bool = False) -> None:
         """See KafkaParticipant."""
@@ -40,13 +40,13 @@ class Recoverable(Protocol):
 
 
 class Runner(Protocol):
-    """How the steps are run: for one slot in the caller's thread, or for many in several threads."""
+    """Runs the steps: for one slot in the caller's thread, or for many in several threads."""
 
     def each(self, leases: Sequence[Lease], step: Callable[[Lease], None]) -> None:
         """Run ``step`` for each of ``leases``, and return when all are done."""
 
     def taken_over(self, error: LeaseLostError) -> None:
-        """Another process recovers the slot of ``error``."""
+        """Note that another process recovers the slot of ``error``."""
 
 
 class OneSlot:
@@ -68,22 +68,22 @@ R = TypeVar("R", bound=Recoverable)
 class Recovery(Generic[R]):
     """One run of the sequence, over slots whose leases the caller holds.
 
-    :param make: makes what recovers the slot of a lease.
+    :param make: makes the Recoverable for the slot of a lease.
     """
 
     def __init__(self, store: DecisionStore, make: Callable[[Lease], R], runner: Runner, observe: Observe) -> None:
         self.recoverables: dict[Lease, R] = {}
         self.outcomes: dict[Lease, Outcome] = {}
-        """What was found under the leases whose slots are completed, and what became of it."""
+        """The outcomes of the leases whose slots are completed."""
         self.unclaimed: dict[Lease, PreparedTxnState] = {}
-        """Transactions that were found open under new rows, and are left open until they are on record."""
+        """Transactions found open under new rows; they stay open until they are on record."""
         self._store = store
         self._make = make
         self._runner = runner
         self._observe = observe
 
     def close(self) -> None:
-        """Close what was made. May be called again."""
+        """Close all Recoverables. May be called again."""
         while self.recoverables:  # threads that an interrupt has left may add to it
             self.recoverables.popitem()[1].close()
 
@@ -91,11 +91,11 @@ class Recovery(Generic[R]):
     def completed(
         self, locks: AbstractContextManager[Mapping[Lease, HeldDecision]]
     ) -> Iterator[Mapping[Lease, HeldDecision]]:
-        """Complete the slots whose rows ``locks`` locks; the locks are held until the block ends."""
+        """Complete the slots whose rows ``locks`` locks, and hold the locks until the block ends."""
         self._observe("RECOVER_LOCK")
-        # Before anything is said to Kafka. A process that reads the row unlocked may be slow, and abort the prepared
-        # transaction of a unit that a successor has committed meanwhile. While the lock is held no process can take
-        # over, and no unit of work can commit. The lock also waits until the predecessor's database transaction ends.
+        # Before any request to Kafka. Without the lock, a slow process could abort the prepared transaction of a unit
+        # that a successor has committed meanwhile. While the lock is held, no process can take over, and no unit of
+        # work can commit. The lock also waits until the predecessor's database transaction ends.
         with locks as held:
             fenced: set[Lease] = set()
             valid: set[Lease] = set()
@@ -103,7 +103,8 @@ class Recovery(Generic[R]):
             def fence(lease: Lease) -> None:
                 recoverable = self.recoverables[lease] = self._make(lease)
                 self._observe("RECOVER_FENCE_KAFKA")
-                # Fences the predecessor in Kafka, and keeps what it prepared: a plain init would abort it undecided.
+                # Fences the predecessor in Kafka and keeps its prepared transaction: a plain init would abort it
+                # undecided.
                 recoverable.init_transactions(keep_prepared_txn=True)
                 fenced.add(lease)
 
@@ -112,8 +113,8 @@ class Recovery(Generic[R]):
                     self._complete(lease, held[lease].state)
 
             self._runner.each(list(held), fence)
-            # Again, after Kafka is fenced. If the lock was lost meanwhile, the transaction seen now may be a
-            # successor's. A successor that takes over from here on fences this producer before it does anything else.
+            # Check again, after Kafka is fenced: if the lock was lost meanwhile, the transaction seen now may be a
+            # successor's. A successor that takes over later fences this producer before it does anything else.
             for lease in fenced:
                 try:
                     held[lease].verify()
@@ -125,7 +126,7 @@ class Recovery(Generic[R]):
             yield held
 
     def _complete(self, lease: Lease, state: PreparedTxnState) -> None:
-        """End what the predecessor left, but for an unclaimed transaction.
+        """End the predecessor's transaction, unless it is unclaimed.
 
         A transaction is unclaimed if its row is new: no unit of work of that row began it. Another row may have
         decided to commit it, in another database or schema, or one that was deleted. So it goes on record first.
@@ -140,7 +141,7 @@ class Recovery(Generic[R]):
         self.outcomes[lease] = recoverable.complete_transaction(state)
 
     def record(self, lease: Lease) -> None:
-        """Put the heuristic outcome of ``lease`` on record, now that its row is locked no more."""
+        """Put the heuristic outcome of ``lease`` on record, after its row's lock was released."""
         self._observe("RECOVER_RECORD")
         if lease in self.unclaimed:
             self._store.mark_recovered(lease, self.unclaimed[lease])
@@ -151,11 +152,11 @@ class Recovery(Generic[R]):
 def recover(
     store: DecisionStore, lease: Lease, factory: ParticipantFactory, observe: Observe
 ) -> tuple[KafkaParticipant, Outcome]:
-    """Complete or abort what a predecessor left, and return a participant that is ready to begin, with what was done.
+    """Complete or abort the predecessor's transaction; return a participant that is ready to begin, and the outcome.
 
-    What remains exposed: if this process loses the row's lock (its database connection dies) *and* is paused between
+    One window remains: if this process loses the row's lock (its database connection dies) *and* is paused between
     the last ``verify`` and the plain init, a successor may have prepared a transaction that the plain init aborts.
-    Nothing in Kafka ties a plain init to a lease; the window is one request long.
+    Kafka cannot tie a plain init to a lease; the window is one request long.
 
     :raises LeaseLostError: if another process has taken over: it recovers.
     :raises FencedError: if a newer producer came in between; if the lease is still valid, run recovery again.
@@ -168,13 +169,13 @@ def recover(
             if not outcome.is_heuristic:
                 held[lease].verify()
                 observe("RECOVER_INIT")
-                # Still under the lock: this init would abort whatever a successor had prepared.
+                # Still under the lock: this init would abort a successor's prepared transaction.
                 participant.init_transactions()
         if not outcome.is_heuristic:
             if lease.memory.is_new:
                 store.mark_recovered(lease, PreparedTxnState())
             return participant, outcome
-        # Before the slot is used, which overwrites the state; and again after that, from the beginning.
+        # Record before the slot is used, which overwrites the state. Then recover again, from the beginning.
         recovery.record(lease)
     except BaseException:
         recovery.close()
@@ -184,7 +185,7 @@ def recover(
 
 
 def settle(store: DecisionStore, lease: Lease, factory: Callable[[], Recoverable], observe: Observe) -> Outcome:
-    """As :func:`recover`, for a slot that no unit of work is going to use: no producer is made."""
+    """Like :func:`recover`, for a slot that no unit of work is going to use: no producer is made."""
     recovery = Recovery(store, lambda _: factory(), OneSlot(), observe)
     try:
         with recovery.completed(_locked(store, lease)):
@@ -195,22 +196,22 @@ def settle(store: DecisionStore, lease: Lease, factory: Callable[[], Recoverable
     if outcome.is_heuristic:
         recovery.record(lease)
     if recovery.unclaimed:
-        settle(store, lease, factory, observe)  # it is on record, and is aborted now
+        settle(store, lease, factory, observe)  # the unclaimed transaction is on record, and is aborted now
     return outcome
 
 
 @contextmanager
 def _locked(store: DecisionStore, lease: Lease) -> Iterator[Mapping[Lease, HeldDecision]]:
-    """The row of ``lease``, locked; a unit of work or a process that has it locked is waited for."""
+    """Lock the row of ``lease``; waits for a unit of work or a process that has it locked."""
     with store.locked(lease) as held:
         yield {lease: held}
 
 
 def was_committed(store: DecisionStore, lease: Lease, prepared: PreparedTxnState) -> bool:
-    """Settle a database COMMIT of unknown outcome: True if the row holds ``prepared``.
+    """Find the outcome of a database COMMIT that raised: True if the row holds ``prepared``.
 
-    The row's lock is free only after the unit's database transaction has ended, and the token shows that nobody has
-    written the row since; so another state means that the transaction was rolled back, for good.
+    The row's lock is free only after the unit's database transaction has ended, and the token shows that no process has
+    written the row since; so another state means that the transaction was rolled back for good.
 
     :raises LeaseLostError: if another process has taken over: it completed both sides, and may have written the row.
     """

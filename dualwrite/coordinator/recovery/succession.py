@@ -1,4 +1,4 @@
-"""What a transaction of a librdkafka session needs to know of the one before, as both have one identity."""
+"""A librdkafka session's previous transaction; the next one needs it, as both have the same identity."""
 
 import time
 from collections.abc import Callable
@@ -9,14 +9,14 @@ from dualwrite.errors import PrepareFailedError
 from dualwrite.ids import Ending, PreparedTxnState
 
 _START_TIMES_APART = 0.002
-"""Seconds between two transactions of a session, at least: their start times are in milliseconds."""
+"""Minimum of seconds between two transactions of a session: their start times are in milliseconds."""
 
 
 class TransactionBefore:
     """The last transaction of a session.
 
-    :param control: of the session alone; it has lost no connection yet.
-    :param timeout: seconds that a question may take.
+    :param control: used by this session only; it has lost no connection yet.
+    :param timeout: seconds that a request may take.
     :param clock: monotonic seconds.
     """
 
@@ -28,7 +28,7 @@ class TransactionBefore:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.is_lost = False
-        """True if the cluster has not got it any more: recovery puts that on record."""
+        """True if the cluster no longer has it: recovery puts that on record."""
         self._control = control
         self._timeout = timeout
         self._clock = clock
@@ -38,26 +38,26 @@ class TransactionBefore:
         self._lost_connections = 0
 
     def was_dated(self) -> None:
-        """The coordinator has just said when the open transaction began."""
+        """Note that the coordinator has just returned the start time of the open transaction."""
         self._asked_at = self._clock()
 
     def was_committed(self, state: PreparedTxnState) -> None:
-        """The transaction with ``state`` has ended well."""
+        """Note that the transaction with ``state`` was committed."""
         self._committed = state
 
     def let_the_clock_move_on(self) -> None:
-        """Wait until the next transaction cannot have the start time of this one (ids.py). Both are told by the
-        coordinator's clock, in milliseconds; the database's COMMIT takes longer than that, mostly."""
+        """Wait until the next transaction cannot have the start time of this one (ids.py). Both times are milliseconds
+        of the coordinator's clock; usually the database's COMMIT takes longer than that."""
         left = self._asked_at + _START_TIMES_APART - self._clock()
         if left > 0:
             self._sleep(left)
 
     def require_kept(self, transactional_id: str) -> None:
-        """Pass if the last transaction that was committed is where it was acknowledged. It is looked at once
-        connections were lost meanwhile.
+        """Require that the last committed transaction is where it was acknowledged. Checked only if connections were
+        lost meanwhile.
 
-        A cluster that was set back to an older copy of itself takes a session that goes on for what it knows, as the
-        identity is the same. The state that is stored next would hide what is missing.
+        A cluster that was restored from an older copy accepts the continuing session, as the identity is the same. The
+        state that is stored next would hide the lost transaction.
 
         :raises PrepareFailedError: if it is not there.
         """

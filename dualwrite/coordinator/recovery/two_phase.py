@@ -1,8 +1,9 @@
-"""How a transaction stays prepared until the database has decided: the broker keeps it, or its timeout is long enough.
+"""The two modes in which a transaction stays prepared until the database has decided: the broker keeps it, or its
+timeout is long enough.
 
-``keep-prepared`` is KIP-939. ``resume`` is for Apache Kafka as it is released today: nothing keeps a prepared
-transaction from timing out, so a commit of the database can be left without its records (a *heuristic abort*), which
-recovery finds. It is the user's choice, never a fallback (docs/decisions/0013).
+``keep-prepared`` is KIP-939. ``resume`` is for today's releases of Apache Kafka: a prepared transaction can time out,
+so rows may be committed without their records (a *heuristic abort*), which recovery finds. The user chooses it; it is
+never a fallback (docs/decisions/0013).
 """
 
 import time
@@ -22,33 +23,33 @@ KEEP_PREPARED, RESUME = "keep-prepared", "resume"
 
 TIMEOUT_KEY = "transaction.timeout.ms"
 LONGEST_TIMEOUT_MS = 900_000
-"""The longest transaction.timeout.ms that Apache Kafka takes unless its transaction.max.timeout.ms says otherwise."""
+"""The longest transaction.timeout.ms that Apache Kafka accepts by default (its transaction.max.timeout.ms)."""
 
 STEP_TIMEOUT = 30.0
-"""Seconds that a step of ending a transaction may take, and each question to the control plane; see step_timeout."""
+"""Timeout in seconds of each step that ends a transaction, and of each control plane request; see step_timeout."""
 
 _RESERVE = 0.1
-"""Of the timeout, what is kept for the database's COMMIT and Kafka's after it."""
+"""The part of the timeout that is reserved for the database's COMMIT and then Kafka's."""
 
 OWNED_SETTINGS = frozenset({"transactional.id", TIMEOUT_KEY, TWO_PHASE_KEY, "enable.idempotence"})
-"""Settings of the producer that follow from the recipe: a user's value would be ignored or would break it."""
+"""Producer settings that the library sets: a user's value would be ignored or would break the protocol."""
 
 
 class LeftTransaction(Protocol):
-    """The transaction that a predecessor left, if it left one."""
+    """The open transaction of a predecessor, if there is one."""
 
     def complete(self, state: PreparedTxnState, *, is_last: bool = True) -> Outcome:
         """Commit it if ``state`` identifies it, abort it otherwise; see PreparedPredecessor.complete."""
 
     def name(self) -> PreparedTxnState:
-        """What names it, for the record; the empty state if there is none, or it is ending."""
+        """The state that names it, for the record; the empty state if there is none, or it is ending."""
 
     def end(self, decided: RecoveryDecision) -> Outcome:
-        """Commit or abort it, whatever it is."""
+        """Commit or abort it, without comparing."""
 
 
 def require_mode(two_phase: str, *, replay: bool) -> None:
-    """Refuse what is no mode.
+    """Refuse an invalid mode.
 
     :raises ConfigurationError: naming the argument.
     """
@@ -61,13 +62,12 @@ def require_mode(two_phase: str, *, replay: bool) -> None:
 
 
 def owned_settings(two_phase: str) -> Set[str]:
-    """Those of OWNED_SETTINGS that nobody may set in this mode."""
+    """Those of OWNED_SETTINGS that a user may not set in this mode."""
     return OWNED_SETTINGS - {TIMEOUT_KEY} if two_phase == RESUME else OWNED_SETTINGS
 
 
 def step_timeout(delivery_timeout: float) -> float:
-    """Seconds that a step of ending a transaction may take where a record may take ``delivery_timeout``: as many, but
-    STEP_TIMEOUT at most."""
+    """Timeout in seconds of a step that ends a transaction: ``delivery_timeout``, but STEP_TIMEOUT at most."""
     return min(STEP_TIMEOUT, delivery_timeout)
 
 
@@ -84,9 +84,9 @@ def timeout_ms(kafka: Mapping[str, Any]) -> int:
 
 
 def producer_settings(kafka: Mapping[str, Any], two_phase: str) -> dict[str, Any]:
-    """``kafka`` as the producers and the control plane are to have it.
+    """``kafka`` completed for the producers and the control plane.
 
-    :raises ConfigurationError: if it is no mapping, or a setting is missing, or is ours.
+    :raises ConfigurationError: if it is not a mapping, or a setting is missing, or is reserved for the library.
     """
     if not isinstance(kafka, Mapping):
         raise ConfigurationError(
@@ -107,13 +107,13 @@ def producer_settings(kafka: Mapping[str, Any], two_phase: str) -> dict[str, Any
 
 
 def left_transactions(config: Mapping[str, Any]) -> Callable[[ControlPlane, str], LeftTransaction]:
-    """What finds and ends a predecessor's transaction, for producers with ``config``: called with the control plane and
-    the transactional id."""
+    """The factory of LeftTransactions for producers with ``config``: called with the control plane and the
+    transactional id."""
     return PreparedPredecessor if is_two_phase(config) else UnpreparedPredecessor
 
 
 class TimeoutWatch:
-    """Keeps a transaction from being prepared when it may time out before it is committed.
+    """Prevents that a transaction is prepared if it may time out before it is committed.
 
     :param timeout_ms: transaction.timeout.ms.
     :param clock: monotonic seconds.
@@ -125,13 +125,13 @@ class TimeoutWatch:
         self._begun_at = clock()
 
     def begin(self) -> None:
-        """A transaction begins; for the broker it does so a little later."""
+        """Note that a transaction begins; in the broker it begins a little later."""
         self._begun_at = self._clock()
 
     def require_time(self, transactional_id: str) -> None:
-        """Pass if enough of the timeout is left.
+        """Require that enough of the timeout is left.
 
-        :raises PrepareFailedError: if it is not.
+        :raises PrepareFailedError: if not.
         """
         lasted = self._clock() - self._begun_at
         if lasted * 1000 > self._timeout_ms * (1 - _RESERVE):

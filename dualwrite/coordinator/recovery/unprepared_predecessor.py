@@ -1,17 +1,18 @@
-"""The transaction that a predecessor left, where no broker keeps it (Apache Kafka today): looked at, judged and ended.
+"""The open transaction of a predecessor, without a broker that keeps it (today's Apache Kafka): described, compared and
+ended.
 
-KIP-939 fences the predecessor before anything is decided. Here nothing does: an InitProducerId would abort what is to
-be judged. So everything stands on the database. The caller has raised the fencing token and holds the row's lock: from
-then on no unit of work of a predecessor can be committed there, and none can begin a transaction in Kafka (a unit reads
-its token before that, see ``begin_unit``). What a predecessor that is alive can still do to the transaction seen here:
+KIP-939 fences the predecessor before the decision. Here that is impossible: an InitProducerId would abort the
+transaction. So safety rests on the database. The caller has raised the fencing token and holds the row's lock: from
+then on the database commits no unit of work of a predecessor, and no such unit can begin a transaction in Kafka (a unit
+reads its token before that, see ``begin_unit``). A predecessor that is alive can still do this to its transaction:
 
-- *add records to it, or abort it*: only if it is undecided, and then it is aborted here, too.
-- *commit it*: only if the database has decided for it, and then it is committed here, too. EndTxn twice is once.
-- *end it between the look and the EndTxn*: the EndTxn is refused or changes nothing, and everything is looked at again.
+- *add records to it, or abort it*: only if it is undecided; then it is aborted here, too.
+- *commit it*: only if the database has decided to commit; then it is committed here, too. EndTxn is idempotent.
+- *end it between the description and the EndTxn*: the EndTxn is refused or changes nothing, and recovery starts over.
 
-It cannot have begun another transaction in between, under the identity that librdkafka keeps for a session; so an
-EndTxn that commits hits the transaction that was seen or none. The transaction's timeout may abort what the database
-has decided for: a heuristic abort, which only the log tells.
+The predecessor cannot begin another transaction in between, under the identity that librdkafka keeps for a session; so
+an EndTxn that commits hits the described transaction or none. The transaction's timeout may abort a transaction that
+the database has decided to commit: a heuristic abort, which only the log shows.
 """
 
 import time
@@ -28,10 +29,10 @@ from dualwrite.ids import NO_PRODUCER, OngoingTransaction, PreparedTxnState, Pro
 from dualwrite.wire.error_codes import ErrorCode
 
 ENDING = frozenset({"PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
-"""States in which markers are being written: soon it is ended (Kafka's TransactionState)."""
+"""States in which the coordinator writes markers: the transaction ends soon (Kafka's TransactionState)."""
 
 PATIENCE = 30.0
-"""Seconds until it must have ended."""
+"""Seconds within which the transaction must end."""
 
 _PAUSES = (0.02, 0.05, 0.1, 0.2, 0.5)
 _FIRST_TO_FENCE = 5
@@ -42,11 +43,11 @@ _ENDED_BY_OTHERS = frozenset({ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_PRO
 
 
 class UnpreparedPredecessor:
-    """What is open under a transactional id when its next owner has taken it, fenced by nobody. Nothing, perhaps.
+    """The transaction, if any, that is open and not fenced under a transactional id when its next owner has taken it.
 
-    :param control: asked about the transaction, and told how it ends.
+    :param control: describes the transaction and ends it.
     :param clock: monotonic seconds.
-    :param sleep: waits between two looks.
+    :param sleep: waits between two attempts.
     """
 
     def __init__(
@@ -63,10 +64,10 @@ class UnpreparedPredecessor:
         self._sleep = sleep
 
     def complete(self, state: PreparedTxnState, *, is_last: bool = True) -> Outcome:
-        """Commit it if ``state`` identifies it, abort it otherwise. If it was not there to be committed, the log tells
-        whether it had been: a commit got through before, or it was aborted though the database has decided for it.
+        """Commit it if ``state`` identifies it, abort it otherwise. If the transaction of ``state`` is not open, the
+        log shows its end: an earlier commit, or an abort although the database has decided to commit.
 
-        :param is_last: see KeptTransaction.complete.
+        :param is_last: see PreparedPredecessor.complete.
         """
         found: OngoingTransaction | None = None
 
@@ -80,20 +81,21 @@ class UnpreparedPredecessor:
         return LookBack(self._control, self._transactional_id, now, is_last).at(state, done, found)
 
     def name(self) -> PreparedTxnState:
-        """What names it, for the record; the empty state if there is none."""
+        """The state that names it, for the record; the empty state if there is none."""
         described = self._control.describe_transaction(self._transactional_id)
         if described is None or described.state != ONGOING:
             return PreparedTxnState()
         return open_transaction(self._control, self._transactional_id, described.producer)
 
     def end(self, decided: RecoveryDecision) -> Outcome:
-        """Commit or abort it, whatever it is."""
+        """Commit or abort it, without comparing."""
         return self._settle(lambda _: decided)[1]
 
     def _settle(
         self, judge: Callable[[ProducerIdentity], RecoveryDecision]
     ) -> tuple[TransactionDescription | None, Outcome]:
-        """Look, judge and end what is open, again and again until nothing is; the last look, and what was done."""
+        """Describe, judge and end the open transaction, until none is open; return the last description and the
+        outcome."""
         deadline = self._clock() + PATIENCE
         for pause in chain(_PAUSES, repeat(_PAUSES[-1])):
             described = self._control.describe_transaction(self._transactional_id)
@@ -113,10 +115,10 @@ class UnpreparedPredecessor:
         )
 
     def _has_ended(self, producer: ProducerIdentity, decided: RecoveryDecision) -> bool:
-        """End what was seen; False if somebody else has done so meanwhile, or its timeout has.
+        """End the described transaction; False if another process or its timeout has ended it meanwhile.
 
-        Asked again as often as an answer is lost. Where transactions bump the epoch (KIP-890 part 2), this fences
-        whoever wrote it, of either protocol.
+        Repeats the request if the answer is lost. Where transactions bump the epoch (KIP-890 part 2), this fences its
+        producer, of either protocol.
         """
         fences = self._control.transaction_version() >= TV2
         try:

@@ -1,1 +1,1 @@
-"""The rules of a dual write, without I/O: the machine, what recovery decides, who may take which slot, identities."""
+"""The rules of a dual write, without I/O: the machine, recovery's decision, which slots may be taken, identities."""

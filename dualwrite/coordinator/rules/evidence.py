@@ -1,22 +1,22 @@
-"""What a state row keeps of a transaction beside its identity, as one text: by it recovery knows the transaction when a
+"""Evidence: a text in the state row beside the transaction's identity. With it recovery recognizes the transaction if a
 topic is gone, and finds how it ended.
 
-Of a state without an anchor the text is ``producerId:epoch:topic~id:partition:offset``: a record of it, and the id of
-the topic. Of one with an anchor it is ``producerId:epoch@start~id``: when the transaction began, and the id of the
-anchor's topic. What is not known is left out. The text begins with the state that it is true of: the release of version
-0001, which writes states without it, leaves an older one behind. The release after that one reads the first form, in
-which ``topic~id`` is no topic that it finds, and does not look at the second.
+For a state without an anchor the text is ``producerId:epoch:topic~id:partition:offset``: one of its records, and the id
+of the topic. For a state with an anchor it is ``producerId:epoch@start~id``: when the transaction began, and the id of
+the anchor's topic. Unknown parts are omitted. The text begins with the state that it belongs to: the release of version
+0001, which writes states without evidence, leaves older evidence behind. The release after that one reads the first
+form, in which ``topic~id`` is a topic that it does not find, and ignores the second form.
 """
 
 from dualwrite.ids import UNKNOWN_START, Anchor, PreparedTxnState
 
 _LONGEST = 255
 _ID_LENGTH = 22
-"""Of a topic id: 16 bytes in base 64. What else may follow a ~ is longer (Anchor.of)."""
+"""The length of a topic id: 16 bytes in base 64. Anything else after a ~ is longer (Anchor.of)."""
 
 
 def evidence(state: PreparedTxnState) -> str | None:
-    """The text; None if nothing is known."""
+    """The evidence of ``state``; None if nothing is known."""
     topic_id = f"~{state.topic_id}" if state.topic_id else ""
     first = state.first_record
     if state.anchor is not None:
@@ -29,9 +29,9 @@ def evidence(state: PreparedTxnState) -> str | None:
 
 
 def with_evidence(state: PreparedTxnState, text: str) -> PreparedTxnState:
-    """``state`` with what ``text`` says of it; as it is, if that is another's.
+    """``state`` completed by the evidence ``text``; unchanged if the text belongs to another state.
 
-    :raises ConfigurationError: if ``text`` is nothing that :func:`evidence` or an earlier release wrote.
+    :raises ConfigurationError: if neither :func:`evidence` nor an earlier release wrote ``text``.
     """
     if state.anchor is not None:
         told, topic_id = _without_id(text)
@@ -49,6 +49,6 @@ def with_evidence(state: PreparedTxnState, text: str) -> PreparedTxnState:
 
 
 def _without_id(text: str) -> tuple[str, str]:
-    """``text`` without a topic id at its end, and that."""
+    """``text`` without the topic id at its end, and the topic id."""
     rest, _, last = text.rpartition("~")
     return (rest, last) if len(last) == _ID_LENGTH and rest else (text, "")

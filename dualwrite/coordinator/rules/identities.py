@@ -1,8 +1,8 @@
-"""Which two worlds an application works in: the database that holds its decisions, and the Kafka cluster.
+"""Identities of the database that holds an application's decisions, and of its Kafka cluster.
 
-A state row says which database has written it. In a copy of that database (a staging system made from production's
-backup) the row names another one: what it says of Kafka is the original's to act upon, and the first recovery in the
-copy would abort what the original has decided. So a copy leaves Kafka alone until an operator says what it is.
+A state row names the database that wrote it. In a copy of that database (a staging system made from production's
+backup) the row names the original: only the original may act on the row's Kafka transaction, and a recovery in the copy
+would abort transactions that the original has decided. So a copy does nothing in Kafka until an operator declares it.
 """
 
 from collections.abc import Iterable
@@ -19,8 +19,8 @@ WHAT_TO_DO = (
 class ClusterIdentity(NamedTuple):
     """A Kafka cluster as an application sees it.
 
-    :param cluster_id: what it calls itself; None if that is not known.
-    :param place: device and inode of its one broker's data directory, if that is a directory of this machine.
+    :param cluster_id: Kafka's cluster id; None if it is not known.
+    :param place: device and inode of the data directory of its only broker, if the directory is on this machine.
     """
 
     cluster_id: str | None = None
@@ -31,7 +31,7 @@ class ClusterIdentity(NamedTuple):
 
     @classmethod
     def of(cls, text: str | None) -> "ClusterIdentity":
-        """What ``str()`` wrote."""
+        """Parse the text that ``str()`` wrote."""
         cluster_id, _, place = (text or "").partition(" ")
         return cls(cluster_id or None, place or None)
 
@@ -42,10 +42,10 @@ UNKNOWN_CLUSTER = ClusterIdentity()
 class DatabaseIdentity(NamedTuple):
     """The database of a state table.
 
-    :param database_id: what tells it from its copies, in words that its own room of databases/ chooses; None if
-        nothing does.
-    :param id_suffix: what follows the application's name in transactional ids; empty but in a declared copy.
-    :param is_outdated: an operator declared it a copy when one half of its identity was another; see
+    :param database_id: distinguishes it from its copies, in a form of its dialect's (sql/dialects/); None if nothing
+        does.
+    :param id_suffix: suffix of the application's name in transactional ids; empty except in a declared copy.
+    :param is_outdated: an operator declared it a copy, and one half of its identity has changed since; see
         :func:`is_outdated`.
     """
 
@@ -54,14 +54,14 @@ class DatabaseIdentity(NamedTuple):
     is_outdated: bool = False
 
     def name_of(self, application: str) -> str:
-        """``application`` as its transactional ids begin here."""
+        """The prefix of the transactional ids of ``application`` in this database."""
         if not self.id_suffix or application.endswith(f"-{self.id_suffix}"):
             return application
         return f"{application}-{self.id_suffix}"
 
 
 class RowIdentity(NamedTuple):
-    """Where a state row says that it was written, and for which cluster."""
+    """The database that wrote a state row, and the cluster that it is for, according to the row."""
 
     transactional_id: str
     database_id: str | None
@@ -69,11 +69,11 @@ class RowIdentity(NamedTuple):
 
 
 def is_same_database(stored: str, here: str) -> bool:
-    """True if both name one database.
+    """True if both identities name the same database.
 
-    A SQLite file is the same by device and inode; and by inode and path, as some file systems get another device number
-    at each mount. A schema of a MariaDB server is the same by the server or by the state table's creation: each may
-    change while the other stays.
+    A SQLite file is the same if device and inode are equal, or inode and path: some file systems get another device
+    number at each mount. A schema of a MariaDB server is the same if the server or the moment of the state table's
+    creation is equal: each may change while the other stays.
     """
     if stored == here:
         return True
@@ -87,8 +87,8 @@ def is_same_database(stored: str, here: str) -> bool:
 
 
 def is_outdated(stored: str | None, here: str | None) -> bool:
-    """True if both name one database, and ``stored`` is to be replaced: one half has changed. If the other half changed
-    next, nothing of ``stored`` would be left to know the database by."""
+    """True if both name the same database and one half has changed, so that ``stored`` must be replaced. If the other
+    half changed next, ``stored`` could no longer identify the database."""
     if stored is None or here is None or stored == here:
         return False
     return is_same_database(stored, here) and all(here.split(":", 3))
@@ -96,7 +96,7 @@ def is_outdated(stored: str | None, here: str | None) -> bool:
 
 def has_moved_along(row: RowIdentity, cluster: ClusterIdentity) -> bool:
     """True if the cluster of ``row`` has moved, too: a SQLite file and its broker's directory were moved, or copied,
-    together, so that nobody else's transactions are in reach."""
+    together, so that the original's transactions cannot be reached."""
     before = row.cluster
     if before.cluster_id is None or before.cluster_id != cluster.cluster_id:
         return False
@@ -104,9 +104,9 @@ def has_moved_along(row: RowIdentity, cluster: ClusterIdentity) -> bool:
 
 
 def require_original(rows: Iterable[RowIdentity], here: DatabaseIdentity, cluster: ClusterIdentity) -> None:
-    """Pass if ``rows`` were written by this database, or by one that has moved here together with its broker.
+    """Require that ``rows`` were written by this database, or by one that was moved here together with its broker.
 
-    :raises CopiedDatabaseError: naming a row that was not.
+    :raises CopiedDatabaseError: if not; it names a row.
     """
     for row in rows:
         if row.database_id is None or here.database_id is None or is_same_database(row.database_id, here.database_id):

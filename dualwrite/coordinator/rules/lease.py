@@ -1,4 +1,4 @@
-"""A lease of a slot, and what is raised when its state row says that it is valid no longer."""
+"""A lease of a slot, and the errors for a lease that is no longer valid according to its state row."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,9 +9,9 @@ from dualwrite.errors import DecisionLostError, FencedError
 
 @dataclass(frozen=True)
 class Lease:
-    """The right to use a transactional id: valid while the row's fencing token is still ``fencing_token``.
+    """The right to use a transactional id: valid as long as the row's fencing token equals ``fencing_token``.
 
-    :param memory: what this process knows of the row; no part of the lease's identity.
+    :param memory: this process's knowledge of the row; not part of the lease's identity.
     """
 
     transactional_id: str
@@ -20,9 +20,9 @@ class Lease:
 
 
 class LeaseLostError(FencedError):
-    """The database says that another process has taken over the slot of this unit of work: this one was paused for
-    longer than ``lease_timeout``. The unit was rolled back on both sides; run it again. This is certain and final,
-    where Kafka may call a producer fenced by a late copy of its own InitProducerId."""
+    """Another process has taken over the slot of this unit of work, according to the database: this process was paused
+    for longer than ``lease_timeout``. The unit was rolled back on both sides; run it again. This is certain and final,
+    while Kafka may report a producer as fenced by a late copy of its own InitProducerId."""
 
     def __init__(self, lease: Lease, message: str = "") -> None:
         super().__init__(
@@ -34,10 +34,10 @@ class LeaseLostError(FencedError):
 
 
 class LeaseContradictedError(LeaseLostError, DecisionLostError):
-    """The state row says otherwise than this process knows: the database has lost a commit, or this process runs twice.
+    """The state row contradicts this process's memory: the database has lost a commit, or this process runs twice.
     The unit was rolled back on both sides; run it again, and see ``dw.outcomes()``.
 
-    ``row`` is what the database shows, None if it is gone; ``unmatched`` are the units of work that are on one side
+    ``row`` is the row in the database, None if it is gone; ``unmatched`` are the units of work that are on one side
     alone, which go on record.
     """
 
@@ -66,12 +66,12 @@ _MEANINGS = {
 
 
 def require_row(lease: Lease, row: RowSeen | None, since: int | None = None) -> None:
-    """Pass if ``row`` is what the holder of ``lease`` expects.
+    """Require that ``row`` is as the holder of ``lease`` expects.
 
-    :param row: as the database shows it; None if there is none.
+    :param row: the row in the database; None if there is none.
     :param since: see LeaseMemory.finding.
     :raises LeaseLostError: if another process has taken over.
-    :raises LeaseContradictedError: if the database has forgotten something, or the process was copied.
+    :raises LeaseContradictedError: if the database has lost a commit, or the process was copied.
     """
     finding = lease.memory.finding(row, lease.fencing_token, since)
     if finding is RowFinding.TAKEN_OVER:

@@ -1,10 +1,10 @@
-"""What a process remembers of the state row that it has leased, and what it follows if the row says otherwise.
+"""A process's memory of the state row that it has leased, and the conclusions if the row contradicts it.
 
-A fencing token tells a process that another one has taken its slot. It does not tell that the database has forgotten
-something: an asynchronous standby was promoted, a backup was restored, the table was emptied. Nor does it tell that the
+The fencing token shows a process that another one has taken its slot. It does not show that the database has lost a
+commit: an asynchronous standby was promoted, a backup was restored, the table was emptied. Nor does it show that the
 process itself exists twice: a virtual machine was restored from a snapshot with its memory. So each write to the row
-also demands what this process stored or read there last, and each renewal gives the lease a version that nobody else
-can guess. This module compares the two. It does no I/O.
+also requires the state that this process stored or read there last, and each renewal gives the lease a random version
+that no other process can guess. This module compares row and memory. It does no I/O.
 """
 
 from collections import deque
@@ -18,13 +18,13 @@ from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.ids import PreparedTxnState
 
 REMEMBERED_STATES = 256
-"""Decisions of a slot that can be named one by one when the database has forgotten them."""
+"""Remembered decisions of a slot; these can be named one by one if the database has lost them."""
 REMEMBERED_VERSIONS = 64
-"""Renewals of a lease; at the default lease_timeout those of ten minutes."""
+"""Remembered renewals of a lease: those of ten minutes at the default lease_timeout."""
 
 
 class RowSeen(NamedTuple):
-    """A state row as the database shows it.
+    """A state row as read from the database.
 
     :param lease_version: None in a row that an earlier release has leased.
     """
@@ -35,7 +35,7 @@ class RowSeen(NamedTuple):
 
 
 class RowFinding(Enum):
-    """What a state row says to the process that holds its lease."""
+    """How a state row contradicts the memory of the process that holds its lease."""
 
     TAKEN_OVER = "another process has taken the slot over"
     ROLLED_BACK = "the database shows an older row than this process has seen committed"
@@ -44,7 +44,7 @@ class RowFinding(Enum):
 
 
 class Unmatched(NamedTuple):
-    """A unit of work that does not end alike on both sides, as this process knows it."""
+    """A unit of work that ends differently on the two sides, as this process knows it."""
 
     state: PreparedTxnState
     outcome: Outcome
@@ -53,14 +53,14 @@ class Unmatched(NamedTuple):
 
 @dataclass(slots=True)
 class LeaseMemory:
-    """What one process knows of the row of one lease. Written by the unit of work that uses the slot, by recovery and
+    """One process's knowledge of the row of one lease. Written by the unit of work that uses the slot, by recovery and
     by the heartbeat; each write is one assignment or one append, and :meth:`since` makes late readers safe.
 
-    :param state: the state that the row held when this process read or wrote it last; None before it was read.
-    :param pending: written in a transaction whose end is not known yet.
-    :param uncompleted: decided, and not known to be committed in Kafka yet.
-    :param versions: the lease's version, and the one that a renewal under way is about to write.
-    :param is_new: True if nothing was recovered by the row since it was inserted (``tables.UNRECOVERED``).
+    :param state: the state in the row when this process last read or wrote it; None before the first read.
+    :param pending: a state written in a transaction whose end is not known yet.
+    :param uncompleted: a state that is decided, and not yet known to be committed in Kafka.
+    :param versions: the lease's version, and the one that a renewal in progress is about to write.
+    :param is_new: True if the row was inserted and not recovered yet (``tables.UNRECOVERED``).
     """
 
     state: PreparedTxnState | None = None
@@ -73,48 +73,49 @@ class LeaseMemory:
     _past_versions: deque[int] = field(default_factory=lambda: deque(maxlen=REMEMBERED_VERSIONS), repr=False)
 
     def read(self, state: PreparedTxnState) -> None:
-        """The row was read, locked, by its new owner: ``state`` is where this process begins. Recovery has yet to find
-        out whether Kafka has committed it."""
+        """Note that the new owner read the locked row: this process begins with ``state``. Recovery has yet to find out
+        whether Kafka has committed it."""
         self._remember(state)
         self.uncompleted = state or None
 
     def writes(self, state: PreparedTxnState) -> None:
-        """``state`` is about to be written in a transaction. Until that has ended the row may hold either state."""
+        """Note that a transaction is about to write ``state``. Until it has ended, the row may hold either state."""
         self.pending = state
 
     def committed(self) -> None:
-        """The transaction that wrote the pending state was committed."""
+        """Note that the transaction that wrote the pending state was committed."""
         if self.pending is not None:
             self._remember(self.pending)
             self.uncompleted = self.state
 
     def completed(self) -> None:
-        """Kafka has committed what was decided."""
+        """Note that Kafka has committed the decided transaction."""
         self.uncompleted = None
 
     def rolled_back(self) -> None:
-        """The transaction that wrote the pending state has ended without effect."""
+        """Note that the transaction that wrote the pending state was rolled back."""
         self.pending = None
 
     def renews(self, now: int, version: int) -> None:
-        """The lease, whose locked row has the version ``now``, is about to be renewed as ``version``. Until that is
-        known to be committed the row may hold either."""
+        """Note that the lease, whose locked row has the version ``now``, is about to be renewed as ``version``. Until
+        that is known to be committed, the row may hold either."""
         self.versions = (now, version)
 
     def renewed(self, version: int) -> None:
-        """The lease was renewed as ``version``."""
+        """Note that the lease was renewed as ``version``."""
         self._past_versions.extend(old for old in self.versions if old != version)
         self.versions = (version,)
 
     def since(self) -> int:
-        """A mark for :meth:`finding`, to be drawn before the row is read."""
+        """A mark for :meth:`finding`; get it before the row is read."""
         return self._stored - 1
 
     def finding(self, row: RowSeen | None, fencing_token: int, since: int | None = None) -> RowFinding | None:
-        """What ``row`` says, which was read under the lease with ``fencing_token``; None if it is as expected.
+        """The contradiction in ``row``, which was read under the lease with ``fencing_token``; None if it is as
+        expected.
 
-        :param since: what :meth:`since` gave before the row was read without keeping it locked: the unit of work may
-            have gone on since.
+        :param since: the result of :meth:`since` before the row was read without keeping it locked: the unit of work
+            may have gone on meanwhile.
         """
         if row is None:
             return RowFinding.ROW_GONE
@@ -145,7 +146,7 @@ class LeaseMemory:
         return [self._forgotten(state, detail) for state in remembered[-1:] if state]
 
     def _knows_all(self) -> bool:
-        """True if every state that the row has held is remembered: it began with none, and no state was dropped."""
+        """True if this memory has every state that the row has held: the row began empty, and no state was dropped."""
         return bool(self._states) and not self._states[0] and len(self._states) == self._stored
 
     def _forgotten(self, state: PreparedTxnState, detail: str) -> Unmatched:
@@ -154,7 +155,8 @@ class LeaseMemory:
         return Unmatched(state, Outcome.HEURISTIC_COMMIT, f"Kafka has committed it. {detail}")
 
     def _of_copies(self, row: RowSeen | None) -> list[Unmatched]:
-        """Both copies have the same producer epochs, so records of both may be in one Kafka transaction."""
+        """The units of two copies of this process. Both have the same producer epochs, so records of both may be in one
+        Kafka transaction."""
         found: Sequence[PreparedTxnState] = [row.state] if row is not None and row.state not in self._states else []
         states = dict.fromkeys([*found, *([self.pending] if self.pending else [])])
         return [Unmatched(state, Outcome.HEURISTIC_HAZARD, _COPIED) for state in states if state]
@@ -175,7 +177,7 @@ class LeaseMemory:
 
 def _precedes(state: PreparedTxnState, other: PreparedTxnState) -> bool:
     """True if ``state`` is known to be older than ``other``: by the epoch of the same producer, or by the offset in the
-    same partition. Nothing at all is older than anything."""
+    same partition. The empty state is older than any other."""
     if not state:
         return bool(other)
     if state.producer.producer_id != other.producer.producer_id:

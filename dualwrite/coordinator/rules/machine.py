@@ -1,9 +1,9 @@
-"""The recipe of ONE dual write as a pure machine: events go in, the next step comes out. It does nothing itself.
+"""The recipe of ONE dual write as a pure state machine: events in, next step out. It performs nothing itself.
 
-A driver performs the steps and reports how each ended. Everything that decides which step follows is in TRANSITIONS;
-docs/ draws its diagram from there. The database's COMMIT is the decision: what fails before it is undone on both sides,
-what fails after it is finished later, and an error out of the COMMIT itself is settled by reading the state row, never
-by a guess (KIP-939, "Normal processing recipe" and "Recovery recipe").
+A driver performs the steps and reports how each ended. TRANSITIONS alone determines which step follows; docs/ draws its
+diagram from it. The database's COMMIT is the decision. After a failure before it, both sides are rolled back; after a
+later failure, Kafka's side is completed later; after an error of the COMMIT itself, the state row is read and the
+outcome never guessed (KIP-939, "Normal processing recipe" and "Recovery recipe").
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from dualwrite.errors import InvalidTransactionStateError
 
 
 class Step(Enum):
-    """What the driver does next."""
+    """The driver's next step."""
 
     BEGIN_DATABASE = "begin the database transaction"
     RUN = "run the user's code until it produces for the first time, leaves the block or raises"
@@ -41,7 +41,7 @@ class Result(Enum):
 
 
 class Event(Enum):
-    """What the driver reports."""
+    """An event that the driver reports."""
 
     BEGIN = "the unit of work begins"
     DONE = "the step succeeded"
@@ -56,7 +56,7 @@ class Event(Enum):
 
 
 class UnitState(Enum):
-    """Where a unit of work is: the step that is under way and what stands on either side, or how it ended."""
+    """The state of a unit of work: the step in progress and the state of both sides, or how it ended."""
 
     NEW = "new"
     BEGINNING_DATABASE = "beginning database"
@@ -96,7 +96,7 @@ TRANSITIONS: Mapping[UnitState, Mapping[Event, UnitState]] = MappingProxyType(
             Event.LEFT: UnitState.COMMITTING_DATABASE_ALONE,
             Event.RAISED: UnitState.ROLLING_BACK_DATABASE_ALONE,
         },
-        # The user's code may swallow the error of its first produce: it runs on, but what it leaves is rolled back.
+        # The user's code may swallow the error of its first produce: it runs on, but the unit is rolled back.
         UnitState.BEGINNING_KAFKA: {Event.DONE: UnitState.PRODUCING, Event.FAILED: UnitState.DOOMED},
         UnitState.DOOMED: {Event.LEFT: UnitState.ROLLING_BACK_DATABASE, Event.RAISED: UnitState.ROLLING_BACK_DATABASE},
         UnitState.PRODUCING: {Event.LEFT: UnitState.PREPARING_KAFKA, Event.RAISED: UnitState.ROLLING_BACK_DATABASE},
@@ -165,9 +165,9 @@ RESULTS: Mapping[UnitState, Result] = MappingProxyType(
 
 
 def decide(state: UnitState, event: Event) -> UnitState:
-    """The state that ``event`` leads to; STEPS says what the driver does there, RESULTS how the unit of work ended.
+    """The state after ``event``; STEPS has the driver's step in it, RESULTS how the unit of work ended.
 
-    :raises InvalidTransactionStateError: if ``event`` cannot happen in ``state``: a verb was called out of order.
+    :raises InvalidTransactionStateError: if ``event`` cannot happen in ``state``: a method was called out of order.
     """
     try:
         return TRANSITIONS[state][event]
@@ -178,7 +178,7 @@ def decide(state: UnitState, event: Event) -> UnitState:
 
 
 class DualWriteMachine:
-    """One unit of work's state, and the first error that turned it away from success."""
+    """The state of one unit of work, and the first error that prevented its success."""
 
     def __init__(self) -> None:
         self.state = UnitState.NEW
@@ -186,7 +186,7 @@ class DualWriteMachine:
 
     @property
     def step(self) -> Step | None:
-        """The step that is under way; None before the beginning and after the end."""
+        """The step in progress; None before the beginning and after the end."""
         return STEPS.get(self.state)
 
     @property
@@ -200,11 +200,11 @@ class DualWriteMachine:
         return self.step is Step.RUN
 
     def advance(self, event: Event, error: BaseException | None = None) -> None:
-        """Take ``event``, with the error that it brought.
+        """Process ``event``, with its error.
 
         :raises InvalidTransactionStateError: if ``event`` cannot happen now; the state stays as it was.
         """
         state = decide(self.state, event)
         if self.error is None:
             self.error = error
-        self.state = state  # last: an interrupt before it leaves the event to be taken again
+        self.state = state  # last: after an interrupt before it, the event is processed again

@@ -1,9 +1,9 @@
-"""How far each consumer may be said to have come: what its next unit of work may commit as read, and what it must not.
+"""Consumers' positions: which offsets a consumer's next unit of work may commit as read, and which it must not.
 
-A consumer's own position is no witness. After a unit of work that failed it is behind the records that were not used,
-and the next unit would commit them as read; after a rebalance it may be behind what another member has committed. So
-this remembers, for each consumer, where the database put it, how far the records reach that a unit of work has claimed
-so far, and whether one has failed since.
+A consumer's own position is not reliable. After a failed unit of work it has passed the records that were not used, and
+the next unit would commit them as read; after a rebalance it may be behind the offset that another member has
+committed. So this module remembers for each consumer where it was positioned, the highest offsets that units of work
+have claimed so far, and whether a unit has failed since.
 """
 
 import weakref
@@ -16,64 +16,64 @@ from dualwrite.errors import InvalidTransactionStateError, RebalancedError
 from dualwrite.ids import TopicPartition
 
 MOST_CONSUMERS = 1000
-"""Consumers of a process that are remembered; of those used least recently nothing is known, and they must seek."""
+"""The most consumers remembered per process; the least recently used are forgotten, and must seek."""
 
 
 class Move(NamedTuple):
-    """One partition's offset, as a unit of work moves it on."""
+    """One partition's offset, as a unit of work advances it."""
 
     partition: TopicPartition
     stored: int
-    """What the database must still hold."""
+    """The offset that the database must still have."""
     offset: int
     """Of the next record to be read."""
 
 
 class Consumer(NamedTuple):
-    """A consumer of this process, as it is known here."""
+    """The identity of a consumer of this process."""
 
     identity: int
     """Of the object. Another one may have it later, but is hardly ever the same member, too."""
     member: str | None
-    """Its name in its group, which it loses when it is thrown out of it; None if it is in none."""
+    """Its member id, which it loses when it is removed from its group; None without a group."""
     is_static: bool = False
     """True if it has a group.instance.id."""
 
 
 @dataclass
 class _Progress:
-    """What is known of one consumer."""
+    """The progress of one consumer."""
 
     member: str | None
     worker: "weakref.ref[object] | None" = None
-    """What has claimed last, or has put it where it is; None if a callback has, which may be called anywhere."""
+    """The worker that claimed or positioned it last; None for a callback, which may be called anywhere."""
     done: dict[TopicPartition, int] = field(default_factory=dict)
-    """Where it was put, and how far its units of work were committed since."""
+    """Where it was positioned, advanced by its committed units of work since."""
     claimed: dict[TopicPartition, int] = field(default_factory=dict)
-    """How far a unit of work has said that it has read, committed or not."""
+    """The offsets that units of work have claimed as read, committed or not."""
     has_failed: bool = False
     failed_workers: "weakref.WeakSet[object]" = field(default_factory=weakref.WeakSet)
-    """Those of which a unit of work has failed since it was put where it is."""
+    """The workers of which a unit of work has failed since it was positioned."""
 
     def failed(self, worker: object) -> None:
-        """A unit of work of ``worker`` has failed."""
+        """Note that a unit of work of ``worker`` has failed."""
         self.failed_workers.add(worker)
         self.has_failed = self.has_failed or (self.worker is not None and self.worker() is worker)
 
     def may_be_behind(self, worker: object) -> bool:
-        """True if records may have been read that were not used, before a unit of ``worker``."""
+        """True if, before a unit of ``worker``, records may have been read and not used."""
         is_known = self.worker is not None and self.worker() is not None
         return self.has_failed or (not is_known and worker in self.failed_workers)
 
     def put_right(self) -> None:
-        """All that was read before is used, or will be read again."""
+        """Note that all records read so far are used, or will be read again."""
         self.has_failed = False
         self.failed_workers.clear()
 
 
 class Positions:
-    """The consumers of one process, and what runs their units of work: its threads, or the tasks of an event loop, each
-    of them a worker here. None is kept alive by this.
+    """The consumers of one process, and the workers that run their units of work: threads, or tasks of an event loop.
+    Holds no strong reference to a worker.
     """
 
     def __init__(self) -> None:
@@ -88,10 +88,10 @@ class Positions:
         *,
         is_whole: bool = True,
     ) -> None:
-        """``consumer`` reads on from ``starts``.
+        """Note that ``consumer`` continues from ``starts``.
 
-        :param worker: what runs its units of work, or None if that is not known.
-        :param is_whole: these are all of its partitions, so that nothing that it has read before counts.
+        :param worker: runs its units of work; None if not known.
+        :param is_whole: these are all of its partitions, so that earlier reads no longer count.
         """
         progress = self._of(consumer, worker)
         if is_whole:
@@ -102,28 +102,28 @@ class Positions:
         progress.claimed.update(starts)
 
     def forget(self, identity: int) -> None:
-        """It is not known where the consumer is: it stores nothing before it is put somewhere."""
+        """Forget a consumer's position: it can store no offsets before it is positioned again."""
         self._consumers.pop(identity, None)
 
     def done(self, consumer: Consumer) -> Mapping[TopicPartition, int]:
-        """Where ``consumer`` was put, and how far its units of work were committed since."""
+        """Where ``consumer`` was positioned, advanced by its committed units of work since."""
         known = self._known(consumer)
         return {} if known is None else known.done
 
     def claim(self, consumer: Consumer, offsets: Mapping[TopicPartition, int], worker: object, remedy: str) -> None:
-        """A unit of work is about to commit ``offsets`` as read.
+        """Note that a unit of work is about to commit ``offsets`` as read.
 
-        :param remedy: the method that puts the consumer back, for the message.
-        :raises RebalancedError: if it is a static member that has another membership than when it was last seen. Such a
-            one may be taken in again without its application's being told; a dynamic one may not (KIP-394).
-        :raises InvalidTransactionStateError: if records may have been passed over: a unit of work has failed since the
-            consumer was last put right, and it has read on.
+        :param remedy: the method that positions the consumer again, for the message.
+        :raises RebalancedError: if a static member has another membership than when it was last seen. A static member
+            can rejoin without notice to its application; a dynamic one cannot (KIP-394).
+        :raises InvalidTransactionStateError: if records may have been skipped: a unit of work has failed since the
+            consumer was last positioned, and it has read on.
         """
         last, known = self._consumers.get(consumer.identity), self._known(consumer)
         if last is not None and known is None and consumer.is_static:
             raise _of_another_membership(remedy)
         claimed = {} if known is None else known.claimed
-        # Of another membership's failure nobody knows which came first.
+        # It is unknown whether a failure came before or after a change of membership.
         may_be_behind = worker in self._failed_workers if last is None else last.may_be_behind(worker)
         if may_be_behind and any(offset > claimed.get(partition, -1) for partition, offset in offsets.items()):
             raise InvalidTransactionStateError(
@@ -137,11 +137,11 @@ class Positions:
     def moves(
         self, consumer: Consumer, offsets: Mapping[TopicPartition, int], within: Mapping[TopicPartition, int]
     ) -> list[Move]:
-        """Those of ``offsets`` that are new, as the database is to take them.
+        """Those of ``offsets`` that are new, as moves for the database.
 
-        :param within: what the same unit of work has stored already.
-        :raises RebalancedError: if the consumer is another member of its group than it was when it was put there.
-        :raises InvalidTransactionStateError: if the consumer was not put where the database is, or is behind that.
+        :param within: the moves that the same unit of work has stored already.
+        :raises RebalancedError: if the consumer's membership has changed since it was positioned.
+        :raises InvalidTransactionStateError: if the consumer was not positioned from the database, or is behind it.
         """
         known = self._known(consumer)
         if known is None and consumer.identity in self._consumers:
@@ -167,7 +167,7 @@ class Positions:
         return moves
 
     def committed(self, consumer: Consumer, offsets: Mapping[TopicPartition, int]) -> None:
-        """A unit of work with ``offsets`` was committed. If nothing else was claimed, nothing is behind any more."""
+        """Note that a unit of work with ``offsets`` was committed. Without other claims, all read records are used."""
         progress = self._known(consumer)
         if progress is not None:
             progress.done.update(offsets)
@@ -175,7 +175,8 @@ class Positions:
                 progress.put_right()
 
     def failed(self, worker: object | None) -> None:
-        """A unit of work of ``worker`` has failed: what its consumers have read since the last one is not used.
+        """Note that a unit of work of ``worker`` has failed: the records that its consumers have read since the
+        previous unit are not used.
 
         :param worker: None if it is gone.
         """

@@ -1,9 +1,8 @@
-"""What recovery does with the transaction that it finds open, and what it says of one that has ended otherwise than was
-decided: the stored decision against what the cluster says.
+"""Recovery's decision about an open transaction, and the heuristic outcome of one that ended against the decision:
+compares the stored decision with the state of the cluster.
 
-The names of outcomes that nobody decided are XA's (XA_HEURCOM, XA_HEURRB, XA_HEURMIX, XA_HEURHAZ), with Kafka's word
-for a rollback. A resource manager comes to them when somebody ends a prepared transaction by force, or when one side is
-set back to an older copy of itself.
+Heuristic outcomes have XA's names (XA_HEURCOM, XA_HEURRB, XA_HEURMIX, XA_HEURHAZ), with Kafka's word for a rollback.
+They arise when an operator ends a prepared transaction by force, or when one side is restored from an older copy.
 """
 
 from enum import Enum
@@ -12,7 +11,7 @@ from dualwrite.ids import EndedTransaction, Ending, Match, OngoingTransaction, P
 
 
 class RecoveryDecision(Enum):
-    """The fate of the open transaction of a transactional id."""
+    """How recovery ends the open transaction of a transactional id."""
 
     COMMIT = "commit"
     ABORT = "abort"
@@ -25,7 +24,7 @@ class Outcome(Enum):
     COMMITTED = "committed"
     ABORTED = "aborted"
     NOTHING = "nothing"
-    """Nothing was open: it was ended before, or never begun."""
+    """No transaction was open: it had ended before, or never begun."""
     HEURISTIC_COMMIT = "heuristic commit"
     """Kafka committed a transaction that the database does not know."""
     HEURISTIC_ABORT = "heuristic abort"
@@ -33,13 +32,13 @@ class Outcome(Enum):
     HEURISTIC_MIXED = "heuristic mixed"
     """The database decided to commit; Kafka aborted in one partition at least, and committed in the others."""
     HEURISTIC_HAZARD = "heuristic hazard"
-    """The database decided to commit, and nobody knows what Kafka did: the cluster has lost it."""
+    """The database decided to commit, and Kafka's outcome is unknown: the cluster has lost it."""
     REPLAYED = "replayed"
-    """The database decided to commit, and Kafka aborted; then the records were produced again (replay.py)."""
+    """The database decided to commit, and Kafka aborted; then a replay produced the records again (replay.py)."""
 
     @property
     def is_heuristic(self) -> bool:
-        """True if both sides did not end alike. It stays on record until an operator acknowledges it."""
+        """True if the two sides ended differently. It stays on record until an operator acknowledges it."""
         return self in DETAILS
 
 
@@ -63,7 +62,7 @@ DETAILS = {
         "is another cluster, or has left them without an end. More than this transaction may be missing"
     ),
 }
-"""What each heuristic outcome means, in a line for the operator."""
+"""The meaning of each heuristic outcome, in a line for the operator."""
 
 UNCLAIMED = (
     "the state row of this transactional id was made anew, and this transaction was open in Kafka under it: it is "
@@ -72,15 +71,15 @@ UNCLAIMED = (
     "kafka_transaction_state of every database and schema (PostgreSQL: search_path, ALTER ROLE) that the application "
     "has used, and let the application name use one of them only (schema=, --schema)"
 )
-"""What a heuristic hazard means that the first recovery of a new row has found, in a line for the operator."""
+"""The meaning of a heuristic hazard found by the first recovery of a new row, in a line for the operator."""
 
 
 def verdict(stored: PreparedTxnState, ongoing: OngoingTransaction | None) -> RecoveryDecision:
     """Commit the ongoing transaction if and only if the database decided for it (KIP-939, completeTransaction).
 
     :param stored: the state in the database; the empty state if no unit of work was ever committed there.
-    :param ongoing: the open transaction, with its start offsets if ``stored`` has an anchor; None if nothing is open,
-        which is success: the commit or abort got through before.
+    :param ongoing: the open transaction, with its start offsets if ``stored`` has an anchor; None if none is open,
+        which is success: an earlier commit or abort reached Kafka.
     """
     if ongoing is None:
         return RecoveryDecision.NOTHING
@@ -94,16 +93,16 @@ def looked_back(
     ended: EndedTransaction,
     ongoing: OngoingTransaction | None = None,
 ) -> Outcome:
-    """What recovery has done, in the light of what became of the transaction that the database decided to commit.
+    """The outcome of recovery, corrected by how the transaction that the database decided to commit has ended.
 
-    Only what proves that the sides differ makes a heuristic outcome. What proves nothing (an old log, a topic that is
-    gone) is what every application meets that was stopped for long.
+    Only a proof that the sides differ makes a heuristic outcome. Missing evidence (an old log, a topic that is gone)
+    does not: it is normal for an application that was stopped for long.
 
     :param stored: as for :func:`verdict`, and not empty.
-    :param done: what recovery did with the open transaction.
-    :param now: the identity that InitProducerId has just given.
-    :param ended: what the log says of the stored transaction.
-    :param ongoing: what recovery found open, and has ended.
+    :param done: how recovery ended the open transaction.
+    :param now: the identity that InitProducerId has just returned.
+    :param ended: the end of the stored transaction according to the log.
+    :param ongoing: the transaction that recovery found open, and has ended.
     """
     if done is Outcome.COMMITTED:
         return Outcome.HEURISTIC_MIXED if ended.ending is Ending.ABORTED else done
@@ -112,11 +111,11 @@ def looked_back(
     if ended.ending in (Ending.LOST, Ending.OPEN) or _is_ahead(stored.producer, now):
         return Outcome.HEURISTIC_HAZARD
     if ended.ending is Ending.UNKNOWN and ongoing is not None and stored.match(ongoing) is Match.UNKNOWN:
-        return Outcome.HEURISTIC_HAZARD  # what was aborted may have been the stored one
+        return Outcome.HEURISTIC_HAZARD  # the aborted transaction may have been the stored one
     return Outcome.HEURISTIC_COMMIT if ended.was_overtaken else done
 
 
 def _is_ahead(stored: ProducerIdentity, now: ProducerIdentity) -> bool:
-    """True if ``stored`` cannot be this cluster's: the epochs of a producer id only grow, and this one has just been
-    raised. Of different producer ids nothing follows: each broker gives them out of a block of its own."""
+    """True if ``stored`` cannot come from this cluster: the epochs of a producer id only grow, and this one has just
+    been raised. Different producer ids prove nothing: each broker assigns them from its own block."""
     return stored.producer_id == now.producer_id and stored.epoch >= now.epoch

@@ -1,7 +1,7 @@
-"""Who may take which slot: pure rules over the rows of one application and what is known of their owners.
+"""The rules for taking slots: pure functions of the rows of one application and the state of their owners.
 
-A slot is a transactional id ``application-0``, ``application-1``, … with a row in the state table. Nobody takes a slot
-whose owner may be alive: taking it would fence that owner in the middle of its work.
+A slot is a transactional id ``application-0``, ``application-1``, … with a row in the state table. A slot whose owner
+may be alive is not taken: that would fence the owner in the middle of its work.
 """
 
 import heapq
@@ -14,10 +14,10 @@ from enum import Enum
 class SlotRow:
     """A slot's row as it was read.
 
-    :param fencing_token: 0 stands for a row that does not exist yet.
+    :param fencing_token: 0 for a row that does not exist yet.
     :param owner: empty if the lease was given back.
-    :param remaining: seconds that the lease had left by the database's clock; None for a row without an end.
-    :param cluster_id: of the Kafka cluster that the slot was leased for last; None if that is not known.
+    :param remaining: seconds left of the lease by the database's clock; None for a row without an end.
+    :param cluster_id: the Kafka cluster that the slot was last leased for; None if it is not known.
     """
 
     transactional_id: str
@@ -29,7 +29,7 @@ class SlotRow:
 
 
 class SlotStanding(Enum):
-    """What a row says about its slot."""
+    """The standing of a slot according to its row."""
 
     FREE = "given back, or never used"
     EXPIRED = "its owner has not renewed the lease in time"
@@ -40,7 +40,7 @@ class SlotStanding(Enum):
 
 
 ENDED = (SlotStanding.EXPIRED, SlotStanding.DEAD, SlotStanding.ABANDONED)
-"""The owner has left the slot without giving it back: there may be a transaction of its to be recovered."""
+"""The owner is gone and has not given the slot back: it may have left a transaction to be recovered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +53,13 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class SlotRules:
-    """Who looks at the rows, and what it knows.
+    """The rules as one process applies them, with its knowledge.
 
-    :param owner: how it signs its own leases.
-    :param held: the transactional ids that it knows to be its own.
-    :param is_gone: True for an owner that is known to be dead, whatever is left of its lease. It may err: whoever is
-        taken over while alive is fenced, and both sides of its unit of work are rolled back.
-    :param cluster_id: of the Kafka cluster that it uses; None if that is not known.
+    :param owner: its signature on its own leases.
+    :param held: the transactional ids that it holds.
+    :param is_gone: True for an owner that is known to be dead, however long its lease lasts. It may be wrong: an owner
+        that is taken over while alive is fenced, and both sides of its unit of work are rolled back.
+    :param cluster_id: the Kafka cluster that it uses; None if it is not known.
     """
 
     owner: str
@@ -68,7 +68,7 @@ class SlotRules:
     cluster_id: str | None = None
 
     def standing(self, row: SlotRow) -> SlotStanding:
-        """What ``row`` says. A lease without an end is of a release that did not renew: it is there to be taken."""
+        """The standing of ``row``. A lease without an end comes from a release that did not renew: it may be taken."""
         if row.transactional_id in self.held:
             return SlotStanding.HELD  # or lost, or read before it was taken: its holder finds out
         if not row.owner:
@@ -86,7 +86,7 @@ class SlotRules:
 
 
 _DIGITS = 255
-"""Of a slot's number, at most: so long is a transactional id (ids.py)."""
+"""The most digits of a slot's number: the maximum length of a transactional id (ids.py)."""
 
 
 def slot_id(application: str, number: int) -> str:
@@ -95,16 +95,17 @@ def slot_id(application: str, number: int) -> str:
 
 
 def slot_number(application: str, transactional_id: str) -> int | None:
-    """The number of the slot; None if it is not one of ``application``: ``a-1-0`` is of ``a-1`` and not of ``a``."""
+    """The number of the slot; None if it is not a slot of ``application``: ``a-1-0`` belongs to ``a-1``, not to
+    ``a``."""
     start, _, digits = transactional_id.rpartition("-")
-    # Names in the cluster, which anybody may have made, are of any length; Python takes 4,300 digits for a number.
+    # Names in the cluster may be of any origin and length; Python parses up to 4,300 digits.
     if start != application or len(digits) > _DIGITS or not (digits.isascii() and digits.isdigit()):
         return None
     return int(digits) if digits == str(int(digits)) else None
 
 
 def application_of(transactional_id: str) -> str | None:
-    """The application whose slot ``transactional_id`` is called like; None if it is not called like a slot."""
+    """The application whose slot has the name ``transactional_id``; None if it is not the name of a slot."""
     name = transactional_id.rpartition("-")[0]
     return name if name and slot_number(name, transactional_id) is not None else None
 
@@ -115,13 +116,13 @@ _ORDER = (SlotStanding.DEAD, SlotStanding.EXPIRED, SlotStanding.FREE, SlotStandi
 def choose(application: str, pool_size: int, rows: Iterable[SlotRow], onlooker: SlotRules) -> Iterator[Candidate]:
     """The slots that a unit of work may take, the best first.
 
-    What a dead owner left comes first: it must be recovered by somebody, and each lease begins with recovery. A slot
-    that this owner has abandoned comes last: if Kafka fenced it, whoever did that may do it again.
+    Slots of dead owners come first: they need recovery, and each lease begins with it. A slot that this owner has
+    abandoned comes last: if Kafka fenced it, the process that fenced it may do so again.
     """
     known = {row.number: row for row in rows if row.number < pool_size}
     candidates = (Candidate(row, onlooker.standing(row)) for row in known.values())
     takeable = sorted((each for each in candidates if each.standing in _ORDER), key=_preference)
-    # One by one, as a pool may be large and the first is taken, as a rule.
+    # One by one: a pool may be large, and usually the first one is taken.
     unused = (
         Candidate(SlotRow(slot_id(application, number), number), SlotStanding.FREE)
         for number in range(pool_size)
@@ -131,14 +132,14 @@ def choose(application: str, pool_size: int, rows: Iterable[SlotRow], onlooker: 
 
 
 def _preference(candidate: Candidate) -> tuple[int, bool, int]:
-    """What comes first: see choose."""
+    """The sort key of choose."""
     return _ORDER.index(candidate.standing), not candidate.row.fencing_token, candidate.row.number
 
 
 def left_behind(rows: Iterable[SlotRow], onlooker: SlotRules, *, free_too: bool = False) -> list[Candidate]:
-    """The slots whose owner has left them, of whatever pool size: what there is to recover.
+    """The slots that need recovery: their owner is gone. Includes slots beyond the pool size.
 
-    :param free_too: those, too, that were given back, where nothing should be left.
+    :param free_too: also slots that were given back, where no transaction should be open.
     """
     wanted = (*ENDED, SlotStanding.FREE) if free_too else ENDED
     candidates = [Candidate(row, onlooker.standing(row)) for row in rows]
@@ -146,11 +147,11 @@ def left_behind(rows: Iterable[SlotRow], onlooker: SlotRules, *, free_too: bool 
 
 
 _SHOWN = 3
-"""Slots that :func:`left_in_another_cluster` names."""
+"""The most slots that :func:`left_in_another_cluster` names."""
 
 
 def left_in_another_cluster(rows: Sequence[SlotRow], cluster_id: str | None) -> str:
-    """What is said of slots that are FOREIGN: which, where they were left, and what to do.
+    """The message about slots that are FOREIGN: which, in which cluster they were left, and what to do.
 
     :param rows: at least one.
     :param cluster_id: of the cluster in use.
@@ -169,11 +170,11 @@ def left_in_another_cluster(rows: Sequence[SlotRow], cluster_id: str | None) -> 
 
 @dataclass(frozen=True, slots=True)
 class AbandonedApplication:
-    """An application that has slots to be recovered, and no process that would recover them.
+    """An application with slots that need recovery, and without a process that would recover them.
 
-    :param transactional_ids: of the slots whose owners are gone.
-    :param seconds: for how long the first of these leases has run out; 0 if none has, and its owner is known to be
-        dead; None if no row says.
+    :param transactional_ids: the slots whose owners are gone.
+    :param seconds: time since the first of these leases expired; 0 if none has, and its owner is known to be dead;
+        None if no row tells.
     """
 
     application: str
@@ -184,9 +185,9 @@ class AbandonedApplication:
 def deserted(
     rows: Iterable[SlotRow], onlooker: SlotRules, *, apart_from: str | None = None
 ) -> list[AbandonedApplication]:
-    """The applications among ``rows`` of which no slot is held, and some were not given back; in the order of names.
+    """The applications among ``rows`` that hold no slot and have not given all slots back; sorted by name.
 
-    :param apart_from: an application that is not looked at.
+    :param apart_from: an application to skip.
     """
     left: dict[str, list[SlotRow]] = {}
     alive = {apart_from}

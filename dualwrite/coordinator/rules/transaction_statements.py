@@ -1,13 +1,13 @@
-"""Which statements end or begin a transaction, by their text alone: what a unit of work leaves to its own end.
+"""Recognizes by its text a statement that ends or begins a transaction, which a unit of work must refuse.
 
-It looks at the beginning of a statement. What ends a transaction otherwise (a second statement in the same text, a
-procedure) is noticed afterwards; see databases/units.py.
+It checks the beginning of the statement. Other ends of a transaction (a second statement in the same text, a
+procedure) are noticed afterwards; see dialects/unit_transactions.py.
 """
 
 import re
 
 _SKIPPED = re.compile(r"(?:\s+|--[^\n]*(?:\n|$)|/\*(?![!M]).*?\*/|;)+", re.DOTALL)
-"""What may come before the first word; MySQL runs what is in a comment that begins with ``/*!`` or ``/*M!``."""
+"""Text that may precede the first word; MySQL executes comments that begin with ``/*!`` or ``/*M!``."""
 _SKIPPED_BY_MYSQL = re.compile(r"(?:\s+|--[^\n]*(?:\n|$)|#[^\n]*(?:\n|$)|/\*(?!M?!).*?\*/|/\*M?!\d*|;)+", re.DOTALL)
 
 _ENDS = re.compile(
@@ -21,11 +21,11 @@ _ENDS_IN_MYSQL = re.compile(
     r"|SET\s+(?:PASSWORD\b|(?:@@)?(?:(?:SESSION|LOCAL)\s*[.\s]\s*)?AUTOCOMMIT\b))",
     re.IGNORECASE,
 )
-"""What commits what came before it: https://mariadb.com/kb/en/sql-statements-that-cause-an-implicit-commit/."""
+"""Statements that commit implicitly: https://mariadb.com/kb/en/sql-statements-that-cause-an-implicit-commit/."""
 
 
 def ends_transaction(dialect: str, statement: str) -> bool:
-    """True if ``statement`` would end the transaction in which it is run, or begin another one.
+    """True if ``statement`` would end the transaction in which it runs, or begin another one.
 
     :param dialect: SQLAlchemy's name of the database.
     """

@@ -1,4 +1,4 @@
-"""What one DualWrite holds: the leases that its units of work use, and those under which it recovers others' slots."""
+"""The leases that one DualWrite holds: those that its units of work use, and those for recovering other slots."""
 
 import logging
 import threading
@@ -25,17 +25,17 @@ from dualwrite.coordinator.slots.owner import describe, is_gone, new_owner
 _LOG = logging.getLogger("dualwrite")
 
 _SHORTEST_LIMIT = 5.0
-"""Seconds that the database may take in any case, however short leases are."""
+"""Minimum in seconds of the database's time limit, for short leases."""
 
 
 class LeaseRegistry:
     """The leases of one owner. Thread-safe.
 
-    :param leases: of the database.
-    :param application: whose slots they are.
-    :param owner: how leases are signed (owner.py).
-    :param timeout: seconds after which a lease runs out.
-    :param cluster: the Kafka cluster that the application uses; asked before each look at the rows.
+    :param leases: the leases in the database.
+    :param application: the application that owns the slots.
+    :param owner: the signature on leases (owner.py).
+    :param timeout: seconds after which a lease expires.
+    :param cluster: returns the application's Kafka cluster; called before each look at the rows.
     """
 
     def __init__(
@@ -53,39 +53,39 @@ class LeaseRegistry:
         self._cluster = cluster
         self._has_warned = False
         self._former: tuple[str, ...] = ()
-        """What it has signed with before."""
-        # A connection that has gone silent may not keep the heartbeat until the leases have run out.
+        """Its earlier signatures."""
+        # A connection without an answer must not block the heartbeat until the leases have expired.
         self._patience = max(_SHORTEST_LIMIT, timeout / 3)
         # Held from a look at the rows until what was taken is noted, so that it is not thought abandoned.
         self._looking = threading.Lock()
         self._guard = threading.Lock()
         """Of _held, for a moment: a heartbeat does not wait for a look."""
         self._held: WeakValueDictionary[str, Lease] = WeakValueDictionary()
-        """By transactional id, for as long as somebody has the lease in hand: whoever was interrupted between taking it
-        and noting it holds nothing, and it is there to be taken again."""
+        """The leases by transactional id, as long as they are referenced: if an interrupt comes between taking a lease
+        and noting it, the lease is not held and can be taken again."""
         self.seen: Sequence[SlotRow] = ()
-        """The rows as they were read last."""
+        """The rows of the last look."""
         self._seen_in = UNKNOWN_CLUSTER
-        """The cluster in use when they were."""
+        """The cluster in use at that time."""
 
     @property
     def owner(self) -> str:
-        """How its leases are signed."""
+        """The signature on its leases."""
         return self._owner
 
     @property
     def application(self) -> str:
-        """Whose slots they are."""
+        """The application that owns the slots."""
         return self._application
 
     def sign_anew(self) -> None:
-        """Sign by another name from now on: a copy of this process has the old one, and would take this one's leases
-        for its own."""
+        """Use another signature from now on: a copy of this process has the old one, and would regard the leases of
+        this process as its own."""
         self._former = (*self._former, self._owner)
         self._owner = new_owner()
 
     def lease_one(self, pool_size: int, observe: Callable[[str], None]) -> Lease | None:
-        """Lease a slot for a unit of work; None if none is to be had. It is to be recovered first."""
+        """Lease a slot for a unit of work, which must recover it first; None if no slot is free."""
         taken: list[Lease] = []
         cluster = self._cluster()
         try:
@@ -103,7 +103,7 @@ class LeaseRegistry:
         return None
 
     def left_behind(self, *, free_too: bool = False, again: bool = True) -> list[Candidate]:
-        """What there is to recover, see slot_rules.py; by the last look at the rows, unless ``again``."""
+        """The slots that need recovery, see slot_rules.py; reads the rows ``again``, or uses the last look."""
         cluster = self._cluster()
         with self._looking, self._limit():
             if again:
@@ -120,20 +120,20 @@ class LeaseRegistry:
             _LOG.warning("%s: %s", self._application, said, extra={"application": self._application})
 
     def foreign(self) -> tuple[list[SlotRow], str | None]:
-        """The slots that were left in another Kafka cluster, as the rows were read last; and the cluster in use."""
+        """The slots that were left in another Kafka cluster, as of the last look; and the cluster in use."""
         return _foreign(self.seen, self._onlooker(self._seen_in)), self._seen_in.cluster_id
 
     def deserted_elsewhere(self) -> list[AbandonedApplication]:
-        """The other applications in the same table whose slots were left behind, and that no process recovers."""
+        """The other applications in the same table with slots that no process recovers."""
         return deserted(self._leases.rows(None), self._onlooker(), apart_from=self._leases.name_of(self._application))
 
     def take(self, candidates: Sequence[Candidate]) -> list[Lease]:
-        """Lease those of ``candidates`` that are as they were."""
+        """Lease those of ``candidates`` that are unchanged."""
         with self._looking, self._limit():
             return self._take(candidates)
 
     def renew(self) -> list[LeaseLostError]:
-        """Renew all; what is said of those that are lost, which are held no longer."""
+        """Renew all leases; return the errors of lost leases, which are no longer held."""
         with self._guard:
             held = list(self._held.values())
         with self._limit():
@@ -142,7 +142,7 @@ class LeaseRegistry:
         return lost
 
     def give_back(self, leases: Collection[Lease], *, finished: bool) -> None:
-        """End ``leases``; see Leases. An error is logged: they run out by themselves."""
+        """End ``leases``; see Leases. An error is only logged: the leases expire by themselves."""
         if not leases:
             return
         try:
@@ -155,7 +155,7 @@ class LeaseRegistry:
         self.forget(leases)
 
     def forget(self, leases: Collection[Lease]) -> None:
-        """Hold ``leases`` no longer; what becomes of their rows is for whoever looks at them next."""
+        """Hold ``leases`` no longer; the next process that looks at their rows may take them."""
         with self._guard:
             for lease in leases:
                 if self._held.get(lease.transactional_id) == lease:

@@ -1,4 +1,4 @@
-"""What a unit of work needs of the slot that it uses."""
+"""The part of a slot that a unit of work uses."""
 
 from typing import Protocol
 
@@ -7,7 +7,7 @@ from dualwrite.errors import FencedError
 
 
 class LentSlot(Protocol):
-    """Of a Slot, what a unit of work needs."""
+    """A Slot, as its unit of work uses it."""
 
     @property
     def lease(self) -> Lease:

@@ -1,7 +1,7 @@
 """The fields of the coordinator's log lines, for formatters that write JSON and for filters: see docs/operations.md.
 
-A line begins with whom it is about: ``_LOG.info("%s: …", transactional_id, …)``. What such a line says twice, as text
-and as a field, is told here once. Lines that are about an application, or know more, say so by ``extra``.
+A line begins with its subject: ``_LOG.info("%s: …", transactional_id, …)``; the filter makes the field from that
+argument. Lines about an application, or with more fields, use ``extra``.
 """
 
 import logging
@@ -9,16 +9,16 @@ import logging
 from dualwrite.coordinator.rules.slot_rules import application_of
 
 FIELDS = ("transactional_id", "application", "step", "state", "outcome", "error")
-"""Every record has all of them; None where there is nothing to say."""
+"""Every record has all of these fields; None if a field does not apply."""
 
 _ABOUT = "%s: "
 
 
 class Fields(logging.Filter):
-    """Gives each record of a logger the FIELDS that it lacks. It drops none."""
+    """Adds missing FIELDS to each record of a logger. It drops no record."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Fill in what the message's arguments tell."""
+        """Fill in the fields from the message's arguments."""
         known = record.__dict__
         arguments = record.args if isinstance(record.args, tuple) else ()
         if "transactional_id" not in known and "application" not in known:
@@ -36,5 +36,5 @@ class Fields(logging.Filter):
 
 
 def _application(transactional_id: str | None) -> str | None:
-    """Whose slot it is; None if that cannot be told."""
+    """The application of the slot; None if it is not known."""
     return None if transactional_id is None else application_of(transactional_id)

@@ -1,8 +1,8 @@
-"""Who holds a lease, in a form that another process on the same machine can check.
+"""The owner of a lease, in a form that another process on the same machine can check.
 
-An owner signs with what identifies a process as long as a machine runs: boot, process id namespace, process id and
-start time. So after ``kill -9`` the next start need not wait until the lease of the dead process has run out. A wrong
-answer would be safe: taking a slot over fences its owner, if it is alive, before anything else is done.
+An owner signs with the identity of its process, unique until the machine reboots: boot, process id namespace, process
+id and start time. So after ``kill -9`` the next start need not wait until the lease of the dead process expires. A
+wrong answer would be safe: taking a slot over fences its owner, if it is alive, before anything else is done.
 """
 
 import os
@@ -14,27 +14,27 @@ from pathlib import Path
 _LONGEST_HOST = 100
 _PROC = Path("/proc")
 _DEAD_STATES = ("Z", "X")
-"""A process that has ended and that nobody has waited for yet."""
+"""A process that has ended and whose parent has not waited for it yet (a zombie)."""
 
 
 def new_owner() -> str:
-    """The signature of one DualWrite in this process: ``host:pid``, then what tells it from all others."""
+    """The signature of one DualWrite in this process: ``host:pid``, then a part that makes it unique."""
     host = socket.gethostname()[:_LONGEST_HOST]
     pid = os.getpid()
     return f"{host}:{pid} {_machine() or '-'} {_start_time(pid) or '-'} {secrets.token_hex(4)}"
 
 
 def is_gone(owner: str) -> bool:
-    """True if ``owner`` was a process of this machine, and of this process id namespace, that does not run any more.
+    """True if ``owner`` was a process of this machine and this process id namespace, and does not run any more.
 
-    False whenever that cannot be told: other machines, other containers, systems without /proc.
+    False if that cannot be determined: other machines, other containers, systems without /proc.
     """
     words = owner.split(" ")
     if len(words) != 4 or words[1] != _machine() or not words[2].isdigit():
         return False
     pid = int(words[0].rpartition(":")[2])
     try:
-        with suppress(PermissionError):  # somebody else's, perhaps one that got the number later: its start time tells
+        with suppress(PermissionError):  # another user's process, perhaps a later one: its start time tells
             os.kill(pid, 0)
     except ProcessLookupError:
         return True
@@ -57,7 +57,7 @@ def _machine() -> str | None:
 
 
 def _start_time(pid: int) -> str | None:
-    """When process ``pid`` began, in clock ticks since the boot; "ended" if it is dead; None if nobody says."""
+    """The start time of process ``pid``, in clock ticks since the boot; "ended" if it is dead; None if not known."""
     try:
         status = (_PROC / str(pid) / "stat").read_text()
     except OSError:

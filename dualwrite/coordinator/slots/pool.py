@@ -27,20 +27,20 @@ LOOK_INTERVAL = 0.2
 """Seconds between two looks at the rows of other processes, while a unit of work waits for a slot."""
 
 _LAST_WORD = 2.0
-"""Seconds that the database may take in any case to be given the leases back, at the end."""
+"""Minimum in seconds of the database's time limit for giving the leases back, at the end."""
 
 BEATS = 3
-"""Renewals in the time in which a lease would run out."""
+"""Renewals per ``lease_timeout``."""
 
 
 class Pool:
-    """The slots that this process has leased. Thread-safe; of use only in the process that made it.
+    """The slots that this process has leased. Thread-safe; only for the process that made it.
 
     :param book: its leases.
-    :param sweeper: told to look for what dead owners left, at the first use and at every beat.
+    :param sweeper: looks for slots of dead owners, at the first use and at every beat.
     :param make: makes the participant of a transactional id.
     :param observe: called with each step's name.
-    :param repair: of a slot; see there.
+    :param repair: see Slot.
     """
 
     def __init__(
@@ -62,45 +62,45 @@ class Pool:
         self._counters = counters
         self._observe = observe
         self._repair = repair
-        # A database with one writer makes units of work wait for each other anyhow, impatiently and in no order.
+        # A database with one writer makes units of work wait for each other anyway, with a timeout and in no order.
         self._most_in_use = 1 if store.one_writer else settings.size
         self.unmatched = UnmatchedUnits(store, counters)
-        """What waits to be put on record."""
+        """Units of work that wait to be put on record."""
         self._guard = threading.RLock()
-        """Of the slots, the line and _closed, for a moment and by ``with`` alone (waiting.py). A signal handler may use
-        the pool while its thread holds it."""
+        """Guards the slots, the line and _closed; held briefly, and taken by ``with`` only (waiting.py). A signal
+        handler may use the pool while its thread holds the lock."""
         self._changed = Bell()
         """Rung after each change of them."""
         self._slots: OrderedDict[str, Slot] = OrderedDict()
-        """By transactional id; the one used last is the last one."""
+        """The slots by transactional id, the most recently used last."""
         self._line: deque[object] = deque()
-        """The units of work that wait, in the order in which they came."""
+        """The units of work that wait, in order of arrival."""
         self._closed = False
         self.left_behind: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        """What ends units of work whose block nobody could end. Finalizers put it here: SimpleQueue allows that."""
+        """Callables that end units of work whose block could not. Finalizers put them here: SimpleQueue allows that."""
         self._heartbeat = LeaseHeartbeat(
             lambda: store.in_thread(self.beat), settings.lease_timeout / BEATS, settings.application
         )
 
     @property
     def pending(self) -> int:
-        """Slots in which the Kafka side of an earlier unit of work is being finished in the background."""
+        """The number of slots in which the background completes an earlier unit's Kafka transaction."""
         return sum(slot.pending for slot in self._snapshot())
 
     @property
     def owner(self) -> str:
-        """How this process signs its leases (owner.py)."""
+        """The signature of this process on its leases (owner.py)."""
         return self._book.owner
 
     def usage(self) -> Usage:
-        """What the slots of this process are doing."""
+        """How this process uses its slots."""
         slots = self._snapshot()
         used = sum(slot.user is not None for slot in slots)
         pending = sum(slot.user is None and slot.pending for slot in slots)
         return replace(self._settings.unused(), used=used, pending=pending, idle=len(slots) - used - pending)
 
     def acquire_now(self, user: object) -> Slot | None:
-        """A warm slot for ``user``, if there is one to be had at once and nobody waits; None otherwise."""
+        """A warm slot for ``user``, if one is free and no unit of work waits; None otherwise."""
         with self._guard:
             if self._closed or self._line or not self.left_behind.empty() or not self._has_room():
                 return None
@@ -111,13 +111,13 @@ class Pool:
             return slot
 
     def acquire(self, user: object, deadline: float | None = None) -> Slot:
-        """A slot for ``user``: a warm one, else a cold one, else a free row's; else wait for one, in turn.
+        """A slot for ``user``: a warm one, else a cold one, else a newly leased one; else wait for one, in turn.
 
-        Whoever calls this does so inside the ``try`` that ends in :meth:`release`: an interrupt may come after the slot
-        was taken, and before this returns. :meth:`release` from another thread ends the wait.
+        Call this inside the ``try`` that ends in :meth:`release`: an interrupt may come after the slot was taken, and
+        before this returns. :meth:`release` from another thread ends the wait.
 
-        :param deadline: in monotonic seconds, of somebody who has waited elsewhere before.
-        :raises NoFreeSlotError: if there was none in time.
+        :param deadline: in monotonic seconds, for a caller that has waited elsewhere before.
+        :raises NoFreeSlotError: if no slot was free in time.
         :raises InvalidTransactionStateError: if the pool is closed, or ``user`` was released meanwhile.
         """
         if deadline is None:
@@ -131,7 +131,7 @@ class Pool:
             self._keep_beating()
             while True:
                 self.end_left_behind()
-                self._drop_fenced()  # what the background has found lost since
+                self._drop_fenced()  # slots that the background has found lost since
                 idle = self._await_turn(user, next_look, deadline)
                 if idle is not None:
                     return idle
@@ -146,7 +146,7 @@ class Pool:
             self._leave_line(user)
 
     def release(self, user: object) -> None:
-        """The end of ``user``'s use of whatever slot it uses, or waits for. Nothing, if that has ended before."""
+        """End ``user``'s use of its slot, or its wait for one. Does nothing if that has ended before."""
         with self._guard:
             for slot in list(self._slots.values()):
                 if slot.user is user:
@@ -156,10 +156,10 @@ class Pool:
         self._drop_fenced()
 
     def part_with(self, user: object, *, finished: bool) -> None:
-        """Forget the slot that ``user`` uses, and has closed the participant of: it is somebody else's now, with what
-        is open there in Kafka. Nothing, if it uses none.
+        """Forget the slot of ``user``, which has closed its participant: slot and open transaction now belong to
+        another owner. Does nothing if ``user`` has no slot.
 
-        :param finished: False if it may not be: then its lease runs out at once, whoever has signed it.
+        :param finished: False if the hand-over is uncertain: then its lease expires at once, under any signature.
         """
         with self._guard:
             slot = next((slot for slot in self._slots.values() if slot.user is user), None)
@@ -176,16 +176,16 @@ class Pool:
         self._book.forget([slot.lease])
 
     def users(self) -> list[object]:
-        """What uses a slot, or waits for one."""
+        """The users of slots, and those that wait for one."""
         with self._guard:
             return [*(slot.user for slot in self._slots.values() if slot.user is not None), *self._line]
 
     def look_after(self) -> None:
-        """Let the heartbeat look for what dead owners left, though nothing may be leased here."""
+        """Let the heartbeat look for slots of dead owners, even without leases here."""
         self._heartbeat.start()
 
     def end_left_behind(self) -> None:
-        """End units of work whose block nobody could end."""
+        """End units of work whose block could not end them."""
         while True:
             try:
                 end = self.left_behind.get_nowait()
@@ -209,13 +209,13 @@ class Pool:
         self._changed.ring()
 
     def _keep_beating(self) -> None:
-        """Begin the heartbeat, if there are leases, and an interrupt has kept it from beginning."""
+        """Begin the heartbeat if there are leases and an interrupt has prevented its start."""
         if self._slots and not self._heartbeat.is_beating:
             self._heartbeat.start()
 
     def beat(self) -> None:
-        """Renew all leases, and look for what dead owners left. A slot whose lease is found lost is fenced, and dropped
-        after its use."""
+        """Renew all leases, and look for slots of dead owners. Fence slots whose lease was lost, and drop them after
+        their use."""
         self.end_left_behind()
         lost = {error.lease: error for error in self._book.renew()}
         for slot in self._snapshot():
@@ -227,8 +227,8 @@ class Pool:
 
     def close(self, timeout: float) -> None:
         """End within ``timeout`` seconds: refuse the units of work that wait for a slot, wait for those of other
-        threads, finish what the background has to do, and give the leases back. Whatever has not ended by then is left
-        to recovery: a unit of work that still runs in another thread loses its lease, and is rolled back."""
+        threads, finish the background work, and give the leases back. The rest is left to recovery: a unit of work that
+        still runs in another thread loses its lease, and is rolled back."""
         deadline = time.monotonic() + timeout
         self.end_left_behind()
         with self._guard:
@@ -253,7 +253,7 @@ class Pool:
             self._slots.clear()  # last: a close that was interrupted can be called again
 
     def _log_left(self) -> None:
-        """Say which units of work a close leaves behind."""
+        """Log the units of work that are left to recovery."""
         names = ", ".join(slot.transactional_id for slot in self._snapshot() if slot.user is not None)
         _LOG.warning(
             "%s: closed while units of work still run in %s: what they leave open is left to recovery",
@@ -263,7 +263,7 @@ class Pool:
         )
 
     def abandon(self) -> None:
-        """After a fork, in the child: release what the parent's slots have open here. The parent keeps them."""
+        """After a fork, in the child: release the resources of the parent's slots here. The parent keeps its slots."""
         for slot in self._slots.values():
             if slot.is_warm:
                 slot.lend().close()
@@ -280,14 +280,14 @@ class Pool:
         return all(slot.user is None for slot in self._snapshot())
 
     def _may_take(self, user: object) -> bool:
-        """True if ``user`` is the next to get a slot, and one may be in use more than are now."""
+        """True if ``user`` is next in line, and one more slot may be in use."""
         return bool(self._line) and self._line[0] is user and self._has_room()
 
     def _has_room(self) -> bool:
         return sum(slot.user is not None for slot in self._slots.values()) < self._most_in_use
 
     def _await_turn(self, user: object, next_look: float, deadline: float) -> Slot | None:
-        """Wait until there is a slot, and use it; None if it is time to look around, or too late."""
+        """Wait for a slot, and use it; None at ``next_look`` or after ``deadline``."""
         until = min(next_look, deadline)
         ticket: Ticket | None = None
         while True:
@@ -308,19 +308,19 @@ class Pool:
             ticket = self._changed.draw()  # before the next look: what changes after it rings
 
     def _idle_slot(self) -> Slot | None:
-        """A slot that nobody uses: a warm one, if there is one. Those used last come first, so that few are."""
+        """An unused slot, a warm one if possible. The most recently used come first, so that few slots are used."""
         idle = [slot for slot in self._slots.values() if slot.user is None and not slot.pending and not slot.is_fenced]
         return next((slot for slot in reversed(idle) if slot.is_warm), idle[-1] if idle else None)
 
     def _lease(self, user: object) -> Slot | None:
-        """Lease a slot for ``user``, if one is to be had; it is to be recovered first."""
+        """Lease a slot for ``user``, which must recover it first; None if no slot is free."""
         lease: Lease | None = None
         try:
             lease = self._book.lease_one(self._settings.size, self._observe)
             slot = None if lease is None else self._add(lease, user)
         except BaseException:
             if lease is not None and all(slot.lease != lease for slot in self._slots.values()):
-                self._book.forget([lease])  # nobody uses it: it is there to be taken again
+                self._book.forget([lease])  # not used: it can be taken again
             raise
         if slot is not None and self._heartbeat.start():
             self._sweeper.look(again=False)
@@ -351,7 +351,7 @@ class Pool:
             slot.close(0)
             if slot.contradiction is not None:
                 self._take_contradiction(slot.contradiction)
-        self.unmatched.record()  # first: whoever leases the slot next finds what is taken out of its row with that
+        self.unmatched.record()  # first: it also corrects the row, which the slot's next owner reads
         self._book.forget([slot.lease for slot in lost])
 
     def _take_contradiction(self, error: LeaseContradictedError) -> None:

@@ -1,4 +1,4 @@
-"""One slot of the pool: a leased transactional id, its participant, and the one place where it is recovered."""
+"""One slot of the pool: a leased transactional id, its participant, and its recovery."""
 
 import logging
 import threading
@@ -13,36 +13,36 @@ from dualwrite.coordinator.slots.log_fields import Fields
 from dualwrite.errors import DecisionLostError, FencedError, InvalidTransactionStateError
 
 _LOG = logging.getLogger("dualwrite")
-_LOG.addHandler(logging.NullHandler())  # without logging set up, silence: not logging's last resort, stderr
+_LOG.addHandler(logging.NullHandler())  # silent if logging is not configured, instead of Python's default, stderr
 _LOG.addFilter(Fields())
 
 
 @dataclass
 class Counters:
-    """What a DualWrite has done since it was made."""
+    """Counters of a DualWrite since it was made."""
 
     units: int = 0
     """Units of work that began."""
     committed: int = 0
-    """Those that are in both, or will be as soon as recovery reaches Kafka."""
+    """Units of work that are on both sides, or will be as soon as recovery reaches Kafka."""
     rolled_back: int = 0
-    """Those that left nothing on either side."""
+    """Units of work that were rolled back on both sides."""
     in_doubt: int = 0
-    """Those whose outcome was not known when their caller was told."""
+    """Units of work whose outcome was not known when they returned to their caller."""
     finished_later: int = 0
-    """Those whose Kafka side was left to recovery, whatever their outcome."""
+    """Units of work whose Kafka transaction was left to recovery, with any outcome."""
     recoveries: int = 0
-    """Recoveries that ended well: each slot begins with one."""
+    """Successful recoveries: each slot begins with one."""
     heuristic: int = 0
-    """Heuristic outcomes that they found: units of work that did not end alike on both sides (see outcomes())."""
+    """Heuristic outcomes found: units of work that ended differently on the two sides (see outcomes())."""
     replayed: int = 0
-    """Units of work whose records were produced again, as Kafka had aborted them (``replay``)."""
+    """Units of work whose records were produced again after Kafka had aborted them (``replay``)."""
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
 
     def add(self, name: str, more: int = 1) -> None:
-        """Count ``more`` of ``name``, from whatever thread."""
+        """Add ``more`` to the counter ``name``, from any thread."""
         with self._lock:
             setattr(self, name, getattr(self, name) + more)
 
@@ -50,14 +50,15 @@ class Counters:
 class Slot:
     """A transactional id that this process has leased.
 
-    It is warm while it has a participant. A unit of work borrows the participant and gives it back if nothing is left
-    open; otherwise the slot has none, and recovery is the one way to get another. A slot whose lease was lost is of no
-    use any more: its pool drops it. One that Kafka alone calls fenced is recovered: under the row's lock, while the
-    lease is valid, nobody else can have a right to it.
+    It is warm while it has a participant. A unit of work borrows the participant and gives it back if no transaction is
+    left open; otherwise the slot has none, and only recovery makes another. The pool drops a slot whose lease was lost.
+    A slot that is fenced in Kafka only is recovered: under the row's lock, while the lease is valid, no other process
+    can have a right to it.
 
-    :param when_idle: called when the background has done what it had to do.
+    :param when_idle: called when the background work is done.
     :param observe: called with each step's name.
-    :param repair: called after each recovery, with the slot ready; says what it has done, if anything was to be done.
+    :param repair: called after each recovery, with the slot ready; returns its outcome, None if there was nothing to
+        repair.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Slot:
     ) -> None:
         self.lease = lease
         self.user: object | None = None
-        """What uses the slot. The pool's."""
+        """The user of the slot. For the pool only."""
         self._store = store
         self._factory = factory
         self._counters = counters
@@ -80,18 +81,18 @@ class Slot:
         self._repair = repair
         self._recovering = threading.Lock()
         self._participant: KafkaParticipant | None = None
-        """The last one that was made."""
+        """The last participant that was made."""
         self._is_ready = False
-        """True if it has nothing open in Kafka, and nobody uses it."""
+        """True if it has no open transaction in Kafka, and is not in use."""
         self._is_finished = False
-        """True once it was closed with nothing left to be recovered."""
+        """True once it was closed and needs no recovery."""
         self._contradiction: LeaseContradictedError | None = None
         self._closed: FencedError | InvalidTransactionStateError | None = None
         self._background = Background(lambda: store.in_thread(self.recover), lease.transactional_id, when_idle)
 
     @property
     def contradiction(self) -> LeaseContradictedError | None:
-        """If the slot is lost because the database has forgotten something, or the process was copied: that."""
+        """The error if the slot is lost because the database has lost a commit, or the process was copied."""
         return self._contradiction
 
     @property
@@ -101,12 +102,12 @@ class Slot:
 
     @property
     def pending(self) -> bool:
-        """True while the background finishes what an earlier unit of work left."""
+        """True while the background completes an earlier unit of work."""
         return self._background.running
 
     @property
     def last_error(self) -> Exception | None:
-        """Why the background has not finished yet, if it has tried."""
+        """The error of the background's last attempt, if it has failed."""
         return self._background.last_error
 
     @property
@@ -120,25 +121,25 @@ class Slot:
         return isinstance(self._closed, FencedError)
 
     def recover(self) -> Outcome:
-        """Bring the slot to where it is ready; say what was found open. Does nothing if it is ready.
+        """Make the slot ready; return the outcome. Does nothing if it is ready.
 
-        One at a time: a second caller waits, and finds it done.
+        One at a time: a second caller waits, and finds the slot ready.
 
         :raises LeaseLostError: if another process has taken over.
         """
         with self._recovering:
             self._check_open()
             first = Outcome.NOTHING
-            while not self._is_ready:  # what a repair has done may have to be finished
+            while not self._is_ready:  # a repair may itself need recovery
                 outcome = self._recover_once()
                 first = outcome if first is Outcome.NOTHING else first
-            if self._background.closed:  # close() did not wait for this: nobody else would release the participant
+            if self._background.closed:  # close() did not wait for this, so release the participant here
                 self._close_participant()
         return first
 
     def _recover_once(self) -> Outcome:
         if self._participant is not None:
-            self._participant.close()  # of a use that was interrupted, if it has not done that itself
+            self._participant.close()  # after an interrupted use, which may not have closed it
         try:
             _, outcome = recover(self._store, self.lease, self._make, self._observe)
         except LeaseLostError as error:
@@ -158,36 +159,36 @@ class Slot:
         return repaired or outcome
 
     def lend(self) -> KafkaParticipant:
-        """The participant of a slot that was made ready, which is not ready any more."""
+        """Lend the participant of a ready slot; the slot is not ready any more."""
         assert self._is_ready
         assert self._participant is not None
         self._is_ready = False
         return self._participant
 
     def give_back(self, participant: KafkaParticipant) -> None:
-        """Take back a participant with nothing open in Kafka: the slot is ready. One that was closed meanwhile, as its
-        unit of work had not ended in time, closes it."""
+        """Take back a participant without an open transaction: the slot is ready. If the slot was closed meanwhile, as
+        its unit of work had not ended in time, it closes the participant."""
         self._participant = participant
         self._is_ready = True
         if self._background.closed:
             self._close_participant()
 
     def finish_later(self) -> None:
-        """Recover in the background; if the slot is lost, whoever has taken it does that."""
+        """Recover in the background; if the slot is lost, its new owner recovers it."""
         self._counters.add("finished_later")
         if not self.is_fenced:
             self._background.start()
 
     def hurry(self) -> None:
-        """Let the background do at once what it has to do, as a unit of work waits for it."""
+        """Let the background try at once, as a unit of work waits for it."""
         self._background.hurry()
 
     def resume(self) -> None:
-        """Begin what :meth:`finish_later` was asked for, if an interrupt kept it from beginning."""
+        """Begin the work of :meth:`finish_later`, if an interrupt prevented its start."""
         self._background.resume()
 
     def fence(self, error: FencedError) -> None:
-        """The slot is lost: whoever has taken it completes what this one left. The pool drops it after its use."""
+        """Note that the slot is lost: its new owner recovers it. The pool drops it after its use."""
         if self._closed is None:
             _LOG.warning("%s: lost: %s", self.transactional_id, error)
             if isinstance(error, LeaseContradictedError):
@@ -197,7 +198,7 @@ class Slot:
                 self._closed = FencedError(str(error))
 
     def close(self, timeout: float) -> bool:
-        """Give the background up to ``timeout`` seconds, then release all. True if nothing is left to be recovered."""
+        """Give the background up to ``timeout`` seconds, then release all. True if the slot needs no recovery."""
         done = self._background.close(timeout)
         if not done:
             _LOG.warning("%s: closed while a unit of work is not finished in Kafka", self.transactional_id)
@@ -208,7 +209,7 @@ class Slot:
         return self._is_finished
 
     def _close_participant(self) -> None:
-        """Close it, and note that after it: a close that was interrupted is repeated."""
+        """Close the participant, and note that afterwards: an interrupted close is repeated."""
         assert self._participant is not None
         self._participant.close()
         self._is_ready = False

@@ -1,7 +1,7 @@
-"""The sweep: recover what dead owners left, so that nobody's open transaction holds up consumers.
+"""The sweep: recover the slots of dead owners, so that their open transactions do not hold up consumers.
 
-It takes every slot of the application whose owner is dead or silent, of whatever pool size, ends its transaction as the
-database has decided, and gives the slot back. No producer is made for that: the verbs of recovery are enough.
+It takes every slot of the application whose owner is dead or silent, also beyond the pool size, ends its transaction as
+the database has decided, and gives the slot back. It needs no producer for that, only the calls of recovery.
 """
 
 import logging
@@ -25,23 +25,23 @@ from dualwrite.coordinator.slots.usage import left_elsewhere
 from dualwrite.ids import PreparedTxnState
 
 CHUNK = 100
-"""Slots that are leased in one transaction: few enough to be recovered before their leases run out."""
+"""Slots leased in one transaction: few enough to be recovered before their leases expire."""
 
 _LOG = logging.getLogger("dualwrite")
 
 
 class Repairs(Protocol):
-    """What recovery by itself cannot do for a slot: a replay needs a producer."""
+    """Work on a slot beyond recovery: a replay, which needs a producer."""
 
     def due(self, leases: Collection[Lease]) -> Collection[Lease]:
         """Those of ``leases``, which are recovered, that need it."""
 
     def repair(self, lease: Lease) -> Outcome:
-        """Do it; what was done. Raises what kept it from its end."""
+        """Repair the slot and return the outcome; raises if it fails."""
 
 
 class ControlRecovery:
-    """The verbs of recovery without a producer, whichever wrote the transaction."""
+    """The calls of recovery without a producer, for transactions of any producer."""
 
     def __init__(self, find: Callable[[], LeftTransaction]) -> None:
         self._find = find
@@ -60,14 +60,14 @@ class ControlRecovery:
         return self._left.name()
 
     def close(self) -> None:
-        """The control plane goes on to the next."""
+        """Do nothing: the control plane goes on to the next transactional id."""
 
 
 @contextmanager
 def by_control_plane(config: Any, require_cluster: Callable[[], None] = lambda: None) -> Iterator[Settler]:
-    """Recovers one transactional id after the other over the same connections.
+    """A Settler that recovers one transactional id after the other over the same connections.
 
-    :param require_cluster: raises if another cluster answers than the one whose transactions are to be ended.
+    :param require_cluster: raises if another cluster answers than the one of the transactions.
     """
     require_cluster()
     control = ControlPlane(config, timeout=step_timeout(ProducerConfig.of(config).delivery_timeout))
@@ -80,16 +80,16 @@ def by_control_plane(config: Any, require_cluster: Callable[[], None] = lambda: 
 
 @contextmanager
 def by_participants(make: Callable[[str], KafkaParticipant]) -> Iterator[Settler]:
-    """The user's own participants recover, too."""
+    """A Settler that recovers with the user's own participants."""
     yield make
 
 
 class Sweeper:
     """Recovers the slots of dead owners: in the background when told to look, or now.
 
-    :param settlers: of the Kafka side.
+    :param settlers: makes the Settlers for Kafka.
     :param observe: called with each step's name.
-    :param repairs: what is to be done beside that.
+    :param repairs: further work on recovered slots.
     """
 
     def __init__(
@@ -108,18 +108,18 @@ class Sweeper:
         self._counters = counters
         self._observe = observe
         self.alone = threading.RLock()
-        """Held while a sweep is under way: ``with sweeper.alone:`` keeps the background from finding anything."""
+        """Held during a sweep: ``with sweeper.alone:`` excludes sweeps in the background."""
         self._stopped = Flag()
         self._candidates: Sequence[Candidate] = ()
-        """What the background is to recover."""
+        """The slots for the background to recover."""
         self._worker = TaskThread(lambda: store.in_thread(self._sweep_quietly), "dualwrite-sweep")
         self._has_looked = False
 
     def look(self, *, again: bool) -> None:
-        """Begin a sweep in the background, if there is something to do and none is under way. The first look also warns
-        of other applications whose slots no process recovers.
+        """Begin a sweep in the background, if a slot needs it and no sweep is in progress. The first look also warns of
+        other applications whose slots no process recovers.
 
-        :param again: read the rows again; else the last look will do.
+        :param again: read the rows again; otherwise use the last look.
         """
         if not self._has_looked:
             self._has_looked = True
@@ -132,10 +132,10 @@ class Sweeper:
             self._worker.start()
 
     def sweep(self) -> dict[str, Outcome]:
-        """Recover all that is left behind or free, now; what was found, by transactional id.
+        """Recover now all slots that are free or of dead owners; return the outcomes by transactional id.
 
-        :raises KafkaUnavailableError: if Kafka does not answer, or whatever else kept a slot from being recovered; the
-            others are recovered.
+        :raises KafkaUnavailableError: if Kafka does not answer. Any other error of a slot's recovery is raised as well,
+            after the other slots are recovered.
         """
         found, errors = self.attempt()
         if errors:
@@ -145,10 +145,10 @@ class Sweeper:
     def attempt(
         self, only: Collection[str] | None = None, *, free_too: bool = True
     ) -> tuple[dict[str, Outcome], list[Exception]]:
-        """As :meth:`sweep`, but what went wrong is returned beside what was found.
+        """Like :meth:`sweep`, but return the errors beside the outcomes.
 
-        :param only: these transactional ids, as far as nobody has them; None for all.
-        :param free_too: those, too, that were given back.
+        :param only: these transactional ids, unless a process holds them; None for all.
+        :param free_too: also slots that were given back.
         """
         with self.alone:
             candidates = self._book.left_behind(free_too=free_too)
@@ -157,16 +157,16 @@ class Sweeper:
             return self._recover_all(candidates)
 
     def stop(self, timeout: float) -> None:
-        """Begin nothing new, and wait up to ``timeout`` seconds for what is under way."""
+        """Begin no further slot, and wait up to ``timeout`` seconds for the sweep in progress."""
         self._stopped.set()
         self._worker.join(timeout)
 
     def _warn_of_others(self) -> None:
-        """Say which other applications nothing recovers: they were renamed, or removed, after a crash."""
+        """Warn of other applications that no process recovers: they were renamed, or removed, after a crash."""
         whose = {"application": self._book.application}
         try:
             others = self._book.deserted_elsewhere()
-        except Exception as error:  # logged: it is not what this process is for
+        except Exception as error:  # only logged: it is not this process's task
             if not is_own(error):
                 raise
             _LOG.info("slots of other applications were not looked at: %s", error, extra=whose)
@@ -184,7 +184,7 @@ class Sweeper:
             _LOG.warning("what a dead process left was not recovered: %s; trying again", reason)
 
     def _recover_all(self, candidates: Sequence[Candidate]) -> tuple[dict[str, Outcome], list[Exception]]:
-        """Recover slots that are still as they were seen. Unavailability ends it; other errors cost one slot each."""
+        """Recover slots that are unchanged. KafkaUnavailableError ends the sweep; other errors end one slot each."""
         with BulkRecovery(self._store, self._settlers, self._stopped.is_set, self._observe) as settling:
             for start in range(0, len(candidates), CHUNK):
                 if settling.is_over:
@@ -207,7 +207,7 @@ class Sweeper:
             self._repair(self._repairs, done, settling)
 
     def _repair(self, repairs: Repairs, done: Sequence[Lease], settling: BulkRecovery) -> None:
-        """A slot for which this fails is left to whoever looks next."""
+        """Repair recovered slots. If that fails, the slot is left to the next sweep of any process."""
         left = list(done)
         try:
             left = list(repairs.due(done))

@@ -1,4 +1,4 @@
-"""Units of work that a process knows to be on one side alone, on their way to the record of heuristic outcomes."""
+"""Units of work that are known to be on one side alone, until they are recorded as heuristic outcomes."""
 
 import logging
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ _LOG = logging.getLogger("dualwrite")
 
 
 class _PendingOutcome(NamedTuple):
-    """Units of work of one slot that the database has not taken yet; ``row`` is as for DecisionStore.note_unmatched."""
+    """Units of work of one slot that are not recorded yet; ``row`` is as for DecisionStore.note_unmatched."""
 
     transactional_id: str
     units: Sequence[Unmatched]
@@ -22,10 +22,10 @@ class _PendingOutcome(NamedTuple):
 
 
 class UnmatchedUnits:
-    """Keeps them until the database has taken them. Thread-safe.
+    """Keeps unmatched units of work until they are recorded in the database. Thread-safe.
 
-    A database that has just lost commits, or a connection, may not answer: what cannot be written now is written at the
-    end of the next unit of work, or at the next heartbeat.
+    A database that has just lost commits, or a connection, may not answer: a record that cannot be written now is
+    written at the end of the next unit of work, or at the next heartbeat.
     """
 
     def __init__(self, store: DecisionStore, counters: Counters) -> None:
@@ -40,11 +40,11 @@ class UnmatchedUnits:
             self._waiting.put(_PendingOutcome(name, contradiction.unmatched, contradiction.row))
 
     def keep(self, transactional_id: str, unit: Unmatched) -> None:
-        """Keep ``unit``, which ran in the slot ``transactional_id``, and which the database has refused just now."""
+        """Keep ``unit``, which ran in the slot ``transactional_id``, and could not be recorded just now."""
         self._waiting.put(_PendingOutcome(transactional_id, [unit], None))
 
     def record(self) -> None:
-        """Put what waits on record. An error is logged with the units of work, which wait on."""
+        """Put the waiting units of work on record. An error is logged with the units, which continue to wait."""
         while True:
             try:
                 waiting = self._waiting.get_nowait()
@@ -64,7 +64,7 @@ class UnmatchedUnits:
 
 
 def log_not_yet(transactional_id: str, unit: Unmatched, error: BaseException) -> None:
-    """Log ``unit`` with all that its record will say, which ``error`` has kept the database from taking."""
+    """Log ``unit`` with the content of its record, which could not be written because of ``error``."""
     _LOG.error(
         "%s: %s of the unit of work with the state %s is not on record yet (%s): %s",
         transactional_id,

@@ -1,5 +1,5 @@
-"""What a user says about the pool of slots, what is said to a user who waited for a slot in vain, and of applications
-whose slots no process recovers."""
+"""The settings of the pool of slots, the message of NoFreeSlotError, and the log line about applications whose slots no
+process recovers."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,19 +14,19 @@ from dualwrite.errors import ConfigurationError
 from dualwrite.ids import validated_transactional_id
 
 _SHOWN = 5
-"""Slots that an error names, and applications that a log line does."""
+"""The most slots that an error names, and applications that a log line names."""
 
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What the slots of a process are doing.
+    """How a process uses its slots.
 
     :param pool_size: slots of the application in all its processes together.
-    :param used: leased by this process, and used by a unit of work.
-    :param idle: leased and not used.
-    :param pending: where the background finishes an earlier unit of work.
+    :param used: slots leased by this process and used by a unit of work.
+    :param idle: slots leased and not used.
+    :param pending: slots in which the background completes an earlier unit of work.
     """
 
     application: str
@@ -38,7 +38,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class PoolSettings:
-    """What the user says about the pool; times in seconds. See DualWrite."""
+    """The user's settings of the pool; times in seconds. See DualWrite."""
 
     application: str
     size: int
@@ -51,7 +51,7 @@ class PoolSettings:
         return Usage(self.application, self.size)
 
     def check(self) -> None:
-        """Refuse what cannot be meant.
+        """Refuse invalid settings.
 
         :raises ConfigurationError: naming the setting.
         """
@@ -71,7 +71,7 @@ class PoolSettings:
 
 
 def _is(kind: type, value: object) -> bool:
-    """True for a number of ``kind``; True and False are none."""
+    """True for a number of ``kind``; True and False are not numbers."""
     return isinstance(value, kind) and not isinstance(value, bool)
 
 
@@ -84,13 +84,13 @@ def no_free_slot(
     foreign: Sequence[SlotRow] = (),
     cluster_id: str | None = None,
 ) -> str:
-    """The message of NoFreeSlotError: who holds the slots, until when, and what to do.
+    """The message of NoFreeSlotError: which processes hold the slots, until when, and what to do.
 
     :param own: the slots of this process by transactional id.
-    :param rows: as they were read last.
+    :param rows: the rows as of the last look.
     :param one_writer: see DecisionStore.
     :param foreign: those of ``rows`` that were left in another Kafka cluster.
-    :param cluster_id: of the cluster in use.
+    :param cluster_id: the cluster in use.
     """
     elsewhere = [row for row in foreign if row.number < settings.size]
     holders = [_own_use(slot) for slot in own.values()]
@@ -135,7 +135,7 @@ def described(left: AbandonedApplication) -> str:
 
 
 def left_elsewhere(others: Sequence[AbandonedApplication]) -> str:
-    """The log line about other applications that nothing recovers: which, for how long, what follows, and what to do.
+    """The log line about other applications that no process recovers: which, since when, the effect, and what to do.
 
     :param others: at least one.
     """
