@@ -1,1 +1,1 @@
-"""Threads, greenlets, forks and limits in time, as far as a signal handler's exception cannot tear them."""
+"""Threads, greenlets, forks and time limits that stay consistent when a signal handler raises."""

@@ -1,15 +1,15 @@
-"""What a forked child keeps of its parent, and the lock under which it begins anew."""
+"""Objects that a forked child keeps from its parent, and the lock under which it reinitializes."""
 
 import os
 import threading
 
 INHERITED: list[object] = []
-"""What a forked process got from its parent: units of work, and connections. A connection that is collected is rolled
-back or closed, so they are kept for as long as the process lives."""
+"""Units of work and connections that a forked process got from its parent. Collecting a connection would roll it back
+or close it, so they are kept for as long as the process lives."""
 
 
 class _AfterFork:
-    """The lock under which a child begins anew. It is new in every process: the parent's may be held for ever."""
+    """The lock under which a child reinitializes. Every process has a new one: the parent's may be held forever."""
 
     def __init__(self) -> None:
         self.renew()

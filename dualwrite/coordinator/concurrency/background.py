@@ -1,4 +1,4 @@
-"""Finishing in the background what could not be finished at once: one thread, one thing to do, patient backoff."""
+"""Completes work in the background that could not be completed at once: one thread, one task, with backoff."""
 
 import logging
 import time
@@ -15,9 +15,9 @@ _LONGEST_DELAY = 5.0
 class Background:
     """Runs ``act`` in a daemon thread until it succeeds, raises LeaseLostError, or :meth:`close` is called.
 
-    :param act: returns when the work is done. Never runs twice at the same time in here.
-    :param name: of the thread and in the log.
-    :param when_idle: called each time that nothing is left to do.
+    :param act: returns when the work is done. This class never runs it twice at the same time.
+    :param name: name of the thread, also for the log.
+    :param when_idle: called each time that no work is left.
     :param first_delay: seconds before the second attempt; each further delay is twice as long, up to five seconds.
     """
 
@@ -48,32 +48,32 @@ class Background:
         return self._has_more() or self._worker.is_running
 
     def start(self) -> None:
-        """Begin, unless closed. A call while the work is under way makes it run once more afterwards.
+        """Begin, unless closed. A call while the work is in progress makes it run once more afterwards.
 
-        If it raises (an interrupt, or the process has no thread left), the work is still to be done: call it again.
+        If this raises (an interrupt, or the process cannot start a thread), the work is still to be done: call again.
         """
         if not self._closed:
             self._requested = True
             self._worker.start()
 
     def resume(self) -> None:
-        """Begin, if the work was requested and no thread does it: its start was cut short."""
+        """Begin if the work was requested and no thread does it: its start was interrupted."""
         if self._has_more():
             self._worker.start(if_more=True)
 
     def hurry(self) -> None:
-        """Try at once if it was sleeping, and begin if its start was cut short."""
+        """Try at once if it was sleeping, and begin if its start was interrupted."""
         self.resume()
         if self.running:
             self._hurry.set()
 
     def wait(self, timeout: float) -> bool:
-        """Hurry, and wait up to ``timeout`` seconds; True if nothing is left to do."""
+        """Hurry, and wait up to ``timeout`` seconds; True if no work is left."""
         self.hurry()
         return self._worker.join(timeout)
 
     def close(self, timeout: float) -> bool:
-        """Give it up to ``timeout`` seconds, then stop it; True if nothing is left to do."""
+        """Wait up to ``timeout`` seconds for the work, then stop it; True if no work is left."""
         deadline = time.monotonic() + timeout
         done = self.wait(timeout)
         self._closed = True

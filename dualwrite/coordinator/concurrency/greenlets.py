@@ -1,8 +1,8 @@
-"""How code that blocks works with a database driver for asyncio: SQLAlchemy's own way, by greenlets.
+"""Runs blocking code with a database driver for asyncio, by greenlets, as SQLAlchemy does.
 
-``greenlet_spawn(f)`` runs ``f`` until it comes to something that must be awaited, awaits that, and goes on with ``f``.
-So there is one coordinator, and asyncio is a way to call it. Connections of such a driver belong to one event loop: the
-user's connections to the user's, and whatever the library's own threads open to a loop that each of them has.
+``greenlet_spawn(f)`` runs ``f`` until it must await something, awaits that, and goes on with ``f``. So there is one
+coordinator, and asyncio is a way to call it. Connections of such a driver belong to one event loop: the user's
+connections to the user's loop, and connections of the library's own threads to a loop that each thread has.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ __all__ = ["current_task", "greenlet_spawn", "in_greenlet", "own_engine", "run_i
 
 
 def wait_for(awaitable: Awaitable[T]) -> T:
-    """The outcome of ``awaitable``, inside of what ``greenlet_spawn`` runs."""
+    """The result of ``awaitable``, inside ``greenlet_spawn``."""
     return await_only(awaitable)
 
 
@@ -34,16 +34,16 @@ def current_task() -> object:
 
 
 def run_in_loop(act: Callable[[], T]) -> T:
-    """Call ``act`` in this thread, with an event loop for what it awaits, unless it has one already.
+    """Call ``act`` in this thread, with a new event loop unless the thread has one already.
 
-    Whatever it opens it must close: the loop ends with it.
+    ``act`` must close every connection that it opens: the loop ends with it.
     """
     return act() if in_greenlet() else asyncio.run(greenlet_spawn(act))
 
 
 def own_engine(engine: Engine) -> Engine:
-    """For the library's own threads: ``engine`` itself; if its driver is one for asyncio, one that differs from it in
-    nothing but that it keeps no connections. What the user has set for connections, and the listeners, hold there too.
+    """The engine for the library's own threads: ``engine`` itself; for an asyncio driver, a copy that differs only in
+    not pooling connections. The user's connection settings and listeners apply there too.
     """
     if not engine.dialect.is_async:
         return engine

@@ -1,4 +1,4 @@
-"""The thread that keeps the leases of a DualWrite alive, as long as its process is."""
+"""The thread that renews the leases of a DualWrite as long as its process lives."""
 
 import logging
 from collections.abc import Callable
@@ -11,8 +11,8 @@ _LOG = logging.getLogger("dualwrite")
 class LeaseHeartbeat:
     """Calls ``beat`` every ``interval`` seconds in a daemon thread, from :meth:`start` to :meth:`stop`.
 
-    :param beat: what it raises is logged, and it is called again.
-    :param name: of the thread and in the log.
+    :param beat: its errors are logged, and it is called again.
+    :param name: name of the thread, also for the log.
     """
 
     def __init__(self, beat: Callable[[], None], interval: float, name: str) -> None:
@@ -32,7 +32,7 @@ class LeaseHeartbeat:
         return not self._stopped.is_set() and self._worker.start()
 
     def stop(self, timeout: float) -> None:
-        """End, and wait up to ``timeout`` seconds for a beat that is under way."""
+        """End, and wait up to ``timeout`` seconds for a beat in progress."""
         self._stopped.set()
         self._worker.join(timeout)
 

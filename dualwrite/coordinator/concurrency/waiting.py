@@ -1,18 +1,18 @@
-"""How threads wait for each other where a signal handler may raise: nothing here can be left locked.
+"""Waiting between threads that is safe if a signal handler raises: no lock here can be left locked.
 
 CPython runs signal handlers between bytecodes: after calls, at the entry of a Python function, at backward jumps. So an
-exception (``KeyboardInterrupt``, Celery's ``SoftTimeLimitExceeded``, RQ's ``JobTimeoutException``) may strike inside of
+exception (``KeyboardInterrupt``, Celery's ``SoftTimeLimitExceeded``, RQ's ``JobTimeoutException``) may come inside
 ``threading.Condition.__enter__``, which is written in Python, after its lock was taken and before the ``with`` block
-protects it. Nobody releases that lock any more. ``threading.Event``, ``queue.Queue`` and ``Thread.join`` contain such
+protects it. That lock is then never released. ``threading.Event``, ``queue.Queue`` and ``Thread.join`` contain such
 a Condition or the like.
 
 Three rules follow, in this module and for its users:
 
 - A lock is a ``threading.Lock`` or ``threading.RLock``, which are C, and is taken by ``with lock:`` alone: between its
   C-level ``__enter__`` and the block no handler runs.
-- A wake-up is a hint. What is waited for is a fact that the waiting thread reads itself, at each wake-up and at least
-  once in LOOK_INTERVAL: a wake-up that an exception has swallowed costs no more than that.
-- A thread that was started says itself that it runs (:class:`TaskThread`): ``Thread.start`` waits for its own Event.
+- A wake-up is a hint. The waiting thread checks its condition itself, at each wake-up and at least once in
+  LOOK_INTERVAL: a wake-up that an exception has swallowed costs no more than that.
+- A started thread itself notes that it runs (:class:`TaskThread`): ``Thread.start`` waits for its own Event.
 """
 
 import threading
@@ -27,32 +27,32 @@ LOOK_INTERVAL = 1.0
 
 
 class Ticket:
-    """One thread's place among those that wait: a lock that is held until somebody rings."""
+    """One waiting thread's place: a lock that is held until the bell rings."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._lock.acquire()
 
     def wait(self, timeout: float) -> None:
-        """Return when the bell has rung since the ticket was drawn, after ``timeout`` seconds, or after LOOK_INTERVAL:
-        look then at what is waited for."""
+        """Return when the bell has rung since the ticket was drawn, after ``timeout`` seconds, or after LOOK_INTERVAL.
+        Then check the condition."""
         self._lock.acquire(timeout=max(0.0, min(timeout, LOOK_INTERVAL)))
 
     def ring(self) -> None:
-        """Let the thread go on. Once for each ticket."""
+        """Wake the thread. Once for each ticket."""
         self._lock.release()
 
 
 class Bell:
     """Wakes all threads that wait for something to change. Thread-safe.
 
-    A thread that waits draws a ticket, looks at what it waits for, and waits with that ticket: a change after its look
-    rings for it. A thread that changes something does that first and rings then.
+    A waiting thread draws a ticket, checks its condition, and waits with that ticket: a later change rings for it. A
+    thread that changes something makes the change first and then rings.
     """
 
     def __init__(self) -> None:
         self._tickets: deque[Ticket] = deque()
-        """A deque's own methods cannot be torn. A ticket whose thread has gone stays until the next ring."""
+        """The methods of a deque are atomic. A ticket whose thread has gone stays until the next ring."""
 
     def draw(self) -> Ticket:
         """A ticket for one wait."""
@@ -70,7 +70,7 @@ class Bell:
             ticket.ring()
 
     def wait(self, is_true: Callable[[], bool], timeout: float) -> bool:
-        """Wait up to ``timeout`` seconds until ``is_true()``; what it says at last."""
+        """Wait up to ``timeout`` seconds until ``is_true()``; return its last result."""
         if is_true():
             return True
         deadline = time.monotonic() + timeout
@@ -85,7 +85,7 @@ class Bell:
 
 
 class Flag:
-    """What threading.Event is, and no exception can leave it locked."""
+    """Like threading.Event, but no exception can leave it locked."""
 
     def __init__(self) -> None:
         self._is_set = False
@@ -96,7 +96,7 @@ class Flag:
         return self._is_set
 
     def set(self) -> None:
-        """Wake the threads that wait, and let those pass that come later."""
+        """Wake the waiting threads, and let later ones pass."""
         self._is_set = True
         self._bell.ring()
 
@@ -110,16 +110,16 @@ class Flag:
 
 
 class TaskThread:
-    """At most one daemon thread that runs ``act``, begun again whenever it is needed and none runs.
+    """At most one daemon thread that runs ``act``, started again when it is needed and none runs.
 
-    An exception may strike ``Thread.start`` before or after the thread began, and may even keep it from ever coming to
-    its work. So the thread itself says that it runs, and one that was started in vain, or twice, does no harm.
+    An exception may come in ``Thread.start`` before or after the thread began, and may even keep it from doing its
+    work. So the thread itself notes that it runs, and a thread started in vain, or twice, does no harm.
 
-    :param act: what the thread does. It never runs twice at the same time.
-    :param name: of the thread.
-    :param has_more: asked when ``act`` has returned; True if it is to be called once more. A change that makes it True
-        comes before a call of :meth:`start`, which then finds the thread running, or starts one.
-    :param when_idle: called by the thread when it has nothing more to do, and counts as ended.
+    :param act: the thread's work. It never runs twice at the same time.
+    :param name: name of the thread.
+    :param has_more: called when ``act`` has returned; True if ``act`` must be called once more. Make it True before
+        calling :meth:`start`, which then finds the thread running, or starts one.
+    :param when_idle: called by the thread when no work is left and it counts as ended.
     """
 
     def __init__(
@@ -138,11 +138,11 @@ class TaskThread:
         self._owner: threading.Thread | None = None
         """The thread that calls ``act``."""
         self._started: threading.Thread | None = None
-        """The thread whose start was not cut short, until it ends."""
+        """The thread whose start was not interrupted, until it ends."""
 
     @property
     def is_running(self) -> bool:
-        """True while a thread calls ``act``, or was started and comes to it."""
+        """True while a thread calls ``act``, or was started and is about to."""
         return self._owner is not None or self._started is not None
 
     @property
@@ -158,7 +158,7 @@ class TaskThread:
         with self._guard:
             if self.is_running or (if_more and not self._has_more()):
                 return False
-            # Set after that: a start that was cut short counts as none.
+            # Set afterwards: an interrupted start counts as none.
             self._started = start_thread(self._run, self._name)
             return True
 

@@ -1,12 +1,12 @@
-"""A limit in time for what the library itself asks of the database.
+"""Time limits for the library's own database requests.
 
-A driver that waits for a server that has gone silent waits for ever, unless it was given a timeout of its own. So one
-daemon thread of the process looks at the limits of all steps and transactions that are under way. When one is over, the
-thread shuts the socket of that connection down; the driver takes this for a server that has hung up, and raises its
-OperationalError in the thread, or the task, that waits.
+A driver waits forever for a server that does not answer, unless it has a timeout of its own. So one daemon thread per
+process checks the limits of all steps and transactions in progress. When a limit has expired, the thread shuts down the
+socket of that connection; to the driver the server has closed the connection, and it raises its OperationalError in the
+waiting thread or task.
 
-To begin and to end a limit costs a microsecond: nobody is woken, and no lock is taken unless the limit is over. An
-exception from a signal handler may strike anywhere: a limit that was not ended is ended by its owner's next step.
+Beginning and ending a limit costs a microsecond: no thread is woken, and no lock is taken unless the limit has expired.
+An exception from a signal handler may come anywhere: the owner's next step ends a limit that was not ended.
 """
 
 import functools
@@ -31,30 +31,30 @@ from dualwrite.coordinator.concurrency.waiting import TaskThread
 _LOG = logging.getLogger("dualwrite")
 
 _LOOKS = 10
-"""That the thread takes in the time of the shortest limit."""
+"""Checks of the thread within the shortest limit."""
 _LONGEST_PAUSE = 1.0
-"""Seconds between two looks, at most."""
+"""Maximum of seconds between two checks."""
 
 _LEFT_BEHIND = 5.0
-"""Seconds after which a limit that is over, and around another one still, was left behind: an exception from a signal
-handler has struck as its block ended. Its connection was cut long ago, and what begins now has a time of its own."""
+"""Seconds after which an expired limit that still encloses another one counts as abandoned: an exception from a signal
+handler came as its block ended. Its connection was cut long ago, and a use that begins now has its full time."""
 
 R = TypeVar("R")
 
 _current: "ContextVar[ref[Limit] | None]" = ContextVar("dualwrite_limit", default=None)
-"""Weakly: a limit whose end an exception from a signal handler has struck is gone with that exception."""
+"""Weak references: a limit whose end an exception from a signal handler interrupted is gone with that exception."""
 _unreachable: set[str] = set()
-"""The drivers whose sockets were not found, which the log has named."""
+"""The drivers whose sockets were not found, already logged."""
 
 
 class Limit:
-    """The time that the database may take for a step or a transaction: ``with limit:``, again and again.
+    """The time that the database may take for a step or a transaction: ``with limit:``, reusable.
 
-    Inside of another limit it is over when that one is over, if that is earlier. For one thread or task at a time.
+    Inside another limit, the earlier end counts. For one thread or task at a time.
 
-    :param seconds: that each use may take; infinity for no limit.
-    :param name: whose it is, for the log.
-    :param setting: that says so, for the user.
+    :param seconds: time for each use; infinity for no limit.
+    :param name: the limit's subject, for the log.
+    :param setting: the setting that defines it, for the user.
     """
 
     __slots__ = (
@@ -77,13 +77,13 @@ class Limit:
         self._name = name
         self._setting = setting
         self._binding: Limit | None = None
-        """The one around it that is over first; None if this one is."""
+        """The enclosing limit that expires first; None if this one does."""
         self._before: Limit | None = None
-        """The one around it."""
+        """The enclosing limit."""
         self._connection: Any = None
         self._deadline: float | None = None
         self._is_late = False
-        """The watchdog's, while it looks whether to cut."""
+        """For the watchdog, while it decides whether to cut."""
         if seconds != math.inf:
             _watchdog.add(self)
 
@@ -92,7 +92,7 @@ class Limit:
         if before is not self:
             self._before = before
         _current.set(ref(self))
-        self.begin()  # last: nothing may strike between the beginning of the time and the block
+        self.begin()  # last: no exception may come between the beginning of the time and the block
         return self
 
     def __exit__(
@@ -106,20 +106,19 @@ class Limit:
 
     @property
     def text(self) -> str:
-        """What is said of a use that took too long."""
+        """The message for a use that took too long."""
         return f"the database had not answered after {self.allowed}: its connection was cut"
 
     @property
     def allowed(self) -> str:
-        """The time of the last use, and the setting that says so."""
+        """The time of the last use, and the setting that defines it."""
         binding = self._binding or self
         return f"{binding.seconds:g} s ({binding._setting})"
 
     def begin(self) -> None:
-        """The time begins, anew if it has begun before. For a use in which no connection is made; ``with`` does the
-        rest of what it takes."""
+        """Begin the time, anew if it has begun before. For a use in which no connection is made; ``with`` does more."""
         now = time.monotonic()
-        # No calls from here on: an exception from a signal handler strikes at one, and would leave the time running.
+        # No calls from here on: a signal handler could raise at one, which would leave the time running.
         deadline = now + self.seconds
         self._binding = None
         self.is_over = False
@@ -132,7 +131,7 @@ class Limit:
         self._deadline = deadline
 
     def rest(self) -> None:
-        """The time does not count any more. From here on the connection is not cut."""
+        """Stop the time. From here on the connection is not cut."""
         self._deadline = None
         if self._is_late:
             with _watchdog.cutting:  # it may be about to cut
@@ -140,7 +139,7 @@ class Limit:
 
     @contextmanager
     def resting(self) -> Iterator[None]:
-        """In a use, a block whose time does not count; what follows has all of the time again."""
+        """A block inside a use whose time does not count; after it the full time begins again."""
         self.rest()
         try:
             yield
@@ -148,25 +147,25 @@ class Limit:
             self.begin()
 
     def explain(self, error: BaseException) -> None:
-        """Let ``error``, which a use has raised, say that the connection was cut, if it was."""
+        """Add to ``error``, which a use has raised, that the connection was cut, if it was."""
         if self.is_over and isinstance(error, StatementError) and self.text not in error.detail:
             error.add_detail(self.text)
 
     def watch(self, connection: Any) -> None:
-        """The connection that is cut when the time is over: the driver's, or what SQLAlchemy has around it."""
+        """Set the connection to cut when the time is over: the driver's, or SQLAlchemy's wrapper of it."""
         self._connection = connection
 
     def remaining(self) -> float:
-        """Seconds that are left of the use that is under way; infinity outside of one."""
+        """Seconds left of the use in progress; infinity outside of one."""
         deadline = self._deadline
         return math.inf if deadline is None else max(0.0, deadline - time.monotonic())
 
     def cut_if_over(self) -> None:
-        """The watchdog's."""
+        """Cut the connection if the time is over. For the watchdog only."""
         if self.remaining():
             return
         with _watchdog.cutting:
-            self._is_late = True  # before the last look: its owner says first that it rests, and looks at this then
+            self._is_late = True  # before the last check: the owner first notes that it rests, then reads this
             if not self.remaining():
                 is_news, self.is_over = not self.is_over and self._connection is not None, True
                 if self._connection is not None:
@@ -184,7 +183,7 @@ L = TypeVar("L", bound=_Limited)
 
 
 def within_limit(act: Callable[[L], R]) -> Callable[[L], R]:
-    """The method ``act``, on a connection that is there, within the ``limit`` of its object."""
+    """Decorate the method ``act``, which uses an existing connection, with the ``limit`` of its object."""
 
     @functools.wraps(act)
     def limited(owner: L) -> R:
@@ -202,7 +201,7 @@ def within_limit(act: Callable[[L], R]) -> Callable[[L], R]:
 
 
 class Watchdog:
-    """The thread that looks at the limits of this process; a child that is forked begins with none."""
+    """The thread that checks the limits of this process; a forked child begins without limits."""
 
     def __init__(self) -> None:
         self._renew()
@@ -210,13 +209,13 @@ class Watchdog:
 
     def _renew(self) -> None:
         self.cutting = threading.Lock()
-        """Held while a connection is being cut. For ``with`` alone: an interrupt cannot leave it locked."""
+        """Held while a connection is being cut. Only for ``with``: an interrupt cannot leave it locked."""
         self._limits: set[ref[Limit]] = set()
         self._pause = _LONGEST_PAUSE
         self._worker = TaskThread(self._run, "dualwrite-watchdog")
 
     def add(self, limit: Limit) -> None:
-        """Look at ``limit`` until it is collected."""
+        """Check ``limit`` until it is collected."""
         if limit.seconds < self._pause * _LOOKS:
             self._pause = limit.seconds / _LOOKS
         self._limits.add(ref(limit, self._limits.discard))
@@ -226,7 +225,7 @@ class Watchdog:
     def _run(self) -> None:
         while True:
             time.sleep(self._pause)
-            for each in self._limits.copy():  # in one step, as others add to it and take from it
+            for each in self._limits.copy():  # atomic: other threads add and remove limits
                 limit = each()
                 if limit is not None:
                     limit.cut_if_over()
@@ -242,21 +241,21 @@ def _around() -> Limit | None:
 
 
 def current_limit() -> Limit | None:
-    """The limit that is under way in this thread or task; None if there is none, or it has no end."""
+    """The limit in progress in this thread or task; None if there is none, or it has no end."""
     limit = _around()
     return None if limit is None or limit.remaining() == math.inf else limit
 
 
 def limit_on(engine: Engine, seconds: float, name: str) -> Limit:
-    """A Limit for the database of ``engine``. SQLite is a file of this machine, and needs none."""
+    """A Limit for the database of ``engine``. SQLite is a local file, and needs none."""
     return Limit(math.inf if engine.dialect.name == "sqlite" else seconds, name)
 
 
 def cut(connection: Any) -> None:
-    """Shut the socket of ``connection`` down, from whatever thread: whoever waits on it is told that the server has
-    hung up. The socket itself is left for its owner to close.
+    """Shut down the socket of ``connection``, from any thread: to a thread that waits on it, the server has closed the
+    connection. The owner closes the socket itself.
 
-    :param connection: the driver's, or what SQLAlchemy has around it.
+    :param connection: the driver's, or SQLAlchemy's wrapper of it.
     """
     driver = getattr(connection, "driver_connection", connection)
     try:
@@ -264,7 +263,7 @@ def cut(connection: Any) -> None:
         if number is None:
             return
         with socket.socket(fileno=os.dup(number)) as copy:
-            if _file_number(driver) == number:  # else it was closed meanwhile, and the number may be another file's
+            if _file_number(driver) == number:  # otherwise it was closed, and the number may belong to another file
                 copy.shutdown(socket.SHUT_RDWR)
     except Exception as error:  # noqa: BLE001 - a driver says in its own way that the connection is closed
         _LOG.debug("the connection that was to be cut is gone: %s", error)

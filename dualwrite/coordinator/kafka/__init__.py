@@ -1,1 +1,1 @@
-"""Kafka's side of the recipe: the two producers as participants, and the choice between them."""
+"""The Kafka side: the two producers as participants, and the choice between them."""

@@ -1,7 +1,7 @@
-"""Which Kafka participant a DualWrite works with: chosen once, at its first use, before anything is asked of Kafka.
+"""The choice of a DualWrite's producer: made once, at its first use, before any other request to Kafka.
 
-The native producer needs a cluster that speaks transaction version 2 (KIP-890 part 2), and knows fewer settings than
-librdkafka. Where nobody has said which one to take, what cannot work with the native one works with librdkafka as ever.
+The native producer needs a cluster with transaction version 2 (KIP-890 part 2), and knows fewer settings than
+librdkafka. If the user has not chosen a producer, librdkafka is used where the native one cannot work.
 """
 
 import logging
@@ -19,11 +19,10 @@ from dualwrite.errors import ConfigurationError
 ProducerName = Literal["native", "librdkafka"]
 NATIVE, LIBRDKAFKA = "native", "librdkafka"
 PRODUCERS = (NATIVE, LIBRDKAFKA)
-"""What there is to choose from."""
+"""The producers to choose from."""
 
 PROBE_TIMEOUT = 30.0
-"""Seconds that the question which transaction version the cluster speaks may take; delivery.timeout.ms if that is
-less."""
+"""Timeout in seconds of the request for the cluster's transaction version; delivery.timeout.ms if that is less."""
 
 _LOG = logging.getLogger("dualwrite")
 
@@ -31,16 +30,16 @@ _LOG = logging.getLogger("dualwrite")
 class ProducerChoice:
     """Makes participants, all of one kind. Thread-safe.
 
-    :param config: the configuration of the Kafka side, transactional.id included.
-    :param wanted: one of PRODUCERS; None to take the native one wherever it works.
-    :raises ConfigurationError: if ``wanted`` is neither, or is the native one and a setting is refused there.
+    :param config: the Kafka configuration, transactional.id included.
+    :param wanted: one of PRODUCERS; None for the native one wherever it works.
+    :raises ConfigurationError: if ``wanted`` is neither, or is the native one and it refuses a setting.
     """
 
     def __init__(self, config: Mapping[str, Any], wanted: str | None = None) -> None:
         if wanted not in (None, *PRODUCERS):
             raise ConfigurationError(f"producer {wanted!r}: use {' or '.join(map(repr, PRODUCERS))}")
         self.chosen: str | None = None
-        """One of PRODUCERS; None as long as nothing is chosen."""
+        """One of PRODUCERS; None before the choice."""
         self._config = config
         self._wanted = wanted
         self._choosing = threading.Lock()
@@ -53,15 +52,15 @@ class ProducerChoice:
             self._choose(LIBRDKAFKA, self._objection)
 
     def participant(self, transactional_id: str) -> KafkaParticipant:
-        """A new participant of ``transactional_id``; the first time, the cluster is asked what it speaks.
+        """Make a participant of ``transactional_id``; the first call asks the cluster for its transaction version.
 
-        :raises KafkaUnavailableError: if nobody answers; nothing is chosen then.
+        :raises KafkaUnavailableError: if no broker answers; the choice is still open then.
         :raises ConfigurationError: if the native producer is wanted and the cluster is too old for it.
         """
         if self.chosen is None:
             self._probe()
         config = {**self._config, "transactional.id": transactional_id}
-        # Imported here: a program loads the one that it uses. librdkafka alone takes as long as all the rest.
+        # Imported here: a program loads only its own producer. librdkafka alone takes as long as all the rest.
         if self.chosen == NATIVE:
             from dualwrite.coordinator.kafka.native import NativeProducer
 
@@ -73,15 +72,15 @@ class ProducerChoice:
         except ConfigurationError as error:
             if not self._objection:
                 raise
-            # librdkafka may know the setting by another name than the user has given.
+            # librdkafka may know the setting by an alias of the user's name.
             raise ConfigurationError(f"{error}; the native producer: {self._objection}") from error
 
     def require_known_settings(self) -> None:
-        """Refuse settings that no producer knows, and ask Kafka nothing.
+        """Refuse settings that no producer knows, without a request to Kafka.
 
         :raises ConfigurationError: naming the setting.
         """
-        if self.chosen == LIBRDKAFKA:  # which tells when a producer is made
+        if self.chosen == LIBRDKAFKA:  # it reports the setting when a producer is made
             self.participant(self._config["transactional.id"]).close()
 
     def _probe(self) -> None:
@@ -113,7 +112,7 @@ class ProducerChoice:
 
 
 def _refused_setting(config: Mapping[str, Any]) -> str:
-    """Why the native producer would not take ``config``; empty if it does."""
+    """The reason why the native producer refuses ``config``; empty if it accepts it."""
     try:
         NativeConfig.of(config)
     except ConfigurationError as error:

@@ -1,4 +1,4 @@
-"""Which Kafka cluster an application uses: asked once in a process, before its first lease."""
+"""The identity of the Kafka cluster that an application uses: requested once per process, before its first lease."""
 
 import os
 import socket
@@ -17,8 +17,8 @@ from dualwrite.errors import ForeignClusterError, KafkaRefusedError
 class KnownCluster:
     """The identity of the cluster behind ``config``. Thread-safe.
 
-    :param with_place: ask for its data directory, too, for a database that is a file beside it.
-    :param timeout: seconds that asking may take; None for step_timeout().
+    :param with_place: also request its data directory, for a database that is a file beside it.
+    :param timeout: seconds that the request may take; None for step_timeout().
     """
 
     def __init__(self, config: Mapping[str, Any], *, with_place: bool, timeout: float | None = None) -> None:
@@ -29,7 +29,7 @@ class KnownCluster:
         self._known: ClusterIdentity | None = None
 
     def __call__(self) -> ClusterIdentity:
-        """The identity; asked for until there was an answer, and not again.
+        """The identity; requested until there is an answer, and then kept.
 
         :raises KafkaUnavailableError: if no broker answers in time.
         """
@@ -41,8 +41,8 @@ class KnownCluster:
         return known
 
     def require_same(self) -> None:
-        """Pass if the cluster that answers is the one that answered first. Before anything is recovered there: what a
-        state row decides is in the cluster that its lease was taken for.
+        """Require that the cluster that answers is the one that answered first. Call it before any recovery there: a
+        state row decides about a transaction in the cluster that its lease was taken for.
 
         :raises ForeignClusterError: if another cluster answers.
         :raises KafkaUnavailableError: if no broker answers in time.
@@ -70,8 +70,8 @@ class KnownCluster:
 
 
 def _place(cluster: Inspector) -> str | None:
-    """Device and inode of the one log directory of the cluster's one broker, if that broker is reached by this
-    machine's own address: a path of another machine's says nothing here."""
+    """Device and inode of the only log directory of the cluster's only broker, if the broker has one of this machine's
+    own addresses: a path of another machine is meaningless here."""
     try:
         directories = cluster.log_directories()
         if len(directories) != 1 or not _is_loopback(directories[0].host):

@@ -1,7 +1,8 @@
-"""confluent-kafka as a participant: librdkafka writes the records, the control plane says what librdkafka cannot.
+"""confluent-kafka as a participant: librdkafka writes the records, the control plane sends the requests that librdkafka
+cannot.
 
-librdkafka speaks the older transaction protocol: one producer epoch for a whole session. So a prepared state carries an
-anchor (ids.py), and a transaction that a dead process left is ended by the control plane (prepared_predecessor.py).
+librdkafka uses the older transaction protocol: one producer epoch for a whole session. So a prepared state carries an
+anchor (ids.py), and the control plane ends the open transaction of a dead process (prepared_predecessor.py).
 """
 
 import logging
@@ -44,30 +45,30 @@ from dualwrite.errors import (
 from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity, TopicPartition, require_prepared_state
 
 _GRACE = 2.0
-"""Seconds in which librdkafka may come back after its own timeout, before it is abandoned."""
+"""Seconds that librdkafka has to return after its own timeout, before it is abandoned."""
 
 _OFFSETS = "__consumer_offsets"
 
 _REPORT_GRACE = 2.0
-"""Seconds after the delivery timeout in which librdkafka hands out the last delivery reports."""
+"""Seconds after the delivery timeout in which librdkafka delivers the last delivery reports."""
 
 _QUEUE_POLL = 0.1
 
 _RECORDS_PER_POLL = 100
-"""Delivery reports are taken in every so many records; each poll costs as much as half a produce."""
+"""Records between two polls for delivery reports; a poll costs as much as half a produce."""
 
 _inherited: list[Any] = []
-"""Producers that a forked process got from its parent. Destroying one waits for threads that the fork did not copy, so
-they are kept for as long as the process lives."""
+"""Producers that a forked process inherited. Destroying one waits for threads that the fork did not copy, so they are
+kept for as long as the process lives."""
 
 _log = logging.getLogger("dualwrite.librdkafka")
 _log.addHandler(logging.NullHandler())
 
 
 class LibrdkafkaProducer:
-    """A KafkaParticipant on confluent_kafka.Producer. Not thread-safe, and of use only in the process that made it.
+    """A KafkaParticipant on confluent_kafka.Producer. Not thread-safe; only for the process that made it.
 
-    A transaction that produced nothing has the empty PreparedTxnState, and ending it sends nothing.
+    A transaction without records has the empty PreparedTxnState, and ending it sends no request.
 
     :param config: librdkafka's keys, transactional.id among them; see ProducerConfig for those that are refused or set.
     :param timeout: seconds that init, send_offsets, commit and abort may take each; None for step_timeout().
@@ -90,9 +91,9 @@ class LibrdkafkaProducer:
         self._deliveries = Deliveries()
         self._report = reporter(self._deliveries)
         self._groups: set[str] = set()
-        """Whose offsets are in the open transaction."""
+        """The groups whose offsets are in the open transaction."""
         self._has_stray_offsets = False
-        """True if offsets that were sent may still be under way: in a later transaction they would be the newer."""
+        """True if sent offsets may still be in flight: in a later transaction they would overwrite newer ones."""
         self._two_phase = made.two_phase
         self._left_transaction = left_transactions(config)
         self._watch = TimeoutWatch(made.librdkafka["transaction.timeout.ms"])
@@ -122,8 +123,8 @@ class LibrdkafkaProducer:
 
     @property
     def is_reusable(self) -> bool:
-        """See KafkaParticipant. False once librdkafka has lost a connection, had no answer about offsets, or has not
-        come back from a call: what it sent may be under way still. And once the cluster was found set back."""
+        """See KafkaParticipant. False once librdkafka has lost a connection, got no answer about offsets, or has not
+        returned from a call: its requests may still be in flight. Also once the cluster was found restored."""
         if self._bounded.is_wedged or self._has_stray_offsets or self._before.is_lost:
             return False
         if self._producer is not None and self._process == os.getpid():
@@ -197,7 +198,7 @@ class LibrdkafkaProducer:
         headers: Headers | None,
         on_delivery: Callable[[Any, Any], None] | None,
     ) -> dict[str, Any]:
-        """What produce() was given, as confluent-kafka takes it."""
+        """The arguments of produce(), as confluent-kafka takes them."""
         self._check_process(Verb.PRODUCE)
         self._order.require(Verb.PRODUCE)
         callback = self._default_on_delivery if on_delivery is None else checked_on_delivery(on_delivery)
@@ -218,7 +219,7 @@ class LibrdkafkaProducer:
         try:
             yield
         except BaseException as error:
-            # A delivery callback's too: the record may be on its way, and whoever sends it again must not commit both.
+            # Also if a delivery callback raised: the record may be sent, and a repeated one must not commit beside it.
             self._order.state = AFTER_FAILURE[Verb.PRODUCE]
             if isinstance(error, KafkaException):
                 cause = self._cause(error.args[0])
@@ -226,8 +227,8 @@ class LibrdkafkaProducer:
             raise
 
     def _cause(self, error: KafkaError) -> KafkaError:
-        """``error``, but of _FATAL, which says only that one before has cost the producer, that one, as of a fencing:
-        confluent-kafka raises it at the next poll."""
+        """The cause of ``error``. _FATAL only says that an earlier error (e.g. a fencing) has ended the producer:
+        then it is that one, which confluent-kafka raises at the next poll."""
         if error.code() == KafkaError._FATAL:
             try:
                 self._producer.poll(0)
@@ -251,12 +252,12 @@ class LibrdkafkaProducer:
     def send_offsets_to_transaction(self, positions: Sequence[Any], group_metadata: Any) -> None:
         """See KafkaParticipant.
 
-        :raises WedgedError: if librdkafka does not come back; then close this.
+        :raises WedgedError: if librdkafka does not return; then close this.
         """
         with self._calling(Verb.SEND_OFFSETS):
             group = member_of(group_metadata).group_id
             if group in self._groups and not self.is_reusable:
-                # Nothing but its transaction tells a broker which of two is the newer.
+                # A broker knows which of two offsets is newer only by their transactions.
                 raise PrepareFailedError(
                     f"offsets of group {group}: a connection was lost since some were sent, which may be under way"
                 )
@@ -268,8 +269,8 @@ class LibrdkafkaProducer:
             except KafkaException as error:
                 refusal = translated(f"{Verb.SEND_OFFSETS.value} of {self._transactional_id}", error.args[0])
                 if not isinstance(refusal, KafkaRefusedError):
-                    raise refusal from error  # a timeout, say: the broker may have them, or get them later
-                if refusal.code < 0:  # of librdkafka's own, after a record that was not acknowledged
+                    raise refusal from error  # e.g. a timeout: the broker may have them, or get them later
+                if refusal.code < 0:  # librdkafka's own error, after a record that was not acknowledged
                     raise KafkaUnavailableError(str(refusal)) from error
                 self._has_stray_offsets = False
                 raise refusal from error
@@ -286,8 +287,8 @@ class LibrdkafkaProducer:
         """See KafkaParticipant. Not only must every record be acknowledged: the coordinator must agree that the
         transaction is open, under this session's identity, in all the partitions that acknowledged a record."""
         with self._calling(Verb.PREPARE):
-            # confluent-kafka 2.16 raises SystemError if the producer is fenced or its transaction fails meanwhile. What
-            # became of the records is in their reports, and the coordinator says the rest.
+            # confluent-kafka 2.16 raises SystemError if the producer is fenced or its transaction fails meanwhile. The
+            # delivery reports show what became of the records; the coordinator describes the transaction.
             with suppress(SystemError):
                 self._producer.flush(self._delivery_timeout + _REPORT_GRACE)
             self._require_deliveries()
@@ -330,7 +331,7 @@ class LibrdkafkaProducer:
                 self._abort()
 
     def close(self) -> None:
-        """See KafkaParticipant. Records that are still queued are dropped, and their callbacks told so.
+        """See KafkaParticipant. Queued records are dropped, and their callbacks called with an error.
 
         confluent-kafka's own close() is not called: it would abort the open transaction.
         """
@@ -339,8 +340,8 @@ class LibrdkafkaProducer:
         self._order.state = ProducerState.CLOSED
         if self._process != os.getpid():
             _inherited.append(self._producer)
-        elif not self._bounded.is_wedged:  # such a one is destroyed by the call, if that ever comes back
-            with suppress(Exception):  # of a user's callback, or librdkafka's: nobody is left to act on it
+        elif not self._bounded.is_wedged:  # a wedged producer is destroyed by its call, if that ever returns
+            with suppress(Exception):  # of a user's callback, or librdkafka's: no caller can handle it any more
                 self._producer.purge(blocking=False)
                 self._producer.poll(0)
         self._producer = None
@@ -366,7 +367,7 @@ class LibrdkafkaProducer:
         if sent.failed:
             error = sent.first_error
             if is_purged(error):
-                self._require_session()  # librdkafka drops what is queued when it is fenced, and does not say why
+                self._require_session()  # a fenced librdkafka drops queued records without a reason
             if is_fenced(error):
                 raise FencedError(f"{sent.failed} {count}: {error.str()}: {FENCED}")
             if is_permanent(error):
@@ -379,7 +380,7 @@ class LibrdkafkaProducer:
             raise PrepareFailedError(f"{sent.missing} {count} in time")
 
     def _require_session(self) -> TransactionDescription:
-        """What the coordinator says of the transactional id, if it still belongs to this producer."""
+        """The coordinator's description of the transactional id, if it still belongs to this producer."""
         what = f"transaction of {self._transactional_id}"
         described = self._control.describe_transaction(self._transactional_id)
         if described is None:
@@ -404,10 +405,10 @@ class LibrdkafkaProducer:
         return described
 
     def _found_anchor(self, described: TransactionDescription) -> Anchor:
-        """The anchor as the leaders know it, for when no delivery report told a first offset: of offsets there is none.
+        """The anchor according to the partition leaders, if no delivery report had a first offset, as with offsets.
 
-        What they know is this transaction's beginning: no partition joins a transaction before the markers of the one
-        before are written.
+        It is the beginning of this transaction: no partition joins a transaction before the previous one's markers are
+        written.
         """
         partitions = self._deliveries.partitions or _of_offsets(described)
         starts = self._control.current_transaction_start_offsets(partitions, described.producer)

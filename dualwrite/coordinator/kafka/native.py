@@ -1,7 +1,7 @@
-"""The native producer as a participant: every transaction has an epoch of its own, so its name is KIP-939's and enough.
+"""The native producer as a participant: every transaction has its own epoch, so KIP-939's state identifies it.
 
-What a dead predecessor left may be librdkafka's, with an anchor, so the control plane ends it (two_phase.py), as it
-does for the other participant. The producer itself begins after that.
+A dead predecessor's transaction may be librdkafka's, with an anchor, so the control plane ends it (two_phase.py), as
+for the other participant. The producer itself begins after that.
 """
 
 import os
@@ -30,11 +30,11 @@ _OUTCOMES = {
 
 
 class NativeProducer:
-    """A KafkaParticipant on TwoPhaseProducer. Not thread-safe, and of use only in the process that made it.
+    """A KafkaParticipant on TwoPhaseProducer. Not thread-safe; only for the process that made it.
 
     :param config: librdkafka's keys, transactional.id among them; see NativeConfig for those that are refused.
-    :param timeout: seconds that each step of ending a predecessor's transaction may take, None for step_timeout();
-        delivery.timeout.ms has all the others.
+    :param timeout: seconds for each step that ends a predecessor's transaction, None for step_timeout();
+        delivery.timeout.ms limits all other calls.
     :raises ConfigurationError: if a setting is missing, unknown, refused, or contradicts a dual write.
     """
 
@@ -43,7 +43,7 @@ class NativeProducer:
         self._transactional_id = made.transactional_id
         self._process = os.getpid()
         self._order = VerbOrder()
-        """Of what the producer does not know, a predecessor's transaction; UNINITIALIZED if there is none."""
+        """The state of a predecessor's transaction, unknown to the producer; UNINITIALIZED if there is none."""
         self._left: LeftTransaction | None = None
         self._left_transaction = left_transactions(config)
         patience = step_timeout(made.delivery_timeout) if timeout is None else timeout
@@ -71,8 +71,8 @@ class NativeProducer:
 
     @property
     def is_reusable(self) -> bool:
-        """See KafkaParticipant. Always: whatever is under way still carries the identity of a transaction that has
-        ended, and every broker that it can reach refuses that (KIP-890 part 2).
+        """See KafkaParticipant. Always True: a request in flight carries the identity of a transaction that has ended,
+        and every broker refuses that (KIP-890 part 2).
 
         tests/support/coordinator/recovery_search.py searches for the opposite."""
         return True
@@ -131,8 +131,8 @@ class NativeProducer:
         return self._producer.open_transaction
 
     def prepare_transaction(self) -> PreparedTxnState:
-        """See KafkaParticipant. The broker that acknowledges a record has seen to it that its partition is part of the
-        transaction, under this identity; nobody else need be asked."""
+        """See KafkaParticipant. A broker that acknowledges a record has made its partition part of the transaction,
+        under this identity; no further request is needed."""
         state = self._ready(Verb.PREPARE).prepare_transaction()
         state = self._topic_ids.added(state)
         self._watch.require_time(self._transactional_id)
@@ -143,7 +143,7 @@ class NativeProducer:
         require_prepared_state(state)
         if self._left is not None:
             return self._end_kept(Verb.COMPLETE, lambda left: left.complete(state))
-        # A state with an anchor is of the other producer's: it is no transaction of this one.
+        # A state with an anchor belongs to the other producer: it is not a transaction of this one.
         own = state if state.anchor is None else PreparedTxnState()
         return _OUTCOMES[self._ready(Verb.COMPLETE).complete_transaction(own)]
 
@@ -162,15 +162,15 @@ class NativeProducer:
             self._ready(Verb.ABORT).abort_transaction()
 
     def close(self) -> None:
-        """See KafkaParticipant. Records that are still buffered are dropped, and their callbacks told so."""
+        """See KafkaParticipant. Buffered records are dropped, and their callbacks called with an error."""
         if self._order.state is not ProducerState.CLOSED:
             self._order.state = ProducerState.CLOSED
-            with suppress(Exception):  # of a user's callback: nobody is left to act on it
+            with suppress(Exception):  # of a user's callback: no caller can handle it any more
                 self._producer.close()
             self._control.close()
 
     def _ready(self, verb: Verb) -> TwoPhaseProducer:
-        """The producer, unless something that it does not know of is in the way."""
+        """The producer, unless a predecessor's transaction is still open."""
         if self._order.state is not ProducerState.UNINITIALIZED:
             self._order.require(verb)
         return self._producer
@@ -197,8 +197,7 @@ def _checked_reporter(on_delivery: Callable[[Any, Any], None] | None) -> Callabl
 
 
 def _reporter(on_delivery: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
-    """``on_delivery``, told of errors as confluent-kafka tells them: whoever wrote it may not know which producer is in
-    use."""
+    """``on_delivery``, called with confluent-kafka's errors: its author may not know which producer is in use."""
 
     def report(error: Any, record: Any) -> None:
         if error is not None:

@@ -1,6 +1,6 @@
-"""An application's consumer, as far as its records become part of units of work: what it is asked, and where it is put.
+"""An application's consumer whose records become part of units of work: reading its positions, and positioning it.
 
-Nothing here is remembered. librdkafka is loaded by the calls that need it: whoever has a consumer has it anyhow.
+This module keeps no state. The calls that need librdkafka load it: an application with a consumer has it anyway.
 """
 
 import inspect
@@ -14,24 +14,24 @@ from dualwrite.coordinator.rules.positions import Consumer
 from dualwrite.ids import TopicPartition
 
 OffsetReset = Literal["earliest", "latest"]
-"""Where a group begins a partition of which nothing is known; as auto.offset.reset."""
+"""Where a group begins a partition without a known offset; as auto.offset.reset."""
 
 PATIENCE = 30.0
-"""Seconds that the cluster may take to tell a committed offset, or where a partition begins."""
+"""Timeout in seconds of requests for committed offsets and for the first offset of a partition."""
 
 
 @runtime_checkable
 class KafkaConsumer(Protocol):
-    """Of confluent_kafka.Consumer, what is used. Positions are confluent_kafka.TopicPartition, or their like."""
+    """The part of confluent_kafka.Consumer that is used. Positions are like confluent_kafka.TopicPartition."""
 
     def assignment(self) -> list[Any]:
-        """The partitions that it has."""
+        """The assigned partitions."""
 
     def position(self, partitions: list[Any]) -> list[Any]:
-        """They, each with the offset after the last record that was handed out; negative if none was."""
+        """``partitions``, each with the offset after the last record returned by poll; negative if there was none."""
 
     def committed(self, partitions: list[Any], timeout: float) -> list[Any]:
-        """They, each with the group's committed offset; negative if there is none."""
+        """``partitions``, each with the group's committed offset; negative if there is none."""
 
     def get_watermark_offsets(self, partition: Any, timeout: float) -> tuple[int, int]:
         """The first offset of ``partition``, and the one after its last."""
@@ -40,27 +40,27 @@ class KafkaConsumer(Protocol):
         """Group, generation and member."""
 
     def seek(self, partition: Any) -> None:
-        """Hand out the record at the partition's offset next."""
+        """Continue at the partition's offset."""
 
     def assign(self, partitions: list[Any]) -> None:
         """Read ``partitions`` from their offsets, and no others."""
 
     def incremental_assign(self, partitions: list[Any]) -> None:
-        """Read ``partitions`` from their offsets, too."""
+        """Also read ``partitions`` from their offsets."""
 
     def incremental_unassign(self, partitions: list[Any]) -> None:
-        """Read ``partitions`` no more."""
+        """Stop reading ``partitions``."""
 
 
 def unwrapped(consumer: object) -> object:
-    """The consumer that the application has, if this is one that aio/consumers.py has wrapped."""
+    """The application's consumer, without the wrapper of aio/consumers.py if there is one."""
     return getattr(consumer, "wrapped", consumer)
 
 
 def require_consumer(consumer: object) -> None:
-    """Refuse what is no consumer, or one for the other kind of application.
+    """Refuse an object that is not a consumer, or a consumer of the other kind (asyncio or not).
 
-    :raises TypeError: naming it.
+    :raises TypeError: naming the object.
     """
     given = unwrapped(consumer)
     if not isinstance(given, KafkaConsumer):
@@ -80,7 +80,7 @@ def member_of_consumer(consumer: KafkaConsumer) -> GroupMember:
 
 
 def identity_of(consumer: KafkaConsumer) -> int:
-    """Which consumer of this process it is, wrapped or not."""
+    """Identifies the consumer in this process, wrapped or not."""
     return id(unwrapped(consumer))
 
 
@@ -95,7 +95,7 @@ def offsets_of(given: Iterable[Any]) -> dict[TopicPartition, int]:
 
 
 def require_positions(positions: Any, name: str) -> list[Any]:
-    """``positions``, if they are what confluent-kafka tells positions by."""
+    """``positions``, if they are like confluent_kafka.TopicPartition."""
     wrong: Any = positions
     if isinstance(positions, Iterable) and not isinstance(positions, str):
         given = list(positions)
@@ -106,7 +106,8 @@ def require_positions(positions: Any, name: str) -> list[Any]:
 
 
 def beginnings(consumer: KafkaConsumer, partitions: list[Any], reset: OffsetReset) -> dict[TopicPartition, int]:
-    """Where the group reads each of ``partitions`` on as far as Kafka knows, or begins it. Raises as the next does."""
+    """The offset at which the group continues each of ``partitions`` according to Kafka, or begins it. Raises the same
+    errors as committed_offsets."""
     found = committed_offsets(consumer, partitions)
     for each in partitions:
         place = place_of(each)
@@ -118,10 +119,10 @@ def beginnings(consumer: KafkaConsumer, partitions: list[Any], reset: OffsetRese
 
 
 def committed_offsets(consumer: KafkaConsumer, partitions: list[Any]) -> dict[TopicPartition, int]:
-    """What the group has committed of ``partitions``, where it has. A read_committed consumer waits for transactions
-    that have prepared an offset of them (KIP-447).
+    """The group's committed offsets of ``partitions``, where there are any. A read_committed consumer waits for
+    transactions that have prepared an offset of them (KIP-447).
 
-    :raises KafkaUnavailableError: if the cluster cannot tell.
+    :raises KafkaUnavailableError: if the cluster does not answer.
     """
     if not partitions:
         return {}
@@ -131,7 +132,7 @@ def committed_offsets(consumer: KafkaConsumer, partitions: list[Any]) -> dict[To
 
 
 def assign(consumer: KafkaConsumer, partitions: list[Any]) -> bool:
-    """Assign ``partitions``, by whichever protocol the group has; True if they are all that ``consumer`` has now."""
+    """Assign ``partitions`` by the group's protocol; True if they are now all partitions of ``consumer``."""
     if _is_taken(lambda: consumer.assign(partitions)):
         return True
     consumer.incremental_assign(partitions)
@@ -139,8 +140,8 @@ def assign(consumer: KafkaConsumer, partitions: list[Any]) -> bool:
 
 
 def go_back(consumer: KafkaConsumer, wanted: list[Any]) -> None:
-    """Let ``consumer`` read on from the offsets of ``wanted``, which are all that it has. Whatever its positions: of
-    where it was sought before, and read nothing since, they say nothing."""
+    """Let ``consumer`` continue from the offsets of ``wanted``, which are all its partitions. Ignores its positions:
+    they do not show an earlier seek without a read since."""
     if not all(_sought(consumer, each) for each in wanted):
         _assign_again(consumer, wanted)
 
@@ -158,12 +159,12 @@ def _assign_again(consumer: KafkaConsumer, partitions: list[Any]) -> None:
 
 
 def _sought(consumer: KafkaConsumer, partition: Any) -> bool:
-    """False if it cannot be sought yet: it was only just assigned."""
+    """False if the partition cannot be sought yet: it was only just assigned."""
     return _is_taken(lambda: consumer.seek(partition))
 
 
 def _is_taken(call: Callable[[], None]) -> bool:
-    """False if librdkafka says that it is in no state for it: by assign() that the group's protocol is cooperative."""
+    """False if librdkafka reports a wrong state: for assign() this means that the group's protocol is cooperative."""
     from confluent_kafka import KafkaError, KafkaException
 
     try:

@@ -1,7 +1,7 @@
-"""Consume, transform, dual-write: how far a consumer has read is part of the unit of work that its records are used in.
+"""Consume, transform, dual-write: a consumer's offsets are part of the unit of work that uses its records.
 
-Either in the Kafka transaction, under the group's generation (KIP-447), or in the database, where a row that another
-member has moved on is the fence. What the application must not do between the two is kept in positions.py.
+The offsets are either in the Kafka transaction, under the group's generation (KIP-447), or in the database, where an
+offset that another member has advanced fences the consumer. positions.py checks the application's order of calls.
 """
 
 import logging
@@ -36,11 +36,11 @@ logger = logging.getLogger(__name__)
 
 
 class Consuming:
-    """What a DualWrite knows of the consumers whose records its units of work use.
+    """A DualWrite's knowledge about the consumers whose records its units of work use.
 
-    Belongs to one process, as its consumers do.
+    Belongs to one process, like its consumers.
 
-    :param worker: what calls: a thread, or a task.
+    :param worker: returns the caller: a thread, or a task.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Consuming:
 
     @contextmanager
     def failures_count(self) -> Iterator[None]:
-        """What leaves the block as an error is a unit of work that has failed for good."""
+        """Count an error that leaves the block as a unit of work that has failed for good."""
         try:
             yield
         except BaseException:
@@ -68,7 +68,7 @@ class Consuming:
         try:
             self._seek_to_stored(consumer, partitions, auto_offset_reset)
         except BaseException:
-            # librdkafka goes on after a callback that raised, and reads from wherever it likes.
+            # librdkafka goes on after a callback that raised, and reads from an undefined position.
             self.positions.forget(identity_of(consumer))
             raise
 
@@ -95,14 +95,15 @@ class Consuming:
         known = known_as(consumer, member_of_consumer(consumer))
         wanted = require_positions(consumer.assignment() if partitions is None else partitions, "partitions")
         done = self.positions.done(known)
-        # The last unit of work may have happened in the database, and its Kafka side be on its way.
+        # The last unit of work may be committed in the database and not yet complete in Kafka.
         starts = {
             place: max(offset, done.get(place, 0)) for place, offset in beginnings(consumer, wanted, reset).items()
         }
         self._put(consumer, known, wanted, starts, is_assigned=partitions is None)
 
     def warn_unless_put(self, known: Consumer, given: Iterable[Any]) -> None:
-        """Say once what cannot be seen from here: librdkafka may go back by itself, and its positions do not tell."""
+        """Warn once of a case that cannot be detected: librdkafka may go back by itself, and its positions do not show
+        it."""
         if not self._has_warned and not offsets_of(given).keys() <= self.positions.done(known).keys():
             self._has_warned = True
             logger.warning(
@@ -128,14 +129,14 @@ class Consuming:
         if is_assigned:
             go_back(consumer, wanted)
         is_whole = is_assigned or assign(consumer, wanted)
-        worker = self.worker() if is_assigned else None  # a callback's is whatever polls
+        worker = self.worker() if is_assigned else None  # a callback runs in the thread that polls
         self.positions.sought(known, starts, worker, is_whole=is_whole)
 
     def _stored(
         self, consumer: KafkaConsumer, group: str, wanted: Iterable[Any], reset: OffsetReset
     ) -> dict[TopicPartition, StoredOffset]:
-        """What is stored of ``wanted``. A partition that is new to the group gets its row now, before the first record
-        is read, so that a unit of work always has one to compare with."""
+        """The stored offsets of ``wanted``. A partition that is new to the group gets its row now, before the first
+        record is read, so that a unit of work always has a row to compare with."""
         stored = self.table.read(group)
         missing = [each for each in wanted if place_of(each) not in stored]
         if not missing:

@@ -8,7 +8,7 @@ from dualwrite.coordinator.offsets.consuming import Consuming
 
 
 class SeekingConsumers:
-    """The part of DualWrite that puts consumers where their group's units of work have come to."""
+    """The part of DualWrite that positions consumers at their group's offsets."""
 
     _consuming: Consuming
 
@@ -22,22 +22,20 @@ class SeekingConsumers:
         *,
         auto_offset_reset: OffsetReset = "earliest",
     ) -> None:
-        """Let ``consumer`` read on where its group's units of work have come to in the database; for
-        ``tx.store_offsets``.
+        """Let ``consumer`` continue at its group's offsets in the database; for ``tx.store_offsets``.
 
-        After every assignment, as the callback of ``subscribe(topics, on_assign=dw.seek_to_stored)``, which takes its
-        two arguments: it then calls the consumer's ``assign()``, or ``incremental_assign()`` where the group's protocol
-        is cooperative. And with the consumer alone after every unit of work that failed: the records that it has read
-        since are handed out again.
+        Call it after every assignment, as the callback of ``subscribe(topics, on_assign=dw.seek_to_stored)``: it then
+        calls the consumer's ``assign()``, or ``incremental_assign()`` if the group's protocol is cooperative. And call
+        it with the consumer alone after every failed unit of work: the consumer returns the unused records again.
 
-        A partition that is new to the table begins where Kafka has the group's committed offset, or else by
-        ``auto_offset_reset``; its row is made at once.
+        A partition that is new to the table begins at the group's committed offset in Kafka, or else by
+        ``auto_offset_reset``; its row is inserted at once.
 
-        :param partitions: that were assigned; None for all that the consumer has.
+        :param partitions: the assigned partitions; None for all that the consumer has.
         :param auto_offset_reset: "earliest" or "latest".
         :raises InvalidTransactionStateError: inside a unit of work.
         :raises DatabaseNotReadyError: before ``dualwrite db upgrade``.
-        :raises KafkaUnavailableError: if a new partition's beginning could not be asked.
+        :raises KafkaUnavailableError: if Kafka does not return a new partition's beginning.
         """
         self._require_outside()
         self._consuming.seek_to_stored(consumer, partitions, auto_offset_reset)
@@ -49,19 +47,19 @@ class SeekingConsumers:
         *,
         auto_offset_reset: OffsetReset = "earliest",
     ) -> None:
-        """Let ``consumer`` read on where its group's units of work have come to in Kafka; for ``tx.send_offsets``.
+        """Let ``consumer`` continue at its group's committed offsets in Kafka; for ``tx.send_offsets``.
 
-        As the callback of ``subscribe(topics, on_assign=dw.seek_to_committed)``, as :meth:`seek_to_stored`. librdkafka
-        begins there by itself, too, but may then go back to the topic's beginning; a consumer that is put there does
-        not. And with the consumer alone after every unit of work that failed: the records that it has read since are
-        handed out again.
+        Call it like :meth:`seek_to_stored`, as the callback of ``subscribe(topics, on_assign=dw.seek_to_committed)``.
+        librdkafka begins at these offsets by itself, too, but may then go back to the topic's beginning; a consumer
+        that was positioned here does not. And call it with the consumer alone after every failed unit of work: the
+        consumer returns the unused records again.
 
-        Waits for units of work of others that are decided or prepared with an offset of these partitions (KIP-447).
+        Waits for other units of work that are decided or prepared with an offset of these partitions (KIP-447).
 
-        :param partitions: that were assigned; None for all that the consumer has.
-        :param auto_offset_reset: "earliest" or "latest", for a partition of which the group has committed nothing.
+        :param partitions: the assigned partitions; None for all that the consumer has.
+        :param auto_offset_reset: "earliest" or "latest", for a partition without a committed offset of the group.
         :raises InvalidTransactionStateError: inside a unit of work.
-        :raises KafkaUnavailableError: if the committed offsets could not be asked.
+        :raises KafkaUnavailableError: if Kafka does not return the committed offsets.
         """
         self._require_outside()
         self._consuming.seek_to_committed(consumer, partitions, auto_offset_reset)

@@ -1,7 +1,7 @@
-"""Heuristic outcomes as an operator sees them: listed, and acknowledged once somebody has seen to them.
+"""Heuristic outcomes for operators: listed, and acknowledged once an operator has dealt with them.
 
-Recovery writes them (``database.py``); docs/outcomes.md says what each means and what to do about it. These are plain
-functions over an Engine, for DualWrite and the command line alike.
+Recovery writes them (``decision_store.py``); docs/outcomes.md says what each means and what to do about it. These are
+plain functions over an Engine, for DualWrite and the command line.
 """
 
 from dataclasses import dataclass
@@ -25,17 +25,17 @@ _LARGEST_NUMBER = 2**63 - 1
 
 @dataclass(frozen=True)
 class HeuristicOutcome:
-    """A unit of work that did not end alike in the database and in Kafka.
+    """A unit of work that ended differently in the database and in Kafka.
 
-    :param id: its number, in the order in which they were found.
+    :param id: its number, in the order of discovery.
     :param transactional_id: the slot in which it ran.
-    :param state: KIP-939's producerId:epoch of its Kafka transaction, and where a record of it is or was, as
-        topic:partition:offset, if that is known.
+    :param state: KIP-939's producerId:epoch of its Kafka transaction; and the position of one of its records, as
+        topic:partition:offset, if known.
     :param outcome: XA's name of what happened.
-    :param detail: what that means, in a line.
+    :param detail: the meaning, in a line.
     :param found_at: when recovery found it, in UTC by the database's clock.
     :param acknowledged_at: when :func:`acknowledge` was called; None if it has not been.
-    :param acknowledged_by: who called it.
+    :param acknowledged_by: the name given to :func:`acknowledge`.
     """
 
     id: int
@@ -51,8 +51,8 @@ class HeuristicOutcome:
 def outcomes(engine: Engine, application: str | None = None, *, acknowledged: bool = False) -> list[HeuristicOutcome]:
     """The heuristic outcomes that were found, the oldest first.
 
-    :param application: whose; None for all that use the database.
-    :param acknowledged: those, too, that somebody has acknowledged.
+    :param application: only those of this application; None for all that use the database.
+    :param acknowledged: also those that are acknowledged.
     :raises DatabaseNotReadyError: before ``dualwrite db upgrade``.
     """
     wanted = select(table).order_by(table.c.id)
@@ -65,12 +65,12 @@ def outcomes(engine: Engine, application: str | None = None, *, acknowledged: bo
 
 
 def acknowledge(engine: Engine, outcome: HeuristicOutcome | int, *, by: str) -> HeuristicOutcome:
-    """Note that somebody has seen to ``outcome``. It stays on record; the first acknowledgement counts.
+    """Note that ``by`` has dealt with ``outcome``. It stays on record; the first acknowledgement counts.
 
     :param outcome: as :func:`outcomes` returned it, or its id.
-    :param by: who, for those who read it later: 1 to 255 printable characters.
-    :returns: it, as it is on record now.
-    :raises InputError: if there is none with that id, or ``by`` is not a name.
+    :param by: name of the person, for later readers: 1 to 255 printable characters.
+    :returns: the outcome as it is on record now.
+    :raises InputError: if no outcome has that id, or ``by`` is not a name.
     :raises DatabaseNotReadyError: before ``dualwrite db upgrade``.
     """
     number = outcome.id if isinstance(outcome, HeuristicOutcome) else outcome
@@ -114,7 +114,7 @@ def _of(row: Row[Any]) -> HeuristicOutcome:
 
 
 def in_utc(moment: datetime) -> datetime:
-    """``moment`` with its time zone, which some databases keep and others take for granted."""
+    """``moment`` with its time zone UTC, which some databases store and others imply."""
     return moment.replace(tzinfo=timezone.utc) if moment.tzinfo is None else moment.astimezone(timezone.utc)
 
 
