@@ -5,9 +5,11 @@ Plain functions over ``dualwrite.schema``, for a database that is named by its U
 
 import argparse
 from collections.abc import Callable
+from typing import NoReturn
 
 from dualwrite import schema as versions
 from dualwrite.cli.database import add_database, add_schema, database
+from dualwrite.errors import InputError
 from dualwrite.operations import copies
 from dualwrite.schema import upgrade_engine
 
@@ -31,11 +33,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
     action("upgrade", "make the tables, or bring them up to date", lambda given: upgrade(given.db, schema=given.schema))
     action("current", "show the tables' version", lambda given: current(given.db, schema=given.schema))
-    action(
+    moving = action(
         "moved",
         "say that the database that wrote the state table is gone, and that this one has taken its place",
-        lambda given: moved(given.db, schema=given.schema),
+        lambda given: (moved if given.yes else _foresee_move)(given.db, schema=given.schema),
     )
+    moving.add_argument("--yes", action="store_true", help="the original is gone: nothing uses it any more")
     copying = action(
         "copied",
         "say that this database is a copy, whose original goes on: leave the original's transactions alone",
@@ -111,6 +114,21 @@ def moved(url: str, *, schema: str | None = None) -> str:
     )
 
 
+def _foresee_move(url: str, *, schema: str | None) -> NoReturn:
+    """Instead of :func:`moved`, as long as the original's end was not confirmed: change nothing.
+
+    :raises InputError: always; with what follows if the original is in use.
+    """
+    with database(url, must_exist=True, schema=schema) as engine:
+        original = copies.original_in_sight(engine)
+    seen = f"The original is still there: {original}. " if original else ""
+    raise InputError(
+        f"nothing was done: db moved needs --yes. {seen}If the original is in use, both databases have the same "
+        "transactional ids then, and each aborts in Kafka what the other one has decided: run `dualwrite db copied` "
+        "in that case"
+    )
+
+
 def copied(url: str, *, forced: bool = False, schema: str | None = None) -> str:
     """Take a new identity, beside the original's; return what was done.
 
@@ -124,7 +142,7 @@ def copied(url: str, *, forced: bool = False, schema: str | None = None) -> str:
         names = ", ".join(left[:_SHOWN]) + (f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else "")
         said += (
             f"\n{names}: not given back when the copy was made, so something may be open in Kafka, which the original "
-            "ends. If the original is gone, restore the copy, and run `dualwrite db moved` instead"
+            "ends. If the original is gone, restore the copy, and run `dualwrite db moved --yes` instead"
         )
     return said
 

@@ -1,14 +1,24 @@
 """A database that was moved or copied: what an operator says about it, so that dualwrite may touch Kafka again."""
 
+import os
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, select, text
 
 from dualwrite.client.admin.cluster_client import DEFAULT_TIMEOUT
 from dualwrite.coordinator.kafka.known_cluster import KnownCluster
-from dualwrite.coordinator.rules.identities import ClusterIdentity, DatabaseIdentity, RowIdentity, require_original
+from dualwrite.coordinator.rules.identities import (
+    ClusterIdentity,
+    DatabaseIdentity,
+    RowIdentity,
+    is_same_database,
+    require_original,
+)
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore, clear_errors
+from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.identity_rows import DeclaredCopy, declare_copied, declare_moved, read_identity
 from dualwrite.coordinator.sql.own_tables import ours
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
@@ -24,6 +34,24 @@ def moved(engine: Engine) -> int:
     """
     with SqlDecisionStore(engine).transaction(commit=True) as connection, clear_errors(engine):
         return declare_moved(connection)
+
+
+def original_in_sight(engine: Engine) -> Path | None:
+    """The SQLite file that has written a state row, if it lies in the directory of this one, which is another file."""
+    if engine.dialect.name != "sqlite":
+        return None
+    with SqlDecisionStore(engine).connection() as connection, clear_errors(engine):
+        here = database_of(engine.dialect).identity(connection, None) or ""
+        written = connection.scalars(select(table.c.database_id), execution_options=ours(connection)).all()
+        (path,) = connection.scalars(text("SELECT file FROM pragma_database_list WHERE name = 'main'"))
+    files = {tuple(name.split(":")[1:3]) for name in written if name is not None and not is_same_database(name, here)}
+    directory = Path(path).parent
+    device = str(directory.stat().st_dev)
+    with suppress(PermissionError), os.scandir(directory) as entries:  # who may not look sees nothing
+        for entry in entries:
+            if (device, str(entry.inode())) in files:
+                return Path(entry.path)
+    return None
 
 
 def require_no_copy(engine: Engine, kafka: Mapping[str, Any]) -> DatabaseIdentity:

@@ -111,7 +111,7 @@ def _identity(engine: Engine, kafka: Mapping[str, Any]) -> Iterator[Finding]:
     try:
         here = require_no_copy(engine, kafka)
     except CopiedDatabaseError as error:
-        yield failure("identity", str(error), "dualwrite db moved --db URL, or dualwrite db copied --db URL")
+        yield failure("identity", str(error), "dualwrite db moved --db URL --yes, or dualwrite db copied --db URL")
         return
     if here.database_id is None:
         yield warning(

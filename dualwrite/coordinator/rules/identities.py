@@ -11,8 +11,8 @@ from typing import NamedTuple
 from dualwrite.errors import CopiedDatabaseError
 
 WHAT_TO_DO = (
-    "if the original is gone, run `dualwrite db moved --db URL`; if this is a copy beside it, run `dualwrite db copied "
-    "--db URL`. Until then nothing is done in Kafka"
+    "if the original is gone, run `dualwrite db moved --db URL --yes`; if this is a copy beside it, run `dualwrite db "
+    "copied --db URL`. Until then nothing is done in Kafka"
 )
 
 

@@ -90,7 +90,7 @@ def test_a_copy_does_not_touch_what_the_original_has_decided(pair: Pair, cluster
     with dual_write(copy, cluster) as staging:
         for act in (staging.recover, lambda: write(staging, "staged")):
             with pytest.raises(
-                CopiedDatabaseError, match=r"if the original is gone, run `dualwrite db moved --db URL`"
+                CopiedDatabaseError, match=r"if the original is gone, run `dualwrite db moved --db URL --yes`"
             ):
                 act()
     assert len(cluster.of("orders-0").requests) == requests, "Kafka was not asked"
@@ -199,8 +199,32 @@ def test_the_command_line_says_so_in_one_line(
     assert main(["db", "copied", "--db", str(copy.url)]) == 0
     again = capsys.readouterr().out
     assert again.strip().rpartition("NAME-")[2] == said.rpartition("NAME-")[2], "the suffix stays"
-    assert main(["db", "moved", "--db", str(copy.url)]) == 0
+    assert main(["db", "moved", "--db", str(copy.url), "--yes"]) == 0
     assert capsys.readouterr().out == "nothing to do: there are no state rows\n"
+    copy.dispose()
+
+
+@pytest.mark.parametrize("is_beside", [True, False], ids=["the original beside it", "the original gone"])
+def test_moved_does_nothing_unless_confirmed_and_names_an_original_that_is_in_sight(
+    sqlite_engine: Engine, cluster: FakeCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str], is_beside: bool
+) -> None:
+    leave_decided(sqlite_engine, cluster, "decided")
+    copy = copy_of(sqlite_engine, tmp_path)
+    original = Path(str(sqlite_engine.url.database))
+    if is_beside:
+        original = original.rename(tmp_path / "renamed.db")
+    else:
+        original.rename(tmp_path.parent / f"{tmp_path.name}-elsewhere.db")
+    before = slot_rows(copy)
+    assert main(["db", "moved", "--db", str(copy.url)]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("dualwrite: nothing was done: db moved needs --yes. ")
+    assert "each aborts in Kafka what the other one has decided" in said.err
+    assert (f"The original is still there: {original}. " in said.err) == is_beside
+    assert slot_rows(copy) == before
+    assert main(["db", "moved", "--db", str(copy.url), "--yes"]) == 0
+    assert slot_rows(copy) != before
     copy.dispose()
 
 

@@ -146,7 +146,7 @@ def test_what_was_left_in_other_clusters_is_named_with_what_to_do() -> None:
     one = left_in_another_cluster([slot(0, "gone", "c2")], "c1")
     assert one.startswith("slot orders-0 was left in the Kafka cluster c2 without ")
     assert "this is the cluster c1" in one
-    assert "`dualwrite db moved --db URL`" in one
+    assert "`dualwrite db moved --db URL --yes`" in one
     many = left_in_another_cluster([slot(number, "gone", f"c{2 + number % 2}") for number in range(5)], "c1")
     assert many.startswith("slots orders-0, orders-1, orders-2 and 2 more were left in the Kafka cluster c2 and c3 ")
 
