@@ -76,16 +76,16 @@ def _foreseen(
         require_no_copy(engine, kafka)
     view = views_of(engine, cluster, [transactional_id])[transactional_id]
     require_known([view])
+    if view.is_foreign:
+        remedy = ". To abort what is open here, say --no-db" if view.kafka is not None and view.kafka.waits else ""
+        raise InvalidTransactionStateError(
+            f"{transactional_id}: this database decides on nothing that is open here: {said_of_foreign([view])}{remedy}"
+        )
     if view.kafka is None or not view.kafka.waits:
         state = "Kafka does not know it" if view.kafka is None else f"Kafka's state of it is {view.kafka.state}"
         raise InvalidTransactionStateError(f"{transactional_id}: there is nothing to terminate: {state}")
     if view.situation is Situation.AT_WORK:
         raise InvalidTransactionStateError(f"{transactional_id}: {held_by(view)}")
-    if view.is_foreign:
-        raise InvalidTransactionStateError(
-            f"{transactional_id}: this database decides on nothing that is open here: {said_of_foreign([view])}. To "
-            "abort what is open here, say --no-db"
-        )
     return view
 
 

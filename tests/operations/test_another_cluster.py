@@ -90,6 +90,16 @@ def test_terminate_takes_no_decision_away_that_is_anothers(place: Place, here: s
     assert (place.rows(), place.described()) == before
 
 
+def test_terminate_says_it_if_nothing_is_open_here(place: Place, here: str) -> None:
+    place.run("transactions", "terminate", place.slot(), "--no-db", "--yes", db=False)
+    before = place.rows(), place.described()
+    said = place.run("transactions", "terminate", place.slot(), "--yes")
+    assert said.code == 2
+    assert says_it(said.err, place, here)
+    assert "--no-db" not in said.err, "it would find nothing"
+    assert (place.rows(), place.described()) == before
+
+
 def test_the_doctor_finds_it(place: Place, here: str) -> None:
     for application in (place.application, None):
         finding = transactions(place, application)
