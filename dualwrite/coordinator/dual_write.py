@@ -281,7 +281,8 @@ class DualWrite(Observed, SeekingConsumers, Branches):
         """Wait up to ``timeout`` seconds for the units of work of other threads and for ``pending()``; release all.
 
         The slots are given back. Another process under this application name, or the next start, completes what is
-        still pending; it may roll back a unit of work that still runs in another thread. A second call does nothing.
+        still pending; it may roll back a unit of work that still runs in another thread. A heuristic outcome that the
+        database does not take now is logged at ERROR. A second call only tries that again.
 
         :raises InvalidTransactionStateError: inside a unit of work.
         """

@@ -243,10 +243,13 @@ class Pool:
             finished = slot.close(max(0.0, deadline - time.monotonic()))
             if not slot.is_fenced:
                 ended[finished].append(slot.lease)
+            if slot.contradiction is not None:  # the background has found it since the last heartbeat
+                self.unmatched.add(slot.contradiction)
         self._sweeper.stop(max(0.0, deadline - time.monotonic()))
         self._heartbeat.stop(max(0.0, deadline - time.monotonic()))
-        with Limit(max(_LAST_WORD, deadline - time.monotonic()), self._settings.application, "timeout of close()"):
-            self.unmatched.record()
+        last = max(deadline, time.monotonic() + _LAST_WORD)
+        with Limit(last - time.monotonic(), self._settings.application, "timeout of close()"):
+            self.unmatched.close(last)
             for finished, leases in ended.items():
                 self._book.give_back(leases, finished=finished)
         with self._guard:

@@ -1,6 +1,7 @@
 """Units of work that are known to be on one side alone, until they are recorded as heuristic outcomes."""
 
 import logging
+import time
 from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
@@ -9,6 +10,7 @@ from dualwrite.coordinator.ports import DecisionStore
 from dualwrite.coordinator.rules.lease import LeaseContradictedError
 from dualwrite.coordinator.rules.lease_memory import RowSeen, Unmatched
 from dualwrite.coordinator.slots.slot import Counters
+from dualwrite.coordinator.sql.outcome_rows import statement_by_hand
 
 _LOG = logging.getLogger("dualwrite")
 
@@ -25,7 +27,7 @@ class UnmatchedUnits:
     """Keeps unmatched units of work until they are recorded in the database. Thread-safe.
 
     A database that has just lost commits, or a connection, may not answer: a record that cannot be written now is
-    written at the end of the next unit of work, or at the next heartbeat.
+    written at the end of the next unit of work, at the next heartbeat, or in close().
     """
 
     def __init__(self, store: DecisionStore, counters: Counters) -> None:
@@ -45,22 +47,52 @@ class UnmatchedUnits:
 
     def record(self) -> None:
         """Put the waiting units of work on record. An error is logged with the units, which continue to wait."""
-        while True:
-            try:
-                waiting = self._waiting.get_nowait()
-            except Empty:
+        while (waiting := self._next()) is not None:
+            error = self._write(waiting)
+            if error is not None:
+                for unit in waiting.units:
+                    log_not_yet(waiting.transactional_id, unit, error)
                 return
-            name, units, row = waiting
-            try:
-                self._store.note_unmatched(name, units, row)
-            except BaseException as error:
-                self._waiting.put(waiting)
-                if not isinstance(error, Exception):
-                    raise
-                for unit in units:
-                    log_not_yet(name, unit, error)
-                return
-            self._counters.add("heuristic", len(units))
+
+    def close(self, deadline: float) -> None:
+        """Try once more to put each unit of work on record. A unit that the database refuses is logged with the INSERT
+        statement to run by hand, and waits for another call.
+
+        :param deadline: in monotonic seconds, after which no further one is tried.
+        """
+        error: Exception | None = None
+        try:
+            for _ in range(self._waiting.qsize()):
+                waiting = self._next()
+                if waiting is not None:
+                    error = self._write(waiting) or error
+                if time.monotonic() >= deadline:
+                    break
+        finally:
+            for _ in range(self._waiting.qsize()):
+                waiting = self._next()
+                if waiting is not None:
+                    self._waiting.put(waiting)
+                    for unit in waiting.units:
+                        _log_lost(waiting.transactional_id, unit, error)
+
+    def _next(self) -> _PendingOutcome | None:
+        try:
+            return self._waiting.get_nowait()
+        except Empty:
+            return None
+
+    def _write(self, waiting: _PendingOutcome) -> Exception | None:
+        """Put ``waiting`` on record. If that fails, keep it and return the error."""
+        try:
+            self._store.note_unmatched(*waiting)
+        except BaseException as error:
+            self._waiting.put(waiting)
+            if not isinstance(error, Exception):
+                raise
+            return error
+        self._counters.add("heuristic", len(waiting.units))
+        return None
 
 
 def log_not_yet(transactional_id: str, unit: Unmatched, error: BaseException) -> None:
@@ -72,4 +104,18 @@ def log_not_yet(transactional_id: str, unit: Unmatched, error: BaseException) ->
         unit.state,
         error,
         unit.detail,
+    )
+
+
+def _log_lost(transactional_id: str, unit: Unmatched, error: Exception | None) -> None:
+    """Log ``unit``, whose record ends with this process, with the statement that inserts it."""
+    _LOG.error(
+        "%s: closed before the database took the record that says %s of the unit of work with the state %s (%s). "
+        "Insert it by hand: %s",
+        transactional_id,
+        unit.outcome.value,
+        unit.state,
+        "there was no time to try" if error is None else error,
+        statement_by_hand(transactional_id, *unit),
+        extra={"outcome": unit.outcome.value, "state": str(unit.state)},
     )

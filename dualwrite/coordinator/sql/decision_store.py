@@ -22,7 +22,7 @@ from dualwrite.coordinator.sql.dialects.base import FAILED, CompiledUpdate, Erro
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.dialects.unit_transactions import Fate
 from dualwrite.coordinator.sql.engine_checks import discard, of_its_own_level, require_idle, require_own_connections
-from dualwrite.coordinator.sql.outcome_rows import insert_outcome, log_outcome
+from dualwrite.coordinator.sql.outcome_rows import insert_outcome, insert_outcome_once, log_outcome
 from dualwrite.coordinator.sql.own_tables import ours, schema_of
 from dualwrite.coordinator.sql.shown_url import command_on
 from dualwrite.coordinator.sql.state_row import row_of, row_seen, row_values
@@ -211,7 +211,7 @@ class SqlDecisionStore:
         """Move the state into the record of heuristic outcomes; see DecisionStore.record."""
         with self.transaction(commit=True) as connection, clear_errors(self._engine):
             state = lock_row(connection, lease)
-            self._insert_outcome(connection, lease.transactional_id, state, outcome, DETAILS[outcome])
+            insert_outcome(connection, lease.transactional_id, state, outcome, DETAILS[outcome], self._database.now())
             self._write(connection, lease, PreparedTxnState())  # not store(): kept records are for a replay
         lease.memory.committed()
         log_outcome(lease.transactional_id, state, outcome, DETAILS[outcome])
@@ -226,7 +226,7 @@ class SqlDecisionStore:
                 execution_options=ours(connection),
             )
             if unclaimed:
-                self._insert_outcome(connection, name, unclaimed, Outcome.HEURISTIC_HAZARD, UNCLAIMED)
+                self._note(connection, name, Unmatched(unclaimed, Outcome.HEURISTIC_HAZARD, UNCLAIMED))
         lease.memory.is_new = False
         if unclaimed:
             log_outcome(name, unclaimed, Outcome.HEURISTIC_HAZARD, UNCLAIMED)
@@ -239,7 +239,7 @@ class SqlDecisionStore:
         """Put units of work on record that are on one side alone; see DecisionStore.note_unmatched."""
         with self.transaction(commit=True) as connection, clear_errors(self._engine):
             for unit in units:
-                self._insert_outcome(connection, transactional_id, *unit)
+                self._note(connection, transactional_id, unit)
             if row is not None:
                 connection.execute(
                     update(table)
@@ -252,10 +252,8 @@ class SqlDecisionStore:
         for unit in units:
             log_outcome(transactional_id, *unit)
 
-    def _insert_outcome(
-        self, connection: Connection, transactional_id: str, state: PreparedTxnState, outcome: Outcome, detail: str
-    ) -> None:
-        insert_outcome(connection, transactional_id, state, outcome, detail, self._database.now())
+    def _note(self, connection: Connection, transactional_id: str, unit: Unmatched) -> None:
+        insert_outcome_once(connection, transactional_id, *unit, self._database.now())
 
     def _settle(self, lease: Lease) -> None:
         """Put what the row shows on the disk: wait for whoever writes it, and commit a change after that. With the

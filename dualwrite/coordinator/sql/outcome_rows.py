@@ -3,7 +3,7 @@
 import logging
 from typing import Any
 
-from sqlalchemy import Connection, insert
+from sqlalchemy import Connection, exists, func, insert, literal, select
 from sqlalchemy.sql.elements import ColumnElement
 
 from dualwrite.coordinator.rules.recovery_decision import Outcome
@@ -27,19 +27,52 @@ def insert_outcome(
 
     :param now: the database's clock.
     """
-    added = connection.execute(
-        insert(table).values(
-            transactional_id=transactional_id,
-            **columns_naming(state),
-            outcome=outcome.value,
-            detail=detail,
-            found_at=now,
-        ),
-        execution_options=ours(connection),
-    )
+    values = _values(transactional_id, state, outcome, detail)
+    added = connection.execute(insert(table).values(**values, found_at=now), execution_options=ours(connection))
     key = added.inserted_primary_key
     assert key is not None
     return int(key[0])
+
+
+def insert_outcome_once(
+    connection: Connection,
+    transactional_id: str,
+    state: PreparedTxnState,
+    outcome: Outcome,
+    detail: str,
+    now: ColumnElement[Any],
+) -> None:
+    """As :func:`insert_outcome`, unless the same is on record and was not acknowledged. When the state table is emptied
+    under a process, both that process and the first recovery of the new row find the unit of work in hand.
+
+    A state without a place may name several Kafka transactions, or none: it is put on record each time.
+    """
+    if state.first_record is None:
+        insert_outcome(connection, transactional_id, state, outcome, detail, now)
+        return
+    values = _values(transactional_id, state, outcome, detail)
+    on_record = exists().where(
+        *(table.c[name] == value for name, value in values.items() if name != "detail"),
+        table.c.acknowledged_at.is_(None),
+    )
+    row = select(*(literal(value, table.c[name].type) for name, value in values.items()), now).where(~on_record)
+    connection.execute(insert(table).from_select([*values, "found_at"], row), execution_options=ours(connection))
+
+
+def statement_by_hand(transactional_id: str, state: PreparedTxnState, outcome: Outcome, detail: str) -> str:
+    """The SQL by which a person puts it on record."""
+    values = _values(transactional_id, state, outcome, detail)
+    statement = insert(table).values(**values, found_at=func.current_timestamp())
+    return str(statement.compile(compile_kwargs={"literal_binds": True}))
+
+
+def _values(transactional_id: str, state: PreparedTxnState, outcome: Outcome, detail: str) -> dict[str, str | None]:
+    return {
+        "transactional_id": transactional_id,
+        **columns_naming(state),
+        "outcome": outcome.value,
+        "detail": detail,
+    }
 
 
 def log_outcome(transactional_id: str, state: PreparedTxnState, outcome: Outcome, detail: str) -> None:

@@ -48,6 +48,8 @@ class UnitFate:
         self._fate: Fate | None = None
         self._is_asked = False
         self._is_kept = False
+        self._error: TransactionEndedError | None = None
+        """What the block has been told of it."""
         self.is_on_record = False
         """True once it is on record that the transaction was ended outside the unit's control."""
 
@@ -69,7 +71,7 @@ class UnitFate:
         try:
             yield
         except TransactionEndedError as error:
-            self._fate = _known(transaction, error.fate, error)
+            self._fate, self._error = _known(transaction, error.fate, error), error
             raise
         except InvalidTransactionStateError:
             self._is_asked = False  # the transaction has failed; only a rollback shows which transaction it was
@@ -101,6 +103,8 @@ class UnitFate:
             if self._unmatched is not None:
                 self._unmatched.keep(transactional_id, unit)  # first: two records are better than none
                 self._is_kept = True
+                if self._error is not None:
+                    self._error.record_waits = True
             log_not_yet(transactional_id, unit, error)
             raise
 

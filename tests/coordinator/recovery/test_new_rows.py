@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, delete
+from sqlalchemy import Engine, delete, update
 
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.rules.recovery_decision import Outcome
@@ -132,6 +132,38 @@ def test_a_state_table_that_was_emptied_does_not_hide_what_it_had_decided(
     here = make()
     write(here, "two")
     assert states(here) == expected
+
+
+@pytest.mark.parametrize("first", ["the old owner", "the new row"])
+def test_a_unit_that_the_old_owner_and_the_new_row_find_is_on_record_once(
+    make: Make, kafka: FakeKafka, engine: Engine, first: str
+) -> None:
+    """The table is emptied under a process whose unit of work is decided, and not committed in Kafka."""
+    dead: list[str] = []
+
+    def observe(name: str) -> None:
+        if dead or name == "COMMIT_KAFKA":
+            dead.append(name)
+            raise SystemExit
+
+    old, new = make(on_step=observe), make()
+    with pytest.raises(SystemExit):
+        write(old, "one")
+    expected = hazard(engine)
+    with engine.begin() as connection:
+        connection.execute(delete(table))
+    if first == "the old owner":
+        old._pool.beat()
+        assert states(new) == expected
+    write(new, "two")
+    assert states(new) == expected
+    if first == "the new row":
+        with engine.begin() as connection:
+            connection.execute(update(table).values(fencing_token=0))  # tokens of new rows are random, or 1 in tests
+        old._pool.beat()
+        assert states(new) == expected
+    assert (old.counters.heuristic, new.counters.heuristic) == (1, 1), "both have found it"
+    assert (kafka.aborted, kafka.committed) == (["one"], ["two"])
 
 
 def test_a_first_start_records_nothing(make: Make, engine: Engine) -> None:

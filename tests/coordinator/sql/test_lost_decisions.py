@@ -239,6 +239,29 @@ def test_what_cannot_be_put_on_record_now_is_put_there_by_a_later_heartbeat(
     assert states(dual_write) == [(second, Outcome.HEURISTIC_COMMIT)]
 
 
+def test_what_the_background_found_just_before_close_is_on_record(
+    engine: Engine, dual_write: DualWrite, make_dual_write: Callable[..., DualWrite], kafka: FakeKafka
+) -> None:
+    dual_write.recover()
+
+    def empty_first(request: str) -> Fault:
+        if request == "commit":
+            with engine.begin() as connection:
+                connection.execute(delete(table))
+            return Fault.BEFORE
+        return Fault.NONE
+
+    dual_write._pool._heartbeat.stop(1)
+    kafka.fault = empty_first
+    with dual_write.transaction() as tx:
+        tx.produce("events", "one")
+    (slot,) = dual_write._pool._snapshot()
+    assert slot._background.wait(20)
+    assert slot.is_fenced
+    dual_write.close()
+    assert [outcome for _, outcome in states(make_dual_write(engine, "orders"))] == [Outcome.HEURISTIC_HAZARD]
+
+
 @contextmanager
 def the_row_of_a_copy(engine: Engine, **changed: Any) -> Iterator[None]:
     """What a copy of this process, with its memory, has done to the row."""

@@ -10,6 +10,7 @@ from sqlalchemy import Engine, create_engine, select, text, update
 
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.ports import Lease, LeaseLostError, Outcome
+from dualwrite.coordinator.rules.lease_memory import Unmatched
 from dualwrite.coordinator.rules.recovery_decision import DETAILS
 from dualwrite.coordinator.sql.outcome_store import acknowledge, outcomes
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
@@ -112,6 +113,36 @@ def test_an_identity_that_a_cluster_gives_again_is_another_units(
     store.record(lease, Outcome.HEURISTIC_HAZARD)
     assert state_in(store, lease) == PreparedTxnState()
     assert len(outcomes(engine)) == 2 - acknowledged
+
+
+@pytest.mark.parametrize("state", [NATIVE, LIBRDKAFKAS], ids=["native", "librdkafka"])
+def test_what_is_on_record_is_not_put_there_again_before_it_is_acknowledged(
+    engine: Engine, store: TakingStore, state: PreparedTxnState
+) -> None:
+    """A unit of work that two find out, each from what it knows."""
+    lease = store.take_over(ID, "me")
+    store.mark_recovered(lease, state)
+    store.note_unmatched(ID, [Unmatched(state, Outcome.HEURISTIC_HAZARD, "another detail")], None)
+    store.mark_recovered(lease, state)
+    (first,) = outcomes(engine)
+    store.note_outcome(ID, state, Outcome.HEURISTIC_ABORT, "something else is known of it")
+    store.note_outcome("orders-1", state, Outcome.HEURISTIC_HAZARD, "another slot")
+    elsewhere = PreparedTxnState(f"42:7:{Anchor.of(TopicPartition('events', 3), 100)}")
+    store.note_outcome(ID, elsewhere, Outcome.HEURISTIC_HAZARD, "another place")
+    assert len(outcomes(engine)) == 4
+    acknowledge(engine, first, by="Ada")
+    store.note_outcome(ID, state, Outcome.HEURISTIC_HAZARD, "again")
+    assert len(outcomes(engine)) == 4
+    assert len(outcomes(engine, acknowledged=True)) == 5
+
+
+@pytest.mark.parametrize("state", [NOWHERE, PreparedTxnState()], ids=["nowhere", "empty"])
+def test_a_state_that_may_name_several_units_is_put_on_record_each_time(
+    engine: Engine, store: TakingStore, state: PreparedTxnState
+) -> None:
+    for _ in range(2):
+        store.note_outcome(ID, state, Outcome.HEURISTIC_HAZARD, "lost")
+    assert len(outcomes(engine)) == 2
 
 
 def test_whoever_was_taken_over_records_nothing(engine: Engine, store: TakingStore) -> None:

@@ -12,8 +12,11 @@ from dualwrite.coordinator.aio.transaction import AsyncTransaction
 from dualwrite.coordinator.concurrency.greenlets import greenlet_spawn
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.ports import Outcome
+from dualwrite.coordinator.rules.lease_memory import Unmatched
+from dualwrite.coordinator.sql.dialects.unit_transactions import TransactionEndedError
 from dualwrite.coordinator.unit.transaction import Transaction
-from dualwrite.errors import KafkaUnavailableError
+from dualwrite.errors import DatabaseBusyError, KafkaUnavailableError
+from dualwrite.ids import PreparedTxnState
 from tests.support.coordinator.async_dual_writes import Place, run
 from tests.support.coordinator.event_table import events, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka
@@ -118,6 +121,87 @@ def test_close_puts_it_on_record(make_dual_write: Make, engine: Engine) -> None:
     trouble.__exit__(None, None, None)
     dual_write.close()
     assert on_record(make_dual_write(engine)) == [("orders-0", STATE, True)]
+
+
+def lost_records(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The statements that close() has logged."""
+    said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    return [each.partition("Insert it by hand: ")[2] for each in said if "closed before the database took" in each]
+
+
+@pytest.mark.parametrize("name", TROUBLES)
+def test_close_says_what_the_database_has_never_taken_and_how_to_insert_it(
+    make_dual_write: Make, engine: Engine, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    dual_write = make_dual_write(engine, lease_timeout=3600)
+    dual_write.recover()
+    trouble = TROUBLES[name](engine)
+    with pytest.raises(UserError):
+        end_in(dual_write, trouble)
+    assert lost_records(caplog) == []
+    dual_write.close()
+    (statement,) = lost_records(caplog)
+    trouble.__exit__(None, None, None)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(statement)
+    (by_hand,) = make_dual_write(engine).outcomes()
+    assert (by_hand.transactional_id, by_hand.state, by_hand.acknowledged_at) == ("orders-0", STATE, None)
+    assert by_hand.outcome.value in caplog.text
+    assert by_hand.detail in caplog.text
+
+
+def test_close_tries_each_record_once(
+    make_dual_write: Make, engine: Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that the database refuses for good does not stand in the way of the others."""
+    dual_write = make_dual_write(engine, lease_timeout=3600)
+    waiting, note, tried = dual_write._pool.unmatched, dual_write._store.note_unmatched, []
+
+    def note_or_refuse(name: str, units: Any, row: Any) -> None:
+        tried.append(name)
+        if name == "orders-1":
+            raise DatabaseBusyError("locked")
+        note(name, units, row)
+
+    monkeypatch.setattr(dual_write._store, "note_unmatched", note_or_refuse)
+    for number in (1, 2, 3):
+        waiting.keep(f"orders-{number}", Unmatched(PreparedTxnState(STATE), Outcome.HEURISTIC_ABORT, "lost"))
+    dual_write.close()
+    assert tried == ["orders-1", "orders-2", "orders-3"]
+    assert [each for each, _, _ in on_record(make_dual_write(engine))] == ["orders-2", "orders-3"]
+    (statement,) = lost_records(caplog)
+    assert "'orders-1'" in statement
+
+
+def test_a_second_close_tries_again(make_dual_write: Make, engine: Engine) -> None:
+    dual_write = make_dual_write(engine, lease_timeout=3600)
+    dual_write.recover()
+    trouble = refusing(engine)
+    with pytest.raises(UserError), dual_write:  # and the close at its end hides nothing
+        end_in(dual_write, trouble)
+    trouble.__exit__(None, None, None)
+    dual_write.close()
+    dual_write.close()
+    assert on_record(make_dual_write(engine)) == [("orders-0", STATE, True)]
+
+
+def test_the_error_promises_no_record_that_the_database_has_refused(make_dual_write: Make, engine: Engine) -> None:
+    dual_write = make_dual_write(engine, lease_timeout=3600)
+    dual_write.recover()
+    trouble = refusing(engine)
+
+    def run(before_end: Callable[[], None]) -> None:
+        with dual_write.transaction() as tx:
+            tx.produce("events", value="one")
+            commit_past_sqlalchemy(tx)
+            before_end()
+
+    with pytest.raises(TransactionEndedError, match="waits in this process") as refused:
+        run(trouble.__enter__)
+    assert "outcomes()" not in str(refused.value)
+    trouble.__exit__(None, None, None)
+    with pytest.raises(TransactionEndedError, match=r"dw\.outcomes\(\) show this unit"):
+        run(lambda: None)
 
 
 def test_a_unit_whose_record_waits_is_not_run_again(make_dual_write: Make, engine: Engine) -> None:

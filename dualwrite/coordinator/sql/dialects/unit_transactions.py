@@ -28,6 +28,10 @@ class Fate(Enum):
     UNKNOWN = "something else than the library ended it; what was written before or after that may be committed"
 
 
+_WAITS = (
+    "Look for its rows. The database has not taken the record of this unit: it waits in this process, which tries "
+    "again at its heartbeats and in close(). The log says what it is"
+)
 _LOOK = "Look for its rows: `dualwrite transactions list` and dw.outcomes() show this unit if it may have left any"
 
 
@@ -41,8 +45,16 @@ class TransactionEndedError(InvalidTransactionStateError):
     """
 
     def __init__(self, message: str, fate: Fate) -> None:
-        super().__init__(message if fate is Fate.ROLLED_BACK else f"{message}. {_LOOK}")
+        super().__init__(message)
         self.fate = fate
+        self.record_waits = False
+        """True if the unit is to be on record, and the database has refused that."""
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        if self.fate is Fate.ROLLED_BACK:
+            return message
+        return f"{message}. {_WAITS if self.record_waits else _LOOK}"
 
 
 def unit_mark(connection: Connection) -> str | None:
