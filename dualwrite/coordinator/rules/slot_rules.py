@@ -163,8 +163,8 @@ def left_in_another_cluster(rows: Sequence[SlotRow], cluster_id: str | None) -> 
     return (
         f"{slots} {', '.join(names)}{more} {were} left in the Kafka cluster {' and '.join(theirs)} without being given "
         f"back, perhaps with work that the database has committed; this is the cluster {cluster_id}. Connect to the "
-        "other one to recover what is left there; or run `dualwrite db moved --db URL --yes` if it is gone for good; or "
-        "use another application name in this one"
+        "other one to recover what is left there; or run `dualwrite db moved --db URL --yes` if it is gone for good; "
+        "or use another application name in this one"
     )
 
 
