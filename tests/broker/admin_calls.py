@@ -1,4 +1,4 @@
-"""What tests ask a broker about topics and settings, in one call each."""
+"""Requests of tests about topics and settings, in one call each."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""What an administrator and the clients were told, and whether the broker still holds it (``admin_simulation``)."""
+"""The answers to an administrator and clients, and whether the broker still honours them (``admin_simulation``)."""
 
 from collections import Counter
 from dataclasses import dataclass, field

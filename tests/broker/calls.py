@@ -1,4 +1,4 @@
-"""What tests ask a broker, in one call each, over a :class:`~tests.broker.raw.RawClient`."""
+"""Requests of tests to a broker, in one call each, over a :class:`~tests.broker.raw.RawClient`."""
 
 import itertools
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""What released consumers read from a topic, from its beginning to its end."""
+"""Reads a topic with released consumers, from its beginning to its end."""
 
 import time
 from collections.abc import Iterator

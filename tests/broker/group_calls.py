@@ -1,4 +1,4 @@
-"""What tests of groups ask a broker, in one call each."""
+"""Requests of group tests to a broker, in one call each."""
 
 import struct
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""What the tests that talk to a broker through confluent-kafka share."""
+"""Helpers of the tests that use a broker through confluent-kafka."""
 
 import uuid
 

@@ -1,4 +1,4 @@
-"""Builders that the tests of the log share."""
+"""Builders for the tests of the log."""
 
 from collections.abc import Sequence
 from pathlib import Path

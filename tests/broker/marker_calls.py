@@ -1,4 +1,4 @@
-"""What an operator asks a broker about the markers of transactions: WriteTxnMarkers."""
+"""An operator's requests about the markers of transactions: WriteTxnMarkers."""
 
 from dualwrite.ids import ProducerIdentity
 from dualwrite.wire.apis import Message, WriteTxnMarkersRequest

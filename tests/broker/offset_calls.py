@@ -1,4 +1,4 @@
-"""What tests of committed offsets ask a broker, in one call each."""
+"""Requests of tests about committed offsets, in one call each."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""The runtime on simulated ports: a disk that stops, a clock that stands, an event loop whose every order is seeded."""
+"""The runtime on simulated ports: a disk that stops, a clock that stands still, an event loop with a seeded order."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""ApiVersions: what is advertised is what works, and a client from the future is told what to ask for (KIP-511)."""
+"""ApiVersions: exactly what works is advertised, and a newer client learns which version to ask for (KIP-511)."""
 
 import struct
 

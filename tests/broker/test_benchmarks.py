@@ -1,4 +1,4 @@
-"""The benchmarks run, and their report says what was measured: who is ahead is not for a test to say."""
+"""The benchmarks run, and their report says what was measured. Tests do not check which client is faster."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""DescribeTransactions, ListTransactions, DescribeProducers (KIP-664), and transactions that outlive their timeout."""
+"""DescribeTransactions, ListTransactions, DescribeProducers (KIP-664), and transactions that exceed their timeout."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How a transaction ended, by the log of the bundled broker; the coordinator is not asked, and may have forgotten."""
+"""How a transaction ended, read from the bundled broker's log; the coordinator is not asked, and may have forgotten."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""FindCoordinator: the one node coordinates transactions and groups, and says that it coordinates nothing else."""
+"""FindCoordinator: the one node coordinates transactions and groups, and refuses other key types."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Buffers of large frames are used again, never by two frames at a time, and not too many are kept."""
+"""Buffers of large frames are reused, never by two frames at a time, and only a limited number is kept."""
 
 import mmap
 

@@ -1,4 +1,4 @@
-"""Frames come out whole and in order however their bytes arrive, and the client waits when nobody takes them."""
+"""Frames are read whole and in order however their bytes arrive, and the client waits if no task reads them."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""Consumer groups of released clients: who reads what, who takes over, and what outlives a broker's death."""
+"""Consumer groups of released clients: assignment, takeover, and what survives a broker's death."""
 
 import gc
 import socket

@@ -1,4 +1,4 @@
-"""Idempotent producers (KIP-98): duplicates are known, gaps and old epochs refused, also after a kill."""
+"""Idempotent producers (KIP-98): duplicates are recognized, gaps and old epochs refused, also after a kill."""
 
 from contextlib import ExitStack
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""InitProducerId (KIP-98, KIP-360, KIP-939): who gets which identity, who is fenced, and what is kept or aborted."""
+"""InitProducerId (KIP-98, KIP-360, KIP-939): identities, fencing, and which transactions are kept or aborted."""
 
 from collections.abc import Iterator
 

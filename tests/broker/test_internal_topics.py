@@ -1,4 +1,4 @@
-"""The broker's own topics: anybody may read them as any other topic, and nobody but the broker writes to them."""
+"""The broker's own topics: every client may read them as any other topic, and only the broker writes to them."""
 
 import random
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How records join a transaction: all partitions of a request at once, and nobody behind the end of a transaction."""
+"""How records join a transaction: all partitions of a request at once, and none after the transaction's end."""
 
 import asyncio
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Index files that a crash met while they were written, or that lie: nothing is believed that is not so."""
+"""Index files that were torn by a crash, or that are wrong: the log detects them and does not use them."""
 
 import random
 from collections.abc import Iterator

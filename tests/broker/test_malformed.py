@@ -1,4 +1,4 @@
-"""Bytes that are no request: they cost their sender its connection, and nobody else anything."""
+"""Bytes that are not a request: the sender loses its connection, and other clients are not affected."""
 
 import random
 import socket

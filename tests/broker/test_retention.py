@@ -1,4 +1,4 @@
-"""Retention: segments that are too old or too many go, never what is not durable yet, and readers are told."""
+"""Retention: segments that are too old or too many are removed, but only durable ones, and readers get an error."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""The transaction coordinator at run time: what is on disk, and when, before anybody is told."""
+"""The transaction coordinator at run time: what is on disk, and when, before a reply is sent."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Committed offsets at run time: what is on disk, and when, before anybody is told."""
+"""Committed offsets at run time: what is on disk, and when, before a reply is sent."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""DeleteTopics and CreatePartitions: what is gone is gone for everybody and for good, and a new topic begins anew."""
+"""DeleteTopics and CreatePartitions: deleted topics are gone for all clients and for good; new ones start afresh."""
 
 import uuid
 from pathlib import Path

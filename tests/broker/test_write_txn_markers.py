@@ -1,4 +1,4 @@
-"""WriteTxnMarkers: an operator ends a transaction that hangs in a partition, and nobody else's."""
+"""WriteTxnMarkers: an operator ends a transaction that hangs in a partition, and no other transaction."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""An engine that asks what a test tells it to, and both drivers behind one call."""
+"""An engine that sends the requests of a test, and both drivers behind one call."""
 
 import asyncio
 from collections import deque

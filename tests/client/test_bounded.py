@@ -1,4 +1,4 @@
-"""A deadline from outside: what does not come back is left behind, and so is whoever made the call."""
+"""A deadline from outside: a call that does not return is abandoned, together with its caller's producer."""
 
 import gc
 import threading

@@ -1,4 +1,4 @@
-"""What both drivers do alike, over real sockets: open, ask, and tell the engine what became of it."""
+"""The common behaviour of both drivers, over real sockets: open, ask, and report the outcome to the engine."""
 
 import contextlib
 import logging

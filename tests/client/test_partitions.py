@@ -1,4 +1,4 @@
-"""The partitions that the native producer gives are those of librdkafka and of the Java producer, record by record."""
+"""The native producer chooses the same partitions as librdkafka and the Java producer, record by record."""
 
 import random
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Many records at once are what one after the other they would be: the same records, in the same order and places."""
+"""produce_many() has the same result as one produce() after the other: the same records, order and partitions."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn

@@ -1,4 +1,4 @@
-"""TwoPhaseProducer against a real broker: what it costs, what it leaves behind, and what others see of it."""
+"""TwoPhaseProducer against a real broker: its round trips, the state that it leaves, and what other clients see."""
 
 import os
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""One process of Apache Kafka, whatever its part in a cluster is: formatted, started, killed, and what it logged."""
+"""One process of Apache Kafka, in any role of a cluster: formatted, started, killed, and its log."""
 
 import base64
 import random

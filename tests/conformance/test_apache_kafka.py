@@ -1,4 +1,4 @@
-"""The Apache Kafka that others are compared with is there, and its tools run."""
+"""The Apache Kafka of the comparisons is available, and its tools run."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A DualWrite on Apache Kafka, which keeps no prepared transaction yet: one line says so, whatever the producer."""
+"""A DualWrite on Apache Kafka, which keeps no prepared transaction yet: one log line says so, with either producer."""
 
 import logging
 from collections.abc import Iterator

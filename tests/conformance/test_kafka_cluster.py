@@ -1,4 +1,4 @@
-"""The cluster that crash tests run on does what they rely on: nodes die and come back, and what they led moves."""
+"""The cluster of the crash tests behaves as they require: nodes die and come back, and leadership moves."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What producers were told, and the oracle that compares it with what a broker has (Jepsen's names for anomalies)."""
+"""The answers to producers, and the oracle that compares them with a broker's log (Jepsen's names for anomalies)."""
 
 import random
 import threading

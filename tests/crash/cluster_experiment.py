@@ -1,4 +1,4 @@
-"""Producers on a cluster that loses what a test says; what they were told is compared with what the cluster has."""
+"""Producers on a cluster that loses chosen messages; the answers that they got are compared with the cluster's log."""
 
 import random
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The tap loses what it is told to, at the moment that it is told, and sees what is sent again."""
+"""The tap drops the chosen messages at the chosen moment, and sees what is sent again."""
 
 import socket
 import threading

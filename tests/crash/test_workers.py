@@ -1,4 +1,4 @@
-"""Several processes share one application: nobody disturbs another, and nobody's death or pause tears a unit."""
+"""Several processes share one application: none disturbs another, and no death or pause tears a unit of work."""
 
 import os
 import signal

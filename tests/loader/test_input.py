@@ -1,4 +1,4 @@
-"""Input files: every wrapping gives the same rows, and whatever is wrong is named with its line."""
+"""Input files: every file format gives the same rows, and every error names the line."""
 
 import csv
 import gzip

@@ -1,4 +1,4 @@
-"""Heuristic outcomes on the command line: listed until somebody has seen to them."""
+"""Heuristic outcomes on the command line: listed until they are acknowledged."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""``dualwrite transactions terminate``: abort, whatever was decided, and say so where that tears a unit of work."""
+"""``dualwrite transactions terminate``: aborts in any case, and reports if that tears a unit of work."""
 
 import pytest
 from sqlalchemy import create_engine

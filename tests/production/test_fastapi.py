@@ -1,4 +1,4 @@
-"""FastAPI: a unit of work as a dependency is committed before its answer is sent, whatever threads it goes through."""
+"""FastAPI: a unit of work as a dependency commits before its response is sent, whichever threads it runs in."""
 
 import asyncio
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""The judge of the flights' pipeline: what it expects, and that it notices whatever is wrong."""
+"""The judge of the flights pipeline: the result that it expects, and that it notices every error."""
 
 import json
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Names that mean something to somebody on the way: to a driver, to SQL, or to whoever quotes them."""
+"""Names with special characters for a driver, for SQL, or for the code that quotes them."""
 
 from collections.abc import Sequence
 from typing import Any

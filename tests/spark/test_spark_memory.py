@@ -1,4 +1,4 @@
-"""An executor's memory is bounded whatever a partition's size: a million rows in one."""
+"""An executor's memory is bounded for every partition size: a million rows in one partition."""
 
 import re
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""What Prometheus is told: each metric by its name and labels, as its text format has it."""
+"""The metrics in Prometheus' text format: each by its name and labels."""
 
 import gc
 import re

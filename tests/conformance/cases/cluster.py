@@ -1,4 +1,4 @@
-"""What a broker says of itself: which versions of which requests it takes, and what it answers to others."""
+"""A broker's answers about itself: which versions of requests it supports, and how it refuses the others."""
 
 from dualwrite.wire.apis import ApiKey, ApiVersionsRequest
 from tests.conformance.cases import case

@@ -1,4 +1,4 @@
-"""How a transaction ended, by the log at its first record: what ``ended_transaction`` makes of what a broker says."""
+"""How a transaction ended, read from the log at its first record: ``ended_transaction`` on a broker's answers."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Groups of the classic protocol: who may join, who is told what, and committed offsets (KIP-394, KIP-345, KIP-447)."""
+"""Groups of the classic protocol: who may join, every answer, and committed offsets (KIP-394, KIP-345, KIP-447)."""
 
 from dataclasses import dataclass
 

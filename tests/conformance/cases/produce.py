@@ -1,4 +1,4 @@
-"""What a broker does with batches: those that are not fit, timestamps, sizes, versions, acknowledgements."""
+"""How a broker handles batches: invalid ones, timestamps, sizes, versions, acknowledgements."""
 
 import gzip
 import struct

@@ -1,4 +1,4 @@
-"""Topics: made, found, grown, configured, emptied and deleted, and everything that is wrong with such a request."""
+"""Topics: created, found, extended, configured, emptied and deleted, and every error of such a request."""
 
 import functools
 from uuid import UUID

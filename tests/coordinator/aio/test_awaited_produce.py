@@ -1,4 +1,4 @@
-"""Records under asyncio: most are added in the event loop's thread, and what may wait goes by another."""
+"""Records under asyncio: most are added in the event loop's thread, and calls that may wait use another thread."""
 
 import asyncio
 import threading

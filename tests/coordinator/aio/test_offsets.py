@@ -1,4 +1,4 @@
-"""Consumers under asyncio: the offsets are in the unit of work, whatever the consumer's calls are awaited by."""
+"""Consumers under asyncio: the offsets are in the unit of work, however the consumer's calls are awaited."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""An application that did nothing for transactional.id.expiration.ms goes on by itself: nobody has taken over."""
+"""An application idle for transactional.id.expiration.ms recovers by itself: no other process has taken over."""
 
 from pathlib import Path
 

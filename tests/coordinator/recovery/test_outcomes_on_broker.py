@@ -1,4 +1,4 @@
-"""Heuristic outcomes of a living application, on the bundled broker: somebody ends its prepared transaction."""
+"""Heuristic outcomes of a living application, on the bundled broker: an operator ends its prepared transaction."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""What a dead predecessor left, and what became of it. The control plane is a fake: it says what a test tells it."""
+"""Recovery of a dead predecessor's prepared transaction. The control plane is a fake with the answers of the test."""
 
 import logging
 from typing import Any

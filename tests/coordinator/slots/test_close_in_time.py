@@ -1,4 +1,4 @@
-"""``close(timeout)`` is a limit for all of it, whatever hangs: a unit of work of another thread, or the database."""
+"""``close(timeout)`` limits the whole call, even if another thread's unit of work or the database hangs."""
 
 import asyncio
 import threading

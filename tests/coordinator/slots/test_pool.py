@@ -1,4 +1,4 @@
-"""The pool: which slot a unit of work gets, who waits and for how long, and what becomes of leases that are lost."""
+"""The pool: which slot a unit of work gets, how long it waits, and how lost leases are handled."""
 
 import threading
 from collections.abc import Callable, Iterator

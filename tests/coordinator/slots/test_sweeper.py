@@ -1,4 +1,4 @@
-"""The sweep: what dead owners left is recovered by the others, whatever the pool's size, and nothing else is."""
+"""The sweep: living processes recover the slots of dead owners, for every pool size, and no other slots."""
 
 import threading
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Taking the tables back: what stays, what is refused, and that nobody works with them meanwhile."""
+"""Downgrading the tables: what stays, what is refused, and that no process uses them meanwhile."""
 
 import threading
 from collections.abc import Mapping

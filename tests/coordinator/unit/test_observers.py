@@ -1,4 +1,4 @@
-"""Who watches units of work is told of each one, of its steps and of its end, and can do it no harm."""
+"""Observers are notified of each unit of work, of its steps and of its end, and cannot break it."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Builders for the groups' rules: one group without disk, whose members ask and whose timers are pulled by hand."""
+"""Builders for the groups' rules: one group without a disk; tests send its members' requests and fire its timers."""
 
 from dataclasses import replace
 

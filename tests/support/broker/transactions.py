@@ -1,4 +1,4 @@
-"""Builders for the coordinator's rules: a world of one coordinator without disk, and the situations it can be in."""
+"""Builders for the coordinator's rules: one coordinator without a disk, and the situations that it can be in."""
 
 from collections.abc import Callable
 from itertools import chain, count

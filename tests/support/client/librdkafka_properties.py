@@ -1,4 +1,4 @@
-"""librdkafka itself, as confluent-kafka brings it: what it says of its settings, and what its partitioners give."""
+"""librdkafka itself, as confluent-kafka contains it: its own list of settings, and its partitioners' results."""
 
 import ctypes
 import functools

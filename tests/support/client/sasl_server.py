@@ -1,4 +1,4 @@
-"""The server's side of SASL, as far as a client can see it."""
+"""The server's side of SASL, as far as a client can observe it."""
 
 import base64
 import hashlib

@@ -1,4 +1,4 @@
-"""A broker that says what a test tells it to, on a real socket: for what a real broker will not do on demand."""
+"""A broker with the answers of a test, on a real socket: for answers that a real broker does not give on demand."""
 
 import socket
 import ssl

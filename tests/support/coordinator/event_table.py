@@ -1,4 +1,4 @@
-"""A table of the user's, beside the state table."""
+"""A user's table, beside the state table."""
 
 import threading
 import time

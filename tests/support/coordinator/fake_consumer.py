@@ -1,4 +1,4 @@
-"""A consumer as far as a unit of work can tell: partitions with endless records, and where it is in each."""
+"""A fake consumer with the interface that a unit of work needs: partitions with endless records, and its positions."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

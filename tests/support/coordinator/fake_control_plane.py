@@ -1,4 +1,4 @@
-"""A control plane that says what a test tells it to: for the participants."""
+"""A control plane with the answers of a test, for the participants."""
 
 from collections.abc import Iterable
 from typing import Any

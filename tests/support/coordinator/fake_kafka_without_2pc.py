@@ -1,4 +1,4 @@
-"""The fake Kafka as Apache Kafka is today: it keeps nothing that is prepared, and a transaction may time out."""
+"""The fake Kafka, behaving as today's Apache Kafka: it keeps no prepared transactions, and they may time out."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Leases in memory, with a clock that a test sets: what several pools share instead of a database."""
+"""Leases in memory, with a clock that a test sets: several pools share it instead of a database."""
 
 import threading
 from collections.abc import Collection, Sequence

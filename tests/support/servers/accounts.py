@@ -1,4 +1,4 @@
-"""Whom a database server runs as: none of them likes root."""
+"""The account that a database server runs under: none of the servers runs as root."""
 
 import os
 import pwd

@@ -1,4 +1,4 @@
-"""A TCP proxy before a broker that counts requests, and can hold one of them back, to deliver it when it is told to."""
+"""A TCP proxy before a broker that counts requests, and can hold one of them back until the test releases it."""
 
 import socket
 import struct

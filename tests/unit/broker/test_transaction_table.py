@@ -1,4 +1,4 @@
-"""Every command of a client in every situation, from everybody who might send it: the answer, and what changes."""
+"""Every client command in every situation, from every possible sender: the answer, and the change of state."""
 
 import pytest
 

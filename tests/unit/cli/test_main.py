@@ -1,4 +1,4 @@
-"""The command: verbs, exit codes, and one line for whatever goes wrong."""
+"""The command: verbs, exit codes, and one line for every error."""
 
 import argparse
 import ast

@@ -1,4 +1,4 @@
-"""The native producer's configuration: librdkafka's names and ranges, and one clear line for whatever is wrong."""
+"""The native producer's configuration: librdkafka's names and ranges, and one clear line for every error."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""No setting of the native producer is taken and then forgotten: each moves something that somebody reads."""
+"""No setting of the native producer is accepted and then ignored: each changes a value that the producer reads."""
 
 import re
 from dataclasses import fields, replace

@@ -1,4 +1,4 @@
-"""How a transaction ended, by a piece of a log: against a log of which every transaction's end is known."""
+"""How a transaction ended, read from a piece of a log: compared with a log whose transactions' ends are known."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""The native producer's connections: whom it tries when nobody can be reached."""
+"""The native producer's connections: which brokers it tries when none can be reached."""
 
 from dualwrite.client.engine.connection_states import ConnectionStates
 from dualwrite.client.engine.contract import EngineSettings, Open

@@ -1,4 +1,4 @@
-"""What the operating system is told of a socket."""
+"""The options that are set on a socket."""
 
 import socket
 

@@ -1,4 +1,5 @@
-"""What a consumer may be said to have read: whatever the application forgets, no record is lost or used twice."""
+"""Positions that may be committed for a consumer: no record is lost or used twice, even if the application forgets
+it."""
 
 import gc
 from typing import Any
