@@ -1,1 +1,1 @@
-"""Partitions on disk, in Kafka's own format. Knows record batches and nothing of what a broker decides about them."""
+"""Partitions on disk, in Kafka's own format. Independent of the broker's decisions about record batches."""

@@ -1,8 +1,8 @@
-"""Cleans sealed segments into fewer and smaller ones beside them (Kafka: Cleaner). Runs in a thread of its own.
+"""Cleans sealed segments: makes fewer and smaller ones beside them (Kafka: Cleaner). Runs in a thread of its own.
 
-It reads files that nobody writes any more, through handles of its own, and touches nothing that the log knows: whoever
-asked swaps what was made for what it was made of, or throws it away. Its memory is bounded: the keys of one round by
-log.cleaner.dedupe.buffer.size, the records of one batch by what a batch may unpack to.
+It reads files that are not written any more, through handles of its own, and changes nothing in the log. The caller
+swaps the result in, or discards it. Its memory is bounded: the keys of one round by log.cleaner.dedupe.buffer.size, the
+records of one batch by the limit for a decompressed batch.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,16 +24,17 @@ _LONGEST_RANGE = 2**31 - 1
 """Offsets in an index are relative to the segment's, in 32 bits."""
 
 Begin = Callable[[Sequence[Segment]], Replacement]
-"""Begins what will stand for sealed segments: ``PartitionLog.begin_replacement``."""
+"""Begins the replacement of sealed segments: ``PartitionLog.begin_replacement``."""
 
 
 @dataclass(frozen=True, slots=True)
 class CleaningPlan:
-    """What to clean, and what is known of the partition.
+    """The segments to clean, and the state of the partition.
 
     :param sources: the log's sealed segments from its beginning on, up to the one that holds the offset before
         ``before``.
-    :param first_dirty: where the last cleaning ended. :param before: nothing at or above this is cleaned.
+    :param first_dirty: where the last cleaning ended.
+    :param before: nothing at or above this offset is cleaned.
     """
 
     sources: Sequence[Segment]
@@ -49,10 +50,10 @@ class CleaningPlan:
 
 @dataclass(slots=True)
 class Cleaned:
-    """What a cleaning made: finished replacements, to be put into the log from its beginning on.
+    """The result of a cleaning: finished replacements, to be put into the log from its beginning on.
 
-    ``clean_before`` is where the next cleaning begins; ``forgotten`` are aborted transactions that readers need not
-    know of any more once all of them are in place.
+    ``clean_before`` is where the next cleaning begins. Readers need not know the ``forgotten`` aborted transactions any
+    more once all replacements are in place.
     """
 
     replacements: list[Replacement]
@@ -63,18 +64,18 @@ class Cleaned:
     removed_records: int = 0
 
     def discard(self) -> None:
-        """Give up what is not in the log."""
+        """Discard the replacements that are not in the log."""
         while self.replacements:
             self.replacements.pop().discard()
 
 
 def clean(plan: CleaningPlan, begin: Begin, pause: Callable[[], None]) -> Cleaned:
-    """Carry ``plan`` out.
+    """Carry out ``plan``.
 
-    :param pause: called after every batch; may sleep, so that others get on, or raise, to end the cleaning.
-    :raises MalformedBatchError: if a batch cannot be opened or holds no sound records: the log cannot be cleaned.
-    :raises OSError: if a segment was removed meanwhile, or the disk is full; nothing of the new files is left if it can
-        be removed.
+    :param pause: called after every batch; may sleep, so that other threads can run, or raise to end the cleaning.
+    :raises MalformedBatchError: if a batch cannot be decompressed or its records are malformed: the log cannot be
+        cleaned.
+    :raises OSError: if a segment was removed meanwhile, or the disk is full; the new files are removed if possible.
     """
     keys = KeyOffsets(max(1, plan.dedupe_bytes // KEY_BYTES), plan.first_dirty)
     has_all = _note_keys(plan, keys, pause)
@@ -99,8 +100,8 @@ def clean(plan: CleaningPlan, begin: Begin, pause: Callable[[], None]) -> Cleane
 
 
 def _note_keys(plan: CleaningPlan, keys: KeyOffsets, pause: Callable[[], None]) -> bool:
-    """Note the keys of the dirty part, or of as much of it as there is room for: then False, and the rest waits for the
-    next cleaning."""
+    """Note the keys of the dirty part. False if there was room for a part of it only; the rest waits for the next
+    cleaning."""
     transactions = Transactions(plan.aborted)
     for source in plan.sources:
         if source.next_offset <= plan.first_dirty:

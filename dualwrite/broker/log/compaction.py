@@ -1,10 +1,10 @@
-"""What stays of a log when it is compacted by key: the rules, batch by batch. Reads and writes nothing.
+"""The rules of compaction by key, batch by batch: which records stay. Reads and writes nothing.
 
-Of every key the record with the highest offset stays, at its offset. A record without a value (a tombstone) goes too,
-but not before delete.retention.ms have passed since a cleaning first found it, which notes that moment in its batch
-(KIP-534). Records of aborted transactions go. A transaction's marker goes once none of its records is left, after the
-same delay. The last batch of a producer that the partition still knows stays, without records if need be: its header
-holds the producer's last sequence. So does the last batch below the bound of a cleaning: it holds the log's offset.
+The record with the highest offset of every key stays, at its offset. A record without a value (a tombstone) is removed,
+but only delete.retention.ms after a cleaning first found it and noted the time in its batch (KIP-534). Records of
+aborted transactions are removed. A transaction's marker is removed once none of its records is left, after the same
+delay. The last batch of a producer that the partition still knows stays, without records if necessary: its header holds
+the producer's last sequence. So does the last batch below the bound of a cleaning: it holds the log's offset.
 Sources: Kafka's Cleaner, CleanedTransactionMetadata and MemoryRecords.filterTo; KIP-98, KIP-534.
 """
 
@@ -20,7 +20,7 @@ from dualwrite.records.header import BatchHeader
 from dualwrite.records.rewriting import Span, empty_batch, iterate_spans, with_records
 
 KEY_BYTES = 200
-"""What one key takes of log.cleaner.dedupe.buffer.size: an entry of a dictionary, a digest, an offset."""
+"""The part of log.cleaner.dedupe.buffer.size for one key: a dictionary entry, a digest, an offset."""
 
 _DIGEST_BYTES = 20
 _first_offset = attrgetter("first_offset")
@@ -42,8 +42,8 @@ class ActiveProducer(NamedTuple):
 
 
 class KeyOffsets:
-    """The highest offset of each key, of at most ``capacity`` keys (Kafka: SkimpyOffsetMap); but one batch has always
-    room, so that every cleaning comes further.
+    """The highest offset of each key, for at most ``capacity`` keys (Kafka: SkimpyOffsetMap). One batch always has
+    room, so that every cleaning makes progress.
 
     :param first_dirty: where the last cleaning ended.
     """
@@ -70,12 +70,12 @@ class KeyOffsets:
 
 
 def _name(key: bytes) -> bytes:
-    """A long key's digest, which is longer than any short key, so that no two keys share a name."""
+    """A key's name: itself, or the digest of a long key. A digest is longer than any short key, so names are unique."""
     return key if len(key) < _DIGEST_BYTES else hashlib.blake2b(key, digest_size=_DIGEST_BYTES).digest()
 
 
 class Transactions:
-    """Which transactions a reader of the log is in; tells which batches nobody needs."""
+    """The transactions at a reader's position; tells which batches are not needed."""
 
     def __init__(self, aborted: Iterable[AbortedRange]) -> None:
         self._coming = sorted(aborted, key=_first_offset, reverse=True)
@@ -83,11 +83,11 @@ class Transactions:
         self._met: set[AbortedRange] = set()
         self._committing: set[int] = set()
         self.forgotten: set[AbortedRange] = set()
-        """Aborted transactions of which nothing but the marker was met: readers must not be told of them any more, for
-        when the marker goes too they would skip the producer's next records."""
+        """Aborted transactions of which only the marker was found. Readers must not be told of them any more: once the
+        marker is removed too, they would skip the producer's next records."""
 
     def is_needless(self, header: BatchHeader, batch: bytes) -> bool:
-        """True for a batch of an aborted transaction, and for a marker of which no record was met before."""
+        """True for a batch of an aborted transaction, and for a marker whose transaction has no records left."""
         while self._coming and self._coming[-1].first_offset <= header.last_offset:
             coming = self._coming.pop()
             self._aborting[coming.producer_id] = coming
@@ -117,7 +117,7 @@ class Transactions:
 
 
 def note_keys(keys: KeyOffsets, transactions: Transactions, header: BatchHeader, batch: bytes) -> bool:
-    """Note the keys of a batch; False if there was no room for all of them, and the batch is then not covered.
+    """Note the keys of a batch; False if there was not room for all of them: the batch is not covered then.
 
     :raises MalformedBatchError: if its records cannot be read.
     """
@@ -144,7 +144,7 @@ class Cleaning:
     """Records removed so far."""
 
     def cleaned(self, header: BatchHeader, batch: bytes) -> bytes | None:
-        """What stays of ``batch``; None if nothing does.
+        """The rest of ``batch``; None if nothing is left.
 
         :raises MalformedBatchError: if its records cannot be read.
         """
@@ -177,13 +177,13 @@ class Cleaning:
 
     def _stays(self, span: Span, header: BatchHeader) -> bool:
         if span.key is None:
-            return False  # no client could write it while the topic was compacted
+            return False  # no client could write it to a compacted topic
         if not self.keys.is_latest(span.key, span.offset):
             return False
         return not span.is_tombstone or not self._is_due(header)
 
     def _holds_sequence(self, header: BatchHeader) -> bool:
-        """True for the last batch of an active producer; for one without records, its markers of the same epoch."""
+        """True for the last batch of an active producer; without data batches, for its markers of the same epoch."""
         producer = self.producers.get(header.producer_id)
         if producer is None:
             return False

@@ -1,11 +1,11 @@
-"""Where batches are in a segment's file: the two sparse indexes of Kafka's OffsetIndex and TimeIndex.
+"""The positions of batches in a segment's file: the two sparse indexes of Kafka's OffsetIndex and TimeIndex.
 
 About every ``index.interval.bytes`` a batch gets an entry: its last offset, and the position where it begins. If the
-highest timestamp up to and with that batch is a new one, the time index gets an entry too: the timestamp, and the last
-offset of the first batch that has it. An index only says where to begin to look.
+highest timestamp so far, including that batch, is new, the time index gets an entry too: the timestamp, and the last
+offset of the first batch that has it. An index only tells where to begin a search.
 
-The segment that is written to has its indexes in memory; those of sealed segments are read from their files entry by
-entry. On disk offsets are relative to the segment's.
+The segment that is written to has its indexes in memory. Look-ups in sealed segments read single entries from the
+index files. On disk, offsets are relative to the segment's.
 """
 
 import struct
@@ -26,11 +26,11 @@ _LONG = struct.Struct(">q")
 
 
 class DamagedIndexError(ValueError):
-    """A file is missing, or is no index of its segment: build it anew from the segment."""
+    """A file is missing, or is not an index of its segment: rebuild it from the segment."""
 
 
 class Column(Protocol):
-    """Numbers that go up."""
+    """Increasing numbers."""
 
     def __len__(self) -> int: ...
 
@@ -51,17 +51,17 @@ class Index:
         return self.positions[-1] if len(self.positions) else 0
 
     def position_before(self, offset: int) -> int:
-        """Where a batch begins that ends at or before ``offset``; the beginning if no entry does."""
+        """The position of a batch that ends at or before ``offset``; the beginning if no entry does."""
         entry = bisect_right(self.offsets, offset) - 1
         return self.positions[entry] if entry >= 0 else 0
 
     def boundary_before(self, position: int) -> int:
-        """Where a batch begins, at or before ``position``."""
+        """The position of a batch at or before ``position``."""
         entry = bisect_right(self.positions, position) - 1
         return self.positions[entry] if entry >= 0 else 0
 
     def position_for_time(self, timestamp: int) -> int:
-        """Where a batch begins before which no batch reaches ``timestamp``."""
+        """The position of a batch before which no batch reaches ``timestamp``."""
         found = bisect_left(self.times, timestamp)
         if found == len(self.times):
             return self.last_position
@@ -69,8 +69,8 @@ class Index:
         return self.positions[entry] if entry >= 0 else 0
 
     def highest_before(self, offset: int) -> tuple[int, int]:
-        """The highest timestamp of the batches that begin before the returned position, and that position: where a
-        batch begins that ends before ``offset``."""
+        """The highest timestamp of the batches before the returned position, and that position: the beginning of a
+        batch that ends before ``offset``."""
         entry = bisect_left(self.offsets, offset) - 1
         if entry < 0:
             return NO_TIMESTAMP, 0
@@ -79,7 +79,7 @@ class Index:
 
 
 class GrowingIndex(Index):
-    """In memory, of a segment that is written to."""
+    """The index in memory of a segment that is written to."""
 
     offsets: "array[int]"
     positions: "array[int]"
@@ -98,25 +98,25 @@ class GrowingIndex(Index):
         self.positions.append(position)
 
     def add_time(self, timestamp: int, offset: int) -> None:
-        """Note that ``timestamp`` is the highest so far, and that the batch that ends with ``offset`` has it; nothing
-        happens if it is not higher than the last."""
+        """Note that ``timestamp`` is the highest so far, in the batch that ends with ``offset``. Does nothing if it is
+        not higher than the last."""
         if timestamp > (self.times[-1] if self.times else NO_TIMESTAMP):
             self.times.append(timestamp)
             self.time_offsets.append(offset)
 
     def offset_entries(self, first: int, base_offset: int) -> bytes:
-        """The entries for offsets from number ``first`` on, as they are on disk."""
+        """The entries for offsets from number ``first`` on, in their form on disk."""
         pairs = zip(self.offsets[first:], self.positions[first:], strict=True)
         return b"".join(OFFSET_ENTRY.pack(offset - base_offset, position) for offset, position in pairs)
 
     def time_entries(self, first: int, base_offset: int) -> bytes:
-        """The entries for times from number ``first`` on, as they are on disk."""
+        """The entries for times from number ``first`` on, in their form on disk."""
         pairs = zip(self.times[first:], self.time_offsets[first:], strict=True)
         return b"".join(TIME_ENTRY.pack(time, offset - base_offset) for time, offset in pairs)
 
 
 class StoredIndex(Index):
-    """In the two files beside a sealed segment."""
+    """The index in the two files beside a sealed segment."""
 
     def __init__(self, files: Files, log: Path, base_offset: int) -> None:
         self._files = files
@@ -125,7 +125,7 @@ class StoredIndex(Index):
         self._base = base_offset
 
     def check(self, whole: bool) -> None:
-        """See to it that both files are there and, if they must be ``whole``, end with an entry.
+        """Check that both files exist and, if they must be ``whole``, end with an entry.
 
         :raises DamagedIndexError: if not.
         """
@@ -138,8 +138,8 @@ class StoredIndex(Index):
                 raise DamagedIndexError(f"{path.name} has {size} bytes, no whole number of entries")
 
     def loaded(self, before: int) -> GrowingIndex:
-        """The entries of batches that end before the offset ``before``, in memory; what follows them a crash may have
-        left in any form."""
+        """The entries of batches that end before the offset ``before``, in memory. A crash may have damaged the entries
+        after them."""
         index, last = GrowingIndex(), -1
         for relative, position in _entries(self._files.reader(self._offset_index), OFFSET_ENTRY):
             if not last < relative < before - self._base:

@@ -23,17 +23,17 @@ _READ_BYTES = 1024 * 1024
 
 
 class Journal:
-    """Records in the order in which they were appended. The threads of :class:`PartitionLog` hold here too."""
+    """Records in the order of their append. The threading rules of :class:`PartitionLog` apply here too."""
 
     def __init__(self, log: PartitionLog) -> None:
         self.log = log
-        """The log beneath: for its offsets, and to sync and close it."""
+        """The underlying log: for its offsets, and to sync and close it."""
 
     @classmethod
     def open(cls, files: Files, directory: Path, on_record: Callable[[Record], None]) -> "Journal":
         """The journal in ``directory``, made if it is missing; ``on_record`` is called with every record in order.
 
-        A torn tail is cut, as from any log: what it held was never acknowledged.
+        A torn tail is cut, as from any log: its records were never acknowledged.
 
         :raises CorruptLogError: if anything else in it is damaged.
         """
@@ -44,7 +44,7 @@ class Journal:
         return cls(log)
 
     def append(self, records: Sequence[Record]) -> None:
-        """Append ``records`` as one batch: after a crash all of them are there, or none. Their offsets are ignored.
+        """Append ``records`` as one batch: after a crash either all of them exist or none. Their offsets are ignored.
 
         :raises ValueError: if there are no records.
         """
@@ -53,7 +53,7 @@ class Journal:
 
 
 def replay(log: PartitionLog) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Every batch of ``log`` in order, its checksum verified: what a journal holds was written here, by nobody else.
+    """Every batch of ``log`` in order, with its checksum verified: only the broker writes to a journal.
 
     :raises CorruptLogError: if a batch is damaged.
     """

@@ -1,8 +1,8 @@
-"""What the files of a log are called, and the notes beside them: one number each, changed in one step.
+"""The names of a log's files, and the notes beside them: one number each, changed atomically.
 
-``00000000000000000042.log`` is a segment, ``.index``, ``.timeindex`` and ``.txnindex`` go with it, and ``.snapshot`` is
-what the partition knew at that offset, as Kafka names them. Notes are this broker's own (Kafka has one file of each for
-all partitions): ``recovery-point``, ``log-start-offset``, ``cleaned-before``, ``cleaner-offset``.
+``00000000000000000042.log`` is a segment; ``.index``, ``.timeindex`` and ``.txnindex`` belong to it; ``.snapshot`` is
+the partition's state at that offset. These are Kafka's names. Notes are this broker's own (Kafka has one file of each
+kind for all partitions): ``recovery-point``, ``log-start-offset``, ``cleaned-before``, ``cleaner-offset``.
 """
 
 import re
@@ -30,10 +30,10 @@ _WITHOUT = {
     CLEANED_BEFORE: "no record is lost, but a log that was compacted is then refused for its gaps",
     CLEANER_OFFSET: "no record is lost, the next compaction begins at the start of the log",
 }
-"""The notes, and what becomes of a log without each."""
+"""The notes, and the consequence for a log if one is missing."""
 
 UNFINISHED = ".tmp"
-"""What is to become a file in one step is called so until it does."""
+"""The suffix of a file that is still being written, until it is renamed."""
 _STEM = re.compile(r"\d{20}")
 
 
@@ -43,7 +43,7 @@ def name_at(offset: int, suffix: str) -> str:
 
 
 def offsets_of(names: Iterable[str], suffix: str) -> list[int]:
-    """The offsets in those of ``names`` that are of kind ``suffix``, in order."""
+    """The offsets of those of ``names`` that are of kind ``suffix``, in order."""
     stems = (name.removesuffix(suffix) for name in names if name.endswith(suffix))
     return sorted(int(stem) for stem in stems if _STEM.fullmatch(stem))
 
@@ -61,15 +61,15 @@ def segment_offsets(directory: Path, names: Iterable[str]) -> list[int]:
 
 
 def belongs_to_log(name: str) -> bool:
-    """True if a file called ``name`` is part of a log, or claims to be, or says something about one."""
+    """True if a file called ``name`` belongs to a log, looks like it, or is a note about one."""
     return name.endswith((LOG, UNFINISHED)) or name in _WITHOUT or _STEM.match(name) is not None
 
 
 def read_note(files: Files, path: Path) -> int:
     """The number that was noted in the file at ``path``, 0 if there is none.
 
-    :raises CorruptLogError: if the file holds something else. A crash leaves none like that, so nothing may be guessed:
-        from a lost start deleted records would come back.
+    :raises CorruptLogError: if the file holds something else. A crash cannot cause that, so no number may be guessed:
+        without the start offset, deleted records would come back.
     """
     if path.name not in files.list(path.parent):
         return 0
@@ -83,12 +83,12 @@ def read_note(files: Files, path: Path) -> int:
 
 
 def write_note(files: Files, path: Path, number: int) -> None:
-    """Note ``number`` in the file at ``path``: durably, and a crash leaves the old number or the new one."""
+    """Note ``number`` in the file at ``path``, durably; a crash leaves the old number or the new one."""
     replace_file(files, path, b"%d\n" % number)
 
 
 def replace_file(files: Files, path: Path, content: bytes) -> None:
-    """Let ``content`` be what the file at ``path`` holds, durably and in one step."""
+    """Replace the content of the file at ``path`` by ``content``, durably and atomically."""
     unfinished = path.with_name(path.name + UNFINISHED)
     file = files.open(unfinished)
     file.truncate(0)  # a crash may have left it

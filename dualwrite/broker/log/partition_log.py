@@ -1,9 +1,9 @@
 """The log of one partition: segments named by their base offsets, as Kafka has them on disk (Kafka's UnifiedLog).
 
 Threads: one thread owns a log and makes every call; only :meth:`PartitionLog.sync` may run in another thread at the
-same time, one at a time. No lock is needed, because the two share three things, each written by one of them: the list
-of segments and the end offset (the owner), and the synced offset (whoever syncs). A sealed segment never changes: any
-thread may read it.
+same time, one call at a time. No lock is needed, because the two share three things with a single writer each: the list
+of segments and the end offset (the owner), and the synced offset (the syncing thread). A sealed segment never changes:
+any thread may read it.
 """
 
 from bisect import bisect_right
@@ -33,7 +33,7 @@ from dualwrite.records.header import BatchHeader, peek_header
 
 _POINT_BYTES = 64 * 1024 * 1024
 _BYTES_LIKE_A_BATCH = 1024
-"""Reading a header again at start takes about as long as this many bytes of a large batch."""
+"""At a start, reading a header again takes about as long as reading this many bytes of a large batch."""
 
 _by_base_offset = attrgetter("base_offset")
 
@@ -47,18 +47,18 @@ class PartitionLog:
     def __init__(self, files: Files, directory: Path, settings: LogSettings, found: LogRecovery) -> None:
         self.directory = directory
         self.cut_bytes = found.cut_bytes
-        """How many bytes of a torn tail :meth:`open` cut off; worth a line in the broker's log if not 0."""
+        """How many bytes of a torn tail :meth:`open` cut off; to be logged if not 0."""
         self.settings = settings
-        """What the log goes by from the next append on; may be changed."""
+        """The log's settings from the next append on; may be changed."""
         self.start_offset = found.start_offset
         """The first offset that may be read."""
         self.cleaned_before = found.cleaned_before
-        """Up to where :meth:`replace` has come: only below this offset batches and offsets may be missing."""
+        """How far :meth:`replace` has come: only below this offset, batches and offsets may be missing."""
         self._files = files
         self._segments = found.segments
         self._end_offset = self._synced_offset = found.segments[-1].next_offset
         self.repairs = found.repairs
-        """What was missing or damaged in the directory and could be made anew; each is worth a line."""
+        """Files of the directory that were missing or damaged and were rebuilt; to be logged, one line each."""
         self._planned_before = found.replayed_from
         self._points: deque[RecoveryPoint] = deque()
         self._writing_points = Lock()
@@ -81,8 +81,8 @@ class PartitionLog:
         None for any other. A torn tail is cut from the last segment, whose checksums are verified where it is read; of
         earlier segments only the headers are. On return everything that was reported is durable.
 
-        :param on_snapshot: called first with what was known at the last recovery point, if it can be trusted; then only
-            what follows is read and reported. None for who wants every batch.
+        :param on_snapshot: called first with the state at the last recovery point, if it can be trusted; then only
+            later batches are read and reported. None to read every batch.
         :raises CorruptLogError: if an earlier segment is damaged or missing, a file has no segment's name, or what was
             there at the last recovery point is not; nothing was cut then.
         """
@@ -106,11 +106,11 @@ class PartitionLog:
         return self._synced_offset < self._end_offset
 
     def append(self, batch: bytes | bytearray | memoryview, header: BatchHeader | None = None) -> None:
-        """Write ``batch``, placed at :attr:`end_offset` by the caller, beginning a new segment if the last is full or
-        too old.
+        """Write ``batch``, which the caller has placed at :attr:`end_offset`. Begins a new segment if the last is full
+        or too old.
 
-        :param header: that of ``batch``, from who has it.
-        :raises MalformedBatchError: if it has no header of a record batch; nothing was written.
+        :param header: the header of ``batch``, if the caller has it.
+        :raises MalformedBatchError: if ``batch`` has no header of a record batch; nothing was written.
         """
         if header is None:
             header = peek_header(batch)
@@ -124,8 +124,8 @@ class PartitionLog:
         self._unplanned += len(batch) + _BYTES_LIKE_A_BATCH
 
     def read(self, offset: int, max_bytes: int, before: int, at_least_one: bool = True) -> bytes:
-        """Whole batches, from the one that contains ``offset`` on or the next if a cleaner removed it, whose records
-        all lie before offset ``before``.
+        """Whole batches whose records are all before offset ``before``, from the batch that contains ``offset`` on, or
+        from the next one if a cleaner removed it.
 
         At most ``max_bytes``, except that a first batch which alone is larger is returned if ``at_least_one``. Stops at
         the end of a segment: ask again from where it ended. Empty if there is nothing to return.
@@ -147,7 +147,7 @@ class PartitionLog:
     def offset_for_timestamp(self, timestamp: int, before: int) -> tuple[int, int] | None:
         """(timestamp, offset) of the first record at or after ``timestamp``, if its offset is below ``before``.
 
-        Exact to the record: the batch is opened, if it can be.
+        Exact to the record: the batch is decompressed, if that is possible.
 
         :param timestamp: milliseconds since the epoch.
         """
@@ -169,14 +169,14 @@ class PartitionLog:
     def sync(self) -> None:
         """Return once everything appended before the call is on disk. May be called from another thread.
 
-        :raises OSError: if the disk refused; whether the bytes are there is then unknowable. Stop the process.
+        :raises OSError: if the disk failed; the bytes may or may not be there. Stop the process.
         """
-        end = self._end_offset  # read first: whatever is below it is in the segment read next, or was synced by a roll
+        end = self._end_offset  # read first: everything below it is in the segment read next, or was synced by a roll
         self._segments[-1].sync()
         self._synced_offset = max(self._synced_offset, end)
 
     def checkpoint(self) -> None:
-        """Sync, and note the end as the recovery point, without a snapshot: for a log that is always replayed whole.
+        """Sync, and store the end as the recovery point, without a snapshot: for a log that is always replayed whole.
 
         :raises OSError: as :meth:`sync`.
         """
@@ -185,21 +185,21 @@ class PartitionLog:
 
     @property
     def point_due(self) -> bool:
-        """True if so much was appended since the last recovery point was planned that a restart would take long, or a
-        segment was sealed."""
+        """True if a segment was sealed since the last planned recovery point, or so much was appended that a restart
+        would take long."""
         return self._unplanned > _POINT_BYTES
 
     @property
     def has_unplanned(self) -> bool:
-        """True if the disk lacks anything that a recovery point at the end would bring there."""
+        """True if a recovery point at the end of the log would write anything to disk."""
         return self._unplanned > 0
 
     def plan_recovery_point(
         self, producers: Sequence[ProducerSnapshot], aborted_since: Callable[[int], Sequence[IndexedTransaction]]
     ) -> None:
-        """Plan a recovery point at the end of the log; :meth:`write_recovery_points` makes it one.
+        """Plan a recovery point at the end of the log; :meth:`write_recovery_points` writes it.
 
-        :param producers: what is known of the producers now.
+        :param producers: the current state of the producers.
         :param aborted_since: the aborted transactions whose markers are at or after an offset.
         """
         if self._is_abandoned:
@@ -214,7 +214,7 @@ class PartitionLog:
         self._planned_before, self._unplanned = self._end_offset, 0
 
     def write_recovery_points(self) -> None:
-        """Return once all planned recovery points are noted. May be called from any thread, at any time.
+        """Return once all planned recovery points are stored. May be called from any thread, at any time.
 
         :raises OSError: as :meth:`sync`.
         """
@@ -226,7 +226,7 @@ class PartitionLog:
                 point.write(self._files, self.directory)
 
     def abandon(self) -> None:
-        """The files are about to be removed: note no recovery point any more, whatever was planned."""
+        """The files will be removed: store no planned recovery point any more."""
         with self._writing_points:
             self._is_abandoned = True
             self._points.clear()
@@ -236,11 +236,12 @@ class PartitionLog:
         for segment in self._segments:
             segment.close()
 
-    # --- retention: where the log should begin, and letting it begin there
+    # --- retention: where the log should begin, and moving its beginning there
 
     def expired_before(self, oldest_ms: int, limit: int) -> int:
         """The end of the oldest segments whose records are all older than ``oldest_ms``; the log's start if the first
-        segment is not that old. A segment whose records have no timestamps never is (Kafka goes by its file's age).
+        segment is not that old. A segment whose records have no timestamps is never expired (Kafka uses its file's
+        age).
 
         :param oldest_ms: now less retention.ms.
         :param limit: the high watermark; segments that reach beyond it stay.
@@ -254,7 +255,7 @@ class PartitionLog:
         return expired
 
     def oversized_before(self, retention_bytes: int, limit: int) -> int:
-        """The end of the oldest segments without which the log has still ``retention_bytes``; as
+        """The end of the oldest segments that the log does not need to have ``retention_bytes``; otherwise as
         :meth:`expired_before`."""
         oversized, surplus = self.start_offset, self.size_bytes - retention_bytes
         for segment in self._segments:
@@ -269,19 +270,19 @@ class PartitionLog:
         return self.start_offset < offset and self._segments[0].next_offset <= offset
 
     def truncate_before(self, offset: int) -> None:
-        """Let the log begin at ``offset``, durably, and remove the segments that end at or before it (DeleteRecords,
-        retention). Nothing happens if it begins there or later.
+        """Begin the log at ``offset``, durably, and remove the segments that end at or before it (DeleteRecords,
+        retention). Does nothing if the log begins there or later.
 
         :param offset: at most the high watermark.
         """
         assert offset <= self._end_offset, f"offset {offset}, log ends at {self._end_offset}"
         if offset <= self.start_offset:
             return
-        self.write_recovery_points()  # which may be about segments that go
+        self.write_recovery_points()  # they may be about segments that will be removed
         if offset == self._end_offset and self._segments[-1].size:
             self._roll()
         elif self.unsynced:
-            self.sync()  # the log must not end before its start, whatever a power cut takes
+            self.sync()  # after a power cut, the log must not end before its start
         write_note(self._files, self.directory / LOG_START_OFFSET, offset)
         self.start_offset = offset
         removed = [segment for segment in self._segments[:-1] if segment.next_offset <= offset]
@@ -290,9 +291,9 @@ class PartitionLog:
             remove_segment(self._files, self.directory, segment.base_offset)
 
     def roll_if_due(self, now_ms: int) -> bool:
-        """Begin a new segment if the last is older than segment.ms; whether it was.
+        """Begin a new segment if the last is older than segment.ms; True if it was.
 
-        Kafka looks when it appends only, and so never cleans a log that nobody writes to any more.
+        Kafka checks this only at an append, and so never cleans a log that is not written to any more.
         """
         segment = self._segments[-1]
         due = segment.size > 0 and segment.is_older_than(self.settings.segment_ms, now_ms)
@@ -307,19 +308,19 @@ class PartitionLog:
         return self._segments[:-1]
 
     def begin_replacement(self, old: Sequence[Segment]) -> Replacement:
-        """What will stand for ``old``, some of :meth:`sealed_segments` that follow each other. Fill it in any thread,
-        finish it there, and give it to :meth:`replace`.
+        """The replacement of ``old``, consecutive ones of :meth:`sealed_segments`. Fill and finish it in any thread,
+        and give it to :meth:`replace`.
 
         :param old: together smaller than segment.bytes, so that what is left of them fits into one segment.
         """
         return Replacement(self._files, self.directory, old, self.settings)
 
     def replace(self, replacement: Replacement, aborted: Sequence[IndexedTransaction] = ()) -> bool:
-        """Put the finished ``replacement`` in the place of its old segments, durably. A crash leaves the old ones or
-        the new one.
+        """Replace the old segments by the finished ``replacement``, durably. A crash leaves the old ones or the new
+        one.
 
-        Let a cleaner go from the log's start upwards: :attr:`cleaned_before` becomes the end of what it replaced, if
-        that is higher.
+        A cleaner must go from the log's start upwards: :attr:`cleaned_before` becomes the end of the replaced segments,
+        if that is higher.
 
         :param aborted: the aborted transactions whose markers are in the old segments.
         :returns: False if one of the old segments was removed meanwhile, and the replacement with it.
@@ -329,7 +330,7 @@ class PartitionLog:
             return False
         at = self._segments.index(replacement.old[0])
         assert tuple(self._segments[at : at + len(replacement.old)]) == replacement.old
-        self.write_recovery_points()  # which may be about segments that go
+        self.write_recovery_points()  # they may be about segments that will be removed
         if replacement.end_offset > self.cleaned_before:
             write_note(self._files, self.directory / CLEANED_BEFORE, replacement.end_offset)
             self.cleaned_before = replacement.end_offset
@@ -338,7 +339,7 @@ class PartitionLog:
         return True
 
     def _roll(self) -> Segment:
-        """Begin a new segment; the full one is on disk first, and the new one's name before anything is in it."""
+        """Begin a new segment. The full one is on disk before that, and the new one's name before anything is in it."""
         if self.unsynced:
             self._segments[-1].sync()
         segment = Segment(self._files, self.directory / name_at(self._end_offset, LOG), self._end_offset)

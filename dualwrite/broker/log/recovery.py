@@ -1,12 +1,12 @@
-"""Opening a log: what a crash left unfinished is finished or cut, what is damaged otherwise is refused.
+"""Opens a log: finishes or cuts what a crash left unfinished, and refuses any other damage.
 
-Below the newest snapshot nothing is read but the ends of the segments, to see that their indexes belong to them; what
-follows it is replayed. Indexes and snapshots are helps, never truths: what is missing or damaged is made anew from the
-log, and without a sound snapshot the whole log is replayed.
+Below the newest snapshot, it reads only the ends of the segments, to check that their indexes belong to them; it
+replays the rest. Indexes and snapshots are only an optimization: missing or damaged ones are rebuilt from the log, and
+without a sound snapshot the whole log is replayed.
 
-A segment is synced before the next one is begun, so that a power cut can damage the last segment only, whether or not
-anybody calls ``sync``. Damage anywhere else, or below the recovery point, was not caused by losing power, and must not
-be cut away as if it were (Kafka's recovery-point-offset-checkpoint).
+A segment is synced before the next one begins, so that a power cut can damage only the last segment, even without any
+call of ``sync``. Damage anywhere else, or below the recovery point, has another cause than a power cut, and must not be
+cut away (Kafka's recovery-point-offset-checkpoint).
 """
 
 from collections.abc import Callable, Sequence
@@ -37,12 +37,12 @@ from dualwrite.errors import CorruptLogError
 from dualwrite.ports import Files
 
 OnSnapshot = Callable[[int, Sequence[ProducerSnapshot], Sequence[IndexedTransaction]], None]
-"""Called at most once, before any batch: what was known at an offset, the producers and the aborted transactions whose
-markers lie between the log's start and there. Only batches from that offset on are reported then."""
+"""Called at most once, before any batch, with the state at an offset: the producers, and the aborted transactions whose
+markers are between the log's start and that offset. Then only batches from that offset on are reported."""
 
 
 class LogRecovery:
-    """What was found in the directory of a log, once :meth:`run` has returned."""
+    """The result of opening a log's directory, once :meth:`run` has returned."""
 
     def __init__(
         self, files: Files, directory: Path, settings: LogSettings, on_batch: OnBatch, on_snapshot: OnSnapshot | None
@@ -51,7 +51,7 @@ class LogRecovery:
         self.cut_bytes = 0
         """How many bytes of a torn tail were cut off."""
         self.repairs: list[str] = []
-        """What was missing or damaged and could be made anew."""
+        """Files that were missing or damaged and were rebuilt."""
         self.start_offset = 0
         self.cleaned_before = 0
         self.recovery_point = 0
@@ -87,19 +87,18 @@ class LogRecovery:
             self._open_earlier(base_offset, following)
         self._open_last(bases[-1])
         self._remove_leftovers(bases)
-        # A killed process may have left names that are still in the page cache only.
+        # A killed process may have left names that are only in the page cache.
         self._files.sync_directory(self._directory)
 
     def _remove_leftovers(self, bases: Sequence[int]) -> None:
-        """Remove the segments below the log's start that a crash kept from being removed, and indexes without one."""
+        """Remove segments below the log's start that a crash left, and indexes without a segment."""
         names = self._files.list(self._directory)
         for suffix in (*INDEXES, LOG):
             for leftover in set(offsets_of(names, suffix)).difference(bases):
                 self._files.remove(self._directory / name_at(leftover, suffix))
 
     def _restore(self, bases: Sequence[int]) -> int:
-        """Report the newest snapshot that can be used, and return its offset; that of the first segment if there is
-        none."""
+        """Report the newest usable snapshot, and return its offset; without one, return the first segment's offset."""
         if self._on_snapshot is None or not self.recovery_point:
             return bases[0]
         names = self._files.list(self._directory)
@@ -170,10 +169,10 @@ class LogRecovery:
                 f" {self.start_offset}"
             )
         self.cut_bytes = segment.cut_tail()
-        segment.sync()  # a killed process may have left bytes that are still in the page cache only
+        segment.sync()  # a killed process may have left bytes that are only in the page cache
 
     def _open_segment(self, base_offset: int, following: int | None) -> Segment:
-        """The segment, its batches below the snapshot taken from its indexes if they can be."""
+        """The segment; its batches below the snapshot come from its indexes if possible."""
         segment = Segment(self._files, self._path(base_offset), base_offset)
         if base_offset < self.replayed_from:
             is_known = following is not None and following <= self.replayed_from

@@ -1,7 +1,7 @@
-"""Recovery points: offsets below which a start need not look, as everything about them is on disk.
+"""Recovery points: a start need not read the log below them, as its results are on disk.
 
-The order in which that comes to the disk is the order of trust: the log itself, its indexes, what the partition knew at
-that offset (a snapshot), and then alone the note of the offset (Kafka's recovery-point-offset-checkpoint).
+They are written in the order of trust: the log itself, its indexes, the partition's state at that offset (a snapshot),
+and only then the note of the offset (Kafka's recovery-point-offset-checkpoint).
 """
 
 from collections.abc import Sequence
@@ -25,30 +25,30 @@ from dualwrite.broker.log.segment import Segment
 from dualwrite.ports import Files
 
 _KEPT_SNAPSHOTS = 2
-"""The newest, and the one before it in case that one is damaged."""
+"""The newest, and the one before it in case the newest is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexEntries:
-    """Entries that are to follow the first ``kept`` bytes of an index file."""
+    """Entries to be written after the first ``kept`` bytes of an index file."""
 
     suffix: str
     kept: int
     data: bytes
 
     def write(self, files: Files, path: Path) -> None:
-        """Bring them to the file at ``path``, in one step: a start may go by what is there until now."""
+        """Write them to the file at ``path``, atomically: a start may rely on its content so far."""
         file = files.open(path)
-        if self.data or file.size() > self.kept:  # what is longer is of a time that a crash took back
+        if self.data or file.size() > self.kept:  # a longer file is from before a crash
             replace_file(files, path, file.read(0, self.kept) + self.data)
         file.close()
 
 
 class PendingIndexes:
-    """What the index files of one segment lack, now. Made by the log's owner, written by any thread."""
+    """The entries that the index files of one segment lack. Made by the log's owner, written by any thread."""
 
     def __init__(self, segment: Segment, aborted: Sequence[IndexedTransaction]) -> None:
-        """``aborted`` are those whose markers are in ``segment`` and that its file does not have yet."""
+        """``aborted`` are those whose markers are in ``segment`` and that its file does not contain yet."""
         self._segment = segment
         self._is_sealed = segment.is_sealed
         offsets, times, transactions = segment.stored
@@ -62,9 +62,9 @@ class PendingIndexes:
         segment.stored = (len(index.offsets), len(index.times), transactions + len(aborted))
 
     def write(self, files: Files, ending: str = "") -> None:
-        """Bring them to the disk; the names of empty files need a sync of the directory still.
+        """Write them to disk; the names of empty files still need a sync of the directory.
 
-        :param ending: what the files' names end with after their suffixes.
+        :param ending: appended to the files' names after their suffixes.
         """
         for entries in self._entries:
             entries.write(files, self._segment.path.with_suffix(entries.suffix + ending))
@@ -74,17 +74,17 @@ class PendingIndexes:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPoint:
-    """Everything that has to be on disk before ``offset`` is noted, but for the log itself."""
+    """Everything that must be on disk before ``offset`` is stored, except the log itself."""
 
     offset: int
     indexes: Sequence[PendingIndexes]
     snapshot: bytes
 
     def write(self, files: Files, directory: Path) -> None:
-        """Note the offset, durably; the log up to it must be on disk."""
+        """Store the offset, durably; the log up to it must be on disk."""
         for pending in self.indexes:
             pending.write(files)
-        # This syncs the names of the indexes too.
+        # This also syncs the names of the indexes.
         replace_file(files, directory / name_at(self.offset, SNAPSHOT), self.snapshot)
         write_note(files, directory / RECOVERY_POINT, self.offset)
         older = [offset for offset in offsets_of(files.list(directory), SNAPSHOT) if offset <= self.offset]

@@ -1,9 +1,9 @@
-"""One segment in place of several: what a cleaner writes, and how it comes into the log (Kafka: UnifiedLog's
+"""One segment in place of several: how a cleaner writes it, and how it gets into the log (Kafka: UnifiedLog's
 replaceSegments).
 
-The new segment is written as ``BASE.cleaned``, its indexes as ``BASE.index.cleaned`` and so on, which a start removes.
-Once all are on disk the segment is renamed to ``BASE.END.swap``: from then on they stand for everything from BASE to
-END, and a start finishes what a crash left.
+The new segment is written as ``BASE.cleaned``, its indexes as ``BASE.index.cleaned`` and so on; a start removes such
+files. Once all are on disk, the segment is renamed to ``BASE.END.swap``. From then on they replace everything from BASE
+to END, and a start finishes what a crash interrupted.
 """
 
 import re
@@ -23,11 +23,11 @@ _SWAP = re.compile(r"(\d{20})\.(\d{20})\.swap")
 
 
 class Replacement:
-    """A segment to be, in place of ``old`` ones that follow each other. Made by ``PartitionLog.begin_replacement``; one
-    thread at a time, any thread.
+    """A future segment in place of consecutive ``old`` ones. Made by ``PartitionLog.begin_replacement``; used by one
+    thread at a time, which may be any thread.
 
-    What the new segment holds are batches of the old ones, in their order, some of them rewritten with fewer records;
-    the offsets of the records that are left do not change.
+    The new segment contains batches of the old ones, in their order, some of them rewritten with fewer records. The
+    remaining records keep their offsets.
     """
 
     def __init__(self, files: Files, directory: Path, old: Sequence[Segment], settings: LogSettings) -> None:
@@ -37,10 +37,10 @@ class Replacement:
         self._files = files
         self._settings = settings
         self.control_offsets: set[int] = set()
-        """Those of the transaction markers that were kept."""
+        """The entries of the transaction markers that were kept."""
         path = directory / name_at(self.base_offset, CLEANED)
         self.segment = Segment(files, path, self.base_offset)
-        self.segment.cut_tail()  # an earlier one that could not be removed: nothing must lie before what is written now
+        self.segment.cut_tail()  # remove the rest of an earlier file, if any
 
     @property
     def size(self) -> int:
@@ -48,7 +48,7 @@ class Replacement:
         return self.segment.size
 
     def append(self, batch: bytes) -> None:
-        """Write the next batch, with the offsets that it has in the log."""
+        """Write the next batch, with its offsets in the log."""
         header = peek_header(batch)
         assert self.segment.next_offset <= header.base_offset, f"{header.base_offset} goes back"
         assert header.next_offset <= self.end_offset, f"{header.base_offset} is not among the old segments"
@@ -57,18 +57,18 @@ class Replacement:
             self.control_offsets.add(header.base_offset)
 
     def finish(self) -> None:
-        """Return once it is on disk; then it may be given to ``PartitionLog.replace``."""
+        """Return once it is on disk; then ``PartitionLog.replace`` accepts it."""
         self.segment.sync()
         self.segment.seal(self.end_offset)
 
     def discard(self) -> None:
-        """Give it up, and remove what was written."""
+        """Remove the files that were written."""
         self.segment.close()
         self._files.remove(self.segment.path)
 
 
 def swap_in(files: Files, directory: Path, replacement: Replacement, aborted: Sequence[IndexedTransaction]) -> Segment:
-    """Let the finished ``replacement`` stand for its old segments, whatever happens from now on; the new segment.
+    """Replace the old segments by the finished ``replacement``, for good; return the new segment.
 
     :param aborted: the aborted transactions whose markers were in the old segments.
     """
@@ -85,7 +85,7 @@ def swap_in(files: Files, directory: Path, replacement: Replacement, aborted: Se
 
 
 def finish_replacements(files: Files, directory: Path) -> None:
-    """Put the segments in place that were finished, and remove every file that a crash left unfinished."""
+    """Put finished segments in place, and remove every file that a crash left unfinished."""
     for name in files.list(directory):
         if _SWAP.fullmatch(name):
             _complete(files, directory, name)
@@ -104,7 +104,7 @@ def _complete(files: Files, directory: Path, swap: str) -> None:
     for suffix in INDEXES:
         if name_at(base, suffix) + CLEANED in names:
             files.rename(directory / (name_at(base, suffix) + CLEANED), name_at(base, suffix))
-    files.sync_directory(directory)  # an index of an old segment must never be taken for one of the new
+    files.sync_directory(directory)  # an old segment's index must never be taken for the new one's
     files.rename(directory / swap, name_at(base, LOG))
     files.sync_directory(directory)
 

@@ -1,7 +1,7 @@
-"""One segment of a partition: a file of record batches, and where they are in it (Kafka's LogSegment).
+"""One segment of a partition: a file of record batches, and their positions in it (Kafka's LogSegment).
 
-Only the last segment of a log is written to and keeps its file open. The others are sealed: they never change, and are
-opened when they are read.
+Only the last segment of a log is written to and keeps its file open. The others are sealed: they never change, and
+their files are opened for each read.
 """
 
 import struct
@@ -39,7 +39,7 @@ _HIGHEST_RELATIVE_OFFSET = 2**31 - 1
 
 
 class DamagedSegmentError(ValueError):
-    """The file has bytes that are not the next whole batch. What precedes them, ``Segment.size`` bytes, is sound."""
+    """The file has bytes that are not the next whole batch. The bytes before them, ``Segment.size``, are sound."""
 
 
 class Segment:
@@ -52,14 +52,14 @@ class Segment:
         self.size = 0
         """Bytes of whole batches; the file itself may be longer until a torn tail is cut."""
         self.first_timestamp = NO_TIMESTAMP
-        """The highest of the first batch, from which a segment's age is counted."""
+        """The highest timestamp of the first batch, which determines the segment's age."""
         self.max_timestamp = NO_TIMESTAMP
         self.growing_index = GrowingIndex()
         """The index that :meth:`append` adds to."""
         self.index: Index = self.growing_index
         """The index that look-ups use."""
         self.stored = (0, 0, 0)
-        """How many entries the files of offsets, times and aborted transactions are known to have, of those here."""
+        """How many entries of offsets, times and aborted transactions the files are known to contain."""
         self._max_timestamp_offset = base_offset
         self._files = files
         self._file: File | None = files.open(self.path)
@@ -70,12 +70,12 @@ class Segment:
         return self._file is None
 
     def load(self, settings: LogSettings, bound: int, is_sealed: bool) -> None:
-        """Take the batches below the offset ``bound`` for granted, as their indexes on disk have them. A few at the end
-        are looked at, and must be what the indexes say.
+        """Trust the indexes on disk for the batches below the offset ``bound``. A few batches at the end are checked
+        against the indexes.
 
-        :param is_sealed: nothing will be appended, so that the indexes can stay on disk.
-        :raises DamagedIndexError: if anything is wrong, with the indexes or what they lead to; then :meth:`recover` a
-            new object.
+        :param is_sealed: True if nothing will be appended, so that the indexes can stay on disk.
+        :raises DamagedIndexError: if the indexes or the checked batches are wrong; then call :meth:`recover` of a new
+            object.
         """
         stored = StoredIndex(self._files, self.path, self.base_offset)
         stored.check(whole=is_sealed)
@@ -129,7 +129,7 @@ class Segment:
             raise MalformedBatchError(f"no batch of time {timestamp} ends at offset {offset}")
 
     def read_index_from_disk(self) -> None:
-        """Look up in the files what is in memory until now, of a sealed segment. May be called from another thread."""
+        """Use the files instead of the index in memory, for a sealed segment. May be called from another thread."""
         self.index, self.growing_index = StoredIndex(self._files, self.path, self.base_offset), GrowingIndex()
 
     @property
@@ -174,7 +174,7 @@ class Segment:
                 on_batch(header, body)
 
     def cut_tail(self) -> int:
-        """Cut what follows the last sound batch, durably; returns how many bytes that was."""
+        """Cut the bytes after the last sound batch, durably; return their number."""
         file = self._writer()
         torn = file.size() - self.size
         if torn:
@@ -182,7 +182,7 @@ class Segment:
         return torn
 
     def has_room(self, header: BatchHeader, settings: LogSettings) -> bool:
-        """False if the batch with ``header`` has to go into a new segment (Kafka: LogSegment.shouldRoll)."""
+        """False if the batch with ``header`` must go into a new segment (Kafka: LogSegment.shouldRoll)."""
         if header.last_offset - self.base_offset > _HIGHEST_RELATIVE_OFFSET:
             return False
         return not self.size or (
@@ -199,7 +199,7 @@ class Segment:
     def append(self, header: BatchHeader, batch: bytes | bytearray | memoryview, settings: LogSettings) -> None:
         """Write ``batch``, whose header is ``header``, at the end.
 
-        :raises OSError: as the file does; the segment must not be used again.
+        :raises OSError: if the file raises it; the segment must not be used again.
         """
         self._writer().append(batch)
         self._add(header, settings)
@@ -249,19 +249,19 @@ class Segment:
             file.sync()
 
     def seal(self, next_offset: int) -> None:
-        """Let go of the file: nothing is appended any more, and everything is on disk.
+        """Release the file: everything is on disk, and nothing will be appended any more.
 
         :param next_offset: where the following segment begins.
         """
         if self.index is self.growing_index:
             self.growing_index.add_time(self.max_timestamp, self._max_timestamp_offset)
         self.next_offset = next_offset
-        self._file = None  # closed when another thread that may be syncing it has done so
+        self._file = None  # closed once another thread's sync is done
 
     def batches(self) -> Iterator[tuple[BatchHeader, bytes]]:
-        """Every batch, for a sealed segment from any thread, and to the end even if it is removed meanwhile.
+        """Every batch of a sealed segment, from any thread; complete even if the segment is removed meanwhile.
 
-        :raises FileNotFoundError: if it is gone already.
+        :raises FileNotFoundError: if it is already gone.
         """
         window = _Window(self._reader(), _SCAN_CHUNK)
         position, end = 0, self.size
@@ -294,14 +294,15 @@ class Segment:
         self.next_offset = header.next_offset
 
     def _note_time(self, header: BatchHeader) -> bool:
-        """Take the batch's timestamp in; True if it is the highest so far. One that a cleaner emptied has none."""
+        """Take the batch's timestamp into account; True if it is the highest so far. A batch that a cleaner emptied has
+        none."""
         is_highest = header.record_count > 0 and header.max_timestamp > self.max_timestamp
         if is_highest:
             self.max_timestamp, self._max_timestamp_offset = header.max_timestamp, header.last_offset
         return is_highest
 
     def _position_of(self, offset: int) -> int:
-        """Where the first batch begins that ends at or after ``offset``; the segment's end if there is none."""
+        """The position of the first batch that ends at or after ``offset``; the segment's end if there is none."""
         if offset >= self.next_offset:
             return self.size
         if offset <= self.base_offset:
@@ -346,8 +347,8 @@ class Segment:
             position += header.size
 
     def _first_record(self, position: int, header: BatchHeader, timestamp: int, start: int) -> tuple[int, int] | None:
-        """Timestamp and offset of the batch's first record at or after ``timestamp`` and offset ``start``. A batch
-        whose records cannot be opened (nonsense that a client wrote) answers with its base offset."""
+        """Timestamp and offset of the batch's first record at or after ``timestamp`` and offset ``start``; the base
+        offset if the records cannot be decompressed (a client wrote invalid data)."""
         inexact = header.max_timestamp, max(header.base_offset, start)
         try:
             body = batch_body(header, self._reader().read(position, header.size))

@@ -1,4 +1,4 @@
-"""What a log goes by."""
+"""The settings of a log."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The classic group protocol, rule by rule: who is told what, who is in, and what is waited for."""
+"""The classic group protocol, rule by rule: each answer, the members, and the events that the group waits for."""
 
 import pytest
 
