@@ -1,8 +1,8 @@
-"""The broker's metrics: what they are called, what they mean, and where each is looked up.
+"""The broker's metrics: their names, their meaning, and how each is computed.
 
-All of them are read from the broker's state when somebody asks, on the event loop's thread, so that the way of a
-request pays for a few additions only. A function below is a metric: its name, its docstring and its labels are what
-docs/reference/metrics.md is drawn from.
+A scrape reads all of them from the broker's state, on the event loop's thread, so that a request pays for a few
+additions only. Each function below is a metric: docs/reference/metrics.md is drawn from its name, its docstring and its
+labels.
 """
 
 from collections import Counter

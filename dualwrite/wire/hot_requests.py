@@ -19,7 +19,7 @@ _PRODUCER_AND_RESULT = struct.Struct(">qhBB")
 class ProducedData(NamedTuple):
     """The records for one partition: a view of the frame, valid as long as the frame's content."""
 
-    index: int  # type: ignore[assignment]  # nobody asks it as a tuple where something is
+    index: int  # type: ignore[assignment]  # tuple.index is not used on it
     records: memoryview
 
 

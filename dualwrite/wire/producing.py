@@ -102,7 +102,7 @@ class TransactionEnd(NamedTuple):
 class ProducedPartition(NamedTuple):
     """The answer for one partition in a Produce response; field names are kafka-python's, here and below."""
 
-    index: int  # type: ignore[assignment]  # nobody asks it as a tuple where something is
+    index: int  # type: ignore[assignment]  # tuple.index is not used on it
     error_code: int
     base_offset: int
     log_append_time_ms: int

@@ -69,7 +69,7 @@ class TransactionRecorded(NamedTuple):
 
     @property
     def client(self) -> ProducerIdentity:
-        """The identity that the client must use: everybody else is fenced."""
+        """The identity that the client must use: all others are fenced."""
         return self.next_producer or self.producer
 
     @property

@@ -2,7 +2,7 @@
 
 The one node, which is also told as the controller, and the cluster's id. From v1 on the endpoints of controllers can be
 asked for (KIP-919): there are none, MISMATCHED_ENDPOINT_TYPE. A node that answers is never fenced (v2). ACL: none yet,
-so everything is allowed to everybody.
+so every client may do everything.
 """
 
 from dualwrite.broker.api.context import NODE_ID, BrokerContext

@@ -1,7 +1,7 @@
 """DeleteGroups (42), v0-v3.
 
-Forgets groups that nobody is in, with all that they have committed, pending offsets of open transactions included.
-NON_EMPTY_GROUP if there are members, GROUP_ID_NOT_FOUND if nobody has heard of it. v3 has room for words beside an
+Deletes groups without members, with all their committed offsets, and the pending ones of open transactions.
+NON_EMPTY_GROUP if there are members, GROUP_ID_NOT_FOUND if the group is unknown. v3 has room for words beside an
 error; as in Apache Kafka 4.4, classic groups need none. ACL: none yet.
 """
 

@@ -1,7 +1,7 @@
 """DescribeGroups (15), v0-v6.
 
 The state of groups and who is in them; what the members say and what they were assigned is told of a stable group
-only. A group that occurs again is described once; one that nobody has heard of is Dead: from v6 on with
+only. A group that occurs again is described once; an unknown one is Dead: from v6 on with
 GROUP_ID_NOT_FOUND, before that with no error. ACL: none yet (no operations are told as authorized).
 """
 

@@ -1,11 +1,11 @@
 """JoinGroup (11), v0-v9.
 
 A member waits for the next generation of its group; the answer names the protocol, the leader and, to the leader, what
-every member says. A group's first rebalance waits group.initial.rebalance.delay.ms for others to come. From v4 on who
-has no member id is given one with MEMBER_ID_REQUIRED and must come back with it (KIP-394). From v5 on a member may be
-static (KIP-345): restarted, it takes its place again without a rebalance, and whoever still uses it is fenced. v8's
-reason is passed over. v9 tells a static leader that comes back not to assign anew (KIP-814). Before v1 the session
-timeout is the rebalance timeout too. ACL: none yet.
+every member says. A group's first rebalance waits group.initial.rebalance.delay.ms for others to come. From v4 on a
+client without a member id gets one with MEMBER_ID_REQUIRED and must join again with it (KIP-394). From v5 on a member
+may be static (KIP-345): restarted, it takes its place again without a rebalance, and a client that still uses it is
+fenced. v8's reason is passed over. v9 tells a static leader that comes back not to assign anew (KIP-814). Before v1 the
+session timeout is the rebalance timeout too. ACL: none yet.
 """
 
 from dualwrite.broker.api.context import BrokerContext

@@ -2,8 +2,8 @@
 
 Remembers where a group is in its partitions, durably, before it answers. A member commits in its generation, which
 counts as a heartbeat: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID (v7, KIP-345) if it is not in the
-present one, REBALANCE_IN_PROGRESS while that is not complete. Whoever is outside of any generation may commit while the
-group is empty. A generation of a group that nobody has heard of is GROUP_ID_NOT_FOUND (ILLEGAL_GENERATION before v9,
+present one, REBALANCE_IN_PROGRESS while that is not complete. A client outside of any generation may commit while the
+group is empty. A generation of an unknown group is GROUP_ID_NOT_FOUND (ILLEGAL_GENERATION before v9,
 which does not know that). RetentionTimeMs of v2-v4 is ignored in favour of offsets.retention.minutes. From v10 on
 topics are named by id. ACL: none yet.
 """

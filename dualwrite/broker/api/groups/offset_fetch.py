@@ -1,7 +1,7 @@
 """OffsetFetch (9), v1-v10.
 
 Tells where groups have committed: in the partitions that are asked for, with offset -1 where there is no commit, or in
-all of them if topics is null (v2). A group that nobody has heard of is one without commits. From v8 on several groups
+all of them if topics is null (v2). An unknown group has no commits. From v8 on several groups
 can be asked for at once (KIP-709); from v10 on topics are named by id. With RequireStable (v7, KIP-447) a partition in
 which an open transaction has committed an offset is answered UNSTABLE_OFFSET_COMMIT: ask again. The member of v9 is of
 the next protocol (KIP-848) and not looked at. ACL: none yet.

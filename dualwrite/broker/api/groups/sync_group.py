@@ -1,7 +1,7 @@
 """SyncGroup (14), v0-v5.
 
 A member of a new generation asks for its assignment, and waits until the leader has brought those of all: they are on
-disk before anybody is told. A generation of more than 16 MiB is none: UNKNOWN_SERVER_ERROR, and the group joins anew
+disk before any is sent. A generation of more than 16 MiB is discarded: UNKNOWN_SERVER_ERROR, and the group joins anew
 (1 MiB in Apache Kafka). In a complete generation it is told at once. From v3 on a static member names itself; from
 v5 on the protocol must be named, and be the group's (KIP-559). ACL: none yet.
 """

@@ -148,6 +148,6 @@ def _append(batch: _Batch, version: int, broker: BrokerContext) -> tuple[int, in
     result = partition.append(records, header, begins_at_zero=is_tv2)
     if result.verdict.error is not ErrorCode.NONE:
         raise RefusedBatchError(result.verdict.error)
-    if not result.verdict.appends:  # for a duplicate, Kafka returns MaxTimestamp, whoever set it
+    if not result.verdict.appends:  # for a duplicate, Kafka always returns MaxTimestamp
         append_time_ms = result.verdict.duplicate_timestamp
     return result.base_offset, append_time_ms, partition

@@ -4,7 +4,7 @@ Remembers where a group is, as part of a transaction: pending until its marker i
 gone (KIP-98). From v3 on the consumer's generation, member id and instance id are compared with the group's, so that a
 zombie cannot commit (KIP-447): ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID. From v5 on (KIP-890, TV2) the
 offsets' partition joins the transaction implicitly; before that AddOffsetsToTxn must have added it. From v6 on
-(KIP-1319) topics are named by id, and a generation of a group that nobody has heard of is GROUP_ID_NOT_FOUND
+(KIP-1319) topics are named by id, and a generation of an unknown group is GROUP_ID_NOT_FOUND
 (ILLEGAL_GENERATION before that). ACL: none yet.
 """
 
