@@ -1,4 +1,4 @@
-"""A cluster named on the command line: its configuration, by librdkafka's names, and whether anybody answers there."""
+"""A cluster named on the command line: its configuration, by librdkafka's names, and whether a broker answers."""
 
 import argparse
 from collections.abc import Collection, Iterable, Mapping
@@ -49,7 +49,7 @@ def add_two_phase(parser: argparse.ArgumentParser) -> None:
 
 
 def cluster_config(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The configuration that the options of :func:`add_cluster` spell.
+    """The configuration from the options of :func:`add_cluster`.
 
     :raises ConfigurationError: if one is malformed, unknown, or cannot be given on a command line.
     """
@@ -64,9 +64,9 @@ def cluster_config(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def require_cluster(config: Mapping[str, Any]) -> None:
-    """Say within seconds that nobody answers; whatever follows waits for as long as a cluster may take to fail over.
+    """Fail within seconds if no broker answers; later requests wait as long as a cluster's failover may take.
 
-    :raises KafkaUnavailableError: if nobody does.
+    :raises KafkaUnavailableError: if no broker answers.
     """
     control = ControlPlane(config, timeout=REACH_SECONDS)
     try:
@@ -76,7 +76,7 @@ def require_cluster(config: Mapping[str, Any]) -> None:
 
 
 def _lines_of(file: Path) -> Iterable[tuple[str, str]]:
-    """The lines of ``file`` that say something, each with its place."""
+    """The lines of ``file`` that are neither empty nor comments, each with its place."""
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

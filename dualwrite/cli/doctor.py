@@ -1,4 +1,4 @@
-"""``dualwrite doctor``: what would go wrong with dual writes on a database and a cluster, and what to do about it."""
+"""``dualwrite doctor``: finds problems of dual writes with a database and a cluster, and says what to do."""
 
 import argparse
 

@@ -97,12 +97,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _is_passing(error: DualWriteError) -> bool:
-    """True unless something must be corrected. What a database says in the middle of a load is nobody's setting."""
+    """True unless the user must correct something. A database error in the middle of a load is not a wrong setting."""
     return not isinstance(error, InputError | ConfigurationError) or isinstance(error.__cause__, SQLAlchemyError)
 
 
 def _application(job: LoadJob, url: URL) -> str:
-    """A name of the load's own. The database counts: the same file's load into another one must not take what this one
-    left open for its own, find no decision about it, and abort what this database has committed."""
+    """The load's own application name. It depends on the database: otherwise a load of the same file into another
+    database would find this load's open transaction without a decision, and abort what this database has committed."""
     identity = f"{job.load_key.load_id}\0{database_place(url)}"
     return f"load-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"

@@ -2,8 +2,8 @@
 
 A verb is a module with two functions: ``configure(parser)`` adds its arguments, ``run(arguments)`` does the work and
 returns the exit code. Exit codes: 0 done; 1 the work was done and its result is bad; 2 the command could not be carried
-out, and one line on stderr says why; 130 interrupted by Ctrl-C. Also 1, in silence, if nobody reads stdout any more.
-docs/operations.md says what that means for each verb of an operator's.
+out, and one line on stderr says why; 130 interrupted by Ctrl-C. Also 1, without a message, if stdout is closed.
+docs/operations.md explains the exit codes of each verb for operators.
 """
 
 import argparse
@@ -42,7 +42,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command that ``argv`` (by default the process's arguments) spells, and return its exit code.
+    """Run the command in ``argv`` (by default the process's arguments), and return its exit code.
 
     :raises SystemExit: after ``--help`` and ``--version``, and for arguments that do not parse.
     """
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _carried_out(words: Sequence[str]) -> int:
-    """Do what ``words`` say; the exit code."""
+    """Run the command in ``words``; return the exit code."""
     try:
         parser, verb = parser_for(words)
         arguments = parser.parse_args(words)
@@ -96,7 +96,7 @@ def parser_for(words: Sequence[str]) -> tuple[argparse.ArgumentParser, ModuleTyp
 
 
 def _require_text(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    """Refuse names that no other program could be told. Paths may be anything."""
+    """Refuse names that cannot be passed to another program. Paths may be anything."""
     for value in vars(arguments).values():
         for word in value if isinstance(value, list) else [value]:
             if isinstance(word, str) and any("\ud800" <= letter <= "\udfff" for letter in word):
@@ -123,7 +123,7 @@ def _unwritten(error: OSError) -> int:
 
 
 def _written(code: int) -> int:
-    """``code``, once all that was printed is out, or the exit code if that cannot be."""
+    """``code`` after stdout was flushed, or the exit code of a failed flush."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -133,7 +133,7 @@ def _written(code: int) -> int:
 
 
 def _lost(error: OSError, code: int) -> int:
-    """What a verb that would exit with ``code`` exits with if stdout fails with ``error``."""
+    """The exit code if stdout fails with ``error`` in a verb that would exit with ``code``."""
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, sys.stdout.fileno())  # the interpreter flushes once more when it ends
     os.close(devnull)

@@ -33,13 +33,13 @@ def counted(number: int, noun: str) -> str:
 
 
 def print_json(value: Any) -> None:
-    """``value`` on stdout; enumerations by what they are called, moments in ISO 8601."""
+    """Print ``value`` on stdout; enumerations by name, moments in ISO 8601."""
     json.dump(value, sys.stdout, indent=2, default=_plain)
     print()
 
 
 def complain(message: str) -> None:
-    """One line on stderr, as main.py's."""
+    """Print one line on stderr, as main.py does."""
     print("dualwrite: " + " ".join(message.split()), file=sys.stderr)
 
 

@@ -1,4 +1,4 @@
-"""``dualwrite recover``: end now what dead processes of an application left, as DualWrite.recover() does."""
+"""``dualwrite recover``: end now the open transactions of an application's dead processes, like DualWrite.recover()."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""How ``dualwrite transactions`` shows what is known of a transactional id: a line of a table, all of it, or JSON."""
+"""How ``dualwrite transactions`` shows a transactional id: as a line of a table, with all details, or as JSON."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -33,7 +33,7 @@ def line(view: TransactionView, *, in_copy: bool = False) -> tuple[str, ...]:
 
 
 def owner(row: RowView) -> str:
-    """Who has the slot, in a few words."""
+    """The slot's owner, in a few words."""
     if row.standing is SlotStanding.FREE:
         return "free"
     name = describe(row.slot.owner)
@@ -43,7 +43,7 @@ def owner(row: RowView) -> str:
 
 
 def recovery(view: TransactionView) -> str:
-    """What recovery would do, in a few words."""
+    """The action of recovery, in a few words."""
     situation = view.situation
     if situation is Situation.QUIET:
         return "nothing to do"
@@ -107,7 +107,7 @@ def _held_up(start: int | None, ends: PartitionEnds | None) -> str:
 
 
 def as_json(view: TransactionView, ends: Mapping[TopicPartition, PartitionEnds] | None = None) -> dict[str, Any]:
-    """All of it, for programs; what is not known is null."""
+    """All details, for programs; unknown values are null."""
     row, kafka = view.row, view.kafka
     return {
         "transactional_id": view.transactional_id,

@@ -1,5 +1,5 @@
-"""What an operator asks and does: which transactions are open, what recovery would do, whether all is set up.
+"""Operators' functions: list open transactions, show what recovery would do, check the setup.
 
-Plain functions over an engine and a Kafka configuration; ``dualwrite transactions``, ``recover`` and ``doctor`` are
-thin shells over them.
+Plain functions over an engine and a Kafka configuration; ``dualwrite transactions``, ``recover`` and ``doctor`` call
+them.
 """

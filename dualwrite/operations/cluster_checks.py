@@ -1,4 +1,4 @@
-"""The doctor's look at the cluster: which protocol it speaks, and whether it keeps what was prepared."""
+"""The doctor's checks of the cluster: which protocol it supports, and whether it keeps prepared transactions."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -15,8 +15,8 @@ TIMEOUT_SETTING = "transaction.max.timeout.ms"
 
 
 def probe_id(application: str) -> str:
-    """The transactional id of the probe: beside the application's slots, so that grants by prefix hold for it, and not
-    one of them."""
+    """The transactional id of the probe: with the prefix of the application's slots, so that prefixed ACLs apply to it,
+    but not one of the slots."""
     return f"{application}-doctor"
 
 
@@ -34,7 +34,7 @@ def check_protocol(cluster: Inspector) -> Iterator[Finding]:
 
 
 def check_keeping(cluster: Inspector, two_phase: TwoPhase) -> Iterator[Finding]:
-    """Whether the brokers keep what was prepared, and whether the application counts on it."""
+    """Whether the brokers keep prepared transactions, and whether the application relies on it."""
     keeps = cluster.supports_keep_prepared()
     if two_phase == RESUME and keeps:
         yield warning(
@@ -55,9 +55,9 @@ def check_keeping(cluster: Inspector, two_phase: TwoPhase) -> Iterator[Finding]:
 
 
 def check_settings(cluster: Inspector, two_phase: TwoPhase, timeout_ms: int) -> Iterator[Finding]:
-    """What the brokers are set to, where this client may look.
+    """The brokers' settings, as far as this client may read them.
 
-    :param timeout_ms: the transaction.timeout.ms that the application's producers ask for.
+    :param timeout_ms: the transaction.timeout.ms that the application's producers request.
     """
     try:
         brokers = cluster.broker_settings([TWO_PHASE_SETTING, TIMEOUT_SETTING])
@@ -74,11 +74,11 @@ def check_settings(cluster: Inspector, two_phase: TwoPhase, timeout_ms: int) -> 
 
 
 def check_two_phase_commit(cluster: Inspector, application: str) -> Iterator[Finding]:
-    """Ask for two-phase commit under a transactional id of the doctor's own.
+    """Request two-phase commit under a transactional id of the doctor's own.
 
-    There is no question to which the answer changes nothing: Kafka tells whether two-phase commit is enabled, permitted
-    and whole only when it is used. So a transactional id is initialised that nobody writes with, keeping whatever might
-    be open; it expires by itself (transactional.id.expiration.ms).
+    A check without side effect is impossible: Kafka shows whether two-phase commit is enabled, permitted and complete
+    only when it is used. So this initialises a transactional id without a producer, and keeps an open transaction; the
+    id expires by itself (transactional.id.expiration.ms).
     """
     name = probe_id(application)
     try:
@@ -92,9 +92,9 @@ def check_two_phase_commit(cluster: Inspector, application: str) -> Iterator[Fin
 
 
 def _advice(cluster: Inspector, name: str) -> str:
-    """What to do about a refusal that may have two reasons."""
+    """The advice for a refusal that may have two reasons."""
     enabled = None
-    with suppress(DualWriteError):  # it was only asked to be more precise
+    with suppress(DualWriteError):  # the request only makes the advice more precise
         brokers = cluster.broker_settings([TWO_PHASE_SETTING]).values()
         enabled = {settings.get(TWO_PHASE_SETTING) for settings in brokers}
     if enabled == {"true"}:

@@ -1,4 +1,4 @@
-"""A database that was moved or copied: what an operator says about it, so that dualwrite may touch Kafka again."""
+"""Declares a database as moved or copied, for an operator, so that dualwrite may act in Kafka again."""
 
 import os
 from collections.abc import Mapping
@@ -26,10 +26,10 @@ from dualwrite.errors import CopiedDatabaseError
 
 
 def moved(engine: Engine) -> int:
-    """The original is gone: the state rows are this database's from now on. What they say of Kafka is recovered at the
-    next start. Returns how many rows there are.
+    """Declare that the original is gone: the state rows belong to this database from now on, and the next start
+    recovers their Kafka transactions. Returns the number of rows.
 
-    :raises ConfigurationError: if the database does not say which it is.
+    :raises ConfigurationError: if the database has no identity.
     :raises DatabaseNotReadyError: before ``dualwrite db upgrade``.
     """
     with SqlDecisionStore(engine).transaction(commit=True) as connection, clear_errors(engine):
@@ -55,12 +55,12 @@ def original_in_sight(engine: Engine) -> Path | None:
 
 
 def require_no_copy(engine: Engine, kafka: Mapping[str, Any]) -> DatabaseIdentity:
-    """Pass if this database has written all of its state rows, or has moved here together with its broker; return its
-    identity. One that has none passes.
+    """Require that this database has written all of its state rows, or was moved here together with its broker; return
+    its identity. A database without an identity passes.
 
     :raises CopiedDatabaseError: naming a row that another database has written.
     :raises DatabaseNotReadyError: before ``dualwrite db upgrade``.
-    :raises KafkaUnavailableError: if a row of another database is there, and Kafka cannot be asked where it is.
+    :raises KafkaUnavailableError: if there is a row of another database, and Kafka does not answer.
     """
     columns = (table.c.transactional_id, table.c.database_id, table.c.cluster_id)
     with SqlDecisionStore(engine).connection() as connection, clear_errors(engine):
@@ -81,9 +81,10 @@ def require_no_copy(engine: Engine, kafka: Mapping[str, Any]) -> DatabaseIdentit
 
 
 def reason_to_leave(engine: Engine, kafka: Mapping[str, Any]) -> str:
-    """Why recovery does nothing in this database: it is a copy that no operator has declared. Empty if it is none.
+    """The reason why recovery does nothing in this database: it is a copy that no operator has declared. Empty
+    otherwise.
 
-    :raises DatabaseNotReadyError: as :func:`require_no_copy`, and so KafkaUnavailableError.
+    :raises DatabaseNotReadyError: as :func:`require_no_copy`; also KafkaUnavailableError as there.
     """
     try:
         require_no_copy(engine, kafka)
@@ -93,11 +94,11 @@ def reason_to_leave(engine: Engine, kafka: Mapping[str, Any]) -> str:
 
 
 def copied(engine: Engine, *, forced: bool = False) -> DeclaredCopy:
-    """This is a copy beside its original: forget the original's slots, and use transactional ids of its own. Kafka is
-    not asked. Returns what was done; doing it again changes nothing.
+    """Declare a copy beside its original: delete the original's slots, and use its own transactional ids. Sends no
+    request to Kafka. Returns what was done; a second call changes nothing.
 
     :param forced: even if this database has written state rows itself.
-    :raises ConfigurationError: if the database does not say which it is; or it has, and ``forced`` is False.
+    :raises ConfigurationError: if the database has no identity; or if it has written rows, and ``forced`` is False.
     :raises DatabaseNotReadyError: before ``dualwrite db upgrade``.
     """
     with SqlDecisionStore(engine).transaction(commit=True) as connection, clear_errors(engine):

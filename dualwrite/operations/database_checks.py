@@ -1,4 +1,4 @@
-"""The doctor's look at the database: what it is, what a crash can undo, and whether the state tables can be used."""
+"""The doctor's checks of the database: version, durability settings, and whether the state tables can be used."""
 
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
@@ -23,7 +23,7 @@ from dualwrite.coordinator.sql.tables import (
 from dualwrite.operations.findings import Finding, failure, ok, warning
 
 CLOCK_SECONDS = 5.0
-"""By which two clocks may differ: what depends on them is coarser."""
+"""Accepted difference of two clocks: times that depend on them are coarser."""
 
 
 def _insert(table: Table) -> Executable:
@@ -56,7 +56,7 @@ _NEEDED = (
 
 
 def check_server(engine: Engine) -> Iterator[Finding]:
-    """What it is, and which of its settings let a crash undo a decision."""
+    """The server's version, and its settings that let a crash undo a decision."""
     database = database_of(engine.dialect)
     with engine.connect() as connection:
         yield ok("database", database.version(connection))
@@ -89,7 +89,7 @@ def check_schema(engine: Engine) -> Iterator[Finding]:
 
 
 def check_transactions(engine: Engine) -> Iterator[Finding]:
-    """Whether a transaction can be begun: the engine is not in AUTOCOMMIT, and the table's storage has transactions."""
+    """Whether a transaction can begin: the engine is not in AUTOCOMMIT, and the table's storage has transactions."""
     with engine.connect() as connection:
         transaction = connection.begin()
         begin_writing(connection)
@@ -99,7 +99,7 @@ def check_transactions(engine: Engine) -> Iterator[Finding]:
 
 
 def check_permissions(engine: Engine) -> Iterator[Finding]:
-    """What the library does with its tables, tried on no row, in a transaction that is rolled back."""
+    """Tries the library's statements on its tables, without a matching row, in a transaction that is rolled back."""
     refused: dict[str, str] = {}
     missing: dict[str, str] = {}
     with engine.connect() as connection, clear_errors(engine):
@@ -119,7 +119,7 @@ def check_permissions(engine: Engine) -> Iterator[Finding]:
 
 
 def check_clock(engine: Engine) -> Iterator[Finding]:
-    """The difference between the database's clock, which leases go by, and this machine's."""
+    """The difference between the database's clock, which leases use, and this machine's."""
     database = database_of(engine.dialect)
     with engine.connect() as connection:
         here = literal(datetime.now(timezone.utc), MOMENT)
@@ -140,14 +140,14 @@ def _upgrade(engine: Engine) -> str:
 
 
 def _refusal(connection: Connection, statement: Executable) -> tuple[str, bool]:
-    """What the database says against ``statement``, empty if nothing; and whether a table or a column is missing."""
+    """The database's refusal of ``statement``, empty if there is none; and whether a table or column is missing."""
     transaction = connection.begin()
     try:
         connection.execute(statement, execution_options=ours(connection))
     except DBAPIError as error:
         trouble = database_of(connection.dialect).trouble(error)
         if trouble is ErrorMeaning.BUSY:
-            raise  # nobody has said that it is not permitted
+            raise  # not a missing permission
         return str(error.orig).strip().partition("\n")[0], trouble is ErrorMeaning.NOT_READY
     finally:
         transaction.rollback()

@@ -1,7 +1,7 @@
-"""The doctor: what would go wrong with dual writes on this database and this cluster, before it does.
+"""The doctor: finds problems of dual writes with this database and this cluster before they occur.
 
-Everything is tried that can be tried without harm, and each finding says what to do. Of one part that does not answer
-nothing more is asked; the others go on.
+It tries everything that can be tried without harm, and each finding says what to do. If one part does not answer, its
+remaining checks are skipped; the other parts go on.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -25,10 +25,10 @@ from dualwrite.operations.timeout_checks import CHECK, check_timeouts
 from dualwrite.operations.views import Situation, said_of_foreign
 
 ANSWER_SECONDS = 10.0
-"""That a question to Kafka may take, all attempts together."""
+"""Timeout in seconds of a request to Kafka, all attempts together."""
 
 _SHOWN = 5
-"""Names that a finding gives."""
+"""The most names in a finding."""
 
 Check = Callable[[], Iterator[Finding]]
 
@@ -41,14 +41,14 @@ def examine(
     pool_size: int | None = None,
     two_phase: TwoPhase = "keep-prepared",
 ) -> Iterator[Finding]:
-    """Findings one after the other, as they are made.
+    """Yield the findings one by one, as they are made.
 
-    Give it an engine as your application makes it: settings of a connection (SQLite's ``synchronous``, a role) are then
-    those that count.
+    Pass an engine made as in your application: then its connection settings (SQLite's ``synchronous``, a role) are
+    checked.
 
-    :param application: whose slots and permissions are looked at; without it only the database and the cluster.
-    :param pool_size: as given to DualWrite, to look for slots beyond it.
-    :param two_phase: as given to DualWrite; with "resume", ``kafka`` may have its ``transaction.timeout.ms``.
+    :param application: the application whose slots and permissions are checked; without it only database and cluster.
+    :param pool_size: as given to DualWrite, to find slots beyond it.
+    :param two_phase: as given to DualWrite; with "resume", ``kafka`` may contain its ``transaction.timeout.ms``.
     :raises ConfigurationError: if a setting in ``kafka`` is malformed.
     """
     timeout = timeout_ms(kafka)
@@ -186,7 +186,7 @@ def _named(names: list[str]) -> str:
 
 
 def _guarded(name: str, check: Check) -> Iterator[Finding]:
-    """The findings of ``check``; what it raises is one, too."""
+    """The findings of ``check``; its error is a finding, too."""
     try:
         yield from check()
     except DualWriteError as error:

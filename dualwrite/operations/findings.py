@@ -1,4 +1,4 @@
-"""What the doctor says: one finding after the other, each with what to do about it."""
+"""The doctor's findings, each with advice."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,20 +6,20 @@ from enum import Enum
 
 
 class Level(Enum):
-    """How bad a finding is."""
+    """The severity of a finding."""
 
     OK = "ok"
     WARNING = "warning"
-    """It works, and something that is named can go wrong."""
+    """It works, but the named problem can occur."""
     FAILURE = "failure"
-    """Dual writes do not work, or do not keep their promise."""
+    """Dual writes do not work, or lose their guarantee."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the doctor's.
+    """One line of the doctor's output.
 
-    :param check: what was looked at.
+    :param check: what was checked.
     :param advice: what to do; empty if there is nothing to do.
     """
 
@@ -30,21 +30,21 @@ class Finding:
 
 
 def ok(check: str, message: str) -> Finding:
-    """A finding that is as it should be."""
+    """A finding without a problem."""
     return Finding(check, Level.OK, message)
 
 
 def warning(check: str, message: str, advice: str = "") -> Finding:
-    """A finding that somebody should look at."""
+    """A finding that an operator should look at."""
     return Finding(check, Level.WARNING, message, advice)
 
 
 def failure(check: str, message: str, advice: str = "") -> Finding:
-    """A finding that keeps dual writes from working."""
+    """A finding that prevents dual writes."""
     return Finding(check, Level.FAILURE, message, advice)
 
 
 def worst(findings: Iterable[Finding]) -> Level:
-    """The worst of them; OK for none."""
+    """The worst level of ``findings``; OK for none."""
     order = list(Level)
     return max((finding.level for finding in findings), key=order.index, default=Level.OK)

@@ -1,4 +1,4 @@
-"""Heuristic outcomes: units of work that did not end alike on both sides, until an operator has seen to them."""
+"""Heuristic outcomes: units of work that ended differently on the two sides, until an operator acknowledges them."""
 
 from sqlalchemy import Engine, delete
 
@@ -23,11 +23,11 @@ class HeuristicRecords:
         self._database = database_of(engine.dialect)
 
     def add_abort(self, lease: Lease, state: PreparedTxnState) -> int:
-        """Record that what ``state`` names is aborted though it was decided to commit, and take that decision out of
-        the row of ``lease``, in one transaction: whoever dies before Kafka has aborted it leaves it to recovery, which
-        aborts it then, so that the record is true in any case. Returns the record's number.
+        """Record that the transaction of ``state`` is aborted although it was decided to commit, and remove that
+        decision from the row of ``lease``, in one database transaction. If this process dies before Kafka has aborted
+        the transaction, recovery aborts it, so that the record is true in any case. Returns the record's number.
 
-        :raises LeaseLostError: if somebody else has taken the slot; nothing is recorded.
+        :raises LeaseLostError: if another process has taken the slot; nothing is recorded.
         :raises DatabaseNotReadyError: if the table is missing.
         """
         with self._store.transaction(commit=True) as connection, clear_errors(self._engine):
@@ -39,9 +39,9 @@ class HeuristicRecords:
         return number
 
     def withdraw(self, number: int, lease: Lease, state: PreparedTxnState) -> None:
-        """Take a record back, and put its decision into the row again: it did not come to that.
+        """Withdraw a record, and restore its decision in the row: the transaction was not aborted.
 
-        :raises LeaseLostError: if somebody else has taken the slot, and has aborted it: the record stays.
+        :raises LeaseLostError: if another process has taken the slot and aborted the transaction: the record stays.
         """
         with self._store.transaction(commit=True) as connection, clear_errors(self._engine):
             self._store.store(connection, lease, state)

@@ -1,4 +1,4 @@
-"""Every transactional id that anybody may have to act on, from the state table and from Kafka's coordinators."""
+"""Every transactional id that may need action, from the state table and from Kafka's coordinators."""
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,11 +21,11 @@ from dualwrite.operations.views import OPEN_STATES, KafkaView, RowView, Transact
 def list_transactions(
     engine: Engine, kafka: Mapping[str, Any], *, application: str | None = None
 ) -> list[TransactionView]:
-    """The transactional ids that have a row in the state table, and those without one whose transaction is open.
+    """The transactional ids with a row in the state table, and those without a row whose transaction is open.
 
-    Nothing is changed or locked, so it is a moment's picture: the two sides are asked one after the other.
+    Changes and locks nothing, so it is a snapshot: it reads one side after the other.
 
-    :param application: only its slots; of those without a row, the ones that are called like its slots.
+    :param application: only its slots; without a row, those with the name of one of its slots.
     :raises DatabaseNotReadyError: if there is no state table.
     :raises KafkaUnavailableError: if a broker does not answer.
     """
@@ -43,7 +43,7 @@ def list_transactions(
 def views_of(
     engine: Engine | None, cluster: ControlPlane, transactional_ids: Collection[str]
 ) -> dict[str, TransactionView]:
-    """What is known of each of ``transactional_ids``; without an ``engine``, to Kafka alone."""
+    """The views of ``transactional_ids``; without an ``engine``, from Kafka only."""
     here = cluster.cluster_id()
     rows = {} if engine is None else state_rows(engine, transactional_ids=transactional_ids, cluster_id=here)
     return {name: _view(cluster, name, rows.get(name), here) for name in transactional_ids}
@@ -52,7 +52,7 @@ def views_of(
 def describe_transaction(
     engine: Engine, kafka: Mapping[str, Any], transactional_id: str
 ) -> tuple[TransactionView, dict[TopicPartition, PartitionEnds]]:
-    """All about one transactional id, and how far the readers of its open transaction's partitions get.
+    """The view of one transactional id, and the offsets that readers of its open transaction's partitions can reach.
 
     :raises KafkaRefusedError: if one of the topics may not be described.
     """

@@ -1,7 +1,7 @@
 """The doctor's look at applications that no process recovers: after a crash they were renamed, or removed.
 
-Their slots were not given back, and no slot of theirs is leased. What they left open in Kafka holds up read_committed
-consumers, and no other application may end it: it is not theirs.
+Their slots were not given back, and none of their slots is leased. Their open Kafka transactions hold up
+read_committed consumers, and no other application may end those transactions.
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,8 +34,8 @@ def check_other_applications(
 ) -> Iterator[Finding]:
     """A finding for each application that no process recovers, apart from ``application``; none if there is none.
 
-    :param kafka: how to ask what each holds up; None if it cannot be asked.
-    :param two_phase: as these applications ran, as far as anybody knows.
+    :param kafka: configuration, to find what each application holds up; None if Kafka is not available.
+    :param two_phase: the mode in which these applications ran, as far as known.
     :param timeout: seconds for Kafka's answer.
     """
     options = f" --two-phase {RESUME}" if two_phase == RESUME else ""

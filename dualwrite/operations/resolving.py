@@ -1,7 +1,7 @@
-"""End open transactions as the state table decides: what dead owners left, now, by an operator's hand.
+"""End open transactions of dead owners as the state table decides, now, for an operator.
 
 Recovery does the work (coordinator/slots/sweeper.py): lease, row lock, InitProducerId with keepPreparedTxn, verdict.
-Here it is only said beforehand what would happen, and which transactional ids are not touched, and why.
+This module only plans: what would happen, which transactional ids are not touched, and why.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -25,9 +25,9 @@ from dualwrite.operations.views import Situation, TransactionView, said_of_forei
 
 @dataclass(frozen=True, slots=True)
 class Intention:
-    """What resolving would do with one transactional id.
+    """The planned action for one transactional id.
 
-    :param obstacle: why it is not touched; empty if it is.
+    :param obstacle: the reason why it is not touched; empty if it is.
     """
 
     view: TransactionView
@@ -35,16 +35,16 @@ class Intention:
 
     @property
     def action(self) -> RecoveryDecision | None:
-        """What would be done in Kafka; None if it is not touched."""
+        """The action in Kafka; None if it is not touched."""
         return None if self.obstacle else self.view.verdict
 
 
 @dataclass(slots=True)
 class Resolution:
-    """What was done.
+    """The result of resolving.
 
-    :param outcomes: what was found open, and what became of it, by transactional id.
-    :param missed: transactional ids that are as they were: somebody else took them meanwhile, or see ``errors``.
+    :param outcomes: the outcomes by transactional id.
+    :param missed: transactional ids that are unchanged: another process took them meanwhile, or see ``errors``.
     """
 
     outcomes: dict[str, Outcome] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Resolution:
 
     @property
     def is_bad(self) -> bool:
-        """True if something is left to be done, or a unit of work was found that did not end alike on both sides."""
+        """True if a slot is left to resolve, or a unit of work was found that ended differently on the two sides."""
         return bool(self.missed or self.errors) or any(outcome.is_heuristic for outcome in self.outcomes.values())
 
 
@@ -64,10 +64,10 @@ def plan(
     application: str | None = None,
     transactional_ids: Sequence[str] = (),
 ) -> list[Intention]:
-    """What :func:`resolve` would do; nothing is changed.
+    """The plan of :func:`resolve`; changes nothing.
 
     :param application: all slots of the application that have a row.
-    :param transactional_ids: these; those that have nothing open are in the plan, too.
+    :param transactional_ids: only these; the plan includes those without an open transaction.
     :raises InputError: if neither the database nor Kafka knows one of them.
     """
     if application is not None:
@@ -84,7 +84,7 @@ def plan(
 
 
 def require_known(views: Collection[TransactionView]) -> None:
-    """Refuse a name that nobody knows.
+    """Refuse a name that neither the database nor Kafka knows.
 
     :raises InputError: naming it.
     """
@@ -94,7 +94,7 @@ def require_known(views: Collection[TransactionView]) -> None:
 
 
 def obstacle(view: TransactionView) -> str:
-    """Why ``view``'s transactional id may not be taken; empty if it may."""
+    """The reason why the transactional id of ``view`` may not be taken; empty if it may."""
     if view.row is None:
         return "no row names it, so this database has not decided on it: if none has, `terminate` aborts it"
     if view.application is None:
@@ -105,7 +105,7 @@ def obstacle(view: TransactionView) -> str:
 
 
 def held_by(view: TransactionView) -> str:
-    """Who has it, if somebody alive may."""
+    """The owner that may be alive, if there is one."""
     assert view.row is not None
     slot = view.row.slot
     return (
@@ -121,9 +121,9 @@ def resolve(
     *,
     two_phase: TwoPhase = "keep-prepared",
 ) -> Resolution:
-    """Do what :func:`plan` said, as far as it still applies: the row decides under its lock, not the plan.
+    """Carry out :func:`plan`, as far as it still applies: the row decides under its lock, not the plan.
 
-    A slot that somebody has taken since, or holds, is not touched.
+    A slot that a process holds, or has taken meanwhile, is not touched.
 
     :param two_phase: as the application's DualWrite has it.
     """
@@ -144,12 +144,12 @@ def resolve(
 def recover(
     engine: Engine, kafka: Mapping[str, Any], application: str, *, two_phase: TwoPhase = "keep-prepared"
 ) -> Resolution:
-    """Recover every slot of ``application`` that nobody holds, as DualWrite.recover() does; no slot is held afterwards.
+    """Recover every slot of ``application`` that no process holds, like DualWrite.recover(); holds no slot afterwards.
 
     :param two_phase: as the application's DualWrite has it.
     :raises InputError: if the application has no slot in this database: most likely its name is misspelled.
 
-    Slots that were left in another Kafka cluster stay as they are, and are a ForeignClusterError among the errors.
+    Slots that were left in another Kafka cluster stay unchanged; the errors then contain a ForeignClusterError.
     """
     if not state_rows(engine, application=application):
         others = applications(engine)
@@ -164,7 +164,7 @@ def recover(
 
 
 def _said_of_foreign(engine: Engine, kafka: Mapping[str, Any], application: str) -> str:
-    """What is said of slots that were left in another Kafka cluster; empty if none was."""
+    """The message about slots that were left in another Kafka cluster; empty if there are none."""
     if all(row.standing not in ENDED for row in state_rows(engine, application=application).values()):
         return ""
     with inspector(kafka) as cluster:

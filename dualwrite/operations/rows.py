@@ -18,7 +18,7 @@ from dualwrite.errors import ConfigurationError
 from dualwrite.operations.views import RowView
 
 ANYBODY = SlotRules(owner="", held=(), is_gone=is_gone)
-"""Looks at rows and has none of its own."""
+"""SlotRules of an observer, which holds no slots."""
 
 
 def state_rows(
@@ -28,13 +28,13 @@ def state_rows(
     transactional_ids: Collection[str] | None = None,
     cluster_id: str | None = None,
 ) -> dict[str, RowView]:
-    """The rows by transactional id; nothing is locked.
+    """The rows by transactional id; locks nothing.
 
     :param application: only its slots.
     :param transactional_ids: only these.
-    :param cluster_id: of the Kafka cluster in use, if it is known: a slot that was left in another one is FOREIGN then.
+    :param cluster_id: the Kafka cluster in use, if known: a slot that was left in another one is then FOREIGN.
     :raises DatabaseNotReadyError: if there is no state table.
-    :raises ConfigurationError: if somebody has written to a row what is no state; naming the row.
+    :raises ConfigurationError: if a row contains an invalid state; naming the row.
     """
     remaining = database_of(engine.dialect).seconds_until(table.c.lease_expires_at).label("remaining")
     wanted = select(table, remaining).order_by(table.c.transactional_id)

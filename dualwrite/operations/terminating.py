@@ -1,9 +1,9 @@
-"""Forced termination (KIP-939, ``kafka-transactions forceTerminateTransaction``): abort, whatever was decided.
+"""Forced termination (KIP-939, ``kafka-transactions forceTerminateTransaction``): abort, regardless of the decision.
 
-For a transaction that recovery will never reach: its database is lost, or is another's. In Kafka it is a plain
-InitProducerId, which aborts what is open under the transactional id and fences its producer. Where the database has
-decided to commit, both sides differ from then on: that is a heuristic outcome, which is recorded before Kafka is asked,
-and in place of the decision: so recovery cannot commit what the record calls aborted.
+For a transaction that recovery will never reach: its database is lost, or belongs to another application. In Kafka it
+is a plain InitProducerId, which aborts the open transaction of the transactional id and fences its producer. If the
+database has decided to commit, the two sides differ from then on: a heuristic outcome. It is recorded before the
+request to Kafka, and replaces the decision, so that recovery cannot commit a transaction that is recorded as aborted.
 """
 
 from collections.abc import Mapping
@@ -30,17 +30,17 @@ TERMINATION_TIMEOUT_MS = 60_000
 """The transaction.timeout.ms of the InitProducerId: below a broker's maximum, and no request for two-phase commit."""
 
 LEASE_SECONDS = 180.0
-"""For which the slot is nobody else's: longer than the database and Kafka may take to answer."""
+"""Duration of the slot's lease: longer than the database and Kafka may take to answer."""
 
 
 def foresee(engine: Engine | None, kafka: Mapping[str, Any], transactional_id: str) -> TransactionView:
-    """The transaction that :func:`terminate` would abort; nothing is changed.
+    """The transaction that :func:`terminate` would abort; changes nothing.
 
-    :param engine: None if the database is lost: then nobody can tell what was decided.
+    :param engine: None if the database is lost: then the decision is unknown.
     :raises InputError: if neither the database nor Kafka knows the transactional id.
-    :raises InvalidTransactionStateError: if nothing is open there, or its owner may be alive; or if the row is of
+    :raises InvalidTransactionStateError: if no transaction is open, or its owner may be alive; or if the row belongs to
         another Kafka cluster.
-    :raises CopiedDatabaseError: if the database is a copy: what is open is for the original to decide.
+    :raises CopiedDatabaseError: if the database is a copy: only the original may decide its transactions.
     """
     with inspector(kafka) as cluster:
         return _foreseen(engine, kafka, cluster, transactional_id)
@@ -52,14 +52,15 @@ def contradicts(view: TransactionView) -> bool:
 
 
 def terminate(engine: Engine | None, kafka: Mapping[str, Any], transactional_id: str) -> TransactionView:
-    """Abort the open transaction of ``transactional_id`` in Kafka, whatever the database has decided; what it was.
+    """Abort the open transaction of ``transactional_id`` in Kafka, regardless of the database's decision; return its
+    former view.
 
-    Where the database had decided to commit, the table ``kafka_transaction_outcome`` says so from then on.
+    If the database had decided to commit, the outcome is recorded in the table ``kafka_transaction_outcome``.
 
-    :raises InvalidTransactionStateError: as :func:`foresee`; also if somebody takes the slot at the same time.
-    :raises LeaseLostError: if somebody has taken it since, and so has aborted it.
-    :raises KafkaUnavailableError: if Kafka does not answer: the transaction may be open still. Recovery aborts it; or
-        run it again.
+    :raises InvalidTransactionStateError: as :func:`foresee`; also if another process takes the slot at the same time.
+    :raises LeaseLostError: if another process has taken the slot since, and so has aborted the transaction.
+    :raises KafkaUnavailableError: if Kafka does not answer: the transaction may still be open. Recovery aborts it; or
+        call this again.
     """
     with inspector(kafka) as cluster:
         view = _foreseen(engine, kafka, cluster, transactional_id)
@@ -90,7 +91,8 @@ def _foreseen(
 
 
 def _terminate_slot(engine: Engine, cluster: Inspector, view: TransactionView, row: RowView) -> TransactionView:
-    """With the slot's lease, so that whoever had it can commit nothing any more, and nobody recovers it meanwhile."""
+    """Terminate under the slot's lease, so that its former owner can no longer commit, and no process recovers it
+    meanwhile."""
     name = view.transactional_id
     store = SqlDecisionStore(engine)
     book = LeaseRegistry(SqlLeases(engine, store), view.application or name, new_owner(), LEASE_SECONDS)
@@ -99,7 +101,7 @@ def _terminate_slot(engine: Engine, cluster: Inspector, view: TransactionView, r
         raise InvalidTransactionStateError(f"{name}: somebody has just taken it, perhaps to recover it: try again")
     lease, finished = leases[0], False
     try:
-        with store.locked(lease) as held:  # waits for a database transaction of the owner that is under way
+        with store.locked(lease) as held:  # waits for a database transaction of the owner in progress
             decided = replace(view, row=replace(row, state=held.state))
         records = HeuristicRecords(engine)
         recorded = records.add_abort(lease, decided.row_state) if contradicts(decided) else None

@@ -1,7 +1,7 @@
-"""The doctor's look at the timeouts of the driver and of the server.
+"""The doctor's checks of the timeouts of the driver and of the server.
 
-``database_timeout`` limits what the library itself asks of the database. What the application's own statements may take
-is up to these: without them a frozen server, or a network that drops everything, holds a unit of work for ever.
+``database_timeout`` limits the library's own database requests. These timeouts limit the application's own statements:
+without them a frozen server, or a network that drops all packets, holds a unit of work forever.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -55,7 +55,7 @@ def _tcp(parameters: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _libpq_parameters(connection: Connection) -> Mapping[str, Any] | None:
-    """What libpq was told, by the URL, connect_args or its environment; None for a driver without libpq."""
+    """libpq's parameters, from the URL, connect_args or its environment; None for a driver without libpq."""
     information = getattr(connection.connection.driver_connection, "info", None)
     ask = getattr(information, "get_parameters", None)  # psycopg; psycopg2 has the other
     found: Mapping[str, Any] | None = getattr(information, "dsn_parameters", None) if ask is None else ask()

@@ -1,4 +1,4 @@
-"""What is known of one transactional id: what the database says, what Kafka says, and what follows from both."""
+"""The view of one transactional id: its row in the database, its state in Kafka, and the conclusion from both."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from dualwrite.ids import (
 )
 
 OPEN_STATES = (ONGOING, "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
-"""Kafka's states of a transaction that is not over. Only in the first one it waits for somebody."""
+"""Kafka's states of a transaction that is not over. Only in the first one it waits for a decision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class RowView:
     """A row of the state table.
 
     :param slot: the row as leasing sees it.
-    :param standing: what the row says of its owner.
-    :param state: what the last unit of work stored that was committed.
+    :param standing: the slot's standing according to the row.
+    :param state: the state stored by the last committed unit of work.
     :param updated_at: when the row was written last, but for renewals of its lease; in UTC.
     """
 
@@ -39,14 +39,14 @@ class RowView:
 
 @dataclass(frozen=True, slots=True)
 class KafkaView:
-    """What the transaction's coordinator says.
+    """The transaction as its coordinator describes it.
 
     :param state: Kafka's name: Ongoing, PrepareCommit, CompleteAbort, …
     :param producer: the identity under which the transaction's records were written.
     :param started_at: when it began, in UTC; None if it is over.
     :param timeout_ms: after which Kafka aborts it by itself.
-    :param partitions: those that have records of it.
-    :param starts: the offset of its first record, by partition; as far as somebody has asked.
+    :param partitions: the partitions with its records.
+    :param starts: the offset of its first record, by partition; only if requested.
     """
 
     state: str
@@ -63,23 +63,23 @@ class KafkaView:
 
     @property
     def ongoing(self) -> OngoingTransaction:
-        """It, as a stored state is compared with it."""
+        """The open transaction, for the comparison with a stored state."""
         start = UNKNOWN_START if self.started_at is None else round(self.started_at.timestamp() * 1000)
         return OngoingTransaction(self.producer, self.starts, self.partitions, start)
 
     @property
     def waits(self) -> bool:
-        """True if somebody has to decide on it."""
+        """True if it waits for a decision."""
         return self.state == ONGOING
 
     @property
     def never_expires(self) -> bool:
-        """True for two-phase commit: Kafka waits for a decision, however long."""
+        """True for two-phase commit: Kafka waits for a decision without a timeout."""
         return self.timeout_ms == TWO_PHASE_TIMEOUT_MS
 
 
 class Situation(Enum):
-    """What an operator has to do about a transactional id."""
+    """The situation of a transactional id: what an operator has to do about it."""
 
     QUIET = "nothing is open"
     AT_WORK = "its owner is at work, or will be recovered when its lease runs out"
@@ -95,7 +95,7 @@ class TransactionView:
 
     :param row: None if the database has none.
     :param kafka: None if the coordinator does not know the transactional id.
-    :param cluster_id: of the Kafka cluster that was asked; None if it does not say.
+    :param cluster_id: the Kafka cluster that was queried; None if not known.
     """
 
     transactional_id: str
@@ -105,19 +105,19 @@ class TransactionView:
 
     @property
     def application(self) -> str | None:
-        """Whose slot it is; None if it is not called like one."""
+        """The application of the slot; None if the name is not that of a slot."""
         return application_of(self.transactional_id)
 
     @property
     def row_state(self) -> PreparedTxnState:
-        """What the database has decided on; the empty state if it has not."""
+        """The state that the database has decided to commit; the empty state if there is none."""
         return PreparedTxnState() if self.row is None else self.row.state
 
     @property
     def verdict(self) -> RecoveryDecision | None:
-        """What recovery would do now; None if nothing in this database can tell.
+        """The action of recovery if it ran now; None if this database cannot tell.
 
-        The row may be changed by a unit of work that is being committed: recovery itself locks it before it decides.
+        A unit of work that is being committed may change the row: recovery itself locks it before it decides.
         """
         if self.is_foreign:
             return None
@@ -129,12 +129,12 @@ class TransactionView:
 
     @property
     def is_foreign(self) -> bool:
-        """True if what the row decides is in another Kafka cluster than the one that was asked."""
+        """True if the row's transaction is in another Kafka cluster than the one that was queried."""
         return self.row is not None and self.row.standing is SlotStanding.FOREIGN
 
     @property
     def situation(self) -> Situation:
-        """What is to be done."""
+        """What has to be done."""
         if self.is_foreign:
             return Situation.FOREIGN
         if self.kafka is None or not self.kafka.is_open:
@@ -147,7 +147,7 @@ class TransactionView:
 
 
 def said_of_foreign(views: Iterable[TransactionView]) -> str:
-    """What is said of those of ``views`` that are FOREIGN: where they were left, and what to do; empty if none is."""
+    """The message about those of ``views`` that are FOREIGN: where they were left, and what to do; empty if none."""
     foreign = [view for view in views if view.is_foreign]
     rows = [view.row.slot for view in foreign if view.row is not None]
     return left_in_another_cluster(rows, foreign[0].cluster_id) if foreign else ""
