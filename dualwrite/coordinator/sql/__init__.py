@@ -1,1 +1,1 @@
-"""The database's side of the recipe: tables, decisions, leases, offsets, outcomes, dialects."""
+"""The database side: tables, decisions, leases, offsets, outcomes, dialects."""

@@ -1,13 +1,14 @@
-"""New connections to the database within a limit; and the end of those whose pool is no more.
+"""New database connections within a time limit; and closing connections whose pool was disposed of.
 
 An attempt to connect has no connection yet that could be cut, and drivers limit it in their own ways, or not at all. So
-while a limit is under way (watchdog.py), it is made in a thread of its own, or in a task of its own under asyncio, and
-left behind when the limit is over. What it brings after that is closed. The pool's ping finds its connection watched.
+under a limit (watchdog.py) the attempt runs in its own thread, or in its own task under asyncio, and is abandoned when
+the limit expires; a connection that arrives later is closed. The pool's ping is watched, too.
 
-Outside of a limit, where the application uses its engine itself, everything is as it was.
+Without a limit, where the application uses its engine itself, nothing changes.
 
-``engine.dispose()`` closes the connections in the engine's pool, and makes a new pool. A connection that is in use then
-goes back to the old pool, which keeps it open until it is collected. So the library closes those of its own.
+``engine.dispose()`` closes the connections in the engine's pool, and makes a new pool. A connection that is in use at
+that time goes back to the old pool, which keeps it open until it is collected. So the library closes its own
+connections.
 """
 
 import asyncio
@@ -30,10 +31,10 @@ _LOG = logging.getLogger("dualwrite")
 
 
 def bound_connections(engine: Engine) -> None:
-    """Let new connections of ``engine``, and its pool's pings, keep to the limit under which they are made.
+    """Apply the time limit in progress to new connections of ``engine``, and to its pool's pings.
 
-    Its pool goes on with the same settings, as do all that are made from it (``engine.dispose()``). SQLite's
-    connections are no network's, and stay as they are.
+    Its pool keeps its settings, as do all pools that are made from it (``engine.dispose()``). SQLite's connections use
+    no network, and stay as they are.
     """
     if engine.dialect.name == "sqlite":
         return
@@ -45,10 +46,10 @@ def bound_connections(engine: Engine) -> None:
 
 
 def take_from_lost_pool(connection: Connection, *, keep: bool = True) -> None:
-    """Before ``connection`` is closed: if the engine was disposed of meanwhile, let that close the driver's connection
-    instead of returning it to a pool that is no more.
+    """Call it before ``connection`` is closed: if the engine was disposed of meanwhile, that then closes the driver's
+    connection instead of returning it to the old pool.
 
-    :param keep: False to do so in any case.
+    :param keep: False to close it in any case.
     """
     pool = connection.engine.pool
     is_there = not (connection.closed or connection.invalidated)
@@ -57,7 +58,7 @@ def take_from_lost_pool(connection: Connection, *, keep: bool = True) -> None:
 
 
 class WatchedPing:
-    """A dialect's ``do_ping``, whose connection the limit that is under way may cut."""
+    """A dialect's ``do_ping``, whose connection is cut when the limit in progress expires."""
 
     def __init__(self, ping: Callable[[Any], bool]) -> None:
         self._ping = ping
@@ -71,9 +72,9 @@ class WatchedPing:
 
 
 class BoundedCreator:
-    """What makes connections for a pool, within the limit that is under way.
+    """Makes connections for a pool, within the limit in progress.
 
-    :param create: the pool's own way, with the user's listeners.
+    :param create: the pool's own creator, with the user's listeners.
     """
 
     def __init__(self, create: Callable[[Any], Any], *, is_async: bool) -> None:
@@ -94,7 +95,7 @@ class BoundedCreator:
             if not in_greenlet():
                 return self._create(connection_record)
             made = _in_task(lambda: self._create(connection_record), limit)
-            limit.watch(made)  # the dialect and listeners have questions before anybody else gets it
+            limit.watch(made)  # the dialect and listeners use it before the pool returns it
             return made
         attempt = _Attempt(lambda: self._create(connection_record))
         try:
@@ -114,10 +115,10 @@ def _in_task(create: Callable[[], Any], limit: Limit) -> Any:
 
 
 class _Attempt:
-    """An attempt to connect, in a thread of its own. What it brings after it was given up is closed.
+    """An attempt to connect, in its own thread. A connection that arrives after it was given up is closed.
 
-    An exception from a signal handler may strike the thread that waits at any place, and what a call returns is lost
-    then. So the connection is kept here.
+    An exception from a signal handler may come anywhere in the waiting thread, and a call's result is then lost. So the
+    connection is kept here.
     """
 
     def __init__(self, create: Callable[[], Any]) -> None:
@@ -162,7 +163,7 @@ class _Attempt:
             _close(self.made)
 
     def _take_claim(self) -> bool:
-        """True for the first who takes it."""
+        """True for the first caller."""
         try:
             return self._claim.pop()
         except IndexError:
@@ -170,7 +171,7 @@ class _Attempt:
 
 
 def _close(made: Any) -> None:
-    """Close a connection that nobody waits for any more."""
+    """Close a connection whose caller has given up."""
     try:
         made.close()
     except Exception as raised:  # noqa: BLE001 - the driver's own: it is of no use any more

@@ -1,6 +1,6 @@
-"""The state table as a DecisionStore, through SQLAlchemy, in every database of ``databases/``.
+"""The state table as a DecisionStore, through SQLAlchemy, in every database of ``dialects/``.
 
-Everything stands on the lock of the state row: see there why it holds in each of them.
+Correctness depends on the lock of the state row; each dialect explains why it holds there.
 """
 
 import logging
@@ -48,14 +48,14 @@ def begin_writing(connection: Connection) -> None:
 
 
 def begin_unit(connection: Connection, lease: Lease, *, checked: bool = False) -> None:
-    """As :func:`begin_writing`, for a transaction whose statements are the user's; :func:`require_unit` ends it.
+    """Like :func:`begin_writing`, for a transaction whose statements are the user's; :func:`require_unit` ends it.
 
-    Where the transaction is going to read a snapshot, the state row is locked before that: a unit of work that lasts
-    could not write it otherwise, once the lease has been renewed meanwhile.
+    If the transaction is going to read a snapshot, this locks the state row first: otherwise a long unit of work could
+    not write the row after a renewal of the lease.
 
-    :param checked: read the fencing token, for a participant that nobody fences before its transactions are judged: it
-        must begin none in Kafka once somebody has taken over (unprepared_predecessor.py).
-    :raises LeaseLostError: if somebody else has taken over, where the row is locked, or ``checked``.
+    :param checked: read the fencing token, for a participant whose successor does not fence it in Kafka: it must not
+        begin a transaction once another process has taken over (unprepared_predecessor.py).
+    :raises LeaseLostError: if another process has taken over, if the row is locked here, or ``checked``.
     """
     begin_writing(connection)
     database = database_of(connection.dialect)
@@ -71,13 +71,12 @@ def begin_unit(connection: Connection, lease: Lease, *, checked: bool = False) -
 
 
 def require_unit(connection: Connection, mark: str, *, storing: bool) -> None:
-    """See to it that the transaction of :func:`begin_unit` is still what a COMMIT would commit; see
-    Database.require_unit."""
+    """Require that a COMMIT would commit the transaction of :func:`begin_unit`; see Database.require_unit."""
     database_of(connection.dialect).require_unit(connection, mark, storing=storing)
 
 
 def fate_of_unit(connection: Connection, mark: str) -> Fate:
-    """What became of the transaction of :func:`begin_unit`; see Database.fate."""
+    """How the transaction of :func:`begin_unit` ended; see Database.fate."""
     return database_of(connection.dialect).fate(connection, mark)
 
 
@@ -108,9 +107,9 @@ class SqlDecisionStore:
     :param lock_timeout: seconds to wait for the row, whole ones on MariaDB and MySQL; SQLite waits as long as the
         engine's ``timeout``.
     :param checks_lease: see DecisionStore.checks_lease.
-    :param database_timeout: seconds that each transaction of the library's own may wait for the database.
-    :raises ConfigurationError: if the database is not supported, or is SQLite in memory, which forgets with the
-        process; or if the engine's pool hands one connection to several users.
+    :param database_timeout: seconds that each of the library's own transactions may wait for the database.
+    :raises ConfigurationError: if the database is not supported, or is SQLite in memory, which is lost with the
+        process; or if the engine's pool gives one connection to several users.
     """
 
     def __init__(
@@ -181,7 +180,7 @@ class SqlDecisionStore:
             if self._update(connection, lease, state):
                 return
             require_storable(connection, lease)
-            # The heartbeat has renewed the lease since the statement was made: now it says so.
+            # The heartbeat has renewed the lease since the statement was made: the memory has the new version now.
             if not self._update(connection, lease, state):
                 raise LeaseLostError(lease)
 
@@ -217,7 +216,7 @@ class SqlDecisionStore:
         log_outcome(lease.transactional_id, state, outcome, DETAILS[outcome])
 
     def mark_recovered(self, lease: Lease, unclaimed: PreparedTxnState) -> None:
-        """Note that the row is new no longer, and put ``unclaimed`` on record; see DecisionStore.mark_recovered."""
+        """Note that the row is no longer new, and put ``unclaimed`` on record; see DecisionStore.mark_recovered."""
         name = lease.transactional_id
         with self.transaction(commit=True) as connection, clear_errors(self._engine):
             lock_row(connection, lease)
@@ -256,8 +255,8 @@ class SqlDecisionStore:
         insert_outcome_once(connection, transactional_id, *unit, self._database.now())
 
     def _settle(self, lease: Lease) -> None:
-        """Put what the row shows on the disk: wait for whoever writes it, and commit a change after that. With the
-        lease's token it can show nothing else from then on."""
+        """Make the row's content durable: wait for a transaction that writes it, and commit a change after that. Under
+        the lease's token the content cannot change any more."""
         with self.transaction(commit=True) as connection, clear_errors(self._engine):
             self._touch(connection, lease)
 
@@ -271,27 +270,27 @@ class SqlDecisionStore:
         )
 
     def _lock_free_rows(self, connection: Connection, leases: Sequence[Lease]) -> dict[Lease, PreparedTxnState]:
-        """Lock the rows of ``leases`` that nobody else has locked; the states of those that are still the lease's."""
+        """Lock those rows of ``leases`` that are not locked; return the states of the leases that are still valid."""
         states = {}
         if connection.dialect.name == "sqlite":
             _take_write_lock(connection, leases[0])
         for lease in sorted(leases, key=lambda lease: lease.transactional_id):
             rows = self._database.lock_at_once(connection, row_of(lease.transactional_id), ours(connection))
             if rows:
-                # Lost or unreadable: the one that locks that row alone is told, and the rest go on.
+                # Lost or unreadable: locking that row alone raises the error, and the rest goes on.
                 with suppress(ConfigurationError, LeaseLostError):
                     states[lease] = _expected_state(lease, rows[0])
         return states
 
     def limit(self, name: str) -> Limit:
-        """The time that the database may take for a transaction of the library's own.
+        """The time limit for one of the library's own transactions.
 
-        :param name: whose it is, for the log.
+        :param name: the limit's subject, for the log.
         """
         return limit_on(self._engine, self._database_timeout, name)
 
     def close(self) -> None:
-        """Leave nothing in the engine's pool from now on: a thread that goes on closes its connections itself, as the
+        """Return no connection to the engine's pool from now on: remaining threads close theirs themselves, as the
         engine may be disposed of."""
         self._is_closed = True
 
@@ -312,9 +311,9 @@ class SqlDecisionStore:
 
     @contextmanager
     def transaction(self, *, commit: bool, limit: Limit | None = None) -> Iterator[Connection]:
-        """A transaction of its own. It never reuses a snapshot: what it waited for, it sees.
+        """One of the library's own transactions. It never reuses a snapshot: it sees the changes that it waited for.
 
-        :param limit: of the time that all of it may take, the block included; ``database_timeout`` if not given.
+        :param limit: time limit for all of it, the block included; ``database_timeout`` by default.
         """
         with limit or self.limit("a transaction of dualwrite's own") as limit, self._connected() as connection:
             limit.watch(connection.connection)
@@ -323,7 +322,7 @@ class SqlDecisionStore:
             try:
                 transaction = connection.begin()
                 begin_writing(connection)
-                # A row that is locked is found out before the connection would be cut.
+                # A locked row raises before the connection would be cut.
                 patience = min(self._lock_timeout, limit.remaining() / 2)
                 with self._database.own_transaction(connection, patience):
                     if not self._is_suitable:
@@ -343,14 +342,14 @@ class SqlDecisionStore:
 
 
 def _require_tables(connection: Connection) -> None:
-    """Pass if every table is there with the columns that this release uses: rather now than in the middle of a unit of
-    work. What a later release has added does no harm."""
+    """Require that every table exists with the columns that this release uses: a failure now is better than in the
+    middle of a unit of work. Additions of later releases do no harm."""
     for needed in metadata.tables.values():
         connection.execute(select(needed).where(false()), execution_options=ours(connection))
 
 
 def _require_lease(connection: Connection, lease: Lease) -> None:
-    """Pass if nobody has taken ``lease``'s slot; the row is not locked."""
+    """Require that no process has taken the slot of ``lease``; does not lock the row."""
     token = connection.scalar(
         select(table.c.fencing_token).where(table.c.transactional_id == lease.transactional_id),
         execution_options=ours(connection),
@@ -360,10 +359,10 @@ def _require_lease(connection: Connection, lease: Lease) -> None:
 
 
 def lock_row(connection: Connection, lease: Lease) -> PreparedTxnState:
-    """Lock the row and return the state in it, which is what ``lease.memory`` expects.
+    """Lock the row and return the state in it, which matches ``lease.memory``.
 
     :raises LeaseLostError: if another process has taken over.
-    :raises LeaseContradictedError: if the row says otherwise than this process knows.
+    :raises LeaseContradictedError: if the row contradicts this process's memory.
     """
     if connection.dialect.name == "sqlite":
         _take_write_lock(connection, lease)
@@ -374,7 +373,7 @@ def lock_row(connection: Connection, lease: Lease) -> PreparedTxnState:
 
 
 def _expected_state(lease: Lease, row: Row[Any] | None) -> PreparedTxnState:
-    """The state in ``row``, which is locked; it settles what became of a transaction whose end was not known."""
+    """The state in the locked ``row``; it shows how a transaction of unknown outcome ended."""
     seen = None if row is None else row_seen(row)
     require_row(lease, seen)
     assert seen is not None
@@ -400,7 +399,7 @@ def _take_write_lock(connection: Connection, lease: Lease) -> None:
 
 @contextmanager
 def clear_errors(engine: Engine) -> Iterator[None]:
-    """Give the errors that have a plain meaning here their name; every other passes as SQLAlchemy's."""
+    """Translate the errors that have a meaning for the library; all others pass as SQLAlchemy's."""
     try:
         yield
     except DBAPIError as error:

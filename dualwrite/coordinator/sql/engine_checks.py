@@ -1,5 +1,5 @@
-"""What an engine must be for units of work: connections of their own, to a database that outlives the process. How the
-library sets such a connection, and how it drops one."""
+"""Checks of an engine for units of work: separate connections, to a database that outlives the process. Also setting
+such a connection's isolation level, and dropping one."""
 
 import logging
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ _MEMORY = "a SQLite database in memory forgets every decision with the process: 
 
 
 def require_own_connections(engine: Engine) -> None:
-    """Pass if each user of ``engine`` gets a connection of its own, to a database that is not in memory.
+    """Require that each user of ``engine`` gets its own connection, to a database that is not in memory.
 
     :raises ConfigurationError: naming the pool, or the database, and what to do.
     """
@@ -40,9 +40,9 @@ def require_own_connections(engine: Engine) -> None:
 
 
 def require_idle(connection: Connection) -> None:
-    """Pass if no transaction is open on ``connection``, which has just been checked out: as far as its driver knows.
+    """Require that no transaction is open on ``connection``, just checked out, as far as its driver knows.
 
-    :raises ConfigurationError: if one is.
+    :raises ConfigurationError: if one is open.
     """
     dialect = connection.dialect
     try:
@@ -58,7 +58,7 @@ def require_idle(connection: Connection) -> None:
 
 
 def is_in_memory(url: URL) -> bool:
-    """True if ``url`` is one of SQLite's for a database in memory, however it is spelled."""
+    """True if ``url`` is a SQLite URL, in any spelling, of a database in memory."""
     if url.get_backend_name() != "sqlite":
         return False
     database = str(url.database or "")
@@ -70,8 +70,8 @@ def is_in_memory(url: URL) -> bool:
 
 
 def of_its_own_level(connection: Connection) -> None:
-    """Whatever the engine's isolation level, this use of ``connection`` is at READ COMMITTED: nothing is read from an
-    old snapshot, and reading locks nothing, as it would at SERIALIZABLE. SQLite knows no levels."""
+    """Use ``connection`` at READ COMMITTED this time, regardless of the engine's isolation level: no read uses an old
+    snapshot, and reading takes no locks, as it would at SERIALIZABLE. SQLite has no levels."""
     if connection.dialect.name == "sqlite":
         return
     dialect = connection.dialect
@@ -84,7 +84,7 @@ def of_its_own_level(connection: Connection) -> None:
 
 
 def discard(connection: Connection) -> None:
-    """End whatever transaction is open on ``connection`` and drop the driver's connection. Raises nothing of its own.
+    """End any open transaction on ``connection`` and drop the driver's connection. Raises no error of its own.
 
     SQLAlchemy sends no ROLLBACK once a COMMIT has raised; an open transaction would keep its locks.
     """

@@ -1,8 +1,8 @@
-"""The leases of slots, in the state table: who holds which, until when by the database's clock.
+"""The leases of slots, in the state table: owner, and expiry by the database's clock.
 
-A slot is taken by raising its fencing token, under the row's lock and only if the row is what the taker saw; a lease is
-renewed and given back under its token. So of two that take a slot at once one gets it, and whoever has lost one changes
-nothing any more.
+A process takes a slot by raising its fencing token, under the row's lock and only if the row is unchanged since it was
+read; it renews and gives back a lease under its token. So of two processes that take a slot at once one gets it, and a
+process that has lost a lease can no longer change the row.
 """
 
 import secrets
@@ -38,7 +38,7 @@ _CERTAIN = (SlotStanding.DEAD, SlotStanding.ABANDONED)
 """Whose owner cannot renew it meanwhile: the lease need not have run out."""
 
 FIRST_TOKENS = 2**48
-"""First fencing tokens; each later one is the next number, and 2**63 are there."""
+"""The maximum of first fencing tokens; each later token is the next number, up to 2**63."""
 _VERSIONS = 2**62
 
 
@@ -137,7 +137,7 @@ class SqlLeases:
         return lost
 
     def _gone(self, connection: Connection, leases: Sequence[Lease]) -> list[LeaseLostError]:
-        """What is said of those of ``leases``, whose rows could not be locked, that have no row."""
+        """The errors of those of ``leases`` that have no row any more, among those whose rows could not be locked."""
         if not leases:
             return []
         names = [lease.transactional_id for lease in leases]
@@ -177,7 +177,7 @@ class SqlLeases:
             yield connection
 
     def _lock_row(self, connection: Connection, transactional_id: str) -> Any:
-        """Lock and read a row; None if somebody else has it locked, or there is none."""
+        """Lock and read a row; None if another transaction has it locked, or there is none."""
         columns = (*ROW_COLUMNS, table.c.owner, table.c.outcome, self._remaining.label("remaining"))
         rows = self._database.lock_at_once(
             connection, select(*columns).where(table.c.transactional_id == transactional_id), ours(connection)
@@ -185,7 +185,7 @@ class SqlLeases:
         return rows[0] if rows else None
 
     def _unchanged_row(self, connection: Connection, candidate: Candidate) -> Any:
-        """The locked row of ``candidate``; None if it cannot be locked at once, or is not what was read."""
+        """The locked row of ``candidate``; None if it cannot be locked at once, or has changed since it was read."""
         seen = candidate.row
         row = self._lock_row(connection, seen.transactional_id)
         if row is None or (row.fencing_token, row.owner) != (seen.fencing_token, seen.owner):
@@ -220,18 +220,18 @@ class SqlLeases:
         )
         taken.memory.renewed(version)
         taken.memory.is_new = row.outcome == UNRECOVERED
-        with suppress(ConfigurationError):  # what the row holds is no state: recovery, which reads it, says so
+        with suppress(ConfigurationError):  # the row's state is invalid: recovery reads it and raises
             taken.memory.read(state_of(row))
         return [taken] if raised else []
 
     def _worlds(self) -> dict[str, str]:
-        """The columns that say which database and which cluster a lease is for, as far as they are known."""
+        """The columns for the database and the cluster of a lease, as far as known."""
         known = {"database_id": self._here.database_id, "cluster_id": str(self._cluster)}
         return {name: value for name, value in known.items() if value}
 
     def _inserted(self, slot: SlotRow, owner: str, seconds: float) -> list[Lease]:
         """The first lease of a slot; none if another process has just inserted its row."""
-        # At random: a row that is made anew, in this schema or in another, is never taken for the one before.
+        # Random: a row that is inserted again, in this schema or in another, is never mistaken for the former one.
         token, version = 1 + secrets.randbelow(FIRST_TOKENS), new_version()
         try:
             with self._transaction() as connection:
@@ -259,7 +259,7 @@ class SqlLeases:
 
 
 def new_version() -> int:
-    """A version of a lease. The kernel's randomness: a copy of this process, with its memory, draws another one."""
+    """A new version of a lease, from the kernel's random numbers: a copy of this process draws another one."""
     return secrets.randbelow(_VERSIONS) + 1
 
 

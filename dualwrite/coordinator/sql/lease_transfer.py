@@ -1,13 +1,14 @@
-"""Leases that change hands with a prepared transaction in them: who prepares is not who decides.
+"""Handing over leases with a prepared transaction: one process prepares, another one decides.
 
-Many processes prepare a transaction each for one decision of another. Each signs its lease over to that cause, and
-ends; whoever decides writes all states in its own database transaction, and signs the leases as its own. From then on
-they are like any others: if their owner dies, they are recovered by whoever looks next, and the state rows decide.
+Many processes each prepare a transaction (a branch) for one decision of another process. Each signs its lease over to
+that purpose, and ends; the deciding process writes all states in its own database transaction, and signs the leases as
+its own. From then on they are ordinary leases: if their owner dies, any process recovers them, and the state rows
+decide.
 
-All of it is written in the caller's transaction, under the rows' locks, and is a compare-and-set like a unit's
-STORE_STATE: a row must have the fencing token, the lease version and the state that its writer knows. A handed lease
-takes that knowledge along. What another process has taken over, what the database has forgotten since, and what a copy
-of the process has written are refused.
+All writes are in the caller's transaction, under the rows' locks, and are a compare-and-set like a unit's STORE_STATE:
+a row must have the fencing token, the lease version and the state that its writer knows. A handed lease carries that
+knowledge along. So a write is refused if another process has taken over, if the database has lost a commit, or if a
+copy of the process has written the row.
 """
 
 from collections.abc import Sequence
@@ -27,25 +28,25 @@ from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.ids import PreparedTxnState
 
 CHUNK = 100
-"""Rows that one statement writes."""
+"""The most rows that one statement writes."""
 
 Decided = tuple[Lease, PreparedTxnState]
-"""A lease, and the transaction under it that is to be committed."""
+"""A lease, and its transaction, which is to be committed."""
 
 
 class HandedLeases:
-    """Leases in the database of ``engine`` that are signed over, with what is prepared under them."""
+    """Leases in the database of ``engine`` that are handed over with their prepared transactions."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._database = database_of(engine.dialect)
 
     def hand_over(self, connection: Connection, lease: Lease, owner: str, seconds: float) -> Lease:
-        """Let ``owner`` sign ``lease``, for ``seconds`` from now. Nobody renews it.
+        """Sign ``lease`` over to ``owner``, for ``seconds`` from now. No process renews it.
 
-        :returns: the lease as the row has it once the caller has committed, with the memory of its own that
-            :meth:`store_all` goes by.
-        :raises LeaseLostError: if somebody else has taken over; the caller rolls back.
+        :returns: the lease as the row has it once the caller has committed, with its own memory, which
+            :meth:`store_all` uses.
+        :raises LeaseLostError: if another process has taken over; the caller rolls back.
         :raises LeaseContradictedError: if the row is not what ``lease`` remembers; the caller rolls back.
         """
         with clear_errors(self._engine):
@@ -69,7 +70,7 @@ class HandedLeases:
         """Write the states of ``decided``, whose leases ``owner`` signs from now on: two statements for each CHUNK of
         them. If the caller commits, that is the decision.
 
-        :raises LeaseLostError: if somebody else has taken over one of the leases; the caller rolls back.
+        :raises LeaseLostError: if another process has taken over one of the leases; the caller rolls back.
         :raises LeaseContradictedError: if one of the rows is not as it was handed over; the caller rolls back.
         """
         rest = iter(sorted(decided, key=lambda each: each[0].transactional_id))
@@ -80,10 +81,10 @@ class HandedLeases:
                 self._store(connection, chunk, self._signed(owner, seconds))
 
     def take_back(self, connection: Connection, signed: str, owner: str, seconds: float) -> list[str]:
-        """Let ``owner`` sign all leases that are ``signed`` so; their transactional ids. The rows decide what becomes
-        of the transactions: one whose state was not stored is aborted by recovery.
+        """Sign all leases with the signature ``signed`` over to ``owner``; return their transactional ids. The rows
+        decide: recovery aborts a transaction whose state was not stored.
 
-        The caller sees to it that no lease is signed so meanwhile.
+        The caller must ensure that no further lease gets the signature ``signed`` meanwhile.
         """
         with clear_errors(self._engine):
             names = self.signed(connection, signed)

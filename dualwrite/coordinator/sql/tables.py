@@ -63,7 +63,7 @@ kafka_transaction_state = Table(
     Column("database_id", String(255)),
     **ON_MYSQL,
 )
-"""One row per transactional id, overwritten by each unit of work: it never grows (DESIGN, "The state table")."""
+"""One row per transactional id, overwritten by each unit of work: the table never grows (DESIGN, "The state table")."""
 
 dualwrite_database = Table(
     "dualwrite_database",
@@ -89,13 +89,13 @@ kafka_transaction_outcome = Table(
     # For the operator, in one line.
     Column("detail", Text, nullable=False),
     Column("found_at", MOMENT, nullable=False),
-    # NULL: nobody has seen to it yet.
+    # NULL: not acknowledged yet.
     Column("acknowledged_at", MOMENT),
     Column("acknowledged_by", String(255)),
     **ON_MYSQL,
 )
-"""Units of work that did not end alike on both sides. Rows are added when they are found, and never changed but by an
-operator's acknowledgement."""
+"""Units of work that ended differently on the two sides. Rows are added when such units are found, and changed only by
+an operator's acknowledgement."""
 
 kafka_transaction_record = Table(
     "kafka_transaction_record",
@@ -129,7 +129,7 @@ kafka_consumer_offset = Table(
     Column("updated_at", MOMENT, nullable=False),
     **ON_MYSQL,
 )
-"""How far a consumer group has come, written in the units of work that its records were used in."""
+"""The offsets of consumer groups, written in the units of work that used their records."""
 
 load_position = Table(
     "dualwrite_load_position",
@@ -143,7 +143,7 @@ load_position = Table(
     Column("updated_at", MOMENT, nullable=False),
     **ON_MYSQL,
 )
-"""How far each load has come; written in the load's own units of work, so that it resumes exactly there."""
+"""The progress of each load; written in the load's own units of work, so that it resumes exactly there."""
 
 spark_progress = Table(
     "dualwrite_spark_progress",
