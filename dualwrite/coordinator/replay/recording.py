@@ -1,6 +1,6 @@
-"""The records of a unit of work as the database keeps them for a replay: noted while they are produced, and as rows.
+"""The records of a unit of work that the database keeps for a replay: noted while produced, then stored as rows.
 
-``replay.py`` says when they are written, and what for.
+``replay.py`` says when they are written, and why.
 """
 
 import time
@@ -26,7 +26,7 @@ from dualwrite.records.varint import decode_varint, encode_varint
 
 @dataclass(slots=True)
 class KeptRecord:
-    """One record, as it was produced the first time. ``partition`` is -1 as long as it is not known where it went."""
+    """One record, as it was produced the first time. ``partition`` is -1 until its partition is known."""
 
     topic: str
     partition: int
@@ -58,7 +58,7 @@ class KeptRecord:
 
 
 class RecordKeeper:
-    """The records of the units of work that are under way in this process, by transactional id.
+    """The records of the units of work in progress in this process, by transactional id.
 
     A slot is used by one unit at a time, so each list has one writer.
 
@@ -96,10 +96,10 @@ class RecordKeeper:
 
 
 class RecordingParticipant:
-    """A KafkaParticipant that notes what it is given to produce.
+    """A KafkaParticipant that notes the records that it produces.
 
     :param inner: does everything else.
-    :param on_delivery: what ``inner`` tells of records that come with no callback.
+    :param on_delivery: the callback of ``inner`` for records without their own.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class RecordingParticipant:
         headers: Headers | None = None,
         on_delivery: Callable[[Any, Any], None] | None = None,
     ) -> None:
-        """See KafkaParticipant. A record is given a time, so that it has the same one if it is produced again."""
+        """See KafkaParticipant. Gives a record a timestamp, so that it has the same one if it is produced again."""
         callback = self._on_delivery if on_delivery is None else checked_on_delivery(on_delivery)
         timestamp = timestamp or time.time_ns() // 1_000_000
         kept = KeptRecord(topic, partition, encoded(key), encoded(value), encoded_headers(headers), timestamp)
@@ -157,14 +157,14 @@ class RecordingParticipant:
         records = self._records
         records.append(kept)  # first: a callback may come, and produce, before produce() returns
         try:
-            # What is kept is what is sent: ``headers`` may be an iterator, which can be read once.
+            # Send the kept headers: ``headers`` may be an iterator, which can be read only once.
             self._inner.produce(topic, kept.value, kept.key, partition, timestamp, kept.headers or None, report)
         except BaseException:
             records[:] = [each for each in records if each is not kept]
             raise
 
     def send_offsets_to_transaction(self, positions: Any, group_metadata: Any) -> NoReturn:
-        """Refuse: a timeout takes the offsets back, and the group reads again what is in the database already.
+        """Refuse: a timeout would roll the offsets back, and the group would read records again that the database has.
 
         :raises ConfigurationError: always. The unit of work is as it was.
         """

@@ -1,15 +1,15 @@
 """Replay: the records of a unit of work stay in the database until Kafka has committed them, and can be produced again.
 
 They are written in the unit's own database transaction, beside its state, and replaced by the next unit of the same
-transactional id. Nothing deletes them sooner, as that would be one more transaction for each unit; so that they are
-there says nothing of whether Kafka has them. Only Kafka's log does: recovery asks it, and puts a heuristic abort on
-record. Whatever is on record, has its records here and was acknowledged by nobody, is to be replayed.
+transactional id. They are not deleted sooner, as that would cost one more transaction for each unit; so their presence
+does not show whether Kafka has them. Only Kafka's log does: recovery reads it, and records a heuristic abort. An
+outcome on record that has its records here and was not acknowledged must be replayed.
 
-A replay is a unit of work of its own, by the same machine and without a row of the user's: a new Kafka transaction, the
-state of which is stored before it is committed, together with the acknowledgement of what it sees to. So it is in Kafka
-once, whatever dies or times out meanwhile: before that COMMIT it is undecided, is aborted, and is still due; after it,
-it is what recovery finds, as it finds any other. What Kafka refuses for good keeps its records, and is tried again at
-the slot's next recovery; the units that follow keep theirs behind them.
+A replay is a unit of work of its own, by the same machine and without the user's rows: a new Kafka transaction, whose
+state is stored before it is committed, together with the acknowledgement of the outcome. So the records are in Kafka
+once, even if a process dies or a transaction times out meanwhile: before that COMMIT the replay is undecided, is
+aborted, and is still due; after it, recovery treats it like any other unit. If Kafka refuses records for good, they
+stay here, and the replay is tried again at the slot's next recovery; the units that follow keep theirs behind them.
 """
 
 import functools
@@ -35,7 +35,7 @@ from dualwrite.errors import KafkaRefusedError, PrepareFailedError
 from dualwrite.ids import PreparedTxnState
 
 ACKNOWLEDGED_BY = "replay"
-"""Who sees to an outcome by producing its records again."""
+"""The acknowledging name for an outcome whose records were replayed."""
 
 _IS_OF = and_(
     outcomes.c.transactional_id == records.c.transactional_id,
@@ -56,7 +56,7 @@ class LostUnit(NamedTuple):
 
 
 class _SeenToError(PrepareFailedError):
-    """Somebody has acknowledged the outcome while its replay was under way, and may have produced the records."""
+    """An operator has acknowledged the outcome during its replay, and may have produced the records."""
 
 
 class ReplayStore(SqlDecisionStore):
@@ -105,8 +105,8 @@ class ReplayStore(SqlDecisionStore):
             raise _SeenToError(f"heuristic outcome {outcome} was acknowledged while it was being replayed")
 
     def lost(self, leases: Collection[Lease]) -> dict[Lease, list[LostUnit]]:
-        """The units of work of ``leases``, which are recovered, whose records Kafka has aborted and nobody has seen to:
-        of each lease that has any, the oldest first."""
+        """The units of work of the recovered ``leases`` whose records Kafka has aborted and whose outcome is not
+        acknowledged: for each lease that has any, the oldest first."""
         by_name = {lease.transactional_id: lease for lease in leases}
         newest = func.max(outcomes.c.id)  # of a cluster that has begun anew there may be an older one of that name
         wanted = (
@@ -143,7 +143,7 @@ class ReplayStore(SqlDecisionStore):
 
 
 class Replayer:
-    """Produces again what Kafka has aborted though the database had decided for it.
+    """Produces records again that Kafka has aborted although the database had decided to commit them.
 
     :param config: of the Kafka side.
     :param observe: called with each step's name.
@@ -173,13 +173,13 @@ class Replayer:
         return self._keeper.watching(make)
 
     def replay(self, slot: Slot) -> Outcome | None:
-        """Replay what is lost of ``slot``, which has been recovered; None if nothing is.
+        """Replay a lost unit of the recovered ``slot``; None if none is lost.
 
-        One unit of work: if more are lost, or this one may be again, the slot is in need of recovery afterwards, which
-        comes back here. What Kafka refuses for good stays on record, with its records, and is tried again at the next
+        One unit of work: if more are lost, or this one may be again, the slot needs recovery afterwards, which calls
+        this again. A unit that Kafka refuses for good stays on record, with its records, and is tried again at the next
         recovery; that is logged, and the slot goes on.
 
-        Raises what kept the replay from its end, with the slot in need of recovery.
+        Raises the error of a failed replay; the slot then needs recovery.
         """
         try:
             return self._replay_lost(slot)
@@ -244,7 +244,7 @@ def _leave_to_recovery(slot: Slot) -> None:
 
 
 class LeftReplays:
-    """Replay in slots that nobody is going to use, for the sweep (see Repairs).
+    """Replay in slots that no unit of work is going to use, for the sweep (see Repairs).
 
     :param make: makes the participant of a transactional id.
     """
@@ -266,7 +266,7 @@ class LeftReplays:
         return self._replayer.store.lost(leases).keys()
 
     def repair(self, lease: Lease) -> Outcome:
-        """See Repairs. Every replay begins with recovery, as every unit of work in a slot that is new."""
+        """See Repairs. Every replay begins with recovery, like every unit of work in a new slot."""
         make = functools.partial(self._make, lease.transactional_id)
         store, replay = self._replayer.store, self._replayer.replay
         slot = Slot(lease, store, make, self._counters, lambda: None, self._observe, replay)

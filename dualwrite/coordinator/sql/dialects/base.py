@@ -1,4 +1,4 @@
-"""What the recipe asks of a kind of database, and what most of them answer."""
+"""The interface to a kind of database, with the implementation that most of them share."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,13 +24,13 @@ FAILED = (
     "a statement of this unit of work failed and its error was caught, so PostgreSQL will roll all of it back: let the "
     "error leave the block, or use a savepoint (begin_nested) around such a statement"
 )
-"""What is said of a unit of work whose transaction is in :attr:`ErrorMeaning.FAILED`."""
+"""The message for a unit of work whose transaction is in :attr:`ErrorMeaning.FAILED`."""
 
 _LEVEL = "dualwrite_isolation_level"
 
 
 class ErrorMeaning(Enum):
-    """What an error of a database means, where it means something to the recipe."""
+    """The meaning of a database error, if it has one for the library."""
 
     NOT_READY = "the state table is missing, or of another version"
     BUSY = "another transaction held a lock for too long"
@@ -132,7 +132,7 @@ class Database:
         return connection.execute(rows.with_for_update(skip_locked=True), execution_options=options).all()
 
     def identity(self, connection: Connection, schema: str | None) -> str | None:
-        """What tells the database of the state table from a copy of it; None if nothing does.
+        """The identity that distinguishes the state table's database from its copies; None if there is none.
 
         :param schema: of the state table.
         """
@@ -263,12 +263,12 @@ class Database:
         return False
 
     def is_away(self, error: DBAPIError) -> bool:
-        """True if ``error``, of an attempt to connect, says that the server cannot be reached now, so that another
-        attempt may succeed; False if it is the URL that is likely to be wrong."""
+        """True if ``error``, of an attempt to connect, means that the server cannot be reached now, so that another
+        attempt may succeed; False if the URL is likely to be wrong."""
         return False
 
     def trouble(self, error: DBAPIError) -> ErrorMeaning | None:
-        """What ``error`` means to the recipe; None for an error that is nobody's but the user's."""
+        """The meaning of ``error`` for the library; None for an error that concerns the user only."""
         raise NotImplementedError
 
 

@@ -1,4 +1,4 @@
-"""Which databases are supported. Nowhere else are they listed."""
+"""The supported databases. This is the only list of them."""
 
 from collections.abc import Mapping
 
@@ -33,7 +33,7 @@ def require_supported(name: str) -> None:
 
 
 def database_of(dialect: Dialect) -> Database:
-    """What the database of ``dialect`` does in a way of its own.
+    """The Database for ``dialect``.
 
     :raises ConfigurationError: if it is not supported.
     """

@@ -1,4 +1,4 @@
-"""The database transaction of a unit of work: whether it is still the one that the unit began, and what became of it.
+"""The database transaction of a unit of work: whether it is still the one that the unit began, and how it ended.
 
 SQLAlchemy does not notice when a driver's own commit(), COMMIT as text or a statement that commits by itself ends a
 transaction. What each database has for that is in its module: a savepoint, or a mark that ends with the transaction.
@@ -20,7 +20,7 @@ _LOG = logging.getLogger("dualwrite")
 
 
 class Fate(Enum):
-    """What became of the transaction that a unit of work began."""
+    """How the transaction that a unit of work began has ended."""
 
     OPEN = "it is the transaction in hand"
     ROLLED_BACK = "an error ended it, and the database rolled it back"
