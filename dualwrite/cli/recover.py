@@ -6,6 +6,7 @@ from dualwrite.cli.cluster import add_cluster, add_two_phase, cluster_config, re
 from dualwrite.cli.database import add_database, database
 from dualwrite.cli.printing import complain, counted, print_json
 from dualwrite.coordinator.ports import Outcome
+from dualwrite.errors import ForeignClusterError
 from dualwrite.operations.resolving import recover
 
 
@@ -29,8 +30,9 @@ def run(arguments: argparse.Namespace) -> int:
     with database(arguments.db, must_exist=True, schema=arguments.schema) as engine:
         require_cluster(config)
         done = recover(engine, config, arguments.application, two_phase=arguments.two_phase)
-    if done.errors and not done.outcomes:
-        raise done.errors[0]
+    failed = [error for error in done.errors if not isinstance(error, ForeignClusterError)]
+    if failed and not done.outcomes:
+        raise failed[0]
     for error in done.errors:
         complain(str(error))
     if arguments.json:

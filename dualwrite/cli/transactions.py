@@ -219,12 +219,12 @@ def _terminated(engine: Engine | None, config: dict[str, Any], name: str, do_it:
 
 def _meaning(view: TransactionView, engine: Engine | None) -> str:
     if engine is None:
-        return "Nobody knows what its database decided: if it committed, its rows are there without their records."
+        return "Nobody knows what its database decided: if it committed, read_committed consumers miss its records."
     if view.row is None:
         return "No row of this database names it: if another database committed it, its rows lose their records."
     if contradicts(view):
         return (
-            "THE DATABASE HAS COMMITTED IT: its rows are there, and its records are lost. That is a heuristic outcome, "
-            "which `dualwrite transactions list` shows until it is acknowledged."
+            "THE DATABASE HAS COMMITTED IT: its rows are there, and read_committed consumers will not see its records. "
+            "That is a heuristic outcome, which `dualwrite transactions list` shows until it is acknowledged."
         )
     return "The database does not ask for its commit: recovery would abort it, too."

@@ -11,7 +11,10 @@ from dualwrite.coordinator.sql.own_tables import ours
 from dualwrite.coordinator.sql.tables import kafka_transaction_outcome as table
 from dualwrite.ids import PreparedTxnState
 
-_TERMINATED = "an operator terminated it in Kafka: its rows are in the database, its records are lost"
+_TERMINATED = (
+    "an operator terminated it in Kafka: its rows are in the database, and read_committed consumers will not see its "
+    "records"
+)
 
 
 class HeuristicRecords:

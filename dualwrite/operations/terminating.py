@@ -47,7 +47,7 @@ def foresee(engine: Engine | None, kafka: Mapping[str, Any], transactional_id: s
 
 
 def contradicts(view: TransactionView) -> bool:
-    """True if aborting would leave rows in the database whose records are lost."""
+    """True if aborting would leave rows in the database whose records no read_committed consumer sees."""
     return view.verdict is RecoveryDecision.COMMIT
 
 

@@ -5,7 +5,7 @@ import queue
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from dualwrite.coordinator.concurrency.heartbeat import LeaseHeartbeat
@@ -252,6 +252,7 @@ class Pool:
             self.unmatched.close(last)
             for finished, leases in ended.items():
                 self._book.give_back(leases, finished=finished)
+        self._log_unfinished([slot.transactional_id for slot in slots if slot.is_unfinished])
         with self._guard:
             self._slots.clear()  # last: a close that was interrupted can be called again
 
@@ -264,6 +265,19 @@ class Pool:
             names,
             extra={"application": self._settings.application},
         )
+
+    def _log_unfinished(self, names: Sequence[str]) -> None:
+        """Say which units of work are decided and not completed in Kafka: the last thing that a close does."""
+        if names:
+            units = "1 unit of work is" if len(names) == 1 else f"{len(names)} units of work are"
+            _LOG.warning(
+                "%s: closed, and %s not finished in Kafka (%s): recovery ends what is open there as the database has "
+                "decided, at the application's next start; until then read_committed consumers wait behind it",
+                self._settings.application,
+                units,
+                ", ".join(names),
+                extra={"application": self._settings.application},
+            )
 
     def abandon(self) -> None:
         """After a fork, in the child: release the resources of the parent's slots here. The parent keeps its slots."""

@@ -86,6 +86,8 @@ class Slot:
         """True if it has no open transaction in Kafka, and is not in use."""
         self._is_finished = False
         """True once it was closed and needs no recovery."""
+        self._is_unfinished = False
+        """True once it was closed while an earlier unit of work was being completed."""
         self._contradiction: LeaseContradictedError | None = None
         self._closed: FencedError | InvalidTransactionStateError | None = None
         self._background = Background(lambda: store.in_thread(self.recover), lease.transactional_id, when_idle)
@@ -104,6 +106,11 @@ class Slot:
     def pending(self) -> bool:
         """True while the background completes an earlier unit of work."""
         return self._background.running
+
+    @property
+    def is_unfinished(self) -> bool:
+        """True if it was closed before the background had completed an earlier unit of work."""
+        return self._is_unfinished
 
     @property
     def last_error(self) -> Exception | None:
@@ -200,8 +207,7 @@ class Slot:
     def close(self, timeout: float) -> bool:
         """Give the background up to ``timeout`` seconds, then release all. True if the slot needs no recovery."""
         done = self._background.close(timeout)
-        if not done:
-            _LOG.warning("%s: closed while a unit of work is not finished in Kafka", self.transactional_id)
+        self._is_unfinished = self._is_unfinished or not done
         self._closed = self._closed or InvalidTransactionStateError("this DualWrite is closed: make a new one")
         self._is_finished = self._is_finished or (done and self.is_warm)
         if self._is_ready:

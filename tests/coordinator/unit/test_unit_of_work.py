@@ -1051,7 +1051,9 @@ def test_close_gives_up_on_what_it_cannot_finish_and_the_next_start_does(
     kafka.fault = lambda request: Fault.NONE if request in ("begin", "produce", "prepare") else Fault.BEFORE
     write_unit(dual_write, "one")
     dual_write.close(timeout=0.05)
-    assert "closed while a unit of work is not finished" in caplog.text
+    last = caplog.records[-1]
+    assert last.levelname == "WARNING"
+    assert "closed, and 1 unit of work is not finished in Kafka (orders-0): recovery ends" in last.getMessage()
     kafka.fault = lambda request: Fault.NONE
     make_dual_write().recover()
     assert in_both(sqlite_engine, kafka, "one")
