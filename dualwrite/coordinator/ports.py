@@ -220,7 +220,7 @@ class DecisionStore(Protocol):
 
     def note_outcome(self, transactional_id: str, state: PreparedTxnState, outcome: Outcome, detail: str) -> None:
         """Put on record that the unit of work with ``state`` ended in ``outcome``, independently of the state row. Uses
-        its own database transaction.
+        its own database transaction. A unit that is on record and not acknowledged is not put there again.
 
         :param state: the empty state for a unit of work that had no Kafka transaction yet.
         :param detail: one line for the operator: what happened, and what is missing on which side.
