@@ -1,7 +1,8 @@
 """An order service on asyncio: each order that it accepts is in the table and in the topic, or in neither.
 
     dualwrite db upgrade --db sqlite:///orders.db
-    DATABASE_URL=sqlite+aiosqlite:///orders.db KAFKA=127.0.0.1:9092 uvicorn --factory async_orders:create_app
+    export DATABASE_URL=sqlite+aiosqlite:///orders.db KAFKA=127.0.0.1:9092
+    uvicorn --app-dir examples --factory async_orders:create_app
 
 One event loop serves all requests. Nothing in the handlers blocks it: what waits for the database or Kafka is awaited.
 """

@@ -1,7 +1,7 @@
 """An order service with FastAPI: each order that it accepts is in the table and in the topic, or in neither.
 
     dualwrite db upgrade --db sqlite:///orders.db
-    DATABASE_URL=sqlite:///orders.db KAFKA=127.0.0.1:9092 uvicorn --factory fastapi_orders:create_app
+    DATABASE_URL=sqlite:///orders.db KAFKA=127.0.0.1:9092 uvicorn --app-dir examples --factory fastapi_orders:create_app
 
 The handlers are plain functions, which FastAPI runs in threads: a unit of work waits for the database and for Kafka.
 It is a dependency of those that write, and is committed before the answer is sent.

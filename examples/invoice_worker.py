@@ -1,11 +1,11 @@
 """A worker that reads orders from a topic and writes an invoice for each: a row in a table and a record in a topic.
 
     dualwrite db upgrade --db sqlite:///invoices.db
-    DATABASE_URL=sqlite:///invoices.db KAFKA=127.0.0.1:9092 python invoice_worker.py
+    DATABASE_URL=sqlite:///invoices.db KAFKA=127.0.0.1:9092 python examples/invoice_worker.py
 
-An order is JSON with ``number``, ``quantity`` and ``unit_cents``. Each is invoiced once, through any crash and any
-rebalance: how far the input has been read is in the database, in the unit of work of the invoices, so it moves on
-together with them or not at all. The consumer group is there to share partitions.
+An order in the topic ``orders-to-invoice`` is JSON with ``number``, ``quantity`` and ``unit_cents``. Each is
+invoiced once, through any crash and any rebalance: how far the input has been read is in the database, in the unit of
+work of the invoices, so it moves on together with them or not at all. The consumer group is there to share partitions.
 payment_worker.py keeps its offsets in Kafka instead.
 """
 
@@ -21,7 +21,7 @@ from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_
 
 from dualwrite import DualWrite, DualWriteError, RebalancedError
 
-INPUT, OUTPUT = "orders", "invoices"
+INPUT, OUTPUT = "orders-to-invoice", "invoices"
 
 metadata = MetaData()
 invoices = Table(

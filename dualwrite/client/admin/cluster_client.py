@@ -117,7 +117,8 @@ class ClusterClient:
                 if isinstance(error, AnswerLostError) and not repeatable:
                     raise
                 if self._clock() + pause >= deadline:
-                    raise KafkaUnavailableError(f"{error} (gave up after {timeout:g} s)") from error
+                    hint = ": is it running? see bootstrap.servers" if "Connection refused" in str(error) else ""
+                    raise KafkaUnavailableError(f"{error} (gave up after {timeout:g} s){hint}") from error
             self._sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
 

@@ -24,6 +24,8 @@ class Endpoint(NamedTuple):
         :raises ConfigurationError: if it has none of these forms, or names another protocol.
         """
         protocol, _, address = text.strip().rpartition("://")
+        if protocol.lower() in ("http", "https"):
+            raise ConfigurationError(f"bootstrap.servers {text!r}: give HOST:PORT, without {protocol}://")
         if protocol and protocol.upper() != security_protocol:
             raise ConfigurationError(f"bootstrap.servers: {text!r} is not security.protocol's {security_protocol}")
         if address.startswith("["):

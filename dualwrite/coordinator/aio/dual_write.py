@@ -33,7 +33,7 @@ from dualwrite.coordinator.slots.usage import Usage
 from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome
 from dualwrite.coordinator.unit.driver import UnitDriver
 from dualwrite.coordinator.unit.observers import Observer
-from dualwrite.coordinator.unit.retry import Retrying
+from dualwrite.coordinator.unit.retry import Retrying, require_tx
 from dualwrite.coordinator.unit.transaction import Unit, open_unit
 from dualwrite.errors import ConfigurationError, InvalidTransactionStateError
 
@@ -320,6 +320,7 @@ class AsyncDualWrite(AsyncSeekingConsumers):
         if not inspect.iscoroutinefunction(function):
             name = getattr(function, "__qualname__", repr(function))
             raise ConfigurationError(f"{name} is not a coroutine function: decorate one that is defined by async def")
+        require_tx(function)
 
         @functools.wraps(function)
         async def unit_of_work(*args: P.args, **kwargs: P.kwargs) -> R:

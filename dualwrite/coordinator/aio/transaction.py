@@ -12,7 +12,7 @@ import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, Protocol, TypeVar, cast
 
 from sqlalchemy import CursorResult, Executable, ScalarResult
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
@@ -224,6 +224,14 @@ class AsyncBlock(BaseBlock[AsyncTransaction]):
     @staticmethod
     def _here() -> object:
         return weakref.ref(current_task())  # weak: a task that is collected lets go of its unit
+
+    if not TYPE_CHECKING:
+
+        def __enter__(self) -> NoReturn:
+            raise TypeError("a unit of work of an AsyncDualWrite is an `async with` block; `with` is DualWrite's")
+
+        def __exit__(self, *_: object) -> None:
+            """Never called: ``with`` asks for it first, and then fails."""
 
     async def __aenter__(self) -> AsyncTransaction:
         units = self._async_units

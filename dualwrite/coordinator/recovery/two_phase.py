@@ -94,7 +94,8 @@ def producer_settings(kafka: Mapping[str, Any], two_phase: str) -> dict[str, Any
         )
     servers = kafka.get("bootstrap.servers")
     if not servers:
-        raise ConfigurationError('kafka: "bootstrap.servers" is missing: name at least one broker as HOST:PORT')
+        meant = '; did you mean "bootstrap.servers" by "bootstrap_servers"?' if "bootstrap_servers" in kafka else ""
+        raise ConfigurationError(f'kafka: "bootstrap.servers" is missing: name at least one broker as HOST:PORT{meant}')
     if not isinstance(servers, str):
         raise ConfigurationError(
             f'kafka: "bootstrap.servers" is a {type(servers).__name__}: give one text, as "HOST:PORT,HOST:PORT"'

@@ -22,7 +22,7 @@ from dualwrite.coordinator.ports import (
     name_of_open_transaction,
 )
 from dualwrite.coordinator.recovery.sequence import was_committed
-from dualwrite.coordinator.rules.machine import DualWriteMachine, Event, Step, UnitState
+from dualwrite.coordinator.rules.machine import DualWriteMachine, Event, Result, Step, UnitState
 from dualwrite.coordinator.slots.lent_slot import LentSlot
 from dualwrite.coordinator.slots.unmatched import UnmatchedUnits
 from dualwrite.coordinator.sql.connecting import take_from_lost_pool
@@ -378,9 +378,10 @@ class UnitDriver:
         :raises InvalidTransactionStateError: before it, after it, and while it is being left.
         """
         if not self.machine.in_user_code:
-            raise InvalidTransactionStateError(
-                f"this unit of work is {self.machine.state.value!r}: tx can be used only inside its own block"
-            )
+            state, result = f"is {self.machine.state.value!r}", self.machine.result
+            if result is not None:
+                state = f"has ended ({'committed' if result is Result.SUCCEEDED else self.machine.state.value})"
+            raise InvalidTransactionStateError(f"this unit of work {state}: tx can be used only inside its own block")
 
     def release(self) -> None:
         """Give the connection back to its pool, and the participant to the slot."""

@@ -20,6 +20,11 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 """Maximum in seconds; each pause may be twice as long as the one before."""
 
 _RUN_LATER = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+_POSITIONAL = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    inspect.Parameter.VAR_POSITIONAL,
+)
 
 R = TypeVar("R")
 
@@ -48,6 +53,20 @@ def require_plain(function: object) -> None:
     if any(is_later(function) for is_later in _RUN_LATER):
         name = getattr(function, "__qualname__", repr(function))
         raise ConfigurationError(f"{name} is a coroutine or a generator: decorate a plain function")
+    require_tx(function)
+
+
+def require_tx(function: Callable[..., object]) -> None:
+    """Refuse a function that cannot be called with the transaction as its first argument.
+
+    :raises ConfigurationError: naming the function.
+    """
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return  # a builtin that does not say what it takes
+    if not any(each.kind in _POSITIONAL for each in parameters):
+        raise ConfigurationError(f"{getattr(function, '__qualname__', repr(function))}: its first parameter must be tx")
 
 
 class Retrying:

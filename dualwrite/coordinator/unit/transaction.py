@@ -274,6 +274,12 @@ class Block(BaseBlock["Transaction"]):
     else:
         __exit__ = _Exit()
 
+        def __aenter__(self) -> NoReturn:
+            raise TypeError("a unit of work of a DualWrite is a `with` block; `async with` is AsyncDualWrite's")
+
+        async def __aexit__(self, *_: object) -> None:
+            """Never called: ``async with`` asks for it first, and then fails."""
+
     def _let_go(self, unit: Unit, error: BaseException) -> None:
         """End what is left of ``unit``; if that is interrupted, too, leave it to another thread."""
         try:

@@ -26,6 +26,13 @@ def test_a_server_may_name_the_protocol_that_it_is_spoken_to_in_and_no_other(pro
         assert str(caught.value) == f"bootstrap.servers: '{other}://b:2' is not security.protocol's {protocol}"
 
 
+@pytest.mark.parametrize("protocol", ["http", "https"])
+def test_a_server_is_no_web_address(protocol: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        servers(f"{protocol}://b:2", "PLAINTEXT")
+    assert str(caught.value) == f"bootstrap.servers '{protocol}://b:2': give HOST:PORT, without {protocol}://"
+
+
 def settings(**overrides: Any) -> ClientSettings:
     config = {"bootstrap.servers": "b:1"} | {key.replace("_", "."): value for key, value in overrides.items()}
     return ClientSettings.from_config(config)
