@@ -191,7 +191,7 @@ def test_the_command_line_takes_the_schema(server: Server) -> None:
 
 def test_missing_tables_are_told_with_the_schema(server: Server, kafka: FakeKafka) -> None:
     made = dual_write(server.engine, kafka, schema=server.names[0])
-    with pytest.raises(DatabaseNotReadyError, match=f"--schema {server.names[0]}`"):
+    with pytest.raises(DatabaseNotReadyError, match=f"--schema {server.names[0]}$"):
         made.recover()
     made.close()
 
