@@ -85,6 +85,8 @@ def _is_sound(message: Message) -> bool:
 
 def main() -> None:
     """Work until SIGTERM."""
+    if not {"DATABASE_URL", "KAFKA"} <= os.environ.keys():
+        raise SystemExit("set DATABASE_URL and KAFKA: the first lines of this file show how")
     engine = create_engine(os.environ["DATABASE_URL"])
     metadata.create_all(engine)
     worker = Worker(engine, {"bootstrap.servers": os.environ["KAFKA"]})

@@ -1,7 +1,7 @@
 """A worker that reads payments from a topic, books each in a table, and writes a receipt to a topic.
 
     dualwrite db upgrade --db sqlite:///payments.db
-    DATABASE_URL=sqlite:///payments.db KAFKA=127.0.0.1:9092 python payment_worker.py
+    DATABASE_URL=sqlite:///payments.db KAFKA=127.0.0.1:9092 python examples/payment_worker.py
 
 A payment is JSON with ``number`` and ``cents``. Each is booked once, through any crash and any rebalance: how far the
 input has been read goes into the same Kafka transaction as the receipts, where the group's tools show it.
@@ -88,6 +88,8 @@ def _is_sound(message: Message) -> bool:
 
 def main() -> None:
     """Work until SIGTERM."""
+    if not {"DATABASE_URL", "KAFKA"} <= os.environ.keys():
+        raise SystemExit("set DATABASE_URL and KAFKA: the first lines of this file show how")
     engine = create_engine(os.environ["DATABASE_URL"])
     metadata.create_all(engine)
     worker = Worker(engine, {"bootstrap.servers": os.environ["KAFKA"]})

@@ -18,6 +18,7 @@ from sqlalchemy import Engine, Table, select
 
 from dualwrite.testing.kafka import KafkaBroker
 from examples import invoice_worker, payment_worker
+from tests.examples.programs import environment
 
 HOME = Path(__file__).parents[2]
 
@@ -139,3 +140,12 @@ def test_each_record_is_used_once_though_workers_are_killed_and_others_join(
         first = start()
     assert_used_once(example, engine, broker, 1500)
     assert second.stop() == 0  # the first may not have come to where it listens to signals
+
+
+@pytest.mark.parametrize("name", ["invoice_worker", "payment_worker"])
+def test_a_worker_without_its_settings_names_them(name: str) -> None:
+    given = {key: value for key, value in environment().items() if key not in ("DATABASE_URL", "KAFKA")}
+    worker = [sys.executable, str(HOME / "examples" / f"{name}.py")]
+    done = subprocess.run(worker, env=given, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+    assert done.stderr.startswith("set DATABASE_URL and KAFKA: ")
