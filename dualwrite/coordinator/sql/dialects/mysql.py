@@ -117,10 +117,10 @@ class Mysql(Database):
     def identity(self, connection: Connection, schema: str | None) -> str | None:
         """MySQL's server uuid, or that of a Galera cluster, and the database.
 
-        A MariaDB outside of Galera has two halves. One is the server, by its address, port and directory: another one
-        when a container is made anew. The other is the moment when the state table was created, as the file's inode
-        has it, and the server's id, which no replica shares: another one after each change of the table's definition.
-        A dump that is restored elsewhere has neither half.
+        A MariaDB outside of Galera has two halves. One is the server, by its address, port and directory: it changes
+        when a container is created again. The other is the moment when the state table was created, as the file's inode
+        has it, and the server's id, which no replica shares: it changes with the table's definition. A dump that is
+        restored elsewhere has neither half, unless both servers have the same address, port and directory.
         """
         known = {str(name): str(value) for shown in (_SERVER, _GALERA) for name, value in connection.execute(shown)}
         galera, uuid = known.get("wsrep_cluster_state_uuid", ""), known.get("server_uuid", "")
