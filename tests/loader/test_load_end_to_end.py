@@ -98,7 +98,7 @@ def test_a_malformed_row_ends_the_load_before_its_batch(place: Place) -> None:
         (("--batch-size", "0"), "batch size 0: use 1 or more"),
         (("--producer", "x"), "argument --producer: invalid choice: 'x'"),
         (("--batch-size", "x"), "argument --batch-size: invalid int value: 'x'"),
-        (("--db", "sqlite:////nowhere/x.db"), "there is no database file /nowhere/x.db"),
+        (("--db", "sqlite:////nowhere/x.db"), "there is no directory /nowhere"),
         (("--topic", "a b"), "topic 'a b'"),
         (("--bootstrap", "a:b:c"), "bootstrap.servers: 'a:b:c' is no HOST:PORT"),
         (("-X", "nosuch=1"), "-X: nosuch: there is no such setting"),

@@ -97,7 +97,7 @@ def test_a_url_that_is_none_is_named_without_its_password(url: str, said: str) -
 def test_a_driver_of_an_extra_that_is_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pymysql", None)
     with pytest.raises(
-        ConfigurationError, match=r"^option 'url': pymysql is not installed; install dualwrite\[mysql\]"
+        ConfigurationError, match=r"^option 'url': pymysql is not installed; run pip install '\.\[mysql\]'"
     ):
         engine_of(options(url="mysql+pymysql://me:secret@db/x"))
 

@@ -115,6 +115,8 @@ def test_another_server_is_another_database(
         restart(own_mariadb, shop, "--server-id=2")
         copy = shop
     else:
+        with shop.connect() as source:  # a moment is in whole seconds
+            source.exec_driver_sql("SELECT SLEEP(1.1)")
         copy = tables_on(another)
         with shop.connect() as source, copy.begin() as target:
             rows = [dict(row._mapping) for row in source.execute(select(table))]
