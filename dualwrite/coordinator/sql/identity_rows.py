@@ -1,4 +1,4 @@
-"""Which database this is, and what an operator has said about it."""
+"""The database's identity, and an operator's declaration that it was moved or copied."""
 
 import secrets
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from dualwrite.coordinator.sql.tables import kafka_transaction_state as states
 from dualwrite.errors import ConfigurationError, CopiedDatabaseError
 
 WHAT_TO_GRANT = "GRANT EXECUTE ON FUNCTION pg_control_system() TO the user that the application logs in as"
-"""What a PostgreSQL needs to say which it is; all other databases do."""
+"""The privilege that PostgreSQL needs to tell its identity. Other databases need none."""
 
 _SUFFIX_BYTES = 4
 
@@ -22,7 +22,7 @@ _SUFFIX_BYTES = 4
 def read_identity(connection: Connection) -> DatabaseIdentity:
     """The identity of the database of ``connection``.
 
-    :raises CopiedDatabaseError: if another database was declared a copy in this table: this one is a copy of that.
+    :raises CopiedDatabaseError: if this table declares another database a copy: this database is a copy of that one.
     """
     identity, declared = _identity(connection)
     if declared is not None:
@@ -34,7 +34,7 @@ def read_identity(connection: Connection) -> DatabaseIdentity:
 
 
 def _identity(connection: Connection) -> tuple[DatabaseIdentity, str | None]:
-    """The identity of the database, and the one that was declared a copy in its table if that is another."""
+    """The identity of the database, and the identity that its table declares a copy, if that is another one."""
     here = database_of(connection.dialect).identity(connection, schema_of(connection))
     declared = connection.execute(
         select(databases.c.database_id, databases.c.id_suffix), execution_options=ours(connection)
@@ -48,9 +48,9 @@ def _identity(connection: Connection) -> tuple[DatabaseIdentity, str | None]:
 
 
 def keep_up_to_date(connection: Connection) -> None:
-    """Let all rows that this database has written, or that declare it a copy, name it as it calls itself now.
+    """Rename this database to its current identity in all rows that it has written, or that declare it a copy.
 
-    Rows that a unit of work has locked stay as they are until the next call. The caller commits.
+    Rows that a unit of work has locked stay unchanged until the next call. The caller commits.
     """
     here, _ = _identity(connection)
     options = ours(connection)
@@ -65,8 +65,10 @@ def keep_up_to_date(connection: Connection) -> None:
 
 
 def declare_moved(connection: Connection) -> int:
-    """The database that wrote the state rows is gone, and so is its cluster if this one is another: the rows are this
-    database's from now on. Returns how many there are; the caller commits."""
+    """Make this database the owner of the state rows; return their number. The caller commits.
+
+    The database that wrote them is gone, and so is its cluster if this database uses another one.
+    """
     here = _required(connection)
     options = ours(connection)
     changed = connection.execute(
@@ -77,11 +79,11 @@ def declare_moved(connection: Connection) -> int:
 
 
 class DeclaredCopy(NamedTuple):
-    """What was done to a copy.
+    """The result of :func:`declare_copied`.
 
-    :param id_suffix: of the application's name in transactional ids from now on.
-    :param deleted: state rows that were the original's.
-    :param not_given_back: the transactional ids among them whose owner had not given them back when the copy was made.
+    :param id_suffix: follows the application's name in transactional ids from now on.
+    :param deleted: the number of deleted state rows, which were the original's.
+    :param not_given_back: the transactional ids among them that were still leased when the copy was made.
     """
 
     id_suffix: str
@@ -90,13 +92,14 @@ class DeclaredCopy(NamedTuple):
 
 
 def declare_copied(connection: Connection, *, forced: bool) -> DeclaredCopy:
-    """This database is a copy beside its original: the state rows and the kept records, which are the original's, are
-    deleted, and transactional ids get a suffix that no other database has. The caller commits. Heuristic outcomes stay
-    on record.
+    """Declare this database a copy that is used beside its original. The caller commits.
 
-    :param forced: even if this database has written state rows itself, as a copy of all of its files has by its own
-        account.
-    :raises ConfigurationError: if it has, and ``forced`` is False.
+    Deletes the state rows and the kept records, which are the original's, and gives transactional ids a suffix that no
+    other database has. Heuristic outcomes stay on record.
+
+    :param forced: even if the state rows name this database as their writer. They do so in a copy of all files of the
+        original, which has the same identity.
+    :raises ConfigurationError: if a state row names this database as its writer, and ``forced`` is False.
     """
     here = _required(connection)
     options = ours(connection)

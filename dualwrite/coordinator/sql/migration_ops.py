@@ -1,7 +1,7 @@
-"""What the migrations have in common. It may grow, and never change: a migration does for ever what it did first.
+"""Operations that the migrations share. Add to them, but never change one: a migration must always do the same.
 
-Each migration is given its Operations (``op``). Beside ``upgrade`` and ``downgrade`` it has ``losses``: what its
-downgrade would drop that somebody may need still. An upgrade only adds (docs/decisions/0017).
+Each migration gets Alembic's Operations (``op``). Beside ``upgrade`` and ``downgrade`` it has ``losses``: the rows that
+its downgrade would drop although they may still be needed. An upgrade only adds (docs/decisions/0017).
 """
 
 from collections.abc import Iterator
@@ -24,8 +24,10 @@ _ON_MYSQL: dict[str, Any] = {
 
 
 def create_table(op: Operations, name: str, *columns: sa.Column[Any]) -> None:
-    """Create a table, unless it is there already: MariaDB and MySQL, whose DDL is in no transaction, keep what was done
-    before an upgrade died."""
+    """Create a table, unless it exists.
+
+    On MariaDB and MySQL DDL is not transactional, so the tables that an interrupted upgrade created are still there.
+    """
     context = op.get_context()
     if context.dialect.name in ("mysql", "mariadb") and not context.as_sql:
         inspector, schema = sa.inspect(op.get_bind()), _schema(op)
@@ -38,25 +40,25 @@ def create_table(op: Operations, name: str, *columns: sa.Column[Any]) -> None:
 
 
 def drop_table(op: Operations, name: str) -> None:
-    """Drop a table, unless it is gone already, for the same reason."""
+    """Drop a table if it exists; see :func:`create_table` for the reason."""
     if op.get_context().as_sql or has_table(op.get_bind(), name):
         op.drop_table(name, schema=_schema(op))
 
 
 def add_column(op: Operations, table: str, column: sa.Column[Any]) -> None:
-    """Add a column that may be NULL, unless it is there already, for the same reason."""
+    """Add a nullable column, unless it exists; see :func:`create_table` for the reason."""
     if op.get_context().as_sql or not _has_column(op, table, column.name):
         op.add_column(table, column, schema=_schema(op))
 
 
 def drop_column(op: Operations, table: str, name: str) -> None:
-    """Drop a column, unless it is gone already, for the same reason."""
+    """Drop a column if it exists; see :func:`create_table` for the reason."""
     if op.get_context().as_sql or _has_column(op, table, name):
         op.drop_column(table, name, schema=_schema(op))
 
 
 def _schema(op: Operations) -> str | None:
-    """The schema that was chosen for the tables; None for the one that a name without a schema means."""
+    """The schema that was chosen for the tables; None if their names need no schema."""
     schema: str | None = op.get_context().opts.get(SCHEMA_OPTION)
     return schema
 
@@ -68,12 +70,12 @@ def _has_column(op: Operations, table: str, name: str) -> bool:
 
 
 def has_table(connection: sa.Connection, name: str) -> bool:
-    """True if the table ``name`` is there. A list of all is asked for: under LOCK TABLES no other table is shown."""
+    """True if the table ``name`` exists. Lists all tables: under LOCK TABLES no other table can be inspected."""
     return name in sa.inspect(connection).get_table_names(chosen_schema(connection.get_execution_options()))
 
 
 def rows_of(connection: sa.Connection, name: str, what: str, where: str = "1 = 1") -> Iterator[str]:
-    """``what``, and how many: the rows in the table ``name`` for which ``where`` holds. Nothing if there are none."""
+    """Yield ``what`` with the number of rows in the table ``name`` that match ``where``, unless there are none."""
     schema = chosen_schema(connection.get_execution_options())
     if has_table(connection, name):
         number = connection.scalar(

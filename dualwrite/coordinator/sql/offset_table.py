@@ -1,8 +1,10 @@
-"""The table of consumers' offsets: read at an assignment, moved on in the units of work that the records were used in.
+"""The table of consumers' offsets.
 
-No broker stands between a zombie and this table, so each move says what the row must hold: whoever comes second, a
-member that has lost its partitions or the one that has got them, finds another offset there, and its unit of work is
-rolled back.
+A consumer reads its offsets at an assignment, and advances them in the unit of work that uses the records.
+
+No broker fences a zombie's writes to this table, so each move is a compare-and-set on the stored offset. Two members
+may move the same partition: one that has lost it, and the one that it was assigned to. The second to do so finds
+another offset, and its unit of work is rolled back.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,11 +23,11 @@ from dualwrite.errors import RebalancedError
 from dualwrite.ids import TopicPartition
 
 AT_ONCE = 100
-"""Partitions in one statement: SQLite takes a condition of a thousand terms at most."""
+"""Most partitions in one statement: SQLite allows at most a thousand terms in a condition."""
 
 
 class StoredOffset(NamedTuple):
-    """Where a group goes on in a partition; the epoch of the leader that the record before came from, if known."""
+    """The offset at which a group continues, and the leader epoch of the record before it, if known."""
 
     offset: int
     leader_epoch: int | None = None
@@ -34,7 +36,7 @@ class StoredOffset(NamedTuple):
 class OffsetTable:
     """The offsets in the database of ``engine``.
 
-    :param store: of the same engine; makes the transactions of its own.
+    :param store: of the same engine; provides the transactions that are not a unit of work's.
     """
 
     def __init__(self, engine: Engine, store: SqlDecisionStore) -> None:
@@ -43,9 +45,9 @@ class OffsetTable:
         self._database = database_of(engine.dialect)
 
     def read(self, group: str) -> dict[TopicPartition, StoredOffset]:
-        """All that ``group`` has stored.
+        """All offsets that ``group`` has stored.
 
-        :raises DatabaseNotReadyError: if there is no such table.
+        :raises DatabaseNotReadyError: if the table does not exist.
         """
         columns = (table.c.topic, table.c.partition, table.c.next_offset, table.c.leader_epoch)
         with self._store.connection() as connection, clear_errors(self._engine):
@@ -55,7 +57,7 @@ class OffsetTable:
         return {TopicPartition(topic, index): StoredOffset(offset, epoch) for topic, index, offset, epoch in rows}
 
     def begin(self, group: str, partition: TopicPartition, offset: int) -> None:
-        """Let ``group`` begin ``partition`` at ``offset``, unless another member has just let it begin."""
+        """Store ``offset`` as the first of ``group`` in ``partition``, unless another member has just stored one."""
         try:
             with self._store.transaction(commit=True) as connection, clear_errors(self._engine):
                 connection.execute(
@@ -69,16 +71,15 @@ class OffsetTable:
                     execution_options=ours(connection),
                 )
         except IntegrityError:
-            return  # it has; where, read() tells
+            return  # another member has stored one, which read() returns
 
     def move(
         self, connection: Connection, group: str, moves: Sequence[Move], epochs: Mapping[TopicPartition, int]
     ) -> None:
-        """Move the offsets of ``group`` on, in the transaction of ``connection``: one UPDATE for up to AT_ONCE
-        partitions.
+        """Advance the offsets of ``group`` in the transaction of ``connection``, AT_ONCE partitions per UPDATE.
 
         :param epochs: the leader epochs that are known.
-        :raises RebalancedError: if one of them is not what ``moves`` says: another member has moved it.
+        :raises RebalancedError: if a stored offset is not the one in ``moves``: another member has moved it.
         """
         for start in range(0, len(moves), AT_ONCE):
             self._move(connection, group, moves[start : start + AT_ONCE], epochs)
@@ -110,5 +111,5 @@ class OffsetTable:
 
 
 def _is(partition: TopicPartition) -> ColumnElement[bool]:
-    """The row of ``partition``."""
+    """The condition that finds the row of ``partition``."""
     return and_(table.c.topic == partition.topic, table.c.partition == partition.partition)

@@ -1,4 +1,4 @@
-"""A heuristic outcome as a row and as a line of the log."""
+"""A heuristic outcome as a row of the outcome table and as a log line."""
 
 import logging
 from typing import Any
@@ -23,7 +23,7 @@ def insert_outcome(
     detail: str,
     now: ColumnElement[Any],
 ) -> int:
-    """Put the unit of work with ``state`` on record in the transaction of ``connection``; the number of its row.
+    """Record the unit of work with ``state`` in the transaction of ``connection``; return the number of its row.
 
     :param now: the database's clock.
     """
@@ -42,10 +42,12 @@ def insert_outcome_once(
     detail: str,
     now: ColumnElement[Any],
 ) -> None:
-    """As :func:`insert_outcome`, unless the same is on record and was not acknowledged. When the state table is emptied
-    under a process, both that process and the first recovery of the new row find the unit of work in hand.
+    """As :func:`insert_outcome`, unless the same outcome is on record and not acknowledged.
 
-    A state without a place may name several Kafka transactions, or none: it is put on record each time.
+    If the state table is emptied while a process runs, both that process and the first recovery of the new row find
+    the unit of work that was in progress.
+
+    A state without a first record's place may name several Kafka transactions, or none, so it is recorded each time.
     """
     if state.first_record is None:
         insert_outcome(connection, transactional_id, state, outcome, detail, now)
@@ -60,7 +62,7 @@ def insert_outcome_once(
 
 
 def statement_by_hand(transactional_id: str, state: PreparedTxnState, outcome: Outcome, detail: str) -> str:
-    """The SQL by which a person puts it on record."""
+    """The SQL with which an operator records the outcome by hand."""
     values = _values(transactional_id, state, outcome, detail)
     statement = insert(table).values(**values, found_at=func.current_timestamp())
     return str(statement.compile(compile_kwargs={"literal_binds": True}))
@@ -76,7 +78,7 @@ def _values(transactional_id: str, state: PreparedTxnState, outcome: Outcome, de
 
 
 def log_outcome(transactional_id: str, state: PreparedTxnState, outcome: Outcome, detail: str) -> None:
-    """Log what is on record now."""
+    """Log an outcome that was just recorded."""
     _LOG.error(
         "%s: %s of the unit of work with the state %s: %s. It is on record until it is acknowledged",
         transactional_id,

@@ -1,8 +1,8 @@
-"""Statements on the library's own tables, which are always named with the schema that the tables are in.
+"""Statements on the library's own tables, which always name the tables' schema.
 
-A connection's ``search_path`` is the user's: a listener may set it for each tenant, inside a unit of work, too, and
-MariaDB's USE does the same. A lease that was taken in one schema and a state that is stored in another's table of the
-same name would both look valid. So the schema is chosen, or found once, and named in every statement from then on.
+A connection's ``search_path`` belongs to the user: a listener may set it for each tenant, even inside a unit of work.
+MariaDB's USE does the same. A lease taken in one schema, and a state stored in the table of the same name in another
+schema, would both look valid. So the schema is chosen by the user, or found once, and every later statement names it.
 """
 
 from collections.abc import Mapping
@@ -17,16 +17,18 @@ from dualwrite.coordinator.sql.tables import kafka_transaction_state
 from dualwrite.errors import ConfigurationError
 
 SCHEMA_OPTION = "dualwrite_schema"
-"""Execution option of an engine: the schema that its user has chosen for the library's tables."""
+"""Execution option of an engine: the schema that the user has chosen for the library's tables."""
 
 _found: WeakKeyDictionary[Dialect, str] = WeakKeyDictionary()
-"""Where the tables were found. An engine, its copies with other options and the library's own share their dialect."""
+"""The schema where the tables were found, by dialect.
+
+An engine, its copies with other options and the library's own engine share their dialect."""
 
 
 def with_schema(engine: Engine, schema: str | None) -> Engine:
-    """``engine`` for the library's tables in ``schema``; itself if that is None.
+    """A copy of ``engine`` for the library's tables in ``schema``; ``engine`` itself if that is None.
 
-    :raises ConfigurationError: if ``schema`` is no name, or the database has no schemas.
+    :raises ConfigurationError: if ``schema`` is not a name, or the database has no schemas.
     """
     if schema is None:
         return engine
@@ -38,8 +40,9 @@ def with_schema(engine: Engine, schema: str | None) -> Engine:
 
 
 def chosen_schema(options: Mapping[str, Any]) -> str | None:
-    """The schema that the user has chosen: by ``schema=``, or as ``schema_translate_map`` has it for tables that name
-    none. None if the tables are to be found.
+    """The schema that the user has chosen by ``schema=``, or by the entry None of ``schema_translate_map``.
+
+    None if the user has chosen none, so that the tables must be found.
 
     :param options: execution options of an engine or a connection.
     """
@@ -62,8 +65,11 @@ def schema_of(connection: Connection) -> str | None:
 
 
 def ours(connection: Connection) -> Mapping[str, Any]:
-    """The ``execution_options`` of a statement on the library's tables. They replace the map of schemas that the engine
-    or the connection has: the user's says nothing of these tables once they are found."""
+    """The ``execution_options`` of a statement on the library's tables.
+
+    They replace the ``schema_translate_map`` of the engine or the connection, which does not apply to the library's
+    tables once these are found.
+    """
     return _options(schema_of(connection))
 
 

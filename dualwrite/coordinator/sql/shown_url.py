@@ -1,4 +1,4 @@
-"""A database's URL in a command that the user can run as it is printed."""
+"""A database's URL, shown in a command that the user can run as printed."""
 
 from collections.abc import Mapping
 from shlex import quote
@@ -14,17 +14,17 @@ _BLOCKING: Mapping[str, str] = {
     "aiomysql": "+pymysql",
     "asyncmy": "+pymysql",
 }
-"""By each driver for asyncio: what to write instead of it."""
+"""The blocking driver to show in place of each asyncio driver."""
 
 
 def command_on(engine: Engine, command: str) -> str:
-    """``dualwrite`` with ``command``, on the database of ``engine`` and the schema that its user has chosen."""
+    """The line that runs ``dualwrite command`` on the database of ``engine``, in the schema that the user chose."""
     chosen = chosen_schema(engine.get_execution_options())
     return f"dualwrite {command} {shown_url(engine.url, chosen)}"
 
 
 def shown_url(url: URL, schema: str | None = None) -> str:
-    """``--db`` and ``url``, quoted for a shell, with a driver that blocks and without the password."""
+    """``--db`` and ``url``, quoted for a shell, with a blocking driver and without the password."""
     backend, driver = url.get_backend_name(), url.drivername.partition("+")[2]
     blocking = url.set(drivername=f"{backend}{_BLOCKING[driver]}") if driver in _BLOCKING else url
     options = f" --schema {quote(schema)}" if schema else ""

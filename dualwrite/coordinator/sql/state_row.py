@@ -1,4 +1,4 @@
-"""How a row of the state table stores a prepared transaction, and how the other tables name one."""
+"""The columns with which the state table stores a prepared transaction, and the other tables name one."""
 
 from typing import Any
 
@@ -10,20 +10,20 @@ from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.ids import PreparedTxnState
 
 STATE_COLUMNS = (table.c.prepared_txn_state, table.c.anchor, table.c.first_record)
-"""What :func:`state_of` reads."""
+"""The columns that :func:`state_of` reads."""
 ROW_COLUMNS = (*STATE_COLUMNS, table.c.fencing_token, table.c.lease_version)
-"""What :func:`row_seen` reads."""
+"""The columns that :func:`row_seen` reads."""
 
 
 def row_of(transactional_id: str) -> Select[Any]:
-    """The row of ``transactional_id``, as :func:`row_seen` reads it."""
+    """Select the row of ``transactional_id``, with the columns that :func:`row_seen` reads."""
     return select(*ROW_COLUMNS).where(table.c.transactional_id == transactional_id)
 
 
 def row_seen(row: Row[Any]) -> RowSeen:
-    """What the holder of a lease compares with what it remembers.
+    """The values that the holder of a lease compares with those it remembers.
 
-    :raises ConfigurationError: if the row holds what is no state.
+    :raises ConfigurationError: if the row does not hold a valid state.
     """
     return RowSeen(row.fencing_token, row.lease_version, state_of(row))
 
@@ -35,7 +35,7 @@ def state_of(row: Row[Any]) -> PreparedTxnState:
 
 
 def row_values(state: PreparedTxnState) -> dict[str, str | None]:
-    """How a row of the state table stores ``state``; :func:`state_of` reads it."""
+    """The column values that store ``state`` in the state table; the reverse of :func:`state_of`."""
     return {
         "prepared_txn_state": str(state.producer) if state else "",
         "anchor": None if state.anchor is None else str(state.anchor),
@@ -44,7 +44,7 @@ def row_values(state: PreparedTxnState) -> dict[str, str | None]:
 
 
 def columns_naming(state: PreparedTxnState) -> dict[str, str | None]:
-    """How the tables of outcomes and of kept records name the unit of work with ``state``."""
+    """The column values that name the unit of work with ``state`` in the tables of outcomes and of kept records."""
     return {
         "prepared_txn_state": str(state.producer) if state else "",
         "first_record": None if state.first_record is None else str(state.first_record),

@@ -1,4 +1,4 @@
-"""Why the statement that stores a unit's state found no row."""
+"""Find out why the UPDATE that stores a unit's state found no row."""
 
 from sqlalchemy import Connection
 
@@ -10,12 +10,13 @@ from dualwrite.coordinator.sql.state_row import row_of, row_seen
 
 
 def require_storable(connection: Connection, lease: Lease) -> None:
-    """Raise the reason why ``DecisionStore.store`` found no row, by what its transaction on ``connection`` sees. Pass
-    if it would find the row now: the heartbeat has renewed the lease meanwhile.
+    """Raise the reason why ``DecisionStore.store`` found no row, as its transaction on ``connection`` sees it.
+
+    Return if the UPDATE would find the row now: the heartbeat has renewed the lease in the meantime.
 
     :raises TransactionEndedError: if the transaction is not the one that the unit of work began.
     :raises LeaseLostError: if another process has taken over.
-    :raises LeaseContradictedError: if the database has forgotten something, or this process was copied.
+    :raises LeaseContradictedError: if the database has lost a commit, or this process was copied.
     """
     database = database_of(connection.dialect)
     mark = unit_mark(connection)
@@ -23,7 +24,7 @@ def require_storable(connection: Connection, lease: Lease) -> None:
         fate = database.fate(connection, mark)
         if fate is not Fate.OPEN:
             raise TransactionEndedError(database.ended, fate)
-    # A locking read sees the latest, where a plain one may see what the unit's snapshot had before the heartbeat came.
+    # A locking read sees the latest version. A plain read may see the unit's snapshot from before the heartbeat.
     latest = row_of(lease.transactional_id).with_for_update()
     row = connection.execute(latest, execution_options=ours(connection)).one_or_none()
     require_row(lease, None if row is None else row_seen(row))

@@ -1,17 +1,18 @@
 """MariaDB and MySQL with InnoDB, by PyMySQL or mysqlclient.
 
-Why the row lock holds: the library's own transactions run at READ COMMITTED, where each statement sees what was
-committed before it, and a locking read sees the latest at every level. Of the user's transaction only an UPDATE by key
-is needed, which does so too, whatever level the user has chosen.
+Why the row lock holds: the library's own transactions run at READ COMMITTED, where each statement sees everything that
+was committed before it. A locking read sees the latest version at every isolation level. The user's transaction only
+runs an UPDATE by key, which also sees the latest version at every isolation level.
 
-What is of its own kind here:
+Peculiarities of these databases:
 
-- A statement can end the transaction without a word: DDL commits it, a deadlock rolls it back, and the next statement
-  begins another. So a unit of work begins with a savepoint, which is gone then: one short request more at either end.
-- InnoDB releases locks and shows a commit to others before the log is on the disk. What was read may not be acted upon
-  before a later write is committed, which puts everything before it on the disk, too.
-- Timeouts are settings of the session, in whole seconds; what is set is set back.
-- Comparisons know neither case nor accents unless the column says otherwise; see tables.py.
+- A statement can silently end the transaction: DDL commits it, a deadlock rolls it back, and the next statement begins
+  another. So a unit of work begins with a savepoint, which is gone if the transaction was ended. This costs one short
+  request at the begin and one at the end.
+- InnoDB releases locks and shows a commit to others before the log is on the disk. Do not act on values read before a
+  later write is committed, which flushes everything before it, too.
+- Timeouts are settings of the session, in whole seconds. The library restores the values that it changes.
+- Comparisons ignore case and accents unless the column has another collation; see tables.py.
 """
 
 import logging
@@ -39,7 +40,7 @@ from dualwrite.errors import ConfigurationError, DatabaseBusyError
 _LOG = logging.getLogger("dualwrite")
 _NO_SUCH_SAVEPOINT = 1305
 _LOCKED = (1205, 3572)
-"""What NOWAIT says of a locked row, on MariaDB and on MySQL."""
+"""Error numbers of NOWAIT for a locked row, on MariaDB and on MySQL."""
 _TROUBLES = {
     1146: ErrorMeaning.NOT_READY,  # ER_NO_SUCH_TABLE
     1054: ErrorMeaning.NOT_READY,  # ER_BAD_FIELD_ERROR
@@ -51,10 +52,10 @@ _SERVER_STATUS_IN_TRANS = 1
 _ROLLS_BACK = frozenset({1213, 1020})
 """Errors that roll the whole transaction back."""
 _AWAY = frozenset({1040, 1053, 1203, 2002, 2003, 2006, 2013})
-"""Too many connections; the server shuts down; nobody answers, or not to the end."""
+"""Too many connections; the server shuts down; the server does not answer, or not completely."""
 _NO_SUCH_HOST = "Name or service not known"
 _TIMEOUTS = {"innodb_lock_wait_timeout": None, "lock_wait_timeout": None, "wait_timeout": LONGEST_HOLD}
-"""Of a row, of a table's definition, and for a client that is silent. None: as long as for the row."""
+"""Timeouts of row locks, of metadata locks, and of idle clients. None: the same timeout as for row locks."""
 _SNAPSHOTS = "dualwrite_reads_a_snapshot"
 
 _SETTINGS = text(
@@ -75,7 +76,7 @@ _CREATED = text(
     "SET STATEMENT time_zone = '+00:00' FOR SELECT UNIX_TIMESTAMP(create_time) FROM information_schema.tables "
     "WHERE table_schema = COALESCE(:schema, DATABASE()) AND table_name = :name"
 )
-"""MariaDB's alone. It shows the moment in the session's time zone, where one hour of a year is there twice."""
+"""MariaDB only. It shows create_time in the session's time zone, where one hour of each year occurs twice."""
 _ENGINE = text(
     "SELECT e.engine, e.transactions FROM information_schema.tables AS t "
     "JOIN information_schema.engines AS e ON e.engine = t.engine "
@@ -84,7 +85,7 @@ _ENGINE = text(
 
 
 def unnamed(url: URL) -> str:
-    """What is said of ``url``, which names no database."""
+    """The error message for ``url``, which names no database."""
     return f"the URL names no database: {url.set(database='NAME').render_as_string(hide_password=True)}"
 
 
@@ -94,19 +95,19 @@ class Mysql(Database):
     shows_commits_early = True
 
     def now(self) -> ColumnElement[Any]:
-        """In UTC and to the microsecond: CURRENT_TIMESTAMP is in the session's time zone, and in whole seconds."""
+        """In UTC, with microseconds. CURRENT_TIMESTAMP is in the session's time zone, and in whole seconds."""
         return func.utc_timestamp(text("6"))
 
     def from_now(self, seconds: float) -> ColumnElement[Any]:
-        """To the microsecond, as :meth:`now`."""
+        """With microseconds, as :meth:`now`."""
         return func.timestampadd(text("MICROSECOND"), round(seconds * 1_000_000), self.now())
 
     def seconds_until(self, moment: ColumnElement[Any]) -> ColumnElement[Any]:
-        """From microseconds."""
+        """Computed from microseconds."""
         return func.timestampdiff(text("MICROSECOND"), self.now(), moment) / literal(1_000_000.0)
 
     def lock_at_once(self, connection: Connection, rows: Select[Any], options: Mapping[str, Any]) -> Sequence[Row[Any]]:
-        """All or none: MariaDB (10.11) takes SKIP LOCKED for a failed COMMIT if the row that is sought is locked."""
+        """All rows or none, by NOWAIT: MariaDB (10.11) takes SKIP LOCKED for a failed COMMIT if the row is locked."""
         try:
             return connection.execute(rows.with_for_update(nowait=True), execution_options=options).all()
         except DBAPIError as error:
@@ -115,12 +116,13 @@ class Mysql(Database):
             return []
 
     def identity(self, connection: Connection, schema: str | None) -> str | None:
-        """MySQL's server uuid, or that of a Galera cluster, and the database.
+        """MySQL's server uuid or the Galera cluster's uuid, and the database.
 
-        A MariaDB outside of Galera has two halves. One is the server, by its address, port and directory: it changes
-        when a container is created again. The other is the moment when the state table was created, as the file's inode
-        has it, and the server's id, which no replica shares: it changes with the table's definition. A dump that is
-        restored elsewhere has neither half, unless both servers have the same address, port and directory.
+        The identity of a MariaDB server outside of Galera has two halves. The first half names the server by its
+        address, port and directory; it changes when a container is created again. The second half is the creation time
+        of the state table, taken from the file's inode, and the server's id, which no replica shares; it changes with
+        the table's definition. A dump that is restored elsewhere shares neither half, unless both servers have the same
+        address, port and directory.
         """
         known = {str(name): str(value) for shown in (_SERVER, _GALERA) for name, value in connection.execute(shown)}
         galera, uuid = known.get("wsrep_cluster_state_uuid", ""), known.get("server_uuid", "")
@@ -128,15 +130,15 @@ class Mysql(Database):
             server = f"galera:{galera}" if galera.strip("0-") else f"mysql:{uuid}"
         else:
             created = connection.scalar(_CREATED, {"schema": schema, "name": table.name})
-            # While another connection changes the definition, there is no moment.
+            # While another connection changes the table's definition, create_time is NULL.
             moment = "" if created is None else f"{known['server_id']}-{int(created)}"
             server = f"mariadb:{_digest(known)}:{moment}"
         return f"{server}:{(schema or '').lower()}"
 
     def schema_with(self, connection: Connection, name: str) -> str:
-        """The database of the URL, whatever USE has chosen since.
+        """The database that the URL names, even if USE has chosen another since.
 
-        :raises ConfigurationError: if there is none.
+        :raises ConfigurationError: if neither the URL nor the connection names one.
         """
         named = connection.engine.url.database or connection.scalar(text("SELECT DATABASE()"))
         if named is None:
@@ -144,18 +146,18 @@ class Mysql(Database):
         return str(named)
 
     def require_suitable(self, connection: Connection, schema: str | None = None) -> None:
-        """The state table must know transactions; a server that does not put each commit on the disk is warned of."""
+        """Require a transactional state table; warn of a server that does not flush each commit to the disk."""
         self.require_transactional(connection, table.name, schema)
         for weakness in self.weaknesses(connection):
             _LOG.warning("the database server has %s", weakness)
 
     def version(self, connection: Connection) -> str:
-        """A MariaDB says so in its version, too."""
+        """MariaDB or MySQL, and the version. MariaDB names itself in VERSION()."""
         version = str(connection.scalar(text("SELECT VERSION()")))
         return f"{'mariadb' if 'mariadb' in version.lower() else 'mysql'} {version}"
 
     def weaknesses(self, connection: Connection) -> list[DurabilityGap]:
-        """Logs that are not written with each commit; locks that other servers of a cluster do not see."""
+        """Logs that are not flushed at each commit; row locks that other nodes of a cluster do not see."""
         settings = _settings(connection)
         names = ["innodb_flush_log_at_trx_commit"] + ["sync_binlog"] * (settings.get("log_bin") == "ON")
         logs = [
@@ -171,17 +173,17 @@ class Mysql(Database):
         return [*logs, _OF_GALERA] if settings.get("wsrep_on") == "ON" else logs
 
     def autocommits(self, driver: Any) -> bool:
-        """PyMySQL and mysqlclient have a method that knows; ``autocommit`` is the one that sets it."""
+        """Ask ``get_autocommit`` of PyMySQL and mysqlclient; their ``autocommit`` is the method that sets it."""
         ask = getattr(driver, "get_autocommit", None)
         return bool(ask()) if ask is not None else super().autocommits(driver)
 
     def is_in_transaction(self, connection: Connection) -> bool:
-        """By what the server has said last to PyMySQL or aiomysql."""
+        """Read the last status flags that the server sent to PyMySQL or aiomysql."""
         status = getattr(connection.connection.driver_connection, "server_status", 0)
         return bool(status & _SERVER_STATUS_IN_TRANS)
 
     def begin_unit(self, connection: Connection) -> None:
-        """A savepoint: it is gone when the server has ended the transaction."""
+        """Set a savepoint, which is gone if the server ends the transaction."""
         connection.exec_driver_sql(f"SAVEPOINT {UNIT}")
 
     ended = (
@@ -191,7 +193,7 @@ class Mysql(Database):
     )
 
     def fate(self, connection: Connection, mark: str) -> Fate:
-        """DDL, LOCK TABLES and more commit what came before, and a deadlock rolls it back."""
+        """Release the savepoint. DDL, LOCK TABLES and other statements commit implicitly; a deadlock rolls back."""
         try:
             run_unseen(connection, f"RELEASE SAVEPOINT {UNIT}")
         except DBAPIError as error:
@@ -201,7 +203,7 @@ class Mysql(Database):
         return Fate.OPEN
 
     def reads_a_snapshot(self, connection: Connection) -> bool:
-        """Where MariaDB's innodb_snapshot_isolation is on, and the level is not READ COMMITTED or below."""
+        """If MariaDB's innodb_snapshot_isolation is on, and the isolation level is above READ COMMITTED."""
         known = connection.info.get(_SNAPSHOTS)
         if known is None:
             known = _settings(connection).get("innodb_snapshot_isolation") == "ON"
@@ -209,7 +211,7 @@ class Mysql(Database):
         return bool(known) and not isolation_level(connection).startswith("READ")
 
     def require_transactional(self, connection: Connection, name: str, schema: str | None = None) -> None:
-        """MyISAM, Aria, MEMORY and others have no transactions."""
+        """Refuse MyISAM, Aria, MEMORY and other engines without transactions."""
         found = connection.execute(_ENGINE, {"name": name, "schema": schema}).one_or_none()
         if found is not None and found.transactions != "YES":
             raise ConfigurationError(
@@ -218,7 +220,7 @@ class Mysql(Database):
             )
 
     def require_strict(self, connection: Connection) -> None:
-        """Without a strict ``sql_mode`` a long text is cut, and a number that is too large becomes the largest."""
+        """Without a strict ``sql_mode`` the server truncates a long text, and clamps a number that is out of range."""
         mode = str(connection.scalar(text("SELECT @@SESSION.sql_mode")))
         if "STRICT_" not in mode and "TRADITIONAL" not in mode:
             raise ConfigurationError(
@@ -228,23 +230,24 @@ class Mysql(Database):
 
     @contextmanager
     def changing_tables(self, connection: Connection) -> Iterator[None]:
-        """A lock by name: DDL would end what is held by the transaction.
+        """Take a named lock (GET_LOCK): DDL commits, and so would release the locks of the transaction.
 
-        :raises DatabaseBusyError: if another connection has it for a minute.
+        :raises DatabaseBusyError: if another connection holds the lock for a minute.
         """
         if connection.scalar(text("SELECT GET_LOCK('dualwrite db upgrade', 60)")) != 1:
             raise DatabaseBusyError("another process has been changing the tables for a minute: is it stuck?")
         try:
             yield
-            # DDL has committed the rest. The next one must see it, and the transaction's own end is too late for that.
+            # DDL has committed everything else. Commit the rest here: the transaction ends only after the lock is
+            # released, when the next process may already read.
             connection.exec_driver_sql("COMMIT")
         finally:
-            # A connection that goes back to its pool would keep it.
+            # A connection that returns to its pool would keep the lock.
             _unless_lost(connection, "DO RELEASE_LOCK('dualwrite db upgrade')")
 
     @contextmanager
     def locked_tables(self, connection: Connection, names: Sequence[str]) -> Iterator[None]:
-        """LOCK TABLES outlasts the commits that DDL makes."""
+        """Use LOCK TABLES, which outlasts the implicit commits of DDL."""
         if not names:
             yield
             return
@@ -256,7 +259,7 @@ class Mysql(Database):
 
     @contextmanager
     def own_transaction(self, connection: Connection, lock_timeout: float) -> Iterator[None]:
-        """Keep the session's own timeouts in variables of the session, and set them back from there."""
+        """Save the session's timeouts in session variables, and restore them from there."""
         seconds = round(lock_timeout)
         connection.exec_driver_sql(
             "SET "
@@ -270,11 +273,11 @@ class Mysql(Database):
             connection.exec_driver_sql("SET " + ", ".join(f"SESSION {name} = @dualwrite_{name}" for name in _TIMEOUTS))
 
     def rolls_back(self, connection: Connection, error: BaseException) -> bool:
-        """A deadlock, and a row that has changed since the snapshot."""
+        """True for a deadlock, and for a row that has changed since the snapshot."""
         return _number_of(error) in _ROLLS_BACK
 
     def is_away(self, error: DBAPIError) -> bool:
-        """By the error's number; to PyMySQL a host that does not exist is one that does not answer."""
+        """By the error's number. PyMySQL reports a host that does not exist as one that does not answer."""
         return _number(error) in _AWAY and _NO_SUCH_HOST not in str(error.orig)
 
     def trouble(self, error: DBAPIError) -> ErrorMeaning | None:
@@ -283,25 +286,28 @@ class Mysql(Database):
 
 
 def _digest(variables: Mapping[str, str]) -> str:
-    """Which MariaDB server it is, by those of its ``variables`` that differ between two. Before 10.5.26, 10.6.19 and
-    10.11.9 it has no server_uid, which is made of the network card's address and the port."""
+    """A digest of the ``variables`` that tell two MariaDB servers apart.
+
+    Before 10.5.26, 10.6.19 and 10.11.9 MariaDB has no server_uid, which is made of the network card's address and the
+    port.
+    """
     facts = [variables.get(name, "") for name in ("server_uid", "hostname", "port", "datadir")]
     return sha256("\0".join(facts).encode()).hexdigest()[:16]
 
 
 def _number(error: DBAPIError) -> int:
-    """The server's number of ``error``; 0 if it has none."""
+    """The server's error number of ``error``; 0 if it has none."""
     return _number_of(error.orig)
 
 
 def _number_of(error: BaseException | None) -> int:
-    """As :func:`_number`, of the driver's own error."""
+    """The error number of the driver's own ``error``; 0 if it has none."""
     first = (getattr(error, "args", None) or (0,))[0]
     return first if isinstance(first, int) else 0
 
 
 def _unless_lost(connection: Connection, statement: str) -> None:
-    """Run ``statement``; a connection that is lost has given up its locks."""
+    """Run ``statement`` unless the connection is lost, which has released its locks already."""
     if not connection.invalidated:
         connection.exec_driver_sql(statement)
 

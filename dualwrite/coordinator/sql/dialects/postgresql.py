@@ -1,7 +1,7 @@
 """PostgreSQL, by psycopg, psycopg2 or asyncpg.
 
-SELECT … FOR UPDATE at READ COMMITTED waits for whoever wrote the row and then sees what it committed, and a commit is
-seen only after the disk has it.
+At READ COMMITTED, SELECT … FOR UPDATE waits for the transaction that wrote the row, and then sees the row that it
+committed. A commit becomes visible only after it is on the disk.
 """
 
 import logging
@@ -57,14 +57,14 @@ _AWAY = (
     "too many clients",
     "remaining connection slots",
 )
-"""What libpq, or the server, says when it is another time's matter."""
+"""Messages of libpq or the server after which a later attempt may succeed."""
 _IDLE = 0
 """libpq's PQTRANS_IDLE."""
 _IN_FAILED_TRANSACTION = 3
 """libpq's PQTRANS_INERROR."""
 
 _TURN = 0x6475616C
-"""Any number that no other user of advisory locks is likely to choose."""
+"""Key of the advisory locks. The number is arbitrary, so that other applications are unlikely to use it."""
 
 _DURABLE = case(
     (
@@ -73,18 +73,18 @@ _DURABLE = case(
     ),
     else_="",
 ).is_not(None)
-"""True, and in passing turns PostgreSQL's asynchronous commit off for this transaction: a decision that a crash of the
-server can take back is none."""
+"""Always true. Evaluating it turns off PostgreSQL's asynchronous commit for this transaction, so that a crash of the
+server cannot undo the decision."""
 
 _MARK = "dualwrite.unit"
-"""The setting that names the unit of work whose transaction this is."""
+"""The setting that holds the mark of the unit of work that began this transaction."""
 _READ_MARK = f"SELECT current_setting('{_MARK}', true)"
 _OF_UNIT = cast(bindparam("of_unit", type_=String), String)
 _IS_OF_UNIT = or_(_OF_UNIT.is_(None), func.current_setting(_MARK, True) == _OF_UNIT)
 
 
 def _committed(mark: str) -> str:
-    """What the setting says after a commit of the transaction of the unit ``mark``."""
+    """The setting's value after the transaction of the unit ``mark`` was committed."""
     return f"{mark} committed"
 
 
@@ -115,33 +115,36 @@ class Postgresql(Database):
     """PostgreSQL."""
 
     def from_now(self, seconds: float) -> ColumnElement[Any]:
-        """CURRENT_TIMESTAMP would be when the transaction began."""
+        """Use clock_timestamp(): CURRENT_TIMESTAMP is the time at which the transaction began."""
         return func.clock_timestamp() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
 
     def seconds_until(self, moment: ColumnElement[Any]) -> ColumnElement[Any]:
-        """From an interval."""
+        """Computed from an interval."""
         return extract("epoch", moment - func.clock_timestamp())
 
     def store(self) -> Update:
-        """As everywhere, and the commit that follows is durable; in the transaction that the unit of work began, if its
-        mark is given as of_unit."""
+        """The shared compare-and-set. It also makes the commit that follows durable.
+
+        If the mark of the unit of work is given as ``of_unit``, it finds the row only in the transaction that the unit
+        of work began.
+        """
         return super().store().where(_IS_OF_UNIT).where(_DURABLE)
 
     def require_suitable(self, connection: Connection, schema: str | None = None) -> None:
-        """A driver that prepares statements behind a pooler is warned of."""
+        """Warn of a driver that prepares statements behind a pooler."""
         for weakness in self.pooling(connection):
             _LOG.warning("the connection to the database has %s", weakness)
 
     def weaknesses(self, connection: Connection) -> list[DurabilityGap]:
-        """See postgresql_settings."""
+        """Settings that weaken durability; see postgresql_settings."""
         return postgresql_settings.weaknesses(connection)
 
     def pooling(self, connection: Connection) -> list[DurabilityGap]:
-        """See postgresql_settings."""
+        """Prepared statements behind a pooler; see postgresql_settings."""
         return postgresql_settings.pooling(connection)
 
     def is_in_transaction(self, connection: Connection) -> bool:
-        """By libpq, or asyncpg."""
+        """Ask libpq or asyncpg, without a request to the server."""
         driver: Any = connection.connection.driver_connection
         information = getattr(driver, "info", None)
         if information is not None:
@@ -150,17 +153,19 @@ class Postgresql(Database):
         return bool(ask()) if ask is not None else False
 
     def identity(self, connection: Connection, schema: str | None) -> str | None:
-        """The system identifier, which a physical standby shares, and the oids of the database and the tables' schema,
-        which no copy by SQL does."""
+        """The system identifier, and the oids of the database and of the tables' schema.
+
+        A physical standby shares the system identifier. A copy made by SQL shares no oids.
+        """
         if not connection.scalar(select(func.has_function_privilege("pg_catalog.pg_control_system()", "execute"))):
             return None
         return str(connection.scalar(_IDENTITY, {"schema": schema}))
 
     def schema_with(self, connection: Connection, name: str) -> str | None:
-        """By the search_path that the session began with: a listener may have changed it for whom it serves just now.
-        Only if nothing is there, by that one.
+        """Look in the search_path that the session began with: a listener may have changed it for the current tenant.
+        If that finds no table, look in the current search_path.
 
-        :raises ConfigurationError: if each of the two finds a table, and not the same.
+        :raises ConfigurationError: if the two find different tables.
         """
         path = str(connection.scalar(text("SELECT current_setting('search_path')")))
         connection.exec_driver_sql("SET LOCAL search_path TO DEFAULT")
@@ -176,19 +181,20 @@ class Postgresql(Database):
         return None if found is None else str(found)
 
     def other_schemas_with(self, connection: Connection, name: str) -> list[str]:
-        """Those that the search_path does not lead to: it may have been another one before (ALTER ROLE … SET
-        search_path)."""
+        """Schemas outside of the search_path, which may have been changed since (ALTER ROLE … SET search_path)."""
         return [str(schema) for schema in connection.scalars(_OTHER_SCHEMAS_WITH, {"name": name})]
 
     def begin_unit(self, connection: Connection) -> None:
-        """A setting by two values: one that ends with the transaction, and one that stays if it is committed. SET takes
-        no snapshot, so that the user may choose the isolation level yet."""
+        """Give a setting two values: one ends with the transaction, the other stays if the transaction is committed.
+
+        SET takes no snapshot, so the user can still choose the isolation level afterwards.
+        """
         mark = unit_mark(connection)
         if mark is not None:
             begin_with(connection, [f"SET {_MARK} = '{_committed(mark)}'", f"SET LOCAL {_MARK} = '{mark}'"])
 
     def store_values(self, connection: Connection) -> dict[str, object]:
-        """The mark of the unit of work, if the transaction is one's."""
+        """The mark of the unit of work; None if the transaction is not that of a unit of work."""
         return {"of_unit": unit_mark(connection)}
 
     ended = (
@@ -198,9 +204,9 @@ class Postgresql(Database):
     )
 
     def require_unit(self, connection: Connection, mark: str, *, storing: bool) -> None:
-        """A statement that failed dooms the transaction, and COMMIT rolls it back without an error."""
+        """After a failed statement the transaction can only roll back, and COMMIT does so without an error."""
         if storing and not self._is_known_to_have_failed(connection):
-            return  # the statement that stores tests the mark, or fails with the transaction
+            return  # the UPDATE of store() tests the mark, or fails as the transaction has
         fate = self.fate(connection, mark)
         if fate is Fate.ROLLED_BACK:
             raise TransactionEndedError(FAILED, fate)
@@ -208,8 +214,11 @@ class Postgresql(Database):
             raise TransactionEndedError(self.ended, fate)
 
     def fate(self, connection: Connection, mark: str) -> Fate:
-        """By the setting. A transaction that has failed answers nothing: it is rolled back, and the setting that stays
-        says whether it was the unit's or one that came after the unit's was committed."""
+        """Read the setting. A failed transaction answers no query, so it is rolled back first.
+
+        The value that remains then tells whether the failed transaction was the unit's, or one that began after the
+        unit's was committed.
+        """
         has_failed = bool(self._is_known_to_have_failed(connection))
         if not has_failed:
             try:
@@ -228,49 +237,52 @@ class Postgresql(Database):
         return Fate.ROLLED_BACK if has_failed else Fate.UNKNOWN
 
     def _is_known_to_have_failed(self, connection: Connection) -> bool | None:
-        """Psycopg and psycopg2 know it without asking the server. None of asyncpg: it does not say."""
+        """Psycopg and psycopg2 know it without asking the server. None for asyncpg, which does not expose it."""
         information = getattr(connection.connection.driver_connection, "info", None)
         return None if information is None else bool(information.transaction_status == _IN_FAILED_TRANSACTION)
 
     def reads_a_snapshot(self, connection: Connection) -> bool:
-        """At REPEATABLE READ and SERIALIZABLE."""
+        """True at REPEATABLE READ and SERIALIZABLE."""
         return not isolation_level(connection).startswith("READ")
 
     def find_by_key(self, connection: Connection, *, on: bool) -> None:
-        """At SERIALIZABLE, who scans a table has read every row of it. Units of work that write each a row of its own
-        would then fail each other, and scanning is what PostgreSQL prefers for a table of one page."""
+        """Turn sequential scans off or on again at SERIALIZABLE.
+
+        A sequential scan reads every row, so units of work that each write their own row would conflict. PostgreSQL
+        prefers a sequential scan for a table of one page.
+        """
         if isolation_level(connection) == "SERIALIZABLE":
             connection.exec_driver_sql(f"SET LOCAL enable_seqscan = {'off' if on else 'DEFAULT'}")
 
     def take_turn(self, connection: Connection, name: str, *, shared: bool) -> None:
-        """An advisory lock: those are queued for, and of a row FOR SHARE is granted past a FOR UPDATE that waits."""
+        """Take an advisory lock, which queues. A row's FOR SHARE lock would overtake a waiting FOR UPDATE."""
         kind = "_shared" if shared else ""
-        number = crc32(name.encode()) - 2**31  # a signed one is wanted; two names with the same wait for each other
+        number = crc32(name.encode()) - 2**31  # it must be signed; two names with the same number share a lock
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock{kind}({_TURN}, {number})")
 
     @contextmanager
     def changing_tables(self, connection: Connection) -> Iterator[None]:
-        """An advisory lock, for the length of the transaction."""
+        """Take an advisory lock until the transaction ends."""
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_TURN})")
         yield
 
     @contextmanager
     def locked_tables(self, connection: Connection, names: Sequence[str]) -> Iterator[None]:
-        """For the length of the transaction, as DROP TABLE would."""
+        """Lock the tables until the transaction ends, as DROP TABLE would."""
         if names:
             connection.exec_driver_sql(f"LOCK TABLE {', '.join(names)} IN ACCESS EXCLUSIVE MODE")
         yield
 
     @contextmanager
     def own_transaction(self, connection: Connection, lock_timeout: float) -> Iterator[None]:
-        """What is set for a transaction ends with it. One statement, as each is a round trip."""
+        """Set the limits for this transaction only, so they end with it. One statement saves round trips."""
         limits = {"lock_timeout": lock_timeout, "idle_in_transaction_session_timeout": LONGEST_HOLD}
         settings = [func.set_config(name, str(int(seconds * 1000)), True) for name, seconds in limits.items()]
         connection.execute(select(_DURABLE, *settings))
         yield
 
     def is_away(self, error: DBAPIError) -> bool:
-        """By the text: of an attempt to connect there is no SQLSTATE."""
+        """By the message: a failed attempt to connect has no SQLSTATE."""
         said = str(error.orig)
         return any(each in said for each in _AWAY)
 
@@ -280,5 +292,5 @@ class Postgresql(Database):
 
 
 def _sqlstate(error: DBAPIError) -> str:
-    """Psycopg2 calls it pgcode."""
+    """The SQLSTATE of ``error``, which psycopg2 calls pgcode."""
     return str(getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None))

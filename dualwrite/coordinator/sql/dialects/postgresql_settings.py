@@ -1,4 +1,4 @@
-"""PostgreSQL's settings, and what stands in front of it, as far as they weaken the promise."""
+"""Settings of PostgreSQL, and poolers in front of it, that weaken dualwrite's guarantees."""
 
 from typing import Any
 
@@ -17,8 +17,10 @@ _OR_ELSE = (
 
 
 def weaknesses(connection: Connection) -> list[DurabilityGap]:
-    """Settings with which a crash, or a failover, can undo a decision. ``synchronous_commit = off`` is none: the
-    statement that stores the decision turns it on."""
+    """Settings with which a crash or a failover can undo a decision.
+
+    ``synchronous_commit = off`` is not among them: the statement that stores the decision turns it on.
+    """
     found = []
     if connection.scalar(text("SHOW fsync")) == "off":
         found.append(
@@ -44,8 +46,10 @@ def weaknesses(connection: Connection) -> list[DurabilityGap]:
 
 
 def pooling(connection: Connection) -> list[DurabilityGap]:
-    """A driver that prepares statements behind a pooler: the server process that the connection was told of at its
-    start is not the one that answers."""
+    """Detect a driver that prepares statements behind a pooler.
+
+    There is a pooler if the server process that answers is not the one that was reported when the connection began.
+    """
     setting = _prepares(connection)
     if setting is None:
         return []
@@ -56,8 +60,8 @@ def pooling(connection: Connection) -> list[DurabilityGap]:
 
 
 def _prepares(connection: Connection) -> tuple[str, str, int] | None:
-    """The driver's setting by which it prepares statements under names that other clients use, too; what to set; and
-    the server process that it was told of. None if it prepares none, or the driver does not say."""
+    """The driver's setting that lets it prepare statements under names that other clients use, too; the advice; and
+    the server process that was reported to the driver. None if it prepares no statements, or cannot be asked."""
     driver: Any = connection.connection.driver_connection
     if connection.dialect.driver == "psycopg" and driver.prepare_threshold is not None:
         advice = 'create_engine(…, connect_args={"prepare_threshold": None})'

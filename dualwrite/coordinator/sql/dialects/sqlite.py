@@ -1,7 +1,7 @@
 """SQLite, in a file.
 
-It has one write lock for the whole database, but Python's driver begins transactions late and deferred. So every
-transaction here begins with BEGIN IMMEDIATE, which waits for the lock as long as the engine's ``timeout`` says.
+SQLite has one write lock for the whole database, but Python's driver begins transactions late and deferred. So every
+transaction here begins with BEGIN IMMEDIATE, which waits for the lock for up to the engine's ``timeout``.
 """
 
 import os
@@ -17,9 +17,9 @@ from dualwrite.coordinator.sql.dialects.unit_transactions import Fate, run_unsee
 from dualwrite.errors import ConfigurationError
 
 _ROLLS_BACK = ("database or disk is full", "disk I/O error", "interrupted", "out of memory")
-"""What SQLite says where it may roll a transaction back by itself."""
+"""Messages of errors after which SQLite may have rolled the transaction back by itself."""
 _FULL = 2
-"""PRAGMA synchronous: every commit is on the disk before it succeeds."""
+"""PRAGMA synchronous = FULL: every commit is on the disk before it succeeds."""
 
 
 class Sqlite(Database):
@@ -29,19 +29,19 @@ class Sqlite(Database):
     one_writer = True
 
     def from_now(self, seconds: float) -> ColumnElement[Any]:
-        """As text in UTC with six digits, as SQLAlchemy writes and reads a DateTime here."""
+        """Text in UTC with six fractional digits, as SQLAlchemy writes and reads a DateTime on SQLite."""
         return func.strftime("%Y-%m-%d %H:%M:%f000", "now", f"{seconds:.3f} seconds")
 
     def seconds_until(self, moment: ColumnElement[Any]) -> ColumnElement[Any]:
-        """From days with fractions."""
+        """Computed from fractional days."""
         return (func.julianday(moment) - func.julianday("now")) * literal(86400.0)
 
     def version(self, connection: Connection) -> str:
-        """Of the library that Python was built with."""
+        """The version of the SQLite library that Python uses."""
         return f"sqlite {connection.scalar(text('SELECT sqlite_version()'))}"
 
     def weaknesses(self, connection: Connection) -> list[DurabilityGap]:
-        """Both are settings of a connection; a journal of the kind WAL alone is kept in the file."""
+        """Weak values of ``synchronous`` and ``journal_mode``: settings of a connection; the file keeps only WAL."""
         found = []
         synchronous = int(connection.scalar(text("PRAGMA synchronous")) or 0)
         if synchronous < _FULL:
@@ -64,19 +64,19 @@ class Sqlite(Database):
     def begin(self, connection: Connection) -> None:
         """Take the write lock now.
 
-        The driver begins a transaction only at the first INSERT, UPDATE or DELETE; a SAVEPOINT before that would commit
-        on its own when it is released, and a transaction that has read before it writes fails at once with "database is
-        locked", whatever the timeout.
+        The driver begins a transaction only at the first INSERT, UPDATE or DELETE. A SAVEPOINT before that would commit
+        when it is released. A transaction that reads before it writes can fail at once with "database is locked",
+        despite the timeout.
 
-        :raises ConfigurationError: in autocommit mode; since Python 3.12 its ``commit()`` does nothing.
+        :raises ConfigurationError: in autocommit mode, where since Python 3.12 the driver's ``commit()`` does nothing.
         """
         super().begin(connection)
-        # A transaction that is open already was begun by the user's own "begin" listener or by autocommit=False.
+        # If a transaction is open already, the user's own "begin" listener or autocommit=False began it.
         if not getattr(connection.connection.driver_connection, "in_transaction", True):
             run_unseen(connection, "BEGIN IMMEDIATE")
 
     def require_suitable(self, connection: Connection, schema: str | None = None) -> None:
-        """The database must be a file: what a ``creator`` opens shows only here."""
+        """Require a file: the database that a ``creator`` opens is known only once it is connected."""
         path = _path(connection)
         if not os.path.exists(path):
             where = f"file {path!r} is gone, or" if path else "database"
@@ -85,7 +85,7 @@ class Sqlite(Database):
             )
 
     def identity(self, connection: Connection, schema: str | None) -> str | None:
-        """The file's device and inode; and its path, in short, for file systems that number devices anew."""
+        """The file's device and inode, and a digest of its path: some file systems renumber their devices."""
         path = _path(connection)
         if not os.path.exists(path):
             return None  # in memory, which require_suitable refuses
@@ -93,12 +93,12 @@ class Sqlite(Database):
         return f"sqlite:{status.st_dev}:{status.st_ino}:{sha256(os.path.realpath(path).encode()).hexdigest()[:16]}"
 
     def is_in_transaction(self, connection: Connection) -> bool:
-        """By sqlite3; with autocommit=False it always has one open."""
+        """Ask sqlite3. With autocommit=False a transaction is always open, so it does not count."""
         driver = connection.connection.driver_connection
         return getattr(driver, "autocommit", True) is not False and bool(getattr(driver, "in_transaction", False))
 
     def begin_unit(self, connection: Connection) -> None:
-        """A savepoint: it is gone when SQLite has ended the transaction."""
+        """Set a savepoint, which is gone if SQLite ends the transaction."""
         run_unseen(connection, f"SAVEPOINT {UNIT}")
 
     ended = (
@@ -108,7 +108,7 @@ class Sqlite(Database):
     )
 
     def fate(self, connection: Connection, mark: str) -> Fate:
-        """INSERT OR ROLLBACK and a full disk end the transaction, and the driver silently begins another one."""
+        """Release the savepoint. OR ROLLBACK or a full disk ends the transaction; the driver begins another."""
         try:
             run_unseen(connection, f"RELEASE {UNIT}")
         except DBAPIError as error:
@@ -118,14 +118,16 @@ class Sqlite(Database):
         return Fate.OPEN
 
     def rolls_back(self, connection: Connection, error: BaseException) -> bool:
-        """OR ROLLBACK, a full disk and their like: the driver has a transaction open before each statement that writes,
-        and none after these."""
+        """True for OR ROLLBACK, a full disk and similar errors, after which the driver has no transaction open.
+
+        Before each statement that writes, the driver has one open.
+        """
         if connection.invalidated or getattr(connection.connection.driver_connection, "in_transaction", True):
             return False
         return type(error).__name__ == "IntegrityError" or any(each in str(error) for each in _ROLLS_BACK)
 
     def trouble(self, error: DBAPIError) -> ErrorMeaning | None:
-        """By the text: Python 3.10 has no error codes."""
+        """By the message: Python 3.10 exposes no error codes."""
         said = str(error.orig)
         if "no such table" in said or "no such column" in said:
             return ErrorMeaning.NOT_READY
@@ -135,6 +137,6 @@ class Sqlite(Database):
 
 
 def _path(connection: Connection) -> str:
-    """The database's file; empty for one in memory."""
+    """The path of the database's file; empty for a database in memory."""
     rows = connection.exec_driver_sql("PRAGMA database_list")
     return next((str(file or "") for _, name, file in rows if name == "main"), "")
