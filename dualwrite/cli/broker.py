@@ -7,7 +7,7 @@ from typing import Any
 
 
 class _ListConfig(argparse.Action):
-    """Prints every setting and ends the command, as ``--help`` does; no other argument is needed for that."""
+    """Prints every setting and exits, as ``--help`` does, without the required arguments."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         from dualwrite.broker.core.broker_settings import SETTINGS
@@ -40,11 +40,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metrics", metavar="HOST:PORT", help="answer Prometheus at http://HOST:PORT/metrics (default: not at all)"
     )
-    parser.add_argument("--embedded", action="store_true", help=argparse.SUPPRESS)  # what EmbeddedBroker says
+    parser.add_argument("--embedded", action="store_true", help=argparse.SUPPRESS)  # set by EmbeddedBroker
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the broker until it is told to stop."""
+    """Run the broker until it is stopped."""
     from dualwrite.broker.broker import serve
     from dualwrite.broker.config import BrokerOptions, parse_config, parse_listen
     from dualwrite.broker.data_dir import parse_data_dir

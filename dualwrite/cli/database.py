@@ -1,4 +1,4 @@
-"""A database named on the command line: its engine, and its errors in one line."""
+"""The engine of a database that is named on the command line, and its errors as one-line messages."""
 
 import argparse
 from collections.abc import Iterator
@@ -19,13 +19,13 @@ from dualwrite.extras import missing_library
 
 
 def add_database(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that say which database, and where in it the library's tables are."""
+    """Add ``--db`` and ``--schema``: the database, and the schema of the library's tables."""
     parser.add_argument("--db", required=True, metavar="URL", help="SQLAlchemy URL of the database")
     add_schema(parser)
 
 
 def add_schema(parser: argparse.ArgumentParser) -> None:
-    """Add the argument that says where in a database the library's tables are."""
+    """Add ``--schema``: the schema of the library's tables."""
     parser.add_argument(
         "--schema",
         metavar="NAME",
@@ -37,10 +37,10 @@ def add_schema(parser: argparse.ArgumentParser) -> None:
 def database(url: str, *, must_exist: bool, schema: str | None = None) -> Iterator[Engine]:
     """An engine for ``url``, disposed of at the end of the ``with`` block.
 
-    :param must_exist: refuse the URL of a SQLite file that is not there, which connecting would create empty.
-    :param schema: of the library's tables; see DualWrite.
-    :raises ConfigurationError: if ``url`` is none, its file is missing, or it is SQLite in memory; from the block, for
-        every error of the database that nobody gave a plainer name. The message has no password in it.
+    :param must_exist: refuse a SQLite file that does not exist; connecting would create an empty one.
+    :param schema: the schema of the library's tables; see DualWrite.
+    :raises ConfigurationError: if ``url`` is not a database URL, its file is missing, or it is SQLite in memory. Also
+        in place of each SQLAlchemyError that leaves the block. The message contains no password.
     """
     try:
         parsed = make_url(url)
@@ -84,33 +84,35 @@ def database(url: str, *, must_exist: bool, schema: str | None = None) -> Iterat
 
 
 def database_place(url: URL) -> str:
-    """Which database ``url`` leads to, whoever logs in there and by whatever driver: server and name, or a file's full
-    path. A server that is called by another of its names is another place."""
+    """The server and the database name of ``url``, or a file's full path; the user and the driver do not matter.
+
+    Two names of one server are two places.
+    """
     backend, name = url.get_backend_name(), url.database or ""
     if backend == "sqlite":
         return f"sqlite:{name if name.startswith('file:') else Path(name).resolve()}"
     asked = url.query
     host, port = (given or asked.get(key, "") for key, given in (("host", url.host), ("port", url.port)))
-    if backend in ("mysql", "mariadb"):  # two names of one thing; a socket goes before the host
+    if backend in ("mysql", "mariadb"):  # two names of one dialect; a socket takes precedence over the host
         backend, host = "mysql", asked.get("unix_socket", "") or host
     return f"{backend}:{host}:{port}:{name}"
 
 
 def _require_name(url: URL, schema: str | None) -> None:
-    """Pass if ``url`` or ``schema`` names a database, where the server has no default one.
+    """Require that ``url`` or ``schema`` names a database, on servers that have no default database.
 
-    :raises ConfigurationError: with the URL that is meant.
+    :raises ConfigurationError: if neither does; the message shows the URL to use.
     """
     if url.get_backend_name() in ("mysql", "mariadb") and not url.database and schema is None:
         raise ConfigurationError(unnamed(url))
 
 
 def _example(url: URL) -> str:
-    """A URL of the same kind of database."""
+    """An example URL for the same kind of database."""
     backend = url.get_backend_name().replace("mariadb", "mysql")
     return next(example for example in EXAMPLE_URLS if example.startswith(backend))
 
 
 def _first_line(error: SQLAlchemyError) -> str:
-    """What the driver said, without SQLAlchemy's statement and link."""
+    """The first line of the driver's message, without SQLAlchemy's statement and link."""
     return str(getattr(error, "orig", None) or error).strip().partition("\n")[0]

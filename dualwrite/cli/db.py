@@ -1,6 +1,6 @@
-"""``dualwrite db``: make, show and take back the tables that this library keeps in the user's database.
+"""``dualwrite db``: upgrade, show and downgrade the tables that this library keeps in the user's database.
 
-Plain functions over ``dualwrite.schema``, for a database that is named by its URL.
+The functions call ``dualwrite.schema`` for a database that is named by its URL.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from dualwrite.schema import upgrade_engine
 __all__ = ["configure", "copied", "current", "downgrade", "moved", "run", "upgrade", "upgrade_engine"]
 
 _SHOWN = 5
-"""Transactional ids that are named."""
+"""Most transactional ids that a message names."""
 _NO_TABLES = "no tables yet; run: dualwrite db upgrade"
 
 
@@ -66,7 +66,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do what was asked, and print the version of the tables, the SQL, or what was done.
+    """Run the action, and print the version of the tables, the SQL, or a description of the change.
 
     :raises ConfigurationError: if the URL is malformed or the database refuses; the message is one line.
     """
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def upgrade(url: str, revision: str = versions.HEAD, *, schema: str | None = None) -> str | None:
-    """Bring the tables in the database at ``url`` up to date; return their version. See schema.upgrade_engine.
+    """Bring the tables in the database at ``url`` up to date, and return their version; see schema.upgrade_engine.
 
     :raises ConfigurationError: if the URL is malformed or the database refuses; the message is one line.
     """
@@ -84,16 +84,17 @@ def upgrade(url: str, revision: str = versions.HEAD, *, schema: str | None = Non
 
 
 def downgrade(url: str, revision: str, *, lose_rows: bool = False, schema: str | None = None) -> str | None:
-    """Take the tables in the database at ``url`` back to ``revision``. See schema.downgrade_engine.
+    """Take the tables in the database at ``url`` back to ``revision``; see schema.downgrade_engine.
 
-    :raises ConfigurationError: as there, and if the URL is malformed or the database refuses; the message is one line.
+    :raises ConfigurationError: as schema.downgrade_engine, and if the URL is malformed or the database refuses; the
+        message is one line.
     """
     with database(url, must_exist=True, schema=schema) as engine:
         return versions.downgrade_engine(engine, revision, lose_rows=lose_rows)
 
 
 def _taken_back(url: str, revision: str, *, lose_rows: bool, schema: str | None) -> str | None:
-    """As :func:`downgrade`; in words if it has removed the tables."""
+    """As :func:`downgrade`, but return a sentence if it has removed the tables."""
     before = current(url, schema=schema)
     return downgrade(url, revision, lose_rows=lose_rows, schema=schema) or (
         None if before is None else f"removed all tables of dualwrite, which were of version {before}"
@@ -101,7 +102,7 @@ def _taken_back(url: str, revision: str, *, lose_rows: bool, schema: str | None)
 
 
 def moved(url: str, *, schema: str | None = None) -> str:
-    """Let this database own the state rows that another has written, which is gone; return what was done.
+    """Make this database the owner of the state rows of a database that is gone; return a description.
 
     :raises ConfigurationError: if the URL is malformed or the database refuses; the message is one line.
     """
@@ -115,9 +116,9 @@ def moved(url: str, *, schema: str | None = None) -> str:
 
 
 def _foresee_move(url: str, *, schema: str | None) -> NoReturn:
-    """Instead of :func:`moved`, as long as the original's end was not confirmed: change nothing.
+    """Change nothing: runs in place of :func:`moved` until ``--yes`` confirms that the original is gone.
 
-    :raises InputError: always; with what follows if the original is in use.
+    :raises InputError: always; the message names the consequences if the original is in use.
     """
     with database(url, must_exist=True, schema=schema) as engine:
         original = copies.original_in_sight(engine)
@@ -130,7 +131,7 @@ def _foresee_move(url: str, *, schema: str | None) -> NoReturn:
 
 
 def copied(url: str, *, forced: bool = False, schema: str | None = None) -> str:
-    """Take a new identity, beside the original's; return what was done.
+    """Declare this database a copy beside its original, with an identity of its own; return a description.
 
     :raises ConfigurationError: if the URL is malformed or the database refuses; the message is one line.
     """

@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class _Demo:
-    """One run, in ``directory``."""
+    """One run of the demo, with its files in ``directory``."""
 
     def __init__(
         self, directory: Path, bootstrap_servers: str, rows: int, url: str | None, producer: ProducerName | None
@@ -77,7 +77,7 @@ class _Demo:
         self._report = ProgressReport("flights", sys.stdout)
 
     def run(self, kills: int, seed: int) -> int:
-        """Load through ``kills`` kills, then compare."""
+        """Load the flights despite ``kills`` kills, then compare both sides."""
         self._prepare()
         units = -(-self._rows // self._task.batch_size)
         database_name = make_url(self._task.database_url).render_as_string()
@@ -118,7 +118,7 @@ class _Demo:
         self._report(Progress(rows, 0, rows / self._rows))
 
     def _say(self, line: str) -> None:
-        """A line above the progress bar."""
+        """Print a line above the progress bar."""
         print(f"\r\x1b[K{line}" if sys.stdout.isatty() else line, flush=True)
 
     def _compare(self) -> int:

@@ -1,4 +1,4 @@
-"""The option that says which Kafka producer a verb works with."""
+"""The option that selects the Kafka producer of a verb."""
 
 import argparse
 
@@ -6,7 +6,7 @@ from dualwrite.coordinator.kafka.choice import PRODUCERS
 
 
 def add_producer(parser: argparse.ArgumentParser) -> None:
-    """Add ``--producer``; None is what DualWrite chooses by itself."""
+    """Add ``--producer``; without it (None) DualWrite chooses the producer."""
     parser.add_argument(
         "--producer",
         choices=PRODUCERS,

@@ -1,4 +1,4 @@
-"""How far a long command is: a bar on a terminal; elsewhere a line for each tenth, once there are new rows."""
+"""The progress of a long command: a bar on a terminal; elsewhere a line for each tenth, once there are new rows."""
 
 import time
 from collections.abc import Callable
@@ -13,10 +13,10 @@ _REDRAW_SECONDS = 0.1
 class ProgressReport:
     """Shows a load's progress on ``stream``; call it with each :class:`Progress`, and :meth:`close` it at the end.
 
-    ``rows`` is the number of rows of the last one.
+    ``rows`` is the number of rows in the last :class:`Progress`.
 
-    :param label: what is loaded.
-    :param clock: seconds that never go back; for the rate, and to draw a bar at most ten times a second.
+    :param label: names the data that is loaded.
+    :param clock: a monotonic clock in seconds, for the rate, and to draw the bar at most ten times a second.
     """
 
     def __init__(self, label: str, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
@@ -42,7 +42,7 @@ class ProgressReport:
             print(f"{self._label}: {progress.rows:,} rows, {self._tenths * 10} %", file=self._stream, flush=True)
 
     def close(self) -> None:
-        """Leave the terminal with the cursor on a new line."""
+        """End the bar: move the terminal's cursor to a new line."""
         if self._on_terminal and self._drawn_at > float("-inf"):
             print(file=self._stream, flush=True)
 

@@ -1,4 +1,4 @@
-"""``dualwrite transactions``: what is open and why, and ending it: as the database decided, or by force."""
+"""``dualwrite transactions``: show open transactions and the reason, and end them: as decided, or by force."""
 
 import argparse
 from collections.abc import Callable, Iterator
@@ -61,9 +61,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do what was asked; the exit code is main.py's.
+    """Run the action; return one of the exit codes that main.py lists.
 
-    :raises DualWriteError: if it cannot be done; the message is one for the user.
+    :raises DualWriteError: if the action cannot be done; the message is meant for the user.
     """
     action: Action = arguments.action
     return action(arguments)
@@ -80,7 +80,7 @@ def _action(actions: Any, name: str, action: Action, purpose: str) -> argparse.A
 
 @contextmanager
 def _both(arguments: argparse.Namespace) -> Iterator[tuple[Engine, dict[str, Any]]]:
-    """The database and the cluster, both of which answer."""
+    """The engine and the client configuration, once the database is open and the cluster has answered."""
     config = cluster_config(arguments)
     with database(arguments.db, must_exist=True, schema=arguments.schema) as engine:
         require_cluster(config)

@@ -1,1 +1,1 @@
-"""What the journals remember: frozen facts, and their form on disk. Memory is always the replay of these."""
+"""The facts that the journals store, and their form on disk. The broker's memory is always a replay of them."""

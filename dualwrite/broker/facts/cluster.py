@@ -1,4 +1,4 @@
-"""Facts about the cluster itself, kept as JSON in the journal ``__cluster_metadata-0`` (a form of our own)."""
+"""Facts about the cluster itself, stored as JSON in the journal ``__cluster_metadata-0``. Kafka has another format."""
 
 import json
 import uuid
@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class ClusterCreated:
-    """The data directory was made: the cluster's id, as Metadata reports it."""
+    """The data directory was created, with the cluster id that Metadata reports."""
 
     cluster_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class TopicCreated:
-    """A topic as it is from here on: its id (KIP-516), its number of partitions and the settings that it was given.
+    """A topic was created or changed: its id (KIP-516), its number of partitions and its explicit settings.
 
-    A change of partitions or settings is the same fact again, so that the last one for a name tells everything.
+    A change of partitions or settings writes a complete fact again, so only the last fact for a name counts.
     """
 
     name: str
@@ -28,23 +28,23 @@ class TopicCreated:
 
 @dataclass(frozen=True, slots=True)
 class TopicDeleted:
-    """The topic ``name`` is gone. On disk this is a record without a value, which compaction may drop in the end."""
+    """The topic ``name`` was deleted. On disk this is a tombstone, which compaction may drop in the end."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class InternalTopicCreated:
-    """The broker's own topic ``name`` has its directory: if it is missing from here on, it was lost."""
+    """The broker has created the directory of its internal topic ``name``. If it is missing later, it was lost."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfigured:
-    """The settings that were given to the running broker, all of them, by name.
+    """All dynamic settings of the running broker or of the cluster, by name.
 
-    ``node`` is whom they were given to: a node's id, or empty for every node, which the node's own then cover.
+    ``node`` is the id of the node that they apply to, or empty for every node. A node's own settings take precedence.
     """
 
     node: str
@@ -53,7 +53,7 @@ class BrokerConfigured:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdsReserved:
-    """Producer ids below ``before`` may have been given out; none of them is ever given out again."""
+    """Producer ids below ``before`` may have been allocated, and are never allocated again."""
 
     before: int
 
@@ -64,7 +64,7 @@ ClusterFact = (
 
 
 def encode_fact(fact: ClusterFact) -> tuple[bytes, bytes | None]:
-    """Key and value of the record that remembers ``fact``."""
+    """The key and the value of the record that stores ``fact``."""
     if isinstance(fact, ClusterCreated):
         return b"cluster", _json({"cluster_id": fact.cluster_id})
     if isinstance(fact, ProducerIdsReserved):
@@ -84,9 +84,9 @@ def encode_fact(fact: ClusterFact) -> tuple[bytes, bytes | None]:
 
 
 def decode_fact(key: bytes, value: bytes | None) -> ClusterFact:
-    """The fact that a record remembers.
+    """The fact that a record stores.
 
-    :raises ValueError: if this release does not know it.
+    :raises ValueError: if this release does not know the fact.
     """
     kind, _, name = key.decode().partition(":")
     if value is None:

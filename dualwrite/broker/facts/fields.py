@@ -1,4 +1,4 @@
-"""The fields of which Kafka's internal records are made: strings and bytes, in the plain and in the compact form."""
+"""Fields of Kafka's internal records: strings and bytes, in the plain and in the compact form."""
 
 import struct
 
@@ -10,7 +10,7 @@ LONG = struct.Struct(">q")
 NO_TAGGED_FIELDS = b"\x00"
 
 LONGEST_STRING = 32767
-"""Bytes of a text's UTF-8 form that a string has room for where it is not compact, as in every record's key."""
+"""Most UTF-8 bytes of a string in the plain form, which every record's key uses."""
 
 
 def encode_string(text: str) -> bytes:

@@ -1,7 +1,7 @@
-"""Facts about groups as Kafka stores them: GroupMetadataKey v2 and GroupMetadataValue v4, so that its tools read them.
+"""Facts about groups as Kafka stores them: GroupMetadataKey v2 and GroupMetadataValue v4. Kafka's tools can read them.
 
-A fact is the whole of a generation: who is in it, with which subscription and which assignment. What goes on while a
-group rebalances is not remembered: after a restart the last generation lives on, or its members join anew.
+A fact holds a complete generation: its members, their subscriptions and their assignments. The steps of a rebalance are
+not stored: after a restart the last generation continues, or its members join again.
 """
 
 import struct
@@ -33,7 +33,7 @@ class MemberRecorded:
     :param instance_id: group.instance.id of a static member (KIP-345), else None.
     :param rebalance_timeout_ms: how long it may take to join again.
     :param subscription: its metadata under the generation's protocol, opaque to the broker.
-    :param assignment: what the leader gave to it, opaque to the broker.
+    :param assignment: the assignment from the leader, opaque to the broker.
     """
 
     member_id: str
@@ -48,10 +48,10 @@ class MemberRecorded:
 
 @dataclass(frozen=True, slots=True)
 class GroupRecorded:
-    """A generation of a group; one without members says that the group is empty since ``since_ms``.
+    """A generation of a group. Without members, the group has been empty since ``since_ms``.
 
-    :param protocol_type: "consumer" for consumers; None for a group of which only offsets were ever known.
-    :param since_ms: when the group came into this state, in milliseconds since the epoch.
+    :param protocol_type: "consumer" for consumers; None for a group that has only ever committed offsets.
+    :param since_ms: when the group entered this state, in milliseconds since the epoch.
     """
 
     group: str
@@ -65,7 +65,7 @@ class GroupRecorded:
 
 @dataclass(frozen=True, slots=True)
 class GroupForgotten:
-    """The group was deleted, or nothing was left of it: a tombstone."""
+    """The group was deleted, or it had no members and no offsets left: a tombstone."""
 
     group: str
 
@@ -74,7 +74,7 @@ GroupFact = GroupRecorded | GroupForgotten
 
 
 def encode_fact(fact: GroupFact) -> tuple[bytes, bytes | None]:
-    """Key and value of the record that remembers ``fact``; no value for a tombstone."""
+    """The key and the value of the record that stores ``fact``; a tombstone has no value."""
     key = SHORT.pack(KEY_TYPE) + encode_string(fact.group)
     if isinstance(fact, GroupForgotten):
         return key, None
@@ -93,9 +93,9 @@ def encode_fact(fact: GroupFact) -> tuple[bytes, bytes | None]:
 
 
 def decode_fact(key: bytes, value: bytes | None) -> GroupFact:
-    """The fact that a record remembers.
+    """The fact that a record stores.
 
-    :raises ValueError: if it is of a type, version or form that this release does not know.
+    :raises ValueError: if the record is of a type, version or form that this release does not know.
     """
     try:
         if SHORT.unpack_from(key)[0] != KEY_TYPE:

@@ -1,7 +1,7 @@
-"""Committed offsets as Kafka stores them: OffsetCommitKey and OffsetCommitValue v4, so that its tools read them.
+"""Committed offsets as Kafka stores them: OffsetCommitKey and OffsetCommitValue v4. Kafka's tools can read them.
 
-The key begins with the number of its record type, 1 (CoordinatorRecordSerde); the value with its version. Apache Kafka
-4.4 may add a tagged field, 0 TopicId: it is passed over, as a topic's name is enough where no topic is ever deleted.
+The key begins with the number of its record type, 1 (CoordinatorRecordSerde); the value begins with its version. Apache
+Kafka 4.4 may add a tagged field, 0 TopicId. It is ignored: a topic's name is enough where no topic is ever deleted.
 """
 
 import struct
@@ -31,10 +31,10 @@ _POSITION = struct.Struct(">hqi")
 class OffsetCommitted:
     """A group committed its position in a partition.
 
-    :param offset: the offset of the record that is to be read next.
-    :param leader_epoch: that of the last record that was read, -1 if the client did not say.
-    :param metadata: whatever the client wants to remember with it.
-    :param committed_ms: when, in milliseconds since the epoch.
+    :param offset: the offset of the next record to read.
+    :param leader_epoch: the leader epoch of the last record that was read; -1 if the client sent none.
+    :param metadata: text that the client stores with the offset.
+    :param committed_ms: the time of the commit, in milliseconds since the epoch.
     """
 
     group: str
@@ -57,7 +57,7 @@ OffsetFact = OffsetCommitted | OffsetForgotten
 
 
 def encode_fact(fact: OffsetFact) -> tuple[bytes, bytes | None]:
-    """Key and value of the record that remembers ``fact``; no value for a tombstone."""
+    """The key and the value of the record that stores ``fact``; a tombstone has no value."""
     key = (
         SHORT.pack(KEY_TYPE),
         encode_string(fact.group),
@@ -76,9 +76,9 @@ def encode_fact(fact: OffsetFact) -> tuple[bytes, bytes | None]:
 
 
 def decode_fact(key: bytes, value: bytes | None) -> OffsetFact:
-    """The fact that a record of the offsets' journal remembers.
+    """The fact that a record of the offsets' journal stores.
 
-    :raises ValueError: if it is of a type, version or form that this release does not know.
+    :raises ValueError: if the record is of a type, version or form that this release does not know.
     """
     try:
         group, partition = _decode_key(key)

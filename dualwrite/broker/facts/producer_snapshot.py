@@ -1,7 +1,7 @@
-"""What a partition knows of its producers, as Kafka keeps it in ``.snapshot`` files (ProducerStateManager).
+"""A partition's producer states, as Kafka stores them in ``.snapshot`` files (ProducerStateManager).
 
-Kafka's form has a producer's last batch alone, so that after a restart Kafka knows no duplicate of an earlier one. Here
-the other batches of those that a client may have in flight follow the form; Kafka's tools pass over them.
+Kafka's form holds only the last batch of a producer, so after a restart Kafka does not recognise a duplicate of an
+earlier one. Here the other batches that a client may have in flight are appended; Kafka's tools ignore them.
 """
 
 import struct
@@ -21,23 +21,23 @@ _BATCH = struct.Struct(">iiqq")
 
 
 class RetainedBatch(NamedTuple):
-    """One of a producer's last batches, as needed to recognise it when it comes again."""
+    """One of a producer's last batches: the fields that identify a duplicate of it."""
 
     first_sequence: int
     last_sequence: int
     first_offset: int
     timestamp: int = -1
-    """MaxTimestamp: told with the offset when the batch comes again."""
+    """MaxTimestamp, which the response to a duplicate contains together with the offset."""
 
     @property
     def offset_delta(self) -> int:
-        """How many offsets its last record is from its first."""
+        """The last record's offset minus the first record's."""
         return (self.last_sequence - self.first_sequence) & MAX_SEQUENCE
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerSnapshot:
-    """What a partition knows of one producer id; the names are those of ``core.partitions.ProducerEntry``."""
+    """A partition's state of one producer id; the names are those of ``core.partitions.ProducerEntry``."""
 
     producer_id: int
     epoch: int
@@ -69,9 +69,9 @@ def encode_snapshot(producers: Sequence[ProducerSnapshot]) -> bytes:
 
 
 def decode_snapshot(data: bytes) -> list[ProducerSnapshot]:
-    """The producers in the content of a snapshot file, Kafka's own included.
+    """The producers in the content of a snapshot file, which Kafka may have written.
 
-    :raises ValueError: if that is no snapshot, or a damaged one: replay the log.
+    :raises ValueError: if ``data`` is not a snapshot, or is damaged. The caller must replay the log.
     """
     try:
         version, checksum = _PREFIX.unpack_from(data)

@@ -4,10 +4,10 @@ from dualwrite.records.varint import decode_unsigned_varint
 
 
 def decode_tagged_fields(value: bytes, position: int) -> tuple[dict[int, bytes], int]:
-    """The fields at ``position`` by their number, and the position after them.
+    """The fields at ``position`` by their tag, and the position after them.
 
-    :raises ValueError: if there is no number or size where one must be. A last field that is cut short is not noticed
-        here: the position after it is then past the end of ``value``.
+    :raises ValueError: if a tag or size is missing. A last field that is cut short raises nothing: the returned
+        position is then past the end of ``value``.
     """
     fields = {}
     count, position = decode_unsigned_varint(value, position)

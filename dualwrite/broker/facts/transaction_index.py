@@ -1,4 +1,4 @@
-"""Aborted transactions as Kafka keeps them in a segment's ``.txnindex`` (AbortedTxn, TransactionIndex)."""
+"""Aborted transactions as Kafka stores them in a segment's ``.txnindex`` (AbortedTxn, TransactionIndex)."""
 
 import struct
 from collections.abc import Iterable
@@ -6,23 +6,23 @@ from dataclasses import dataclass, field
 
 _LAYOUT = struct.Struct(">hqqqq")
 ENTRY_SIZE = _LAYOUT.size
-"""Bytes that each aborted transaction takes."""
+"""The size of an entry in bytes."""
 _VERSION = 0
 
 
 @dataclass(frozen=True, slots=True)
 class IndexedTransaction:
-    """A transaction whose marker is in the log: its first record's offset, and its marker's."""
+    """A transaction whose marker is in the log, with the offsets of its first record and of its marker."""
 
     producer_id: int
     first_offset: int
     last_offset: int
     last_stable_offset: int = field(default=-1, compare=False)
-    """The LSO once it had ended."""
+    """The last stable offset (LSO) after the transaction ended."""
 
 
 def encode_aborted(transactions: Iterable[IndexedTransaction]) -> bytes:
-    """The entries of ``transactions``, which come in the order of their markers."""
+    """The entries of ``transactions``, which must be in the order of their markers."""
     return b"".join(
         _LAYOUT.pack(_VERSION, each.producer_id, each.first_offset, each.last_offset, each.last_stable_offset)
         for each in transactions
@@ -32,7 +32,7 @@ def encode_aborted(transactions: Iterable[IndexedTransaction]) -> bytes:
 def decode_aborted(data: bytes) -> list[IndexedTransaction]:
     """The transactions whose entries are ``data``.
 
-    :raises ValueError: if that is no index: build it anew from the log.
+    :raises ValueError: if ``data`` is not a valid index. The caller must rebuild it from the log.
     """
     if len(data) % _LAYOUT.size:
         raise ValueError(f"{len(data)} bytes are no whole number of entries")

@@ -1,8 +1,8 @@
-"""Transaction facts as Kafka stores them: TransactionLogKey v0 and TransactionLogValue v1, so that its tools read them.
+"""Transaction facts as Kafka stores them: TransactionLogKey v0 and TransactionLogValue v1. Kafka's tools can read them.
 
-Tagged fields: 0 PrevProducerId, 1 NextProducerId, 2 ClientTransactionVersion, 3 NextProducerEpoch (the numbers of
-Apache Kafka 4.4, which gave 2 away before KIP-939 came), and of our own 100 PrevProducerEpoch and 101
-NextTimeoutMs.
+Kafka's tagged fields: 0 PrevProducerId, 1 NextProducerId, 2 ClientTransactionVersion, 3 NextProducerEpoch. The numbers
+are those of Apache Kafka 4.4, which assigned 2 before KIP-939. dualwrite's own tagged fields: 100 PrevProducerEpoch,
+101 NextTimeoutMs.
 """
 
 import struct
@@ -40,16 +40,16 @@ _PREVIOUS_EPOCH_HEAD, _NEXT_TIMEOUT_HEAD = _head(_PREVIOUS_EPOCH, _SHORT), _head
 
 
 def encode_fact(fact: TransactionFact) -> tuple[bytes, bytes | None]:
-    """Key and value of the record that remembers ``fact``; no value for a tombstone."""
+    """The key and the value of the record that stores ``fact``; a tombstone has no value."""
     name = fact.transactional_id.encode()
     key = _SHORT.pack(_KEY_VERSION) + _SHORT.pack(len(name)) + name
     return key, None if isinstance(fact, TransactionForgotten) else _encode_value(fact)
 
 
 def decode_fact(key: bytes, value: bytes | None) -> TransactionFact:
-    """The fact that a record of the transaction log remembers.
+    """The fact that a record of the transaction log stores.
 
-    :raises ValueError: if it is of a version or form that this release does not know.
+    :raises ValueError: if the record is of a version or form that this release does not know.
     """
     try:
         if _SHORT.unpack_from(key)[0] != _KEY_VERSION:

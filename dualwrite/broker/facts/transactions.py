@@ -1,4 +1,4 @@
-"""Facts about transactions: each is the whole state of one transactional id after a transition (TransactionMetadata).
+"""Facts about transactions: each holds the state of one transactional id after a transition (TransactionMetadata).
 
 A fact replaces the one before it, so that a journal can be compacted by key and replayed from any point.
 """
@@ -13,7 +13,7 @@ NO_TIMEOUT = TWO_PHASE_TIMEOUT_MS
 
 
 LONGEST_TRANSACTIONAL_ID = 32767
-"""In bytes: what the key of the transaction log has room for."""
+"""The most bytes of a transactional id that the key of the transaction log can hold."""
 
 
 class TransactionStatus(IntEnum):
@@ -34,7 +34,7 @@ class TransactionStatus(IntEnum):
 
 
 class TransactionVersion(IntEnum):
-    """KIP-890's transaction.version as a client speaks it: from TV2 on every EndTxn bumps the epoch."""
+    """The transaction.version (KIP-890) that a client uses: from TV2 on every EndTxn bumps the epoch."""
 
     TV1 = 1
     TV2 = 2
@@ -46,13 +46,13 @@ class TransactionRecorded(NamedTuple):
     :param producer: ProducerId and ProducerEpoch. While a transaction is ongoing, the identity of its records; in a
         Prepare status, the identity of its markers; otherwise, the client's.
     :param next_producer: NextProducerId and NextProducerEpoch. While a transaction is ongoing, the identity that a
-        keepPrepared InitProducerId gave to the client (KIP-939); in a Prepare status, what ``producer`` will become.
-    :param previous: the identity with which the client last asked for a bump, to know its retry. The producer id is
-        PrevProducerId; the epoch is in a tagged field of our own, which Kafka's readers pass over.
+        keepPrepared InitProducerId gave to the client (KIP-939); in a Prepare status, the next ``producer``.
+    :param previous: the identity with which the client last requested a bump, to recognise a retry. The producer id is
+        PrevProducerId; the epoch is in a tagged field of dualwrite's own, which Kafka's readers ignore.
     :param timeout_ms: ``NO_TIMEOUT`` for two-phase commit.
-    :param started_ms: when the first partition was added, -1 if none was.
-    :param next_timeout_ms: while a kept transaction has a timeout that is not its client's, the client's: that of the
-        transactions after it; -1 if they are the same. In a tagged field of our own.
+    :param started_ms: when the first partition was added; -1 if none was.
+    :param next_timeout_ms: the client's timeout, for the transactions after a kept one, if the kept transaction has a
+        different timeout; -1 if the two are the same. It is in a tagged field of dualwrite's own.
     """
 
     transactional_id: str
@@ -69,7 +69,7 @@ class TransactionRecorded(NamedTuple):
 
     @property
     def client(self) -> ProducerIdentity:
-        """The identity that the client must use: all others are fenced."""
+        """The identity that the client must use. All others are fenced."""
         return self.next_producer or self.producer
 
     @property
@@ -79,7 +79,7 @@ class TransactionRecorded(NamedTuple):
 
     @property
     def is_ended(self) -> bool:
-        """True if commit or abort is decided and the markers are not all written."""
+        """True if commit or abort is decided and some markers are still to be written."""
         return self.status in (TransactionStatus.PREPARE_COMMIT, TransactionStatus.PREPARE_ABORT)
 
 
