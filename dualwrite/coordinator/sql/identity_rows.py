@@ -83,7 +83,7 @@ class DeclaredCopy(NamedTuple):
 
     :param id_suffix: follows the application's name in transactional ids from now on.
     :param deleted: the number of deleted state rows, which were the original's.
-    :param not_given_back: the transactional ids among them that were still leased when the copy was made.
+    :param not_given_back: those transactional ids among them whose lease was not given back when the copy was made.
     """
 
     id_suffix: str

@@ -108,7 +108,10 @@ class Sqlite(Database):
     )
 
     def fate(self, connection: Connection, mark: str) -> Fate:
-        """Release the savepoint. OR ROLLBACK or a full disk ends the transaction; the driver begins another."""
+        """Release the savepoint.
+
+        INSERT OR ROLLBACK and a full disk end the transaction, and the driver silently begins another one.
+        """
         try:
             run_unseen(connection, f"RELEASE {UNIT}")
         except DBAPIError as error:
