@@ -55,7 +55,8 @@ def make_tables(engine: Engine) -> None:
 
 
 def statements_of_upgrade(engine: Engine) -> list[tuple[str, Any]]:
-    """Make the tables; return the statements that did."""
+    """Make the tables, by an engine without the options of ``engine``; return the statements that did."""
+    engine = create_engine(engine.url)
     said: list[tuple[str, Any]] = []
 
     def note(_: Any, __: Any, statement: str, parameters: Any, *___: Any) -> None:
@@ -64,7 +65,7 @@ def statements_of_upgrade(engine: Engine) -> list[tuple[str, Any]]:
 
     event.listen(engine, "before_cursor_execute", note)
     upgrade_engine(engine)
-    event.remove(engine, "before_cursor_execute", note)
+    engine.dispose()
     return said
 
 
