@@ -305,8 +305,8 @@ class Block(BaseBlock["Transaction"]):
 class Transaction(BaseTransaction):
     """The unit of work inside its block: database connection and Kafka transaction.
 
-    Use it from one thread only. The block's end commits or rolls back: a ``commit()`` on the connection raises, a
-    ``rollback()`` makes the whole unit of work fail; SQL text that says COMMIT is not noticed. Savepoints
+    Use it from one thread only. The block's end commits or rolls back: a ``commit()`` on the connection raises, as do
+    COMMIT and ROLLBACK as SQL text, and a ``rollback()`` makes the whole unit of work fail. Savepoints
     (``begin_nested()``) are allowed; rolling one back does not remove records.
     """
 

@@ -15,6 +15,7 @@ from sqlalchemy.exc import StatementError
 
 from dualwrite.coordinator.concurrency.step_errors import is_own
 from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.unit.transaction import Block
 from dualwrite.errors import (
     CommittedError,
     FencedError,
@@ -210,6 +211,26 @@ def test_a_committed_unit_is_not_run_again(dual_write: DualWrite, sqlite_engine:
         dual_write.transactional(retries=5)(write)("one")
     assert recovered(dual_write)
     assert stored_values(sqlite_engine) == ["first", "one"]
+
+
+def test_a_limit_right_after_the_block_of_a_decorated_function_says_that_the_unit_is_committed(
+    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CPython may raise it on the line of the ``with`` statement, once ``__exit__`` has returned."""
+    leave = Block.leave
+
+    class StruckExit:
+        def __get__(self, block: Block, owner: type[Block]) -> Callable[..., None]:
+            def leave_and_raise(*raised: Any) -> None:
+                leave(block, *raised)
+                raise LimitError("soft")
+
+            return leave_and_raise
+
+    monkeypatch.setattr(Block, "__exit__", StruckExit())
+    with pytest.raises(CommittedError):
+        dual_write.transactional(retries=5)(write)("one")
+    assert kafka.committed == stored_values(sqlite_engine) == ["one"]
 
 
 def test_a_limit_that_strikes_the_release_of_the_connection_is_raised_and_everything_is_given_back(
