@@ -58,8 +58,9 @@ class Files(Protocol):
         """The file at ``path`` for appending and reading, created if it is missing."""
 
     def reader(self, path: Path) -> File:
-        """The file at ``path`` for reading alone, from any thread; nobody closes it, and how many of them the system
-        keeps open is bounded. Ask again for each use.
+        """The file at ``path`` for reading alone, from any thread.
+
+        The caller never closes it, and asks again for each use: the number of open files is bounded.
 
         :raises FileNotFoundError: if it is missing.
         """
@@ -71,7 +72,7 @@ class Files(Protocol):
         """Create ``path`` and what is missing above it, durably."""
 
     def remove(self, path: Path) -> None:
-        """Remove the file at ``path``; whoever has it open goes on with it."""
+        """Remove the file at ``path``; a process that has it open goes on with it."""
 
     def remove_directory(self, path: Path) -> None:
         """Remove the empty directory at ``path``."""

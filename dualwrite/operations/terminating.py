@@ -106,7 +106,7 @@ def _terminate_slot(engine: Engine, cluster: Inspector, view: TransactionView, r
         records = HeuristicRecords(engine)
         recorded = records.add_abort(lease, decided.row_state) if contradicts(decided) else None
         try:
-            with store.locked(lease):  # however slow this is, nobody begins anew: that would be aborted as well
+            with store.locked(lease):  # however slow this is, no unit begins: it would be aborted as well
                 _abort(cluster, name)
         except KafkaRefusedError:
             if recorded is not None:

@@ -95,7 +95,7 @@ class Background:
                 self.last_error = error
                 _LOG.error("%s: %s", self._name, error)
                 return
-            except Exception as error:  # noqa: BLE001 - whatever it was, it is logged, kept, and tried again
+            except Exception as error:  # noqa: BLE001 - every error is logged, kept, and tried again
                 self.last_error = error
                 _LOG.warning("%s: %s; trying again in %.2f s", self._name, error, delay, exc_info=True)
             else:

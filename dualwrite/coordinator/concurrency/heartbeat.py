@@ -40,6 +40,6 @@ class LeaseHeartbeat:
         while not self._stopped.wait(self._interval):
             try:
                 self._beat()
-            except Exception as error:  # noqa: BLE001 - whatever it was, the leases must be renewed
+            except Exception as error:  # noqa: BLE001 - after every error the leases must be renewed
                 whose = {"application": self._name}
                 _LOG.warning("%s: the leases were not renewed: %s; trying again", self._name, error, extra=whose)

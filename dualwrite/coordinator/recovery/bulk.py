@@ -74,7 +74,7 @@ class BulkRecovery:
         try:
             with recovery.completed(self._store.locked_at_once(leases)) as held:
                 recovery.close()
-        except Exception as error:  # noqa: BLE001 - kept for whoever asked for the sweep
+        except Exception as error:  # noqa: BLE001 - kept for the caller of the sweep
             self.errors.append(error)
             return
         finally:
@@ -153,7 +153,7 @@ class BulkRecovery:
                 step(lease)
             except LeaseLostError as error:
                 self.taken_over(error)
-            except Exception as error:  # noqa: BLE001 - kept for whoever asked for the sweep
+            except Exception as error:  # noqa: BLE001 - kept for the caller of the sweep
                 self.errors.append(error)
 
 

@@ -193,7 +193,7 @@ class Pool:
                 return
             try:
                 end()
-            except Exception:  # noqa: BLE001 - logged: it is not the error of whoever comes by
+            except Exception:  # noqa: BLE001 - logged: it is not the error of the unit that comes by
                 whose = self._settings.application
                 _LOG.exception(
                     "%s: ending a unit of work that was interrupted failed", whose, extra={"application": whose}

@@ -214,7 +214,7 @@ class Sweeper:
             while left:
                 settling.found[left[-1].transactional_id] = repairs.repair(left[-1])
                 left.pop()
-        except Exception as error:  # noqa: BLE001 - kept for whoever asked for the sweep
+        except Exception as error:  # noqa: BLE001 - kept for the caller of the sweep
             settling.errors.append(error)
             for lease in left:
                 del settling.found[lease.transactional_id]

@@ -42,7 +42,7 @@ kafka_transaction_state = Table(
     Column("prepared_txn_state", String(255), nullable=False, server_default=""),
     # topic:partition:offset of the transaction's first record; NULL where every transaction bumps the epoch.
     Column("anchor", String(255)),
-    # Raised by each process that takes the transactional id over. Whoever holds a lower one is fenced.
+    # Raised by each process that takes the transactional id over: a process with a lower token is fenced.
     Column("fencing_token", BigInteger, nullable=False),
     Column("owner", String(255), nullable=False),
     # NULL: the lease does not run out by itself, it is taken over.
@@ -154,7 +154,7 @@ spark_progress = Table(
     Column("partition", Integer, primary_key=True, autoincrement=False),
     Column("partitions", Integer, nullable=False),
     Column("row_count", BigInteger, nullable=False),
-    # Of the rows, in whatever order, so that other rows under the same name are noticed.
+    # Of the rows, in any order, so that other rows under the same name are noticed.
     Column("digest", String(64), nullable=False),
     Column("updated_at", MOMENT, nullable=False),
     **ON_MYSQL,
@@ -165,14 +165,14 @@ spark_run = Table(
     "dualwrite_spark_run",
     metadata,
     Column("job", String(255), primary_key=True),
-    # Drawn for each run: whoever has another one is fenced.
+    # Drawn for each run: a driver with another one is fenced.
     Column("run_id", BigInteger, nullable=False),
     # open, committed or aborted.
     Column("state", String(16), nullable=False),
     # Of the rows that the run's tasks have written so far; with its schema, if it is in another than the rest.
     Column("staging_schema", String(255)),
     Column("staging_table", String(255), nullable=False),
-    # What is prepared may be aborted by anybody from then on.
+    # From then on any process may abort what is prepared.
     Column("expires_at", MOMENT, nullable=False),
     Column("updated_at", MOMENT, nullable=False),
     **ON_MYSQL,
