@@ -4,7 +4,8 @@ ROWS ?= 20000
 FLIGHTS ?= 336776
 PYTEST ?=
 WORKERS ?= 2
-PARALLEL := -n $(WORKERS) --dist loadfile
+SECONDS ?= 3600
+PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -13,13 +14,14 @@ DEMO_READY := $(or $(wildcard $(READY)),$(VENV)/.ready-demo)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -q install
 LOCK := uv pip compile -q --universal --python-version 3.10 --generate-hashes --no-emit-index-url --no-header
 
-.PHONY: help demo spark-demo test check lint slow docs format lock clean
+.PHONY: help demo spark-demo test check lint slow fuzz docs format lock clean
 
 help:
 	@echo "make demo       load real flights into SQLite and a topic through kill -9, then compare (ROWS=$(ROWS))"
 	@echo "make spark-demo the same by Spark, in a stream to PostgreSQL and a topic, all of it killed (FLIGHTS=$(FLIGHTS))"
-	@echo "make test       all tests but the slow ones"
-	@echo "make slow       the slow tests"
+	@echo "make test       all tests but the slow ones (some minutes)"
+	@echo "make slow       the slow tests: more crashes, clients and databases (half an hour)"
+	@echo "make fuzz       random requests and damaged files until something is found (SECONDS=$(SECONDS))"
 	@echo "make check      ruff, mypy, the layering test and the tests of single modules"
 	@echo "make lint       make check without the tests"
 	@echo "make docs       the documentation's site, in site/"
@@ -39,7 +41,10 @@ test: $(READY)
 	$(BIN)/python -m pytest -m "not slow" $(PARALLEL) $(PYTEST)
 
 slow: $(READY)
-	$(BIN)/python -m pytest -m slow $(PARALLEL) --no-loadscope-reorder $(PYTEST)
+	$(BIN)/python -m pytest -m slow $(PARALLEL) $(PYTEST)
+
+fuzz: $(READY)
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, Producer, TopicPartition
 
-from benchmarks.processes import Result, Work, serve
+from benchmarks.processes import Result, TaskInput, serve
 from dualwrite.client import TwoPhaseProducer
 
 LIBRDKAFKA, NATIVE = "librdkafka", "native"
@@ -36,7 +36,7 @@ def transactions(
     client: str = LIBRDKAFKA,
     records: int = 1,
     first: int = 0,
-) -> Work:
+) -> TaskInput:
     """Transactions of ``records``, one after another on each of ``producers`` threads: how long each took, in ms.
 
     :param first: the number of the first producer; those of other processes must have others.
@@ -67,7 +67,7 @@ def transactions(
     return work
 
 
-def produce(bootstrap: str, topic: str, total: int, size: int) -> Work:
+def produce(bootstrap: str, topic: str, total: int, size: int) -> TaskInput:
     """``total`` bytes in records of ``size``, all of them acknowledged at the end."""
     failures: list[str] = []
     producer = Producer(
@@ -100,7 +100,7 @@ def produce(bootstrap: str, topic: str, total: int, size: int) -> Work:
     return work
 
 
-def consume(bootstrap: str, topic: str, total: int, size: int) -> Work:
+def consume(bootstrap: str, topic: str, total: int, size: int) -> TaskInput:
     """``total`` bytes in records of ``size``, read from the beginning of partition 0."""
     consumer = Consumer(
         {
@@ -127,7 +127,7 @@ def consume(bootstrap: str, topic: str, total: int, size: int) -> Work:
     return work
 
 
-def end_to_end(bootstrap: str, topic: str, seconds: float, rate: float, transactional: bool) -> Work:
+def end_to_end(bootstrap: str, topic: str, seconds: float, rate: float, transactional: bool) -> TaskInput:
     """Records at a steady rate, each produced by one thread and consumed by another: how long each was under way."""
     if transactional:
         producer = _transactional_producer(bootstrap, topic)
@@ -214,7 +214,7 @@ def _send(producer: Producer, topic: str, transactional: bool, value: bytes) -> 
         producer.poll(0)
 
 
-WORKLOADS: Mapping[str, Callable[..., Work]] = {
+WORKLOADS: Mapping[str, Callable[..., TaskInput]] = {
     "transactions": transactions,
     "produce": produce,
     "consume": consume,

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 Result = dict[str, Any]
-Work = Callable[[], Result]
+TaskInput = Callable[[], Result]
 """A workload that is connected and warm, and starts when it is called."""
 
 
@@ -92,7 +92,7 @@ def run(
         return [client.result() for client in clients]
 
 
-def serve(workloads: Mapping[str, Callable[..., Work]]) -> None:
+def serve(workloads: Mapping[str, Callable[..., TaskInput]]) -> None:
     """Be such a process."""
     work = workloads[sys.argv[1]](**json.loads(sys.argv[2]))
     print("ready", flush=True)

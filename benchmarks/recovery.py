@@ -25,7 +25,7 @@ from benchmarks.standings import Standings
 from benchmarks.unit_places import DATABASES, JOURNALS, Database, committed_records, require_same
 from dualwrite import DualWrite
 from dualwrite.client import TwoPhaseProducer
-from dualwrite.coordinator.ports import Outcome
+from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.rules.slot_rules import slot_id
 from dualwrite.coordinator.sql.tables import kafka_transaction_state
 

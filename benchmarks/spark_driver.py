@@ -14,7 +14,8 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from dualwrite.spark.batch.batch import WholeBatch, recover_job
+from dualwrite.spark.batch.whole_batch import WholeBatch
+from dualwrite.spark.batch.write_batch import recover_job
 from dualwrite.spark.plan.options import options_of
 
 _FIELDS = {
@@ -74,7 +75,7 @@ def leave(what: str) -> None:
 
 def _commit(options: Mapping[str, Any], partitions: int, observe: Callable[[str], None]) -> None:
     batch = WholeBatch(options_of(options), observe)
-    work = batch.begin(batch.look(_SCHEMA, "UTC"), 0)
+    work = batch.begin(batch.check(_SCHEMA, "UTC"), 0)
     moment = datetime(2026, 1, 1)
     sides = [
         work.write([(str(part), part, "customer", Decimal("1.50"), moment, "note")], part, part)

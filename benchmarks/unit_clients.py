@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from sqlalchemy import delete, select
 
-from benchmarks.processes import Result, Work, serve
+from benchmarks.processes import Result, TaskInput, serve
 from benchmarks.unit_contenders import (
     CONTENDERS,
     PAYLOAD_SIZE,
@@ -45,7 +45,7 @@ def units(
     first: int = 0,
     rows: int = 1,
     rate: float = 0.0,
-) -> Work:
+) -> TaskInput:
     """Units of work, one after another on each of ``workers`` threads: how long each took its caller, in ms.
 
     :param rate: units per second of each worker; 0 for as many as there can be.
@@ -100,7 +100,7 @@ def _payloads(worker: int, rows: int) -> Iterator[list[str]]:
         number += rows
 
 
-def relay(url: str, bootstrap: str, name: str) -> Work:
+def relay(url: str, bootstrap: str, name: str) -> TaskInput:
     """The relay of an outbox, from its start on; with the line that ends it, it sends what is there still."""
     engine, outbox = engine_of(url), Tables(name)
     producer = idempotent_producer(bootstrap)
@@ -138,7 +138,7 @@ def relay(url: str, bootstrap: str, name: str) -> Work:
     return work
 
 
-def observer(bootstrap: str, name: str, is_warm: int = 1) -> Work:
+def observer(bootstrap: str, name: str, is_warm: int = 1) -> TaskInput:
     """A read_committed consumer: when each record came, after its unit of work had begun, in ms.
 
     It is ready once ``is_warm`` records have come. The line that ends it says how many there are.
@@ -180,7 +180,7 @@ def observer(bootstrap: str, name: str, is_warm: int = 1) -> Work:
     return work
 
 
-WORKLOADS: Mapping[str, Callable[..., Work]] = {"units": units, "relay": relay, "observer": observer}
+WORKLOADS: Mapping[str, Callable[..., TaskInput]] = {"units": units, "relay": relay, "observer": observer}
 
 
 if __name__ == "__main__":

@@ -1,20 +1,20 @@
-"""Writes states.md, apis.md, metrics.md, settings.md and producer.md of docs/reference from the code's own tables.
+"""Writes pages of docs/reference from the code's own tables: states, apis, acls, metrics, settings and producer.
 
 ``python docs/draw.py`` does it. A test compares the pages with what this would write.
 """
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from dualwrite.broker.api import api_versions
 from dualwrite.broker.api.routes import MODULES, ROUTES
-from dualwrite.broker.core.broker_settings import SETTINGS
 from dualwrite.broker.core.groups import TRANSITIONS as GROUP_TRANSITIONS
-from dualwrite.broker.core.settings import Setting
-from dualwrite.broker.core.topic_settings import DYNAMIC_DEFAULTS, TOPIC_SETTINGS, TopicSetting
 from dualwrite.broker.core.transactions import TRANSITIONS as TRANSACTION_TRANSITIONS
 from dualwrite.broker.metrics import METRICS, PREFIX
+from dualwrite.broker.settings.broker_settings import SETTINGS
+from dualwrite.broker.settings.listener_settings import LISTENER_SETTINGS
+from dualwrite.broker.settings.setting import Setting
+from dualwrite.broker.settings.topic_settings import DYNAMIC_DEFAULTS, TOPIC_SETTINGS, TopicSetting
 from dualwrite.client.config.native_keys import ALIASES, KEYS, Key, Use
 from dualwrite.coordinator.rules.machine import STEPS, TRANSITIONS
 from dualwrite.wire.apis import ApiKey
@@ -112,13 +112,12 @@ PARTIAL = {
     ApiKey.ALTER_CONFIGS: "topics, and the broker's defaults for them",
 }
 
-_ACLS, _QUOTAS, _ONE_NODE = "no ACLs yet", "no quotas", "a single node has nothing of the kind"
+_QUOTAS, _ONE_NODE = "no quotas", "a single node has nothing of the kind"
 _SHARES, _STREAMS = "no share groups", "no streams groups"
 _NEXT_PROTOCOL, _TELEMETRY, _TOKENS = "classic groups only", "no client telemetry", "no delegation tokens"
 
 # Why an API is not there.
 NOT_HERE = {
-    **dict.fromkeys((29, 30, 31), _ACLS),
     **dict.fromkeys((38, 39, 40, 41), _TOKENS),
     **dict.fromkeys((48, 49), _QUOTAS),
     **dict.fromkeys((34, 43, 45, 46, 55, 57, 64, 80, 81, 94), _ONE_NODE),
@@ -130,22 +129,29 @@ NOT_HERE = {
 
 # What of a KIP works in the bundled broker, what does not, and why.
 KIPS = [
+    ("43", "SaslHandshake: the client chooses a mechanism", "all but GSSAPI"),
     ("74", "one batch at least, however small max_bytes is", "all"),
+    ("84", "SCRAM", "SCRAM-SHA-256 and SCRAM-SHA-512"),
     ("98", "idempotence and transactions", "all"),
     ("107", "DeleteRecords", "all"),
+    ("140", "APIs for ACLs", "all"),
+    ("152", "SaslAuthenticate: failed authentications have a reason", "all"),
     ("195", "CreatePartitions", "all"),
     ("211", "offsets expire when a group is empty, or does not read their topic any more", "all"),
     ("226", "settings of the running broker", "those that give topics their defaults; the others need a restart"),
     ("227", "fetch sessions", "declined: clients send full fetches"),
+    ("255", "OAUTHBEARER", "all, unsecured tokens only where a setting says so"),
+    ("290", "ACLs with prefixed patterns", "all"),
     ("320", "OffsetForLeaderEpoch", "all: the one epoch is 0"),
     ("339", "IncrementalAlterConfigs", "topics and the broker"),
     ("345", "static members", "all"),
     ("360", "InitProducerId with the expected identity", "all"),
+    ("368", "re-authentication", "all; one setting for all mechanisms of a listener"),
     ("392", "fetching from the closest replica", "no: there is one"),
     ("394", "a member id before JoinGroup", "all"),
     ("405", "tiered storage", "no; ListOffsets knows its timestamps"),
     ("429", "cooperative rebalancing", "all: the broker has no part in it"),
-    ("430", "what a client may do", "everything: no ACLs yet"),
+    ("430", "what a client may do", "all"),
     ("447", "offsets of many partitions by one producer, fenced by generation", "all"),
     ("464", "default partition count in CreateTopics", "all"),
     ("496", "OffsetDelete", "all"),
@@ -155,6 +161,7 @@ KIPS = [
     ("525", "CreateTopics answers the settings", "all"),
     ("533", "a default timeout for the Admin client", "nothing for a broker to do"),
     ("534", "tombstones and markers stay readable for delete.retention.ms before they are compacted away", "all"),
+    ("554", "users' credentials for SCRAM", "all"),
     ("559", "protocol type and name in SyncGroup", "all"),
     ("569", "types and documentation of settings", "all"),
     ("588", "PRODUCER_FENCED", "all"),
@@ -170,6 +177,7 @@ KIPS = [
     ("709", "OffsetFetch of several groups", "all"),
     ("714", "client telemetry", "no"),
     ("734", "offset of the highest timestamp", "all"),
+    ("768", "OAUTHBEARER with keys of an issuer", "the broker's side; its tokens are JWTs"),
     ("814", "a static leader that comes back skips the assignment", "all"),
     ("827", "sizes of volumes in DescribeLogDirs", "all"),
     ("848", "the next consumer protocol", "not here: classic groups only, though with its topic ids for offsets"),
@@ -280,12 +288,19 @@ def settings_page() -> str:
     )
 
 
-_SETTINGS = """The names are Kafka's, and so are the defaults, but for `transaction.two.phase.commit.enable`
-([decision 0004](../decisions/0004-two-phase-commit-on-by-default.md)) and what concerns the internal topics: one
-partition and one replica each, and segments of 4 MiB. What a name ends in is its unit: `.ms` is milliseconds.
+_SETTINGS = """The names and the defaults are Kafka's, with exceptions: `transaction.two.phase.commit.enable`
+([decision 0004](../decisions/0004-two-phase-commit-on-by-default.md)), `listeners`
+([0023](../decisions/0023-listeners-and-tls.md)), `queued.max.request.bytes`
+([0025](../decisions/0025-memory-and-faults.md)), and the settings of the internal topics, which have one partition, one
+replica and segments of 4 MiB. The end of a name is its unit: `.ms` means milliseconds.
 
-A setting of the broker is given at the start, `dualwrite broker --config key=value` or `EmbeddedBroker(…, config={…})`.
-What is changed while it runs (IncrementalAlterConfigs, `kafka-configs.sh`) is kept, and wins over the start's."""
+A setting of the broker is given at the start: in a file (`dualwrite broker --config-file PATH`, in the form of Kafka's
+`server.properties`), with `--config key=value`, or with `EmbeddedBroker(…, config={…})`. A setting of type PASSWORD
+belongs in a file: a command line is visible to every user of the machine. Where "changed" says "each listener",
+`listener.name.NAME.SETTING` sets it for the listener NAME (in lower case) alone.
+
+The broker keeps settings that a client changes while it runs (IncrementalAlterConfigs, `kafka-configs.sh`). At the next
+start they take precedence over `--config`."""
 _TOPICS = """Given when the topic is created, and changed at any time. A value that would mean something that this
 broker does not do is refused with the reason."""
 
@@ -293,6 +308,8 @@ broker does not do is refused with the reason."""
 def _broker_row(name: str, setting: Setting) -> str:
     allowed = _in_cell(setting.allowed)
     changed = "while it runs" if name in DYNAMIC_DEFAULTS else "at the start"
+    if name in LISTENER_SETTINGS:
+        changed += ", each listener"
     return f"| `{name}` | {_code(setting.default or '')} | {allowed} | {changed} | {setting.documentation} |"
 
 
@@ -310,20 +327,21 @@ def producer_page() -> str:
     return "\n".join(
         [
             *("# Settings of the native producer", "", _GENERATED, "", _PRODUCER, ""),
-            *("## Those that are taken", "", "| setting | default | allowed | meaning |", "|---|---|---|---|"),
+            *("## Settings with an effect", "", "| setting | default | allowed | meaning |", "|---|---|---|---|"),
             *(_taken_row(name, KEYS[name]) for name in sorted(KEYS) if KEYS[name].use is Use.TAKEN),
-            *("", "## Those without effect", "", "| setting | allowed | why |", "|---|---|---|"),
+            *("", "## Settings without an effect", "", "| setting | allowed | why |", "|---|---|---|"),
             *(_other_row(name, KEYS[name]) for name in sorted(KEYS) if KEYS[name].use is Use.NO_EFFECT),
-            *("", "## Those that are refused", "", "| setting | why |", "|---|---|"),
+            *("", "## Settings that are refused", "", "| setting | why |", "|---|---|"),
             *(f"| `{name}` | {KEYS[name].meaning} |" for name in sorted(KEYS) if KEYS[name].use is Use.REFUSED),
             "",
         ]
     )
 
 
-_PRODUCER = """The names are librdkafka's, and so are the ranges and defaults where nothing else is said. What a name
-ends in is its unit: `.ms` is milliseconds. Every wrong name or value is an error that says what is allowed. What the
-producer has no use for may be in the configuration all the same, so that one serves librdkafka too."""
+_PRODUCER = """The names are librdkafka's, and so are the ranges and defaults where nothing else is said. The end
+of a name is its unit: `.ms` means milliseconds. A wrong name or value raises an error that lists what is allowed. The
+configuration may also contain librdkafka's settings that have no effect on this producer, so that one configuration
+serves both."""
 
 
 def _taken_row(name: str, key: Key) -> str:
@@ -340,6 +358,35 @@ def _other_row(name: str, key: Key) -> str:
 
 def _code(text: str) -> str:
     return f"`{text}`" if text else ""
+
+
+def acls_page() -> str:
+    """docs/reference/acls.md."""
+    return "\n".join(_rights()) + "\n"
+
+
+_ABOUT_ACLS = """# Rights
+
+What each API asks for, and the error without it; no error means that another right suffices, or that the answer has
+less. The check comes before the broker looks for the topic, group or
+transactional id, so a refused client does not learn whether it exists. Operations and resources are Kafka's; the broker
+checks them if `authorizer.class.name` is set ([broker.md](../broker.md#rights)).
+
+| API | operation | resource | error | note |
+|---|---|---|---|---|"""
+_AUTHENTICATING = "ApiVersions, SaslHandshake and SaslAuthenticate need no right."
+
+
+def _rights() -> Iterator[str]:
+    yield _ABOUT_ACLS
+    for module in sorted(MODULES, key=lambda module: int(module.KEY)):
+        name = KAFKA_4_4[module.KEY][0]
+        for need in module.NEEDS:
+            resource = need.resource_type.name.replace("_", " ").title().replace(" ", "")
+            error = need.error.name if need.is_refused else ""
+            yield f"| {name} | {need.operation.name} | {resource} | {error} | {need.note} |"
+    yield ""
+    yield _AUTHENTICATING
 
 
 def _overview() -> Iterator[str]:
@@ -365,19 +412,16 @@ def _what_works(key: ApiKey, last: int) -> str:
     return "partial: " + "; ".join(missing) if missing else "all"
 
 
-_NO_ACL = re.compile(r"\s+ACL:\s+none(\s+yet)?\.(?=\s|$)")
-
-
 def _apis() -> Iterator[str]:
     yield "## Each API"
     yield ""
-    yield "There are no ACLs yet: whoever can connect may ask for everything."
+    yield "What a client needs the right to is in [acls.md](acls.md)."
     yield ""
     for module in sorted((*MODULES, api_versions), key=lambda module: int(module.KEY)):
         title, _, specification = (module.__doc__ or "").strip().partition("\n")
         yield f"### {title.rstrip('.')}"
         yield ""
-        yield from _NO_ACL.sub("", specification.strip()).replace("``", "`").splitlines()
+        yield from specification.strip().replace("``", "`").splitlines()
         yield ""
 
 
@@ -394,6 +438,7 @@ def main() -> None:
     """Write the pages."""
     (REFERENCE / "states.md").write_text(states_page())
     (REFERENCE / "apis.md").write_text(apis_page())
+    (REFERENCE / "acls.md").write_text(acls_page())
     (REFERENCE / "metrics.md").write_text(metrics_page())
     (REFERENCE / "settings.md").write_text(settings_page())
     (REFERENCE / "producer.md").write_text(producer_page())

@@ -116,22 +116,22 @@ _HEAD = """# What happens when something fails
 Drawn by `python docs/draw_failures.py` from `coordinator/rules/machine.py`; a test compares.
 
 A unit of work is in one of these states. In each, its step can fail: the database or Kafka is away, refuses, or does
-not answer in time. And the application can die: SIGKILL, a power cut, a machine that is gone. (A broker or a database
-that dies is a step that fails. What it had acknowledged it has again when it is back.) The third column takes it that
-nothing else fails; if something does, the row of that step applies.
+not answer in time. And the application can die: SIGKILL, a power cut, a machine that is gone. (The death of a
+broker or of a database counts as a failed step. After its restart it still has everything that it had acknowledged.)
+The third column assumes that no second step fails. If one does, the row of that step applies.
 
 | state | step | if the step fails | if the application dies there |
 |---|---|---|---|"""
 
 _REST = """## While recovery runs
 
-Recovery itself can fail, or die, at each of its steps. It is run again then, by whoever comes next, and finds the same
+Recovery itself can fail, or die, at each of its steps. The next process then runs it again, and finds the same
 decision.
 
 | step | what it does | after it |
 |---|---|---|
 | `RECOVER_TAKE_OVER` | raises the row's fencing token | what the former owner writes under its token matches no row |
-| `RECOVER_LOCK` | locks the row; waits for a COMMIT under way | nobody takes over, and no unit of work commits |
+| `RECOVER_LOCK` | locks the row; waits for a COMMIT under way | no process takes over, and no unit of work commits |
 | `RECOVER_FENCE_KAFKA` | InitProducerId, keepPreparedTxn | the former producer is fenced; what it prepared is kept |
 | `RECOVER_COMPLETE` | compares what is open with the row; commits or aborts | both sides say the same |
 | `RECOVER_RECORD` | only if the log proves another end: puts that on record | recovery begins again |

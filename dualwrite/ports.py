@@ -18,7 +18,7 @@ class Clock(Protocol):
 
 
 class Entropy(Protocol):
-    """Randomness for identifiers. Not for secrets."""
+    """Randomness. A running program has the system's, which is fit for secrets, too."""
 
     def random_bytes(self, count: int) -> bytes:
         """``count`` random bytes."""

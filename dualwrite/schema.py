@@ -1,11 +1,11 @@
 """The library's tables in the user's database: create, upgrade, downgrade, show.
 
 ``dualwrite db`` does the same on the command line. An application with its own alembic environment calls
-:func:`upgrade` and :func:`downgrade` in a migration of its own, and passes :func:`include_name` in its ``env.py``.
+:func:`upgrade` and :func:`downgrade` in one of its migrations, and passes :func:`include_name` in its ``env.py``.
 
-The versions are alembic revisions (``migrations/versions``), in one line, recorded in the library's own version table.
-They do not use alembic's module-level proxies: there is one set per process, and it is in use when an application's
-migration calls this module.
+The versions are alembic revisions (``migrations/versions``) without branches, recorded in the library's own version
+table. They do not use alembic's module-level proxies: a process has one set of them, which is in use when an
+application's migration calls this module.
 """
 
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
@@ -20,20 +20,21 @@ from alembic.runtime.migration import MigrationStep, RevisionStep
 from alembic.script import Script, ScriptDirectory
 from sqlalchemy import Connection, Engine, func, inspect, select, table
 
-from dualwrite.coordinator.sql.decision_store import begin_writing, clear_errors
-from dualwrite.coordinator.sql.dialects.supported import database_of, require_supported
+from dualwrite.coordinator.sql.dialects.supported import database_called, database_of
 from dualwrite.coordinator.sql.engine_checks import discard
+from dualwrite.coordinator.sql.error_meanings import clear_errors
 from dualwrite.coordinator.sql.identity_rows import keep_up_to_date
 from dualwrite.coordinator.sql.own_tables import SCHEMA_OPTION, chosen_schema, ours, with_schema
 from dualwrite.coordinator.sql.tables import VERSION_TABLE, dualwrite_database, metadata
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as state_table
+from dualwrite.coordinator.sql.unit_bounds import begin_writing
 from dualwrite.errors import ConfigurationError
 
 BASE, HEAD = "base", "head"
 """The versions without tables, and with all tables of this release."""
 
 LOCK_TIMEOUT = 30.0
-"""Seconds that a downgrade waits for units of work in progress."""
+"""How long a downgrade waits for units of work in progress, in seconds."""
 
 
 class Op(Protocol):
@@ -44,15 +45,15 @@ class Op(Protocol):
 
 
 def upgrade_engine(engine: Engine, revision: str = HEAD, *, schema: str | None = None) -> str | None:
-    """Upgrade the tables to ``revision``; return their version. A second call changes nothing, nor does a release that
-    is older than the tables.
+    """Upgrade the tables to ``revision``, and return their version. A second call changes nothing, and neither does a
+    release that is older than the tables.
 
-    One process at a time upgrades, in one transaction. On MariaDB and MySQL, where DDL is not transactional, a second
-    run completes an upgrade that died halfway.
+    One process at a time upgrades, in one transaction. On MariaDB and MySQL, where DDL is not transactional, another
+    run completes an upgrade that was interrupted.
 
     :param schema: schema of the tables, which must exist; see DualWrite.
-    :raises ConfigurationError: if there is no such version, or a table was dropped by hand; or if no schema was chosen,
-        and the tables would be created in one schema while another has them.
+    :raises ConfigurationError: if there is no such version, or a table was dropped by hand; or if ``schema`` is None
+        and another schema already has the tables.
     :raises SQLAlchemyError: if the database refuses.
     """
     history = _History()
@@ -71,17 +72,17 @@ def upgrade_engine(engine: Engine, revision: str = HEAD, *, schema: str | None =
 
 
 def _require_no_other_tables(connection: Connection) -> None:
-    """Refuse to create a second set of tables unless its schema was named. Two sets would give the same transactional
-    ids to two processes, and each would abort transactions that the other has decided to commit."""
+    """Refuse to create a second set of tables unless the caller named its schema. Two sets would give the same
+    transactional ids to two processes, and each would abort transactions that the other has decided to commit."""
     if chosen_schema(connection.get_execution_options()) is not None or current(connection) is not None:
         return
-    others = database_of(connection.dialect).other_schemas_with(connection, state_table.name)
-    if others:
+    other_schemas = database_of(connection.dialect).other_schemas_with(connection, state_table.name)
+    if other_schemas:
         here = connection.scalar(select(func.current_schema()))
         raise ConfigurationError(
-            f"the schema {others[0]!r} has dualwrite's tables, and this would make a second set in {here!r}. To go on "
-            f"with the first, name it here and in the application: --schema {others[0]} (schema=). For a second set, "
-            f"for another application name, say --schema {here}"
+            f"the schema {other_schemas[0]!r} has dualwrite's tables, and this would make a second set in {here!r}. "
+            f"To use the first, name it here and in the application: --schema {other_schemas[0]} (schema=). "
+            f"For a second set, with another application name, use --schema {here}"
         )
 
 
@@ -93,18 +94,18 @@ def _keep_identity(connection: Connection) -> None:
     if not {state_table.name, dualwrite_database.name} <= set(found.get_table_names(schema)):
         return
     columns = {column["name"] for column in found.get_columns(state_table.name, schema)}
-    if state_table.c.database_id.name in columns:  # else the upgrade that adds it has died halfway
+    if state_table.c.database_id.name in columns:  # otherwise the upgrade that adds it was interrupted
         keep_up_to_date(connection)
 
 
 def _require_all_tables(connection: Connection) -> None:
-    """Refuse if a table is missing. The version says that it exists, so an upgrade would not create it again."""
+    """Refuse if a table is missing. By its version it exists, so an upgrade would not create it again."""
     schema = chosen_schema(connection.get_execution_options())
     missing = sorted(set(metadata.tables) - set(inspect(connection).get_table_names(schema)))
     if missing:
         raise ConfigurationError(
-            f"the table {missing[0]!r} is missing, though {VERSION_TABLE!r} says that it is there: restore it from a "
-            "backup; or, if what the others hold may be lost, take them all away with `dualwrite db downgrade --db URL "
+            f"the table {missing[0]!r} is missing, although {VERSION_TABLE!r} lists its version: restore it from a "
+            "backup; or, if the other tables' content may be lost, drop them with `dualwrite db downgrade --db URL "
             "base --yes` and run this again"
         )
 
@@ -112,14 +113,14 @@ def _require_all_tables(connection: Connection) -> None:
 def downgrade_engine(
     engine: Engine, revision: str, *, lose_rows: bool = False, schema: str | None = None
 ) -> str | None:
-    """Downgrade the tables to ``revision``; return their version, None for "base". Units of work that begin meanwhile
-    wait. Tables of that version or an earlier one stay as they are.
+    """Downgrade the tables to ``revision``, and return their version; None for "base". Units of work that begin
+    meanwhile wait. Tables of that version or an earlier one stay unchanged.
 
     :param lose_rows: also drop rows that are still needed: consumers' offsets, positions of loads, unacknowledged
         outcomes and the records to be replayed for them.
     :param schema: schema of the tables; see DualWrite.
     :raises ConfigurationError: if there is no such version, if such rows would be lost, or if a slot was not given
-        back: a process uses it, or left a transaction that only the state table can decide.
+        back. Then a process uses the slot, or left a transaction that only the state table can decide.
     :raises DatabaseBusyError: if a unit of work did not end within LOCK_TIMEOUT.
     :raises SQLAlchemyError: if the database refuses.
     """
@@ -133,7 +134,7 @@ def downgrade_engine(
                 _take_back(connection, history, revision, lose_rows=lose_rows)
                 return current(connection)
         except BaseException:
-            discard(connection)  # its timeouts were not set back
+            discard(connection)  # its timeouts were not reset
             raise
 
 
@@ -148,10 +149,10 @@ def versions() -> tuple[str, ...]:
 
 
 def upgrade(op: Op, revision: str, *, since: str = BASE, schema: str | None = None) -> None:
-    """In an application's migration: upgrade the tables to ``revision``, unless they have it already.
+    """In an application's migration: upgrade the tables to ``revision``, unless they have that version or a later one.
 
     :param op: ``alembic.op``.
-    :param revision: explicit ("0002", not "head"), so that the migration always does the same.
+    :param revision: an explicit version ("0002", not "head"), so that the migration always does the same.
     :param since: the version before this migration. ``alembic upgrade --sql`` prints the statements from there on.
     :param schema: schema of the tables; see DualWrite.
     :raises ConfigurationError: if there is no such version in this release.
@@ -169,7 +170,7 @@ def upgrade(op: Op, revision: str, *, since: str = BASE, schema: str | None = No
 def downgrade(op: Op, revision: str, *, since: str, lose_rows: bool = False, schema: str | None = None) -> None:
     """In an application's migration: downgrade the tables to ``revision``, "base" for none; see downgrade_engine.
 
-    :param since: the version before this migration runs; like ``schema`` as in :func:`upgrade`.
+    :param since: the version before this migration runs, as in :func:`upgrade`; likewise ``schema``.
     :raises ConfigurationError: as downgrade_engine; with ``--sql`` it cannot check the database and refuses nothing.
     """
     history = _History()
@@ -184,13 +185,13 @@ def downgrade(op: Op, revision: str, *, since: str, lose_rows: bool = False, sch
 
 
 def statements(dialect: str, revision: str = HEAD, *, since: str = BASE, schema: str | None = None) -> str:
-    """The SQL that upgrades or downgrades tables of version ``since`` to ``revision``, to be run by hand.
+    """The SQL that upgrades or downgrades tables of version ``since`` to ``revision``, for an administrator to run.
 
     :param dialect: "sqlite", "postgresql", "mysql" or "mariadb".
     :param schema: schema for the tables; see DualWrite.
     :raises ConfigurationError: if there is no such database or version.
     """
-    require_supported(dialect)
+    database_called(dialect)
     history = _History()
     is_up = history.position(since) <= history.position(revision)
     printed = StringIO()
@@ -202,14 +203,14 @@ def statements(dialect: str, revision: str = HEAD, *, since: str = BASE, schema:
 
 
 def include_name(name: str | None, type_: str, parent_names: MutableMapping[Any, str | None]) -> bool:
-    """Return False for this library's tables, so that ``alembic revision --autogenerate`` does not drop them: they are
-    not in the application's metadata. For ``context.configure(include_name=…)``, directly or called by your own.
+    """Return False for this library's tables. For ``context.configure(include_name=…)``, directly or called by your own
+    function: the tables are not in the application's metadata, so ``alembic revision --autogenerate`` would drop them.
     """
     return not (type_ == "table" and name in (VERSION_TABLE, *metadata.tables))
 
 
 def migrations_directory() -> Path:
-    """The directory of alembic's scripts: inside the package when it is installed, beside it in a checkout."""
+    """The directory of alembic's scripts: inside an installed package, beside the package in a checkout."""
     package = Path(__file__).resolve().parent
     installed = package / "migrations"
     return installed if installed.is_dir() else package.parent / "migrations"
@@ -266,8 +267,8 @@ class _History:
         now = self._position_of(heads)
         if now is None:
             raise ConfigurationError(
-                f"the tables are of version {heads[0]}, and this release of dualwrite knows them up to "
-                f"{self.names[-1]}: take them back with the release that made them"
+                f"the tables have version {heads[0]}, and this release of dualwrite knows versions up to "
+                f"{self.names[-1]}: downgrade them with the release that upgraded them"
             )
         return self._scripts[self.position(revision) : now][::-1]
 
@@ -311,7 +312,7 @@ def _connection_of(theirs: MigrationContext, schema: str | None) -> Iterator[Con
 
 
 def _take_back(connection: Connection, history: _History, revision: str, *, lose_rows: bool) -> None:
-    """Downgrade, unless rows would be lost that must not be. The tables are locked meanwhile."""
+    """Downgrade, with the tables locked. Refuse if needed rows would be lost and ``lose_rows`` is False."""
     schema = chosen_schema(connection.get_execution_options())
     found = inspect(connection).get_table_names(schema)
     present = [name for name in (VERSION_TABLE, *metadata.tables) if name in found]
@@ -325,24 +326,23 @@ def _take_back(connection: Connection, history: _History, revision: str, *, lose
         lost = [words for script in undone for words in script.module.losses(connection)]
         if lost and not lose_rows:
             raise ConfigurationError(
-                f"a downgrade to {revision} would drop {', '.join(lost)}: let them be used up or acknowledged first, "
-                "or say that they may be lost (--yes, lose_rows=True)"
+                f"a downgrade to {revision} would drop {', '.join(lost)}: use up or acknowledge them first, "
+                "or allow the loss (--yes, lose_rows=True)"
             )
         _run(context)
 
 
 def _require_all_given_back(connection: Connection) -> None:
-    """Require that all slots were given back: then no transaction is open in Kafka, and no row is needed to decide
-    one."""
-    held = connection.scalars(
+    """Require that all slots were given back: then no transaction is open in Kafka that needs the decision of a row."""
+    slots = connection.scalars(
         select(state_table.c.transactional_id)
         .where(state_table.c.owner != "")
         .order_by(state_table.c.transactional_id),
         execution_options=ours(connection),
     ).all()
-    if held:
-        others = f" and {len(held) - 1} more" if len(held) > 1 else ""
+    if slots:
+        others_text = f" and {len(slots) - 1} more" if len(slots) > 1 else ""
         raise ConfigurationError(
-            f"slot {held[0]}{others} was not given back: end the programs that use this database, and let "
-            "`dualwrite recover` end what dead ones left in doubt"
+            f"slot {slots[0]}{others_text} was not given back: stop the programs that use this database, and run "
+            "`dualwrite recover` to end the transactions of dead ones"
         )

@@ -1,9 +1,10 @@
-"""Units of work as FastAPI dependencies: committed after the response is made, and before it is sent.
+"""Units of work as FastAPI dependencies. The commit comes after the handler has made the response, and before it is
+sent.
 
 A hand-written dependency with ``yield`` has three traps. By default FastAPI runs the code after ``yield`` when the
 response has been sent, so a client sees success before a commit that may fail. A plain generator is entered and left in
-threads other than the handler's, so a unit of work that the handler begins does not join it. And a unit that waits for
-a slot occupies one of the threads that other handlers need.
+threads other than the handler's, so a unit of work in the handler does not join it. And a unit that waits for a slot
+occupies one of the threads that other handlers need.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -11,7 +12,9 @@ from contextvars import ContextVar
 from typing import Any
 
 from dualwrite.coordinator.dual_write import DualWrite
-from dualwrite.coordinator.unit.transaction import Block, Transaction
+from dualwrite.coordinator.manager.unit_manager import manager_of
+from dualwrite.coordinator.unit.block import Block
+from dualwrite.coordinator.unit.transaction import Transaction
 from dualwrite.errors import ConfigurationError
 from dualwrite.extras import brought_by
 
@@ -25,7 +28,7 @@ with brought_by("fastapi"):
     from dualwrite.coordinator.aio.transaction import AsyncTransaction
 
 WAITING = 40
-"""Requests that may wait for a slot in threads of their own, not the handlers'; others wait in the event loop."""
+"""How many requests may wait for a slot in separate threads. Further requests wait in the event loop."""
 
 Units = DualWrite | AsyncDualWrite
 
@@ -37,10 +40,10 @@ def unit_of_work(dual_write: Units | Callable[[HTTPConnection], Units]) -> Any:
     """A FastAPI dependency: a unit of work for one request.
 
     Use ``tx: Annotated[Transaction, unit_of_work(dual_write)]`` in a handler and in its other dependencies: they all
-    get the same ``tx``. The unit of work is committed when the handler has returned and its response has been made,
-    before the response is sent. Any exception of the handler, including HTTPException, rolls both sides back. An error
-    of the commit goes to the application's exception handlers and becomes the response. ``dual_write.transaction()`` in
-    the handler joins the unit.
+    get the same ``tx``. The unit of work is committed when the handler has returned its response, before the response
+    is sent. Any exception of the handler, including HTTPException, rolls both sides back. An error of the commit goes
+    to the application's exception handlers and becomes the response. ``dual_write.transaction()`` in the handler joins
+    the unit.
 
     :param dual_write: a DualWrite, for plain handlers (``def``); an AsyncDualWrite, for ``async def`` handlers; or a
         function of the request that returns one of them, like ``lambda request: request.app.state.dual_write``.
@@ -57,8 +60,8 @@ def unit_of_work(dual_write: Units | Callable[[HTTPConnection], Units]) -> Any:
                 yield transaction
             return
         if not isinstance(units, DualWrite):
-            raise ConfigurationError(f"unit_of_work: the function has returned {units!r:.80}, which is no DualWrite")
-        block = _RequestBlock(units)
+            raise ConfigurationError(f"unit_of_work: the function has returned {units!r:.80}, which is not a DualWrite")
+        block = _RequestBlock(manager_of(units))
         block.announce()
         try:
             yield await to_thread.run_sync(block.__enter__, limiter=_limiter())
@@ -84,19 +87,19 @@ class _RequestBlock(Block):
         return _place.get()
 
     def announce(self) -> None:
-        """Announce the block, see Block.announce; this sets the request as its place."""
+        """Announce the block, with the request as its scope; see Block.announce."""
         if self._unit is None:
             _place.set(object())
         super().announce()
 
     @property
     def is_open(self) -> bool:
-        """True from entering to leaving."""
+        """True from the entry of the block to its exit."""
         return self._unit is not None and not self._unit.is_over
 
 
 async def _leave(block: _RequestBlock, error: BaseException | None) -> None:
-    """Leave ``block``, if it was entered: in a thread of its own, and even if the task is cancelled meanwhile."""
+    """Leave ``block``, if it was entered, in its own thread, even if the task is cancelled meanwhile."""
     if block.is_open:
         kind, traceback = (None, None) if error is None else (type(error), error.__traceback__)
         with CancelScope(shield=True):

@@ -47,7 +47,7 @@ def create_app(engine: Engine | None = None, kafka: dict[str, str] | None = None
     """The service; what is not given comes from the environment."""
     engine = engine or create_engine(os.environ["DATABASE_URL"])
     kafka = kafka or {"bootstrap.servers": os.environ["KAFKA"]}
-    # Somebody waits for the answer: in an outage of Kafka, say so after seconds and not after half a minute.
+    # A caller waits for the answer: in an outage of Kafka, say so after seconds and not after half a minute.
     kafka = {"message.timeout.ms": "2000", **kafka}
 
     @asynccontextmanager

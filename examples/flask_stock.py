@@ -1,8 +1,9 @@
 """A stock service with Flask under gunicorn: each reservation is in the table and in the topic, or in neither.
 
     dualwrite db upgrade --db sqlite:///stock.db
-    DATABASE_URL=sqlite:///stock.db python flask_stock.py tea 10
-    DATABASE_URL=sqlite:///stock.db KAFKA=127.0.0.1:9092 gunicorn --workers 4 --threads 4 'flask_stock:create_app()'
+    DATABASE_URL=sqlite:///stock.db python examples/flask_stock.py tea 10
+    export DATABASE_URL=sqlite:///stock.db KAFKA=127.0.0.1:9092
+    gunicorn --chdir examples --workers 4 --threads 4 'flask_stock:create_app()'
 
 The second line makes the tables and puts tea into stock. The workers are processes of one application and share its
 slots: each leases what its threads need. When one dies, gunicorn starts another.
@@ -37,7 +38,7 @@ reservations = Table(
 def create_app() -> Flask:
     """The service, made in each worker; where it finds its database and Kafka is in the environment."""
     engine = create_engine(os.environ["DATABASE_URL"])
-    # Somebody waits for the answer: in an outage of Kafka, say so after seconds and not after half a minute.
+    # A caller waits for the answer: in an outage of Kafka, say so after seconds and not after half a minute.
     kafka = {"bootstrap.servers": os.environ["KAFKA"], "message.timeout.ms": "2000"}
     dual_write = DualWrite(engine, kafka, application="stock", acquire_timeout=5)
     atexit.register(dual_write.close)

@@ -41,7 +41,7 @@ outbox = Table(
 
 
 def place_order_by_outbox(engine: Engine, customer: str, item: str) -> None:
-    """As it was: the message waits in the database for somebody to come by."""
+    """As it was: the message waits in the database until a poller comes by."""
     with engine.begin() as connection:
         connection.execute(insert(orders).values(customer=customer, item=item))
         connection.execute(insert(outbox).values(topic=TOPIC, key=customer, payload=item))
@@ -69,7 +69,7 @@ def forward(tx: Transaction, *, key: str | None = None, limit: int = 500) -> int
 
 
 def relay(dw: DualWrite, stopping: threading.Event, pause: float = 0.5) -> None:
-    """Forward whatever old instances still put into the outbox, until ``stopping`` is set and nothing is left."""
+    """Forward what old instances still put into the outbox, until ``stopping`` is set and nothing is left."""
     while True:
         with dw.transaction() as tx:
             moved = forward(tx)

@@ -36,7 +36,7 @@ class Worker:
     def __init__(self, engine: Engine, kafka: dict[str, str]) -> None:
         self._dual_write = DualWrite(engine, kafka, application="payments")
         reading = {
-            # Whoever gets a partition next waits for the unit of work that is decided and not yet complete in Kafka.
+            # The next owner of a partition waits for the unit of work that is decided and not yet complete in Kafka.
             "isolation.level": "read_committed",
             "enable.auto.commit": "false",
             "auto.offset.reset": "earliest",

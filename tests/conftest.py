@@ -13,8 +13,11 @@ import pytest
 from hypothesis import settings
 from sqlalchemy import Engine, create_engine, make_url
 
+from tests.support.servers.empty_databases import EmptyDatabases
 from tests.support.servers.mariadb import MariaDB, find_program
 from tests.support.servers.postgresql import PostgreSQL, find_binaries
+from tests.support.skip_summary import pytest_terminal_summary as pytest_terminal_summary
+from tests.support.slow_cases import mark_slow_cases
 
 Server = TypeVar("Server", MariaDB, PostgreSQL)
 
@@ -37,13 +40,18 @@ LONG = (
     "test_admin_crash.py",
     "test_transaction_search.py",
     "test_dual_write.py",
+    "test_spark.py",
+    "test_batch.py",
+    "test_partitions.py",
+    "test_ended_transactions.py",
 )
-"""Files whose slow tests take minutes, the longest first. Begun last, they would keep one process busy while the others
-have nothing left to do (make slow has --no-loadscope-reorder)."""
+"""Files that take longest in make slow or in make test, the longest first. Begun last, they would keep one process busy
+while the others have nothing left to do (the Makefile gives --no-loadscope-reorder)."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files come first."""
+    """Mark the slow cases, and let the longest files come first."""
+    mark_slow_cases(items)
     order = {name: place for place, name in enumerate(LONG)}
     items.sort(key=lambda item: order.get(item.path.name, len(LONG)))
 
@@ -88,11 +96,20 @@ def postgresql_server() -> Iterator[str]:
         missing("PostgreSQL")
 
 
+@pytest.fixture(scope="session")
+def postgresql_databases(postgresql_server: str) -> Iterator[EmptyDatabases]:
+    """Databases that the tests have one after another."""
+    databases = EmptyDatabases(postgresql_server)
+    yield databases
+    databases.close()
+
+
 @pytest.fixture
-def postgresql_url(postgresql_server: str) -> Iterator[str]:
+def postgresql_url(postgresql_databases: EmptyDatabases) -> Iterator[str]:
     """The URL of an empty database of this test's own."""
-    with empty_database(postgresql_server, "DROP DATABASE {} WITH (FORCE)") as url:
-        yield url
+    url = postgresql_databases.take()
+    yield url
+    postgresql_databases.give_back(url)
 
 
 @pytest.fixture(scope="session")
@@ -137,20 +154,13 @@ def own_mariadb() -> Iterator[MariaDB]:
 @pytest.fixture
 def mariadb_url(mariadb_server: str) -> Iterator[str]:
     """The URL of an empty database of this test's own."""
-    with empty_database(mariadb_server, "DROP DATABASE {}") as url:
-        yield url
-
-
-@contextmanager
-def empty_database(server_url: str, drop: str) -> Iterator[str]:
-    """The URL of a new database on a server, which is gone when the block ends."""
     name = f"test_{uuid.uuid4().hex}"
-    server = create_engine(server_url, isolation_level="AUTOCOMMIT")
+    server = create_engine(mariadb_server, isolation_level="AUTOCOMMIT")
     with server.connect() as connection:
         connection.exec_driver_sql(f"CREATE DATABASE {name}")
-    yield make_url(server_url).set(database=name).render_as_string(hide_password=False)
+    yield make_url(mariadb_server).set(database=name).render_as_string(hide_password=False)
     with server.connect() as connection:
-        connection.exec_driver_sql(drop.format(name))
+        connection.exec_driver_sql(f"DROP DATABASE {name}")
     server.dispose()
 
 

@@ -1,23 +1,27 @@
 """The composition root: creates every part of the broker, in the order of recovery at a start."""
 
 import asyncio
-import fcntl
 import logging
 import os
 import resource
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from dualwrite.broker.api.context import BrokerContext
+from dualwrite.broker.clients.listeners import PLAINTEXT_LISTENER, Listener, host_and_port
 from dualwrite.broker.config import BrokerOptions
-from dualwrite.broker.data_dir import refuse_foreign
-from dualwrite.broker.runtime.cluster import JOURNAL_DIRECTORY, Cluster
+from dualwrite.broker.connection_memory import ConnectionMemory
+from dualwrite.broker.data_lock import exclusive
+from dualwrite.broker.listening import BoundListener, bind_listeners
+from dualwrite.broker.runtime.access_control import AccessControl
+from dualwrite.broker.runtime.cluster import Cluster
 from dualwrite.broker.runtime.compaction import Compaction
 from dualwrite.broker.runtime.coordinator import TransactionCoordinator
 from dualwrite.broker.runtime.disk import DiskFiles
@@ -27,7 +31,10 @@ from dualwrite.broker.runtime.groups import GroupCoordinator
 from dualwrite.broker.runtime.meters import Meters
 from dualwrite.broker.runtime.offsets import GroupOffsets
 from dualwrite.broker.runtime.retention import Retention
-from dualwrite.broker.server import Server, listen
+from dualwrite.broker.sasl_listeners import SaslListeners
+from dualwrite.broker.server import Server
+from dualwrite.broker.stop_deadline import STOP_SIGNALS, StopDeadline
+from dualwrite.broker.tls.listener_tls import ListenerTls
 from dualwrite.errors import ConfigurationError, DualWriteError
 
 if TYPE_CHECKING:
@@ -37,13 +44,17 @@ logger = logging.getLogger(__name__)
 
 Chore = Callable[[], Awaitable[None]]
 
-_LOCK_NAME = ".lock"
-_LOCK_POLL_SECONDS = 0.02
 _PREDECESSOR_SECONDS = 3.0
-"""How long an embedded broker waits for the broker of a killed process, which stops once it notices that."""
+"""How long an embedded broker waits for the broker of a killed process, which stops once it notices the kill."""
 _LONGEST_UNSYNCED_MS = 100
-"""How long an append that no request waits for may stay off the disk."""
-_OPEN_FILES_IF_UNLIMITED = 10240  # macOS allows no more, whatever it reports
+"""The longest time until an append is on disk if no request waits for it."""
+_IDLE_LOOKS, _SHORTEST_LOOK_MS = 10, 100
+"""Looks for idle connections within connections.max.idle.ms, and the least time between two."""
+_STALLED_LOOK_MS = 500
+"""How often the broker looks for connections that hold memory and make no progress."""
+_CERTIFICATES_MS = 1000
+"""How often the broker looks whether a file of certificates has changed."""
+_OPEN_FILES_IF_UNLIMITED = 10240  # macOS allows no more, even if it reports more
 
 
 class SystemClock:
@@ -69,13 +80,13 @@ class SystemEntropy:
 def serve(options: BrokerOptions) -> None:
     """Run a broker until SIGTERM or SIGINT, then stop it cleanly.
 
-    :raises ConfigurationError: if the address cannot be listened on, the data directory is used by another broker or
-        made by another program, or a file cannot be opened or written.
-    :raises CorruptLogError: if the data directory contradicts itself where it was already acknowledged.
+    :raises ConfigurationError: if the address cannot be used, the data directory belongs to another broker or program,
+        or a file cannot be opened or written.
+    :raises CorruptLogError: if acknowledged data in the data directory is damaged or missing.
     """
-    if options.metrics is not None:  # its library is optional; if it is missing, fail before anything has begun
+    if options.metrics is not None:  # if the optional library is missing, fail before anything has begun
         from dualwrite.broker import metrics_server  # noqa: F401
-    with _exclusive(options.data_dir, _PREDECESSOR_SECONDS if options.embedded else 0):
+    with exclusive(options.data_dir, _PREDECESSOR_SECONDS if options.embedded else 0):
         if options.ready_file is not None:
             _clear_ready_file(options.ready_file)
         try:
@@ -89,7 +100,7 @@ def serve(options: BrokerOptions) -> None:
 def _run(main: Coroutine[Any, Any, None]) -> None:
     try:
         import uvloop
-    except ImportError:  # not on every platform; asyncio's own loop works as well, but slower
+    except ImportError:  # uvloop is not on every platform; asyncio's own loop works too, but slower
         asyncio.run(main)
     else:
         loop = uvloop.new_event_loop()
@@ -102,18 +113,20 @@ def _run(main: Coroutine[Any, Any, None]) -> None:
 async def _serve(options: BrokerOptions) -> None:
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    deadline = StopDeadline(options.stop_timeout)
+    for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stopped.set)
     if options.embedded:
-        loop.add_reader(sys.stdin.fileno(), stopped.set)  # nothing is written there: readable at its end
-    listener = listen(options.host, options.port)
-    port = listener.getsockname()[1]
+        loop.add_reader(sys.stdin.fileno(), stopped.set)  # the parent writes nothing: stdin is readable only at its end
+    bound = bind_listeners(options)
     began = time.monotonic()
     meters = Meters()
     flusher = Flusher(durable=options.durability == "fsync", on_round=meters.fsyncs.observe)
     open_files = _raise_limit_of_open_files()
     try:
-        context = _open_rooms(options, flusher, meters, port, open_files // 2)
+        context = _build_context(options, flusher, meters, bound[0].listener, open_files // 2)
+        credentials = context.cluster.security.credentials
+        sasl = SaslListeners(bound, options, credentials, context.clock, SystemEntropy(), meters)
         metrics = _serve_metrics(options.metrics, context) if options.metrics is not None else None
     except (OSError, DualWriteError) as error:
         await flusher.close()  # parts of the broker may have started a round
@@ -122,62 +135,73 @@ async def _serve(options: BrokerOptions) -> None:
         raise ConfigurationError(f"cannot open {error.filename or options.data_dir}: {error.strerror}") from None
     finished = await context.coordinator.finish_decided()
     context.groups.start()
-    server = Server(context, options.number("socket.request.max.bytes"), max_connections=open_files // 4)
-    await server.start(listener)
-    address = f"{_in_url(options.host)}:{port}"
+    server = Server(
+        context, options.number("socket.request.max.bytes"), options.connections(open_files // 4), sasl.authentications
+    )
+    await server.start(bound)
     logger.info(
         "listening on %s, %d topics, %d transactions finished, recovered in %.3f s",
-        address, len(context.cluster.state.topics), finished, time.monotonic() - began,
+        _names(bound), len(context.cluster.state.topics), finished, time.monotonic() - began,
     )  # fmt: skip
-    given = context.cluster.given_while_running()
-    if given:
-        told = ", ".join(f"{name}={value}" for name, value in sorted(given.items()))
-        logger.info("settings that were given while it ran hold, whatever --config says: %s", told)
+    dynamic = context.cluster.given_while_running()
+    if dynamic:
+        listing = ", ".join(f"{name}={value}" for name, value in sorted(dynamic.items()))
+        logger.info("settings that clients changed override --config: %s", listing)
     if options.ready_file is not None:
-        _write_ready_file(options.ready_file, address)
+        _write_ready_file(options.ready_file, [one.listener for one in bound])
     compaction = Compaction(DiskFiles(), context.cluster, flusher, context.clock, options.cleaner)
-    due = _chores(options, context, compaction)
+    renewing = [one.tls for one in bound if one.tls is not None]
+    loop.add_signal_handler(signal.SIGHUP, _renew_all, renewing)
+    due = chain(_chores(options, context, compaction, server, renewing), sasl.refreshes())
     chores = [loop.create_task(_repeat(chore, every_ms / 1000)) for chore, every_ms in due]
     await stopped.wait()
+    deadline.begin()
     logger.info("stopping")
     for chore in chores:
         chore.cancel()
     await asyncio.gather(*chores, return_exceptions=True)
     compaction.close()
-    await server.close()
+    await server.close(deadline.seconds_left / 2)  # the other half is for the disk
+    sasl.close()
     if metrics is not None:
         await metrics.close()
     await flusher.close()
-    with flusher.critical():  # it may be the first fsync of all
+    with flusher.critical():  # this may be the first fsync
         context.cluster.checkpoint()
+    deadline.end()
     logger.info("stopped")
 
 
 def _raise_limit_of_open_files() -> int:
-    """Raise this process's limit of open files as far as the system allows, and return it. Running out of files would
-    stop the broker, so partitions may take half of them and connections a quarter."""
+    """Raise this process's limit of open files as far as the system allows, and return it.
+
+    A broker without free files would stop. So partitions may take half of them, and connections a quarter.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _OPEN_FILES_IF_UNLIMITED if hard == resource.RLIM_INFINITY else hard
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return wanted
+    highest = _OPEN_FILES_IF_UNLIMITED if hard == resource.RLIM_INFINITY else hard
+    if soft != resource.RLIM_INFINITY and soft < highest:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest, hard))
+    return highest
 
 
-def _in_url(host: str) -> str:
-    """``host`` in the form that precedes a port: an IPv6 address in brackets."""
-    return f"[{host}]" if ":" in host else host
+def _names(bound: Sequence[BoundListener]) -> str:
+    """The addresses for the log; the name of a lone listener of the usual kind says nothing."""
+    listeners = [one.listener for one in bound]
+    if [listener.name for listener in listeners] == [PLAINTEXT_LISTENER.name]:
+        return listeners[0].address
+    return ", ".join(f"{listener.name}://{listener.address}" for listener in listeners)
 
 
 def _serve_metrics(address: tuple[str, int], context: BrokerContext) -> "MetricsServer":
     from dualwrite.broker.metrics_server import MetricsServer
 
     metrics = MetricsServer(*address, context)
-    logger.info("metrics at http://%s:%d/metrics", _in_url(address[0]), metrics.port)
+    logger.info("metrics at http://%s/metrics", host_and_port(address[0], metrics.port))
     return metrics
 
 
-def _open_rooms(
-    options: BrokerOptions, flusher: Flusher, meters: Meters, port: int, most_partitions: int
+def _build_context(
+    options: BrokerOptions, flusher: Flusher, meters: Meters, first: Listener, most_partitions: int
 ) -> BrokerContext:
     files, clock, entropy = DiskFiles(), SystemClock(), SystemEntropy()
     topics = replace(options.topics, most_partitions=most_partitions)
@@ -187,14 +211,26 @@ def _open_rooms(
     group_log = GroupLog(files, options.data_dir, cluster, flusher, clock, segment_bytes)
     groups = GroupCoordinator(group_log, flusher, clock, entropy, options.groups)
     offsets = GroupOffsets(group_log, cluster, flusher, clock, options.offsets)
-    host, port = options.advertised or (options.host, port)
-    creates_topics = options.is_on("auto.create.topics.enable")
+    access = AccessControl(cluster, options.access)
     return BrokerContext(
-        cluster, coordinator, groups, offsets, flusher, clock, host, port, creates_topics, options, meters
-    )
+        cluster, access, coordinator, groups, offsets, flusher, clock, first.advertised_host, first.advertised_port,
+        options.is_on("auto.create.topics.enable"), options, meters,
+        memory=ConnectionMemory(options.memory_bytes),
+    )  # fmt: skip
 
 
-def _chores(options: BrokerOptions, context: BrokerContext, compaction: Compaction) -> Iterator[tuple[Chore, int]]:
+def _renew_all(renewing: Sequence[ListenerTls]) -> None:
+    for tls in renewing:
+        tls.renew(even_if_unchanged=True)
+
+
+def _chores(
+    options: BrokerOptions,
+    context: BrokerContext,
+    compaction: Compaction,
+    server: Server,
+    renewing: Sequence[ListenerTls],
+) -> Iterator[tuple[Chore, int]]:
     """The periodic tasks, each with its interval in milliseconds."""
 
     async def expire_producers() -> None:
@@ -202,6 +238,10 @@ def _chores(options: BrokerOptions, context: BrokerContext, compaction: Compacti
 
     async def expire_offsets() -> None:
         await context.offsets.expire()
+
+    async def renew_certificates() -> None:
+        for tls in renewing:
+            tls.renew()
 
     coordinator = context.coordinator
     if options.durability == "fsync":
@@ -212,6 +252,9 @@ def _chores(options: BrokerOptions, context: BrokerContext, compaction: Compacti
     yield expire_producers, options.number("producer.id.expiration.check.interval.ms")
     retention = Retention(context.cluster, context.flusher, context.clock)
     yield retention.run_once, options.number("log.retention.check.interval.ms")
+    yield server.close_idle, max(_SHORTEST_LOOK_MS, options.number("connections.max.idle.ms") // _IDLE_LOOKS)
+    yield server.close_stalled, _STALLED_LOOK_MS
+    yield renew_certificates, _CERTIFICATES_MS
     yield compaction.run_once, options.number("log.cleaner.backoff.ms")
 
 
@@ -220,13 +263,13 @@ async def _repeat(chore: Chore, interval_seconds: float) -> None:
         await asyncio.sleep(interval_seconds)
         try:
             await chore()
-        except Exception as error:  # noqa: BLE001  a bug there must not go unnoticed while transactions pile up
+        except Exception as error:  # noqa: BLE001  a bug must be noticed, or transactions pile up
             stop_process(error)
 
 
 def _clear_ready_file(path: Path) -> None:
-    """Remove the file of an earlier broker, which would be mistaken for this one's; fail at once if none can be
-    written."""
+    """Remove the ready file of an earlier broker, which a reader would mistake for this one's. Fail at once if the file
+    cannot be written."""
     trial = path.with_name(path.name + ".tmp")
     try:
         path.unlink(missing_ok=True)
@@ -236,37 +279,13 @@ def _clear_ready_file(path: Path) -> None:
         raise ConfigurationError(f"ready file {path}: {error.strerror}") from None
 
 
-def _write_ready_file(path: Path, address: str) -> None:
-    """Write it atomically, so that a reader of the file sees the whole line."""
+def _write_ready_file(path: Path, listeners: Sequence[Listener]) -> None:
+    """Write the ready file atomically, so that a reader sees all of it: the first listener's address, then the name and
+    the address of every listener."""
     unfinished = path.with_name(path.name + ".tmp")
+    lines = [listeners[0].address, *(f"{listener.name} {listener.address}" for listener in listeners)]
     try:
-        unfinished.write_text(address + "\n")
+        unfinished.write_text("".join(f"{line}\n" for line in lines))
         unfinished.replace(path)
     except OSError as error:  # the disk may have become full since the check
         raise ConfigurationError(f"ready file {path}: {error.strerror}") from None
-
-
-@contextmanager
-def _exclusive(data_dir: Path, wait_seconds: float) -> Iterator[None]:
-    """Lock the data directory: two brokers on one would destroy it. The lock ends with the process."""
-    try:
-        data_dir.mkdir(parents=True, exist_ok=True)
-        refuse_foreign(data_dir, JOURNAL_DIRECTORY)
-        lock = (data_dir / _LOCK_NAME).open("w")
-    except OSError as error:
-        raise ConfigurationError(f"data directory {data_dir}: {error.strerror}") from None
-    deadline = time.monotonic() + wait_seconds
-    with lock:
-        while not _locks(lock):
-            if time.monotonic() >= deadline:
-                raise ConfigurationError(f"data directory {data_dir} is in use by another broker")
-            time.sleep(_LOCK_POLL_SECONDS)
-        yield
-
-
-def _locks(file: IO[str]) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True

@@ -1,77 +1,116 @@
-"""The broker's settings, under Apache Kafka's names; ``--config key=value`` on the command line."""
+"""The broker's settings, under Apache Kafka's names. On the command line they are ``--config key=value``."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 
-from dualwrite.broker.core.broker_settings import SETTINGS, WILDCARDS, advertised_address
+from dualwrite.broker.clients.connection_limits import ConnectionLimits
+from dualwrite.broker.clients.listeners import (
+    ADVERTISED_LISTENERS,
+    LISTENERS,
+    PROTOCOL_MAP,
+    Listener,
+    host_and_port,
+    is_loopback,
+    parse_listeners,
+    unprotected,
+)
 from dualwrite.broker.core.group_rules import GroupSettings
-from dualwrite.broker.core.settings import SettingError
-from dualwrite.broker.core.topic_configs import broker_defaults, check_topic_config
-from dualwrite.broker.core.topic_settings import TOPIC_SETTINGS
 from dualwrite.broker.core.transaction_rules import TransactionSettings
+from dualwrite.broker.runtime.access_control import AccessSettings
 from dualwrite.broker.runtime.cluster import TopicSettings
 from dualwrite.broker.runtime.compaction import CleanerSettings
 from dualwrite.broker.runtime.offsets import OffsetSettings
+from dualwrite.broker.settings.broker_settings import SETTINGS, principals
+from dualwrite.broker.settings.listener_settings import (
+    LISTENER_PREFIX,
+    LISTENER_SETTINGS,
+    ListenerValues,
+    listener_key,
+)
+from dualwrite.broker.settings.properties import PropertiesError, parse_properties
+from dualwrite.broker.settings.sasl_settings import FAILURE_DELAY_MS
+from dualwrite.broker.settings.setting import HIDDEN, Setting, SettingError
+from dualwrite.broker.settings.tls_settings import REQUIRED
+from dualwrite.broker.settings.topic_configs import broker_defaults, check_topic_config
+from dualwrite.broker.settings.topic_settings import TOPIC_SETTINGS
 from dualwrite.errors import ConfigurationError
 
 DURABILITIES = ("fsync", "os")
-_OPTIONS = {"log.dir": "--data-dir", "log.dirs": "--data-dir", "listeners": "--listen"}
+_OPTIONS = {"log.dir": "--data-dir", "log.dirs": "--data-dir"}
 _LIST = "dualwrite broker --list-config"
 
 
 def _unknown(key: str) -> str:
     """The error message for an unknown setting."""
     if key in _OPTIONS:
-        return f"unknown broker setting {key!r}: the option {_OPTIONS[key]} says that"
+        return f"unknown broker setting {key!r}: use the option {_OPTIONS[key]}"
+    if key.startswith(LISTENER_PREFIX):
+        return _unknown_of_listener(key)
     topics = TOPIC_SETTINGS.get(key)
     if topics is not None and topics.broker:
-        return f"unknown broker setting {key!r}: topics have it; their default is the broker's {topics.broker[0].name}"
+        return f"unknown broker setting {key!r}: it is a topic's; set the broker's {topics.broker[0].name}"
     close = get_close_matches(key, SETTINGS, n=3)
     meant = f"; did you mean {', '.join(close)}?" if close else ";"
     return f"unknown broker setting {key!r}{meant} {_LIST} lists all"
+
+
+def _unknown_of_listener(key: str) -> str:
+    """The error message for a setting that a listener does not have."""
+    rest = key.removeprefix(LISTENER_PREFIX).partition(".")[2]
+    if rest in SETTINGS:
+        return f"broker setting {key!r}: no listener has a value of its own for {rest}; set it without the prefix"
+    close = get_close_matches(rest, LISTENER_SETTINGS, n=3)
+    meant = f"; did you mean {', '.join(close)}?" if close else ""
+    return f"unknown broker setting {key!r}: expected {LISTENER_PREFIX}NAME.SETTING{meant}"
+
+
+def _setting_of(key: str) -> Setting | None:
+    """The setting that ``key`` sets, for one listener or for all."""
+    own = listener_key(key)
+    return SETTINGS.get(key) if own is None else LISTENER_SETTINGS[own.setting]
 
 
 @dataclass(frozen=True)
 class BrokerOptions:
     """How to run a broker.
 
-    :param data_dir: the directory for all data; made if it is missing.
-    :param host: the address to listen on, and the address for clients unless advertised.listeners sets another.
-    :param port: 0 picks a free one.
-    :param durability: ``fsync``: acknowledge only what is on disk. ``os``: acknowledge what the operating system has.
+    :param data_dir: the directory for all data; the broker creates it if it is missing.
+    :param durability: ``fsync`` acknowledges records once they are on disk; ``os`` once the operating system has them.
     :param config: settings by Kafka's names, as text; the others have their defaults.
-    :param ready_file: written once connections are accepted; its first line is HOST:PORT.
+    :param ready_file: the broker writes it once it accepts connections. Its first line is HOST:PORT of the first
+        listener. Each further line is NAME HOST:PORT, for every listener.
     :param metrics: the address for Prometheus, or None; port 0 picks a free one, which the log shows.
+    :param stop_timeout: the most seconds that a stop takes. Then the process ends, and the next start recovers.
     :param embedded: the broker serves one process, which holds the other end of its stdin. It stops when that process
-        is gone, and waits briefly for the broker of a predecessor that has just gone.
+        ends, and at its start waits briefly until the broker of a predecessor has stopped.
+    :param allow_anonymous: allow listeners that other machines reach and that authenticate no client.
     :raises ConfigurationError: if a setting is unknown or its value is invalid.
     """
 
     data_dir: Path
-    host: str = "127.0.0.1"
-    port: int = 0
     durability: str = "fsync"
-    config: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, str] = field(default_factory=dict, repr=False)
     ready_file: Path | None = None
     metrics: tuple[str, int] | None = None
+    stop_timeout: float = 10.0
     embedded: bool = False
+    allow_anonymous: bool = False
 
     def __post_init__(self) -> None:
         if self.durability not in DURABILITIES:
             raise ConfigurationError(f"durability {self.durability!r}: use fsync or os")
+        if not 0 < self.stop_timeout < math.inf:
+            raise ConfigurationError(f"stop timeout {self.stop_timeout:g}: expected seconds, more than 0")
         for key in self.config:
-            if key not in SETTINGS:
+            if _setting_of(key) is None:
                 raise ConfigurationError(_unknown(key))
-        for key in SETTINGS:
+        for key in {**SETTINGS, **self.config}:
             self._value(key)
         self._refuse_contradictions()
-        if self.host in WILDCARDS and self.advertised is None:
-            raise ConfigurationError(
-                f"listening on {self.host}: clients cannot connect to that; say what they can connect to: "
-                "--config advertised.listeners=PLAINTEXT://HOST:PORT"
-            )
+        self._check_listeners()
 
     def number(self, key: str) -> int:
         """The value of a numeric setting."""
@@ -84,10 +123,30 @@ class BrokerOptions:
         return self._value(key) is True
 
     @property
-    def advertised(self) -> tuple[str, int] | None:
-        """Host and port for clients, if they differ from the address to listen on."""
-        value = self._value("advertised.listeners")
-        return advertised_address(value) if isinstance(value, list) else None
+    def listeners(self) -> tuple[Listener, ...]:
+        """The listeners, at least one."""
+        return parse_listeners(
+            self._items(LISTENERS) or [], self._items(ADVERTISED_LISTENERS), self._items(PROTOCOL_MAP) or []
+        )
+
+    def refuse_unprotected(self, listener: Listener) -> None:
+        """Refuse ``listener``, which other machines reach, if it authenticates no client and ``allow_anonymous`` is
+        off.
+
+        :raises ConfigurationError: in that case.
+        """
+        if not (self.allow_anonymous or self.authenticates(listener)):
+            raise ConfigurationError(unprotected(listener))
+
+    def authenticates(self, listener: Listener) -> bool:
+        """True if every client of ``listener`` must prove who it is."""
+        return listener.protocol.is_sasl or (
+            listener.protocol.is_tls and self.for_listener(listener.name).text("ssl.client.auth") == REQUIRED
+        )
+
+    def for_listener(self, name: str) -> ListenerValues:
+        """The settings of the listener ``name``: its own override those of the broker."""
+        return ListenerValues(name, self.config)
 
     @property
     def transactions(self) -> TransactionSettings:
@@ -99,6 +158,29 @@ class BrokerOptions:
             log_segment_bytes=self.number("transaction.state.log.segment.bytes"),
             partition_verification_enable=self.is_on("transaction.partition.verification.enable"),
         )
+
+    def connections(self, most: int) -> ConnectionLimits:
+        """The limits of connections, of which the limit of open files allows ``most``."""
+        return ConnectionLimits(
+            min(most, self.number("max.connections")),
+            self.number("max.connections.per.ip"),
+            self.number("connections.max.idle.ms") / 1000,
+        )
+
+    @property
+    def access(self) -> AccessSettings:
+        """The settings of the authorizer."""
+        return AccessSettings(
+            is_enabled=bool(self._value("authorizer.class.name")),
+            super_users=frozenset(principals(str(self._value("super.users")))),
+            allows_unprotected=self.is_on("allow.everyone.if.no.acl.found"),
+        )
+
+    @property
+    def memory_bytes(self) -> float:
+        """The memory for large requests of all connections; infinite without a limit."""
+        most = self.number("queued.max.request.bytes")
+        return most if most > 0 else math.inf
 
     @property
     def cleaner(self) -> CleanerSettings:
@@ -132,44 +214,75 @@ class BrokerOptions:
         )
 
     def _refuse_contradictions(self) -> None:
-        """Refuse settings under which no topic could be created, or no group be joined."""
+        """Refuse settings under which no client could create a topic, join a group, or send the largest request."""
         try:
             check_topic_config({}, broker_defaults(self.config))
         except SettingError as error:
             raise ConfigurationError(f"the broker's defaults for topics: {error}") from None
-        least, most = "group.min.session.timeout.ms", "group.max.session.timeout.ms"
-        if self.number(least) > self.number(most):
+        delay, idle = FAILURE_DELAY_MS, "connections.max.idle.ms"
+        if 0 <= self.number(idle) <= self.number(delay):
+            raise ConfigurationError(f"broker setting {delay}={self.number(delay)}: must be less than {idle}")
+        lowest, highest = "group.min.session.timeout.ms", "group.max.session.timeout.ms"
+        if self.number(lowest) > self.number(highest):
             raise ConfigurationError(
-                f"broker setting {least}={self.number(least)}: no member could join, as {most} is {self.number(most)}"
+                f"broker setting {lowest}={self.number(lowest)}: no member could join,"
+                f" because {highest} is {self.number(highest)}"
+            )
+        largest = "socket.request.max.bytes"
+        if self.memory_bytes < self.number(largest):
+            raise ConfigurationError(
+                f"broker setting queued.max.request.bytes={self.number('queued.max.request.bytes')}:"
+                f" it must be at least {largest}, which is {self.number(largest)}; raise it or lower that one"
             )
 
+    def _check_listeners(self) -> None:
+        """Refuse unprotected listeners, and settings of listeners that do not exist."""
+        for listener in self.listeners:
+            if not is_loopback(listener.host):
+                self.refuse_unprotected(listener)
+        names = {listener.name.lower() for listener in self.listeners}
+        for key in self.config:
+            own = listener_key(key)
+            if own is not None and own.listener not in names:
+                raise ConfigurationError(
+                    f"broker setting {key}: there is no listener {own.listener}; {LISTENERS} has"
+                    f" {', '.join(sorted(names))} (in lower case)"
+                )
+
+    def _items(self, key: str) -> list[str] | None:
+        value = self._value(key)
+        assert value is None or isinstance(value, list)
+        return value
+
     def _value(self, key: str) -> object:
-        setting = SETTINGS[key]
+        setting = _setting_of(key)
+        assert setting is not None, key
         text = self.config.get(key, setting.default)
         if text is None:
             return None
         try:
             return setting.value(text)
         except ValueError as error:
-            raise ConfigurationError(f"broker setting {key}={text[:80]}: {error}") from None
+            raise ConfigurationError(f"broker setting {key}={setting.shown(text)}: {error}") from None
 
 
-def parse_listen(text: str, what: str = "listen address") -> tuple[str, int]:
-    """HOST and PORT of ``HOST:PORT``, which an error calls ``what``; an IPv6 host stands in brackets.
+def parse_listen(text: str, label: str = "listen address") -> tuple[str, int]:
+    """HOST and PORT of ``text``, which is ``HOST:PORT``. An IPv6 host stands in brackets.
 
-    :raises ConfigurationError: if it does not have this form.
+    :param label: the name of the option in an error message.
+    :raises ConfigurationError: if ``text`` does not have this form.
     """
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise ConfigurationError(f"{what} {text!r}: expected HOST:PORT, as 127.0.0.1:9092")
+        raise ConfigurationError(f"{label} {text!r}: expected HOST:PORT, for example 127.0.0.1:9092")
     return host, int(port)
 
 
 def parse_config(pairs: Iterable[str]) -> dict[str, str]:
-    """Settings given as ``key=value``.
+    """The settings in ``pairs``, each of the form ``key=value``.
 
-    :raises ConfigurationError: if one has no ``=``, or is given twice.
+    :raises ConfigurationError: if a pair has no ``=``, or a key occurs twice.
     """
     config: dict[str, str] = {}
     for pair in pairs:
@@ -178,6 +291,46 @@ def parse_config(pairs: Iterable[str]) -> dict[str, str]:
             raise ConfigurationError(f"broker setting {pair!r}: expected key=value")
         key = key.strip()
         if key in config:
-            raise ConfigurationError(f"broker setting {key} is given twice: {config[key]!r} and {value.strip()!r}")
+            values = (repr(_shown(key, given)) for given in (config[key], value.strip()))
+            raise ConfigurationError(f"broker setting {key} is given twice: {' and '.join(values)}")
         config[key] = value.strip()
     return config
+
+
+def read_config_file(path: Path) -> dict[str, str]:
+    """The settings in a file of Java's properties, such as Kafka's ``server.properties``.
+
+    :raises ConfigurationError: if the file cannot be read, or is not of that syntax.
+    """
+    try:
+        properties = parse_properties(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"config file {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"config file {path}: it is not text in UTF-8") from None
+    except PropertiesError as error:
+        raise ConfigurationError(f"config file {path}: {error}") from None
+    return {key: value.strip() for key, value in properties.items()}
+
+
+def with_listen(config: Mapping[str, str], listen: str | None) -> dict[str, str]:
+    """``config`` with the address of the option --listen, which is short for one listener named PLAINTEXT.
+
+    :param listen: HOST:PORT; None if the option is not given.
+    :raises ConfigurationError: if the address is malformed, or ``config`` has listeners, too.
+    """
+    if listen is None:
+        return dict(config)
+    host, port = parse_listen(listen)
+    if LISTENERS in config:
+        raise ConfigurationError(
+            f"--listen {listen} and {LISTENERS}={config[LISTENERS]} are both given: --listen is short for"
+            f" {LISTENERS}=PLAINTEXT://{host_and_port(host, port)}; remove one of them"
+        )
+    return {**config, LISTENERS: f"PLAINTEXT://{host_and_port(host, port)}"}
+
+
+def _shown(key: str, text: str) -> str:
+    """A value as an error message may show it; an unknown setting's may be a password."""
+    setting = _setting_of(key)
+    return HIDDEN if setting is None else setting.shown(text)

@@ -1,19 +1,22 @@
 """One client connection: frames in, requests to their handlers, responses out in the order of the requests.
 
-Requests of one connection are handled one after another, as in Kafka; requests that wait in the socket meanwhile are
-the client's back-pressure. A malformed request, or one of an unknown API or version, ends the connection.
+The broker handles the requests of one connection one after another, as Kafka does. Further requests wait in the socket,
+which slows the client down. A malformed request, or one of an unknown API or version, ends the connection.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeVar
 
+from dualwrite.broker.access.sasl_session import SaslStateError, SessionEndedError
 from dualwrite.broker.api import api_versions
 from dualwrite.broker.api.context import BrokerContext, Client, UnanswerableError
 from dualwrite.broker.api.routes import ROUTES
-from dualwrite.broker.frame_stream import FrameStream, StreamEndedError
+from dualwrite.broker.authentication import Authentication, ClientAuthentication
+from dualwrite.broker.clients.listeners import Listener
+from dualwrite.broker.frame_stream import ForeignProtocolError, FrameStream, StreamEndedError
 from dualwrite.wire.apis import APIS, ApiKey, Message
 from dualwrite.wire.codec import (
     MalformedMessageError,
@@ -31,30 +34,72 @@ from dualwrite.wire.hot_requests import read_hot_request
 logger = logging.getLogger(__name__)
 
 MOST_BYTES_WITHOUT_RECORDS = 1024 * 1024
-"""The limit of a request without records. It contains names and numbers, and decoding a hundred megabytes of them would
-block all other clients for minutes. This is room for ten thousand partitions."""
+"""The largest request without records, with room for ten thousand partitions. Such a request contains names and
+numbers; to decode a hundred megabytes of them would block all other clients for minutes."""
 
 _BYTES_AT_ONCE = 16 * 1024
-"""A longer request without records is decoded, and its answer encoded, in a thread: others are served meanwhile."""
+"""The longest request without records that the event loop decodes itself. A thread decodes a longer one and encodes its
+answer, so that other clients are served meanwhile."""
 
 _KEYS = {int(key): key for key in ROUTES}
 ResultT = TypeVar("ResultT")
 
 
 class Connection:
-    """Serves one client until it goes away or breaks the protocol."""
+    """Serves one client until it disconnects or breaks the protocol.
 
-    def __init__(self, stream: FrameStream, broker: BrokerContext) -> None:
+    :param listener: the listener that accepted the connection.
+    :param handshake: waits for the TLS handshake and returns the client's principal; None without TLS.
+    :param authentication: how clients authenticate on a listener with SASL.
+    """
+
+    def __init__(
+        self,
+        stream: FrameStream,
+        broker: BrokerContext,
+        listener: Listener,
+        handshake: Callable[[], Awaitable[str]] | None = None,
+        authentication: Authentication | None = None,
+    ) -> None:
         self._stream = stream
-        self._broker = broker
+        self._listener = listener
+        self._handshake = handshake
         self._meters = broker.meters
         self._peer = stream.transport.get_extra_info("peername")
+        self._broker = replace(broker, client=Client("", f"/{self.address}"))
         self._is_answering = False
         self._is_finishing = False
+        self._sasl = authentication.begin(self.address) if authentication is not None else None
+
+    @property
+    def listener(self) -> Listener:
+        """The listener that accepted the connection."""
+        return self._listener
+
+    @property
+    def address(self) -> str:
+        """The client's address, without its port."""
+        return self._peer[0] if self._peer else ""
+
+    @property
+    def is_closing(self) -> bool:
+        """True once the broker's end is being closed."""
+        return self._stream.transport.is_closing()
+
+    @property
+    def idle_since(self) -> float | None:
+        """When bytes last came or went, in monotonic seconds; None while a request is being answered, unless the client
+        does not read the answer."""
+        return None if self._is_answering and not self._stream.is_blocked else self._stream.active_at
 
     async def serve(self) -> None:
-        """Answer requests until the client closes the connection; then close it here."""
+        """Answer requests until the client closes the connection, then close the broker's end.
+
+        :raises TlsHandshakeError: if the client's TLS handshake fails.
+        """
         try:
+            if self._handshake is not None:
+                self._serve_as(await self._handshake())
             while not self._is_finishing:
                 frame = await self._stream.read()
                 self._is_answering = True
@@ -66,38 +111,53 @@ class Connection:
                     await self._stream.write(response)
                 self._is_answering = False
         except StreamEndedError as error:
-            logger.debug("%s is gone, between two requests or in the middle of one: %s", self._peer, error)
-        except (MalformedMessageError, FrameTooLargeError, UnanswerableError) as error:
+            logger.debug("%s has disconnected, between two requests or during one: %s", self._peer, error)
+        except (SaslStateError, SessionEndedError) as error:
+            assert self._sasl is not None
+            self._sasl.refuse(error)
+        except (MalformedMessageError, FrameTooLargeError, ForeignProtocolError, UnanswerableError) as error:
             logger.warning("closing the connection of %s: %s", self._peer, error)
         finally:
             self._stream.close()
 
+    def abort(self) -> None:
+        """Close the connection now, without sending what is not sent yet."""
+        self._stream.transport.abort()
+
     def finish(self) -> None:
-        """Close the connection after the request in progress, or now if there is none."""
+        """Close the connection after the request in progress, or at once if there is none."""
         self._is_finishing = True
         if not self._is_answering:
             self._stream.close()
 
     async def _answer(self, frame: bytearray | memoryview) -> list[bytes] | None:
+        if self._sasl is not None and self._sasl.session.wants_raw_token:
+            return await self._answer_raw_token(bytes(frame), self._sasl)
         head, body_position = read_request_head(frame)
         key = _KEYS.get(head.api_key)
         if key is None:
             raise MalformedMessageError(f"unknown API key {head.api_key}")
         route = ROUTES[key]
+        is_for_handler = self._sasl is None or self._sasl.is_for_handler(key)
         if head.version not in route.versions:
             return self._refuse_version(key, head)
         if key is not ApiKey.PRODUCE and len(frame) > MOST_BYTES_WITHOUT_RECORDS:
-            raise MalformedMessageError(f"{key.name} of {len(frame)} bytes; it may have {MOST_BYTES_WITHOUT_RECORDS}")
+            raise MalformedMessageError(f"{key.name} of {len(frame)} bytes; the limit is {MOST_BYTES_WITHOUT_RECORDS}")
         takes_long = key is not ApiKey.PRODUCE and len(frame) > _BYTES_AT_ONCE
         if takes_long:
             make_ready(APIS[key].request, head.version)
             request = await _in_thread(lambda: _read(key, head, frame, body_position))
         else:
             request = _read(key, head, frame, body_position)
-        response = await route.handle(request, head.version, self._context(head.client_id))
+        if is_for_handler:
+            response = await route.handle(request, head.version, self._context(head.client_id))
+        else:
+            response = await self._authenticate(key, request, head)
         self._meters.requests[key] += 1
         if response is None:
             return None
+        if key is ApiKey.API_VERSIONS and self._sasl is not None and not response.error_code:
+            self._sasl.session.versions_answered()
         if takes_long:
             codes, parts = await _in_thread(lambda: _written(key, head, response))
         else:
@@ -106,12 +166,37 @@ class Connection:
             self._meters.errors[key, code] += 1
         return parts
 
+    async def _authenticate(self, key: ApiKey, request: Message, head: RequestHead) -> Message:
+        """The answer to a request that is part of the authentication."""
+        assert self._sasl is not None
+        response = await self._sasl.answer(key, request, head.version)
+        self._take_over_principal(self._sasl)
+        return response
+
+    async def _answer_raw_token(self, token: bytes, sasl: ClientAuthentication) -> list[bytes] | None:
+        """The answer to a token without a header, as clients send it after SaslHandshake v0."""
+        answer = await sasl.answer_raw(token)
+        self._take_over_principal(sasl)
+        return None if answer is None else [answer]
+
+    def _take_over_principal(self, sasl: ClientAuthentication) -> None:
+        """Serve the client as the user that it has proved to be. After a failure, close the connection."""
+        if sasl.has_failed:
+            self._is_finishing = True
+        elif sasl.session.is_open and sasl.principal is not None:
+            self._serve_as(sasl.principal)
+            self._stream.limit_frames(self._broker.options.number("socket.request.max.bytes"))
+
     def _context(self, client_id: str | None) -> BrokerContext:
-        """The context for a handler; made anew only if the client changes its client.id."""
-        if self._broker.client.client_id != client_id:
-            host = self._peer[0] if self._peer else ""
-            self._broker = replace(self._broker, client=Client(client_id or "", f"/{host}"))
+        """The context for a handler. It is new only if the client changes its client.id."""
+        client = self._broker.client
+        if client.client_id != (client_id or ""):
+            self._broker = replace(self._broker, client=client._replace(client_id=client_id or ""))
         return self._broker
+
+    def _serve_as(self, principal: str) -> None:
+        """Let ``principal`` be the sender of all further requests."""
+        self._broker = replace(self._broker, client=self._broker.client._replace(principal=principal))
 
     @staticmethod
     def _refuse_version(key: ApiKey, head: RequestHead) -> list[bytes]:

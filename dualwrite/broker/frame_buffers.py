@@ -1,5 +1,5 @@
-"""Reused memory for large frames. If it were allocated for each frame, the system would have to clear and map it for
-every produced batch, which costs more than receiving the batch.
+"""Memory for large frames that is used again. To clear and map new memory for every produced batch would cost more than
+to receive the batch.
 """
 
 import mmap
@@ -13,8 +13,8 @@ _MOST_SPARE_BYTES = 16 * 1024 * 1024
 class FrameBuffers:
     """Buffers of all connections of one broker. They belong to the event loop's thread.
 
-    A buffer is mapped and not allocated: the system provides memory only for pages that have received bytes, whatever
-    size a client has announced.
+    A buffer is mapped and not allocated: the system provides memory only for pages that have received bytes, even if a
+    client announces a larger frame than it sends.
     """
 
     def __init__(self) -> None:
@@ -23,12 +23,23 @@ class FrameBuffers:
 
     @property
     def spare_bytes(self) -> int:
-        """Bytes that are kept for later frames."""
+        """The bytes that are ready for later frames."""
         return self._spare_bytes
 
+    @staticmethod
+    def capacity(size: int) -> int:
+        """The bytes that :meth:`take` maps for a frame of ``size`` bytes."""
+        return max(_SMALLEST, 1 << (size - 1).bit_length()) if size <= _LARGEST_KEPT else size
+
+    @staticmethod
+    def capacity_of(frame: "memoryview | bytearray") -> int:
+        """The bytes that are mapped for ``frame``; 0 if :meth:`take` did not return it."""
+        buffer = frame.obj if isinstance(frame, memoryview) else None
+        return len(buffer) if isinstance(buffer, mmap.mmap) else 0
+
     def take(self, size: int) -> memoryview:
-        """Memory for ``size`` bytes, with any content."""
-        capacity = max(_SMALLEST, 1 << (size - 1).bit_length()) if size <= _LARGEST_KEPT else size
+        """Memory for ``size`` bytes. Its content is arbitrary."""
+        capacity = self.capacity(size)
         spare = self._spare.get(capacity)
         if spare:
             self._spare_bytes -= capacity
@@ -38,8 +49,8 @@ class FrameBuffers:
         return memoryview(buffer)[:size]
 
     def give_back(self, frame: "memoryview | bytearray") -> None:
-        """Reuse the memory of ``frame``, if it is from :meth:`take`: neither it nor a view of it may be used any
-        more."""
+        """Reuse the memory of ``frame``, if :meth:`take` returned it. The caller must no longer use the frame or a view
+        of it."""
         buffer = frame.obj if isinstance(frame, memoryview) else None
         if isinstance(buffer, mmap.mmap) and len(buffer) <= min(_LARGEST_KEPT, _MOST_SPARE_BYTES - self._spare_bytes):
             self._spare_bytes += len(buffer)

@@ -1,8 +1,7 @@
 """The broker's metrics: their names, their meaning, and how each is computed.
 
-A scrape reads all of them from the broker's state, on the event loop's thread, so that a request pays for a few
-additions only. Each function below is a metric: docs/reference/metrics.md is drawn from its name, its docstring and its
-labels.
+A scrape reads all metrics from the broker's state, on the event loop's thread, so a request costs only a few additions.
+Each function below is a metric. docs/reference/metrics.md is made from its name, its docstring and its labels.
 """
 
 from collections import Counter
@@ -27,9 +26,9 @@ Read = Callable[[BrokerContext], Value]
 class BrokerMetric:
     """One metric.
 
-    :param name: without the prefix.
-    :param kind: gauge, counter or histogram, as Prometheus means them.
-    :param read: its value now: a number, numbers with the values of ``labels``, or a histogram.
+    :param name: the name without the prefix.
+    :param kind: gauge, counter or histogram, in the sense of Prometheus.
+    :param read: returns the current value: a number, numbers with the values of ``labels``, or a histogram.
     """
 
     name: str
@@ -40,12 +39,12 @@ class BrokerMetric:
 
 
 METRICS: list[BrokerMetric] = []
-"""Every metric, in the order in which they are told."""
+"""Every metric, in the order of the answer."""
 
 
 def _metric(kind: str, *labels: str) -> Callable[[Read], Read]:
     def register(read: Read) -> Read:
-        assert read.__doc__ is not None, "a metric says what it means"
+        assert read.__doc__ is not None, "a metric has a docstring"
         METRICS.append(BrokerMetric(read.__name__, kind, labels, " ".join(read.__doc__.split()), read))
         return read
 
@@ -68,8 +67,8 @@ def producer_ids(broker: BrokerContext) -> Value:
 
 @_metric("gauge", "topic", "partition")
 def last_stable_offset_lag(broker: BrokerContext) -> Value:
-    """High watermark minus last stable offset: what open transactions hide from read_committed readers (KIP-98; Kafka's
-    LastStableOffsetLag)."""
+    """High watermark minus last stable offset: the records that open transactions hide from read_committed readers
+    (KIP-98; Kafka's LastStableOffsetLag)."""
     return [
         ((each.name.topic, str(each.name.partition)), each.state.high_watermark - each.last_stable_offset)
         for each in broker.cluster.partitions()
@@ -84,14 +83,14 @@ def transactional_ids(broker: BrokerContext) -> Value:
 
 @_metric("gauge", "state")
 def transactions(broker: BrokerContext) -> Value:
-    """Transactional ids by the state of their transaction, as DescribeTransactions names it."""
+    """Transactional ids by the state of their transaction, under DescribeTransactions' names."""
     counts = Counter(entry.status for entry in broker.coordinator.table.entries.values())
     return [((status.kafka_name,), counts[status]) for status in TransactionStatus if status < TransactionStatus.DEAD]
 
 
 @_metric("gauge")
 def active_transaction_open_time_max_ms(broker: BrokerContext) -> Value:
-    """Milliseconds that the oldest open transaction has been open, 0 if none is (KIP-939's
+    """Age of the oldest open transaction in milliseconds, 0 if there is none (KIP-939's
     ActiveTransactionOpenTimeMaxMs)."""
     now_ms = broker.clock.wall_ms()
     return max((now_ms - entry.started_ms for entry in _ongoing(broker)), default=0)
@@ -108,7 +107,7 @@ def in_doubt_transactions(broker: BrokerContext) -> Value:
 
 @_metric("gauge", "state")
 def groups(broker: BrokerContext) -> Value:
-    """Consumer groups by their state, as ListGroups names it."""
+    """Consumer groups by their state, under ListGroups' names."""
     counts = Counter(group.state for group in broker.groups.groups())
     return [((state.value,), counts[state]) for state in GroupState if state is not GroupState.DEAD]
 
@@ -130,7 +129,7 @@ def requests_total(broker: BrokerContext) -> Value:
 
 @_metric("counter", "api", "error")
 def request_errors_total(broker: BrokerContext) -> Value:
-    """Error codes in answers; one answer may have many, as one for each partition."""
+    """Error codes in answers. One answer may have many, for example one for each partition."""
     return [((ApiKey(key).name, error_name(code)), count) for (key, code), count in broker.meters.errors.items()]
 
 
@@ -152,16 +151,24 @@ def connections(broker: BrokerContext) -> Value:
     return broker.meters.connections
 
 
+@_metric("counter", "mechanism", "result")
+def authentications_total(broker: BrokerContext) -> Value:
+    """Authentications by SASL, re-authentications included; the result is ``success`` or ``failure`` (Kafka's
+    successful-authentication-total and failed-authentication-total)."""
+    counts = broker.meters.authentications.items()
+    return [((mechanism, "success" if is_success else "failure"), count) for (mechanism, is_success), count in counts]
+
+
 # --- logs
 
 
 @_metric("gauge")
 def partitions(broker: BrokerContext) -> Value:
-    """Partitions of all topics, the broker's own among them."""
+    """Partitions of all topics, including the broker's own topics."""
     return sum(1 for _ in broker.cluster.partitions())
 
 
 @_metric("histogram")
 def fsync_round_seconds(broker: BrokerContext) -> Value:
-    """How long each round of fsyncs took, its wait for the disk's thread included; none with durability=os."""
+    """Seconds for each round of fsyncs, including the wait for an fsync thread; no rounds with durability=os."""
     return broker.meters.fsyncs

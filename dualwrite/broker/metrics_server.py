@@ -24,15 +24,16 @@ if TYPE_CHECKING:
 
 _PATIENCE_SECONDS = 10.0
 _MOST_CONNECTIONS = 16
-"""Further connections are closed at once: each takes a thread and an open file, which logs and clients need."""
+"""The most connections; the server closes further ones at once. Each takes a thread and an open file, which logs and
+clients need."""
 
 
 class _Handler(WSGIRequestHandler):
     timeout = _PATIENCE_SECONDS
-    """For each read and write: slower clients are disconnected."""
+    """The limit for each read and write; the server disconnects slower clients."""
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the name in the class above
-        """Requests are not logged."""
+        """Log nothing."""
 
 
 class _HttpServer(ThreadingMixIn, WSGIServer):
@@ -56,7 +57,7 @@ class _HttpServer(ThreadingMixIn, WSGIServer):
             self._room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that disconnects early is not logged either."""
+        """Log nothing, for example if a client disconnects early."""
 
 
 class MetricsServer(Collector):
@@ -84,7 +85,7 @@ class MetricsServer(Collector):
         return self._server.server_port
 
     def collect(self) -> Iterable[Family]:
-        """Every metric; called by the library, in a thread of its own."""
+        """Every metric. The library calls it in its own thread."""
         return asyncio.run_coroutine_threadsafe(self._read(), self._loop).result(_PATIENCE_SECONDS)
 
     async def close(self) -> None:
@@ -98,7 +99,7 @@ class MetricsServer(Collector):
 
 
 def _at_its_path(answer: "WSGIApplication") -> "WSGIApplication":
-    """``answer`` for /metrics; other paths are not found."""
+    """``answer`` for /metrics, and 404 for other paths."""
 
     def app(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         if environ["PATH_INFO"] == "/metrics":

@@ -1,88 +1,156 @@
-"""The listening socket, and the connections that are open."""
+"""The listeners, and the connections that are open."""
 
 import asyncio
 import logging
 import socket
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 from dualwrite.broker.api.context import BrokerContext
+from dualwrite.broker.authentication import Authentication
+from dualwrite.broker.clients.connection_limits import ConnectionLimits, expired, to_make_room
 from dualwrite.broker.connection import Connection
-from dualwrite.broker.frame_buffers import FrameBuffers
 from dualwrite.broker.frame_stream import FrameStream
-from dualwrite.errors import ConfigurationError
+from dualwrite.broker.limited_log import LimitedLog
+from dualwrite.broker.listening import BoundListener
+from dualwrite.broker.tls.transport import TlsHandshakeError, TlsTransport
 
 logger = logging.getLogger(__name__)
 
-_GRACE_SECONDS = 5.0
 _BACKLOG = 1024
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A bound socket that does not accept connections yet. A name with several addresses is bound to the first,
-    preferably IPv4, so that there is one port even if ``port`` is 0.
-
-    :raises ConfigurationError: if the address cannot be used.
-    """
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-    except OSError as error:
-        raise ConfigurationError(f"cannot listen on {host}:{port}: {error.strerror}") from None
-    return listener
+_MOST_FAILURES = 10
+"""The most failed handshakes, of different clients or for different reasons, that are logged in a second."""
 
 
 class Server:
-    """Accepts connections on a bound socket and serves each in a task of its own."""
+    """Accepts connections on bound sockets, and serves each in its own task.
 
-    def __init__(self, broker: BrokerContext, max_request_bytes: int, max_connections: int) -> None:
+    :param max_request_bytes: socket.request.max.bytes.
+    :param authentications: the authentication of each listener with SASL, by the listener's name.
+    """
+
+    def __init__(
+        self,
+        broker: BrokerContext,
+        max_request_bytes: int,
+        limits: ConnectionLimits,
+        authentications: Mapping[str, Authentication],
+    ) -> None:
         self._broker = broker
+        self._authentications = authentications
         self._max_request_bytes = max_request_bytes
-        self._max_connections = max_connections
+        self._limits = limits
+        self._by_address: Counter[str] = Counter()
+        self._limits_log = LimitedLog(logger, 1)
+        self._failures = LimitedLog(logger, _MOST_FAILURES)
         self._connections: dict[asyncio.Task[None], Connection] = {}
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
 
-    async def start(self, listener: socket.socket) -> None:
+    async def start(self, bound: Sequence[BoundListener]) -> None:
         """Accept connections from now on."""
-        loop, buffers = asyncio.get_running_loop(), FrameBuffers()
-        self._server = await loop.create_server(
-            lambda: FrameStream(self._max_request_bytes, self._accept, buffers), sock=listener, backlog=_BACKLOG
-        )
+        for one in bound:
+            self._servers.append(await self._start_one(one))
 
-    async def close(self) -> None:
-        """Accept no more connections, let requests in progress be answered (waiting ones at once), and close every
-        connection."""
-        assert self._server is not None
-        self._server.close()
+    async def _start_one(self, bound: BoundListener) -> asyncio.Server:
+        """Accept connections of one listener. Its clients get the address that it advertises."""
+        listener, sock, tls = bound
+        broker = replace(self._broker, host=listener.advertised_host, port=listener.advertised_port)
+        memory, authentication = self._broker.memory, self._authentications.get(listener.name)
+        most_bytes = self._max_request_bytes
+        if authentication is not None:
+            most_bytes = min(most_bytes, authentication.terms.most_token_bytes)
+
+        def accept(stream: FrameStream) -> None:
+            transport = stream.transport
+            handshake = partial(tls.handshake, transport) if tls and isinstance(transport, TlsTransport) else None
+            self._accept(Connection(stream, broker, listener, handshake, authentication), stream)
+
+        def protocol() -> asyncio.BufferedProtocol:
+            stream = FrameStream(most_bytes, accept, memory)
+            return stream if tls is None else tls.transport(stream)
+
+        return await asyncio.get_running_loop().create_server(protocol, sock=sock, backlog=_BACKLOG)
+
+    async def close(self, grace_seconds: float) -> None:
+        """Accept no more connections, answer the requests in progress (waiting ones at once), and close every
+        connection. Clients get ``grace_seconds`` to read their answers."""
+        for server in self._servers:
+            server.close()
         self._broker.stopping.begin()
         self._broker.groups.close()
         for connection in self._connections.values():
             connection.finish()
         if self._connections:
-            await asyncio.wait(list(self._connections), timeout=_GRACE_SECONDS)
-        late = list(self._connections)
-        for task in late:
+            await asyncio.wait(list(self._connections), timeout=grace_seconds)
+        unfinished = list(self._connections)
+        for task in unfinished:
             task.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
+        await asyncio.gather(*unfinished, return_exceptions=True)
 
-    def _accept(self, stream: FrameStream) -> None:
-        if len(self._connections) >= self._max_connections:
-            logger.warning("refusing a connection: there are %d, the most that are taken", self._max_connections)
+    async def close_idle(self) -> None:
+        """Close the connections that have been idle for longer than connections.max.idle.ms."""
+        for connection in expired(self._open(), self._limits, time.monotonic()):
+            connection.abort()
+
+    async def close_stalled(self) -> None:
+        """Close connections that hold memory which other requests wait for, and make no progress."""
+        self._broker.memory.close_stalled()
+
+    def _accept(self, connection: Connection, stream: FrameStream) -> None:
+        reason = self._refusal(connection.address)
+        if reason is not None:
+            self._limits_log.warn(f"refusing a connection of {connection.address}: {reason}")
             stream.close()
             return
         sock: socket.socket = stream.transport.get_extra_info("socket")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection = Connection(stream, self._broker)
-        task = asyncio.get_running_loop().create_task(connection.serve())
+        task = asyncio.get_running_loop().create_task(self._serve(connection))
         self._connections[task] = connection
+        self._by_address[connection.address] += 1
         self._broker.meters.connections += 1
         task.add_done_callback(self._forget)
 
+    async def _serve(self, connection: Connection) -> None:
+        try:
+            await connection.serve()
+        except TlsHandshakeError as error:
+            listener = connection.listener
+            self._failures.warn(f"closing a connection of {connection.address} to listener {listener.name}: {error}")
+
+    def _refusal(self, address: str) -> str | None:
+        """Why one more connection of ``address`` cannot be taken; None if it can. Makes room if there are too many."""
+        limits = self._limits
+        if self._by_address[address] >= limits.most_per_address:
+            return f"it has {limits.most_per_address}, which is max.connections.per.ip"
+        if len(self._connections) < limits.most:
+            return None
+        idle = to_make_room(self._open())
+        if not idle:
+            return f"{limits.most} are open, which is the limit, and none is idle"
+        self._limits_log.warn(
+            f"{limits.most} connections are open, which is the limit: closing those that are idle for longest"
+        )
+        for connection in idle:
+            connection.abort()
+        return None
+
+    def _open(self) -> list[Connection]:
+        """The connections that are not being closed: the tasks of the others end soon."""
+        return [connection for connection in self._connections.values() if not connection.is_closing]
+
     def _forget(self, task: asyncio.Task[None]) -> None:
-        """A connection handles every failure of a client, and a failure that must not stop half way ends the process.
-        So an exception here is a bug that harms one client, whose connection is closed."""
-        del self._connections[task]
+        """Forget the task of a closed connection, and log its exception.
+
+        A connection handles every failure of its client, and a failure in a critical section ends the process. So an
+        exception here is a bug that harms one client only.
+        """
+        address = self._connections.pop(task).address
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
         self._broker.meters.connections -= 1
         error = None if task.cancelled() else task.exception()
         if error is not None:

@@ -1,1 +1,1 @@
-"""The command line: one small file per verb, over plain functions that a library user can call too."""
+"""The command line: one small file per verb. Each calls plain functions that a library user can call too."""

@@ -1,16 +1,18 @@
-"""``dualwrite broker``: run the bundled broker in the foreground."""
+"""``dualwrite broker``: run the bundled broker in the foreground; ``dualwrite broker users``: change its users."""
 
 import argparse
 import logging
 from pathlib import Path
 from typing import Any
 
+from dualwrite.cli import broker_users
+
 
 class _ListConfig(argparse.Action):
     """Prints every setting and exits, as ``--help`` does, without the required arguments."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        from dualwrite.broker.core.broker_settings import SETTINGS
+        from dualwrite.broker.settings.broker_settings import SETTINGS
 
         for name, setting in sorted(SETTINGS.items()):
             default = "not set" if setting.default is None else setting.default
@@ -20,46 +22,75 @@ class _ListConfig(argparse.Action):
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument("--data-dir", required=True, metavar="DIR", help="where everything is kept")
+    parser.set_defaults(refuse=parser.error, users=None)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    users = commands.add_parser("users", help="list, set and delete users, instead of running a broker")
+    users.set_defaults(users=broker_users.run)
+    broker_users.configure(users)
+    parser.add_argument("--data-dir", metavar="DIR", help="the directory for all data (required)")
     parser.add_argument(
-        "--listen", default="127.0.0.1:9092", metavar="HOST:PORT", help="port 0 picks a free one (%(default)s)"
+        "--listen",
+        metavar="HOST:PORT",
+        help="short for --config listeners=PLAINTEXT://HOST:PORT; port 0 picks a free one (127.0.0.1:9092)",
+    )
+    parser.add_argument(
+        "--allow-anonymous",
+        action="store_true",
+        help="allow a listener that other machines reach and that authenticates no client",
     )
     parser.add_argument(
         "--durability",
         choices=("fsync", "os"),
         default="fsync",
-        help="acknowledge what is on disk, or what the operating system has taken (%(default)s)",
+        help="acknowledge records once they are on disk, or once the operating system has them (%(default)s)",
     )
     parser.add_argument(
         "--config", action="append", nargs="+", default=[], metavar="KEY=VALUE", help="a setting by Kafka's name"
     )
     parser.add_argument(
+        "--config-file",
+        type=Path,
+        metavar="PATH",
+        help="settings in the form of Kafka's server.properties, so that no password is on a command line;"
+        " --config takes precedence",
+    )
+    parser.add_argument(
         "--list-config", action=_ListConfig, nargs=0, help="print every setting: its default, meaning, allowed values"
     )
-    parser.add_argument("--ready-file", type=Path, metavar="PATH", help="gets HOST:PORT once connections are accepted")
     parser.add_argument(
-        "--metrics", metavar="HOST:PORT", help="answer Prometheus at http://HOST:PORT/metrics (default: not at all)"
+        "--ready-file", type=Path, metavar="PATH", help="gets HOST:PORT of each listener once the broker is ready"
+    )
+    parser.add_argument(
+        "--metrics", metavar="HOST:PORT", help="serve Prometheus metrics at http://HOST:PORT/metrics (default: none)"
+    )
+    parser.add_argument(
+        "--stop-timeout", type=float, default=10.0, metavar="SECONDS", help="the longest time for a stop (%(default)s)"
     )
     parser.add_argument("--embedded", action="store_true", help=argparse.SUPPRESS)  # set by EmbeddedBroker
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the broker until it is stopped."""
+    """Run the broker until it is stopped; or list or change its users."""
+    if arguments.users is not None:
+        code: int = arguments.users(arguments)
+        return code
+    if arguments.data_dir is None:
+        arguments.refuse("the following arguments are required: --data-dir")
     from dualwrite.broker.broker import serve
-    from dualwrite.broker.config import BrokerOptions, parse_config, parse_listen
+    from dualwrite.broker.config import BrokerOptions, parse_config, parse_listen, read_config_file, with_listen
     from dualwrite.broker.data_dir import parse_data_dir
 
-    host, port = parse_listen(arguments.listen)
-    config = parse_config(pair for pairs in arguments.config for pair in pairs)
+    in_file = read_config_file(arguments.config_file) if arguments.config_file is not None else {}
+    config = {**in_file, **parse_config(pair for pairs in arguments.config for pair in pairs)}
     options = BrokerOptions(
         data_dir=parse_data_dir(arguments.data_dir),
-        host=host,
-        port=port,
         durability=arguments.durability,
-        config=config,
+        config=with_listen(config, arguments.listen),
         ready_file=arguments.ready_file,
         metrics=parse_listen(arguments.metrics, "metrics address") if arguments.metrics is not None else None,
+        stop_timeout=arguments.stop_timeout,
         embedded=arguments.embedded,
+        allow_anonymous=arguments.allow_anonymous,
     )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     serve(options)

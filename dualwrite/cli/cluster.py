@@ -7,34 +7,39 @@ from typing import Any
 
 from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.config.native_keys import ALIASES, KEYS
+from dualwrite.client.config.reading import BOOTSTRAP_KEY
 from dualwrite.client.config.settings import ClientSettings
-from dualwrite.coordinator.recovery.two_phase import KEEP_PREPARED, RESUME, owned_settings
+from dualwrite.coordinator.recovery.two_phase import KEEP_PREPARED, RESUME, reserved_settings
 from dualwrite.errors import ConfigurationError
 
 REACH_SECONDS = 5.0
 
-_BOOTSTRAP = ("bootstrap.servers", "metadata.broker.list")
 _FUNCTIONS = ("on_delivery", "on_commit", "logger")
 
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
     """Add ``--bootstrap-servers``, ``-X`` and ``--command-config``."""
     parser.add_argument(
-        "--bootstrap-servers", required=True, metavar="HOST:PORT", help="brokers of the cluster to begin with"
+        "--bootstrap-servers", required=True, metavar="HOST:PORT", help="one broker of the cluster, or several"
     )
+    add_settings(parser)
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Add ``-X`` and ``--command-config``."""
     parser.add_argument(
         "-X",
         dest="settings",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="a setting by librdkafka's name, such as security.protocol=SASL_SSL; as often as needed",
+        help="a setting by librdkafka's name, such as security.protocol=SASL_SSL; may be repeated",
     )
     parser.add_argument(
         "--command-config",
         type=Path,
         metavar="FILE",
-        help="a file of such settings, one in a line: for passwords, which other users of the machine see in -X",
+        help="a file of such settings, one per line: for passwords, which other users of the machine can see in -X",
     )
 
 
@@ -44,27 +49,27 @@ def add_two_phase(parser: argparse.ArgumentParser) -> None:
         "--two-phase",
         choices=(KEEP_PREPARED, RESUME),
         default=KEEP_PREPARED,
-        help="as the application has it: resume on an Apache Kafka that keeps no prepared transaction",
+        help="the application's own mode: resume, on an Apache Kafka that keeps no prepared transaction",
     )
 
 
 def cluster_config(arguments: argparse.Namespace) -> dict[str, Any]:
     """The configuration from the options of :func:`add_cluster`.
 
-    :raises ConfigurationError: if one is malformed, unknown, or cannot be given on a command line.
+    :raises ConfigurationError: if a setting is malformed, unknown, or possible from Python only.
     """
     config: dict[str, Any] = {}
-    owned = owned_settings(getattr(arguments, "two_phase", KEEP_PREPARED))
+    owned = reserved_settings(getattr(arguments, "two_phase", KEEP_PREPARED))
     if arguments.command_config is not None:
         config.update(_parsed(_lines_of(arguments.command_config), owned))
     config.update(_parsed((("-X", text) for text in arguments.settings), owned))
-    config["bootstrap.servers"] = arguments.bootstrap_servers
+    config[BOOTSTRAP_KEY] = arguments.bootstrap_servers
     ClientSettings.from_config(config)
     return config
 
 
 def require_cluster(config: Mapping[str, Any]) -> None:
-    """Fail within seconds if no broker answers; later requests wait as long as a cluster's failover may take.
+    """Fail within seconds if no broker answers. Later requests wait as long as a cluster's failover may take.
 
     :raises KafkaUnavailableError: if no broker answers.
     """
@@ -80,7 +85,7 @@ def _lines_of(file: Path) -> Iterable[tuple[str, str]]:
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text in UTF-8"
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
         raise ConfigurationError(f"--command-config {file}: {reason}") from None
     for number, line in enumerate(lines, start=1):
         if line.strip() and not line.strip().startswith("#"):
@@ -88,20 +93,20 @@ def _lines_of(file: Path) -> Iterable[tuple[str, str]]:
 
 
 def _parsed(settings: Iterable[tuple[str, str]], owned: Collection[str]) -> dict[str, str]:
-    found = {}
-    for place, text in settings:
+    config = {}
+    for origin, text in settings:
         key, equals, value = (part.strip() for part in text.partition("="))
         if not key:
-            raise ConfigurationError(f"{place}: no KEY=VALUE")
+            raise ConfigurationError(f"{origin}: no KEY=VALUE")
         if not equals:
-            raise ConfigurationError(f"{place}: {text.split()[0]!r} is not followed by =VALUE")
-        if key in _BOOTSTRAP:
-            raise ConfigurationError(f"{place}: {key}: use --bootstrap-servers")
+            raise ConfigurationError(f"{origin}: {text.split()[0]!r} is not followed by =VALUE")
+        if ALIASES.get(key, key) == BOOTSTRAP_KEY:
+            raise ConfigurationError(f"{origin}: {key}: use --bootstrap-servers")
         if key in owned:
-            raise ConfigurationError(f"{place}: {key} is set by dualwrite itself: remove it")
+            raise ConfigurationError(f"{origin}: {key} is set by dualwrite itself: remove it")
         if key in _FUNCTIONS or key.endswith("_cb"):
-            raise ConfigurationError(f"{place}: {key} is a function: it can be given from Python only")
+            raise ConfigurationError(f"{origin}: {key} is a function, which only Python code can pass")
         if key not in KEYS and key not in ALIASES:
-            raise ConfigurationError(f"{place}: {key}: there is no such setting")
-        found[key] = value
-    return found
+            raise ConfigurationError(f"{origin}: {key}: there is no such setting")
+        config[key] = value
+    return config

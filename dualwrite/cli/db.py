@@ -1,6 +1,6 @@
-"""``dualwrite db``: upgrade, show and downgrade the tables that this library keeps in the user's database.
+"""``dualwrite db``: upgrade, show and downgrade this library's tables in the user's database.
 
-The functions call ``dualwrite.schema`` for a database that is named by its URL.
+The functions call ``dualwrite.schema`` for the database at a URL.
 """
 
 import argparse
@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from dualwrite import schema as versions
 from dualwrite.cli.database import add_database, add_schema, database
+from dualwrite.coordinator.sql.dialects.supported import SUPPORTED
 from dualwrite.errors import InputError
 from dualwrite.operations import copies
 from dualwrite.schema import upgrade_engine
@@ -16,7 +17,7 @@ from dualwrite.schema import upgrade_engine
 __all__ = ["configure", "copied", "current", "downgrade", "moved", "run", "upgrade", "upgrade_engine"]
 
 _SHOWN = 5
-"""Most transactional ids that a message names."""
+"""The most transactional ids that a message names."""
 _NO_TABLES = "no tables yet; run: dualwrite db upgrade"
 
 
@@ -31,38 +32,46 @@ def configure(parser: argparse.ArgumentParser) -> None:
             add_database(subparser)
         return subparser
 
-    action("upgrade", "make the tables, or bring them up to date", lambda given: upgrade(given.db, schema=given.schema))
-    action("current", "show the tables' version", lambda given: current(given.db, schema=given.schema))
+    action(
+        "upgrade",
+        "create the tables, or upgrade them",
+        lambda arguments: upgrade(arguments.db, schema=arguments.schema),
+    )
+    action("current", "show the tables' version", lambda arguments: current(arguments.db, schema=arguments.schema))
     moving = action(
         "moved",
-        "say that the database that wrote the state table is gone, and that this one has taken its place",
-        lambda given: (moved if given.yes else _foresee_move)(given.db, schema=given.schema),
+        "declare that this database replaces the one that wrote the state table, which is gone",
+        lambda arguments: (moved if arguments.yes else _foresee_move)(arguments.db, schema=arguments.schema),
     )
-    moving.add_argument("--yes", action="store_true", help="the original is gone: nothing uses it any more")
+    moving.add_argument("--yes", action="store_true", help="confirm that the original is gone and no program uses it")
     copying = action(
         "copied",
-        "say that this database is a copy, whose original goes on: leave the original's transactions alone",
-        lambda given: copied(given.db, forced=given.yes, schema=given.schema),
+        "declare that this database is a copy whose original stays in use: leave the original's transactions alone",
+        lambda arguments: copied(arguments.db, forced=arguments.yes, schema=arguments.schema),
     )
-    copying.add_argument("--yes", action="store_true", help="even if it calls itself the original")
+    copying.add_argument("--yes", action="store_true", help="also if it has written state rows itself")
     back = action(
         "downgrade",
-        "take the tables back to an earlier version, for an earlier release",
-        lambda given: _taken_back(given.db, given.revision, lose_rows=given.yes, schema=given.schema),
+        "downgrade the tables to an earlier version, for an earlier release",
+        lambda arguments: _taken_back(
+            arguments.db, arguments.revision, lose_rows=arguments.yes, schema=arguments.schema
+        ),
     )
-    back.add_argument("revision", metavar="REVISION", help='a version that the tables had before; "base" drops them')
-    back.add_argument("--yes", action="store_true", help="drop rows, too, that are needed still")
+    back.add_argument("revision", metavar="REVISION", help='an earlier version; "base" drops the tables')
+    back.add_argument("--yes", action="store_true", help="also drop rows that are still needed")
     sql = action(
         "sql",
-        "print the SQL of an upgrade or a downgrade, and connect to nothing",
-        lambda given: versions.statements(
-            given.dialect, given.revision, since=given.since, schema=given.schema
+        "print the SQL of an upgrade or a downgrade, without a connection",
+        lambda arguments: versions.statements(
+            arguments.dialect, arguments.revision, since=arguments.since, schema=arguments.schema
         ).rstrip(),
     )
     add_schema(sql)
-    sql.add_argument("--dialect", required=True, help="sqlite, postgresql, mysql or mariadb")
-    sql.add_argument("--since", default=versions.BASE, metavar="REVISION", help="the version of the tables now (base)")
-    sql.add_argument("revision", nargs="?", default=versions.HEAD, metavar="REVISION", help="the version wanted (head)")
+    sql.add_argument("--dialect", required=True, help=", ".join(SUPPORTED))
+    sql.add_argument("--since", default=versions.BASE, metavar="REVISION", help="the tables' present version (base)")
+    sql.add_argument(
+        "revision", nargs="?", default=versions.HEAD, metavar="REVISION", help="the tables' new version (head)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -94,15 +103,15 @@ def downgrade(url: str, revision: str, *, lose_rows: bool = False, schema: str |
 
 
 def _taken_back(url: str, revision: str, *, lose_rows: bool, schema: str | None) -> str | None:
-    """As :func:`downgrade`, but return a sentence if it has removed the tables."""
+    """As :func:`downgrade`, but if that has removed the tables, return a sentence about it."""
     before = current(url, schema=schema)
     return downgrade(url, revision, lose_rows=lose_rows, schema=schema) or (
-        None if before is None else f"removed all tables of dualwrite, which were of version {before}"
+        None if before is None else f"removed all tables of dualwrite, which had version {before}"
     )
 
 
 def moved(url: str, *, schema: str | None = None) -> str:
-    """Make this database the owner of the state rows of a database that is gone; return a description.
+    """Make this database the owner of another database's state rows, after that database is gone. Return a description.
 
     :raises ConfigurationError: if the URL is malformed or the database refuses; the message is one line.
     """
@@ -116,36 +125,38 @@ def moved(url: str, *, schema: str | None = None) -> str:
 
 
 def _foresee_move(url: str, *, schema: str | None) -> NoReturn:
-    """Change nothing: runs in place of :func:`moved` until ``--yes`` confirms that the original is gone.
+    """Change nothing. Runs instead of :func:`moved` unless ``--yes`` confirms that the original is gone.
 
-    :raises InputError: always; the message names the consequences if the original is in use.
+    :raises InputError: always. The message names the consequences if the original is in use.
     """
     with database(url, must_exist=True, schema=schema) as engine:
         original = copies.original_in_sight(engine)
-    seen = f"The original is still there: {original}. " if original else ""
+    warning = f"The original is still there: {original}. " if original else ""
     raise InputError(
-        f"nothing was done: db moved needs --yes. {seen}If the original is in use, both databases have the same "
-        "transactional ids then, and each aborts in Kafka what the other one has decided: run `dualwrite db copied` "
-        "in that case"
+        f"nothing was done: db moved needs --yes. {warning}If the original is in use, both databases have the same "
+        "transactional ids then, and each aborts transactions in Kafka that the other has decided to commit: run "
+        "`dualwrite db copied` in that case"
     )
 
 
 def copied(url: str, *, forced: bool = False, schema: str | None = None) -> str:
-    """Declare this database a copy beside its original, with an identity of its own; return a description.
+    """Declare this database a copy beside its original, with its own identity. Return a description.
 
     :raises ConfigurationError: if the URL is malformed or the database refuses; the message is one line.
     """
     with database(url, must_exist=True, schema=schema) as engine:
-        suffix, deleted, left = copies.copied(engine, forced=forced)
-    gone = f"{deleted} state row{'' if deleted == 1 else 's'} of the original's deleted here; " if deleted else ""
-    said = f"this is a copy: {gone}its transactional ids are NAME-{suffix}-0, NAME-{suffix}-1, … from now on"
-    if left:
-        names = ", ".join(left[:_SHOWN]) + (f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else "")
-        said += (
+        suffix, deleted, left_slots = copies.copied(engine, forced=forced)
+    deletion = f"{deleted} state row{'' if deleted == 1 else 's'} of the original's deleted here; " if deleted else ""
+    message = f"this is a copy: {deletion}its transactional ids are NAME-{suffix}-0, NAME-{suffix}-1, … from now on"
+    if left_slots:
+        names = ", ".join(left_slots[:_SHOWN]) + (
+            f" and {len(left_slots) - _SHOWN} more" if len(left_slots) > _SHOWN else ""
+        )
+        message += (
             f"\n{names}: not given back when the copy was made, so something may be open in Kafka, which the original "
             "ends. If the original is gone, restore the copy, and run `dualwrite db moved --yes` instead"
         )
-    return said
+    return message
 
 
 def current(url: str, *, schema: str | None = None) -> str | None:

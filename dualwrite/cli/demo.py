@@ -34,9 +34,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rows", type=int, default=20_000, help=f"flights to load, {_FEWEST_ROWS} to {MOST_ROWS:,} (20000)"
     )
-    parser.add_argument("--kills", type=int, default=8, help="how often the loader is killed, at least 3 (8)")
-    parser.add_argument("--seed", type=int, help="repeats the choices of an earlier run, if not its timing")
-    parser.add_argument("--db", metavar="URL", help="load into this database instead of a new file of SQLite's")
+    parser.add_argument("--kills", type=int, default=8, help="how many times to kill the loader, at least 3 (8)")
+    parser.add_argument("--seed", type=int, help="repeat the choices, but not the timing, of an earlier run")
+    parser.add_argument("--db", metavar="URL", help="load into this database instead of a new SQLite file")
     add_producer(parser)
     parser.add_argument("--keep", type=Path, metavar="DIR", help="work in DIR, an empty directory, and leave it there")
 
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not _FEWEST_ROWS <= arguments.rows <= MOST_ROWS:
         raise ConfigurationError(f"--rows {arguments.rows}: use {_FEWEST_ROWS} to {MOST_ROWS}")
     if arguments.kills < len(Window):
-        raise ConfigurationError(f"--kills {arguments.kills}: use at least {len(Window)}, one for each place to die in")
+        raise ConfigurationError(f"--kills {arguments.kills}: use at least {len(Window)}, one before each step")
     keep: Path | None = arguments.keep
     if keep is not None and keep.exists() and any(keep.iterdir()):
         raise InputError(f"--keep {keep}: the directory is not empty")

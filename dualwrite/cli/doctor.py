@@ -1,4 +1,4 @@
-"""``dualwrite doctor``: finds problems of dual writes with a database and a cluster, and says what to do."""
+"""``dualwrite doctor``: finds problems of dual writes with a database and a cluster, and gives advice."""
 
 import argparse
 
@@ -16,9 +16,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--application",
         metavar="NAME",
-        help="look at its slots, too, and ask for two-phase commit as the transactional id NAME-doctor",
+        help="also check its slots, and two-phase commit under the transactional id NAME-doctor",
     )
-    parser.add_argument("--pool-size", type=int, metavar="N", help="as given to DualWrite: look for slots beyond it")
+    parser.add_argument("--pool-size", type=int, metavar="N", help="as given to DualWrite, to find slots beyond it")
     parser.add_argument("--json", action="store_true", help="for programs")
     add_two_phase(parser)
     add_cluster(parser)
@@ -27,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Examine both sides; 1 if a finding is a failure.
 
-    :raises DualWriteError: if an argument is wrong; the message is one for the user.
+    :raises DualWriteError: if an argument is wrong. The message is meant for the user.
     """
     if arguments.application == "":
         raise InputError("--application is empty: name the application, or leave it out")

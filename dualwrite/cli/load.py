@@ -11,16 +11,17 @@ from sqlalchemy import URL
 from sqlalchemy.exc import SQLAlchemyError
 
 from dualwrite.cli.cluster import add_cluster, add_two_phase, cluster_config, require_cluster
-from dualwrite.cli.database import add_database, database, database_place
+from dualwrite.cli.database import add_database, database
 from dualwrite.cli.producer import add_producer
 from dualwrite.cli.progress import ProgressReport
 from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.sql.dialects.supported import database_at
 from dualwrite.errors import ConfigurationError, DualWriteError, InputError
 from dualwrite.loader.job import LoadJob
 from dualwrite.loader.load import load
 
 _LONGEST_FIELD = 1 << 20
-"""Longer than any record that a broker takes by default (message.max.bytes); an unclosed quote ends here."""
+"""The longest CSV field, to detect an unclosed quote. A broker's default message.max.bytes is smaller."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -29,12 +30,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "file", type=Path, help=".csv, .jsonl, .ndjson or .json; alone, as .gz, or the one file in a .zip"
     )
     add_database(parser)
-    parser.add_argument("--table", required=True, help="an existing table; schema.table if need be")
+    parser.add_argument("--table", required=True, help="an existing table, as table or schema.table")
     parser.add_argument("--topic", required=True, help="the topic of the records: each row as JSON")
     parser.add_argument("--batch-size", type=int, default=500, metavar="N", help="rows in a unit of work (500)")
     parser.add_argument("--key", metavar="COLUMN", help="the column whose text is the key of the records")
     parser.add_argument(
-        "--null", metavar="TEXT", help="a text that means NULL, such as NA (an empty CSV field always does)"
+        "--null", metavar="TEXT", help="a text that stands for NULL, such as NA (an empty CSV field always does)"
     )
     add_producer(parser)
     add_two_phase(parser)
@@ -42,14 +43,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--application",
         metavar="NAME",
-        help="the transactional id's name; keep it from run to run (load-<digest of the load and its database>)",
+        help="the application's name; the same in every run of the load (load-<digest of the load and its database>)",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Load the file, and say what was done.
+    """Load the file, and print the result.
 
-    :raises DualWriteError: if it cannot be done; the message is one for the user.
+    :raises DualWriteError: if the load fails. The message is meant for the user.
     """
     job = LoadJob(
         path=arguments.file,
@@ -97,12 +98,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _is_passing(error: DualWriteError) -> bool:
-    """True unless the user must correct something. A database error in the middle of a load is not a wrong setting."""
+    """True if another run may succeed without a correction, such as after a database error during the load."""
     return not isinstance(error, InputError | ConfigurationError) or isinstance(error.__cause__, SQLAlchemyError)
 
 
 def _application(job: LoadJob, url: URL) -> str:
-    """The load's own application name. It depends on the database: otherwise a load of the same file into another
-    database would find this load's open transaction without a decision, and abort what this database has committed."""
-    identity = f"{job.load_key.load_id}\0{database_place(url)}"
+    """The load's own application name. It depends on the database. Otherwise a load of the same file into another
+    database would find this load's open transaction without a decision, and abort it although this database has
+    committed."""
+    identity = f"{job.load_key.load_id}\0{database_at(url).server_of(url)}"
     return f"load-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"

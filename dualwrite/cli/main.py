@@ -1,9 +1,9 @@
-"""The ``dualwrite`` command: finds the verb, imports that one only, and turns errors into one line.
+"""The ``dualwrite`` command: imports only the module of the requested verb, and turns errors into one line.
 
 A verb is a module with two functions: ``configure(parser)`` adds its arguments, ``run(arguments)`` does the work and
-returns the exit code. Exit codes: 0 done; 1 the work was done and its result is bad; 2 the command could not be carried
-out, and one line on stderr says why; 130 interrupted by Ctrl-C. Also 1, without a message, if stdout is closed.
-docs/operations.md explains the exit codes of each verb for operators.
+returns the exit code. Exit codes: 0 success; 1 the work is done, with a bad result; 2 the command failed, and one line
+on stderr has the reason; 130 interrupted by Ctrl-C. Also 1, without a message, if stdout is closed. docs/operations.md
+explains the exit codes of each verb for operators.
 """
 
 import argparse
@@ -24,17 +24,17 @@ INTERRUPTED = 130
 
 VERBS = {
     "broker": "run the bundled broker",
-    "db": "make, show and take back the tables of a database",
+    "db": "create, show, upgrade and downgrade the tables in a database",
     "demo": "load real rows through kill -9 and compare both sides",
-    "doctor": "say what would go wrong with dual writes on a database and a cluster",
+    "doctor": "find problems of dual writes with a database and a cluster",
     "load": "load a file into a table and a topic, each batch in both or in neither",
-    "recover": "end what dead processes of an application left, as the database decided",
-    "transactions": "show transactions that are open, and end them: as the database decided, or by force",
+    "recover": "end the transactions of an application's dead processes, as the database decided",
+    "transactions": "show open transactions, and end them: as the database decided, or by force",
 }
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reports a wrong argument in one line, as every other mistake is reported."""
+    """Reports a wrong argument in one line, like every other error."""
 
     def error(self, message: str) -> NoReturn:
         print(f"dualwrite: {message}; see {self.prog} --help", file=sys.stderr)
@@ -44,7 +44,7 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command in ``argv`` (by default the process's arguments), and return its exit code.
 
-    :raises SystemExit: after ``--help`` and ``--version``, and for arguments that do not parse.
+    :raises SystemExit: after ``--help`` and ``--version``, and for invalid arguments.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -65,7 +65,7 @@ def _carried_out(words: Sequence[str]) -> int:
         parser, verb = parser_for(words)
         arguments = parser.parse_args(words)
         if verb is None:
-            parser.error("say what to do: " + ", ".join(VERBS))
+            parser.error("name a verb: " + ", ".join(VERBS))
         _require_text(parser, arguments)
         code: int = verb.run(arguments)
     except KeyboardInterrupt:
@@ -81,7 +81,7 @@ def _carried_out(words: Sequence[str]) -> int:
 
 
 def parser_for(words: Sequence[str]) -> tuple[argparse.ArgumentParser, ModuleType | None]:
-    """A parser that knows every verb by name and the arguments of the one that ``words`` asks for."""
+    """A parser with every verb's name, and with the arguments of the verb in ``words``."""
     parser = _Parser(prog="dualwrite", description="A SQL database and Kafka that commit together or not at all.")
     parser.add_argument("--version", action="version", version=f"dualwrite {__version__}")
     subparsers = parser.add_subparsers(title="verbs", metavar="VERB")
@@ -96,11 +96,11 @@ def parser_for(words: Sequence[str]) -> tuple[argparse.ArgumentParser, ModuleTyp
 
 
 def _require_text(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    """Refuse names that cannot be passed to another program. Paths may be anything."""
+    """Refuse arguments that are not UTF-8, except paths: another program could not get them."""
     for value in vars(arguments).values():
         for word in value if isinstance(value, list) else [value]:
             if isinstance(word, str) and any("\ud800" <= letter <= "\udfff" for letter in word):
-                parser.error(f"{word!r} is no text in UTF-8")
+                parser.error(f"{word!r} is not UTF-8")
 
 
 def _failed(message: str) -> int:
@@ -111,7 +111,7 @@ def _failed(message: str) -> int:
 def _unwritten(error: OSError) -> int:
     """The exit code if ``error``, which ended a verb, came from stdout, else 0.
 
-    A stream that refused once refuses again, even if it is unbuffered and has forgotten what it was given.
+    A stream that failed once fails again, even if it is unbuffered and has dropped its data.
     """
     if error.filename is not None or sys.stdout is None:
         return 0
@@ -123,7 +123,7 @@ def _unwritten(error: OSError) -> int:
 
 
 def _written(code: int) -> int:
-    """``code`` after stdout was flushed, or the exit code of a failed flush."""
+    """Flush stdout. Return ``code``, or the exit code of a failed flush."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -133,7 +133,7 @@ def _written(code: int) -> int:
 
 
 def _lost(error: OSError, code: int) -> int:
-    """The exit code if stdout fails with ``error`` in a verb that would exit with ``code``."""
+    """The exit code after stdout failed with ``error``, instead of the verb's ``code``."""
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, sys.stdout.fileno())  # the interpreter flushes once more when it ends
     os.close(devnull)

@@ -1,4 +1,4 @@
-"""What the verbs for operators print: tables, durations, and JSON."""
+"""Output of the verbs for operators: tables, durations, and JSON."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines with columns as wide as they must be."""
+    """The lines of a table. Each column is as wide as its longest text."""
     widths = [max(len(row[column]) for row in (heads, *rows)) for column in range(len(heads))]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in (heads, *rows)
@@ -19,7 +19,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def since(moment: datetime | None, now: datetime | None = None) -> str:
-    """How long ago ``moment`` was, in its largest unit; empty for none."""
+    """The time since ``moment`` in its largest unit; empty for None."""
     if moment is None:
         return ""
     seconds = max(0, round(((now or datetime.now(timezone.utc)) - moment).total_seconds()))
@@ -39,7 +39,7 @@ def print_json(value: Any) -> None:
 
 
 def complain(message: str) -> None:
-    """Print one line on stderr, as main.py does."""
+    """Print one line on stderr, in the form of main.py's errors."""
     print("dualwrite: " + " ".join(message.split()), file=sys.stderr)
 
 

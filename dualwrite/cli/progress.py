@@ -1,4 +1,4 @@
-"""The progress of a long command: a bar on a terminal; elsewhere a line for each tenth, once there are new rows."""
+"""The progress of a long command: a bar on a terminal; elsewhere a line for each tenth of the rows."""
 
 import time
 from collections.abc import Callable
@@ -15,7 +15,7 @@ class ProgressReport:
 
     ``rows`` is the number of rows in the last :class:`Progress`.
 
-    :param label: names the data that is loaded.
+    :param label: the name of the data.
     :param clock: a monotonic clock in seconds, for the rate, and to draw the bar at most ten times a second.
     """
 

@@ -1,11 +1,11 @@
-"""``dualwrite recover``: end now the open transactions of an application's dead processes, like DualWrite.recover()."""
+"""``dualwrite recover``: end the open transactions of an application's dead processes, like DualWrite.recover()."""
 
 import argparse
 
 from dualwrite.cli.cluster import add_cluster, add_two_phase, cluster_config, require_cluster
 from dualwrite.cli.database import add_database, database
 from dualwrite.cli.printing import complain, counted, print_json
-from dualwrite.coordinator.ports import Outcome
+from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.errors import ForeignClusterError
 from dualwrite.operations.resolving import recover
 
@@ -14,7 +14,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
     add_database(parser)
     parser.add_argument(
-        "--application", required=True, metavar="NAME", help="whose slots; those in use stay as they are"
+        "--application", required=True, metavar="NAME", help="the application; its slots in use stay unchanged"
     )
     parser.add_argument("--json", action="store_true", help="for programs")
     add_two_phase(parser)
@@ -22,9 +22,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Recover, and say what was found.
+    """Recover, and print the results.
 
-    :raises DualWriteError: if nothing could be recovered; the message is one for the user.
+    :raises DualWriteError: if no slot could be recovered. The message is meant for the user.
     """
     config = cluster_config(arguments)
     with database(arguments.db, must_exist=True, schema=arguments.schema) as engine:
@@ -42,5 +42,5 @@ def run(arguments: argparse.Namespace) -> int:
         if outcome is not Outcome.NOTHING:
             print(f"{name}: {outcome.value}")
     ended = sum(outcome in (Outcome.COMMITTED, Outcome.ABORTED) for outcome in done.outcomes.values())
-    print(f"{counted(len(done.outcomes), 'slot')} recovered; {counted(ended, 'transaction')} had been left open")
+    print(f"{counted(len(done.outcomes), 'slot')} checked; {counted(ended, 'transaction')} had been left open")
     return 1 if done.is_bad else 0

@@ -12,8 +12,7 @@ from dualwrite.cli.cluster import add_cluster, add_two_phase, cluster_config, re
 from dualwrite.cli.database import add_database, add_schema, database
 from dualwrite.cli.printing import complain, counted, print_json, since, table
 from dualwrite.cli.transactions_output import HEADS, as_json, line, paragraphs, recovery
-from dualwrite.coordinator.ports import Outcome
-from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision
+from dualwrite.coordinator.rules.recovery_decision import Outcome, RecoveryDecision
 from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome, acknowledge, outcomes
 from dualwrite.errors import InputError
 from dualwrite.operations.copies import reason_to_leave
@@ -29,34 +28,36 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verb's actions and their arguments."""
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
 
-    listing = _action(actions, "list", _list, "every slot, and what is open in Kafka that no row names")
+    listing = _action(actions, "list", _list, "every slot, and the open transactions in Kafka that no row names")
     listing.add_argument("--application", metavar="NAME", help="only its slots")
-    describing = _action(actions, "describe", _describe, "all about one transactional id")
+    describing = _action(actions, "describe", _describe, "all details of one transactional id")
     describing.add_argument("transactional_id", metavar="ID", help="this transactional id")
-    resolving = _action(actions, "resolve", _resolve, "end what dead owners left, as the database decided")
+    resolving = _action(actions, "resolve", _resolve, "end the transactions of dead owners, as the database decided")
     whose = resolving.add_mutually_exclusive_group(required=True)
     whose.add_argument("transactional_ids", metavar="ID", nargs="*", default=[], help="these transactional ids")
-    whose.add_argument("--application", metavar="NAME", help="all of its slots")
+    whose.add_argument("--application", metavar="NAME", help="all slots of this application")
     add_two_phase(resolving)
     acknowledging = actions.add_parser(
         "acknowledge",
-        help="note that somebody has seen to a heuristic outcome",
-        description="Note that somebody has seen to a heuristic outcome; it stays on record.",
+        help="record that an operator has resolved a heuristic outcome",
+        description="Record that an operator has resolved a heuristic outcome. The outcome stays on record.",
     )
     acknowledging.set_defaults(action=_acknowledge)
-    acknowledging.add_argument("number", metavar="N", type=int, help="its number in the list")
-    acknowledging.add_argument("--by", required=True, metavar="NAME", help="who has seen to it")
-    terminating = _action(actions, "terminate", _terminate, "abort one in Kafka, WHATEVER the database decided")
+    acknowledging.add_argument("number", metavar="N", type=int, help="the outcome's number in the list")
+    acknowledging.add_argument("--by", required=True, metavar="NAME", help="the operator's name")
+    terminating = _action(
+        actions, "terminate", _terminate, "abort a transaction in Kafka, EVEN IF it was decided to commit"
+    )
     terminating.add_argument("transactional_id", metavar="ID", help="this transactional id")
-    for each in (listing, describing):
-        each.add_argument("--json", action="store_true", help="for programs")
-    for each in (resolving, terminating):
-        each.add_argument("--yes", action="store_true", help="do it; without, only say what would be done")
-    for each in (listing, describing, resolving, acknowledging):
-        add_database(each)
-    where = terminating.add_mutually_exclusive_group(required=True)
-    where.add_argument("--db", metavar="URL", help="SQLAlchemy URL of the database that holds the decision")
-    where.add_argument("--no-db", action="store_true", help="that database is lost: nobody knows what was decided")
+    for subparser in (listing, describing):
+        subparser.add_argument("--json", action="store_true", help="for programs")
+    for subparser in (resolving, terminating):
+        subparser.add_argument("--yes", action="store_true", help="do it; without --yes, only print the plan")
+    for subparser in (listing, describing, resolving, acknowledging):
+        add_database(subparser)
+    which_database = terminating.add_mutually_exclusive_group(required=True)
+    which_database.add_argument("--db", metavar="URL", help="SQLAlchemy URL of the database that holds the decision")
+    which_database.add_argument("--no-db", action="store_true", help="that database is lost, and its decision with it")
     add_schema(terminating)
 
 
@@ -70,12 +71,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _action(actions: Any, name: str, action: Action, purpose: str) -> argparse.ArgumentParser:
-    made: argparse.ArgumentParser = actions.add_parser(
+    subparser: argparse.ArgumentParser = actions.add_parser(
         name, help=purpose, description=f"{purpose[0].upper()}{purpose[1:]}."
     )
-    made.set_defaults(action=action)
-    add_cluster(made)
-    return made
+    subparser.set_defaults(action=action)
+    add_cluster(subparser)
+    return subparser
 
 
 @contextmanager
@@ -91,12 +92,12 @@ def _list(arguments: argparse.Namespace) -> int:
     with _both(arguments) as (engine, config):
         views = list_transactions(engine, config, application=arguments.application)
         obstacle = reason_to_leave(engine, config)
-        found = outcomes(engine, arguments.application)
+        heuristic_outcomes = outcomes(engine, arguments.application)
     if arguments.json:
         print_json(
             {
                 "transactions": [as_json(view) for view in views],
-                "outcomes": [asdict(each) for each in found],
+                "outcomes": [asdict(item) for item in heuristic_outcomes],
                 "obstacle": obstacle or None,
             }
         )
@@ -106,16 +107,16 @@ def _list(arguments: argparse.Namespace) -> int:
             print(text)
     else:
         print("no slot has a row, and no transaction is open")
-    left = [view for view in views if view.situation is Situation.LEFT_BEHIND]
+    left_behind = [view for view in views if view.situation is Situation.LEFT_BEHIND]
     if obstacle:
         print(f"nothing is recovered here: {obstacle}")
-    elif left:
-        print(f"{counted(len(left), 'transaction')} left behind: see dualwrite transactions resolve")
+    elif left_behind:
+        print(f"{counted(len(left_behind), 'transaction')} left behind: see dualwrite transactions resolve")
     foreign = said_of_foreign(views)
     if foreign:
         print(foreign)
-    for each in found:
-        print(_heuristic(each))
+    for item in heuristic_outcomes:
+        print(_heuristic(item))
     return 0
 
 
@@ -128,11 +129,11 @@ def _heuristic(outcome: HeuristicOutcome) -> str:
 
 def _acknowledge(arguments: argparse.Namespace) -> int:
     with database(arguments.db, must_exist=True, schema=arguments.schema) as engine:
-        known = acknowledge(engine, arguments.number, by=arguments.by)
-    assert known.acknowledged_at is not None
+        outcome = acknowledge(engine, arguments.number, by=arguments.by)
+    assert outcome.acknowledged_at is not None
     print(
-        f"{known.outcome.value} {known.id} of {known.transactional_id}: acknowledged by {known.acknowledged_by}, "
-        f"{known.acknowledged_at.isoformat(timespec='seconds')}"
+        f"{outcome.outcome.value} {outcome.id} of {outcome.transactional_id}: acknowledged by "
+        f"{outcome.acknowledged_by}, {outcome.acknowledged_at.isoformat(timespec='seconds')}"
     )
     return 0
 
@@ -184,14 +185,14 @@ def _said_beforehand(intention: Intention) -> str:
         if view.verdict is RecoveryDecision.COMMIT
         else "the database has not committed it"
     )
-    return f"{view.transactional_id}: would {recovery(view)} {_what(view)}: {decided}"
+    return f"{view.transactional_id}: would {recovery(view)} {_described(view)}: {decided}"
 
 
 def _is_open(intention: Intention) -> bool:
     return intention.action in (RecoveryDecision.COMMIT, RecoveryDecision.ABORT)
 
 
-def _what(view: TransactionView) -> str:
+def _described(view: TransactionView) -> str:
     assert view.kafka is not None
     return f"{view.kafka.producer}, in {counted(len(view.kafka.partitions), 'partition')}"
 
@@ -210,16 +211,16 @@ def _terminated(engine: Engine | None, config: dict[str, Any], name: str, do_it:
     if not do_it:
         view = foresee(engine, config, name)
         instead = " `resolve` would commit it instead." if engine is not None and contradicts(view) else ""
-        print(f"{name}: would ABORT {_what(view)}, whatever was decided. {_meaning(view, engine)}{instead}")
+        print(f"{name}: would ABORT {_described(view)}, regardless of the decision. {_meaning(view, engine)}{instead}")
         raise InputError("nothing was done: terminate needs --yes")
     view = terminate(engine, config, name)
-    print(f"{name}: aborted {_what(view)}. {_meaning(view, engine)}")
+    print(f"{name}: aborted {_described(view)}. {_meaning(view, engine)}")
     return 1 if contradicts(view) else 0
 
 
 def _meaning(view: TransactionView, engine: Engine | None) -> str:
     if engine is None:
-        return "Nobody knows what its database decided: if it committed, read_committed consumers miss its records."
+        return "Its database's decision is unknown: if it committed, read_committed consumers miss its records."
     if view.row is None:
         return "No row of this database names it: if another database committed it, its rows lose their records."
     if contradicts(view):

@@ -1,4 +1,4 @@
-"""How ``dualwrite transactions`` shows a transactional id: as a line of a table, with all details, or as JSON."""
+"""The output of ``dualwrite transactions``: a transactional id as a line of a table, with all details, or as JSON."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -6,8 +6,7 @@ from typing import Any
 from dualwrite.cli.printing import counted, since
 from dualwrite.client.admin.inspector import PartitionEnds
 from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision
-from dualwrite.coordinator.rules.slot_rules import SlotStanding
-from dualwrite.coordinator.slots.owner import describe
+from dualwrite.coordinator.rules.slot_rules import SlotStanding, describe_owner
 from dualwrite.ids import TopicPartition
 from dualwrite.operations.views import KafkaView, RowView, Situation, TransactionView, said_of_foreign
 
@@ -17,7 +16,7 @@ HEADS = ("TRANSACTIONAL ID", "DATABASE", "OWNER", "KAFKA", "OPEN", "PARTITIONS",
 def line(view: TransactionView, *, in_copy: bool = False) -> tuple[str, ...]:
     """The row of ``view`` in the table under HEADS.
 
-    :param in_copy: the database is a copy that no operator has declared: nothing is recovered there.
+    :param in_copy: True if the database is a copy that no operator has declared, so that recovery does nothing.
     """
     kafka = view.kafka
     open_now = kafka is not None and kafka.is_open
@@ -36,7 +35,7 @@ def owner(row: RowView) -> str:
     """The slot's owner, in a few words."""
     if row.standing is SlotStanding.FREE:
         return "free"
-    name = describe(row.slot.owner)
+    name = describe_owner(row.slot.owner)
     if row.standing is SlotStanding.HELD:
         return f"{name}, {row.slot.remaining or 0:.0f} s"
     return f"{name}, {'dead' if row.standing is SlotStanding.DEAD else 'silent'}"
@@ -60,12 +59,12 @@ def recovery(view: TransactionView) -> str:
 def paragraphs(
     view: TransactionView, ends: Mapping[TopicPartition, PartitionEnds], obstacle: str = ""
 ) -> Iterator[str]:
-    """Everything, line by line.
+    """All details, line by line.
 
-    :param obstacle: why recovery does nothing in this database.
+    :param obstacle: the reason why recovery does nothing in this database; empty if it works.
     """
     yield f"transactional id   {view.transactional_id}"
-    yield f"application        {view.application or 'none: it is not called like a slot'}"
+    yield f"application        {view.application or 'none: the id is not the name of a slot'}"
     if view.row is None:
         yield "database           no row"
     else:
@@ -133,7 +132,7 @@ def as_json(view: TransactionView, ends: Mapping[TopicPartition, PartitionEnds] 
             "producer": str(kafka.producer),
             "started_at": kafka.started_at,
             "timeout_ms": kafka.timeout_ms,
-            "partitions": [_partition_json(each, kafka, ends or {}) for each in sorted(kafka.partitions)],
+            "partitions": [_partition_json(partition, kafka, ends or {}) for partition in sorted(kafka.partitions)],
         },
     }
 
@@ -141,11 +140,11 @@ def as_json(view: TransactionView, ends: Mapping[TopicPartition, PartitionEnds] 
 def _partition_json(
     partition: TopicPartition, kafka: KafkaView, ends: Mapping[TopicPartition, PartitionEnds]
 ) -> dict[str, Any]:
-    known = ends.get(partition)
+    partition_ends = ends.get(partition)
     return {
         "topic": partition.topic,
         "partition": partition.partition,
         "start_offset": kafka.starts.get(partition),
-        "last_stable_offset": None if known is None else known.last_stable_offset,
-        "high_watermark": None if known is None else known.high_watermark,
+        "last_stable_offset": None if partition_ends is None else partition_ends.last_stable_offset,
+        "high_watermark": None if partition_ends is None else partition_ends.high_watermark,
     }

@@ -1,22 +1,23 @@
 """A branch: a Kafka transaction prepared by this process and decided by another, with other branches (a Spark batch).
 
-A branch uses a slot of the pool like a unit of work, but has no database transaction of its own. It ends by handing
-its lease over; if it ends before that, its Kafka transaction is aborted.
+A branch uses a slot of the pool like a unit of work, but has no database transaction of its own. It ends by
+transferring its lease; if it ends before that, its Kafka transaction is aborted.
 """
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
-from dualwrite.coordinator.ports import Headers, Lease, LeaseLostError, Outcome, ProducesMany, Record
-from dualwrite.coordinator.rules.lease import LeaseContradictedError
+from dualwrite.coordinator.manager.unit_manager import UnitManager
+from dualwrite.coordinator.ports.kafka import ProducesMany
+from dualwrite.coordinator.rules.lease import Lease, LeaseContradictedError, LeaseLostError
+from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.slots.pool import Pool
 from dualwrite.coordinator.slots.slot import Slot
-from dualwrite.coordinator.slots.sweeper import Sweeper
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.errors import FencedError, InvalidTransactionStateError, PrepareFailedError
 from dualwrite.ids import PreparedTxnState
+from dualwrite.records.outgoing import OutgoingRecord
 
 _LOG = logging.getLogger("dualwrite")
 
@@ -38,42 +39,33 @@ class Branch:
         self._prepared: PreparedTxnState | None = None
         self._is_reusable = True
         self._is_over = False
-        self._is_signed_over = False
+        self._may_be_transferred = False
         """True if the lease may belong to another owner."""
 
     @property
     def lease(self) -> Lease:
-        """The lease of its transactional id, until it is handed over."""
+        """The lease of its transactional id, until it is transferred."""
         return self._slot.lease
 
-    def produce(
-        self,
-        topic: str,
-        value: str | bytes | None = None,
-        key: str | bytes | None = None,
-        partition: int = -1,
-        timestamp: int = 0,
-        headers: Headers | None = None,
-        on_delivery: Callable[[Any, Any], None] | None = None,
-    ) -> None:
+    def produce(self, record: OutgoingRecord) -> None:
         """Add a record; see Transaction.produce. The first one begins the Kafka transaction.
 
         :raises KafkaUnavailableError: and every other error of the participant. The branch must end.
         """
         self._begin()
-        self._participant.produce(topic, value, key, partition, timestamp, headers, on_delivery)
+        self._participant.produce(record)
 
-    def produce_many(self, topic: str, records: Iterable[Record]) -> None:
+    def produce_many(self, records: Iterable[OutgoingRecord]) -> None:
         """Add records; see ProducesMany.
 
         :raises KafkaUnavailableError: as :meth:`produce`.
         """
         self._begin()
         if isinstance(self._participant, ProducesMany):
-            self._participant.produce_many(topic, records)
+            self._participant.produce_many(records)
             return
-        for value, key, partition, headers in records:
-            self._participant.produce(topic, value, key, partition, headers=headers)
+        for record in records:
+            self._participant.produce(record)
 
     def _begin(self) -> None:
         if not self._has_begun:
@@ -94,32 +86,32 @@ class Branch:
             raise PrepareFailedError("the Kafka transaction was prepared without an identity")
         return self._prepared
 
-    def hand_over(self, sign: Callable[[Lease], Lease]) -> Lease:
-        """Hand over the lease with the prepared transaction: this process no longer uses either.
+    def transfer(self, sign: Callable[[Lease], Lease]) -> Lease:
+        """Transfer the lease with the prepared transaction: this process no longer uses either.
 
         :param sign: writes the new owner into the lease's row, commits, and returns the lease as the row has it now
-            (HandedLeases.hand_over). If it raises, it is unknown whether the lease was handed over: recovery takes it.
+            (TransferredLeases.transfer). If it raises, it is unknown whether it did: recovery takes the lease.
         :returns: the result of ``sign``.
         :raises InvalidTransactionStateError: if no transaction is prepared.
         """
         if not self._prepared:
-            raise InvalidTransactionStateError("nothing is prepared: there is nothing to hand over")
-        self._observe("HAND_OVER")
-        self._is_signed_over = True
-        handed = sign(self.lease)
+            raise InvalidTransactionStateError("nothing is prepared: there is nothing to transfer")
+        self._observe("TRANSFER_LEASE")
+        self._may_be_transferred = True
+        transferred = sign(self.lease)
         self._is_over = True
         self._participant.close()  # sends nothing to Kafka: the transaction stays prepared
-        self._pool.part_with(self._user, finished=True)
-        return handed
+        self._pool.forget_transferred(self._user, finished=True)
+        return transferred
 
     def end(self) -> None:
-        """End the branch. Unless it was handed over, abort the transaction or leave that to recovery."""
+        """End the branch. Unless it was transferred, abort the transaction or leave that to recovery."""
         if self._is_over:
             return
         self._is_over = True
-        if self._is_signed_over:
+        if self._may_be_transferred:
             self._participant.close()
-            self._pool.part_with(self._user, finished=False)
+            self._pool.forget_transferred(self._user, finished=False)
             return
         try:
             if self._has_begun:
@@ -146,25 +138,23 @@ class Branch:
 
 
 class Branches:
-    """The part of DualWrite for branches, whose transactions another process decides."""
+    """The branches of one process, for Spark's batches.
 
-    _pool: Pool
-    _sweeper: Sweeper
-    _store: SqlDecisionStore
-    _observe: Callable[[str], None]
+    :param manager: of the DualWrite whose slots they use.
+    """
 
-    def _require_outside(self) -> None:
-        raise NotImplementedError
+    def __init__(self, manager: UnitManager) -> None:
+        self._manager = manager
 
     @property
     def store(self) -> SqlDecisionStore:
         """The decision store, which makes the library's own transactions; it has checked that the tables exist."""
-        return self._store
+        return self._manager.store
 
     @property
     def owner(self) -> str:
         """The signature of this process on its leases."""
-        return self._pool.owner
+        return self._manager.process.pool.owner
 
     def sweep_left(self) -> tuple[dict[str, Outcome], list[Exception]]:
         """Recover now the slots that this owner has signed and those of dead owners; and from now on look for such
@@ -172,36 +162,38 @@ class Branches:
 
         :returns: as DualWrite.sweep.
         """
-        self._require_outside()
-        self._pool.look_after()
-        return self._sweeper.attempt(free_too=False)
+        self._manager.require_outside()
+        self._manager.process.pool.start_heartbeat()
+        return self._manager.process.sweeper.attempt(free_too=False)
 
     def record_contradiction(self, error: LeaseContradictedError) -> None:
         """Put on record the units of work that ``error`` reports to be on one side alone. If the database does not
         accept the record now, it waits for the heartbeat."""
-        self._pool.unmatched.add(error)
-        self._pool.unmatched.record()
+        unmatched = self._manager.process.pool.unmatched
+        unmatched.add(error)
+        unmatched.record()
 
     @contextmanager
-    def part(self, observe: Callable[[str], None] | None = None) -> Iterator[Branch]:
+    def branch(self, observe: Callable[[str], None] | None = None) -> Iterator[Branch]:
         """A branch, for the length of the block.
 
         :param observe: instead of ``on_step``, for its own steps.
         :raises NoFreeSlotError: if every slot is in use; and the error of the slot's recovery.
         :raises InvalidTransactionStateError: inside a unit of work.
         """
-        self._require_outside()
+        self._manager.require_outside()
+        pool = self._manager.process.pool
         user = object()
         try:
-            slot = self._pool.acquire(user)
+            slot = pool.acquire(user)
             slot.recover()
-            part = Branch(self._pool, user, slot, observe or self._observe)
+            branch = Branch(pool, user, slot, observe or self._manager.settings.observe)
             try:
-                yield part
+                yield branch
             except BaseException as error:
-                part.note(error)
+                branch.note(error)
                 raise
             finally:
-                part.end()
+                branch.end()
         finally:
-            self._pool.release(user)
+            pool.release(user)

@@ -15,18 +15,18 @@ _BATCH = 500
 
 @dataclass(slots=True)
 class Comparison:
-    """Table and topic compared row by row. They are equal if every field but the first two is 0."""
+    """Table and topic, compared row by row. They are equal if every field but the first two is 0."""
 
     rows: int = 0
     records: int = 0
     missing: int = 0
-    """rows of the table without a visible record"""
+    """Rows of the table without a visible record."""
     duplicate: int = 0
-    """visible records beyond the first of a row"""
+    """Visible records beyond the first of a row."""
     uncommitted: int = 0
-    """visible records of rows that the table does not have"""
+    """Visible records of rows that the table does not have."""
     different: int = 0
-    """records whose value differs from the row"""
+    """Records whose value differs from the row."""
     examples: list[str] = field(default_factory=list)
 
     @property
@@ -36,33 +36,33 @@ class Comparison:
 
 
 def compare(url: str, table: str, key: str, bootstrap_servers: str, topic: str) -> Comparison:
-    """Compare ``table`` of the database at ``url`` with what a read_committed consumer sees in ``topic``.
+    """Compare ``table`` of the database at ``url`` with the records that a read_committed consumer gets from ``topic``.
 
     :param key: the integer column that identifies a row; its text is the records' key.
     :raises KafkaException: if the topic cannot be read to its end.
     """
     result = Comparison()
-    seen: set[bytes] = set()
-    # The names come from the demo itself.
+    record_keys: set[bytes] = set()
+    # The SQL is safe: the names come from the demo itself.
     look_up = text(f"SELECT * FROM {table} WHERE {key} IN :keys").bindparams(bindparam("keys", expanding=True))  # noqa: S608
     engine = create_engine(url)
     with engine.connect() as connection:
         records = read_topic(bootstrap_servers, topic, "read_committed")
         while batch := list(islice(records, _BATCH)):
             result.records += len(batch)
-            found = connection.execute(look_up, {"keys": [int(record_key) for record_key, _ in batch]}).mappings()
-            rows = {str(row[key]).encode(): dict(row) for row in found}
+            selected = connection.execute(look_up, {"keys": [int(record_key) for record_key, _ in batch]}).mappings()
+            rows = {str(row[key]).encode(): dict(row) for row in selected}
             for record_key, value in batch:
-                if record_key in seen:
+                if record_key in record_keys:
                     _count(result, "duplicate", record_key)
                 elif record_key not in rows:
                     _count(result, "uncommitted", record_key)
                 elif rows[record_key] != json.loads(value):
                     _count(result, "different", record_key)
-                seen.add(record_key)
+                record_keys.add(record_key)
         for (row_key,) in connection.execute(text(f"SELECT {key} FROM {table}")):  # noqa: S608
             result.rows += 1
-            if str(row_key).encode() not in seen:
+            if str(row_key).encode() not in record_keys:
                 _count(result, "missing", str(row_key).encode())
     engine.dispose()
     return result

@@ -60,7 +60,7 @@ def create_table(engine: Engine) -> None:
     :raises InputError: if the table exists.
     """
     if inspect(engine).has_table(flights.name):
-        raise InputError(f"the database has a table {flights.name} already: give the demo a database of its own")
+        raise InputError(f"the database has a table {flights.name} already: use another database for the demo")
     flights.create(engine)
 
 

@@ -1,5 +1,4 @@
-"""Runs the loader again and again, and kills it with SIGKILL: before exact steps of a unit of work, and at random
-times."""
+"""Runs the loader repeatedly, and kills it with SIGKILL: before chosen steps of a unit of work, and at random times."""
 
 import random
 import signal
@@ -13,14 +12,14 @@ from dualwrite.demo.victim import FIRST_STEP, VictimTask
 from dualwrite.errors import DualWriteError
 
 _LONGEST_RANDOM_DELAY = 0.01
-"""Seconds. A unit of work takes about that long, so a random delay may end anywhere in one or in the next."""
+"""The longest random delay in seconds. A unit of work takes about as long, so a kill may come at any step."""
 
 _UNITS_FOR_EACH_KILL = 5
-"""More units of work than a kill and a restart take."""
+"""Units of work for each kill: more than a kill and a restart take."""
 
 
 class Window(Enum):
-    """The step before which the loader is stopped and killed, and what recovery must do then."""
+    """The step before which the loader stops and is killed, and the action that recovery must then take."""
 
     BEFORE_PREPARE = ("PREPARE_KAFKA", "before prepare", "neither side has the batch: recovery must abort it")
     BEFORE_DECISION = (
@@ -51,7 +50,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """A kill that was carried out: the number of rows loaded before it, and the last step that was reported."""
+    """The result of a kill: the number of rows loaded before it, and the last step that the loader reported."""
 
     kill: Kill
     rows: int
@@ -60,14 +59,14 @@ class Death:
     def describe(self) -> str:
         """One line to print."""
         if self.kill.window is None:
-            return f"at a random moment; the last step that it had begun was {self.last_step or 'none'}"
+            return f"at a random moment; the last step that had begun was {self.last_step or 'none'}"
         return f"{self.kill.window.where}: {self.kill.window.consequence}"
 
 
 def plan(kills: int, units: int, chance: random.Random) -> list[Kill]:
-    """``kills`` kills for a load of ``units`` units of work: one in each window, the others anywhere, in random order.
+    """``kills`` kills for a load of ``units`` units of work: one in each window, the others at random times.
 
-    In a short load the windows come first: a random kill may come too late, but a window must be hit.
+    The order is random. In a short load the windows come first: a random kill may come too late, but a window must not.
 
     :param kills: at least the number of windows.
     """
@@ -82,7 +81,7 @@ def plan(kills: int, units: int, chance: random.Random) -> list[Kill]:
 
 
 def run_to_death(task: VictimTask, kill: Kill, on_rows: Callable[[int], None]) -> Death | None:
-    """Run the loader until ``kill`` has been carried out; None if the loader ended before that.
+    """Run the loader until it is killed as ``kill`` plans; None if the loader ended before that.
 
     :raises DualWriteError: if the loader failed by itself.
     """
@@ -108,7 +107,7 @@ def run_to_death(task: VictimTask, kill: Kill, on_rows: Callable[[int], None]) -
 
 
 class _Heard:
-    """What the loader has reported."""
+    """The loader's reports so far."""
 
     def __init__(self, on_rows: Callable[[int], None]) -> None:
         self.rows = 0
@@ -148,4 +147,4 @@ def _check_exit(process: "subprocess.Popen[str]") -> None:
     assert process.stderr is not None
     complaint = process.stderr.read().strip()
     if process.wait() != 0:
-        raise DualWriteError(f"the loader failed by itself: {complaint or 'it said nothing'}")
+        raise DualWriteError(f"the loader failed by itself: {complaint or 'without a message'}")

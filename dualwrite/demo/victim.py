@@ -1,7 +1,7 @@
-"""The process that gets killed: an ordinary load that reports its progress on stdout.
+"""The process that the demo kills: an ordinary load that reports its progress on stdout.
 
-Lines: ``rows N`` after every batch, ``step NAME`` before every step of a unit of work, ``paused`` when it has reached
-the step at which it will be killed. There it waits on stdin, to which its parent never writes.
+Its lines are ``rows N`` after every batch, ``step NAME`` before every step of a unit of work, and ``paused`` before the
+step at which it is to be killed. There it waits on stdin, to which its parent never writes.
 """
 
 import json
@@ -24,7 +24,7 @@ FIRST_STEP = "BEGIN_DATABASE"
 
 @dataclass(frozen=True, slots=True)
 class VictimTask:
-    """What to load, and where to stop: before step ``pause_step`` of the ``pause_unit``-th unit of work (from 1 on)."""
+    """The load, and where it pauses: before step ``pause_step`` of the ``pause_unit``-th unit of work (from 1 on)."""
 
     file: str
     database_url: str
@@ -37,12 +37,12 @@ class VictimTask:
     pause_unit: int = 0
 
     def command(self) -> list[str]:
-        """The command that runs this task in a process of its own."""
+        """The command that runs this task in its own process."""
         return [sys.executable, "-m", __spec__.name, json.dumps(asdict(self))]
 
 
 class VictimObserver:
-    """Reports every step, and stops at the step before which the process is killed."""
+    """Reports every step, and pauses before the step at which the process is to be killed."""
 
     def __init__(self, task: VictimTask) -> None:
         self._task = task
@@ -64,7 +64,7 @@ def say(line: str) -> None:
 
 
 def run(task: VictimTask) -> None:
-    """Load until the end, or until killed."""
+    """Load until the end, or until the process is killed."""
 
     def report(progress: Progress) -> None:
         say(f"rows {progress.rows}")

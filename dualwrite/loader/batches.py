@@ -28,13 +28,13 @@ class Batches:
     def skip(self, position: LoadPosition) -> None:
         """Skip the rows that an earlier run loaded.
 
-        :raises InputError: if they have changed since then.
+        :raises InputError: if those rows have changed since then.
         """
         self._done = sum(1 for _ in islice(self._rows, position.rows))
         if position.rows and (self._done < position.rows or self._source.digest() != position.digest):
             raise InputError(
                 f"{self._source.path.name} has changed in the {position.rows:,} rows that were loaded from it before; "
-                "load the new rows from a file of their own"
+                "load the new rows from a separate file"
             )
 
     def __iter__(self) -> "Iterator[LoadBatch]":
@@ -42,13 +42,13 @@ class Batches:
 
         :raises InputError: at a row that is malformed or does not fit the table.
         """
-        while given := list(islice(self._rows, self._job.batch_size)):
-            rows = [self._typer.row(row) for row in given]
-            records = [self._record(line, row) for (line, _), row in zip(given, rows, strict=True)]
+        while input_rows := list(islice(self._rows, self._job.batch_size)):
+            rows = [self._typer.row(row) for row in input_rows]
+            records = [self._record(line, row) for (line, _), row in zip(input_rows, rows, strict=True)]
             self._done += len(rows)
-            place = f"{self._source.path.name}, lines {given[0].line} to {given[-1].line}"
+            lines = f"{self._source.path.name}, lines {input_rows[0].line} to {input_rows[-1].line}"
             end = LoadPosition(self._done, self._source.digest())
-            yield LoadBatch(self._job, self._table, rows, records, place, end)
+            yield LoadBatch(self._job, self._table, rows, records, lines, end)
 
     def _record(self, line: int, row: Row) -> tuple[bytes | None, bytes]:
         key = self._job.key
@@ -69,7 +69,7 @@ class LoadBatch:
     table: Table
     rows: list[Row]
     records: list[tuple[bytes | None, bytes]]
-    place: str
+    lines: str
     end: LoadPosition
 
     def write(self, dual_write: LoadUnits, begin: LoadPosition) -> None:
@@ -82,7 +82,7 @@ class LoadBatch:
             with dual_write.transaction() as tx:
                 advance(
                     tx.connection, job.load_key, begin, self.end
-                )  # first: this stops a second process with the same file
+                )  # first, because it stops a second process with the same file
                 for key, value in self.records:
                     tx.produce(job.topic, key=key, value=value)
                 # one statement needs rows with the same columns, and a JSON line may leave some out
@@ -90,4 +90,4 @@ class LoadBatch:
                     tx.execute(insert(self.table), list(rows))
         except (DataError, IntegrityError) as error:
             reason = str(error.orig).strip().partition("\n")[0]
-            raise InputError(f"{self.place}: the database refuses a row: {reason}") from error
+            raise InputError(f"{self.lines}: the database refuses a row: {reason}") from error

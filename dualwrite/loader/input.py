@@ -1,7 +1,7 @@
 """Reads the rows of a CSV or JSON-lines file, plain, gzipped or as the one member of a zip archive.
 
-Every row knows the line on which it begins. A digest of the lines read so far is kept, so that a later run can check
-whether the beginning of the file is unchanged.
+Every row has the number of the line on which it begins. A digest covers the lines read so far, so that a later run can
+check that the beginning of the file is unchanged.
 """
 
 import csv
@@ -30,7 +30,7 @@ class InputRow(NamedTuple):
 
 
 class ExactFloat(float):
-    """A number of a JSON line that keeps its own spelling, so that a NUMERIC column gets every digit."""
+    """A number of a JSON line with its own spelling, so that a NUMERIC column gets every digit."""
 
     text: str
 
@@ -85,8 +85,8 @@ class InputFile:
         return self._lines.digest.hexdigest()
 
     def fraction(self) -> float:
-        """How much of the text has been read, 0 to 1. The text length of a .gz file is unknown: then how much of the
-        file, with read-ahead. 1 only once there are no more rows."""
+        """The part of the text that was read, 0 to 1; 1 only once there are no more rows. For a .gz file, whose text
+        length is unknown, the part of the compressed file, including read-ahead."""
         if self._lines.ended:
             return 1.0
         read = self._raw.tell() if self._text_size is None else self._lines.size
@@ -143,7 +143,7 @@ class _Stream(Protocol):
 
 
 class _Text(NamedTuple):
-    """The text of a file, the file name that tells its kind, and the text's size in bytes if it is known."""
+    """The text of a file, the file name with the suffix of its kind, and the text's size in bytes if it is known."""
 
     stream: _Stream
     name: str
@@ -178,21 +178,21 @@ class _Lines:
         if raw.strip():
             self.digest.update(raw.rstrip(b"\r\n") + b"\n")
         if b"\0" in raw:
-            raise self.error(self.number, "contains a NUL byte; this is no text file")
+            raise self.error(self.number, "contains a NUL byte; this is not a text file")
         try:
             return raw.decode("utf-8-sig" if self.number == 1 else "utf-8")
         except UnicodeDecodeError as error:
             raise self.error(self.number, f"is not UTF-8 (byte {error.start + 1})") from None
 
-    def error(self, line: int, what: str) -> InputError:
-        return InputError(f"{self._name}, line {line}: {what}")
+    def error(self, line: int, message: str) -> InputError:
+        return InputError(f"{self._name}, line {line}: {message}")
 
 
 def _kind(path: Path, inner_name: str) -> str:
     suffix = PurePath(inner_name).suffix.lower()
     if suffix not in _CSV + _JSON_LINES:
-        known = ".csv, .jsonl, .ndjson or .json, alone, as .gz or in .zip"
-        raise InputError(f"{path.name}: {inner_name!r} is of no known kind; use {known}")
+        kinds = ".csv, .jsonl, .ndjson or .json, alone, as .gz or in .zip"
+        raise InputError(f"{path.name}: {inner_name!r} is of an unknown kind; use {kinds}")
     return suffix
 
 
@@ -216,7 +216,7 @@ def _open_member(path: Path, raw: IO[bytes], stack: ExitStack) -> _Text:
         archive = stack.enter_context(zipfile.ZipFile(raw))
         members = [member for member in archive.infolist() if not member.is_dir()]
         if len(members) != 1:
-            raise InputError(f"{path.name} holds {len(members)} files; a zip archive to load holds one")
+            raise InputError(f"{path.name} holds {len(members)} files; it must hold one")
         stream = stack.enter_context(archive.open(members[0]))
         return _Text(stream, members[0].filename, members[0].file_size)
     except (OSError, zipfile.BadZipFile, RuntimeError) as error:
@@ -224,4 +224,4 @@ def _open_member(path: Path, raw: IO[bytes], stack: ExitStack) -> _Text:
 
 
 def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")

@@ -9,17 +9,17 @@ from dualwrite.loader.position import Executes, LoadKey
 
 
 class UnitOfWork(Executes, Protocol):
-    """What the loader needs of a unit of work."""
+    """The part of a unit of work that the loader uses."""
 
     def produce(self, topic: str, value: bytes, key: bytes | None = None) -> None:
         """Add a record."""
 
 
 class LoadUnits(Protocol):
-    """What the loader needs of DualWrite."""
+    """The part of DualWrite that the loader uses."""
 
     def recover(self) -> Any:
-        """Decide the transactions that a predecessor left."""
+        """End the open transactions of a dead predecessor."""
 
     def transaction(self) -> AbstractContextManager[UnitOfWork]:
         """A unit of work."""
@@ -27,14 +27,14 @@ class LoadUnits(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoadJob:
-    """What to load.
+    """A file, and the table and the topic to load it into.
 
     :param path: the file: .csv, .jsonl, .ndjson or .json, alone, gzipped or as the one member of a zip archive.
     :param table: the table's name, or ``schema.table``. It must exist.
     :param topic: the topic of the records.
     :param key: the column whose text is the records' key; None for records without a key.
     :param batch_size: rows in a unit of work.
-    :param null: a text that means NULL, besides the empty field of CSV.
+    :param null: a text that stands for NULL, besides the empty field of CSV.
     """
 
     path: Path
@@ -52,8 +52,8 @@ class LoadJob:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a load: the loaded rows of the input, those of them that an earlier run loaded, and the part of
-    the text that was read, 0 to 1."""
+    """The progress of a load: all loaded rows, the rows of them that an earlier run loaded, and the part of the text
+    that was read, 0 to 1."""
 
     rows: int
     earlier_rows: int

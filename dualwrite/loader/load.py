@@ -21,17 +21,17 @@ from dualwrite.loader.rows import RowTyper
 def load(
     job: LoadJob, engine: Engine, dual_write: LoadUnits, on_progress: Callable[[Progress], None] | None = None
 ) -> Progress:
-    """Load the rest of ``job``'s file; nothing, if an earlier run finished it. Returns the progress.
+    """Load the remaining rows of ``job``'s file, if there are any. Returns the progress.
 
     Checks everything that it can before the first write. A crash at any moment leaves only whole batches, in both the
-    database and Kafka; another call goes on from there.
+    database and Kafka; another call continues from there.
 
     :param engine: the database of ``dual_write``.
     :param on_progress: called before the first batch, after each, and at the end.
-    :raises InputError: if the input does not fit; the batch in question is neither in the database nor in Kafka.
+    :raises InputError: if a row does not fit. Its batch is neither in the database nor in Kafka.
     :raises DatabaseNotReadyError: if the state tables are missing.
     :raises ConfigurationError: if the database silently changes values that do not fit.
-    :raises DualWriteError: from the unit of work; see the classes. Loading again is always safe.
+    :raises DualWriteError: from the unit of work; see the classes. To load again is always safe.
     """
     with InputFile(job.path) as source:
         batches = _checked(job, engine, source)
@@ -61,15 +61,15 @@ def _checked(job: LoadJob, engine: Engine, source: InputFile) -> Batches:
     if not is_legal_topic(job.topic):
         raise ConfigurationError(f"topic {job.topic!r}: use 1 to 249 letters, digits, dots, underscores and hyphens")
     table = _reflected(job.table, engine)
+    database = database_of(engine.dialect)
     with engine.connect() as connection:
         for needed in (kafka_transaction_state, load_position):
             if not inspect(connection).has_table(needed.name, schema=schema_of(connection)):
                 raise DatabaseNotReadyError(
                     f"the database has no table {needed.name}; run: {command_on(engine, 'db upgrade')}"
                 )
-        database_of(engine.dialect).require_strict(connection)
-    exact = engine.dialect.name != "sqlite"
-    typer = RowTyper(table, job.path.name, csv=source.columns is not None, null=job.null, exact=exact)
+        database.require_strict(connection)
+    typer = RowTyper(table, job.path.name, database, csv=source.columns is not None, null=job.null)
     if job.key is not None and job.key not in table.columns:
         raise InputError(f"key column {job.key!r} is not in table {table.fullname}")
     if source.columns is not None:
@@ -92,7 +92,7 @@ def _reflected(name: str, engine: Engine) -> Table:
 
 
 def _loaded(rows: int) -> str:
-    return f"the {rows:,} rows before this batch are loaded, it is not" if rows else "nothing is loaded"
+    return f"the {rows:,} rows before this batch are loaded, this batch is not" if rows else "nothing is loaded"
 
 
 def _ignore(progress: Progress) -> None:

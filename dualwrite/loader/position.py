@@ -1,8 +1,8 @@
 """The position of a load: read at its start, advanced in each of its units of work.
 
-The input's path, the table and the topic identify a load. The path counts with its directories, with symbolic links
-resolved. Parts of one data set often share a file name, and taking one for another would be worse than the cost of this
-rule: a file that was moved loads anew.
+The input's path, the table and the topic identify a load. The path is the full one, with symbolic links resolved,
+because parts of one data set often share a file name. The cost of this rule: a file that was moved loads again from its
+beginning.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ _LONGEST_SOURCE = 1024
 
 
 class Executes(Protocol):
-    """The SQL interface of a unit of work."""
+    """The part of a unit of work that runs SQL."""
 
     @property
     def connection(self) -> Connection:
@@ -37,7 +37,7 @@ class Executes(Protocol):
 class LoadPosition:
     """The position of a load.
 
-    :param rows: rows of the input that are in the database and in Kafka.
+    :param rows: the number of the input's rows that are in the database and in Kafka.
     :param digest: the digest of the input's lines up to the last of those rows; empty before the first.
     """
 
@@ -65,20 +65,20 @@ class LoadKey:
 
 
 def read_position(connection: Connection, key: LoadKey) -> LoadPosition:
-    """The position of ``key``; ``LoadPosition()`` if the load never began."""
+    """The position of the load ``key``; ``LoadPosition()`` if it never began."""
     columns = load_position.c
-    found = connection.execute(
+    stored = connection.execute(
         select(columns.position, columns.digest).where(columns.load_id == key.load_id),
         execution_options=ours(connection),
     ).first()
-    return LoadPosition() if found is None else LoadPosition(*found)
+    return LoadPosition() if stored is None else LoadPosition(*stored)
 
 
 def advance(connection: Connection, key: LoadKey, before: LoadPosition, after: LoadPosition) -> None:
     """Move ``key`` from ``before`` to ``after``, inside the caller's transaction.
 
-    :raises InputError: if the load is not at ``before``, because another process loads the same file. Roll back and
-        stop.
+    :raises InputError: if the load is not at ``before``, because another process loads the same file. The caller must
+        roll back and stop.
     """
     values: Mapping[str, Any] = {
         "position": after.rows,
@@ -90,7 +90,7 @@ def advance(connection: Connection, key: LoadKey, before: LoadPosition, after: L
         try:
             connection.execute(insert(load_position).values(row), execution_options=ours(connection))
         except IntegrityError:
-            raise _taken(key) from None
+            raise _other_process(key) from None
         return
     moved = connection.execute(
         update(load_position)
@@ -99,8 +99,8 @@ def advance(connection: Connection, key: LoadKey, before: LoadPosition, after: L
         execution_options=ours(connection),
     )
     if moved.rowcount != 1:
-        raise _taken(key)
+        raise _other_process(key)
 
 
-def _taken(key: LoadKey) -> InputError:
-    return InputError(f"{key.source} is being loaded into table {key.table} by another process; let one of them end")
+def _other_process(key: LoadKey) -> InputError:
+    return InputError(f"{key.source} is being loaded into table {key.table} by another process; run only one of them")

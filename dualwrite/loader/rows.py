@@ -1,7 +1,7 @@
 """Converts the values of an input row to the types of the table's columns, and encodes the row as a message.
 
-Every value is converted to what the database will store *before* the row and the message are made of it, so that both
-agree. Timestamps without a zone are UTC. In a column without a zone, timestamps are stored as UTC, whatever their zone.
+Every value is first converted to the value that the database will store. The row and the message are made from that, so
+they agree. Timestamps without a zone are UTC. A column without a zone gets every timestamp in UTC.
 """
 
 import json
@@ -14,9 +14,8 @@ from uuid import UUID
 
 from sqlalchemy import Column, Table
 from sqlalchemy import types as sqltypes
-from sqlalchemy.dialects import mysql
-from sqlalchemy.types import TypeEngine
 
+from dualwrite.coordinator.sql.dialects.base import Database
 from dualwrite.errors import InputError
 from dualwrite.loader.input import ExactFloat, InputRow
 
@@ -38,50 +37,50 @@ class RowTyper:
 
     :param table: the reflected table.
     :param source: the input's name, for messages.
-    :param csv: True if every value is a text. An empty text is NULL then, but stays empty in a NOT NULL text column.
-    :param null: a further text that means NULL, such as ``NA``.
-    :param exact: False if the database keeps NUMERIC as floating point (SQLite).
+    :param database: the database of ``table``.
+    :param csv: True if every value is a text. An empty text is then NULL, except in a NOT NULL text column.
+    :param null: a further text that stands for NULL, such as ``NA``.
     """
 
-    def __init__(self, table: Table, source: str, *, csv: bool, null: str | None = None, exact: bool = True) -> None:
+    def __init__(self, table: Table, source: str, database: Database, *, csv: bool, null: str | None = None) -> None:
         self._table = table
         self._source = source
         self._csv = csv
         self._nulls = frozenset(text for text in ("" if csv else None, null) if text is not None)
-        self._exact = exact
+        self._database = database
         self._plans: dict[tuple[str, ...], list[tuple[str, Convert]]] = {}
 
     def require(self, names: Sequence[str], where: str) -> None:
         """Prepare for rows that have exactly the columns ``names``.
 
-        :raises InputError: naming, after ``where``, the first column that the table lacks or whose type cannot be
-            loaded.
+        :raises InputError: if the table lacks a column, or the type of a column cannot be loaded. The message names the
+            first such column, after ``where``.
         """
-        known = [column.name for column in self._table.columns]
+        column_names = [column.name for column in self._table.columns]
         for name in names:
-            if name not in known:
+            if name not in column_names:
                 raise InputError(
-                    f"{where}: table {self._table.fullname} has no column {name!r}; it has {', '.join(known)}"
+                    f"{where}: table {self._table.fullname} has no column {name!r}; it has {', '.join(column_names)}"
                 )
         self._plans[tuple(names)] = [
             (column.name, self._convert_for(column, where)) for column in self._table.columns if column.name in names
         ]
 
-    def row(self, given: InputRow) -> Row:
-        """The values of ``given`` in the types and the order of the table's columns.
+    def row(self, input_row: InputRow) -> Row:
+        """The values of ``input_row`` in the types and the order of the table's columns.
 
         :raises InputError: if a value does not fit its column; the message names file, line and column.
         """
-        values = given.values
+        values = input_row.values
         names = tuple(values)
         if names not in self._plans:
-            self.require(names, f"{self._source}, line {given.line}")
+            self.require(names, f"{self._source}, line {input_row.line}")
         row: Row = {}
         for name, convert in self._plans[names]:
             try:
                 row[name] = convert(values[name])
             except (ValueError, OverflowError) as error:
-                raise InputError(f"{self._source}, line {given.line}: column {name!r}: {error}") from None
+                raise InputError(f"{self._source}, line {input_row.line}: column {name!r}: {error}") from None
         return row
 
     def _convert_for(self, column: "Column[Any]", where: str) -> Convert:
@@ -92,17 +91,17 @@ class RowTyper:
         if convert is _timestamp and not getattr(kind, "timezone", False):
             convert = _without_zone
         elif convert is _decimal:
-            convert = _decimal_of(getattr(kind, "scale", None)) if self._exact else _float
+            convert = _decimal_of(getattr(kind, "scale", None)) if self._database.keeps_decimals else _float
         elif convert is _integer and getattr(kind, "display_width", None) == 1:
             convert = _tiny  # MySQL's BOOLEAN
         elif convert is _json and not self._csv:
             convert = _as_it_is
-        return _nullable(_cut(convert, _digits(kind)), column, self._nulls)
+        return _nullable(_cut(convert, self._database.second_digits(kind)), column, self._nulls)
 
 
 def encode_value(row: Row) -> bytes:
-    """The message value of ``row``: UTF-8 JSON with the columns in the table's order. Numerics and every other type
-    that JSON lacks are strings; timestamps are in ISO format.
+    """The message value of ``row``: UTF-8 JSON with the columns in the table's order. Types that JSON lacks, such as
+    NUMERIC, become strings; timestamps are in ISO format.
 
     :raises ValueError: if a text is not valid Unicode.
     """
@@ -133,7 +132,7 @@ def _nullable(convert: Convert, column: "Column[Any]", nulls: frozenset[str]) ->
                 return None
             if empty_stays and value == "":
                 return value
-            raise ValueError("is NOT NULL, and there is no value")
+            raise ValueError("is NOT NULL and has no value")
         return convert(value)
 
     return converted
@@ -177,7 +176,7 @@ def _decimal(value: Any) -> Decimal:
 
 
 def _decimal_of(scale: int | None) -> Convert:
-    """Round a number with too many digits as databases round it for their columns."""
+    """Round a number with too many digits, as databases do for their columns."""
     if scale is None:
         return _decimal
     smallest = Decimal(1).scaleb(-scale)
@@ -197,17 +196,9 @@ def _tiny(value: Any) -> int:
     return _integer(value) if known is None else int(known)
 
 
-def _digits(kind: TypeEngine[Any]) -> int:
-    """The number of fractional digits of a second that a column of ``kind`` stores."""
-    if isinstance(kind, mysql.DATETIME | mysql.TIMESTAMP | mysql.TIME):
-        return kind.fsp or 0
-    precision = getattr(kind, "precision", None)
-    return precision if isinstance(precision, int) else 6
-
-
 def _cut(convert: Convert, digits: int) -> Convert:
-    """``convert`` for times, without the digits that the column does not store: some databases would round them, others
-    truncate them."""
+    """``convert`` for times, without the digits that the column does not store: databases would round or truncate
+    them."""
     if digits >= 6 or convert not in (_time, _timestamp, _without_zone):
         return convert
     unit = 10 ** (6 - digits)
@@ -228,16 +219,16 @@ def _boolean(value: Any) -> bool:
 
 def _date(value: Any) -> date:
     if not isinstance(value, str) or not _DATE.fullmatch(value):
-        raise ValueError(f"expected a date as 2026-01-31, not {value!r}")
+        raise ValueError(f"expected a date such as 2026-01-31, not {value!r}")
     return date.fromisoformat(value)
 
 
 def _time(value: Any) -> time:
     match = _TIME.fullmatch(value) if isinstance(value, str) else None
     if match is None:
-        raise ValueError(f"expected a time as 23:59:59, not {value!r}")
+        raise ValueError(f"expected a time such as 23:59:59, not {value!r}")
     minutes, seconds, fraction = match.groups()
-    # Python 3.10 parses only three or six digits of a second
+    # Python 3.10 parses only three or six fractional digits
     return time.fromisoformat(f"{minutes}{seconds or ':00'}.{(fraction or '0').ljust(6, '0')}")
 
 

@@ -1,27 +1,27 @@
-"""The doctor's checks of the cluster: which protocol it supports, and whether it keeps prepared transactions."""
+"""The doctor's checks of the cluster: the protocol that it supports, and whether it keeps prepared transactions."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from dualwrite.client.admin.inspector import Inspector
+from dualwrite.client.config.reading import TIMEOUT_KEY, TWO_PHASE_KEY
 from dualwrite.client.terms.versions import TRANSACTION_VERSION, TV2
-from dualwrite.coordinator.recovery.two_phase import KEEP_PREPARED, RESUME, TIMEOUT_KEY, TwoPhase
+from dualwrite.coordinator.recovery.two_phase import KEEP_PREPARED, RESUME, TwoPhase
 from dualwrite.errors import DualWriteError, KafkaRefusedError, TwoPhaseCommitUnavailableError
 from dualwrite.ids import TWO_PHASE_TIMEOUT_MS
 from dualwrite.operations.findings import Finding, failure, ok, warning
 
-TWO_PHASE_SETTING = "transaction.two.phase.commit.enable"
 TIMEOUT_SETTING = "transaction.max.timeout.ms"
 
 
 def probe_id(application: str) -> str:
-    """The transactional id of the probe: with the prefix of the application's slots, so that prefixed ACLs apply to it,
-    but not one of the slots."""
+    """The transactional id of the probe. It has the prefix of the application's slots, so that prefixed ACLs apply, but
+    is not the id of a slot."""
     return f"{application}-doctor"
 
 
 def check_protocol(cluster: Inspector) -> Iterator[Finding]:
-    """Which producer can be used, and whether a prepared transaction can be recovered."""
+    """Check which producer can be used, and whether recovery can end a prepared transaction."""
     version = cluster.transaction_version()
     if version >= TV2:
         yield ok("protocol", f"{TRANSACTION_VERSION} {version}: the native producer can be used")
@@ -34,7 +34,7 @@ def check_protocol(cluster: Inspector) -> Iterator[Finding]:
 
 
 def check_keeping(cluster: Inspector, two_phase: TwoPhase) -> Iterator[Finding]:
-    """Whether the brokers keep prepared transactions, and whether the application relies on it."""
+    """Check whether the brokers keep prepared transactions, and whether the application relies on that."""
     keeps = cluster.supports_keep_prepared()
     if two_phase == RESUME and keeps:
         yield warning(
@@ -43,26 +43,26 @@ def check_keeping(cluster: Inspector, two_phase: TwoPhase) -> Iterator[Finding]:
             f"use two_phase={KEEP_PREPARED!r} once every process has stopped and recovered",
         )
     elif two_phase == RESUME:
-        yield ok("keep-prepared", f"not offered, and not asked for with two_phase={RESUME!r}")
+        yield ok("keep-prepared", f"not offered, and not needed with two_phase={RESUME!r}")
     elif keeps:
         yield ok("keep-prepared", "InitProducerId v6 (KIP-939) is offered")
     else:
         yield failure(
             "keep-prepared",
-            "the brokers do not offer InitProducerId v6 (KIP-939): what was prepared cannot be kept for recovery",
-            f"use the bundled broker, or two_phase={RESUME!r} if what it promises is enough (--two-phase {RESUME})",
+            "the brokers do not offer InitProducerId v6 (KIP-939), so they cannot keep a prepared transaction",
+            f"use the bundled broker, or two_phase={RESUME!r} if its weaker guarantee is enough (--two-phase {RESUME})",
         )
 
 
 def check_settings(cluster: Inspector, two_phase: TwoPhase, timeout_ms: int) -> Iterator[Finding]:
-    """The brokers' settings, as far as this client may read them.
+    """Check the brokers' settings, as far as this client may read them.
 
     :param timeout_ms: the transaction.timeout.ms that the application's producers request.
     """
     try:
-        brokers = cluster.broker_settings([TWO_PHASE_SETTING, TIMEOUT_SETTING])
+        brokers = cluster.broker_settings([TWO_PHASE_KEY, TIMEOUT_SETTING])
     except KafkaRefusedError as error:
-        yield warning("broker settings", f"they are not shown: {error}", "grant DESCRIBE_CONFIGS on the cluster")
+        yield warning("broker settings", f"not readable: {error}", "grant DESCRIBE_CONFIGS on the cluster")
         return
     yield ok("brokers", f"{len(brokers)} answered")
     longest = [int(value) for settings in brokers.values() if (value := settings.get(TIMEOUT_SETTING)) is not None]
@@ -74,11 +74,11 @@ def check_settings(cluster: Inspector, two_phase: TwoPhase, timeout_ms: int) -> 
 
 
 def check_two_phase_commit(cluster: Inspector, application: str) -> Iterator[Finding]:
-    """Request two-phase commit under a transactional id of the doctor's own.
+    """Request two-phase commit under the doctor's own transactional id.
 
-    A check without side effect is impossible: Kafka shows whether two-phase commit is enabled, permitted and complete
-    only when it is used. So this initialises a transactional id without a producer, and keeps an open transaction; the
-    id expires by itself (transactional.id.expiration.ms).
+    A check without side effect is impossible: only the use of two-phase commit shows whether it is enabled, permitted
+    and complete. So this initialises a transactional id without a producer, and keeps an open transaction. The id
+    expires by itself (transactional.id.expiration.ms).
     """
     name = probe_id(application)
     try:
@@ -92,24 +92,24 @@ def check_two_phase_commit(cluster: Inspector, application: str) -> Iterator[Fin
 
 
 def _advice(cluster: Inspector, name: str) -> str:
-    """The advice for a refusal that may have two reasons."""
+    """The advice after a refusal, which may have two reasons."""
     enabled = None
-    with suppress(DualWriteError):  # the request only makes the advice more precise
-        brokers = cluster.broker_settings([TWO_PHASE_SETTING]).values()
-        enabled = {settings.get(TWO_PHASE_SETTING) for settings in brokers}
+    with suppress(DualWriteError):  # without an answer the advice is only less precise
+        brokers = cluster.broker_settings([TWO_PHASE_KEY]).values()
+        enabled = {settings.get(TWO_PHASE_KEY) for settings in brokers}
     if enabled == {"true"}:
-        return f"{TWO_PHASE_SETTING} is true, so grant TWO_PHASE_COMMIT and WRITE on {name} and the slots beside it"
-    return f"set {TWO_PHASE_SETTING}=true on every broker"
+        return f"{TWO_PHASE_KEY} is true, so grant TWO_PHASE_COMMIT and WRITE on {name} and the slots beside it"
+    return f"set {TWO_PHASE_KEY}=true on every broker"
 
 
 def _two_phase_setting(brokers: Mapping[int, Mapping[str, str | None]]) -> Iterator[Finding]:
-    off = [str(node) for node, settings in brokers.items() if settings.get(TWO_PHASE_SETTING) == "false"]
+    off = [str(node) for node, settings in brokers.items() if settings.get(TWO_PHASE_KEY) == "false"]
     if off:
         yield failure(
-            TWO_PHASE_SETTING, f"it is false on broker {', '.join(off)}", "set it to true, and start the broker again"
+            TWO_PHASE_KEY, f"it is false on broker {', '.join(off)}", "set it to true, and start the broker again"
         )
-    elif all(settings.get(TWO_PHASE_SETTING) == "true" for settings in brokers.values()):
-        yield ok(TWO_PHASE_SETTING, "true")
+    elif all(settings.get(TWO_PHASE_KEY) == "true" for settings in brokers.values()):
+        yield ok(TWO_PHASE_KEY, "true")
 
 
 def _timeout_is_taken(longest: Sequence[int], timeout_ms: int) -> Iterator[Finding]:
@@ -118,11 +118,11 @@ def _timeout_is_taken(longest: Sequence[int], timeout_ms: int) -> Iterator[Findi
     if min(longest) < timeout_ms:
         yield failure(
             TIMEOUT_SETTING,
-            f"{min(longest)}, and the application asks for {TIMEOUT_KEY} {timeout_ms} (INVALID_TRANSACTION_TIMEOUT)",
+            f"{min(longest)}, but the application requests {TIMEOUT_KEY} {timeout_ms} (INVALID_TRANSACTION_TIMEOUT)",
             "lower the one, or raise the other on every broker",
         )
     else:
-        yield ok(TIMEOUT_SETTING, f"{min(longest)}: what is prepared times out after {TIMEOUT_KEY}, {timeout_ms}")
+        yield ok(TIMEOUT_SETTING, f"{min(longest)}: a prepared transaction times out after {TIMEOUT_KEY}, {timeout_ms}")
 
 
 def _longest_timeout(longest: Sequence[int], version: int) -> Iterator[Finding]:

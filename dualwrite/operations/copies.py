@@ -1,12 +1,10 @@
 """Declares a database as moved or copied, for an operator, so that dualwrite may act in Kafka again."""
 
-import os
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, select, text
+from sqlalchemy import Engine, select
 
 from dualwrite.client.admin.cluster_client import DEFAULT_TIMEOUT
 from dualwrite.coordinator.kafka.known_cluster import KnownCluster
@@ -14,11 +12,11 @@ from dualwrite.coordinator.rules.identities import (
     ClusterIdentity,
     DatabaseIdentity,
     RowIdentity,
-    is_same_database,
     require_original,
 )
-from dualwrite.coordinator.sql.decision_store import SqlDecisionStore, clear_errors
+from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.dialects.supported import database_of
+from dualwrite.coordinator.sql.error_meanings import clear_errors
 from dualwrite.coordinator.sql.identity_rows import DeclaredCopy, declare_copied, declare_moved, read_identity
 from dualwrite.coordinator.sql.own_tables import ours
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
@@ -26,8 +24,8 @@ from dualwrite.errors import CopiedDatabaseError
 
 
 def moved(engine: Engine) -> int:
-    """Declare that the original is gone: the state rows belong to this database from now on, and the next start
-    recovers their Kafka transactions. Returns the number of rows.
+    """Declare that the original is gone. The state rows then belong to this database, and the next start recovers their
+    Kafka transactions. Returns the number of rows.
 
     :raises ConfigurationError: if the database has no identity.
     :raises DatabaseNotReadyError: before ``dualwrite db upgrade``.
@@ -37,28 +35,23 @@ def moved(engine: Engine) -> int:
 
 
 def original_in_sight(engine: Engine) -> Path | None:
-    """The SQLite file that has written a state row, if it lies in the directory of this one, which is another file."""
-    if engine.dialect.name != "sqlite":
+    """The original of this database, if the two are files in one directory: the file that has written a state row. None
+    for a database on a server."""
+    database = database_of(engine.dialect)
+    if not database.is_file:
         return None
     with SqlDecisionStore(engine).connection() as connection, clear_errors(engine):
-        here = database_of(engine.dialect).identity(connection, None) or ""
+        here = DatabaseIdentity(database.identity(connection, None), form=database.halved_identity)
         written = connection.scalars(select(table.c.database_id), execution_options=ours(connection)).all()
-        (path,) = connection.scalars(text("SELECT file FROM pragma_database_list WHERE name = 'main'"))
-    files = {tuple(name.split(":")[1:3]) for name in written if name is not None and not is_same_database(name, here)}
-    directory = Path(path).parent
-    device = str(directory.stat().st_dev)
-    with suppress(PermissionError), os.scandir(directory) as entries:  # who may not look sees nothing
-        for entry in entries:
-            if (device, str(entry.inode())) in files:
-                return Path(entry.path)
-    return None
+        others = [name for name in written if name is not None and not here.is_same_as(name)]
+        return database.file_beside(connection, others)
 
 
 def require_no_copy(engine: Engine, kafka: Mapping[str, Any]) -> DatabaseIdentity:
-    """Require that this database has written all of its state rows, or was moved here together with its broker; return
-    its identity. A database without an identity passes.
+    """Require that this database has written all of its state rows, or was moved together with its broker. Return its
+    identity. A database without an identity passes.
 
-    :raises CopiedDatabaseError: naming a row that another database has written.
+    :raises CopiedDatabaseError: if another database has written a row. The message names the row.
     :raises DatabaseNotReadyError: before ``dualwrite db upgrade``.
     :raises KafkaUnavailableError: if there is a row of another database, and Kafka does not answer.
     """
@@ -69,7 +62,7 @@ def require_no_copy(engine: Engine, kafka: Mapping[str, Any]) -> DatabaseIdentit
             RowIdentity(name, database_id, ClusterIdentity.of(cluster))
             for name, database_id, cluster in connection.execute(select(*columns), execution_options=ours(connection))
         ]
-    is_file = engine.dialect.name == "sqlite"
+    is_file = database_of(engine.dialect).is_file
     others = [row for row in rows if row.database_id not in (None, here.database_id)]
     if others:
         require_original(
@@ -81,8 +74,8 @@ def require_no_copy(engine: Engine, kafka: Mapping[str, Any]) -> DatabaseIdentit
 
 
 def reason_to_leave(engine: Engine, kafka: Mapping[str, Any]) -> str:
-    """The reason why recovery does nothing in this database: it is a copy that no operator has declared. Empty
-    otherwise.
+    """The reason why recovery does nothing in this database: it is a copy that no operator has declared. Empty if
+    recovery works.
 
     :raises DatabaseNotReadyError: as :func:`require_no_copy`; also KafkaUnavailableError as there.
     """
@@ -94,8 +87,8 @@ def reason_to_leave(engine: Engine, kafka: Mapping[str, Any]) -> str:
 
 
 def copied(engine: Engine, *, forced: bool = False) -> DeclaredCopy:
-    """Declare a copy beside its original: delete the original's slots, and use its own transactional ids. Sends no
-    request to Kafka. Returns what was done; a second call changes nothing.
+    """Declare a copy beside its original: delete the original's slots, and use new transactional ids. Sends no request
+    to Kafka. A second call changes nothing.
 
     :param forced: even if this database has written state rows itself.
     :raises ConfigurationError: if the database has no identity; or if it has written rows, and ``forced`` is False.

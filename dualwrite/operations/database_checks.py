@@ -7,23 +7,24 @@ from sqlalchemy import Connection, Delete, Engine, Executable, Table, delete, fa
 from sqlalchemy.exc import DBAPIError
 
 from dualwrite import schema
-from dualwrite.coordinator.sql.decision_store import begin_writing, clear_errors
+from dualwrite.coordinator.sql.column_types import MOMENT
 from dualwrite.coordinator.sql.dialects.base import ErrorMeaning
 from dualwrite.coordinator.sql.dialects.supported import database_of
+from dualwrite.coordinator.sql.error_meanings import clear_errors
 from dualwrite.coordinator.sql.own_tables import ours
 from dualwrite.coordinator.sql.shown_url import command_on
 from dualwrite.coordinator.sql.tables import (
-    MOMENT,
     dualwrite_database,
     kafka_consumer_offset,
     kafka_transaction_outcome,
     kafka_transaction_record,
     kafka_transaction_state,
 )
+from dualwrite.coordinator.sql.unit_bounds import begin_writing
 from dualwrite.operations.findings import Finding, failure, ok, warning
 
 CLOCK_SECONDS = 5.0
-"""Accepted difference of two clocks: times that depend on them are coarser."""
+"""The accepted difference of two clocks. It does not matter for the times that depend on them."""
 
 
 def _insert(table: Table) -> Executable:
@@ -56,7 +57,7 @@ _NEEDED = (
 
 
 def check_server(engine: Engine) -> Iterator[Finding]:
-    """The server's version, and its settings that let a crash undo a decision."""
+    """Check the server's version, and the settings with which a crash could undo a decision."""
     database = database_of(engine.dialect)
     with engine.connect() as connection:
         yield ok("database", database.version(connection))
@@ -65,13 +66,13 @@ def check_server(engine: Engine) -> Iterator[Finding]:
     for weakness in weaknesses:
         yield warning("durability", f"{weakness.setting}: {weakness.meaning}", weakness.advice)
     if not weaknesses:
-        yield ok("durability", "a transaction is on the disk when its commit succeeds")
+        yield ok("durability", "a transaction is on disk when its commit succeeds")
     for weakness in pooling:
         yield warning("pooler", f"{weakness.setting}: {weakness.meaning}", weakness.advice)
 
 
 def check_schema(engine: Engine) -> Iterator[Finding]:
-    """The tables' version against this code's."""
+    """Compare the version of the tables with the version that this release needs."""
     with engine.connect() as connection:
         version = schema.current(connection)
     *older, head = schema.versions()
@@ -84,12 +85,12 @@ def check_schema(engine: Engine) -> Iterator[Finding]:
         yield failure("schema", f"version {version}, and this release needs {head}", upgrade)
     else:
         yield warning(
-            "schema", f"version {version} is of a newer release than this one ({head})", "upgrade dualwrite here, too"
+            "schema", f"version {version} belongs to a newer release than this ({head})", "upgrade dualwrite here, too"
         )
 
 
 def check_transactions(engine: Engine) -> Iterator[Finding]:
-    """Whether a transaction can begin: the engine is not in AUTOCOMMIT, and the table's storage has transactions."""
+    """Check that a transaction can begin: the engine is not in AUTOCOMMIT, and the tables' storage has transactions."""
     with engine.connect() as connection:
         transaction = connection.begin()
         begin_writing(connection)
@@ -99,7 +100,7 @@ def check_transactions(engine: Engine) -> Iterator[Finding]:
 
 
 def check_permissions(engine: Engine) -> Iterator[Finding]:
-    """Tries the library's statements on its tables, without a matching row, in a transaction that is rolled back."""
+    """Try the library's statements on its tables, without a matching row, in a transaction that is rolled back."""
     refused: dict[str, str] = {}
     missing: dict[str, str] = {}
     with engine.connect() as connection, clear_errors(engine):
@@ -112,26 +113,28 @@ def check_permissions(engine: Engine) -> Iterator[Finding]:
                     refused[f"{verb} on {table.name}"] = reason
     for name, reason in missing.items():
         yield failure("permissions", f"{name}: {reason}", _upgrade(engine))
-    for what, reason in refused.items():
-        yield failure("permissions", f"{what}: {reason}", f"GRANT {what} to the user that the application logs in as")
+    for privilege, reason in refused.items():
+        yield failure(
+            "permissions", f"{privilege}: {reason}", f"GRANT {privilege} to the user that the application logs in as"
+        )
     if not refused and not missing:
         yield ok("permissions", "the state tables can be read and written")
 
 
 def check_clock(engine: Engine) -> Iterator[Finding]:
-    """The difference between the database's clock, which leases use, and this machine's."""
+    """Compare this machine's clock with the database's, which leases use."""
     database = database_of(engine.dialect)
     with engine.connect() as connection:
-        here = literal(datetime.now(timezone.utc), MOMENT)
-        ahead = float(connection.scalar(select(database.seconds_until(here))) or 0)
+        this_machine = literal(datetime.now(timezone.utc), MOMENT)
+        ahead = float(connection.scalar(select(database.seconds_until(this_machine))) or 0)
     if abs(ahead) < CLOCK_SECONDS:
         yield ok("clock", f"this machine's and the database's differ by {abs(ahead):.1f} s")
     else:
         yield warning(
             "clock",
             f"this machine's is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the database's",
-            "leases go by the database's alone; but timestamps of records and logs, and certificates, go by this one: "
-            "synchronise both",
+            "leases use the database's clock alone, but timestamps of records and logs, and certificates, use this "
+            "machine's: synchronise both",
         )
 
 
@@ -145,10 +148,10 @@ def _refusal(connection: Connection, statement: Executable) -> tuple[str, bool]:
     try:
         connection.execute(statement, execution_options=ours(connection))
     except DBAPIError as error:
-        trouble = database_of(connection.dialect).trouble(error)
-        if trouble is ErrorMeaning.BUSY:
+        meaning = database_of(connection.dialect).meaning_of(error)
+        if meaning is ErrorMeaning.BUSY:
             raise  # not a missing permission
-        return str(error.orig).strip().partition("\n")[0], trouble is ErrorMeaning.NOT_READY
+        return str(error.orig).strip().partition("\n")[0], meaning is ErrorMeaning.NOT_READY
     finally:
         transaction.rollback()
     return "", False

@@ -1,7 +1,7 @@
 """The doctor: finds problems of dual writes with this database and this cluster before they occur.
 
-It tries everything that can be tried without harm, and each finding says what to do. If one part does not answer, its
-remaining checks are skipped; the other parts go on.
+It tries everything that can be tried without harm, and each finding has advice. If one side does not answer, the doctor
+skips its remaining checks and continues with the others.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from dualwrite.coordinator.recovery.two_phase import RESUME, TwoPhase, timeout_ms
 from dualwrite.coordinator.rules.slot_rules import SlotStanding
-from dualwrite.coordinator.sql.identity_rows import WHAT_TO_GRANT
+from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.outcome_store import outcomes
 from dualwrite.errors import CopiedDatabaseError, DualWriteError
 from dualwrite.operations import cluster_checks, database_checks
@@ -25,7 +25,7 @@ from dualwrite.operations.timeout_checks import CHECK, check_timeouts
 from dualwrite.operations.views import Situation, said_of_foreign
 
 ANSWER_SECONDS = 10.0
-"""Timeout in seconds of a request to Kafka, all attempts together."""
+"""The timeout of a request to Kafka in seconds, for all attempts together."""
 
 _SHOWN = 5
 """The most names in a finding."""
@@ -41,34 +41,35 @@ def examine(
     pool_size: int | None = None,
     two_phase: TwoPhase = "keep-prepared",
 ) -> Iterator[Finding]:
-    """Yield the findings one by one, as they are made.
+    """Yield the findings one by one.
 
-    Pass an engine made as in your application: then its connection settings (SQLite's ``synchronous``, a role) are
-    checked.
-
-    :param application: the application whose slots and permissions are checked; without it only database and cluster.
-    :param pool_size: as given to DualWrite, to find slots beyond it.
-    :param two_phase: as given to DualWrite; with "resume", ``kafka`` may contain its ``transaction.timeout.ms``.
+    :param engine: created as in your application, so that its connection settings are checked (SQLite's
+        ``synchronous``, a role).
+    :param application: the application whose slots and permissions are checked; None for the database and the cluster
+        alone.
+    :param pool_size: the application's ``pool_size``, to find slots beyond it.
+    :param two_phase: the application's ``two_phase``; with "resume", ``kafka`` may contain its
+        ``transaction.timeout.ms``.
     :raises ConfigurationError: if a setting in ``kafka`` is malformed.
     """
     timeout = timeout_ms(kafka)
-    seen: list[Level] = []
+    levels: list[Level] = []
 
-    def note(findings: Iterator[Finding]) -> Iterator[Finding]:
+    def noting(findings: Iterator[Finding]) -> Iterator[Finding]:
         for finding in findings:
-            seen.append(finding.level)
+            levels.append(finding.level)
             yield finding
 
-    yield from note(_database(engine))
-    usable = Level.FAILURE not in seen
-    seen.clear()
-    yield from note(_cluster(kafka, application, two_phase, timeout))
+    yield from noting(_database(engine))
+    usable = Level.FAILURE not in levels
+    levels.clear()
+    yield from noting(_cluster(kafka, application, two_phase, timeout))
     if usable:
         yield from _guarded("identity", lambda: _identity(engine, kafka))
         yield from _guarded("outcomes", lambda: _outcomes(engine))
         if application is not None:
             yield from _guarded("slots", lambda: _slots(engine, application, pool_size))
-        answers = Level.FAILURE not in seen
+        answers = Level.FAILURE not in levels
         yield from _guarded(
             "other applications",
             lambda: check_other_applications(
@@ -109,15 +110,15 @@ def _cluster(kafka: Mapping[str, Any], application: str | None, two_phase: TwoPh
 
 def _identity(engine: Engine, kafka: Mapping[str, Any]) -> Iterator[Finding]:
     try:
-        here = require_no_copy(engine, kafka)
+        identity = require_no_copy(engine, kafka)
     except CopiedDatabaseError as error:
         yield failure("identity", str(error), "dualwrite db moved --db URL --yes, or dualwrite db copied --db URL")
         return
-    if here.database_id is None:
+    if identity.database_id is None:
         yield warning(
             "identity",
-            "this database does not say which it is: a copy of it would abort what it has decided, and is not refused",
-            WHAT_TO_GRANT,
+            "this database has no identity: a copy of it is not refused, and could abort its decided transactions",
+            database_of(engine.dialect).how_to_identify,
         )
     else:
         yield ok("identity", "the state rows are this database's own")
@@ -126,30 +127,30 @@ def _identity(engine: Engine, kafka: Mapping[str, Any]) -> Iterator[Finding]:
 def _outcomes(engine: Engine) -> Iterator[Finding]:
     count = len(outcomes(engine))
     if count:
-        what = "1 heuristic outcome" if count == 1 else f"{count} heuristic outcomes"
+        unacknowledged = "1 heuristic outcome" if count == 1 else f"{count} heuristic outcomes"
         yield warning(
             "outcomes",
-            f"{what} that nobody has acknowledged: not equal on both sides",
-            "see dualwrite transactions list, set both sides right, and acknowledge them",
+            f"{unacknowledged} not acknowledged: the two sides differ",
+            "see dualwrite transactions list, correct one side, and acknowledge them",
         )
     else:
-        yield ok("outcomes", "no heuristic outcome waits for anybody")
+        yield ok("outcomes", "no heuristic outcome waits to be acknowledged")
 
 
 def _slots(engine: Engine, application: str, pool_size: int | None) -> Iterator[Finding]:
     rows = state_rows(engine, application=application)
-    held = [name for name, row in rows.items() if row.standing is SlotStanding.HELD]
-    yield ok("slots", f"{len(rows)} used so far, {len(held)} leased now")
+    leased = [name for name, row in rows.items() if row.standing is SlotStanding.HELD]
+    yield ok("slots", f"{len(rows)} used so far, {len(leased)} leased now")
     if pool_size is None:
         return
     beyond = [name for name, row in rows.items() if row.slot.number >= pool_size]
     if beyond:
         yield warning(
             "slots",
-            f"{_named(beyond)} beyond pool_size {pool_size}: of processes with a larger one, now or before",
-            "give all processes the same pool_size; what is free among these is harmless",
+            f"{_named(beyond)} beyond pool_size {pool_size}: used by processes with a larger one, now or before",
+            "give all processes the same pool_size; slots among these that are free do no harm",
         )
-    if len(held) >= pool_size:
+    if len(leased) >= pool_size:
         yield warning(
             "slots",
             f"all {pool_size} are leased: another process would wait, and fail with NoFreeSlotError",
@@ -159,24 +160,24 @@ def _slots(engine: Engine, application: str, pool_size: int | None) -> Iterator[
 
 def _transactions(engine: Engine, kafka: Mapping[str, Any], application: str | None) -> Iterator[Finding]:
     views = list_transactions(engine, kafka, application=application)
-    left = [view.transactional_id for view in views if view.situation is Situation.LEFT_BEHIND]
+    left_open = [view.transactional_id for view in views if view.situation is Situation.LEFT_BEHIND]
     unknown = [view.transactional_id for view in views if view.situation is Situation.UNKNOWN]
-    if left:
+    if left_open:
         yield warning(
             "transactions",
-            f"{_named(left)} left open by processes that are gone: consumers with read_committed wait behind them",
+            f"{_named(left_open)} left open by dead processes: read_committed consumers wait behind them",
             "start the application, or run dualwrite recover",
         )
     if unknown and application is not None:
         yield warning(
             "transactions",
-            f"{_named(unknown)} open, called like slots of {application}, and this database has no row for them",
-            "see whether another database is used under the same application name, or this one was restored",
+            f"{_named(unknown)} open, with names of slots of {application}, but this database has no row for them",
+            "check whether another database is in use under the same application name, or this one was restored",
         )
     foreign = said_of_foreign(views)
     if foreign:
         yield failure("transactions", foreign)
-    if not left and not unknown and not foreign:
+    if not left_open and not unknown and not foreign:
         yield ok("transactions", "nothing is left open")
 
 
@@ -186,7 +187,7 @@ def _named(names: list[str]) -> str:
 
 
 def _guarded(name: str, check: Check) -> Iterator[Finding]:
-    """The findings of ``check``; its error is a finding, too."""
+    """The findings of ``check``; an error of the check becomes a finding."""
     try:
         yield from check()
     except DualWriteError as error:

@@ -10,7 +10,7 @@ class Level(Enum):
 
     OK = "ok"
     WARNING = "warning"
-    """It works, but the named problem can occur."""
+    """Dual writes work, but the named problem can occur."""
     FAILURE = "failure"
     """Dual writes do not work, or lose their guarantee."""
 
@@ -19,8 +19,8 @@ class Level(Enum):
 class Finding:
     """One line of the doctor's output.
 
-    :param check: what was checked.
-    :param advice: what to do; empty if there is nothing to do.
+    :param check: the name of the check.
+    :param advice: the advice for the operator; empty if there is nothing to do.
     """
 
     check: str

@@ -2,10 +2,11 @@
 
 from sqlalchemy import Engine, delete
 
-from dualwrite.coordinator.ports import Lease
+from dualwrite.coordinator.rules.lease import Lease
 from dualwrite.coordinator.rules.recovery_decision import Outcome
-from dualwrite.coordinator.sql.decision_store import SqlDecisionStore, clear_errors
+from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.dialects.supported import database_of
+from dualwrite.coordinator.sql.error_meanings import clear_errors
 from dualwrite.coordinator.sql.outcome_rows import insert_outcome
 from dualwrite.coordinator.sql.own_tables import ours
 from dualwrite.coordinator.sql.tables import kafka_transaction_outcome as table
@@ -26,11 +27,11 @@ class HeuristicRecords:
         self._database = database_of(engine.dialect)
 
     def add_abort(self, lease: Lease, state: PreparedTxnState) -> int:
-        """Record that the transaction of ``state`` is aborted although it was decided to commit, and remove that
-        decision from the row of ``lease``, in one database transaction. If this process dies before Kafka has aborted
-        the transaction, recovery aborts it, so that the record is true in any case. Returns the record's number.
+        """Record that the transaction of ``state`` is aborted although the database decided to commit it. The same
+        database transaction removes that decision from the row of ``lease``. If this process dies before Kafka has
+        aborted the transaction, recovery aborts it, so the record is true in any case. Returns the record's number.
 
-        :raises LeaseLostError: if another process has taken the slot; nothing is recorded.
+        :raises LeaseLostError: if another process has taken the slot. Nothing is recorded.
         :raises DatabaseNotReadyError: if the table is missing.
         """
         with self._store.transaction(commit=True) as connection, clear_errors(self._engine):
@@ -42,9 +43,9 @@ class HeuristicRecords:
         return number
 
     def withdraw(self, number: int, lease: Lease, state: PreparedTxnState) -> None:
-        """Withdraw a record, and restore its decision in the row: the transaction was not aborted.
+        """Withdraw a record, and restore its decision in the row, because the transaction was not aborted.
 
-        :raises LeaseLostError: if another process has taken the slot and aborted the transaction: the record stays.
+        :raises LeaseLostError: if another process has taken the slot and aborted the transaction. The record stays.
         """
         with self._store.transaction(commit=True) as connection, clear_errors(self._engine):
             self._store.store(connection, lease, state)

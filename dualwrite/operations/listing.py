@@ -9,9 +9,10 @@ from typing import Any
 from sqlalchemy import Engine
 
 from dualwrite.client.admin.cluster_client import DEFAULT_TIMEOUT
-from dualwrite.client.admin.control_plane import ONGOING, ControlPlane, TransactionDescription
+from dualwrite.client.admin.control_plane import ControlPlane, TransactionDescription
 from dualwrite.client.admin.inspector import Inspector, PartitionEnds
-from dualwrite.client.admin.transaction_fate import ongoing_transaction
+from dualwrite.client.fate.transaction_fate import ongoing_transaction
+from dualwrite.client.terms.transaction_states import ONGOING
 from dualwrite.coordinator.rules.slot_rules import slot_number
 from dualwrite.ids import TopicPartition
 from dualwrite.operations.rows import state_rows
@@ -23,9 +24,9 @@ def list_transactions(
 ) -> list[TransactionView]:
     """The transactional ids with a row in the state table, and those without a row whose transaction is open.
 
-    Changes and locks nothing, so it is a snapshot: it reads one side after the other.
+    Changes and locks nothing. It reads one side after the other, so the two may not be from the same moment.
 
-    :param application: only its slots; without a row, those with the name of one of its slots.
+    :param application: only its slots, also those without a row.
     :raises DatabaseNotReadyError: if there is no state table.
     :raises KafkaUnavailableError: if a broker does not answer.
     """
@@ -43,7 +44,7 @@ def list_transactions(
 def views_of(
     engine: Engine | None, cluster: ControlPlane, transactional_ids: Collection[str]
 ) -> dict[str, TransactionView]:
-    """The views of ``transactional_ids``; without an ``engine``, from Kafka only."""
+    """The views of ``transactional_ids``. Without an ``engine`` they are from Kafka only."""
     here = cluster.cluster_id()
     rows = {} if engine is None else state_rows(engine, transactional_ids=transactional_ids, cluster_id=here)
     return {name: _view(cluster, name, rows.get(name), here) for name in transactional_ids}
@@ -52,9 +53,10 @@ def views_of(
 def describe_transaction(
     engine: Engine, kafka: Mapping[str, Any], transactional_id: str
 ) -> tuple[TransactionView, dict[TopicPartition, PartitionEnds]]:
-    """The view of one transactional id, and the offsets that readers of its open transaction's partitions can reach.
+    """The view of one transactional id, and the offsets that readers can reach in the partitions of its open
+    transaction.
 
-    :raises KafkaRefusedError: if one of the topics may not be described.
+    :raises KafkaRefusedError: if the client may not describe one of the topics.
     """
     with inspector(kafka) as cluster:
         view = views_of(engine, cluster, [transactional_id])[transactional_id]
@@ -68,7 +70,7 @@ def describe_transaction(
 
 @contextmanager
 def inspector(kafka: Mapping[str, Any], timeout: float = DEFAULT_TIMEOUT) -> Iterator[Inspector]:
-    """A control plane for the length of the ``with`` block; ``timeout`` in seconds, see ControlPlane."""
+    """A control plane for the length of the ``with`` block. The ``timeout`` is in seconds, as for ControlPlane."""
     made = Inspector(kafka, timeout=timeout)
     try:
         yield made

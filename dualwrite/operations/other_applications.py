@@ -11,12 +11,12 @@ from typing import Any
 from sqlalchemy import Engine
 
 from dualwrite.coordinator.recovery.two_phase import RESUME, TwoPhase
-from dualwrite.coordinator.rules.slot_rules import AbandonedApplication, deserted
+from dualwrite.coordinator.rules.slot_rules import AbandonedApplication, abandoned_applications
 from dualwrite.coordinator.slots.usage import described
 from dualwrite.coordinator.sql.shown_url import command_on
 from dualwrite.operations.findings import Finding, warning
 from dualwrite.operations.listing import inspector, views_of
-from dualwrite.operations.rows import ANYBODY, state_rows
+from dualwrite.operations.rows import OBSERVER, state_rows
 from dualwrite.operations.views import said_of_foreign
 
 _SHOWN = 5
@@ -26,7 +26,7 @@ _SHOWN = 5
 def others_without_owners(engine: Engine, application: str | None) -> list[AbandonedApplication]:
     """The applications that no process recovers, apart from ``application``, with the slots that they left behind."""
     rows = state_rows(engine)
-    return deserted((row.slot for row in rows.values()), ANYBODY, apart_from=application)
+    return abandoned_applications((row.slot for row in rows.values()), OBSERVER, apart_from=application)
 
 
 def check_other_applications(
@@ -35,33 +35,33 @@ def check_other_applications(
     """A finding for each application that no process recovers, apart from ``application``; none if there is none.
 
     :param kafka: configuration, to find what each application holds up; None if Kafka is not available.
-    :param two_phase: the mode in which these applications ran, as far as known.
+    :param two_phase: the mode of these applications, as far as known.
     :param timeout: seconds for Kafka's answer.
     """
     options = f" --two-phase {RESUME}" if two_phase == RESUME else ""
     servers = f" --bootstrap-servers {quote(str((kafka or {}).get('bootstrap.servers', 'HOST:PORT')))}"
-    for left in others_without_owners(engine, application):
-        held_up = "not known, as a check of the cluster failed"
+    for abandoned in others_without_owners(engine, application):
+        held_up = "unknown, because a check of the cluster failed"
         if kafka is not None:
-            held_up = _held_up(engine, kafka, left, timeout)
+            held_up = _held_up(engine, kafka, abandoned, timeout)
         yield warning(
             "other applications",
-            f"{described(left)}, and no process recovers them; held up: {held_up}",
+            f"{described(abandoned)}, and no process recovers them; held up: {held_up}",
             "start that application; or, if it was renamed or removed, run "
-            + command_on(engine, f"recover --application {quote(left.application)}{options}{servers}"),
+            + command_on(engine, f"recover --application {quote(abandoned.application)}{options}{servers}"),
         )
 
 
-def _held_up(engine: Engine, kafka: Mapping[str, Any], left: AbandonedApplication, timeout: float) -> str:
-    """The partitions in which ``left`` has transactions open."""
+def _held_up(engine: Engine, kafka: Mapping[str, Any], abandoned: AbandonedApplication, timeout: float) -> str:
+    """The partitions in which ``abandoned`` has transactions open."""
     with inspector(kafka, timeout) as cluster:
-        views = views_of(engine, cluster, left.transactional_ids).values()
+        views = views_of(engine, cluster, abandoned.transactional_ids).values()
     foreign = said_of_foreign(views)
     if foreign:
         return f"not here: {foreign}"
     waiting = [view.kafka for view in views if view.kafka is not None and view.kafka.waits]
-    partitions = sorted({str(at) for each in waiting for at in each.partitions})
+    partitions = sorted({str(partition) for transaction in waiting for partition in transaction.partitions})
     if not partitions:
-        return "nothing that is known"
+        return "no partition that is known"
     more = f" and {len(partitions) - _SHOWN} more" if len(partitions) > _SHOWN else ""
     return f"read_committed consumers of {', '.join(partitions[:_SHOWN])}{more}"

@@ -1,7 +1,7 @@
-"""End open transactions of dead owners as the state table decides, now, for an operator.
+"""Ends open transactions of dead owners at once, as the state table decides, for an operator.
 
 Recovery does the work (coordinator/slots/sweeper.py): lease, row lock, InitProducerId with keepPreparedTxn, verdict.
-This module only plans: what would happen, which transactional ids are not touched, and why.
+This module only plans: the action for each transactional id, or the reason why it is left unchanged.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -11,11 +11,9 @@ from typing import Any
 from sqlalchemy import Engine
 
 from dualwrite.coordinator.dual_write import DualWrite
-from dualwrite.coordinator.ports import Outcome
 from dualwrite.coordinator.recovery.two_phase import TwoPhase
-from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision
-from dualwrite.coordinator.rules.slot_rules import ENDED, SlotStanding, left_in_another_cluster
-from dualwrite.coordinator.slots.owner import describe
+from dualwrite.coordinator.rules.recovery_decision import Outcome, RecoveryDecision
+from dualwrite.coordinator.rules.slot_rules import ENDED, SlotStanding, describe_owner, left_in_another_cluster
 from dualwrite.errors import ForeignClusterError, InputError
 from dualwrite.operations.copies import reason_to_leave
 from dualwrite.operations.listing import inspector, list_transactions, views_of
@@ -27,7 +25,7 @@ from dualwrite.operations.views import Situation, TransactionView, said_of_forei
 class Intention:
     """The planned action for one transactional id.
 
-    :param obstacle: the reason why it is not touched; empty if it is.
+    :param obstacle: the reason why the transactional id is left unchanged; empty if there is none.
     """
 
     view: TransactionView
@@ -35,7 +33,7 @@ class Intention:
 
     @property
     def action(self) -> RecoveryDecision | None:
-        """The action in Kafka; None if it is not touched."""
+        """The action in Kafka; None if there is an obstacle."""
         return None if self.obstacle else self.view.verdict
 
 
@@ -44,7 +42,8 @@ class Resolution:
     """The result of resolving.
 
     :param outcomes: the outcomes by transactional id.
-    :param missed: transactional ids that are unchanged: another process took them meanwhile, or see ``errors``.
+    :param missed: transactional ids that are unchanged, because another process took them meanwhile, or for one of
+        ``errors``.
     """
 
     outcomes: dict[str, Outcome] = field(default_factory=dict)
@@ -53,7 +52,7 @@ class Resolution:
 
     @property
     def is_bad(self) -> bool:
-        """True if a slot is left to resolve, or a unit of work was found that ended differently on the two sides."""
+        """True if a slot is still to be resolved, or a unit of work ended differently on the two sides."""
         return bool(self.missed or self.errors) or any(outcome.is_heuristic for outcome in self.outcomes.values())
 
 
@@ -64,11 +63,11 @@ def plan(
     application: str | None = None,
     transactional_ids: Sequence[str] = (),
 ) -> list[Intention]:
-    """The plan of :func:`resolve`; changes nothing.
+    """The plan of :func:`resolve`. Changes nothing.
 
-    :param application: all slots of the application that have a row.
-    :param transactional_ids: only these; the plan includes those without an open transaction.
-    :raises InputError: if neither the database nor Kafka knows one of them.
+    :param application: plan for all slots of this application that have a row.
+    :param transactional_ids: plan for these, also if they have no open transaction.
+    :raises InputError: if neither the database nor Kafka knows one of the ids.
     """
     if application is not None:
         views = [view for view in list_transactions(engine, kafka, application=application) if view.row is not None]
@@ -84,9 +83,9 @@ def plan(
 
 
 def require_known(views: Collection[TransactionView]) -> None:
-    """Refuse a name that neither the database nor Kafka knows.
+    """Require that the database or Kafka knows each of ``views``.
 
-    :raises InputError: naming it.
+    :raises InputError: if neither knows one of them. The message names it.
     """
     for view in views:
         if view.row is None and view.kafka is None:
@@ -94,23 +93,23 @@ def require_known(views: Collection[TransactionView]) -> None:
 
 
 def obstacle(view: TransactionView) -> str:
-    """The reason why the transactional id of ``view`` may not be taken; empty if it may."""
+    """The reason why recovery may not take the transactional id of ``view``; empty if it may."""
     if view.row is None:
-        return "no row names it, so this database has not decided on it: if none has, `terminate` aborts it"
+        return "no row names it, so this database has not decided on it: if no other has, `terminate` aborts it"
     if view.application is None:
-        return "it is not called like a slot of an application"
+        return "the id is not the name of a slot"
     if view.situation is Situation.AT_WORK:
         return held_by(view)
     return said_of_foreign([view])
 
 
 def held_by(view: TransactionView) -> str:
-    """The owner that may be alive, if there is one."""
+    """The obstacle of a slot in use: its owner may be alive."""
     assert view.row is not None
     slot = view.row.slot
     return (
-        f"{describe(slot.owner)} has it, and may be alive: its lease has {slot.remaining or 0:.0f} s left. It ends the "
-        "transaction itself; or stop it, and try again"
+        f"{describe_owner(slot.owner)} has it, and may be alive: its lease has {slot.remaining or 0:.0f} s left. It "
+        "ends the transaction itself; or stop the process, and try again"
     )
 
 
@@ -123,11 +122,11 @@ def resolve(
 ) -> Resolution:
     """Carry out :func:`plan`, as far as it still applies: the row decides under its lock, not the plan.
 
-    A slot that a process holds, or has taken meanwhile, is not touched.
+    A slot that a process holds, or has taken meanwhile, stays unchanged.
 
-    :param two_phase: as the application's DualWrite has it.
+    :param two_phase: the application's own mode, as for DualWrite.
     """
-    done = Resolution()
+    resolution = Resolution()
     by_application: dict[str, list[str]] = {}
     for intention in intentions:
         if not intention.obstacle and intention.view.application is not None:
@@ -135,36 +134,36 @@ def resolve(
     for application, names in by_application.items():
         with DualWrite(engine, kafka, application=application, two_phase=two_phase) as dual_write:
             found, errors = dual_write.sweep(names)
-        done.outcomes.update(sorted(found.items()))
-        done.errors += errors
-        done.missed += [name for name in names if name not in found]
-    return done
+        resolution.outcomes.update(sorted(found.items()))
+        resolution.errors += errors
+        resolution.missed += [name for name in names if name not in found]
+    return resolution
 
 
 def recover(
     engine: Engine, kafka: Mapping[str, Any], application: str, *, two_phase: TwoPhase = "keep-prepared"
 ) -> Resolution:
-    """Recover every slot of ``application`` that no process holds, like DualWrite.recover(); holds no slot afterwards.
+    """Recover every slot of ``application`` that no process holds, like DualWrite.recover(). Holds no slot afterwards.
 
-    :param two_phase: as the application's DualWrite has it.
+    Slots with open work in another Kafka cluster stay unchanged; the errors then contain a ForeignClusterError.
+
+    :param two_phase: the application's own mode, as for DualWrite.
     :raises InputError: if the application has no slot in this database: most likely its name is misspelled.
-
-    Slots that were left in another Kafka cluster stay unchanged; the errors then contain a ForeignClusterError.
     """
     if not state_rows(engine, application=application):
         others = applications(engine)
-        known = f"those that have: {', '.join(others)}" if others else "no application has"
-        raise InputError(f"application {application!r} has no slot in this database; {known}")
+        advice = f"those that have: {', '.join(others)}" if others else "no application has"
+        raise InputError(f"application {application!r} has no slot in this database; {advice}")
     with DualWrite(engine, kafka, application=application, two_phase=two_phase) as dual_write:
-        found, errors = dual_write.sweep()
+        outcomes, errors = dual_write.sweep()
     foreign = _said_of_foreign(engine, kafka, application)
     if foreign:
         errors = [*errors, ForeignClusterError(foreign)]
-    return Resolution(dict(sorted(found.items())), [], errors)
+    return Resolution(dict(sorted(outcomes.items())), [], errors)
 
 
 def _said_of_foreign(engine: Engine, kafka: Mapping[str, Any], application: str) -> str:
-    """The message about slots that were left in another Kafka cluster; empty if there are none."""
+    """The message about slots with open work in another Kafka cluster; empty if there are none."""
     if all(row.standing not in ENDED for row in state_rows(engine, application=application).values()):
         return ""
     with inspector(kafka) as cluster:

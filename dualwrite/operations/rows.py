@@ -1,15 +1,15 @@
-"""The state table's rows as an operator sees them: those of one application, or all."""
+"""The state table's rows for an operator: those of one application, or all."""
 
 from collections.abc import Collection
 from dataclasses import replace
 
 from sqlalchemy import Engine, select
 
+from dualwrite.coordinator.process.owner import is_gone
 from dualwrite.coordinator.rules.identities import ClusterIdentity
-from dualwrite.coordinator.rules.slot_rules import SlotRow, SlotRules, slot_number
-from dualwrite.coordinator.slots.owner import is_gone
-from dualwrite.coordinator.sql.decision_store import clear_errors
+from dualwrite.coordinator.rules.slot_rules import SlotObserver, SlotRow, slot_number
 from dualwrite.coordinator.sql.dialects.supported import database_of
+from dualwrite.coordinator.sql.error_meanings import clear_errors
 from dualwrite.coordinator.sql.outcome_store import in_utc
 from dualwrite.coordinator.sql.own_tables import ours
 from dualwrite.coordinator.sql.state_row import state_of
@@ -17,8 +17,8 @@ from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import ConfigurationError
 from dualwrite.operations.views import RowView
 
-ANYBODY = SlotRules(owner="", held=(), is_gone=is_gone)
-"""SlotRules of an observer, which holds no slots."""
+OBSERVER = SlotObserver(owner="", held=(), is_gone=is_gone)
+"""SlotObserver of an observer, which holds no slots."""
 
 
 def state_rows(
@@ -28,35 +28,35 @@ def state_rows(
     transactional_ids: Collection[str] | None = None,
     cluster_id: str | None = None,
 ) -> dict[str, RowView]:
-    """The rows by transactional id; locks nothing.
+    """The rows by transactional id. Locks nothing.
 
-    :param application: only its slots.
-    :param transactional_ids: only these.
-    :param cluster_id: the Kafka cluster in use, if known: a slot that was left in another one is then FOREIGN.
+    :param application: only the slots of this application; None for all.
+    :param transactional_ids: only these; None for all.
+    :param cluster_id: the Kafka cluster in use, if known. A slot with open work in another cluster is then FOREIGN.
     :raises DatabaseNotReadyError: if there is no state table.
-    :raises ConfigurationError: if a row contains an invalid state; naming the row.
+    :raises ConfigurationError: if a row contains an invalid state. The message names the row.
     """
     remaining = database_of(engine.dialect).seconds_until(table.c.lease_expires_at).label("remaining")
-    wanted = select(table, remaining).order_by(table.c.transactional_id)
+    query = select(table, remaining).order_by(table.c.transactional_id)
     if application is not None:
-        wanted = wanted.where(table.c.transactional_id.startswith(f"{application}-", autoescape=True))
+        query = query.where(table.c.transactional_id.startswith(f"{application}-", autoescape=True))
     if transactional_ids is not None:
-        wanted = wanted.where(table.c.transactional_id.in_(transactional_ids))
+        query = query.where(table.c.transactional_id.in_(transactional_ids))
     with engine.connect() as connection, clear_errors(engine):
-        found = connection.execute(wanted, execution_options=ours(connection)).all()
-    onlooker = replace(ANYBODY, cluster_id=cluster_id)
+        records = connection.execute(query, execution_options=ours(connection)).all()
+    observer = replace(OBSERVER, cluster_id=cluster_id)
     rows = {}
-    for row in found:
+    for row in records:
         name = row.transactional_id
         number = slot_number(name.rpartition("-")[0] if application is None else application, name)
         if number is None and application is not None:
             continue
-        left = None if row.remaining is None else float(row.remaining)
-        where = ClusterIdentity.of(row.cluster_id).cluster_id
-        slot = SlotRow(name, -1 if number is None else number, row.fencing_token, row.owner, left, where)
+        lease_seconds = None if row.remaining is None else float(row.remaining)
+        cluster = ClusterIdentity.of(row.cluster_id).cluster_id
+        slot = SlotRow(name, -1 if number is None else number, row.fencing_token, row.owner, lease_seconds, cluster)
         try:
             state = state_of(row)
         except ConfigurationError as error:
             raise ConfigurationError(f"row {name!r} of {table.name}: {error}") from None
-        rows[name] = RowView(slot, onlooker.standing(slot), state, in_utc(row.updated_at))
+        rows[name] = RowView(slot, observer.standing(slot), state, in_utc(row.updated_at))
     return rows

@@ -1,9 +1,9 @@
 """Forced termination (KIP-939, ``kafka-transactions forceTerminateTransaction``): abort, regardless of the decision.
 
-For a transaction that recovery will never reach: its database is lost, or belongs to another application. In Kafka it
-is a plain InitProducerId, which aborts the open transaction of the transactional id and fences its producer. If the
-database has decided to commit, the two sides differ from then on: a heuristic outcome. It is recorded before the
-request to Kafka, and replaces the decision, so that recovery cannot commit a transaction that is recorded as aborted.
+It is for a transaction that recovery will never reach: its database is lost, or belongs to another application. In
+Kafka it is a plain InitProducerId, which aborts the open transaction of the transactional id and fences its producer.
+If the database has decided to commit, the two sides then differ: a heuristic outcome. The outcome is recorded before
+the request to Kafka, and replaces the decision, so that recovery cannot commit a transaction on record as aborted.
 """
 
 from collections.abc import Mapping
@@ -13,10 +13,10 @@ from typing import Any
 from sqlalchemy import Engine
 
 from dualwrite.client.admin.inspector import Inspector
+from dualwrite.coordinator.process.this_process import THIS_PROCESS
 from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision
 from dualwrite.coordinator.rules.slot_rules import Candidate
 from dualwrite.coordinator.slots.lease_registry import LeaseRegistry
-from dualwrite.coordinator.slots.owner import new_owner
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.lease_store import SqlLeases
 from dualwrite.errors import InvalidTransactionStateError, KafkaRefusedError
@@ -27,16 +27,17 @@ from dualwrite.operations.resolving import held_by, require_known
 from dualwrite.operations.views import RowView, Situation, TransactionView, said_of_foreign
 
 TERMINATION_TIMEOUT_MS = 60_000
-"""The transaction.timeout.ms of the InitProducerId: below a broker's maximum, and no request for two-phase commit."""
+"""The transaction.timeout.ms of the InitProducerId. It is below a broker's maximum, and asks for no two-phase
+commit."""
 
 LEASE_SECONDS = 180.0
-"""Duration of the slot's lease: longer than the database and Kafka may take to answer."""
+"""The duration of the slot's lease: longer than the database and Kafka may take to answer."""
 
 
 def foresee(engine: Engine | None, kafka: Mapping[str, Any], transactional_id: str) -> TransactionView:
-    """The transaction that :func:`terminate` would abort; changes nothing.
+    """The transaction that :func:`terminate` would abort. Changes nothing.
 
-    :param engine: None if the database is lost: then the decision is unknown.
+    :param engine: the database with the decision; None if it is lost.
     :raises InputError: if neither the database nor Kafka knows the transactional id.
     :raises InvalidTransactionStateError: if no transaction is open, or its owner may be alive; or if the row belongs to
         another Kafka cluster.
@@ -47,20 +48,20 @@ def foresee(engine: Engine | None, kafka: Mapping[str, Any], transactional_id: s
 
 
 def contradicts(view: TransactionView) -> bool:
-    """True if aborting would leave rows in the database whose records no read_committed consumer sees."""
+    """True if the abort would leave rows in the database whose records no read_committed consumer sees."""
     return view.verdict is RecoveryDecision.COMMIT
 
 
 def terminate(engine: Engine | None, kafka: Mapping[str, Any], transactional_id: str) -> TransactionView:
-    """Abort the open transaction of ``transactional_id`` in Kafka, regardless of the database's decision; return its
+    """Abort the open transaction of ``transactional_id`` in Kafka, regardless of the database's decision. Return its
     former view.
 
     If the database had decided to commit, the outcome is recorded in the table ``kafka_transaction_outcome``.
 
     :raises InvalidTransactionStateError: as :func:`foresee`; also if another process takes the slot at the same time.
-    :raises LeaseLostError: if another process has taken the slot since, and so has aborted the transaction.
-    :raises KafkaUnavailableError: if Kafka does not answer: the transaction may still be open. Recovery aborts it; or
-        call this again.
+    :raises LeaseLostError: if another process has taken the slot meanwhile, and so has aborted the transaction.
+    :raises KafkaUnavailableError: if Kafka does not answer. The transaction may still be open; recovery, or another
+        call, aborts it.
     """
     with inspector(kafka) as cluster:
         view = _foreseen(engine, kafka, cluster, transactional_id)
@@ -78,9 +79,9 @@ def _foreseen(
     view = views_of(engine, cluster, [transactional_id])[transactional_id]
     require_known([view])
     if view.is_foreign:
-        remedy = ". To abort what is open here, say --no-db" if view.kafka is not None and view.kafka.waits else ""
+        remedy = ". To abort it in this cluster, use --no-db" if view.kafka is not None and view.kafka.waits else ""
         raise InvalidTransactionStateError(
-            f"{transactional_id}: this database decides on nothing that is open here: {said_of_foreign([view])}{remedy}"
+            f"{transactional_id}: this database decides on nothing in this cluster: {said_of_foreign([view])}{remedy}"
         )
     if view.kafka is None or not view.kafka.waits:
         state = "Kafka does not know it" if view.kafka is None else f"Kafka's state of it is {view.kafka.state}"
@@ -95,18 +96,20 @@ def _terminate_slot(engine: Engine, cluster: Inspector, view: TransactionView, r
     meanwhile."""
     name = view.transactional_id
     store = SqlDecisionStore(engine)
-    book = LeaseRegistry(SqlLeases(engine, store), view.application or name, new_owner(), LEASE_SECONDS)
-    leases = book.take([Candidate(row.slot, row.standing)])
+    registry = LeaseRegistry(
+        THIS_PROCESS, SqlLeases(engine, store), view.application or name, THIS_PROCESS.new_owner(), LEASE_SECONDS
+    )
+    leases = registry.take([Candidate(row.slot, row.standing)])
     if not leases:
-        raise InvalidTransactionStateError(f"{name}: somebody has just taken it, perhaps to recover it: try again")
+        raise InvalidTransactionStateError(f"{name}: another process has just taken it: try again")
     lease, finished = leases[0], False
     try:
-        with store.locked(lease) as held:  # waits for a database transaction of the owner in progress
-            decided = replace(view, row=replace(row, state=held.state))
+        with store.locked(lease) as locked_row:  # waits for the owner's database transaction in progress
+            decided = replace(view, row=replace(row, state=locked_row.state))
         records = HeuristicRecords(engine)
         recorded = records.add_abort(lease, decided.row_state) if contradicts(decided) else None
         try:
-            with store.locked(lease):  # however slow this is, no unit begins: it would be aborted as well
+            with store.locked(lease):  # under the lock no unit begins, which this would abort too
                 _abort(cluster, name)
         except KafkaRefusedError:
             if recorded is not None:
@@ -114,7 +117,7 @@ def _terminate_slot(engine: Engine, cluster: Inspector, view: TransactionView, r
             raise
         finished = True
     finally:
-        book.give_back(leases, finished=finished)
+        registry.give_back(leases, finished=finished)
     return decided
 
 

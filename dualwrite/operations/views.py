@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 
-from dualwrite.client.admin.control_plane import ONGOING
+from dualwrite.client.terms.transaction_states import ONGOING
 from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision, verdict
 from dualwrite.coordinator.rules.slot_rules import SlotRow, SlotStanding, application_of, left_in_another_cluster
 from dualwrite.ids import (
@@ -18,17 +18,17 @@ from dualwrite.ids import (
 )
 
 OPEN_STATES = (ONGOING, "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
-"""Kafka's states of a transaction that is not over. Only in the first one it waits for a decision."""
+"""Kafka's states of a transaction that has not ended. Only in the first state it waits for a decision."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowView:
     """A row of the state table.
 
-    :param slot: the row as leasing sees it.
+    :param slot: the row for the rules of leasing.
     :param standing: the slot's standing according to the row.
     :param state: the state stored by the last committed unit of work.
-    :param updated_at: when the row was written last, but for renewals of its lease; in UTC.
+    :param updated_at: the time of the last write to the row, apart from renewals of its lease; in UTC.
     """
 
     slot: SlotRow
@@ -41,10 +41,10 @@ class RowView:
 class KafkaView:
     """The transaction as its coordinator describes it.
 
-    :param state: Kafka's name: Ongoing, PrepareCommit, CompleteAbort, …
-    :param producer: the identity under which the transaction's records were written.
-    :param started_at: when it began, in UTC; None if it is over.
-    :param timeout_ms: after which Kafka aborts it by itself.
+    :param state: Kafka's name of the state: Ongoing, PrepareCommit, CompleteAbort, …
+    :param producer: the identity that wrote the transaction's records.
+    :param started_at: when the transaction began, in UTC; None if it has ended.
+    :param timeout_ms: the time after which Kafka aborts it by itself.
     :param partitions: the partitions with its records.
     :param starts: the offset of its first record, by partition; only if requested.
     """
@@ -58,7 +58,7 @@ class KafkaView:
 
     @property
     def is_open(self) -> bool:
-        """True if it holds up read_committed consumers of its partitions."""
+        """True if the transaction holds up read_committed consumers of its partitions."""
         return self.state in OPEN_STATES
 
     @property
@@ -69,7 +69,7 @@ class KafkaView:
 
     @property
     def waits(self) -> bool:
-        """True if it waits for a decision."""
+        """True if the transaction waits for a decision."""
         return self.state == ONGOING
 
     @property
@@ -79,23 +79,23 @@ class KafkaView:
 
 
 class Situation(Enum):
-    """The situation of a transactional id: what an operator has to do about it."""
+    """The situation of a transactional id, from which an operator's action follows."""
 
     QUIET = "nothing is open"
     AT_WORK = "its owner is at work, or will be recovered when its lease runs out"
     ENDING = "Kafka is writing the markers of its end"
-    LEFT_BEHIND = "open, and nobody has it: recovery ends it"
+    LEFT_BEHIND = "open, and its owner is gone: recovery ends it"
     UNKNOWN = "open, and no row names it: another database's, or no dual write"
-    FOREIGN = "what its owner left is in another Kafka cluster, and is recovered there"
+    FOREIGN = "its open transaction is in another Kafka cluster, and is recovered there"
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionView:
     """One transactional id.
 
-    :param row: None if the database has none.
-    :param kafka: None if the coordinator does not know the transactional id.
-    :param cluster_id: the Kafka cluster that was queried; None if not known.
+    :param row: the state table's row; None if there is none.
+    :param kafka: Kafka's description; None if the coordinator does not know the transactional id.
+    :param cluster_id: the Kafka cluster that was queried; None if unknown.
     """
 
     transactional_id: str
@@ -115,9 +115,9 @@ class TransactionView:
 
     @property
     def verdict(self) -> RecoveryDecision | None:
-        """The action of recovery if it ran now; None if this database cannot tell.
+        """The action of recovery if it ran now; None if this database has not the decision.
 
-        A unit of work that is being committed may change the row: recovery itself locks it before it decides.
+        A unit of work in its commit may change the row. Recovery itself locks the row before it decides.
         """
         if self.is_foreign:
             return None
@@ -134,7 +134,7 @@ class TransactionView:
 
     @property
     def situation(self) -> Situation:
-        """What has to be done."""
+        """The situation that follows from the row and from Kafka's description."""
         if self.is_foreign:
             return Situation.FOREIGN
         if self.kafka is None or not self.kafka.is_open:
@@ -147,7 +147,7 @@ class TransactionView:
 
 
 def said_of_foreign(views: Iterable[TransactionView]) -> str:
-    """The message about those of ``views`` that are FOREIGN: where they were left, and what to do; empty if none."""
+    """The message about the FOREIGN ones of ``views``, with their cluster and advice; empty if there are none."""
     foreign = [view for view in views if view.is_foreign]
     rows = [view.row.slot for view in foreign if view.row is not None]
     return left_in_another_cluster(rows, foreign[0].cluster_id) if foreign else ""

@@ -1,1 +1,2 @@
-"""The record batch format v2 (KIP-98), as a broker and recovery need it: headers, control records, checksums."""
+"""The record batch format v2 (KIP-98): headers, control records, checksums, compression, and batches with fewer
+records."""

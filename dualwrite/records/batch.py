@@ -16,7 +16,8 @@ from dualwrite.records.varint import decode_varint, encode_varint
 
 
 class Record(NamedTuple):
-    """One record: key and value in bytes (None is null), timestamp in milliseconds, and in a read batch its offset."""
+    """One record: key and value in bytes (None is null), timestamp in milliseconds since the epoch, and its offset if
+    it was read from a log."""
 
     key: bytes | None
     value: bytes | None
@@ -29,7 +30,7 @@ _PLAIN = BatchFields()
 
 
 def build_batch(records: Sequence[Record], fields: BatchFields | None = None) -> bytes:
-    """One batch of ``records`` with base offset 0; the offsets in ``records`` are ignored.
+    """One batch of ``records`` with base offset 0. Ignores the offsets in ``records``.
 
     :raises ValueError: if there are no records.
     """
@@ -39,7 +40,7 @@ def build_batch(records: Sequence[Record], fields: BatchFields | None = None) ->
 def place_records(
     base_offset: int, records: Sequence[Record], fields: BatchFields | None = None
 ) -> tuple[BatchHeader, bytes]:
-    """As :func:`build_batch`, but placed in a log; also returns its header."""
+    """As :func:`build_batch`, but with the offset in a log. Also returns the header."""
     if not records:
         raise ValueError("a record batch holds at least one record")
     fields = fields or _PLAIN
@@ -63,7 +64,7 @@ def iterate_records(batch: bytes | memoryview) -> Iterator[Record]:
     try:
         for _ in range(header.record_count):
             size, position = decode_varint(batch, position)
-            if size < 0:  # would move backwards, perhaps for ever
+            if size < 0:  # reading would move backwards, perhaps for ever
                 raise ValueError("negative size")
             yield _decode_record(batch, position, header)
             position += size

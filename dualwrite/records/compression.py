@@ -1,7 +1,7 @@
 """The codecs of record batches: gzip, snappy, lz4 and zstd, named and encoded as in Kafka's CompressionType.
 
-The broker stores batches and sends them to consumers as they came. It decompresses one only when it must: for an exact
-look-up by timestamp, for compaction, and for a topic with a codec of its own.
+The broker stores a producer's batches unchanged, and sends them to consumers unchanged. It decompresses a batch only
+for an exact look-up by timestamp, for compaction, and for a topic with its own codec.
 """
 
 import struct
@@ -15,8 +15,8 @@ import cramjam
 from dualwrite.records.header import HEADER_SIZE, BatchHeader, MalformedBatchError
 
 LARGEST_BODY = 64 * 1024 * 1024
-"""The most bytes that the records of one batch may have when decompressed. Kafka has no limit, but its streams need no
-memory for all of them; here a few bytes that decompress to gigabytes would exhaust the broker's memory."""
+"""The most decompressed bytes of one batch's records. Without a limit, a few bytes that decompress to gigabytes would
+exhaust the broker's memory. Kafka needs no limit, because it reads the records as a stream."""
 
 _XERIAL = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 _XERIAL_MAGIC = _XERIAL[:8]
@@ -32,7 +32,7 @@ _FIRST_ROOM = 64 * 1024
 
 
 class Codec(IntEnum):
-    """How the records of a batch are compressed; the values are those of the header's attributes."""
+    """The compression of a batch's records. The values are those in the header's attributes."""
 
     NONE = 0
     GZIP = 1
@@ -44,8 +44,8 @@ class Codec(IntEnum):
 def batch_body(header: BatchHeader, batch: bytes | memoryview, limit: int = LARGEST_BODY) -> bytes | memoryview:
     """The records of ``batch``, decompressed if necessary.
 
-    :param limit: the most bytes that they may have.
-    :raises MalformedBatchError: if they are not data of the header's codec, or larger than ``limit``.
+    :param limit: the most bytes that the result may have.
+    :raises MalformedBatchError: if the records are not data of the header's codec, or the result exceeds ``limit``.
     """
     body = memoryview(batch)[HEADER_SIZE : header.size]
     return decompress(header.compression, body, limit) if header.compression else body
@@ -56,7 +56,7 @@ def decompress(codec: int, data: bytes | memoryview, limit: int = LARGEST_BODY) 
 
     :param codec: a :class:`Codec` that is not NONE.
     :param limit: the most bytes that the result may have.
-    :raises MalformedBatchError: if the codec is unknown, ``data`` is not its output, or the result is larger than that.
+    :raises MalformedBatchError: if the codec is unknown, ``data`` is not its output, or the result exceeds ``limit``.
     """
     opener = _OPENERS.get(codec)
     if opener is None:
@@ -64,21 +64,21 @@ def decompress(codec: int, data: bytes | memoryview, limit: int = LARGEST_BODY) 
     try:
         return opener(bytes(data), limit)
     except (zlib.error, cramjam.DecompressionError, struct.error, OSError, OverflowError) as error:
-        raise MalformedBatchError(f"{Codec(codec).name.lower()} records that cannot be opened: {error}") from None
+        raise MalformedBatchError(f"{Codec(codec).name.lower()} records that cannot be decompressed: {error}") from None
 
 
 def compress(codec: int, data: bytes, level: int | None = None) -> bytes:
     """``data``, compressed so that every Kafka client can read it.
 
     :param codec: a :class:`Codec` that is not NONE.
-    :param level: the compression level in Kafka's numbers for the codec (compression.gzip.level, …); None for its
+    :param level: the compression level, as in Kafka's compression.gzip.level and the like; None for the codec's
         default. Snappy and lz4 have only one level here.
     """
     return _CLOSERS[codec](data, level)
 
 
 def _too_large(limit: int) -> MalformedBatchError:
-    return MalformedBatchError(f"compressed records that stand for more than {limit} bytes")
+    return MalformedBatchError(f"compressed records that exceed {limit} bytes")
 
 
 def _gunzip(data: bytes, limit: int) -> bytes:
@@ -100,7 +100,7 @@ def _gzip(data: bytes, level: int | None) -> bytes:
 
 
 def _unsnap(data: bytes, limit: int) -> bytes:
-    """Both forms that Java's SnappyInputStream reads: its own frames, and one raw block as librdkafka writes."""
+    """Decompress both forms that Java's SnappyInputStream reads: its own frames, and librdkafka's one raw block."""
     if not data.startswith(_XERIAL_MAGIC):
         return _unsnap_block(data, limit)
     out = bytearray()
@@ -145,7 +145,7 @@ def _zstd(data: bytes, level: int | None) -> bytes:
 
 def _opener(codec: Any) -> Callable[[bytes, int], bytes]:
     def decompress_within(data: bytes, limit: int) -> bytes:
-        """Decompress with growing buffers: the library tells neither a frame's size nor that the buffer was too
+        """Decompress with growing buffers: the library reports neither a frame's size nor a buffer that is too
         small."""
         room = min(limit, max(_FIRST_ROOM, 4 * len(data)))
         while True:
@@ -154,7 +154,7 @@ def _opener(codec: Any) -> Callable[[bytes, int], bytes]:
                 return bytes(memoryview(out)[: codec.decompress_into(data, out)])
             except cramjam.DecompressionError as error:
                 if room == limit:
-                    raise MalformedBatchError(f"records that cannot be opened in {limit} bytes: {error}") from None
+                    raise MalformedBatchError(f"records that do not decompress in {limit} bytes: {error}") from None
             room = min(limit, 4 * room)
 
     return decompress_within

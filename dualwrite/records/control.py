@@ -26,7 +26,7 @@ def build_marker(marker: Marker, producer: ProducerIdentity, coordinator_epoch: 
 def place_marker(
     base_offset: int, marker: Marker, producer: ProducerIdentity, coordinator_epoch: int, timestamp: int
 ) -> tuple[BatchHeader, bytes]:
-    """As :func:`build_marker`, but placed in a log; also returns its header."""
+    """As :func:`build_marker`, but with the offset in a log. Also returns the header."""
     record = Record(_KEY.pack(0, marker), _VALUE.pack(0, coordinator_epoch), timestamp)
     return place_records(base_offset, [record], BatchFields(producer, transactional=True, control=True))
 
@@ -34,7 +34,7 @@ def place_marker(
 def read_marker(batch: bytes | memoryview) -> Marker:
     """The marker in a control batch.
 
-    :raises MalformedBatchError: if there is none, or it is unknown.
+    :raises MalformedBatchError: if the batch has no marker, or an unknown one.
     """
     record = _control_record(batch)
     kind = _KEY.unpack_from(record.key or b"")[1]
@@ -47,7 +47,7 @@ def read_marker(batch: bytes | memoryview) -> Marker:
 def read_coordinator_epoch(batch: bytes | memoryview) -> int:
     """The epoch of the coordinator that wrote the marker in a control batch.
 
-    :raises MalformedBatchError: if it holds none.
+    :raises MalformedBatchError: if the batch has no coordinator epoch.
     """
     record = _control_record(batch)
     if record.value is None or len(record.value) < _VALUE.size:

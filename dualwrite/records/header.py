@@ -1,4 +1,4 @@
-"""The header of a record batch. The broker reads only the header; to it, batches are opaque.
+"""The header of a record batch, which is usually all that the broker reads of a batch.
 
 Layout (KIP-98, "RecordBatch"): base offset, length, partition leader epoch, magic, CRC-32C, attributes, last offset
 delta, base timestamp, max timestamp, producer id, producer epoch, base sequence, record count. The checksum covers
@@ -40,7 +40,7 @@ NO_TIMESTAMP = -1
 
 
 class MalformedBatchError(ValueError):
-    """The bytes are not a whole record batch v2. A broker answers CORRUPT_MESSAGE or INVALID_RECORD."""
+    """The bytes are not a whole record batch v2. The broker answers CORRUPT_MESSAGE or INVALID_RECORD."""
 
 
 class ImpossibleCountError(MalformedBatchError):
@@ -116,8 +116,8 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """When the batch's tombstones or marker may be removed, as the cleaner noted that first found them; None if
-        none has. The base timestamp holds it then (KIP-534)."""
+        """When the batch's tombstones or marker may be removed, in milliseconds since the epoch. The first cleaning
+        that found them stored it in place of the base timestamp (KIP-534); None before that."""
         return self.base_timestamp if self.attributes & _DELETE_HORIZON_BIT else None
 
     @property
@@ -145,8 +145,8 @@ def peek_header(buffer: bytes | bytearray | memoryview, position: int = 0) -> Ba
 
 
 def peek_extent(buffer: bytes | bytearray | memoryview, position: int = 0) -> tuple[int, int, int]:
-    """Base offset, last offset and size in bytes of the batch at ``position``: a faster read of a batch that was
-    checked before.
+    """Base offset, last offset and size in bytes of the batch at ``position``, which was checked before. Faster than
+    :func:`peek_header`.
 
     :raises MalformedBatchError: if fewer than 27 bytes are left.
     """
@@ -157,9 +157,9 @@ def peek_extent(buffer: bytes | bytearray | memoryview, position: int = 0) -> tu
 
 
 def iterate_batches(buffer: bytes | bytearray | memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """The batches that ``buffer`` holds back to back, as headers and views of their bytes; checksums are not verified.
+    """The consecutive batches of ``buffer``, as headers and views of their bytes. Does not verify checksums.
 
-    :raises MalformedBatchError: if they do not fill it exactly.
+    :raises MalformedBatchError: if the batches do not fill ``buffer`` exactly.
     """
     view, position = memoryview(buffer), 0
     while position < len(view):
@@ -176,14 +176,14 @@ def checksum_matches(header: BatchHeader, batch: bytes | bytearray | memoryview)
 
 
 def place_batch(batch: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:
-    """Write ``base_offset`` and ``leader_epoch`` into ``batch``; neither is covered by the checksum."""
+    """Write ``base_offset`` and ``leader_epoch`` into ``batch``. The checksum covers neither."""
     _OFFSET.pack_into(batch, 0, base_offset)
     _EPOCH.pack_into(batch, _PREFIX_SIZE, leader_epoch)
 
 
 def stamp_append_time(batch: bytes | memoryview, timestamp: int) -> bytes:
-    """``batch`` with ``timestamp`` as the time of every record (LogAppendTime), as a broker may set it. The records'
-    own timestamps stay, but are ignored.
+    """``batch`` with ``timestamp`` as the time of every record (LogAppendTime). The records keep their own timestamps,
+    which readers then ignore.
 
     :param timestamp: milliseconds since the epoch.
     """
@@ -210,7 +210,7 @@ def rebuild_batch(header: BatchHeader, body: bytes) -> bytes:
 
 
 def with_delete_horizon(header: BatchHeader, horizon_ms: int) -> BatchHeader:
-    """``header`` with ``horizon_ms`` noted; the records' timestamps must be written relative to it."""
+    """``header`` with ``horizon_ms`` in place of the base timestamp. The records' timestamps must be relative to it."""
     return header._replace(attributes=header.attributes | _DELETE_HORIZON_BIT, base_timestamp=horizon_ms)
 
 
@@ -220,7 +220,7 @@ def with_compression(header: BatchHeader, codec: int) -> BatchHeader:
 
 
 def emptied(header: BatchHeader) -> BatchHeader:
-    """The header of a batch whose records were all removed. The batch is kept for its producer's sequence or for the
+    """The header of a batch whose records were all removed. Such a batch stays for its producer's sequence, or for the
     log's last offset (Kafka: DefaultRecordBatch.writeEmptyHeader)."""
     kept = header.attributes & (_APPEND_TIME_BIT | _TRANSACTIONAL_BIT | _CONTROL_BIT)
     return header._replace(attributes=kept, base_timestamp=NO_TIMESTAMP, record_count=0)
@@ -243,7 +243,7 @@ def seal_batch(body: bytes, fields: BatchFields, record_count: int, first_timest
 def seal_placed(
     base_offset: int, body: bytes, fields: BatchFields, record_count: int, timestamps: tuple[int, int]
 ) -> tuple[BatchHeader, bytes]:
-    """As :func:`seal_batch`, but placed in a log; also returns its header.
+    """As :func:`seal_batch`, but with the offset in a log. Also returns the header.
 
     :param timestamps: the first record's and the highest, in milliseconds since the epoch.
     """

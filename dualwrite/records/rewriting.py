@@ -1,7 +1,7 @@
-"""Reads the records of any batch one by one, and makes batches with fewer of them or in another codec.
+"""Reads the records of any batch one by one, and makes batches with fewer records or in another codec.
 
-A record keeps its bytes: its offset is relative to the batch's base offset, which stays, and its headers are not
-parsed. Only its timestamp is rewritten if a delete horizon replaces the base timestamp (KIP-534).
+A record keeps its bytes, because its offset is relative to the batch's base offset, which stays. Its headers are not
+parsed. Only its timestamp is rewritten, if a delete horizon replaces the base timestamp (KIP-534).
 """
 
 from collections.abc import Iterable, Iterator
@@ -33,9 +33,9 @@ class Span(NamedTuple):
 
 
 def iterate_spans(header: BatchHeader, body: bytes | memoryview) -> Iterator[Span]:
-    """The records of a batch; ``body`` holds them decompressed.
+    """The records of a batch. ``body`` has them decompressed.
 
-    :raises MalformedBatchError: if they do not fill it exactly.
+    :raises MalformedBatchError: if the records do not fill ``body`` exactly.
     """
     position, base_offset, base_timestamp = 0, header.base_offset, header.base_timestamp
     append_time = header.max_timestamp if header.has_append_time else None
@@ -60,7 +60,7 @@ def iterate_spans(header: BatchHeader, body: bytes | memoryview) -> Iterator[Spa
             yield Span(base_offset + offset_delta, _wrapped(timestamp), key, value_size < 0, start, end)
             position = end
     except (ValueError, IndexError) as error:
-        raise MalformedBatchError(f"record at byte {position} of the opened batch: {error}") from None
+        raise MalformedBatchError(f"record at byte {position} of the decompressed batch: {error}") from None
     if position != len(body):
         raise MalformedBatchError(f"records end at byte {position} of {len(body)}")
 
@@ -68,10 +68,10 @@ def iterate_spans(header: BatchHeader, body: bytes | memoryview) -> Iterator[Spa
 def with_records(
     header: BatchHeader, body: bytes | memoryview, kept: Iterable[Span], horizon_ms: int | None = None
 ) -> bytes:
-    """The batch with only the records ``kept``; without any it is empty, and keeps the producer's sequence.
+    """The batch with only the records ``kept``. Without records it is empty, and keeps the producer's sequence.
 
     :param body: the decompressed records.
-    :param horizon_ms: the delete horizon to note in a batch without one.
+    :param horizon_ms: the delete horizon for a batch without one.
     """
     spans = list(kept)
     if not spans:
@@ -94,11 +94,11 @@ def recompressed(header: BatchHeader, batch: bytes | memoryview, codec: Codec, l
     """``batch`` with its records compressed by ``codec``: the same records, the same offsets and timestamps.
 
     :param level: as for :func:`~dualwrite.records.compression.compress`.
-    :raises MalformedBatchError: if it cannot be decompressed, or does not contain its records.
+    :raises MalformedBatchError: if the batch cannot be decompressed, or does not contain its records.
     """
     body = batch_body(header, batch)
     for _ in iterate_spans(header, body):
-        pass  # check the records now: after compression it would be too late
+        pass  # check the records before they are compressed
     records = bytes(body) if codec is Codec.NONE else compress(codec, bytes(body), level)
     return rebuild_batch(with_compression(header, codec), records)
 
@@ -121,5 +121,5 @@ def _moved(body: bytes | memoryview, span: Span, header: BatchHeader, base_times
 
 
 def _wrapped(timestamp: int) -> int:
-    """Wrap around as a Java long: a wrong timestamp of a client must not stop a cleaner."""
+    """``timestamp`` as a Java long, which wraps around: a client's wrong timestamp must not stop a cleaner."""
     return timestamp if -_HALF <= timestamp < _HALF else (timestamp + _HALF) % (2 * _HALF) - _HALF

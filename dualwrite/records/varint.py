@@ -1,7 +1,7 @@
 """Variable-length integers: zigzag in records (ByteUtils.writeVarlong), unsigned in flexible messages (KIP-482)."""
 
 _SMALL = 1024
-"""Most sizes are below this limit; all of those are in a table."""
+"""The size of the table of encoded values. Most sizes are below it."""
 
 
 def encode_varint(value: int) -> bytes:

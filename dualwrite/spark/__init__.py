@@ -1,6 +1,7 @@
 """Writes Spark's DataFrames to a table and a topic, to both or to neither.
 
-Only the public names. Each is imported at its first use, as the pure modules of this package need no Spark.
+This module only lists the public names. It imports each name at its first use, because the pure modules of this package
+need no Spark.
 """
 
 import importlib
@@ -9,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from dualwrite.extras import brought_by
 
 if TYPE_CHECKING:
-    from dualwrite.spark.batch.batch import recover_job, write_batch
     from dualwrite.spark.batch.datasource import DualWriteDataSource, register
+    from dualwrite.spark.batch.write_batch import recover_job, write_batch
     from dualwrite.spark.partitions.writers import BatchWriter, PartitionWriter, batch_writer, partition_writer
 
 __all__ = [
@@ -24,28 +25,28 @@ __all__ = [
     "write_batch",
 ]
 
-_ELSEWHERE = {
+_MODULES = {
     "BatchWriter": "dualwrite.spark.partitions.writers",
     "DualWriteDataSource": "dualwrite.spark.batch.datasource",
     "PartitionWriter": "dualwrite.spark.partitions.writers",
     "batch_writer": "dualwrite.spark.partitions.writers",
     "partition_writer": "dualwrite.spark.partitions.writers",
-    "recover_job": "dualwrite.spark.batch.batch",
+    "recover_job": "dualwrite.spark.batch.write_batch",
     "register": "dualwrite.spark.batch.datasource",
-    "write_batch": "dualwrite.spark.batch.batch",
+    "write_batch": "dualwrite.spark.batch.write_batch",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """The public name ``name``, from the module that defines it.
+    """Import the public name ``name`` from the module that defines it.
 
     :raises AttributeError: if there is no such public name.
     :raises ModuleNotFoundError: without Spark; the message says what to install.
     """
-    if name not in _ELSEWHERE:
+    if name not in _MODULES:
         raise AttributeError(f"module 'dualwrite.spark' has no attribute {name!r}")
     with brought_by("spark"):
         importlib.import_module("pyspark")
-    value = getattr(importlib.import_module(_ELSEWHERE[name]), name)
+    value = getattr(importlib.import_module(_MODULES[name]), name)
     globals()[name] = value
     return value

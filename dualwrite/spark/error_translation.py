@@ -1,4 +1,4 @@
-"""Translates errors of a task, or of the database, for the user."""
+"""Translates errors of Spark's tasks and of the database to this library's exceptions, with a one-line message."""
 
 import re
 from collections.abc import Iterator
@@ -16,44 +16,49 @@ from dualwrite.errors import (
 )
 
 _NO_MODULE = re.compile(r"^ModuleNotFoundError: No module named '(\w+)", re.MULTILINE)
-_IN_A_COPY = re.compile(r'COPY .*, line \d+, column (.+?)(?:: "|: null input|$)', re.MULTILINE)
+_COLUMN_OF_COPY = re.compile(r'COPY .*, line \d+, column (.+?)(?:: "|: null input|$)', re.MULTILINE)
 REFUSALS = (DataError, IntegrityError, InternalError, ProgrammingError)
 """SQLAlchemy's errors for bad values, for constraints, and for refusals by triggers, policies, views and rights."""
 _REFUSED_BY_KAFKA = re.compile(r"(.*): (\w+) \((-?\d+)\)")
-_IN_A_TASK = re.compile(r"^dualwrite\.errors\.(\w+): (.*)$", re.MULTILINE)
+_RAISED_IN_A_TASK = re.compile(r"^dualwrite\.errors\.(\w+): (.*)$", re.MULTILINE)
 
 
 @contextmanager
-def told(what: str) -> Iterator[None]:
-    """Translate errors of the database in ``what``, which is not decided yet, to errors with a one-line message.
+def database_errors_translated(work: str) -> Iterator[None]:
+    """Translate the database's errors in this block to errors with a one-line message. The decision is not made yet.
 
+    :param work: a description of the work, for the message.
     :raises InputError: if the database refuses a row.
-    :raises DatabaseUnavailableError: if the connection was lost. Every other error passes unchanged.
+    :raises DatabaseUnavailableError: if the connection was lost; the caller may run the work again. Every other error
+        passes unchanged.
     """
     try:
         yield
     except REFUSALS as error:
-        raise refused(what, error) from error
+        raise refused_row(work, error) from error
     except DBAPIError as error:
         if not error.connection_invalidated:
             raise
         raise DatabaseUnavailableError(
-            f"{what}: the database was lost: {first_line(error)}; nothing of it is committed, run it again"
+            f"{work}: the database was lost: {first_line(error)}; nothing of it is committed, run it again"
         ) from error
 
 
-def refused(what: str, error: DBAPIError) -> InputError:
-    """The error for a row of ``what`` that the database refuses, with the reason in one line."""
+def refused_row(work: str, error: DBAPIError) -> InputError:
+    """The error for a row that the database refuses, with the reason in one line.
+
+    :param work: a description of the work, for the message.
+    """
     column = _column(error)
     in_column = f" (column {column!r})" if column else ""
-    return InputError(f"{what}: the database refuses a row: {first_line(error)}{in_column}")
+    return InputError(f"{work}: the database refuses a row: {first_line(error)}{in_column}")
 
 
 def _column(error: DBAPIError) -> str | None:
-    """The column of the value that PostgreSQL refuses, if it tells."""
+    """The column of the value that PostgreSQL refuses, if its error names the column."""
     diagnostics = getattr(error.orig, "diag", None)
-    context = _IN_A_COPY.match(getattr(diagnostics, "context", None) or "")
-    return context[1] if context else None
+    copy_context = _COLUMN_OF_COPY.match(getattr(diagnostics, "context", None) or "")
+    return copy_context[1] if copy_context else None
 
 
 def first_line(error: DBAPIError) -> str:
@@ -63,8 +68,14 @@ def first_line(error: DBAPIError) -> str:
 
 @contextmanager
 def as_raised_in_the_task() -> Iterator[None]:
-    """Raise the error that a task raised. It arrives as text, at the end of Python's traceback. For a job over an RDD,
-    PySpark 4.0 passes on Java's exception unchanged."""
+    """Raise again the error that a task raised in this block.
+
+    The error arrives as text, at the end of Python's traceback. For a job over an RDD, PySpark 4.0 passes on Java's
+    exception unchanged.
+
+    :raises DualWriteError: the task's error, of the same class.
+    :raises ConfigurationError: if the executors lack a Python module. Every other error passes unchanged.
+    """
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -72,7 +83,7 @@ def as_raised_in_the_task() -> Iterator[None]:
         yield
     except (PySparkException, Py4JJavaError) as error:
         text = str(error)
-        raised = max((*_IN_A_TASK.finditer(text), *_NO_MODULE.finditer(text)), key=re.Match.start, default=None)
+        raised = max((*_RAISED_IN_A_TASK.finditer(text), *_NO_MODULE.finditer(text)), key=re.Match.start, default=None)
         if raised is None:
             raise
         if raised.re is _NO_MODULE:
@@ -80,14 +91,14 @@ def as_raised_in_the_task() -> Iterator[None]:
                 f"the executors' Python has no module {raised[1]}: install there what the driver has, "
                 "or let PYSPARK_PYTHON name an interpreter that has it"
             ) from error
-        raise _remade(*raised.groups()) from error
+        raise _error_of(*raised.groups()) from error
 
 
-def _remade(name: str, message: str) -> DualWriteError:
-    """The error of that class name and text; DualWriteError, if the class cannot be made from the text."""
-    kind = getattr(errors, name, DualWriteError)
-    if kind is KafkaRefusedError:
-        said = _REFUSED_BY_KAFKA.fullmatch(message)
-        return KafkaRefusedError(said[1], int(said[3]), said[2]) if said else DualWriteError(message)
-    made: DualWriteError = kind(message)
-    return made
+def _error_of(name: str, message: str) -> DualWriteError:
+    """The error of the class called ``name``. A plain DualWriteError, if the class cannot be made from ``message``."""
+    error_class = getattr(errors, name, DualWriteError)
+    if error_class is KafkaRefusedError:
+        parts = _REFUSED_BY_KAFKA.fullmatch(message)
+        return KafkaRefusedError(parts[1], int(parts[3]), parts[2]) if parts else DualWriteError(message)
+    error: DualWriteError = error_class(message)
+    return error

@@ -1,7 +1,7 @@
-"""What a Python worker of Spark keeps between tasks: an engine, and a DualWrite with its leased slots.
+"""The state that a Python worker of Spark keeps between tasks: an engine, and a DualWrite with its leased slots.
 
-PySpark lets a worker run many tasks. The worker keeps one pair for each set of options. It belongs to the process that
-made it, as workers are forked.
+PySpark lets a worker run many tasks. The worker keeps one pair for each set of options. PySpark forks its workers, so
+each pair belongs to the process that made it.
 """
 
 import atexit
@@ -9,22 +9,26 @@ import gc
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import Connection, Engine, create_engine, event
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
 from dualwrite.client.admin.control_plane import ControlPlane
-from dualwrite.client.librdkafka.producer_config import ProducerConfig
+from dualwrite.client.config.librdkafka_settings import LibrdkafkaSettings
+from dualwrite.coordinator.branch import Branches
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.kafka.choice import ProducerChoice
+from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.recovery.two_phase import producer_settings, step_timeout
 from dualwrite.coordinator.rules.slot_rules import slot_id
-from dualwrite.coordinator.sql.dialects.supported import EXAMPLE_URLS, database_of, require_supported
+from dualwrite.coordinator.sql.dialects.base import Database
+from dualwrite.coordinator.sql.dialects.supported import DATABASES, EXAMPLE_URLS, database_at, database_of, titles
 from dualwrite.errors import ConfigurationError, DatabaseUnavailableError, KafkaUnavailableError
 from dualwrite.extras import advice, missing_library
 from dualwrite.spark.error_translation import first_line
@@ -33,9 +37,9 @@ from dualwrite.spark.plan.options import WriteOptions
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_SQLITE_PATIENCE = 300.0
-"""Seconds that a task waits for SQLite's only writer, unless the URL sets it: another task writes its partition
-then."""
+_PATIENCE = 300.0
+"""Seconds that a task waits for its turn to write, on a database with a single writer. Meanwhile another task writes
+its partition. The URL may set another time."""
 
 
 class Worker(NamedTuple):
@@ -44,65 +48,79 @@ class Worker(NamedTuple):
     engine: Engine
     dual_write: DualWrite
 
+    @property
+    def branches(self) -> Branches:
+        """The branches of its DualWrite."""
+        return Branches(manager_of(self.dual_write))
+
 
 def engine_of(options: WriteOptions) -> Engine:
     """A new engine for the database of ``options``. SQLAlchemy's messages contain no rows.
 
-    Transactions are READ COMMITTED except on SQLite. The client encoding of PostgreSQL is UTF-8, whatever the
-    database's setting: in another encoding, a character that Kafka gets could be another one, or none. On MariaDB and
-    MySQL, timestamps are in UTC, and 0 in an auto-increment column stays 0, instead of the next number.
+    Transactions have the library's own isolation level. The database stores every value unchanged, independent of the
+    server's settings (Database.exact_connections, exact_session).
 
     :raises ConfigurationError: if the URL is malformed, its driver is missing, or the database is not supported.
     """
+    url, database = _parsed(options.url)
     try:
-        url = make_url(options.url)
-        require_supported(url.get_backend_name())
         if url.get_dialect().is_async:
             raise ConfigurationError(
                 f"option 'url': {url.get_driver_name()} is a driver for asyncio; use a blocking one"
             )
         arguments: dict[str, Any] = {"hide_parameters": True, "pool_pre_ping": True}
-        if url.get_backend_name() == "sqlite":
-            patience = {} if "timeout" in url.query else {"timeout": _SQLITE_PATIENCE}
-            engine = create_engine(url, connect_args=patience, **arguments)
-        else:
-            encoding = {"client_encoding": "utf8"} if url.get_driver_name() == "psycopg" else {}
-            engine = create_engine(url, isolation_level="READ COMMITTED", connect_args=encoding, **arguments)
-    except (ArgumentError, NoSuchModuleError, ValueError):
-        raise ConfigurationError(
-            f"option 'url' is no database URL that SQLAlchemy knows; examples: {', '.join(EXAMPLE_URLS)}"
-        ) from None
+        if database.own_isolation_level is not None:
+            arguments["isolation_level"] = database.own_isolation_level
+        engine = create_engine(url, connect_args=database.exact_connections(url, _PATIENCE), **arguments)
+    except (ArgumentError, ValueError):  # in the URL's query
+        raise _unknown_url() from None
     except ModuleNotFoundError as error:
         missing = missing_library(error)
         reason = advice(missing) if missing else f"the driver {error.name} is not installed"
         raise ConfigurationError(f"option 'url': {reason}") from None
-    if engine.dialect.name in ("mysql", "mariadb"):
-        event.listen(engine, "connect", _as_given)
+    if database.exact_session:
+        event.listen(engine, "connect", partial(_execute, database.exact_session))
     return engine
+
+
+def _parsed(text: str) -> tuple[URL, Database]:
+    """The URL, and its database. An error repeats no part of the text: after a mistake any part may be the password."""
+    try:
+        url = make_url(text)
+        return url, database_at(url)
+    except (ArgumentError, NoSuchModuleError, ValueError):
+        raise _unknown_url() from None
+
+
+def _unknown_url() -> ConfigurationError:
+    return ConfigurationError(
+        f"option 'url' is no database URL that SQLAlchemy knows; examples: {', '.join(EXAMPLE_URLS)}"
+    )
 
 
 @contextmanager
 def first_connection(engine: Engine) -> Iterator[Connection]:
-    """The driver's first connection to the database.
+    """The first connection of Spark's driver to the database.
 
-    :raises DatabaseUnavailableError: if the server cannot be reached now.
-    :raises ConfigurationError: if a retry cannot help: there is no such host or database, or it refuses the user.
+    :raises DatabaseUnavailableError: if the server cannot be reached now; the caller may try again.
+    :raises ConfigurationError: if a retry cannot help: the host or the database does not exist, or the database refuses
+        the user.
     """
     try:
         connection = engine.connect()
     except DBAPIError as error:
         secrets = [name for name in engine.url.query if "pass" in name.lower()]
         url = engine.url.difference_update_query(secrets).render_as_string(hide_password=True)
-        said = f"no connection to {url}: {first_line(error)}"
+        message = f"no connection to {url}: {first_line(error)}"
         if database_of(engine.dialect).is_away(error):
-            raise DatabaseUnavailableError(said) from None
-        raise ConfigurationError(f"option 'url': {said}") from None
+            raise DatabaseUnavailableError(message) from None
+        raise ConfigurationError(f"option 'url': {message}") from None
     with connection:
         yield connection
 
 
 def require_known_settings(options: WriteOptions) -> None:
-    """Refuse on the driver settings that no producer knows: otherwise every task would fail with them.
+    """Refuse settings that no producer knows. Spark's driver calls this, as otherwise every task would fail with them.
 
     :raises ConfigurationError: naming the setting.
     """
@@ -111,19 +129,19 @@ def require_known_settings(options: WriteOptions) -> None:
     ProducerChoice(config, options.producer).require_known_settings()
 
 
-def require_kafka(options: WriteOptions, what: str) -> None:
-    """Check that the cluster answers, before anything begins: otherwise every task would wait for it.
+def require_kafka(options: WriteOptions, work: str) -> None:
+    """Check that the cluster answers before the work begins. Otherwise every task would wait for the cluster.
 
-    :param what: a description of the work that would begin.
-    :raises KafkaUnavailableError: if it does not answer within delivery.timeout.ms, or 30 s if that is more.
+    :param work: a description of the work, for the message.
+    :raises KafkaUnavailableError: if the cluster does not answer within delivery.timeout.ms, or 30 s if that is more.
     """
     settings = producer_settings(options.kafka_config, options.two_phase)
-    config = ProducerConfig.of({**settings, "transactional.id": slot_id(options.application, 0)})
+    config = LibrdkafkaSettings.of({**settings, "transactional.id": slot_id(options.application, 0)})
     control = ControlPlane(settings, timeout=step_timeout(config.delivery_timeout))
     try:
         control.transaction_version()
     except KafkaUnavailableError as error:
-        raise KafkaUnavailableError(f"{what}: nothing was begun: {error}") from error
+        raise KafkaUnavailableError(f"{work}: nothing was begun: {error}") from error
     finally:
         control.close()
 
@@ -131,7 +149,7 @@ def require_kafka(options: WriteOptions, what: str) -> None:
 def require_classic(df: "DataFrame") -> None:
     """Refuse a DataFrame of Spark Connect, whose driver is another process, and objects that are not DataFrames.
 
-    :raises ConfigurationError: if it is one.
+    :raises ConfigurationError: if ``df`` is such an object.
     """
     if not hasattr(df, "isStreaming"):
         raise ConfigurationError(f"this writes a DataFrame, and is given a {type(df).__name__}")
@@ -140,13 +158,16 @@ def require_classic(df: "DataFrame") -> None:
 
 
 def require_shared(options: WriteOptions, master: str) -> None:
-    """Refuse a database that the executors of ``master`` cannot reach: SQLite is a file of this machine.
+    """Refuse a database file unless Spark is local: executors on other machines cannot reach the file.
 
-    :raises ConfigurationError: if that is so.
+    :param master: Spark's master URL.
+    :raises ConfigurationError: if the executors cannot reach the database.
     """
     is_local = master == "local" or master.startswith("local[")
-    if not is_local and _url(options).get_backend_name() == "sqlite":
-        raise ConfigurationError(f"SQLite is for a local master, not for {master}: use PostgreSQL, MariaDB or MySQL")
+    _, database = _parsed(options.url)
+    if not is_local and database.is_file:
+        servers = titles(database for database in DATABASES if not database.is_file)
+        raise ConfigurationError(f"{database.title} is for a local master, not for {master}: use {servers}")
 
 
 def dual_write_of(options: WriteOptions, engine: Engine) -> DualWrite:
@@ -167,23 +188,23 @@ def dual_write_of(options: WriteOptions, engine: Engine) -> DualWrite:
     )
 
 
-class _Kept:
+class _Workers:
     """The workers of this process, by their options."""
 
     def __init__(self) -> None:
         self._workers: dict[WriteOptions, Worker] = {}
         self._lock = threading.Lock()
-        os.register_at_fork(after_in_child=self._begin_anew)
+        os.register_at_fork(after_in_child=self._after_fork)
         atexit.register(self.close)
 
     def get(self, options: WriteOptions) -> Worker:
-        key = _connecting(options)
+        key = _connection_options(options)
         with self._lock:
             if key not in self._workers:
                 engine = engine_of(options)
                 self._workers[key] = Worker(engine, dual_write_of(options, engine))
                 if _is_in_a_task():
-                    _spare()
+                    _exclude_from_collection()
             return self._workers[key]
 
     def close(self) -> None:
@@ -193,7 +214,7 @@ class _Kept:
             worker.dual_write.close()
             worker.engine.dispose()
 
-    def _begin_anew(self) -> None:
+    def _after_fork(self) -> None:
         """In a forked child: keep the parent's objects alive and do not touch them; DualWrite says why."""
         self._inherited = self._workers
         self._workers = {}
@@ -205,12 +226,12 @@ def worker_of(options: WriteOptions) -> Worker:
 
     :raises ConfigurationError: as :func:`engine_of` and DualWrite do.
     """
-    return _kept.get(options)
+    return _workers.get(options)
 
 
 def close_workers() -> None:
     """Close the slots and connections that this process keeps. The next task makes new ones."""
-    _kept.close()
+    _workers.close()
 
 
 def _is_in_a_task() -> bool:
@@ -221,15 +242,16 @@ def _is_in_a_task() -> bool:
     return TaskContext.get() is not None
 
 
-def _spare() -> None:
-    """Exclude the objects that exist now, mostly code, from Python's garbage collector, for the life of this process.
-    PySpark runs a full collection after each task, which takes longer than a task of few rows."""
+def _exclude_from_collection() -> None:
+    """Exclude the objects that exist now, mostly code, from Python's garbage collection, for the life of this process.
+
+    PySpark runs a full collection after each task. That takes longer than a task of few rows."""
     gc.collect()
     gc.freeze()
 
 
-def _connecting(options: WriteOptions) -> WriteOptions:
-    """``options`` without those that do not matter to an engine and a DualWrite."""
+def _connection_options(options: WriteOptions) -> WriteOptions:
+    """``options`` with fixed values for those that neither an engine nor a DualWrite depends on."""
     return replace(
         options,
         dbtable="",
@@ -245,13 +267,10 @@ def _connecting(options: WriteOptions) -> WriteOptions:
     )
 
 
-def _url(options: WriteOptions) -> URL:
-    return make_url(options.url)
-
-
-def _as_given(connection: Any, record: object) -> None:
+def _execute(statements: Sequence[str], connection: Any, pool_record: object) -> None:
     with connection.cursor() as cursor:
-        cursor.execute("SET time_zone = '+00:00', sql_mode = CONCAT(@@sql_mode, ',NO_AUTO_VALUE_ON_ZERO')")
+        for statement in statements:
+            cursor.execute(statement)
 
 
-_kept = _Kept()
+_workers = _Workers()

@@ -50,7 +50,7 @@ class _UnitSpans:
         self._step: Span | None = self._child(SLOT_SPAN)
 
     def slot_taken(self, transactional_id: str) -> None:
-        """Note the slot's transactional id, and end the wait for the slot; see UnitObserver."""
+        """Store the slot's transactional id, and end the span of the wait for the slot; see UnitObserver."""
         self._unit.set_attribute(TRANSACTIONAL_ID, transactional_id)
         self._end_step(None)
 
@@ -66,7 +66,7 @@ class _UnitSpans:
         """End the unit's span; see UnitObserver."""
         self._end_step(error)
         self._unit.set_attribute(RESULT, "none" if result is None else result.name.lower())
-        # A unit of work that succeeded may have had an error: one of Kafka's that recovery corrects in the background.
+        # A unit of work may succeed with an error: an error of Kafka's that recovery corrects in the background.
         _end(self._unit, None if result is Result.SUCCEEDED else error, is_failed=result is not Result.SUCCEEDED)
 
     def _child(self, name: str, *, of_kafka: bool = False) -> Span:

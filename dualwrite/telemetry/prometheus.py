@@ -1,8 +1,8 @@
 """The metrics of DualWrites for Prometheus, with ``dualwrite[metrics]``.
 
-Make ``metrics = DualWriteMetrics()`` once in a program, and call ``metrics.watch(dual_write)`` for each DualWrite. The
-exporter of the process's other metrics serves these, too. The collector reads the counts when Prometheus scrapes; a
-unit of work pays only for one observation of its duration.
+Create ``metrics = DualWriteMetrics()`` once in a program, and call ``metrics.watch(dual_write)`` for each DualWrite.
+The exporter of the process's other metrics serves these, too. The collector reads the counts when Prometheus scrapes,
+so a unit of work costs only one observation of its duration.
 """
 
 import logging
@@ -20,7 +20,7 @@ from dualwrite.coordinator.rules.slot_rules import ENDED, SlotStanding
 from dualwrite.coordinator.slots.slot import Counters
 from dualwrite.coordinator.slots.usage import Usage
 from dualwrite.coordinator.sql.outcome_store import outcomes
-from dualwrite.coordinator.unit.observers import Observer
+from dualwrite.coordinator.steps.observers import Observer
 from dualwrite.errors import DualWriteError
 from dualwrite.extras import brought_by
 from dualwrite.operations.rows import state_rows
@@ -35,7 +35,7 @@ _LOG = logging.getLogger("dualwrite")
 
 PREFIX = "dualwrite_"
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-"""Upper bounds of the histogram's buckets, in seconds. A unit of work takes a millisecond or two, and may wait for
+"""The upper bounds of the histogram's buckets, in seconds. A unit of work takes a millisecond or two, but may wait for
 Kafka up to delivery.timeout.ms."""
 
 NO_SLOT = "no_slot"
@@ -43,7 +43,7 @@ _RESULTS = {Result.SUCCEEDED: "committed", Result.ROLLED_BACK: "rolled_back", No
 
 
 class Observable(Protocol):
-    """What the metrics need of a DualWrite."""
+    """The part of a DualWrite that the metrics use."""
 
     @property
     def usage(self) -> Usage:
@@ -54,7 +54,7 @@ class Observable(Protocol):
         """The counts of events; see DualWrite."""
 
     def pending(self) -> int:
-        """How many units of work are being finished in the background; see DualWrite."""
+        """The number of units of work that the background is finishing; see DualWrite."""
 
     def add_observer(self, observer: Observer) -> None:
         """Add ``observer``; see DualWrite."""
@@ -68,7 +68,7 @@ class Metric:
     """One metric. Every metric has the label ``application``.
 
     :param name: the name without the prefix.
-    :param label: the second label, if the value is a dict by it; else empty.
+    :param label: the second label, whose values are the keys of the metric's dict; empty for a plain number.
     """
 
     name: str
@@ -93,21 +93,21 @@ METRICS = (
         "units_finished_later_total",
         "counter",
         "",
-        "Units of work whose Kafka side was left to the background, whatever their outcome.",
+        "Units of work whose Kafka side was left to the background, with any outcome.",
         lambda dual_write: dual_write.counters.finished_later,
     ),
     Metric(
         "recoveries_total",
         "counter",
         "",
-        "Recoveries of a slot that ended well; each use of a slot by a process begins with one.",
+        "Successful recoveries of a slot; each use of a slot by a process begins with one.",
         lambda dual_write: dual_write.counters.recoveries,
     ),
     Metric(
         "pending_units",
         "gauge",
         "",
-        "Units of work that are being finished in the background: in doubt for the consumers of Kafka.",
+        "Units of work that the background is finishing: in doubt for the consumers of Kafka.",
         lambda dual_write: dual_write.pending(),
     ),
     Metric(
@@ -127,25 +127,25 @@ METRICS = (
 )
 DURATION = "unit_duration_seconds"
 DURATION_MEANING = (
-    "How long a unit of work took, waiting for a slot included, by its result; no_slot if it never got one."
+    "Duration of a unit of work by its result, including the wait for a slot; no_slot if it never got one."
 )
 IN_DATABASE = (
     Metric(
         "application_slots",
         "gauge",
         "state",
-        "Slots of the application by what the database says: leased, free, or left by an owner that is gone.",
+        "Slots of the application by their state in the database: leased, free, or left by a dead owner.",
         lambda dual_write: 0,
     ),
     Metric(
         "heuristic_outcomes",
         "gauge",
         "",
-        "Units of work that did not end alike on both sides, and that nobody has acknowledged.",
+        "Units of work that ended differently on the two sides, and are not acknowledged.",
         lambda dual_write: 0,
     ),
 )
-"""Metrics that query the database at each scrape; only with an engine."""
+"""Metrics that query the database at each scrape. They need an engine."""
 
 
 class _Timed:
@@ -202,19 +202,19 @@ class DualWriteMetrics(Collector):
     def watch(self, dual_write: Observable, engine: Engine | None = None) -> None:
         """Report ``dual_write``, a DualWrite or an AsyncDualWrite, from now on until it is garbage-collected.
 
-        :param engine: the engine of its database, to report the database's metrics, too; costs two queries at each
+        :param engine: the engine of its database, to report the database's metrics, too. It costs two queries at each
             scrape.
         """
         dual_write.add_observer(_Timer(dual_write.usage.application, self._durations))
         self._watched.append((weakref.ref(dual_write), engine))
 
     def describe(self) -> Iterator[Family]:
-        """The metrics without values; called by the registry."""
+        """The metrics without values. The registry calls it."""
         yield from map(_family, (*METRICS, *IN_DATABASE))
         yield from self._durations.describe()
 
     def collect(self) -> Iterator[Family]:
-        """Every metric with its current value; called by the registry."""
+        """Every metric with its current value. The registry calls it."""
         alive = [(watched, engine) for reference, engine in self._watched if (watched := reference()) is not None]
         for metric in METRICS:
             family = _family(metric)
@@ -233,8 +233,8 @@ def _of_databases(watched: list[tuple[str, Engine]]) -> list[Family]:
         try:
             standings = [row.standing for row in state_rows(engine, application=application).values()]
             found = len(outcomes(engine, application))
-        except (DualWriteError, SQLAlchemyError) as error:  # left out: the other metrics are still reported
-            _LOG.warning("%s: the database's metrics are not told: %s", application, error)
+        except (DualWriteError, SQLAlchemyError) as error:  # report the other metrics nevertheless
+            _LOG.warning("%s: the database's metrics are not available: %s", application, error)
             continue
         counts = {
             "leased": standings.count(SlotStanding.HELD),

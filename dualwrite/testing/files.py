@@ -13,7 +13,7 @@ _VOLUME = 1 << 40
 
 @dataclass(slots=True)
 class _Content:
-    """The content of a file: the bytes, and how many of them are on disk."""
+    """The content of a file: its bytes, and how many of them are on disk."""
 
     data: bytearray = field(default_factory=bytearray)
     synced: int = 0
@@ -31,7 +31,7 @@ class _Change:
     path: Path
     content: _Content | None
     formerly: Path | None = None
-    """The name from which a rename moved it."""
+    """The former name, if the change is a rename."""
 
     def make(self, names: dict[Path, _Content]) -> None:
         if self.formerly is not None and names.get(self.formerly) is self.content:
@@ -43,7 +43,7 @@ class _Change:
 
 
 def _torn(unsynced: bytearray, rng: random.Random) -> bytearray:
-    """What a disk may hold of unsynced bytes: a prefix, then sectors written, stale or empty."""
+    """One possible content of unsynced bytes after a power cut: a prefix, then sectors written, stale or empty."""
     kept = unsynced[: rng.choice((len(unsynced), rng.randint(0, len(unsynced))))]
     if rng.random() < 0.5:
         return kept
@@ -56,14 +56,14 @@ def _torn(unsynced: bytearray, rng: random.Random) -> bytearray:
 
 
 class MemoryFile:
-    """A :class:`~dualwrite.ports.File` of a :class:`MemoryFiles`. Using it after ``close`` raises ValueError."""
+    """A :class:`~dualwrite.ports.File` of a :class:`MemoryFiles`. Its methods raise ValueError after ``close``."""
 
     def __init__(self, files: "MemoryFiles", content: _Content) -> None:
         self._files = files
         self._content: _Content | None = content
 
     def append(self, *parts: bytes | bytearray | memoryview) -> None:
-        """Write ``parts``; if this append is set to fail, write the first half of them."""
+        """Write ``parts``. If this append is set to fail, write the first half of the bytes, and raise OSError."""
         content, data = self._open_content(), b"".join(parts)
         if self._files.appends.hit():
             content.data += data[: len(data) // 2]
@@ -95,7 +95,7 @@ class MemoryFile:
             content.synced = length
 
     def close(self) -> None:
-        """Release the file; a second call does nothing."""
+        """Release the file. A second call does nothing."""
         self._content = None
 
     def _open_content(self) -> _Content:
@@ -109,11 +109,11 @@ class Faults:
 
     def __init__(self) -> None:
         self.count = 0
-        """Calls so far, with the failed ones."""
+        """The number of calls so far, including failed ones."""
         self._fail_at: int | None = None
 
     def fail(self, nth: int = 1) -> None:
-        """Make the ``nth`` call from now raise OSError, and no other."""
+        """Let only the ``nth`` call from now on raise OSError."""
         self._fail_at = self.count + nth
 
     def hit(self) -> bool:
@@ -125,9 +125,9 @@ class Faults:
 class MemoryFiles:
     """:class:`~dualwrite.ports.Files` in memory.
 
-    It guarantees what the port guarantees, and no more. Reopening files on the same object shows what a killed process
-    leaves; :meth:`power_cut` shows what a machine that lost power leaves. ``appends.fail(n)`` and ``syncs.fail(n)``
-    inject errors (directories count as syncs too), and their ``count`` tells the number of calls.
+    It guarantees exactly what the port guarantees. To reopen files on the same object shows the disk after a killed
+    process; :meth:`power_cut` shows the disk after a power cut. ``appends.fail(n)`` and ``syncs.fail(n)`` inject errors
+    (a sync of a directory counts, too), and their ``count`` is the number of calls.
 
     Not guaranteed: that unsynced bytes vanish (a disk may have written them), or keep their order beyond a random
     prefix; that a name created, removed or changed since the last ``sync_directory`` exists or does not; that a file
@@ -205,7 +205,7 @@ class MemoryFiles:
         self._changes = [change for change in self._changes if change.path.parent != path]
 
     def power_cut(self, rng: random.Random) -> "MemoryFiles":
-        """The disk as it could be if the power failed now, by chance of ``rng``. This object is unchanged."""
+        """One possible disk after a power cut at this moment, chosen by ``rng``. This object is unchanged."""
         after = type(self)()
         after._directories |= self._directories
         survivors = dict(self._durable_names)

@@ -1,4 +1,4 @@
-"""A broker for tests: an embedded one that makes topics, and shows what a consumer would read from them."""
+"""A broker for tests: an embedded broker that creates topics, and shows the records that a consumer would read."""
 
 import os
 import time
@@ -11,8 +11,9 @@ from typing import cast
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from dualwrite.broker.embedded import EmbeddedBroker
-from dualwrite.client.admin.cluster_client import Call, ClusterClient
+from dualwrite.client.admin.cluster_client import ClusterClient
 from dualwrite.client.config.settings import ClientSettings
+from dualwrite.client.protocol.requests import VersionedRequest
 from dualwrite.errors import KafkaRefusedError, KafkaUnavailableError
 from dualwrite.wire.apis import APIS, ApiKey
 from dualwrite.wire.error_codes import ErrorCode, error_name
@@ -44,7 +45,7 @@ class KafkaBroker(EmbeddedBroker):
 
     :param data_dir: the directory of its data; it must not be used for anything else.
     :param config: broker settings by Kafka's names.
-    :raises ConfigurationError: if ``data_dir`` is an empty text.
+    :raises ConfigurationError: if ``data_dir`` is empty.
     """
 
     def __init__(self, data_dir: str | os.PathLike[str], *, config: Mapping[str, str] | None = None) -> None:
@@ -68,26 +69,27 @@ class KafkaBroker(EmbeddedBroker):
     def create_topic(
         self, name: str | None = None, *, partitions: int = 1, config: Mapping[str, str] | None = None
     ) -> str:
-        """Make a topic and return its name; the default is a new, unique name.
+        """Create a topic, and return its name.
 
+        :param name: the topic's name; None for a new, unique name.
         :param config: the topic's settings by Kafka's names.
-        :raises KafkaRefusedError: if the broker refuses: the name exists or is illegal, or a setting is wrong.
+        :raises KafkaRefusedError: if the topic exists, its name is illegal, or a setting is invalid.
         :raises KafkaUnavailableError: if the broker does not answer.
         """
         name = f"topic-{uuid.uuid4().hex[:12]}" if name is None else name
         request = APIS[ApiKey.CREATE_TOPICS].request
-        wanted = request.CreatableTopic
-        settings = [wanted.CreatableTopicConfig(name=key, value=value) for key, value in (config or {}).items()]
-        topic = wanted(name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=settings)
+        creatable = request.CreatableTopic
+        settings = [creatable.CreatableTopicConfig(name=key, value=value) for key, value in (config or {}).items()]
+        topic = creatable(name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=settings)
         cluster = ClusterClient(ClientSettings.from_config(self.client_config), timeout=_REQUEST_SECONDS)
         try:
-            call = Call(ApiKey.CREATE_TOPICS, request(topics=[topic], timeout_ms=10_000))
+            call = VersionedRequest("CreateTopics", ApiKey.CREATE_TOPICS, request(topics=[topic], timeout_ms=10_000))
             answer = cluster.ask_any(call, time.monotonic() + _REQUEST_SECONDS).topics[0]
         finally:
             cluster.close()
         if answer.error_code != ErrorCode.NONE:
-            what = f"topic {name!r} was not made ({answer.error_message})"
-            raise KafkaRefusedError(what, answer.error_code, error_name(answer.error_code))
+            message = f"topic {name!r} was not created ({answer.error_message})"
+            raise KafkaRefusedError(message, answer.error_code, error_name(answer.error_code))
         return name
 
     def read(
@@ -101,20 +103,20 @@ class KafkaBroker(EmbeddedBroker):
         """Every record of ``topic`` that a consumer can read now, in the order of offsets, one partition after the
         other.
 
-        A topic that does not exist has no records: a unit of work that was rolled back may not have made it.
+        A missing topic has no records, because a unit of work that was rolled back may not have created it.
 
-        :param minimum: wait for this many records: for programs that produce in the background.
+        :param minimum: wait for this many records, for programs that produce in the background.
         :param isolation_level: ``read_uncommitted`` also shows open and aborted transactions.
         :param timeout: seconds.
-        :raises AssertionError: if there are fewer than ``minimum`` after ``timeout``; the message shows the records.
+        :raises AssertionError: if there are fewer than ``minimum`` after ``timeout``. The message shows the records.
         :raises KafkaUnavailableError: if the broker does not answer.
         """
         deadline = time.monotonic() + timeout
         with self._consumer(isolation_level) as consumer:
             records = _read_to_the_end(consumer, topic, minimum, deadline)
         if len(records) < minimum:
-            seen = [(record.key, record.value) for record in records]
-            raise AssertionError(f"{topic} has {len(records)} of {minimum} records after {timeout:g} s: {seen}")
+            shown = [(record.key, record.value) for record in records]
+            raise AssertionError(f"{topic} has {len(records)} of {minimum} records after {timeout:g} s: {shown}")
         return sorted(records, key=lambda record: (record.partition, record.offset))
 
     @contextmanager
@@ -138,8 +140,8 @@ class KafkaBroker(EmbeddedBroker):
 
 
 def _read_to_the_end(consumer: Consumer, topic: str, minimum: int, deadline: float) -> list[ConsumedRecord]:
-    """The visible records of ``topic``: up to the end of each partition, and on until there are ``minimum``, or until
-    ``deadline``.
+    """The visible records of ``topic``: up to the end of each partition, and then until there are ``minimum``, or the
+    ``deadline`` has passed.
     """
     records: list[ConsumedRecord] = []
     partitions = _partitions(consumer, topic, deadline)
@@ -166,10 +168,10 @@ def _read_to_the_end(consumer: Consumer, topic: str, minimum: int, deadline: flo
 
 def _partitions(consumer: Consumer, topic: str, deadline: float) -> list[int]:
     """The partitions of ``topic``; none if it does not exist."""
-    found = consumer.list_topics(topic, _remaining(deadline)).topics[topic]
-    if found.error is not None and found.error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-        raise KafkaException(found.error)
-    return list(found.partitions)
+    metadata = consumer.list_topics(topic, _remaining(deadline)).topics[topic]
+    if metadata.error is not None and metadata.error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+        raise KafkaException(metadata.error)
+    return list(metadata.partitions)
 
 
 def _remaining(deadline: float) -> float:
@@ -187,7 +189,8 @@ def _record(topic: str, message: Message) -> ConsumedRecord:
 
 
 def _plain(error: KafkaError) -> KafkaRefusedError | KafkaUnavailableError:
-    """``error`` as one of this library's: negative codes are librdkafka's own, for errors that no broker reported."""
+    """``error`` as an error of this library. Negative codes are librdkafka's own, for errors that no broker
+    reported."""
     if error.code() < 0:
         return KafkaUnavailableError(error.str())
     return KafkaRefusedError(error.str(), error.code(), error.name())

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def kafka_broker_config() -> Mapping[str, str]:
-    """Settings of the brokers by Kafka's names; none unless you override this fixture (scope "session")."""
+    """Settings of the brokers by Kafka's names. There are none unless you override this fixture (scope "session")."""
     return {}
 
 
@@ -30,7 +30,7 @@ def kafka_broker(
 ) -> "Iterator[KafkaBroker]":
     """A running broker, shared by all tests: bootstrap_servers, client_config, create_topic(), read(topic).
 
-    Do not stop it; use topics of your own (kafka_topic). kafka_broker_factory makes brokers that a test may stop.
+    Do not stop it, and use your own topics (kafka_topic). kafka_broker_factory starts brokers that a test may stop.
     """
     from dualwrite.testing.kafka import KafkaBroker
 
@@ -64,7 +64,7 @@ def kafka_topic(kafka_broker: "KafkaBroker") -> str:
 def dualwrite_engine(tmp_path: Path) -> "Iterator[Engine]":
     """The database of ``dualwrite``: a new SQLite file for this test, with the state tables.
 
-    Override it, in any scope, to test on your database; ``dualwrite`` makes the state tables if they are missing.
+    Override it, in any scope, to test on your database. ``dualwrite`` creates the state tables if they are missing.
     """
     from sqlalchemy import create_engine
 
@@ -86,10 +86,10 @@ def dualwrite_application() -> str:
 def dualwrite_factory(
     request: pytest.FixtureRequest, dualwrite_application: str
 ) -> "Iterator[Callable[..., DualWrite]]":
-    """``dualwrite_factory(application=…, engine=…, kafka={…}, **options)`` makes a DualWrite, closed at the test's end.
+    """``dualwrite_factory(application=…, engine=…, kafka={…}, **options)`` creates a DualWrite for this test.
 
     Defaults are dualwrite_application, dualwrite_engine and kafka_broker; ``kafka`` is added to its client_config. The
-    options are DualWrite's own.
+    options are DualWrite's own. The fixture closes it at the end of the test.
     """
     from dualwrite.coordinator.dual_write import DualWrite
     from dualwrite.schema import upgrade_engine

@@ -1,4 +1,4 @@
-"""The table of Kafka APIs that this project speaks, as broker or as client: key, request message, response message.
+"""The table of Kafka APIs of this project, as broker or as client: key, request message, response message.
 
 The message classes are kafka-python's, generated from Apache Kafka's own schema files, except those in ``newer``. One
 class serves every version; a field that a version lacks has the schema's default. All other modules import them from
@@ -11,14 +11,22 @@ from typing import Any, NamedTuple
 from kafka.protocol.admin import (
     AlterConfigsRequest,
     AlterConfigsResponse,
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    CreateAclsRequest,
+    CreateAclsResponse,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreateTopicsRequest,
     CreateTopicsResponse,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
+    DescribeAclsRequest,
+    DescribeAclsResponse,
     DescribeClusterRequest,
     DescribeClusterResponse,
     DescribeConfigsRequest,
@@ -33,6 +41,8 @@ from kafka.protocol.admin import (
     DescribeTopicPartitionsResponse,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
     ListConfigResourcesRequest,
@@ -108,20 +118,28 @@ __all__ = [
     "AddPartitionsToTxnResponse",
     "AlterConfigsRequest",
     "AlterConfigsResponse",
+    "AlterUserScramCredentialsRequest",
+    "AlterUserScramCredentialsResponse",
     "Api",
     "ApiKey",
     "ApiVersionsRequest",
     "ApiVersionsResponse",
+    "CreateAclsRequest",
+    "CreateAclsResponse",
     "CreatePartitionsRequest",
     "CreatePartitionsResponse",
     "CreateTopicsRequest",
     "CreateTopicsResponse",
+    "DeleteAclsRequest",
+    "DeleteAclsResponse",
     "DeleteGroupsRequest",
     "DeleteGroupsResponse",
     "DeleteRecordsRequest",
     "DeleteRecordsResponse",
     "DeleteTopicsRequest",
     "DeleteTopicsResponse",
+    "DescribeAclsRequest",
+    "DescribeAclsResponse",
     "DescribeClusterRequest",
     "DescribeClusterResponse",
     "DescribeConfigsRequest",
@@ -136,6 +154,8 @@ __all__ = [
     "DescribeTopicPartitionsResponse",
     "DescribeTransactionsRequest",
     "DescribeTransactionsResponse",
+    "DescribeUserScramCredentialsRequest",
+    "DescribeUserScramCredentialsResponse",
     "EndTxnRequest",
     "EndTxnResponse",
     "FetchRequest",
@@ -217,6 +237,9 @@ class ApiKey(IntEnum):
     END_TXN = 26
     WRITE_TXN_MARKERS = 27
     TXN_OFFSET_COMMIT = 28
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
@@ -225,6 +248,8 @@ class ApiKey(IntEnum):
     DELETE_GROUPS = 42
     INCREMENTAL_ALTER_CONFIGS = 44
     OFFSET_DELETE = 47
+    DESCRIBE_USER_SCRAM_CREDENTIALS = 50
+    ALTER_USER_SCRAM_CREDENTIALS = 51
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
@@ -266,6 +291,9 @@ APIS: dict[ApiKey, Api] = {
     ApiKey.END_TXN: Api(EndTxnRequest, EndTxnResponse),
     ApiKey.WRITE_TXN_MARKERS: Api(WriteTxnMarkersRequest, WriteTxnMarkersResponse),
     ApiKey.TXN_OFFSET_COMMIT: Api(TxnOffsetCommitRequest, TxnOffsetCommitResponse),
+    ApiKey.DESCRIBE_ACLS: Api(DescribeAclsRequest, DescribeAclsResponse),
+    ApiKey.CREATE_ACLS: Api(CreateAclsRequest, CreateAclsResponse),
+    ApiKey.DELETE_ACLS: Api(DeleteAclsRequest, DeleteAclsResponse),
     ApiKey.DESCRIBE_CONFIGS: Api(DescribeConfigsRequest, DescribeConfigsResponse),
     ApiKey.ALTER_CONFIGS: Api(AlterConfigsRequest, AlterConfigsResponse),
     ApiKey.DESCRIBE_LOG_DIRS: Api(DescribeLogDirsRequest, DescribeLogDirsResponse),
@@ -274,6 +302,10 @@ APIS: dict[ApiKey, Api] = {
     ApiKey.DELETE_GROUPS: Api(DeleteGroupsRequest, DeleteGroupsResponse),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Api(IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
     ApiKey.OFFSET_DELETE: Api(OffsetDeleteRequest, OffsetDeleteResponse),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Api(
+        DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse
+    ),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: Api(AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse),
     ApiKey.DESCRIBE_CLUSTER: Api(DescribeClusterRequest, DescribeClusterResponse),
     ApiKey.DESCRIBE_PRODUCERS: Api(DescribeProducersRequest, DescribeProducersResponse),
     ApiKey.DESCRIBE_TRANSACTIONS: Api(DescribeTransactionsRequest, DescribeTransactionsResponse),

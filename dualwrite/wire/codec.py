@@ -1,7 +1,7 @@
 """Decodes and encodes messages. kafka-python's compiled codecs do the work; this adds headers and bounds.
 
-It calls the body decoder through the message class's struct, not through ``decode()``, because only the struct tells
-where decoding ended: otherwise a string that exceeds its frame would be truncated silently.
+It calls the body decoder through the message class's struct, not through ``decode()``, because only the struct returns
+the position where decoding ended. Without that, a string that exceeds its frame would be truncated silently.
 """
 
 import struct
@@ -29,7 +29,7 @@ _FLEXIBLE_REQUESTS = frozenset(
 
 
 class MalformedMessageError(ValueError):
-    """The bytes are not the message that their header announces. A broker closes the connection then."""
+    """The bytes are not the message that their header announces. A broker then closes the connection."""
 
 
 class RequestHead(NamedTuple):
@@ -44,7 +44,7 @@ class RequestHead(NamedTuple):
 def read_request_head(frame: Frame) -> tuple[RequestHead, int]:
     """The header of a request frame, and the position of the body.
 
-    The header of an unknown API is read as non-flexible: its body cannot be read anyhow.
+    The header of an unknown API is read as non-flexible, because its body cannot be read anyway.
 
     :raises MalformedMessageError: if the frame is too short.
     """
@@ -67,7 +67,7 @@ def write_request(api_key: ApiKey, version: int, correlation_id: int, client_id:
 
 
 def read_response_correlation(frame: bytes) -> int:
-    """The correlation id that a response frame begins with.
+    """The correlation id at the beginning of a response frame.
 
     :raises MalformedMessageError: if the frame is too short.
     """
@@ -97,7 +97,7 @@ def write_response(api_key: ApiKey, version: int, correlation_id: int, response:
 
 
 def write_response_parts(api_key: ApiKey, version: int, correlation_id: int, response: Message) -> list[bytes]:
-    """As :func:`write_response`, in parts to be written one after another, so that fetched records are not copied."""
+    """As :func:`write_response`, in parts for consecutive writes, so that fetched records are not copied."""
     head = _CORRELATION.pack(correlation_id)
     if _has_flexible_response_header(api_key, version):
         head += b"\x00"
@@ -107,7 +107,7 @@ def write_response_parts(api_key: ApiKey, version: int, correlation_id: int, res
 def read_body(message: Any, version: int, frame: Frame, position: int) -> Message:
     """The message of class ``message`` in ``version`` that fills ``frame`` from ``position`` on.
 
-    The records of a Produce request are not copied: they are views of ``frame``, valid as long as its content.
+    The records of a Produce request are views of ``frame``, valid as long as its content.
 
     :raises MalformedMessageError: if the message runs past the end of the frame or is otherwise malformed.
     """
@@ -123,8 +123,8 @@ def read_body(message: Any, version: int, frame: Frame, position: int) -> Messag
 def make_ready(message: Any, version: int) -> None:
     """Compile the decoder of messages of class ``message`` in ``version``, so that several threads may then use it.
 
-    Compiling modifies kafka-python for a moment. Two threads compiling at once could leave it modified, and the records
-    of a request would be views of a reused buffer. So only one thread may compile; then any thread may read.
+    The compilation modifies kafka-python for a moment. Two compilations at once could leave it modified, and the
+    records of a request would be views of a reused buffer. So only one thread may compile; then any thread may decode.
     """
     _decoder(message, version)
 
@@ -132,7 +132,7 @@ def make_ready(message: Any, version: int) -> None:
 def refuse_nulls(body: Message, version: int) -> None:
     """Check that no field of a decoded message is null unless its schema allows it.
 
-    :raises MalformedMessageError: naming the first such field.
+    :raises MalformedMessageError: if there is such a field. The message names the first.
     """
     message: Any = type(body)
     _refuse_nulls(body, _required(message, version), message.__name__)
@@ -154,7 +154,7 @@ _Fields = tuple[tuple[str, bool, Any], ...]
 
 
 _NONE_IS_NO_NULL = frozenset({"uuid", "bitfield"})
-"""Types of a fixed size: kafka-python decodes one of their values ("no id" or "not asked for") as None."""
+"""Types of a fixed size, of which kafka-python decodes one value ("no id" or "not requested") as None."""
 
 
 @cache
@@ -192,8 +192,8 @@ def _decoder(message: Any, version: int) -> Any:
 def _emit_bounded_varint(ctx: Any, name: str, indent: str) -> None:
     """Source code that reads a varint of five bytes at most into ``name``.
 
-    kafka-python's own reader continues as long as the bytes say so, in time that grows with the square of their number:
-    ten megabytes of 0xff would keep a broker busy for half an hour.
+    kafka-python's own reader has no bound, and its time grows with the square of the number of bytes: ten megabytes of
+    0xff would keep a broker busy for half an hour.
     """
     ctx.globs["_read_varint"] = decode_unsigned_varint
     ctx.emit(indent, f"{name}, pos = _read_varint(data, pos)")
@@ -214,8 +214,8 @@ def _emit_view(ctx: Any, name: str, indent: str, compact: bool = False) -> None:
 
 @cache
 def _has_flexible_response_header(api_key: ApiKey, version: int) -> bool:
-    """ApiVersions is answered with the oldest header, so that clients can read it before they know the broker's
-    version."""
+    """True if the response's header has tagged fields. The response to ApiVersions has the oldest header, so that
+    clients can read it before they know the broker's version."""
     return api_key is not ApiKey.API_VERSIONS and bool(APIS[api_key].response.flexible_version_q(version))
 
 

@@ -1,4 +1,4 @@
-"""Finds every error code in a response, wherever it is in the message."""
+"""Finds every error code in a response, in all structures of the message."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -8,11 +8,11 @@ from dualwrite.wire.apis import EndTxnResponse, Message, ProduceResponse
 from dualwrite.wire.producing import EndTxnResult, Produced
 
 _SCHEMAS: Mapping[Any, Any] = {Produced: ProduceResponse, EndTxnResult: EndTxnResponse}
-"""Of what has none itself."""
+"""The schemas of the classes that have none themselves."""
 
 
 class _Plan(NamedTuple):
-    """Where the codes of a structure are: in its own fields, and in its arrays, which have plans of their own."""
+    """The places of the codes in a structure: its own fields, and its arrays with their own plans."""
 
     codes: tuple[str, ...]
     arrays: tuple[tuple[str, "_Plan"], ...]

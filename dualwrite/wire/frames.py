@@ -7,13 +7,13 @@ _SIZE = struct.Struct(">i")
 
 
 class FrameTooLargeError(ValueError):
-    """The peer announced a frame of a negative size or over the limit. Close the connection."""
+    """The peer announced a frame of a negative size or over the limit. The caller must close the connection."""
 
 
 def frame_size(prefix: bytes | memoryview, limit: int) -> int:
     """The size of the frame that ``prefix`` (4 bytes) announces.
 
-    :raises FrameTooLargeError: if it is negative or over ``limit`` bytes.
+    :raises FrameTooLargeError: if the size is negative or over ``limit`` bytes.
     """
     size: int = _SIZE.unpack(prefix)[0]
     if not 0 <= size <= limit:

@@ -1,11 +1,11 @@
 """Hand-written encoders of responses that are sent thousands of times a second, with the same bytes as kafka-python's.
 
 The responses are kafka-python's messages, or the tuples of ``producing``, which have the same attributes and are faster
-to make.
+to create.
 
-Fetched records are not copied: an encoded response is a list of parts to be written one after another, so that
-megabytes of records need not be copied behind a header. For messages that these encoders do not support (with tagged
-fields, or rare ones) they return None, and kafka-python encodes them.
+An encoded response is a list of parts for consecutive writes, so that megabytes of fetched records need not be copied
+behind a header. For messages that these encoders do not support (with tagged fields, or rare ones) they return None,
+and kafka-python encodes them.
 """
 
 import struct
@@ -37,13 +37,13 @@ _END_TXN_FLEXIBLE, _END_TXN_TV2 = 3, 5
 
 
 def encode_hot(key: ApiKey, version: int, response: Message) -> Parts | None:
-    """``response`` without its header, in parts; None if it is not supported here."""
+    """``response`` without its header, in parts; None if these encoders do not support it."""
     encode = _ENCODERS.get((key, version))
     return None if encode is None or _is_tagged(response) else encode(response, version)
 
 
 def _is_tagged(message: Message) -> bool:
-    """True if it has tagged fields; only kafka-python's messages can."""
+    """True if ``message`` has tagged fields, which only kafka-python's messages can have."""
     return not isinstance(message, tuple) and bool(message.tags)
 
 
@@ -136,7 +136,7 @@ def _fetched(entry: Message, version: int, flexible: bool, parts: Parts) -> None
     else:
         parts.append(_length(len(aborted), flexible))
         after = _NO_TAGS if flexible else b""
-        parts += [_LONG_PAIR.pack(each.producer_id, each.first_offset) + after for each in aborted]
+        parts += [_LONG_PAIR.pack(transaction.producer_id, transaction.first_offset) + after for transaction in aborted]
     if version >= _FETCH_REPLICA:
         parts.append(_INT.pack(entry.preferred_read_replica))
     records = entry.records

@@ -1,7 +1,7 @@
 """Hand-written decoders of requests that come thousands of times a second: Produce v9 to v12 and EndTxn v3 to v5.
 
-The results have the attributes of kafka-python's messages, so that handlers take either. Requests in an unusual form
-(with tagged fields or nulls, or malformed) are left to kafka-python, which reports what is wrong with them.
+The results have the attributes of kafka-python's messages, so that handlers accept both. kafka-python decodes requests
+in an unusual form (with tagged fields or nulls), and reports the error of malformed ones.
 """
 
 import struct

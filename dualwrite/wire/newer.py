@@ -1,9 +1,9 @@
 """Message versions that are newer than kafka-python's schemas: its own schemas with the newer fields.
 
-In ApiVersions v5 (KIP-1242), the client says which cluster and node it means to reach. Java clients from 4.4 on open
-every connection with it. Its response has the form of v4, so that only the range of versions grows.
+In ApiVersions v5 (KIP-1242), the client names the cluster and the node that it expects. Java clients from 4.4 on open
+every connection with it. Its response has the form of v4.
 
-TxnOffsetCommit v6 (KIP-1319) names topics by their ids. DeleteGroups v3 has a message that says why a group was not
+TxnOffsetCommit v6 (KIP-1319) names topics by their ids. DeleteGroups v3 has an error message for a group that was not
 deleted.
 """
 
@@ -25,7 +25,7 @@ def _by_id(field: dict[str, Any]) -> dict[str, Any]:  # defined first: a class n
 
 
 class ApiVersionsRequest(ApiMessage):  # type: ignore[misc]  # kafka-python has no types
-    """ApiVersions v0-v5: ``cluster_id`` and ``node_id`` are either both given, or null and -1."""
+    """ApiVersions v0-v5. ``cluster_id`` and ``node_id`` are either both set, or null and -1."""
 
     @classmethod
     def json_patch(cls, json: dict[str, Any]) -> dict[str, Any]:
@@ -95,5 +95,5 @@ class DeleteGroupsResponse(ApiMessage):  # type: ignore[misc]  # kafka-python ha
         }
 
 
-# A class registers itself as the response that kafka-python's own clients read; this restores theirs.
+# A new class registers itself as the response that kafka-python's own clients read. This restores the original classes.
 api_header.ResponseClassRegistry._response_class_registry.update(_REGISTERED)

@@ -1,8 +1,7 @@
 """Hand-written messages of a transactional producer for every unit of work, compatible with kafka-python's.
 
 The requests have the two methods of kafka-python's messages that ``codec.write_request`` uses, and the responses have
-their attributes, so they can be used like those. Measured with one record for each unit of work, they halve the
-client's computing time.
+the attributes of kafka-python's. With one record for each unit of work, they halve the client's computing time.
 """
 
 import struct
@@ -51,7 +50,7 @@ class TransactionalProduce(NamedTuple):
 
     def flexible_version_q(self, version: int) -> bool:
         """v12 is flexible."""
-        assert version == _VERSION, "encoded here in v12 alone"
+        assert version == _VERSION, "only v12 is encoded here"
         return True
 
     def encode(self, version: int) -> bytes:
@@ -90,7 +89,7 @@ class TransactionEnd(NamedTuple):
 
     def flexible_version_q(self, version: int) -> bool:
         """v5 is flexible."""
-        assert version == _END_VERSION, "encoded here in v5 alone"
+        assert version == _END_VERSION, "only v5 is encoded here"
         return True
 
     def encode(self, version: int) -> bytes:
@@ -100,7 +99,7 @@ class TransactionEnd(NamedTuple):
 
 
 class ProducedPartition(NamedTuple):
-    """The answer for one partition in a Produce response; field names are kafka-python's, here and below."""
+    """The answer for one partition in a Produce response. The field names here and below are kafka-python's."""
 
     index: int  # type: ignore[assignment]  # tuple.index is not used on it
     error_code: int
@@ -139,14 +138,14 @@ class EndTxnResult(NamedTuple):
 
 def read_hot_response(api_key: int, version: int, frame: bytes) -> Produced | EndTxnResult | None:
     """The body of a response frame; None if it is not one of these two in their common form. Then kafka-python must
-    decode it: it has errors of single records or tagged fields, or is malformed."""
+    decode it, because it has errors of single records or tagged fields, or is malformed."""
     try:
         if api_key == _PRODUCE and version == _VERSION:
             return _read_produced(frame)
         if api_key == _END_TXN and version == _END_VERSION:
             return _read_ended(frame)
     except (IndexError, ValueError, struct.error):
-        return None  # kafka-python reports what is wrong with it
+        return None  # kafka-python reports the error
     return None
 
 

@@ -54,13 +54,13 @@ class History:
     open: dict[str, Unit] = field(default_factory=dict)
     incarnations: dict[UUID, int] = field(default_factory=dict)
     partitions: dict[UUID, int] = field(default_factory=dict)
-    """How many the topic was told to have."""
+    """The requested number of partitions."""
     doomed: set[UUID] = field(default_factory=set)
     deleted: set[UUID] = field(default_factory=set)
     may_begin: dict[Place, int] = field(default_factory=dict)
-    """Up to where somebody has asked for the records to be deleted."""
+    """The highest offset up to which a client asked to delete records."""
     begins: dict[Place, int] = field(default_factory=dict)
-    """Where the log was told to begin."""
+    """The acknowledged log start offset."""
     retained: set[UUID] = field(default_factory=set)
     compacted: set[UUID] = field(default_factory=set)
     events: Counter[str] = field(default_factory=Counter)

@@ -28,7 +28,7 @@ from dualwrite.testing.files import MemoryFiles
 from dualwrite.wire.error_codes import ErrorCode
 from tests.broker.admin_oracle import KEEPS_ALL, PER_INCARNATION, History, Place, Unit, Write, check, memory
 from tests.broker.compactions import no_pause
-from tests.broker.crash_simulation import MortalFlusher
+from tests.broker.crash_simulation import DISK_ERRORS, MortalFlusher, ends_its_start
 from tests.broker.simulated import TOPIC, FakeClock, Killed, Rooms, StoppableFiles, end_other_tasks, run
 
 GENERATIONS = 4
@@ -49,7 +49,7 @@ SETTINGS = (
 
 
 class Actor:
-    """Somebody at work, with a seeded will of its own."""
+    """A client with seeded random actions."""
 
     def __init__(self, rooms: Rooms, history: History, rng: random.Random) -> None:
         self.rooms, self.history, self.rng = rooms, history, rng
@@ -142,7 +142,8 @@ class HouseKeeper(Actor):
                 if self.rng.random() < 0.3:
                     sizes = self.rng.choice((0, 200, 100_000)), self.rng.choice((1, 200, 4096))
                     partition.log.settings = LogSettings(sizes[0], index_interval_bytes=sizes[1])
-            await self.rng.choice((retention.run_once, compaction.run_once, rooms.coordinator.end_overdue))()
+            with rooms.flusher.critical():  # a failed chore ends the process
+                await self.rng.choice((retention.run_once, compaction.run_once, rooms.coordinator.end_overdue))()
 
 
 class Client(Actor):
@@ -259,22 +260,27 @@ class Client(Actor):
 # --- the run
 
 
-def simulate(seed: int, durable: bool = True) -> History:
-    """Several lives of one broker. An AssertionError begins with the seed that repeats it."""
+def simulate(seed: int, durable: bool = True, failing: bool = False) -> History:
+    """Several lives of one broker. An AssertionError begins with the seed that repeats it.
+
+    :param failing: each life ends by an error of its disk, else by a kill.
+    """
     try:
-        return run(_simulate(random.Random(seed), durable), seed)
+        return run(_simulate(random.Random(seed), durable, failing), seed)
     except AssertionError as error:
-        raise AssertionError(f"simulate(seed={seed}, durable={durable}): {error}") from error
+        raise AssertionError(f"simulate(seed={seed}, durable={durable}, failing={failing}): {error}") from error
 
 
 def _opened(files: StoppableFiles, history: History, rng: random.Random, durable: bool) -> Rooms:
     return Rooms(files, MortalFlusher(files, durable), clock=FakeClock(history.now_ms), rng=rng)
 
 
-async def _simulate(rng: random.Random, durable: bool) -> History:
+async def _simulate(rng: random.Random, durable: bool, failing: bool) -> History:
     history, disk = History(), MemoryFiles()
     for _ in range(GENERATIONS):
-        await _live(StoppableFiles(disk, rng, stop_at=rng.randint(1, rng.choice((400, 3000)))), history, rng, durable)
+        error = rng.choice(DISK_ERRORS) if failing else None
+        files = StoppableFiles(disk, rng, stop_at=rng.randint(1, rng.choice((400, 3000))), error=error)
+        await _live(files, history, rng, durable)
         if durable:
             disk = disk.power_cut(rng)
     rooms = _opened(StoppableFiles(disk, rng), history, rng, durable)
@@ -287,7 +293,8 @@ async def _simulate(rng: random.Random, durable: bool) -> History:
 
 async def _live(files: StoppableFiles, history: History, rng: random.Random, durable: bool) -> None:
     async def life() -> None:
-        rooms = _opened(files, history, rng, durable)
+        with ends_its_start(files, lambda event: history.events.update([event])):
+            rooms = _opened(files, history, rng, durable)
         await rooms.coordinator.finish_decided()
         await rooms.flusher.barrier()
         check(rooms, history)
@@ -301,7 +308,8 @@ async def _live(files: StoppableFiles, history: History, rng: random.Random, dur
         again = _opened(StoppableFiles(files.beneath, rng), history, rng, durable)
         assert memory(again) == memory(rooms), "memory is not the replay of the log"
         if rng.random() < 0.5:
-            rooms.cluster.checkpoint()
+            with rooms.flusher.critical():
+                rooms.cluster.checkpoint()
 
     await until_dead(life(), files)
 

@@ -73,6 +73,11 @@ def metadata(client: RawClient, *names: str, version: int = 12, create: bool = F
     return client.ask(MetadataRequest(topics=topics, allow_auto_topic_creation=create), version)
 
 
+def all_topics() -> Message:
+    """A Metadata request for every topic."""
+    return MetadataRequest(topics=None, allow_auto_topic_creation=False)
+
+
 def topic_id(client: RawClient, name: str) -> UUID:
     """The id of the topic ``name``."""
     (topic,) = metadata(client, name).topics

@@ -5,8 +5,10 @@ unsynced bytes a power cut leaves. ``check`` names what it finds as Jepsen does.
 """
 
 import asyncio
+import errno
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from dualwrite.broker.core.commands import (
@@ -23,11 +25,12 @@ from dualwrite.ids import NO_PRODUCER, ProducerIdentity
 from dualwrite.records.control import Marker
 from dualwrite.testing.files import MemoryFiles
 from dualwrite.wire.error_codes import ErrorCode
-from tests.broker.simulated import Killed, Logged, Rooms, StoppableFiles, append, end_other_tasks, never, read_log, run
+from tests.broker.simulated import Killed, Logged, Rooms, StoppableFiles, append, end_other_tasks, read_log, run
 
 GENERATIONS = 3
 TRANSACTIONAL_IDS = ("app-0", "app-1", "app-1")
 """One for each client at work: the second and the third take app-1 from one another."""
+DISK_ERRORS = (errno.ENOSPC, errno.EIO, errno.EDQUOT)
 MOST_OPERATIONS = 300
 ROUNDS = 12
 
@@ -42,7 +45,7 @@ class Unit:
     acknowledged: list[tuple[int, int, bytes]] = field(default_factory=list)
     """(partition, offset, value) of every record whose append was acknowledged."""
     asked: set[Marker] = field(default_factory=set)
-    """The ends that somebody may have caused: the outcome is one of them, once there is any."""
+    """The requested ends: the outcome is one of them, once there is any."""
     answered: Marker | None = None
 
 
@@ -222,7 +225,7 @@ def _check_unit(unit: Unit, ends: list[Marker | None]) -> None:
     end = ends[0] if ends else None
     if unit.answered is not None and ends:
         assert end is unit.answered, f"{unit} was answered, and ended as {end}"
-    assert end is None or end in unit.asked, f"{unit} ended as {end}, which nobody asked for"
+    assert end is None or end in unit.asked, f"{unit} ended as {end}, which no client requested"
 
 
 def _check_hanging(rooms: Rooms) -> None:
@@ -271,18 +274,22 @@ def assert_same(rooms: Rooms, reopened: Rooms) -> None:
 # --- the run
 
 
-def simulate(seed: int, durable: bool = True) -> History:
-    """Several lives of one broker; what its clients saw. An AssertionError begins with the seed that repeats it."""
+def simulate(seed: int, durable: bool = True, failing: bool = False) -> History:
+    """Several lives of one broker; what its clients saw. An AssertionError begins with the seed that repeats it.
+
+    :param failing: each life ends by an error of its disk, else by a kill.
+    """
     try:
-        return run(_simulate(random.Random(seed), durable), seed)
+        return run(_simulate(random.Random(seed), durable, failing), seed)
     except AssertionError as error:
-        raise AssertionError(f"simulate(seed={seed}, durable={durable}): {error}") from error
+        raise AssertionError(f"simulate(seed={seed}, durable={durable}, failing={failing}): {error}") from error
 
 
-async def _simulate(rng: random.Random, durable: bool) -> History:
+async def _simulate(rng: random.Random, durable: bool, failing: bool) -> History:
     history, disk = History(), MemoryFiles()
     for _ in range(GENERATIONS):
-        files = StoppableFiles(disk, rng, stop_at=rng.randint(1, MOST_OPERATIONS))
+        error = rng.choice(DISK_ERRORS) if failing else None
+        files = StoppableFiles(disk, rng, stop_at=rng.randint(1, MOST_OPERATIONS), error=error)
         await _live(files, history, rng, durable)
         if durable:
             disk = disk.power_cut(rng)
@@ -296,16 +303,26 @@ async def _simulate(rng: random.Random, durable: bool) -> History:
 
 
 class MortalFlusher(Flusher):
-    """Nobody is told anything once the disk has stopped: where that is a process's end, no other task of it goes on."""
+    """No client gets an answer once the disk has stopped: a failed disk ends the process with all its tasks."""
 
     def __init__(self, files: StoppableFiles, durable: bool) -> None:
-        super().__init__(durable, on_failure=never)
+        super().__init__(durable, on_failure=files.end_process)
         self._files = files
 
     async def barrier(self) -> None:
         await super().barrier()
         if self._files.stopped.is_set():
             raise Killed
+
+
+@contextmanager
+def ends_its_start(files: StoppableFiles, happened: Callable[[str], None]) -> Iterator[None]:
+    """A start that the disk refuses: the broker ends without having changed what it had acknowledged."""
+    try:
+        yield
+    except OSError as error:
+        happened("could not start")
+        files.end_process(error)
 
 
 async def _opened(files: StoppableFiles, rng: random.Random, durable: bool) -> Rooms:
@@ -316,7 +333,9 @@ async def _live(files: StoppableFiles, history: History, rng: random.Random, dur
     """One life of the broker: recovery, the oracle's look, clients at work until the disk stops."""
 
     async def life() -> None:
-        rooms = await _opened(files, rng, durable)
+        with ends_its_start(files, history.events.add):
+            rooms = Rooms(files, MortalFlusher(files, durable), rng=rng)
+        await rooms.with_topic()
         if await rooms.coordinator.finish_decided():
             history.events.add("finished a decided transaction")
         check(rooms, history)

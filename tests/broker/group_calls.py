@@ -66,7 +66,7 @@ def sync_request(
 
 
 def join(client: RawClient, group: str, member_id: str = "", *topics: str, version: int = 9, **more: object) -> Message:
-    """The JoinGroup answer; whoever is told to come back with a member id does so."""
+    """The JoinGroup answer. A client that gets MEMBER_ID_REQUIRED joins again with its member id."""
     answer = client.ask(join_request(group, member_id, *topics, **more), version)  # type: ignore[arg-type]
     if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
         answer = client.ask(join_request(group, answer.member_id, *topics, **more), version)  # type: ignore[arg-type]
@@ -74,7 +74,7 @@ def join(client: RawClient, group: str, member_id: str = "", *topics: str, versi
 
 
 def joined_member(client: RawClient, group: str, *topics: str, **more: object) -> Message:
-    """The JoinGroup answer of somebody who is alone in a group, and has assigned itself ``alone``."""
+    """The JoinGroup answer of a client that is alone in its group, and has assigned itself ``alone``."""
     answer = join(client, group, "", *topics, **more)
     assert answer.error_code == ErrorCode.NONE, ErrorCode(answer.error_code)
     assert answer.leader == answer.member_id

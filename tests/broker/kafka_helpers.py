@@ -10,7 +10,7 @@ PATIENCE = 30.0
 
 
 def fresh_name() -> str:
-    """A name for a topic or a transactional id that nobody has used."""
+    """A name for a topic or a transactional id that is not in use."""
     return f"t-{uuid.uuid4().hex[:12]}"
 
 

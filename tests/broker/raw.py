@@ -1,6 +1,7 @@
 """A Kafka client that sends exactly what a test says: one request, several at once, or bytes that are no request."""
 
 import socket
+import ssl
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -25,13 +26,28 @@ def key_of(request: Message) -> ApiKey:
 
 
 class RawClient:
-    """One connection. Every wait ends after ``PATIENCE_SECONDS`` with a TimeoutError."""
+    """One connection. Every wait ends after ``PATIENCE_SECONDS`` with a TimeoutError.
 
-    def __init__(self, bootstrap_servers: str) -> None:
+    :param source: the address to connect from; None leaves it to the system.
+    :param tls: encrypts the connection.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        source: str | None = None,
+        client_id: str = "raw",
+        *,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         host, _, port = bootstrap_servers.rpartition(":")
-        self._socket = socket.create_connection((host.strip("[]"), int(port)), PATIENCE_SECONDS)
+        ours = None if source is None else (source, 0)
+        self._socket = socket.create_connection((host.strip("[]"), int(port)), PATIENCE_SECONDS, ours)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            self._socket = tls.wrap_socket(self._socket, server_hostname=host)
         self._correlation = 0
+        self._client_id = client_id
 
     def ask(self, request: Message, version: int) -> Message:
         """The answer to ``request``."""
@@ -41,7 +57,7 @@ class RawClient:
     def send(self, request: Message, version: int) -> int:
         """Send ``request`` without waiting; its correlation id."""
         self._correlation += 1
-        frame = write_request(key_of(request), version, self._correlation, "raw", request)
+        frame = write_request(key_of(request), version, self._correlation, self._client_id, request)
         self.send_bytes(with_size(frame))
         return self._correlation
 
@@ -52,7 +68,7 @@ class RawClient:
         return read_response(key, version, frame)
 
     def receive_frame(self) -> bytes:
-        """The next frame, whatever it is."""
+        """The next frame, of any kind."""
         return self._receive_exactly(frame_size(self._receive_exactly(SIZE_PREFIX), _LIMIT))
 
     def send_bytes(self, data: bytes) -> None:

@@ -1,9 +1,11 @@
 """The runtime on simulated ports: a disk that stops, a clock that stands still, an event loop with a seeded order."""
 
 import asyncio
+import os
 import random
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn, TypeVar
 
 from dualwrite.broker.core.cluster import CreateTopic
@@ -30,14 +32,16 @@ ResultT = TypeVar("ResultT")
 
 
 class FakeClock:
-    """Time goes on when a test says so."""
+    """Time goes on when a test says so; the wall clock also jumps."""
 
     def __init__(self, now_ms: int = 1_000_000) -> None:
         self.now_ms = now_ms
+        self.jumped_ms = 0
+        """How far the wall clock is ahead of the clock that does not jump."""
         self.timers: list[FakeTimer] = []
 
     def wall_ms(self) -> int:
-        return self.now_ms
+        return self.now_ms + self.jumped_ms
 
     def monotonic(self) -> float:
         return self.now_ms / 1000
@@ -85,13 +89,27 @@ class Killed(BaseException):
 
 
 class StoppableFiles:
-    """A disk that stops before its ``stop_at``-th append or sync: of that append a part may be written, and no more."""
+    """A disk that stops before its ``stop_at``-th append or sync: of that append a part may be written, and no more.
 
-    def __init__(self, files: MemoryFiles, rng: random.Random, stop_at: int | None = None) -> None:
+    :param error: the number of the OSError that every use raises from then on, until :meth:`end_process`. None: the
+        process is killed at once.
+    """
+
+    def __init__(
+        self, files: MemoryFiles, rng: random.Random, stop_at: int | None = None, error: int | None = None
+    ) -> None:
         self.beneath = files
         self.stopped = asyncio.Event()
         self._rng = rng
         self._left = stop_at
+        self._error = error
+
+    def end_process(self, error: BaseException) -> NoReturn:
+        """What the broker does once its disk has failed."""
+        if not isinstance(error, OSError):
+            raise error
+        self.stopped.set()
+        raise Killed
 
     def open(self, path: Path) -> File:
         return _StoppableFile(self, self.beneath.open(path))
@@ -132,9 +150,11 @@ class StoppableFiles:
             return
         self._left -= 1
         if self._left < 0:
-            self.stopped.set()
             if last_words is not None:
                 last_words()
+            if self._error is not None:
+                raise OSError(self._error, os.strerror(self._error), "simulated")
+            self.stopped.set()
             raise Killed
 
     def some_of(self, data: bytes) -> bytes:
@@ -264,6 +284,18 @@ class Rooms:
 
     def partitions(self) -> list[Partition]:
         return [self.partition(index) for index in range(self.cluster.topics()[TOPIC].partitions)]
+
+
+def everybody_may(rooms: Rooms) -> SimpleNamespace:
+    """What handlers use of a BrokerContext, without an authorizer."""
+    return SimpleNamespace(
+        cluster=rooms.cluster,
+        coordinator=rooms.coordinator,
+        flusher=rooms.flusher,
+        clock=rooms.clock,
+        may=lambda *_: True,
+        may_somewhere=lambda *_: True,
+    )
 
 
 def append(

@@ -63,7 +63,7 @@ def test_partitions_join_in_every_version(client: RawClient, version: int) -> No
 
 
 @pytest.mark.parametrize("version", SINGLE)
-def test_one_unknown_partition_keeps_all_of_them_out(client: RawClient, version: int) -> None:
+def test_one_unknown_partition_keeps_all_others_out(client: RawClient, version: int) -> None:
     topic, (transactional_id, producer) = new_topic(client), fresh(client)
     errors = add(client, transactional_id, producer, (topic, 0), (topic, 5), ("missing", 0), version=version)
     assert errors == {
@@ -119,7 +119,7 @@ def test_several_transactions_join_at_once(client: RawClient, version: int) -> N
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_verification_tells_and_changes_nothing(client: RawClient, version: int) -> None:
+def test_verification_changes_nothing(client: RawClient, version: int) -> None:
     error = ErrorCode.TRANSACTION_ABORTABLE
     topic, (transactional_id, producer) = new_topic(client, partitions=2), fresh(client)
 
@@ -192,7 +192,7 @@ def test_a_record_of_an_earlier_epoch_of_the_newer_protocol_is_refused(client: R
     assert produce(client, topic, tx_batch([b"2"], second), transactional_id, version=12).error_code == ErrorCode.NONE
 
 
-def test_a_transactional_id_lends_its_transaction_to_nobody(client: RawClient) -> None:
+def test_another_producer_cannot_write_in_a_transactional_ids_transaction(client: RawClient) -> None:
     topic, (transactional_id, producer), other = new_topic(client), fresh(client), new_producer(client)
     add(client, transactional_id, producer, (topic, 0))
     for version in (9, 12):

@@ -19,6 +19,7 @@ SEEDS_OF_A_BROKEN_BROKER = 60
 EVERYTHING = {"altered", "ended", "grown", "kept", "outlived its work", "records deleted", "topic deleted"}
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("durable", [True, False], ids=["power-cut", "kill"])
 def test_administration_among_transactions_survives_every_crash(durable: bool) -> None:
     events = sum((simulate(seed, durable).events for seed in range(SEEDS)), Counter[str]())
@@ -31,6 +32,13 @@ def test_administration_among_transactions_survives_every_crash(durable: bool) -
 def test_administration_among_transactions_survives_very_many_crashes(durable: bool) -> None:
     for seed in range(SEEDS, 20 * SEEDS):
         simulate(seed, durable)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("durable", [True, False], ids=["fsync", "os"])
+def test_administration_among_transactions_survives_every_error_of_the_disk(durable: bool) -> None:
+    events = sum((simulate(seed, durable, failing=True).events for seed in range(SEEDS)), Counter[str]())
+    assert events.keys() >= EVERYTHING
 
 
 # --- negative controls: a broker that is broken on purpose
@@ -51,10 +59,11 @@ BROKEN: list[tuple[Any, str, Callable[..., Any], str]] = [
 ]
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(("owner", "name", "broken", "finding"), BROKEN, ids=[case[1] for case in BROKEN])
 def test_the_simulation_finds_a_broken_broker(
     monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, broken: Callable[..., Any], finding: str
 ) -> None:
     monkeypatch.setattr(owner, name, broken)
-    with pytest.raises(AssertionError, match=rf"^simulate\(seed=\d+, durable=False\): .*({finding})"):
+    with pytest.raises(AssertionError, match=rf"^simulate\(seed=\d+, durable=False, failing=False\): .*({finding})"):
         list(map(partial(simulate, durable=False), range(SEEDS_OF_A_BROKEN_BROKER)))

@@ -64,7 +64,7 @@ def test_the_native_producer_is_measured_beside_librdkafka(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_units_of_work_are_measured_beside_what_people_do_without_them(tmp_path: Path) -> None:
+def test_units_of_work_are_measured_beside_common_alternatives(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     command = [sys.executable, "-m", "benchmarks.units", "--databases", "sqlite", "--rounds=1", "--seconds=0.05"]
     command += ["--workers", "2", f"--json={report}", "--contenders", *(compared := [NATIVE, OUTBOX, DATABASE])]
@@ -80,6 +80,7 @@ def test_units_of_work_are_measured_beside_what_people_do_without_them(tmp_path:
     assert "| | per second | p50 (ms) | p99 (ms) | CPU" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_recovery_is_measured_and_looked_at(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     command = [sys.executable, "-m", "benchmarks.recovery", "--databases", "sqlite", "--rounds=1", "--ids=5"]
@@ -98,7 +99,7 @@ def test_a_recovery_is_measured_and_looked_at(tmp_path: Path) -> None:
         ([], [], "0 rows and 0 records"),
     ],
 )
-def test_what_is_not_the_same_on_both_sides_is_no_result(rows: list[str], records: list[str], said: str) -> None:
+def test_a_difference_between_the_two_sides_is_no_result(rows: list[str], records: list[str], said: str) -> None:
     with pytest.raises(SystemExit, match=said):
         require_same(rows, records, "somebody")
 

@@ -214,12 +214,12 @@ def test_a_batch_that_cannot_be_opened_keeps_the_log_as_it_is() -> None:
         assert len(house.partition.log.sealed_segments()) == 3
         appends = house.files.appends.count
         await house.compaction.run_once()
-        assert house.files.appends.count == appends, "nobody tries again"
+        assert house.files.appends.count == appends, "a failed log is not tried again"
 
     run(main())
 
 
-def test_a_topic_that_is_made_anew_is_compacted_whatever_the_one_before_held() -> None:
+def test_a_recreated_topic_is_compacted_even_if_its_predecessor_was_uncleanable() -> None:
     async def main() -> None:
         files = MemoryFiles()
         house = House(files)
@@ -266,7 +266,7 @@ class KeepingFiles(MemoryFiles):
         super().remove(path)
 
 
-def test_what_a_failed_cleaning_left_is_not_built_upon() -> None:
+def test_the_files_of_a_failed_cleaning_are_not_reused() -> None:
     async def main() -> None:
         files = KeepingFiles()
         house = House(files)
@@ -313,6 +313,7 @@ def test_a_cleaning_ends_when_the_broker_stops() -> None:
         pace()
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("producers", [1, 3])
 def test_clients_read_the_last_value_of_every_key_and_nothing_is_lost_by_a_kill(tmp_path: Path, producers: int) -> None:
     config = {"log.cleaner.backoff.ms": "20", "log.segment.bytes": "1048576"}
@@ -341,7 +342,7 @@ def test_clients_read_the_last_value_of_every_key_and_nothing_is_lost_by_a_kill(
         assert log_bytes(directory) < 1_048_576 + written / 2
 
 
-def test_the_transaction_log_stays_short_and_forgets_nobody(tmp_path: Path) -> None:
+def test_the_transaction_log_stays_short_and_keeps_every_transactional_id(tmp_path: Path) -> None:
     config = {"log.cleaner.backoff.ms": "20", "transaction.state.log.segment.bytes": "4096"}
     directory = tmp_path / "__transaction_state-0"
     with EmbeddedBroker(tmp_path, config=config) as broker, RawClient(broker.bootstrap_servers) as client:

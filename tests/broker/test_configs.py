@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from dualwrite.broker.core.topic_changes import ConfigOperation
-from dualwrite.broker.core.topic_settings import TOPIC_SETTINGS
 from dualwrite.broker.embedded import EmbeddedBroker
+from dualwrite.broker.settings.topic_settings import TOPIC_SETTINGS
 from dualwrite.wire.apis import DescribeConfigsRequest, ListConfigResourcesRequest
 from dualwrite.wire.error_codes import ErrorCode
 from tests.broker.admin_calls import (
@@ -55,23 +55,23 @@ def test_every_setting_of_a_topic_is_described(client: RawClient, version: int) 
         assert own.documentation is None
 
 
-def test_synonyms_and_documentation_are_told_if_asked_for(client: RawClient) -> None:
+def test_synonyms_and_documentation_are_returned_on_request(client: RawClient) -> None:
     name = new_topic(client, retention_ms="5")
     (entry,) = describe_configs(client, TOPIC, name, "retention.ms", more=True).configs
     assert [(each.name, each.value, each.source) for each in entry.synonyms] == [
         ("retention.ms", "5", FROM_TOPIC),
         ("log.retention.hours", "168", BY_DEFAULT),
     ]
-    assert "segments go" in entry.documentation
+    assert "segments are removed" in entry.documentation
 
 
-def test_only_what_is_named_is_described(client: RawClient) -> None:
+def test_only_the_named_settings_are_described(client: RawClient) -> None:
     name = new_topic(client)
     result = describe_configs(client, TOPIC, name, "retention.ms", "no.such.setting")
     assert [entry.name for entry in result.configs] == ["retention.ms"]
 
 
-def test_values_are_told_as_kafka_writes_them(client: RawClient) -> None:
+def test_values_are_written_as_kafka_writes_them(client: RawClient) -> None:
     wanted = {"cleanup_policy": "compact, delete", "preallocate": "FALSE", "min_cleanable_dirty_ratio": "5e-1"}
     name = new_topic(client, **wanted)
     written = {"cleanup.policy": "compact,delete", "preallocate": "false", "min.cleanable.dirty.ratio": "0.5"}
@@ -79,7 +79,7 @@ def test_values_are_told_as_kafka_writes_them(client: RawClient) -> None:
         assert config(client, TOPIC, name, key) == (value, FROM_TOPIC)
 
 
-def test_the_broker_tells_what_it_was_started_with(started: EmbeddedBroker) -> None:
+def test_the_settings_of_the_start_are_described(started: EmbeddedBroker) -> None:
     with started, RawClient(started.bootstrap_servers) as client:
         entries = {entry.name: entry for entry in describe_configs(client, BROKER, "0", more=True).configs}
         assert (entries["transaction.max.timeout.ms"].value, entries["transaction.max.timeout.ms"].config_source) == (
@@ -108,7 +108,7 @@ def test_the_broker_tells_what_it_was_started_with(started: EmbeddedBroker) -> N
         (99, "", ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_what_has_no_settings_is_refused_with_a_reason(
+def test_resources_without_settings_are_refused_with_a_reason(
     client: RawClient, kind: int, name: str, error: ErrorCode
 ) -> None:
     result = describe_configs(client, kind, name)
@@ -238,7 +238,7 @@ def test_all_settings_are_replaced_in_every_version(client: RawClient, version: 
 # --- the broker's
 
 
-def test_what_the_running_broker_is_given_is_the_topics_default_at_once(started: EmbeddedBroker) -> None:
+def test_a_dynamic_broker_setting_is_the_topics_default_at_once(started: EmbeddedBroker) -> None:
     with started, RawClient(started.bootstrap_servers) as client:
         name, own = new_topic(client), new_topic(client, retention_ms="9")
         set_config(client, BROKER, "", log_retention_ms="5", message_max_bytes="200")
@@ -278,9 +278,7 @@ REFUSED: Mapping[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize(("key", "value"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_the_running_broker_does_not_take_is_refused_with_a_reason(
-    client: RawClient, key: str, value: str
-) -> None:
+def test_settings_that_need_a_restart_are_refused_with_a_reason(client: RawClient, key: str, value: str) -> None:
     for node in ("", "0"):
         refused = change(client, BROKER, node, (key, SET, value))
         assert refused.error == ErrorCode.INVALID_REQUEST

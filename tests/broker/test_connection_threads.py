@@ -3,13 +3,16 @@ as compiling changes kafka-python for a moment."""
 
 import asyncio
 import threading
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dualwrite.broker import connection
+from dualwrite.broker.api.context import NO_CLIENT, Client
 from dualwrite.broker.api.routes import Route
+from dualwrite.broker.clients.listeners import PLAINTEXT_LISTENER
 from dualwrite.broker.connection import Connection
 from dualwrite.broker.frame_stream import StreamEndedError
 from dualwrite.broker.runtime.meters import Meters
@@ -18,6 +21,14 @@ from dualwrite.wire.apis import ApiKey, DeleteGroupsRequest, DeleteGroupsRespons
 from dualwrite.wire.codec import write_request
 
 VERSION = 2
+
+
+@dataclass
+class Metered:
+    """What a connection itself uses of a BrokerContext."""
+
+    meters: Meters = field(default_factory=Meters)
+    client: Client = NO_CLIENT
 
 
 class OneRequest:
@@ -44,7 +55,7 @@ class OneRequest:
 
 
 @pytest.mark.parametrize("names", [1, 5_000])
-def test_what_reads_a_request_is_compiled_in_the_loops_thread_and_a_long_one_read_in_another(
+def test_decoders_are_compiled_in_the_loops_thread_and_long_requests_decoded_in_another(
     names: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled_in, read_in = [], []
@@ -68,8 +79,7 @@ def test_what_reads_a_request_is_compiled_in_the_loops_thread_and_a_long_one_rea
     codec._decoder.cache_clear()
     request = DeleteGroupsRequest(groups_names=[f"group-{number}" for number in range(names)])
     stream = OneRequest(write_request(ApiKey.DELETE_GROUPS, VERSION, 1, "c", request))
-    broker: Any = SimpleNamespace(meters=Meters(), client=SimpleNamespace(client_id="c"))
-    asyncio.run(Connection(stream, broker).serve())  # type: ignore[arg-type]
+    asyncio.run(Connection(stream, Metered(), PLAINTEXT_LISTENER).serve())  # type: ignore[arg-type]
 
     assert len(stream.written) == 1
     assert set(compiled_in) == {threading.main_thread()}

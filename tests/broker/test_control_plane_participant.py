@@ -15,9 +15,10 @@ import pytest
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.coordinator.kafka.librdkafka import LibrdkafkaProducer
 from dualwrite.coordinator.kafka.native import NativeProducer
-from dualwrite.coordinator.ports import Outcome
+from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.errors import FencedError, InvalidTransactionStateError, KafkaUnavailableError, PrepareFailedError
 from dualwrite.ids import OngoingTransaction, PreparedTxnState
+from dualwrite.records.outgoing import OutgoingRecord
 from tests.broker.kafka_helpers import create_topic, fresh_name, visible
 
 Producer = LibrdkafkaProducer | NativeProducer
@@ -52,14 +53,14 @@ class Application:
     def write(self, participant: Producer, *values: bytes, partition: int = 0) -> None:
         participant.begin_transaction()
         for value in values:
-            participant.produce(self.name, value, partition=partition)
+            participant.produce(OutgoingRecord(self.name, value, partition=partition))
 
     def decide(self, participant: Producer) -> None:
         """Prepare, and commit the database with the state."""
         self.in_database = participant.prepare_transaction()
 
     def recover(self) -> Outcome:
-        """What a successor does with whatever a dead process left."""
+        """The action of a successor on a dead process's transaction."""
         participant = self.participant(recovering=True)
         try:
             return participant.complete_transaction(PreparedTxnState.parse(str(self.in_database)))
@@ -159,7 +160,7 @@ def compare_pair_alone(state: PreparedTxnState, ongoing: OngoingTransaction) -> 
     return bool(state) and state.producer == ongoing.producer
 
 
-def test_the_next_transaction_of_a_session_is_told_from_the_one_that_was_decided(application: Application) -> None:
+def test_the_next_transaction_of_a_session_is_not_mistaken_for_the_decided_one(application: Application) -> None:
     assert next_unit_dies_unprepared(application) is Outcome.ABORTED
     both_or_neither(application, [b"N"])
 
@@ -182,7 +183,7 @@ def test_the_native_producers_state_is_the_pair_alone_and_librdkafkas_has_an_anc
     assert (application.in_database.anchor is None) is (application.producer is NativeProducer)
 
 
-def test_what_one_producer_prepared_the_other_recovers(application: Application) -> None:
+def test_one_producer_recovers_transactions_that_the_other_prepared(application: Application) -> None:
     application.recoverer = OTHER[application.producer]
     participant = application.participant()
     application.write(participant, b"a")
@@ -192,13 +193,13 @@ def test_what_one_producer_prepared_the_other_recovers(application: Application)
     both_or_neither(application, [b"a"])
 
 
-def test_the_other_producer_tells_the_next_transaction_from_the_one_that_was_decided(application: Application) -> None:
+def test_the_other_producer_does_not_mistake_the_next_transaction_for_the_decided_one(application: Application) -> None:
     application.recoverer = OTHER[application.producer]
     assert next_unit_dies_unprepared(application) is Outcome.ABORTED
     both_or_neither(application, [b"N"])
 
 
-def test_producers_take_turns_and_each_recovers_what_the_one_before_it_left(librdkafkas: Application) -> None:
+def test_each_producer_in_turn_recovers_its_predecessors_transaction(librdkafkas: Application) -> None:
     application, decided = librdkafkas, []
     for turn in range(4):
         application.producer = application.recoverer = [*PRODUCERS.values()][turn % 2]
@@ -217,7 +218,7 @@ def test_producers_take_turns_and_each_recovers_what_the_one_before_it_left(libr
     both_or_neither(application, decided)
 
 
-def test_the_next_transaction_is_told_apart_in_other_partitions_too(
+def test_the_next_transaction_is_recognised_in_other_partitions_too(
     shared_broker: EmbeddedBroker, producer: type[Producer]
 ) -> None:
     application = Application(shared_broker, producer, partitions=3)
@@ -258,7 +259,7 @@ def test_the_session_after_recovery_works(application: Application) -> None:
     both_or_neither(application, [b"a", b"b"])
 
 
-def test_a_zombie_is_fenced_by_recovery_whatever_it_tries(application: Application) -> None:
+def test_recovery_fences_a_zombie_in_every_call(application: Application) -> None:
     zombie = application.participant()
     application.write(zombie, b"zombie")
     zombie.prepare_transaction()
@@ -287,7 +288,7 @@ def test_many_records_in_many_partitions_are_prepared_as_one(
     participant = application.participant()
     participant.begin_transaction()
     for number in range(2000):
-        participant.produce(application.name, b"%d" % number, partition=number % 4)
+        participant.produce(OutgoingRecord(application.name, b"%d" % number, partition=number % 4))
     application.decide(participant)
     participant.close()
     assert application.recover() is Outcome.COMMITTED
@@ -297,13 +298,13 @@ def test_many_records_in_many_partitions_are_prepared_as_one(
 def test_the_verbs_are_those_of_kip_939(application: Application) -> None:
     participant = application.participant()
     with pytest.raises(InvalidTransactionStateError, match="begin_transaction"):
-        participant.produce(application.name, b"a")
+        participant.produce(OutgoingRecord(application.name, b"a"))
     application.write(participant, b"a")
     with pytest.raises(InvalidTransactionStateError, match="complete_transaction"):
         participant.complete_transaction(application.in_database)
     application.decide(participant)
     with pytest.raises(InvalidTransactionStateError, match="prepared"):
-        participant.produce(application.name, b"late")
+        participant.produce(OutgoingRecord(application.name, b"late"))
     participant.abort_transaction()
     participant.close()
 
@@ -331,6 +332,7 @@ def test_a_prepared_transaction_outlives_the_broker_that_holds_it(
     both_or_neither(application, [b"a", b"b"])
 
 
+@pytest.mark.slow
 def test_a_broker_that_falls_silent_is_given_up_in_time_and_recovery_finds_the_outcome(
     broker: EmbeddedBroker, producer: type[Producer]
 ) -> None:
@@ -354,17 +356,18 @@ FORKING = """
     import os, sys
     from dualwrite.coordinator.kafka.choice import ProducerChoice
     from dualwrite.errors import InvalidTransactionStateError
+    from dualwrite.records.outgoing import OutgoingRecord
 
     bootstrap, name, kind = sys.argv[1:]
     config = {"bootstrap.servers": bootstrap, "transactional.id": name}
     participant = ProducerChoice(config, kind).participant(name)
     participant.init_transactions()
     participant.begin_transaction()
-    participant.produce(name, b"parent")
+    participant.produce(OutgoingRecord(name, b"parent"))
     child = os.fork()
     if child == 0:
         try:
-            participant.produce(name, b"child")
+            participant.produce(OutgoingRecord(name, b"child"))
         except InvalidTransactionStateError as error:
             print(error, flush=True)
         participant.close()
@@ -393,6 +396,7 @@ def test_a_forked_process_is_refused_and_leaves_its_parents_transaction_alone(ap
 DOOMED = """
     import os, signal, sys
     from dualwrite.coordinator.kafka.choice import ProducerChoice
+    from dualwrite.records.outgoing import OutgoingRecord
 
     bootstrap, name, kind = sys.argv[1:]
     config = {"bootstrap.servers": bootstrap, "transactional.id": name}
@@ -400,7 +404,7 @@ DOOMED = """
     participant.init_transactions()
     for unit in (b"N", b"N+1"):
         participant.begin_transaction()
-        participant.produce(name, unit, partition=0)
+        participant.produce(OutgoingRecord(name, unit, partition=0))
         print(participant.prepare_transaction(), flush=True)
         if unit == b"N":
             participant.commit_transaction()
@@ -408,6 +412,7 @@ DOOMED = """
 """
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("decided", "expected", "seen"),
     [

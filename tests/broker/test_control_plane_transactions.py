@@ -144,7 +144,7 @@ def test_after_the_end_nothing_is_kept(control: ControlPlane, session: Session) 
     assert keep(control, session)[1] is None
 
 
-def test_a_plain_init_aborts_what_is_open(control: ControlPlane, session: Session) -> None:
+def test_a_plain_init_aborts_the_open_transaction(control: ControlPlane, session: Session) -> None:
     session.begin()
     session.write(b"a")
     answer = control.init_producer_id(session.name, two_phase_commit=True, keep_prepared_txn=False)

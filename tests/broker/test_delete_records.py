@@ -39,7 +39,7 @@ def filled(client: RawClient, **settings: str) -> str:
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_a_log_begins_where_it_is_told_to_in_every_version(client: RawClient, version: int) -> None:
+def test_a_log_begins_at_the_requested_offset_in_every_version(client: RawClient, version: int) -> None:
     topic = filled(client)
     assert delete_records(client, topic, 2, version=version) == (ErrorCode.NONE, 2)
     assert fetch(client, topic, 1).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
@@ -69,7 +69,7 @@ def test_there_is_nothing_to_delete_beyond_the_end(client: RawClient, offset: in
     assert fetch(client, topic, 0).log_start_offset == 0
 
 
-def test_what_must_not_be_deleted_from_is_refused(client: RawClient) -> None:
+def test_topics_whose_records_must_not_be_deleted_are_refused(client: RawClient) -> None:
     topic = filled(client)
     set_config(client, TOPIC, topic, cleanup_policy="compact")
     assert delete_records(client, topic, 1) == (ErrorCode.POLICY_VIOLATION, -1)

@@ -69,7 +69,7 @@ def test_a_transaction_is_described_through_its_life(client: RawClient) -> None:
     assert (ended.transaction_state, ended.producer_epoch, ended.topics) == ("CompleteAbort", following.epoch, [])
 
 
-def test_an_unknown_and_an_empty_transactional_id_are_told_apart(client: RawClient) -> None:
+def test_unknown_and_empty_transactional_ids_have_different_errors(client: RawClient) -> None:
     known = unique("tx")
     new_producer(client, known)
     answer = client.ask(DescribeTransactionsRequest(transactional_ids=[known, "never seen", ""]), 0)
@@ -96,7 +96,7 @@ def test_transactions_are_listed_by_state_and_producer(client: RawClient, versio
     assert listed(client, version, producer_id_filters=[producer.producer_id], state_filters=["CompleteCommit"]) == {}
 
 
-def test_nobody_waits_for_a_pattern_that_takes_its_time(broker: EmbeddedBroker) -> None:
+def test_other_clients_are_served_during_a_slow_pattern(broker: EmbeddedBroker) -> None:
     long_id = "a" * 30_000
     pattern = ListTransactionsRequest(
         state_filters=[], producer_id_filters=[], duration_filter=-1, transactional_id_pattern="(.*a){60}c"
@@ -224,6 +224,7 @@ def test_a_kept_transaction_without_two_phase_commit_still_times_out(impatient: 
     assert read_all(impatient, topic) == []
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("asked", [{"two_phase": True, "timeout_ms": 1}, {"timeout_ms": 2147483647}])
 def test_a_two_phase_transaction_never_times_out(impatient: RawClient, asked: dict[str, int]) -> None:
     topic, other = new_topic(impatient), new_topic(impatient)
@@ -238,6 +239,7 @@ def test_a_two_phase_transaction_never_times_out(impatient: RawClient, asked: di
     assert read_all(impatient, topic) == [b"v", b"v"]
 
 
+@pytest.mark.slow
 def test_an_idle_transactional_id_is_forgotten_and_an_open_one_is_not(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path) as broker, RawClient(broker.bootstrap_servers) as client:
         topic, idle = new_topic(client), unique("tx")

@@ -90,7 +90,7 @@ def test_each_page_has_one_partition_at_least(client: RawClient) -> None:
     assert told(page(client, name, limit=0)) == {name: [0]}
 
 
-def test_what_there_is_not_is_told_by_its_error(client: RawClient) -> None:
+def test_missing_and_illegal_topics_have_their_errors(client: RawClient) -> None:
     missing = unique("missing")
     answer = page(client, missing, "not legal")
     assert {topic.name: topic.error_code for topic in answer.topics} == {
@@ -164,7 +164,7 @@ def test_the_one_epoch_ends_where_the_records_end(client: RawClient, version: in
 
 
 @pytest.mark.parametrize("version", range(8, 14))
-def test_metadata_tells_what_is_allowed_if_asked(client: RawClient, version: int) -> None:
+def test_metadata_has_the_authorized_operations_on_request(client: RawClient, version: int) -> None:
     topics = [MetadataRequest.MetadataRequestTopic(topic_id=None, name=new_topic(client))]
     for asked in (False, True):
         request = MetadataRequest(

@@ -53,7 +53,7 @@ def test_it_stops_when_the_block_raises(tmp_path: Path) -> None:
     assert not is_running(pids[0])
 
 
-def test_what_was_acknowledged_is_there_when_it_is_opened_again(tmp_path: Path) -> None:
+def test_acknowledged_records_are_there_after_a_restart(tmp_path: Path) -> None:
     with EmbeddedBroker(str(tmp_path)) as broker, RawClient(broker.bootstrap_servers) as client:
         topic = new_topic(client)
         produce(client, topic, batch([b"v"]))
@@ -74,6 +74,7 @@ def test_starting_and_stopping_twice_is_harmless(tmp_path: Path) -> None:
     assert broker.pid is None
 
 
+@pytest.mark.slow
 def test_it_comes_back_on_the_same_port_if_one_is_given(tmp_path: Path) -> None:
     address = f"127.0.0.1:{free_port()}"
     broker = EmbeddedBroker(tmp_path, listen=address)
@@ -83,7 +84,7 @@ def test_it_comes_back_on_the_same_port_if_one_is_given(tmp_path: Path) -> None:
             end()
 
 
-def test_it_notices_nothing_of_a_broker_that_died_until_it_is_started_again(tmp_path: Path) -> None:
+def test_a_broker_that_died_can_be_started_again(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path) as broker:
         assert broker.pid is not None
         os.kill(broker.pid, signal.SIGKILL)
@@ -92,6 +93,7 @@ def test_it_notices_nothing_of_a_broker_that_died_until_it_is_started_again(tmp_
             assert metadata(client).cluster_id
 
 
+@pytest.mark.slow
 def test_it_is_not_in_the_session_of_the_terminal(tmp_path: Path) -> None:
     """So that Ctrl-C reaches the application alone, which may still need its broker to stop cleanly."""
     with EmbeddedBroker(tmp_path) as broker:
@@ -116,7 +118,7 @@ sys.stdin.read()
 """
 
 
-def test_it_dies_with_its_process_and_the_next_one_has_its_directory_at_once(tmp_path: Path) -> None:
+def test_it_dies_with_its_process_and_the_next_broker_can_use_its_directory_at_once(tmp_path: Path) -> None:
     command = [sys.executable, "-c", PARENT, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
@@ -130,7 +132,7 @@ def test_it_dies_with_its_process_and_the_next_one_has_its_directory_at_once(tmp
             socket.create_connection(address.split(":"))  # type: ignore[arg-type]
 
 
-def test_what_it_has_to_say_is_in_the_data_directory(tmp_path: Path) -> None:
+def test_its_log_is_in_the_data_directory(tmp_path: Path) -> None:
     for _ in range(2):
         with EmbeddedBroker(tmp_path):
             pass
@@ -146,7 +148,7 @@ def test_what_it_has_to_say_is_in_the_data_directory(tmp_path: Path) -> None:
         ({"durability": "maybe"}, "--durability.*maybe"),
     ],
 )
-def test_what_the_broker_refuses_is_the_message(tmp_path: Path, arguments: dict[str, str], words: str) -> None:
+def test_the_brokers_refusal_is_the_error_message(tmp_path: Path, arguments: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigurationError, match=f"^the broker did not start: .*{words}"):
         EmbeddedBroker(tmp_path, **arguments).start()  # type: ignore[arg-type]
 
@@ -159,6 +161,7 @@ def test_a_second_broker_on_the_same_directory_is_refused(tmp_path: Path) -> Non
             assert metadata(client).cluster_id
 
 
+@pytest.mark.slow
 def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path / "first") as broker:
         second = EmbeddedBroker(tmp_path / "second", listen=broker.bootstrap_servers)

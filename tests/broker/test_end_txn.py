@@ -111,7 +111,7 @@ def test_only_the_newer_protocol_aborts_a_transaction_without_partitions(client:
 
 
 @pytest.mark.parametrize("version", TV1 + TV2)
-def test_strangers_are_told_what_they_are(client: RawClient, version: int) -> None:
+def test_fenced_and_unknown_producers_get_their_own_errors(client: RawClient, version: int) -> None:
     transactional_id, producer = began(client, new_topic(client))
     strange_id = ProducerIdentity(producer.producer_id + 777_777, producer.epoch)
     later = ProducerIdentity(producer.producer_id, producer.epoch + 1)
@@ -137,6 +137,7 @@ def test_the_next_transaction_never_has_to_wait(client: RawClient) -> None:
     assert read_all(client, topic, 2) == [b"%d" % number for number in range(30)]
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("version", [1, 5])
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_retry_is_known_after_the_broker_was_killed(broker: EmbeddedBroker, version: int, commit: bool) -> None:

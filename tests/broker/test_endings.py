@@ -5,12 +5,13 @@ from collections.abc import Iterator
 import pytest
 
 from dualwrite.broker.embedded import EmbeddedBroker
-from dualwrite.client.admin import transaction_fate as anchors
 from dualwrite.client.admin.control_plane import ControlPlane
-from dualwrite.client.admin.transaction_fate import ended_transaction
+from dualwrite.client.fate import transaction_fate as anchors
+from dualwrite.client.fate.transaction_fate import ended_transaction
 from dualwrite.coordinator.kafka.librdkafka import LibrdkafkaProducer
 from dualwrite.coordinator.kafka.native import NativeProducer
 from dualwrite.ids import Anchor, EndedTransaction, Ending, PreparedTxnState, ProducerIdentity
+from dualwrite.records.outgoing import OutgoingRecord
 from dualwrite.wire.apis import DeleteRecordsRequest
 from tests.broker.kafka_helpers import create_topic, fresh_name
 from tests.broker.raw import RawClient
@@ -39,7 +40,7 @@ class Log:
         """A transaction, as far as it is prepared."""
         producer.begin_transaction()
         for value in values or (b"a",):
-            producer.produce(self.topic, value, partition=0)
+            producer.produce(OutgoingRecord(self.topic, value, partition=0))
         return producer.prepare_transaction()
 
     def ending(self, state: PreparedTxnState) -> EndedTransaction:
@@ -64,7 +65,7 @@ def kind(request: pytest.FixtureRequest) -> type[Producer]:
     return made
 
 
-def test_it_was_committed(log: Log, kind: type[Producer]) -> None:
+def test_the_log_shows_a_committed_transaction(log: Log, kind: type[Producer]) -> None:
     producer = log.producer(kind)
     state = log.write(producer, b"a", b"b")
     assert log.ending(state).ending is Ending.OPEN
@@ -72,21 +73,21 @@ def test_it_was_committed(log: Log, kind: type[Producer]) -> None:
     assert log.ending(state) == EndedTransaction(Ending.COMMITTED)
 
 
-def test_it_was_aborted(log: Log, kind: type[Producer]) -> None:
+def test_the_log_shows_an_aborted_transaction(log: Log, kind: type[Producer]) -> None:
     producer = log.producer(kind)
     state = log.write(producer, b"a", b"b")
     producer.abort_transaction()
     assert log.ending(state) == EndedTransaction(Ending.ABORTED)
 
 
-def test_it_was_aborted_by_force(log: Log, kind: type[Producer]) -> None:
+def test_the_log_shows_a_forced_abort(log: Log, kind: type[Producer]) -> None:
     name = fresh_name()
     state = log.write(log.producer(kind, name))
     log.control.init_producer_id(name, two_phase_commit=True, keep_prepared_txn=False)
     assert log.ending(state) == EndedTransaction(Ending.ABORTED)
 
 
-def test_what_a_session_does_before_and_after_it_is_not_taken_for_it(log: Log, kind: type[Producer]) -> None:
+def test_other_transactions_of_the_session_are_not_mistaken_for_it(log: Log, kind: type[Producer]) -> None:
     producer = log.producer(kind)
     states = []
     for commits in (False, True, False):
@@ -107,7 +108,9 @@ def test_a_transaction_of_another_producer_does_not_overtake_it(log: Log, kind: 
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_it_is_seen_behind_the_open_transaction_of_somebody_else(log: Log, kind: type[Producer], commits: bool) -> None:
+def test_an_ending_is_found_behind_another_producers_open_transaction(
+    log: Log, kind: type[Producer], commits: bool
+) -> None:
     holding, producer = log.producer(kind), log.producer(kind)
     log.write(holding)  # readers see nothing behind it
     state = log.write(producer)
@@ -157,7 +160,7 @@ def test_a_log_that_ends_before_it_has_lost_it(log: Log, kind: type[Producer]) -
     assert log.ending(state_at(log, 7)).ending is Ending.LOST
 
 
-def test_somebody_elses_record_in_its_place_means_that_it_is_lost(log: Log, kind: type[Producer]) -> None:
+def test_another_producers_record_at_the_anchor_means_that_it_is_lost(log: Log, kind: type[Producer]) -> None:
     producer = log.producer(kind)
     state = log.write(producer)
     producer.commit_transaction()
@@ -178,11 +181,11 @@ def test_records_that_were_deleted_tell_nothing(log: Log, kind: type[Producer], 
 
 
 @pytest.mark.parametrize("anchor", [Anchor("never-made", 0, 0), Anchor("a" * 165 + "~" + "0" * 32, 0, 0)])
-def test_a_topic_that_is_gone_tells_nothing(log: Log, anchor: Anchor) -> None:
+def test_a_deleted_topic_leaves_the_ending_unknown(log: Log, anchor: Anchor) -> None:
     assert log.ending(PreparedTxnState(ProducerIdentity(7, 0), anchor)).ending is Ending.UNKNOWN
 
 
-def test_a_partition_that_is_not_there_tells_nothing(log: Log) -> None:
+def test_a_missing_partition_leaves_the_ending_unknown(log: Log) -> None:
     assert log.ending(PreparedTxnState(ProducerIdentity(7, 0), Anchor(log.topic, 9, 0))).ending is Ending.UNKNOWN
 
 

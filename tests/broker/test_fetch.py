@@ -68,7 +68,7 @@ def test_a_fetch_from_inside_a_batch_returns_the_whole_batch(client: RawClient) 
     assert (header.base_offset, consumed(part, 1)) == (0, [b"b", b"c"])
 
 
-def test_nothing_is_beyond_the_end(client: RawClient) -> None:
+def test_a_fetch_at_the_end_returns_no_records(client: RawClient) -> None:
     part = fetch(client, filled(client, 2), 2)
     assert (part.error_code, part.high_watermark, part.records) == (ErrorCode.NONE, 2, b"")
 
@@ -189,7 +189,9 @@ def test_a_committed_reader_wakes_when_the_transaction_ends(
         assert answer_of(reader, waiting) == ([b"inside", b"behind"] if commit else [b"behind"])
 
 
-def test_a_reader_that_hangs_up_while_it_waits_harms_nobody(client: RawClient, shared_broker: EmbeddedBroker) -> None:
+def test_a_reader_that_disconnects_while_it_waits_harms_no_other_client(
+    client: RawClient, shared_broker: EmbeddedBroker
+) -> None:
     topic = new_topic(client)
     with RawClient(shared_broker.bootstrap_servers) as reader:
         wait_for(reader, topic)
@@ -213,7 +215,7 @@ def test_an_open_transaction_hides_itself_and_what_follows_from_committed_reader
     assert read_all(client, topic) == [b"0", b"open", b"behind"]
 
 
-def test_the_first_open_transaction_bounds_what_committed_readers_see(client: RawClient) -> None:
+def test_the_first_open_transaction_bounds_committed_readers(client: RawClient) -> None:
     topic = new_topic(client)
     first = began(client, topic, b"first")
     second = began(client, topic, b"second")

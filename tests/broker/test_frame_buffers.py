@@ -51,7 +51,7 @@ def test_a_small_frame_does_not_take_the_memory_of_a_large_one() -> None:
     assert memory_of(buffers.take(40_000)) is not memory_of(large)
 
 
-def test_what_many_connections_needed_at_once_is_not_all_kept() -> None:
+def test_only_a_bounded_number_of_buffers_is_kept() -> None:
     buffers = FrameBuffers()
     for frame in [buffers.take(MEBIBYTE) for _ in range(40)]:
         buffers.give_back(frame)
@@ -77,7 +77,7 @@ def test_a_small_frame_is_none_of_theirs() -> None:
 
 
 def test_memory_is_taken_from_the_system_when_bytes_come_and_not_before() -> None:
-    """Anybody can announce a hundred megabytes, on every connection: a thousand times that is more than there is."""
+    """Any client can announce a hundred megabytes on every connection, which together exceed the machine's memory."""
     buffers = FrameBuffers()
     before = resident_bytes()
     held = [buffers.take(100 * MEBIBYTE) for _ in range(10)]

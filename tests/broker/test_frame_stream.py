@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualwrite.broker.frame_buffers import FrameBuffers
+from dualwrite.broker.connection_memory import ConnectionMemory
 from dualwrite.broker.frame_stream import FrameStream, StreamEndedError
 from dualwrite.wire.frames import FrameTooLargeError, with_size
 
@@ -50,7 +50,7 @@ class FakeTransport:
 
 def connected() -> tuple[FrameStream, FakeTransport]:
     transport = FakeTransport()
-    stream = FrameStream(LIMIT, lambda _: None, FrameBuffers())
+    stream = FrameStream(LIMIT, lambda _: None, ConnectionMemory())
     stream.connection_made(transport)  # type: ignore[arg-type]
     return stream, transport
 
@@ -107,7 +107,7 @@ def test_a_frame_that_is_released_makes_room_for_the_next_and_one_that_is_held_d
 
 
 @pytest.mark.parametrize("size", [10, 40_000])
-def test_whoever_reads_a_frame_may_write_to_it(size: int) -> None:
+def test_the_reader_of_a_frame_may_write_to_it(size: int) -> None:
     stream, _ = connected()
 
     async def read() -> bytes:
@@ -133,7 +133,7 @@ def test_a_reader_waits_for_the_rest_of_its_frame() -> None:
     assert within(20, read) == b"whole"
 
 
-def test_a_client_waits_while_nobody_takes_its_frames() -> None:
+def test_a_client_waits_while_its_frames_are_not_read() -> None:
     stream, transport = connected()
     frame = bytes(100_000)
     for _ in range(2):
@@ -165,13 +165,13 @@ def test_frames_before_one_of_an_impossible_size_are_read_and_nothing_after_it(s
 
 
 def test_a_frame_of_the_largest_size_is_not_reserved_before_it_comes() -> None:
-    """Anybody can announce a hundred megabytes; memory is the system's to give once bytes are in it."""
+    """Any client can announce a hundred megabytes; the system provides memory only once bytes arrive."""
     stream, _ = connected()
     feed(stream, LIMIT.to_bytes(4, "big") + b"x" * 10, 1000)
     assert len(stream.get_buffer(-1)) == LIMIT - 10
 
 
-def test_what_was_sent_before_the_end_is_read_first() -> None:
+def test_frames_sent_before_the_end_are_read_first() -> None:
     stream, _ = connected()
     feed(stream, with_size(b"last") + b"\x00\x00", 1000)
     assert stream.eof_received(), "a client that sends nothing more may still wait for answers"
@@ -239,7 +239,9 @@ def test_a_real_socket_carries_large_frames_both_ways() -> None:
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
         theirs.setblocking(False)
-        _, stream = await loop.create_connection(lambda: FrameStream(LIMIT, lambda _: None, FrameBuffers()), sock=ours)
+        _, stream = await loop.create_connection(
+            lambda: FrameStream(LIMIT, lambda _: None, ConnectionMemory()), sock=ours
+        )
         frame = bytes(range(256)) * 8192
         sending = asyncio.ensure_future(loop.sock_sendall(theirs, with_size(frame)))
         read = await stream.read()

@@ -103,12 +103,13 @@ def poll_until(members: Sequence[Member], condition: Callable[[], bool], what: s
 
 
 def shares(*members: Member) -> bool:
-    """True if every partition is somebody's, nobody's twice, and everybody has the same number of them."""
+    """True if every partition has exactly one owner, and all members have the same number of partitions."""
     owned = [member.owned() for member in members]
     is_all = sorted(index for each in owned for index in each) == list(range(PARTITIONS))
     return is_all and len({len(each) for each in owned}) == 1
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
 def test_two_members_share_the_partitions_and_one_takes_over_when_the_other_leaves(
     shared_broker: EmbeddedBroker, client: RawClient, topic: str, strategy: str
@@ -128,7 +129,9 @@ def test_two_members_share_the_partitions_and_one_takes_over_when_the_other_leav
     two.consumer.close()
 
 
-def test_a_cooperative_member_keeps_what_it_may_keep(shared_broker: EmbeddedBroker, topic: str) -> None:
+def test_a_cooperative_member_gives_up_no_more_partitions_than_needed(
+    shared_broker: EmbeddedBroker, topic: str
+) -> None:
     group, servers = unique("group"), shared_broker.bootstrap_servers
     one = Member(servers, group, topic, partition_assignment_strategy="cooperative-sticky")
     poll_until([one], lambda: len(one.owned()) == PARTITIONS, "alone")
@@ -161,6 +164,7 @@ def test_a_static_member_that_is_restarted_takes_its_place_again_without_a_rebal
     again.consumer.close()
 
 
+@pytest.mark.slow
 def test_who_uses_the_instance_id_of_another_fences_it(shared_broker: EmbeddedBroker, topic: str) -> None:
     group, servers = unique("group"), shared_broker.bootstrap_servers
     first = Member(servers, group, topic, group_instance_id="one")
@@ -168,7 +172,7 @@ def test_who_uses_the_instance_id_of_another_fences_it(shared_broker: EmbeddedBr
     second = Member(servers, group, topic, group_instance_id="one")
     poll_until([second], lambda: len(second.owned()) == PARTITIONS, "the second")
     with pytest.raises(AssertionError, match="fenced"):
-        poll_until([first], lambda: False, "the first is not told")
+        poll_until([first], lambda: False, "the first does not notice")
     first.consumer.close()
     second.consumer.close()
 
@@ -186,6 +190,7 @@ def test_a_member_that_dies_without_a_word_is_missed_when_its_session_ends(
     alive.consumer.close()
 
 
+@pytest.mark.slow
 def test_members_of_kafka_python_share_the_partitions(shared_broker: EmbeddedBroker, topic: str) -> None:
     group, servers = unique("group"), shared_broker.bootstrap_servers
     stop = threading.Event()
@@ -236,6 +241,7 @@ def free_port() -> int:
         return port
 
 
+@pytest.mark.slow
 @pytest.mark.crash
 def test_a_group_outlives_the_death_of_its_broker(tmp_path: Path) -> None:
     """Members that did not notice keep their assignment and their generation, and go on where they were."""
@@ -255,7 +261,7 @@ def test_a_group_outlives_the_death_of_its_broker(tmp_path: Path) -> None:
                 write(client, topic, index, b"%d/1" % index)
         poll_until([one, two], lambda: len(one.values + two.values) == 2 * PARTITIONS, "after")
         assert (one.owned(), two.owned()) == owned
-        assert (one.assignments, two.assignments) == assignments, "nobody had to join again"
+        assert (one.assignments, two.assignments) == assignments, "no member had to join again"
         one.consumer.commit(asynchronous=False)
         one.consumer.close()
         two.consumer.close()

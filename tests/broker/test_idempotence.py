@@ -128,7 +128,7 @@ def test_a_new_epoch_begins_at_zero(client: RawClient) -> None:
     topic, producer = written(client, 2)
     bumped = ProducerIdentity(producer.producer_id, 1)
     assert write(client, topic, bumped, 2)[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert write(client, topic, producer, 2) == (ErrorCode.NONE, 2), "a refused batch must not fence anybody"
+    assert write(client, topic, producer, 2) == (ErrorCode.NONE, 2), "a refused batch must not fence its producer"
     assert write(client, topic, bumped, 0) == (ErrorCode.NONE, 3)
 
 
@@ -148,7 +148,7 @@ def test_sequences_wrap_to_zero(client: RawClient) -> None:
     assert write(client, topic, producer, 2) == (ErrorCode.NONE, 4)
 
 
-def test_what_a_producer_has_written_is_described(client: RawClient) -> None:
+def test_the_state_of_a_producer_is_described(client: RawClient) -> None:
     topic, producer = written(client, 3)
     (state,) = producers(client, topic).values()
     assert (state.producer_id, state.producer_epoch) == (producer.producer_id, producer.epoch)

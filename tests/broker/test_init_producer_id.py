@@ -52,7 +52,7 @@ def prepared(client: RawClient, topic: str, **more: bool) -> tuple[str, Producer
 
 
 def errors_of(client: RawClient, topic: str, transactional_id: str, producer: ProducerIdentity) -> list[ErrorCode]:
-    """What ``producer`` is told by EndTxn v1 and v5, AddPartitionsToTxn v1 and v3, and Produce v9 and v12."""
+    """The errors that ``producer`` gets from EndTxn v1 and v5, AddPartitionsToTxn v1 and v3, and Produce v9 and v12."""
     content = tx_batch([b"zombie"], producer, sequence=1)
     codes = [
         *(end(client, transactional_id, producer, version=version).error_code for version in (1, 5)),
@@ -70,7 +70,7 @@ FENCED = [
     ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.INVALID_PRODUCER_EPOCH,
 ]
-"""What :func:`errors_of` gives for a client that somebody has taken over from."""
+"""The result of :func:`errors_of` for a fenced client."""
 
 
 # --- the beginning of a session
@@ -198,7 +198,7 @@ def test_an_outdated_expectation_is_fenced(client: RawClient, version: int, erro
 
 
 @pytest.mark.parametrize("two_phase", [True, False])
-def test_a_plain_request_aborts_what_is_open_and_fences_its_owner(client: RawClient, two_phase: bool) -> None:
+def test_a_plain_request_aborts_the_open_transaction_and_fences_its_owner(client: RawClient, two_phase: bool) -> None:
     topic = new_topic(client)
     transactional_id, producer = prepared(client, topic, two_phase=two_phase)
     answer = init(client, transactional_id)  # forceTerminateTransaction is nothing else
@@ -261,7 +261,7 @@ def test_keeping_again_and_again_fences_every_former_incarnation(client: RawClie
     assert read_all(client, topic) == [b"prepared"]
 
 
-def test_the_recovering_client_may_only_end_what_was_kept(client: RawClient) -> None:
+def test_the_recovering_client_may_only_end_the_kept_transaction(client: RawClient) -> None:
     topic = new_topic(client)
     transactional_id, _ = prepared(client, topic)
     recovered = new_producer(client, transactional_id, keep=True)

@@ -82,7 +82,7 @@ def test_a_topic_of_another_cluster_has_another_id() -> None:
 
 
 @pytest.mark.parametrize("name", INTERNAL)
-def test_nobody_may_write_to_them(client: RawClient, name: str) -> None:
+def test_clients_may_not_write_to_them(client: RawClient, name: str) -> None:
     answer = produce(client, name, batch([b"v"]))
     assert answer.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
     transactional_id = unique("txn")
@@ -99,7 +99,7 @@ def test_nobody_may_write_to_them(client: RawClient, name: str) -> None:
     assert result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
 
 
-def test_librdkafka_is_told_so_too(shared_broker: EmbeddedBroker) -> None:
+def test_librdkafka_may_not_write_to_them_either(shared_broker: EmbeddedBroker) -> None:
     told: list[str] = []
     producer = Producer({"bootstrap.servers": shared_broker.bootstrap_servers})
     producer.produce(OFFSETS.topic, b"v", on_delivery=lambda error, message: told.append(error.name()))
@@ -107,7 +107,7 @@ def test_librdkafka_is_told_so_too(shared_broker: EmbeddedBroker) -> None:
     assert told == ["TOPIC_EXCEPTION"]
 
 
-def test_what_the_broker_wrote_is_fetched_by_name_and_by_id_in_kafkas_own_form(client: RawClient) -> None:
+def test_the_brokers_records_are_fetched_by_name_and_by_id_in_kafkas_form(client: RawClient) -> None:
     topic, group = new_topic(client), unique("group")
     assert commit(client, group, {(topic, 0): 42}) == [ErrorCode.NONE]
     by_name = fetch(client, OFFSETS.topic, committed=True)
@@ -128,7 +128,7 @@ def test_a_released_consumer_reads_the_transactions(shared_broker: EmbeddedBroke
     assert producer in [fact.producer for fact in facts if isinstance(fact, TransactionRecorded)]
 
 
-def test_the_end_of_a_transaction_can_be_read_though_nobody_waits_for_it(client: RawClient) -> None:
+def test_the_end_of_a_transaction_becomes_readable_without_a_waiting_request(client: RawClient) -> None:
     topic, transactional_id = new_topic(client), unique("txn")
     producer = new_producer(client, transactional_id)
     open_transaction(client, transactional_id, producer, {(topic, 0): [b"v"]})
@@ -144,7 +144,7 @@ def test_the_end_of_a_transaction_can_be_read_though_nobody_waits_for_it(client:
     assert last() is TransactionStatus.COMPLETE_COMMIT
 
 
-def test_offsets_and_producers_of_them_are_told(client: RawClient) -> None:
+def test_their_offsets_and_producers_can_be_queried(client: RawClient) -> None:
     topic = new_topic(client)
     commit(client, unique("group"), {(topic, 0): 1})
     entry = ListOffsetsRequest.ListOffsetsTopic
@@ -186,7 +186,7 @@ def test_records_and_markers_come_back_in_their_order_and_readers_wait_for_the_m
         await topic.partition._flusher.barrier()
         assert topic.partition.visible_before(committed_only=True) == 1
         topic.partition.append_marker(Marker.COMMIT, producer, 5)
-        assert seen == [(Marker.COMMIT, producer, 3)], "a marker is told when it is appended"
+        assert seen == [(Marker.COMMIT, producer, 3)], "a marker is reported when it is appended"
         await topic.partition._flusher.barrier()
         assert topic.partition.visible_before(committed_only=True) == 4
         seen.clear()

@@ -35,7 +35,7 @@ ALL = frozenset(TopicPartition(TOPIC, index) for index in range(3))
 
 def facts_of(broker: EmbeddedBroker, transactional_id: str) -> list[TransactionRecorded]:
     """What the transaction log says of ``transactional_id``, in order."""
-    content = (broker._data_dir / "__transaction_state-0" / f"{0:020}.log").read_bytes()
+    content = (broker.data_dir / "__transaction_state-0" / f"{0:020}.log").read_bytes()
     records = [record for _, batch in iterate_batches(content) for record in iterate_records(batch)]
     facts = [decode_fact(record.key or b"", record.value) for record in records]
     return [
@@ -77,7 +77,7 @@ def test_batches_of_two_producers_join_no_transaction_in_one_request(client: Raw
     assert describe(client, transactional_id).transaction_state == "Empty"
 
 
-def test_a_batch_outside_of_transactions_is_taken_beside_one_that_may_not_join(client: RawClient) -> None:
+def test_a_plain_batch_is_appended_beside_a_transactional_one_that_is_refused(client: RawClient) -> None:
     topic, transactional_id, stranger = new_topic(client, partitions=2), unique("tx"), new_producer(client)
     content = {(topic, 0): tx_batch([b"no"], stranger), (topic, 1): batch([b"yes"])}
     (answer,) = client.ask(produce_request(content, transactional_id), 12).responses
@@ -88,7 +88,7 @@ def test_a_batch_outside_of_transactions_is_taken_beside_one_that_may_not_join(c
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_producer_that_is_fenced_while_it_joins_is_refused(seed: int) -> None:
-    """Whatever is appended after a NONE belongs to an open transaction, in every order of the event loop."""
+    """A batch that is appended after a NONE belongs to an open transaction, in every order of the event loop."""
 
     async def main() -> tuple[ErrorCode, TransactionStatus]:
         rooms = await Rooms(MemoryFiles()).with_topic()
@@ -127,7 +127,7 @@ def test_a_producer_that_is_fenced_while_it_joins_is_refused(seed: int) -> None:
         (PRODUCE, 12, ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
     ],
 )
-def test_the_coordinators_errors_are_told_as_each_version_knows_them(
+def test_the_coordinators_errors_are_translated_for_each_version(
     api: JoiningVersions, version: int, error: ErrorCode, told: ErrorCode
 ) -> None:
     assert api.error(error, version) is told

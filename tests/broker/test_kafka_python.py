@@ -67,6 +67,7 @@ def values_of(servers: str, topic: str, partitions: int = 1, **more: object) -> 
     return values
 
 
+@pytest.mark.slow
 def test_topics_are_created_and_described(admin: KafkaAdminClient) -> None:
     name = unique("topic")
     admin.create_topics([NewTopic(name=name, num_partitions=3, replication_factor=1)])
@@ -77,6 +78,7 @@ def test_topics_are_created_and_described(admin: KafkaAdminClient) -> None:
         admin.create_topics([NewTopic(name=name, num_partitions=1, replication_factor=1)])
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("acks", [0, 1, "all"])
 def test_records_are_produced_and_consumed_in_order(
     client: RawClient, servers: str, acks: object, producer_of: Producers
@@ -91,6 +93,7 @@ def test_records_are_produced_and_consumed_in_order(
         assert [future.get().offset for future in sent[::2]] == list(range(200))
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_transaction_is_whole(client: RawClient, servers: str, commit: bool, producer_of: Producers) -> None:
     topic = new_topic(client, partitions=2)
@@ -127,6 +130,7 @@ def test_a_second_producer_fences_the_first(client: RawClient, servers: str, pro
     assert values_of(servers, topic, isolation_level="read_committed") == [[b"second"]]
 
 
+@pytest.mark.slow
 def test_a_consumer_asks_where_partitions_begin_and_end_and_where_a_moment_is(client: RawClient, servers: str) -> None:
     topic = new_topic(client)
     for number in range(5):
@@ -141,7 +145,7 @@ def test_a_consumer_asks_where_partitions_begin_and_end_and_where_a_moment_is(cl
     consumer.close()
 
 
-def test_what_it_compresses_is_stored_as_it_came(client: RawClient, servers: str, producer_of: Producers) -> None:
+def test_its_compressed_batches_are_stored_unchanged(client: RawClient, servers: str, producer_of: Producers) -> None:
     topic, values = new_topic(client), [b"%d " % number * 30 for number in range(200)]
     producer = producer_of(compression_type="gzip", linger_ms=10)
     for value in values:
@@ -151,6 +155,7 @@ def test_what_it_compresses_is_stored_as_it_came(client: RawClient, servers: str
     assert values_of(servers, topic) == [values]
 
 
+@pytest.mark.slow
 def test_transactions_and_producers_are_described(
     client: RawClient, servers: str, admin: KafkaAdminClient, producer_of: Producers
 ) -> None:

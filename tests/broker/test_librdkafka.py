@@ -148,7 +148,7 @@ def test_a_second_producer_fences_the_first(servers: str) -> None:
     assert consume(servers, name) == {0: [b"second"]}
 
 
-def test_a_producer_that_goes_away_leaves_its_prepared_transaction(servers: str) -> None:
+def test_a_prepared_transaction_stays_open_when_its_producer_disconnects(servers: str) -> None:
     name, transactional_id = created(servers), unique("tx")
     producer = transactional(servers, transactional_id, transaction_timeout_ms=TWO_PHASE_TIMEOUT)
     producer.begin_transaction()
@@ -219,7 +219,8 @@ def mortal(tmp_path: Path) -> Iterator[EmbeddedBroker]:
         yield running
 
 
-def test_an_idempotent_producer_goes_on_after_a_kill(mortal: EmbeddedBroker) -> None:
+@pytest.mark.slow
+def test_an_idempotent_producer_continues_after_a_kill(mortal: EmbeddedBroker) -> None:
     servers = mortal.bootstrap_servers
     name, delivered = created(servers), Deliveries()
     producer = Producer(

@@ -82,7 +82,7 @@ def test_an_empty_partition_has_ends_and_nothing_else(client: RawClient) -> None
     assert found(client, topic, MAX_TIMESTAMP) == found(client, topic, 5) == (-1, -1)
 
 
-def test_what_cannot_be_looked_up_is_refused(client: RawClient) -> None:
+def test_invalid_look_ups_are_refused(client: RawClient) -> None:
     topic = new_topic(client)
     assert list_offset(client, topic, LATEST, partition=4).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert list_offset(client, unique("missing"), LATEST).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -1,4 +1,4 @@
-"""Compaction of sealed segments: whatever was written, readers see the last value of each key at its own offset."""
+"""Compaction of sealed segments: after any writes, readers see the last value of each key at its own offset."""
 
 import random
 from contextlib import suppress
@@ -96,9 +96,10 @@ def test_a_reader_gets_on_from_any_offset(
     assert {offset for offset in expected if offset >= start} <= set(seen)
     assert seen == sorted(seen)
     if start < disk.before:
-        assert disk.before in [peek_header(batch).next_offset for batch in batches], "the last offset is still told"
+        assert disk.before in [peek_header(batch).next_offset for batch in batches], "the last offset is still known"
 
 
+@pytest.mark.slow_cases
 @given(histories(), cuts, st.integers(0, 40), st.integers(0, 2**32), st.booleans())
 def test_a_crash_at_any_point_of_a_cleaning_changes_nothing_for_readers(
     history: History, where: set[int], stop_at: int, seed: int, loses_power: bool
@@ -143,7 +144,7 @@ def test_the_last_record_of_each_key_stays() -> None:
     assert done.written_bytes < done.read_bytes
 
 
-def test_a_tombstone_stays_for_its_time_and_goes_then() -> None:
+def test_a_tombstone_is_removed_after_its_retention_time() -> None:
     disk = plain((b"a", b"1"), (b"a", None), (b"z", b"last"))
     disk.clean(5000)
     assert kept(disk) == [(1, b"a", True), (2, b"z", False)]
@@ -307,7 +308,7 @@ def test_a_batch_that_cannot_be_opened_ends_the_cleaning() -> None:
         on_disk(history).clean(5000)
 
 
-def test_a_record_without_a_key_goes() -> None:
+def test_a_record_without_a_key_is_removed() -> None:
     history = History()
     history.batches.append(build_batch([Record(None, b"from before the topic was compacted")]))
     history.state.apply(peek_header(history.batches[0]), None)

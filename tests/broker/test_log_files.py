@@ -46,7 +46,7 @@ def after_cuts(files: MemoryFiles, times: int = 200) -> Counter[bytes | None]:
     return seen
 
 
-def test_what_is_appended_is_read(files_and_root: tuple[Files, Path]) -> None:
+def test_appended_bytes_are_read(files_and_root: tuple[Files, Path]) -> None:
     files, root = files_and_root
     file = files.open(root / "f")
     file.append(b"ab", memoryview(b"cd"), b"")
@@ -71,7 +71,7 @@ def test_a_file_is_the_same_when_opened_again(files_and_root: tuple[Files, Path]
     again.close()
 
 
-def test_a_cut_file_goes_on_where_it_was_cut(files_and_root: tuple[Files, Path]) -> None:
+def test_a_truncated_file_continues_at_its_end(files_and_root: tuple[Files, Path]) -> None:
     files, root = files_and_root
     file = files.open(root / "f")
     file.append(b"abcdef")
@@ -100,7 +100,7 @@ def test_a_directory_may_be_made_twice(files_and_root: tuple[Files, Path]) -> No
     assert files.list(root / "x") == ["y"]
 
 
-def test_what_is_missing_is_an_error(files_and_root: tuple[Files, Path]) -> None:
+def test_a_missing_file_is_an_error(files_and_root: tuple[Files, Path]) -> None:
     files, root = files_and_root
     with pytest.raises(FileNotFoundError):
         files.open(root / "nowhere" / "f")
@@ -177,7 +177,7 @@ def test_the_disk_syncs_the_parent_of_a_directory_that_was_there(
     assert synced == [tmp_path / "left-by-a-killed-process", tmp_path]
 
 
-def test_a_power_cut_keeps_what_was_synced_and_any_part_of_the_rest() -> None:
+def test_a_power_cut_keeps_synced_bytes_and_any_part_of_the_others() -> None:
     seen = after_cuts(memory_with(b"0123456789", synced=b"safe"))
     assert all(data is not None and data.startswith(b"safe") and len(data) <= 14 for data in seen)
     assert seen[b"safe"]
@@ -215,7 +215,7 @@ def test_a_power_cut_leaves_the_disk_before_it_alone_and_is_replayable() -> None
     assert set(after_cuts(one, 20)) == {survived}, "what a power cut left is on the disk"
 
 
-def test_the_append_that_was_told_to_fail_fails_and_is_torn() -> None:
+def test_the_append_that_is_set_to_fail_is_torn() -> None:
     files = memory_with(b"")
     file = files.open(FILE)
     files.appends.fail(2)
@@ -266,7 +266,7 @@ def test_a_reader_makes_no_file(files_and_root: tuple[Files, Path]) -> None:
     assert files.list(root) == []
 
 
-def test_a_reader_sees_what_is_appended_and_not_what_is_removed(files_and_root: tuple[Files, Path]) -> None:
+def test_a_reader_sees_appends_and_keeps_a_removed_file(files_and_root: tuple[Files, Path]) -> None:
     files, root = files_and_root
     file = files.open(root / "f")
     reader = files.reader(root / "f")

@@ -45,7 +45,7 @@ def with_aborted(files: Files) -> History:
 
 
 def crashes(prepared: MemoryFiles) -> Iterator[tuple[StoppableFiles, random.Random]]:
-    """Copies of ``prepared`` that stop at every moment, until whoever uses one comes to the end."""
+    """Copies of ``prepared`` that stop at every moment, until a user of one comes to the end."""
     for stop_at in range(200):
         for seed in range(6):
             rng = random.Random(seed)

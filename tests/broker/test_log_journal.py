@@ -41,7 +41,7 @@ def test_records_come_back_in_order_with_their_offsets(appends: list[list[Record
     assert again.log.end_offset == len(expected)
 
 
-def test_a_journal_goes_on_after_it_was_opened_again(tmp_path: Path) -> None:
+def test_a_reopened_journal_continues_at_its_end(tmp_path: Path) -> None:
     for number in range(4):
         opened_journal, replayed = journal(DiskFiles(), tmp_path)
         assert [record.value for record in replayed] == [b"%d" % earlier for earlier in range(number)]
@@ -60,7 +60,7 @@ def test_a_journal_longer_than_one_read_comes_back_whole(tmp_path: Path) -> None
     again.log.close()
 
 
-def test_after_a_power_cut_each_append_is_there_whole_or_not_at_all() -> None:
+def test_after_a_power_cut_each_append_is_whole_or_missing() -> None:
     files = MemoryFiles()
     written, _ = journal(files)
     written.append([Record(b"a", b"1"), Record(b"a", b"2")])

@@ -1,4 +1,4 @@
-"""The log against a plain list, whatever happens to it: appends, rolls, reads, syncs, kills and power cuts."""
+"""The log against a plain list, through any order of appends, rolls, reads, syncs, kills and power cuts."""
 
 import random
 from collections import Counter

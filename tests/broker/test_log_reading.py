@@ -23,7 +23,7 @@ def log_of(count: int, segment_bytes: int = 1 << 30) -> tuple[PartitionLog, list
 
 
 def add_placed(log: PartitionLog, batch: bytes) -> None:
-    """Append a batch that somebody else built."""
+    """Append a batch that another library built."""
     placed_batch = bytearray(batch)
     place_batch(placed_batch, log.end_offset, 0)
     log.append(placed_batch)

@@ -142,7 +142,7 @@ def test_any_damaged_byte_of_the_last_batch_is_noticed() -> None:
         assert reported.offsets == ([0, 2, 3] if position in UNCHECKED else [0, 2]), f"byte {position}"
 
 
-def test_a_sector_lost_in_the_middle_cuts_what_follows_it() -> None:
+def test_a_sector_lost_in_the_middle_cuts_the_tail_from_there() -> None:
     batches, data = three_batches()
     damaged = batches[0] + bytes(len(batches[1])) + batches[2]
     log = on_image(damaged)
@@ -169,7 +169,7 @@ def test_the_torn_tail_of_a_last_segment_leaves_the_earlier_ones_alone(place: tu
     log.close()
 
 
-def test_an_empty_last_segment_goes_on_where_the_one_before_it_ends(place: tuple[Files, Path]) -> None:
+def test_an_empty_last_segment_continues_at_the_end_of_the_one_before(place: tuple[Files, Path]) -> None:
     files, directory = place
     batches = two_segments(files, directory)
     image(files, directory / f"{2:020}.log", b"")
@@ -264,7 +264,7 @@ def test_a_file_that_is_named_like_no_segment_is_refused(place: tuple[Files, Pat
     files, directory = place
     files.make_directory(directory)
     files.open(directory / name).close()
-    with pytest.raises(CorruptLogError, match=f"{name}: no segment is named like that"):
+    with pytest.raises(CorruptLogError, match=f"{name}: this is not the name of a segment"):
         opened(files, directory)
 
 
@@ -279,7 +279,7 @@ def test_files_that_are_no_logs_are_left_alone(place: tuple[Files, Path]) -> Non
     log.close()
 
 
-def test_a_log_without_its_first_segment_is_refused_until_somebody_says_where_it_begins(
+def test_a_log_without_its_first_segment_is_refused_until_an_operator_sets_its_start(
     place: tuple[Files, Path],
 ) -> None:
     files, directory = place
@@ -293,7 +293,7 @@ def test_a_log_without_its_first_segment_is_refused_until_somebody_says_where_it
     log.close()
 
 
-def test_what_a_killed_process_left_is_durable_once_it_was_reported() -> None:
+def test_batches_of_a_killed_process_are_durable_once_reported() -> None:
     files = MemoryFiles()
     log = opened(files, segment_bytes=160)
     for _ in range(5):

@@ -68,7 +68,7 @@ def test_a_file_that_ends_before_it_is_refused(left: int) -> None:
         opened(files)
 
 
-def test_what_came_after_the_clean_stop_is_cut_as_ever() -> None:
+def test_a_torn_tail_after_the_clean_stop_is_cut() -> None:
     files = MemoryFiles()
     stopped(files)
     log = opened(files)

@@ -71,6 +71,7 @@ def test_a_restart_is_as_good_as_a_replay_of_everything() -> None:
     assert len(seen) == 5
 
 
+@pytest.mark.slow
 def test_a_log_lives_through_restarts_and_power_cuts() -> None:
     for seed in range(40):
         rng = random.Random(seed)
@@ -169,7 +170,7 @@ def test_after_a_clean_stop_a_start_reads_the_ends_of_the_segments_alone() -> No
     assert files.read_bytes < (len(log.sealed_segments()) + 1) * 20_000
 
 
-def test_what_came_after_the_recovery_point_is_all_that_is_reported() -> None:
+def test_only_batches_after_the_recovery_point_are_reported() -> None:
     files = MemoryFiles()
     history = live(files, 3, steps=40, points=0)
     history.take_point()
@@ -209,6 +210,7 @@ def damage(files: MemoryFiles, name: str, how: str) -> None:
 _SLOWLY = [pytest.param(how, marks=pytest.mark.slow) for how in ("cut", "junk", "emptied")]
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("how", ["missing", "flipped", *_SLOWLY])
 def test_a_damaged_help_is_made_anew_from_the_log(how: str) -> None:
     noticed: Counter[str] = Counter()
@@ -245,7 +247,7 @@ def test_a_log_of_earlier_versions_without_indexes_opens() -> None:
     expected = known(history.state)
     log, state = opened_with_state(files)
     assert known(state) == expected
-    assert log.repairs == [f"no snapshot up to offset {log.end_offset} can be used: everything was replayed"]
+    assert log.repairs == [f"no snapshot up to offset {log.end_offset} can be used: replayed the whole log"]
     History(files, random.Random(1)).take_point()
     log, state = opened_with_state(files)
     assert not log.repairs

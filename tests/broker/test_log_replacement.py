@@ -83,7 +83,7 @@ def test_a_log_with_gaps_is_read_over_them(first: int, last: int, kept: Sequence
     assert len(names(files)) == 5 - (last - first)
 
 
-def test_what_was_replaced_may_be_replaced_again() -> None:
+def test_a_replaced_segment_may_be_replaced_again() -> None:
     files = MemoryFiles()
     log = log_of_ten(files)
     assert log.replace(written(log, 0, 1, (0, 3)))
@@ -95,7 +95,7 @@ def test_what_was_replaced_may_be_replaced_again() -> None:
     assert names(files) == [f"{base:020}.log" for base in (0, 8)]
 
 
-def test_a_replacement_comes_too_late_for_segments_that_are_gone() -> None:
+def test_a_replacement_of_removed_segments_is_discarded() -> None:
     files = MemoryFiles()
     log = log_of_ten(files)
     replacement = written(log, 0, 2, (0, 5))

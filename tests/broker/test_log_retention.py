@@ -1,4 +1,4 @@
-"""Where a log begins: it moves up durably, and whole segments below it go; whatever crashes, it never moves back."""
+"""Where a log begins: it moves up durably, and whole segments below it are removed. No crash moves it back."""
 
 import random
 from pathlib import Path
@@ -35,7 +35,7 @@ def log_of(files: MemoryFiles, timestamps: list[int], segment_bytes: int = TWO_E
     ("offset", "left"),
     [(0, [0, 2, 4]), (1, [0, 2, 4]), (2, [2, 4]), (3, [2, 4]), (4, [4]), (5, [4]), (6, [6])],
 )
-def test_the_log_begins_where_it_was_told_and_whole_segments_below_go(offset: int, left: list[int]) -> None:
+def test_truncation_moves_the_log_start_and_removes_whole_segments_below(offset: int, left: list[int]) -> None:
     files = MemoryFiles()
     log = log_of(files, [1000] * 6)
     everything = whole(log)
@@ -47,7 +47,7 @@ def test_the_log_begins_where_it_was_told_and_whole_segments_below_go(offset: in
     assert log.size_bytes == everything[left[0] * BATCH :].__len__()
 
 
-def test_it_never_moves_back() -> None:
+def test_the_log_start_never_moves_back() -> None:
     files = MemoryFiles()
     log = log_of(files, [1000] * 6)
     log.truncate_before(3)
@@ -55,7 +55,7 @@ def test_it_never_moves_back() -> None:
     assert opened(files).start_offset == log.start_offset == 3
 
 
-def test_a_log_that_was_emptied_goes_on_at_its_end() -> None:
+def test_an_emptied_log_continues_at_its_end() -> None:
     files = MemoryFiles()
     log = log_of(files, [1000] * 3)
     log.truncate_before(3)

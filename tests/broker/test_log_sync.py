@@ -57,7 +57,7 @@ def test_unsynced_says_whether_a_sync_is_due() -> None:
     assert seen == [False, True, True, True, True, True, False]
 
 
-def test_what_was_synced_survives_every_power_cut() -> None:
+def test_synced_batches_survive_every_power_cut() -> None:
     files = MemoryFiles()
     log = opened(files, segment_bytes=160)
     for _ in range(5):
@@ -108,7 +108,7 @@ def test_a_rolled_segment_is_synced_once() -> None:
     assert files.syncs.count - before == 7
 
 
-def test_a_sync_covers_what_was_appended_before_it_and_not_what_came_meanwhile() -> None:
+def test_a_sync_covers_appends_before_it_and_not_those_during_it() -> None:
     files = GatedFiles()
     log = opened(files, segment_bytes=240)
     add(log)

@@ -145,7 +145,7 @@ NO_REQUESTS = {
 
 
 @pytest.mark.parametrize("data", NO_REQUESTS.values(), ids=NO_REQUESTS.keys())
-def test_what_is_no_request_ends_its_connection(bystander: Bystander, data: bytes) -> None:
+def test_bytes_that_are_not_a_request_end_the_connection(bystander: Bystander, data: bytes) -> None:
     with RawClient(bystander.broker.bootstrap_servers) as client:
         client.send_bytes(data)
         client.send_end()
@@ -185,7 +185,7 @@ def test_a_request_may_arrive_byte_by_byte(bystander: Bystander) -> None:
         assert client.receive_frame()[:4] == struct.pack(">i", 7)
 
 
-def test_a_hundred_half_requests_keep_nobody_from_being_served(bystander: Bystander) -> None:
+def test_a_hundred_half_requests_do_not_block_other_clients(bystander: Bystander) -> None:
     waiting = [RawClient(bystander.broker.bootstrap_servers) for _ in range(100)]
     for client in waiting:
         client.send_bytes(struct.pack(">i", 50_000_000) + head(ApiKey.PRODUCE, 9))
@@ -218,7 +218,7 @@ def test_a_kilobyte_that_announces_gigabytes_allocates_nothing(bystander: Bystan
 
 
 def test_a_number_without_an_end_takes_no_time(bystander: Bystander) -> None:
-    """Read as they come, the bits of a megabyte of 0xff would take minutes, and everybody would wait."""
+    """Read as they come, the bits of a megabyte of 0xff would take minutes, and every client would wait."""
     began_at = time.monotonic()
     for key, version in [(ApiKey.METADATA, 12), (ApiKey.PRODUCE, 12), (ApiKey.CREATE_TOPICS, 7)]:
         assert closed_by(bystander.broker, with_size(head(key, version) + b"\xff" * 1_000_000)) == b""
@@ -227,7 +227,7 @@ def test_a_number_without_an_end_takes_no_time(bystander: Bystander) -> None:
 
 
 def test_a_request_without_records_has_a_limit_of_its_own(bystander: Bystander) -> None:
-    body = bytes(MOST_BYTES_WITHOUT_RECORDS)  # well-formed: no topics, and bytes that nobody asked for
+    body = bytes(MOST_BYTES_WITHOUT_RECORDS)  # well-formed: no topics, and superfluous bytes
     assert closed_by(bystander.broker, with_size(head(ApiKey.METADATA, 9) + body)) == b""
     bystander.is_served()
 
@@ -340,7 +340,7 @@ def damaged(frame: bytes, chance: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_damaged_requests_harm_nobody(bystander: Bystander, seed: int) -> None:
+def test_damaged_requests_harm_no_other_client(bystander: Bystander, seed: int) -> None:
     chance = random.Random(seed)
     with RawClient(bystander.broker.bootstrap_servers) as client:
         frames = [frame for _, _, frame in sound_requests(client)]
@@ -351,7 +351,7 @@ def test_damaged_requests_harm_nobody(bystander: Bystander, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_random_bytes_harm_nobody(bystander: Bystander, seed: int) -> None:
+def test_random_bytes_harm_no_other_client(bystander: Bystander, seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(100):
         noise = chance.randbytes(chance.randrange(400))
@@ -363,7 +363,9 @@ def test_random_bytes_harm_nobody(bystander: Bystander, seed: int) -> None:
 
 @settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_requests_that_are_well_formed_and_make_no_sense_harm_nobody(bystander: Bystander, data: st.DataObject) -> None:
+def test_well_formed_requests_with_senseless_values_harm_no_other_client(
+    bystander: Bystander, data: st.DataObject
+) -> None:
     key, version = data.draw(st.sampled_from(EVERY_API))
     request = data.draw(messages(APIS[key].request, version))
     if key is ApiKey.FETCH:
@@ -377,7 +379,7 @@ def test_requests_that_are_well_formed_and_make_no_sense_harm_nobody(bystander: 
         assert metadata(client).cluster_id
 
 
-def test_connections_that_are_reset_harm_nobody(bystander: Bystander) -> None:
+def test_reset_connections_harm_no_other_client(bystander: Bystander) -> None:
     host, _, port = bystander.broker.bootstrap_servers.rpartition(":")
     frame = with_size(write_request(ApiKey.METADATA, 1, 1, "raw", APIS[ApiKey.METADATA].request(topics=None)))
     for count in range(50):

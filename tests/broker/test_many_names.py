@@ -94,10 +94,11 @@ REQUESTS: dict[str, tuple[int, Callable[[], Message]]] = {
 ALWAYS_TRIED = {"CreatePartitions", "DeleteTopics", "OffsetFetch"}
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     "name", [pytest.param(each, marks=[] if each in ALWAYS_TRIED else [pytest.mark.slow]) for each in REQUESTS]
 )
-def test_nobody_waits_for_a_request_of_many_names(shared_broker: EmbeddedBroker, name: str) -> None:
+def test_other_clients_are_served_during_a_request_of_many_names(shared_broker: EmbeddedBroker, name: str) -> None:
     version, build = REQUESTS[name]
     request = build()
     with RawClient(shared_broker.bootstrap_servers) as client, RawClient(shared_broker.bootstrap_servers) as bystander:

@@ -18,6 +18,7 @@ from dualwrite.broker.runtime.meters import Histogram
 from dualwrite.wire.error_codes import ErrorCode
 from tests.broker.calls import batch, end, metadata, new_producer, new_topic, open_transaction, produce, unique
 from tests.broker.raw import PATIENCE_SECONDS, RawClient, eventually
+from tests.broker.sasl_calls import add_users, handshake, log_in
 
 Values = dict[tuple[str, ...], float]
 
@@ -28,6 +29,7 @@ class Measured:
 
     process: "subprocess.Popen[bytes]"
     address: str
+    sasl_address: str
     log: Path
 
     @property
@@ -50,13 +52,16 @@ class Measured:
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
     scratch = tmp_path_factory.mktemp("measured")
     ready, log = scratch / "ready", scratch / "log"
-    command = [sys.executable, "-m", "dualwrite", "broker", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]
+    listeners = "listeners=PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0"
+    command = [sys.executable, "-m", "dualwrite", "broker", "--config", listeners, "--metrics", "127.0.0.1:0"]
+    add_users(scratch / "data")
     with log.open("wb") as stderr:
         process = subprocess.Popen(
             [*command, "--data-dir", str(scratch / "data"), "--ready-file", str(ready)], stderr=stderr
         )
     eventually(ready.exists, bool)
-    yield Measured(process, ready.read_text().splitlines()[0], log)
+    first, _, sasl = ready.read_text().splitlines()
+    yield Measured(process, first, sasl.split()[1], log)
     process.terminate()
     assert process.wait(PATIENCE_SECONDS) == 0
     assert "Traceback" not in log.read_text()
@@ -68,15 +73,20 @@ def client(measured: Measured) -> Iterator[RawClient]:
         yield connected
 
 
-def test_every_metric_is_told_under_its_name(measured: Measured) -> None:
+def test_every_metric_is_reported_under_its_name(measured: Measured) -> None:
     told = measured.scrape()
     for metric in METRICS:
         name = f"{metric.name}_count" if metric.kind == "histogram" else metric.name
-        has_values = name not in ("requests_total", "request_errors_total", "last_stable_offset_lag")
+        has_values = name not in (
+            "authentications_total",
+            "requests_total",
+            "request_errors_total",
+            "last_stable_offset_lag",
+        )
         assert name in told or not has_values
 
 
-def test_open_transactions_are_told(measured: Measured, client: RawClient) -> None:
+def test_open_transactions_are_reported(measured: Measured, client: RawClient) -> None:
     topic, plain, two_phase = new_topic(client), unique("tx"), unique("tx")
     before = measured.scrape()
     first, second = new_producer(client, plain), new_producer(client, two_phase, two_phase=True)
@@ -102,7 +112,7 @@ def test_open_transactions_are_told(measured: Measured, client: RawClient) -> No
     assert after["active_transaction_open_time_max_ms"] == before["active_transaction_open_time_max_ms"] == {(): 0}
 
 
-def test_groups_and_their_members_are_told(measured: Measured, client: RawClient) -> None:
+def test_groups_and_their_members_are_reported(measured: Measured, client: RawClient) -> None:
     topic, before = new_topic(client), measured.scrape()
     produce(client, topic, batch([b"v"]))
     config = {
@@ -159,7 +169,7 @@ def test_rounds_of_fsyncs_are_counted(measured: Measured, client: RawClient) -> 
 
 
 @pytest.mark.parametrize("path", ["/", "/metrics/", "/favicon.ico"])
-def test_nothing_is_at_other_paths(measured: Measured, path: str) -> None:
+def test_other_paths_are_not_found(measured: Measured, path: str) -> None:
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(measured.url.removesuffix("/metrics") + path, timeout=PATIENCE_SECONDS)
     with refused.value as answer:
@@ -198,3 +208,16 @@ def test_a_histogram_counts_a_value_in_the_first_bucket_that_holds_it() -> None:
     for value in (0.5, 1.0, 1.5, 2.0, 7.0):
         histogram.observe(value)
     assert (histogram.counts, histogram.total) == ([2, 2, 1], 12.0)
+
+
+def test_authentications_are_counted_by_mechanism_and_result(measured: Measured) -> None:
+    for password in ({}, {"password": "wrong"}, {"password": "wrong"}):
+        with RawClient(measured.sasl_address) as client:
+            log_in(client, "SCRAM-SHA-512", **password)
+    with RawClient(measured.sasl_address) as client:
+        handshake(client, "whatever a client may say")
+    assert measured.scrape()["authentications_total"] == {
+        ("SCRAM-SHA-512", "success"): 1,
+        ("SCRAM-SHA-512", "failure"): 2,
+        ("unsupported", "failure"): 1,
+    }

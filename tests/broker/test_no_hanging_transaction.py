@@ -8,7 +8,6 @@ is broken on purpose shows that the search would notice.
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from dualwrite.ids import NO_PRODUCER, ProducerIdentity
 from dualwrite.testing.files import MemoryFiles
 from dualwrite.wire.apis import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest, Message
 from tests.broker.calls import added_topics, produce_request, tx_batch
-from tests.broker.simulated import TOPIC, Rooms, run
+from tests.broker.simulated import TOPIC, Rooms, everybody_may, run
 
 TX = "tx"
 PARTITIONS = 3
@@ -61,7 +60,7 @@ def write_request(producer: ProducerIdentity, sequence: int, indexes: list[int])
 
 
 def hanging(rooms: Rooms) -> list[str]:
-    """Open transactions that nobody will ever end."""
+    """Open transactions that no client will ever end."""
     entry = rooms.coordinator.table.entries[TX]
     return [
         f"{partition.name} has a transaction of {producer_id} open; the coordinator says {entry}"
@@ -77,9 +76,7 @@ async def play(seed: int, write: Handler) -> list[str]:
     """A client of either protocol writes and ends its transaction, while others fence it; what hangs in the end."""
     rng = random.Random(seed)
     rooms = await Rooms(MemoryFiles(), rng=rng).with_topic(PARTITIONS)
-    broker: Any = SimpleNamespace(
-        cluster=rooms.cluster, coordinator=rooms.coordinator, flusher=rooms.flusher, clock=rooms.clock
-    )
+    broker: Any = everybody_may(rooms)
     version = rng.choice([9, 11, 12])
     answer = await init_producer_id.handle(init_request(), 4, broker)
     producer = ProducerIdentity(answer.producer_id, answer.producer_epoch)

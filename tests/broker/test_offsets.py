@@ -86,7 +86,7 @@ def test_offsets_are_always_stable(client: RawClient, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 8])
-def test_a_topic_that_nobody_has_heard_of_has_no_commits(client: RawClient, version: int) -> None:
+def test_an_unknown_topic_has_no_commits(client: RawClient, version: int) -> None:
     partition = (unique("missing"), 3)
     assert committed(client, unique("group"), partition, version=version) == {partition: NOTHING}
 
@@ -115,14 +115,14 @@ def test_each_partition_is_answered_by_itself(client: RawClient) -> None:
     assert committed(client, group).keys() == {(topic, 0), (topic, 2)}
 
 
-def test_an_unknown_topic_is_told_so_and_not_created(client: RawClient) -> None:
+def test_an_unknown_topic_gets_an_error_and_is_not_created(client: RawClient) -> None:
     group, topic = unique("group"), unique("missing")
     assert commit(client, group, {(topic, 0): 1}) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert commit(client, group, {(topic, 0): 1}) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert committed(client, group) == {}
 
 
-def test_an_unknown_topic_id_is_told_so_beside_one_that_is_known(client: RawClient) -> None:
+def test_an_unknown_topic_id_gets_its_error_beside_a_known_one(client: RawClient) -> None:
     group, topic, unknown = unique("group"), new_topic(client), UUID(int=42)
     request = commit_request(client, group, {(topic, 0): 5}, version=10)
     entry = OffsetCommitRequest.OffsetCommitRequestTopic
@@ -140,7 +140,7 @@ def test_an_unknown_topic_id_is_told_so_beside_one_that_is_known(client: RawClie
 
 
 @pytest.mark.parametrize("version", [2, 8, 9, 10])
-def test_nobody_commits_in_a_generation(client: RawClient, version: int) -> None:
+def test_no_client_commits_in_a_generation_of_a_group_without_members(client: RawClient, version: int) -> None:
     group, partition = unique("group"), (new_topic(client), 0)
     claim = {"generation_id_or_member_epoch": 1, "member_id": "member"}
     unheard_of = ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
@@ -150,7 +150,7 @@ def test_nobody_commits_in_a_generation(client: RawClient, version: int) -> None
     assert committed(client, group, partition) == {partition: (3, -1, "")}
 
 
-def test_a_group_id_that_has_no_room_on_disk_is_refused_and_the_broker_goes_on(client: RawClient) -> None:
+def test_a_group_id_too_long_for_the_disk_is_refused_and_the_broker_keeps_running(client: RawClient) -> None:
     partition = (new_topic(client), 0)
     assert commit(client, "g" * 32768, {partition: 1}) == [ErrorCode.INVALID_GROUP_ID]
     assert commit(client, "g" * 32767, {partition: 1}) == [NONE]
@@ -162,7 +162,7 @@ def test_a_commit_of_nothing_is_answered_with_nothing(client: RawClient, version
     assert commit(client, unique("group"), {}, version) == []
 
 
-def test_what_was_acknowledged_survives_kill_9(broker: EmbeddedBroker) -> None:
+def test_acknowledged_offsets_survive_kill_9(broker: EmbeddedBroker) -> None:
     with RawClient(broker.bootstrap_servers) as client:
         topic = new_topic(client, partitions=2)
     for round_number in range(1, 4):
@@ -202,6 +202,7 @@ def commit_long_ago(data_dir: Path, group: str, topic: str) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_offsets_of_a_group_that_is_long_gone_expire_while_the_broker_runs(tmp_path: Path) -> None:
     old, recent = unique("old"), unique("recent")
     with EmbeddedBroker(tmp_path) as broker, RawClient(broker.bootstrap_servers) as client:
@@ -209,7 +210,7 @@ def test_offsets_of_a_group_that_is_long_gone_expire_while_the_broker_runs(tmp_p
         commit(client, recent, {(topic, 0): 7})
     commit_long_ago(tmp_path, old, topic)
     with EmbeddedBroker(tmp_path) as broker, RawClient(broker.bootstrap_servers) as client:
-        assert committed(client, old) == {(topic, 0): (5, -1, "")}, "nobody has looked yet"
+        assert committed(client, old) == {(topic, 0): (5, -1, "")}, "the broker has not looked yet"
     config = {"offsets.retention.check.interval.ms": "20"}
     with EmbeddedBroker(tmp_path, config=config) as broker, RawClient(broker.bootstrap_servers) as client:
         assert eventually(lambda: committed(client, old), lambda found: found == {}) == {}

@@ -73,7 +73,8 @@ def read(consumer: Consumer, count: int) -> list[bytes]:
     return found
 
 
-def test_librdkafka_without_settings_starts_at_the_end_and_goes_on_where_it_was_closed(
+@pytest.mark.slow
+def test_librdkafka_without_settings_starts_at_the_end_and_resumes_where_it_was_closed(
     client: RawClient, servers: str, topic: str
 ) -> None:
     group = unique("group")
@@ -105,6 +106,7 @@ def test_librdkafka_starts_at_the_beginning_where_the_group_has_no_commit(
         close(consumer)
 
 
+@pytest.mark.slow
 def test_librdkafka_commits_in_the_background(client: RawClient, servers: str, topic: str) -> None:
     group = unique("group")
     consumer = librdkafka(servers, group, auto_offset_reset="earliest", auto_commit_interval_ms=50)
@@ -115,8 +117,9 @@ def test_librdkafka_commits_in_the_background(client: RawClient, servers: str, t
     close(consumer)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
-def test_librdkafka_commits_when_told_to_and_finds_it_again(
+def test_librdkafka_finds_its_explicit_commit_again(
     client: RawClient, servers: str, topic: str, isolation: str
 ) -> None:
     group = unique("group")
@@ -140,7 +143,8 @@ def test_librdkafka_closes_without_having_read_anything(servers: str, topic: str
     close(consumer)
 
 
-def test_librdkafka_goes_on_after_the_broker_was_killed(broker: EmbeddedBroker) -> None:
+@pytest.mark.slow
+def test_librdkafka_resumes_after_the_broker_was_killed(broker: EmbeddedBroker) -> None:
     with RawClient(broker.bootstrap_servers) as client:
         topic = new_topic(client)
         write(client, topic, 0, 5)
@@ -179,7 +183,8 @@ def next_records(consumer: KafkaConsumer, count: int) -> list[bytes]:
     return found
 
 
-def test_kafka_python_without_settings_starts_at_the_end_and_goes_on_where_it_was_closed(
+@pytest.mark.slow
+def test_kafka_python_without_settings_starts_at_the_end_and_resumes_where_it_was_closed(
     client: RawClient, topic: str, kafka_python: KafkaPython
 ) -> None:
     group = unique("group")
@@ -196,6 +201,7 @@ def test_kafka_python_without_settings_starts_at_the_end_and_goes_on_where_it_wa
     assert committed(client, group)[topic, 0][0] == 8
 
 
+@pytest.mark.slow
 def test_kafka_python_starts_at_the_beginning_where_the_group_has_no_commit(kafka_python: KafkaPython) -> None:
     group = unique("group")
     for expected in (values(0, 3), values(3, 5)):
@@ -204,9 +210,7 @@ def test_kafka_python_starts_at_the_beginning_where_the_group_has_no_commit(kafk
         close(consumer)
 
 
-def test_kafka_python_commits_when_told_to_and_finds_it_again(
-    client: RawClient, topic: str, kafka_python: KafkaPython
-) -> None:
+def test_kafka_python_finds_its_explicit_commit_again(client: RawClient, topic: str, kafka_python: KafkaPython) -> None:
     group, partition = unique("group"), KafkaTopicPartition(topic, 0)
     consumer = kafka_python(group, enable_auto_commit=False)
     assert consumer.committed(partition) is None
@@ -217,6 +221,7 @@ def test_kafka_python_commits_when_told_to_and_finds_it_again(
     assert committed(client, group) == {(topic, 0): (3, -1, "where")}
 
 
+@pytest.mark.slow
 def test_the_two_clients_share_the_commits_of_a_group(
     servers: str, topic: str, client: RawClient, kafka_python: KafkaPython
 ) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import struct
 import uuid
-from types import SimpleNamespace
 from typing import Any
 
 import crc32c
@@ -31,7 +30,7 @@ from tests.broker.calls import (
 )
 from tests.broker.consumers import consume
 from tests.broker.raw import RawClient, eventually
-from tests.broker.simulated import TOPIC, Rooms, run
+from tests.broker.simulated import TOPIC, Rooms, everybody_may, run
 
 NOBODY = ProducerIdentity(4242, 0)
 
@@ -73,12 +72,10 @@ def test_without_acknowledgements_there_is_no_answer_and_the_next_request_is_ans
     assert eventually(lambda: read_all(client, name), lambda seen: len(seen) == 2) == [b"a", b"b"]
 
 
-def test_records_without_acknowledgements_are_shown_though_nobody_waits_for_them() -> None:
+def test_records_with_acks_0_become_visible_without_a_waiting_request() -> None:
     async def main() -> int:
         rooms = await Rooms(MemoryFiles()).with_topic(1)
-        broker: Any = SimpleNamespace(
-            cluster=rooms.cluster, coordinator=rooms.coordinator, flusher=rooms.flusher, clock=rooms.clock
-        )
+        broker: Any = everybody_may(rooms)
         request = produce_request({(TOPIC, 0): batch([b"v"])}, acks=0)
         assert await handle(request, 9, broker) is None
         for _ in range(50):
@@ -212,7 +209,9 @@ def test_a_compressed_batch_comes_back_byte_for_byte(client: RawClient, codec: i
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_what_a_client_compresses_a_client_reads(client: RawClient, shared_broker: EmbeddedBroker, codec: str) -> None:
+def test_consumers_read_the_compressed_batches_of_producers(
+    client: RawClient, shared_broker: EmbeddedBroker, codec: str
+) -> None:
     name = new_topic(client)
     values = [b"%d " % number * 50 for number in range(300)]
     producer = Producer(

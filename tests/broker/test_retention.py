@@ -72,7 +72,7 @@ def test_what_retention_keeps(configs: dict[str, str | None], hours: list[int], 
     assert start_after(configs, hours) == start
 
 
-def test_a_partition_that_nobody_writes_to_empties_with_time() -> None:
+def test_an_idle_partition_empties_with_time() -> None:
     assert start_after(ONE_DAY, [0], passed=23) == 0
     assert start_after(ONE_DAY, [0], passed=25) == 1
 
@@ -93,7 +93,7 @@ def test_an_old_segment_is_rolled_though_it_is_not_full() -> None:
     run(main())
 
 
-def test_what_is_not_durable_yet_stays() -> None:
+def test_retention_keeps_records_that_are_not_durable_yet() -> None:
     async def main() -> int:
         rooms = Rooms(MemoryFiles())
         rooms.clock.now_ms = 10**12
@@ -107,7 +107,7 @@ def test_what_is_not_durable_yet_stays() -> None:
     assert run(main()) == 0
 
 
-def test_readers_are_told_where_the_log_begins(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_readers_get_the_log_start_offset(tmp_path_factory: pytest.TempPathFactory) -> None:
     config = {"log.retention.check.interval.ms": "20"}
     directory = tmp_path_factory.mktemp("broker")
     with EmbeddedBroker(directory, config=config) as broker, RawClient(broker.bootstrap_servers) as client:

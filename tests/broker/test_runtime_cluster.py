@@ -58,7 +58,7 @@ def test_a_topic_survives_with_its_id_its_settings_and_its_records() -> None:
     run(main())
 
 
-def test_a_new_topic_does_not_show_what_a_crash_left_of_one_that_nobody_was_told_of() -> None:
+def test_a_new_topic_does_not_show_files_of_a_topic_whose_creation_a_crash_lost() -> None:
     async def main() -> None:
         files = MemoryFiles()
         leftover = open_log(files, DATA_DIR / "t-0")
@@ -88,7 +88,7 @@ def take_away(files: MemoryFiles, directory: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["t-0", "t-2", "__consumer_offsets-0", "__transaction_state-0"])
-def test_a_directory_that_was_taken_away_is_named_until_it_is_there_again(name: str) -> None:
+def test_a_missing_partition_directory_is_named_until_it_is_back(name: str) -> None:
     async def main() -> None:
         files = MemoryFiles()
         rooms = await opened(files)
@@ -97,7 +97,9 @@ def test_a_directory_that_was_taken_away_is_named_until_it_is_there_again(name: 
         await rooms.flusher.barrier()
         take_away(files, DATA_DIR / name)
         for _ in range(2):
-            with pytest.raises(CorruptLogError, match=f"/data/{name} is missing, .*: restore it from a copy, or make"):
+            with pytest.raises(
+                CorruptLogError, match=f"/data/{name} is missing, .*: restore it from a copy, or create"
+            ):
                 Rooms(files)
         files.make_directory(DATA_DIR / name)
         assert read_log((await opened(files)).partition(0)) == []
@@ -121,7 +123,7 @@ def test_a_directory_from_before_the_brokers_own_topics_gets_them() -> None:
 
 
 @pytest.mark.parametrize("note", [b"", b"5", b"5\r\n"])
-def test_a_topic_is_not_made_over_a_log_whose_note_of_a_stop_somebody_has_changed(note: bytes) -> None:
+def test_a_topic_is_not_created_over_a_log_whose_recovery_point_was_edited(note: bytes) -> None:
     async def main() -> None:
         files = MemoryFiles()
         files.make_directory(DATA_DIR / "t-1")
@@ -129,7 +131,7 @@ def test_a_topic_is_not_made_over_a_log_whose_note_of_a_stop_somebody_has_change
         rooms = await opened(files)
         decision = rooms.cluster.create_topic(CreateTopic("t", 2))
         assert decision.error is ErrorCode.INVALID_TOPIC_EXCEPTION
-        assert "t-1 holds a log that no topic accounts for" in (decision.message or "")
+        assert "t-1 holds a log that belongs to no topic" in (decision.message or "")
         assert rooms.cluster.create_topic(CreateTopic("u", 2)).fact is not None, "others are made as ever"
 
     run(main())
@@ -144,7 +146,7 @@ def test_a_topic_is_not_made_over_a_log_that_has_seen_a_clean_stop(caplog: pytes
         rooms = await opened(files)
         decision = rooms.cluster.create_topic(CreateTopic("t", 2))
         assert decision.error is ErrorCode.INVALID_TOPIC_EXCEPTION
-        assert "t-1 holds a log that no topic accounts for" in (decision.message or "")
+        assert "t-1 holds a log that belongs to no topic" in (decision.message or "")
         assert rooms.cluster.create_topic(CreateTopic("t", 2)).error is ErrorCode.INVALID_TOPIC_EXCEPTION
         assert caplog.messages == [decision.message], "once, however often a client asks"
         assert rooms.cluster.create_topic(CreateTopic("t", 1)).fact is not None
@@ -239,7 +241,7 @@ def test_an_illegal_fact_stops_the_broker_before_it_is_on_disk(
         rooms = await (await opened(files)).with_topic()
         before = files.appends.count
         with pytest.raises(AssertionError):
-            rooms.cluster._record(fact)
+            rooms.cluster.record(fact)
         assert files.appends.count == before
 
     run(main())
@@ -249,7 +251,7 @@ def test_a_cleaning_that_is_under_way_does_not_keep_a_topic_from_being_deleted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class InUse(MemoryFiles):
-        """Somebody removes one file of a directory that is being emptied, and writes another."""
+        """Another thread removes one file of a directory that is being emptied, and writes another."""
 
         once = True
 

@@ -79,7 +79,7 @@ async def after_power_cut(files: MemoryFiles, seed: int) -> Rooms:
     return await Rooms(files.power_cut(random.Random(seed))).with_topic()
 
 
-def test_what_a_reply_tells_survives_a_power_cut() -> None:
+def test_the_state_of_a_sent_reply_survives_a_power_cut() -> None:
     async def test(rooms: Rooms, files: MemoryFiles) -> None:
         reply = await rooms.coordinator.execute(init())
         for seed in SEEDS:
@@ -120,7 +120,7 @@ def test_a_clients_next_transaction_never_has_to_wait() -> None:
     with_rooms(test)
 
 
-def test_until_the_markers_are_down_everybody_else_is_told_to_wait_at_once() -> None:
+def test_until_the_markers_are_durable_other_requests_get_concurrent_transactions_at_once() -> None:
     async def test(rooms: Rooms, files: MemoryFiles) -> None:
         producer = await begun(rooms, 0)
         ending = asyncio.ensure_future(rooms.coordinator.execute(end(producer)))
@@ -196,7 +196,7 @@ def test_a_verification_is_answered_without_any_wait() -> None:
     with_rooms(test)
 
 
-def test_house_keeping_aborts_what_is_overdue_and_forgets_what_is_idle() -> None:
+def test_house_keeping_aborts_overdue_transactions_and_forgets_idle_ids() -> None:
     clock, settings = FakeClock(), TransactionSettings(id_expiration_ms=100_000)
 
     async def test(rooms: Rooms, files: MemoryFiles) -> None:

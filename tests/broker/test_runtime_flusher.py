@@ -161,7 +161,7 @@ def test_many_barriers_share_few_syncs() -> None:
     flushing(test)
 
 
-def test_what_is_appended_while_a_sync_runs_waits_for_the_next_one() -> None:
+def test_appends_during_a_sync_wait_for_the_next_one() -> None:
     async def test(flusher: Flusher) -> None:
         target = Target(flusher)
         late: list[asyncio.Task[None]] = []
@@ -201,7 +201,7 @@ def test_a_barrier_during_a_sync_waits_for_it_even_if_nothing_was_appended_since
     flushing(test)
 
 
-def test_a_client_that_goes_away_at_a_barrier_leaves_the_others_waiting_for_the_sync() -> None:
+def test_a_client_that_disconnects_at_a_barrier_leaves_the_others_waiting_for_the_sync() -> None:
     async def test(flusher: Flusher) -> None:
         target = Target(flusher)
         target.append()
@@ -215,7 +215,7 @@ def test_a_client_that_goes_away_at_a_barrier_leaves_the_others_waiting_for_the_
     flushing(test)
 
 
-def test_what_nobody_waits_for_begins_no_round_and_goes_with_the_next_one() -> None:
+def test_an_append_without_a_waiter_begins_no_round_and_goes_with_the_next_one() -> None:
     async def test(flusher: Flusher) -> None:
         unhurried, awaited = Target(flusher), Target(flusher)
         unhurried.append()
@@ -229,7 +229,7 @@ def test_what_nobody_waits_for_begins_no_round_and_goes_with_the_next_one() -> N
     flushing(test)
 
 
-def test_what_nobody_waits_for_begins_no_round_behind_that_of_another_either() -> None:
+def test_an_append_without_a_waiter_begins_no_round_behind_another_one_either() -> None:
     async def test(flusher: Flusher) -> None:
         unhurried, awaited = Target(flusher), Target(flusher)
         awaited.during_sync = unhurried.append
@@ -242,7 +242,7 @@ def test_what_nobody_waits_for_begins_no_round_behind_that_of_another_either() -
     flushing(test)
 
 
-def test_what_is_hurried_is_synced_though_nobody_waits() -> None:
+def test_a_hurried_append_is_synced_without_a_waiter() -> None:
     async def test(flusher: Flusher) -> None:
         target = Target(flusher)
         target.append()
@@ -254,7 +254,7 @@ def test_what_is_hurried_is_synced_though_nobody_waits() -> None:
     flushing(test)
 
 
-def test_what_nobody_has_waited_for_is_synced_before_the_flusher_closes() -> None:
+def test_appends_without_a_waiter_are_synced_before_the_flusher_closes() -> None:
     async def main() -> None:
         flusher = Flusher(durable=True, on_failure=never)
         target = Target(flusher)
@@ -312,7 +312,7 @@ def test_a_failed_sync_stops_the_process_and_acknowledges_nothing(error: Excepti
     run(main())
 
 
-def test_what_fails_in_a_critical_section_stops_the_process() -> None:
+def test_a_failure_in_a_critical_section_stops_the_process() -> None:
     stop = Stop()
     flusher = Flusher(durable=True, on_failure=stop)
     reason = AssertionError("memory and log disagree")
@@ -336,7 +336,7 @@ def test_stopping_is_immediate_and_says_why(monkeypatch: pytest.MonkeyPatch, cap
     assert "the broker stops: no space left" in caplog.text
 
 
-def test_a_disk_that_is_full_is_told_with_the_file_and_what_to_do(
+def test_a_full_disk_is_logged_with_the_file_and_advice(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     full = Path("/dev/full")
@@ -353,8 +353,9 @@ def test_a_disk_that_is_full_is_told_with_the_file_and_what_to_do(
         file.append(b"x")
     file.close()
     (line,) = caplog.records
-    assert line.getMessage().startswith("the broker stops: [Errno 28] No space left on device: '/dev/full'; see to")
-    assert line.exc_info is None, "nobody's bug needs no trace"
+    cause = "[Errno 28] No space left on device: '/dev/full'"
+    assert line.getMessage().startswith(f"the broker stops: {cause}; check the disk")
+    assert line.exc_info is None, "an error that is no bug needs no trace"
 
 
 def test_an_fsync_that_fails_names_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,7 @@ def test_a_power_cut_takes_all_of_an_unacknowledged_commit_or_nothing() -> None:
     run(main())
 
 
-def test_nobody_is_told_of_a_commit_that_is_not_durable() -> None:
+def test_a_commit_is_not_acknowledged_before_it_is_durable() -> None:
     async def main() -> None:
         files = MemoryFiles()
         _, offsets = await opened(files)
@@ -84,7 +84,7 @@ def test_nobody_is_told_of_a_commit_that_is_not_durable() -> None:
     run(main())
 
 
-def test_what_is_asked_for_is_told_with_the_time_of_its_commit() -> None:
+def test_requested_offsets_have_the_time_of_their_commit() -> None:
     async def main() -> None:
         rooms, offsets = await opened(MemoryFiles())
         rooms.clock.now_ms = 77
@@ -96,7 +96,7 @@ def test_what_is_asked_for_is_told_with_the_time_of_its_commit() -> None:
     run(main())
 
 
-def test_what_is_refused_leaves_no_trace() -> None:
+def test_a_refused_commit_leaves_no_trace() -> None:
     async def main() -> None:
         files = MemoryFiles()
         _, offsets = await opened(files)
@@ -109,7 +109,8 @@ def test_what_is_refused_leaves_no_trace() -> None:
     run(main())
 
 
-def test_a_commit_that_is_too_large_is_refused_as_a_whole_and_one_that_just_fits_comes_back() -> None:
+@pytest.mark.slow
+def test_a_commit_that_is_too_large_is_refused_whole_and_one_that_just_fits_is_stored() -> None:
     async def main() -> None:
         files = MemoryFiles()
         group, metadata = "g" * LONGEST_STRING, "€" * LONGEST_METADATA
@@ -127,7 +128,7 @@ def test_a_commit_that_is_too_large_is_refused_as_a_whole_and_one_that_just_fits
     run(main())
 
 
-def test_what_is_out_of_date_is_forgotten_for_good() -> None:
+def test_expired_offsets_are_forgotten_for_good() -> None:
     async def main() -> None:
         files = MemoryFiles()
         rooms, offsets = await opened(files)

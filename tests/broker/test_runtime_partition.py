@@ -116,7 +116,7 @@ def test_a_committed_reader_waits_for_the_marker() -> None:
     with_rooms(test)
 
 
-def test_a_batch_that_comes_again_is_told_its_offset_and_not_appended() -> None:
+def test_a_duplicate_gets_its_offset_and_is_not_appended() -> None:
     async def test(rooms: Rooms, files: MemoryFiles) -> None:
         partition = rooms.partition(0)
         append(partition, b"plain")
@@ -138,7 +138,7 @@ def test_a_batch_is_placed_in_the_log_and_the_clients_bytes_are_left_alone() -> 
     with_rooms(test)
 
 
-def test_what_a_restart_finds_is_durable_and_shown() -> None:
+def test_records_found_at_a_restart_are_durable_and_visible() -> None:
     async def test(rooms: Rooms, files: MemoryFiles) -> None:
         append(rooms.partition(0), b"v", A, 0)
         rooms.partition(0).append_marker(Marker.ABORT, ProducerIdentity(7, 1), timestamp_ms=5)

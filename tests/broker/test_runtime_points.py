@@ -36,7 +36,7 @@ def fill(rooms: Rooms, batches: int = 30) -> None:
 
 
 @pytest.mark.parametrize("durable", [True, False])
-def test_a_sealed_segment_brings_a_recovery_point_without_anybody_waiting(durable: bool) -> None:
+def test_a_sealed_segment_gets_a_recovery_point_without_a_waiting_request(durable: bool) -> None:
     async def test(rooms: Rooms, files: MemoryFiles) -> None:
         fill(rooms)
         assert read_recovery_point(files, HOME) == 0
@@ -70,7 +70,7 @@ def test_a_clean_stop_notes_the_end_once() -> None:
     with_small_segments(test)
 
 
-def test_nothing_is_noted_of_a_deleted_topic() -> None:
+def test_a_deleted_topic_gets_no_recovery_point() -> None:
     async def test(rooms: Rooms, files: MemoryFiles) -> None:
         fill(rooms)
         await rooms.cluster.delete_topic(TOPIC)
@@ -81,7 +81,7 @@ def test_nothing_is_noted_of_a_deleted_topic() -> None:
     with_small_segments(test)
 
 
-def test_deleting_records_keeps_what_their_producers_did() -> None:
+def test_deleting_records_keeps_the_state_of_their_producers() -> None:
     async def test(rooms: Rooms, files: MemoryFiles) -> None:
         partition = rooms.partition(0)
         append(partition, b"v", A, 0)

@@ -39,7 +39,7 @@ def read_one(servers: str, topic: str) -> Message:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_the_brokers_clock_stamps_what_clients_send(
+def test_the_brokers_clock_stamps_the_batches_of_clients(
     client: RawClient, shared_broker: EmbeddedBroker, codec: str
 ) -> None:
     topic = new_topic(client, message_timestamp_type="LogAppendTime")

@@ -19,7 +19,7 @@ MOST_OPERATIONS = 60
 
 
 Told = list[str]
-"""What the clients were told before the end."""
+"""The answers that clients got before the end."""
 
 
 async def live(files: StoppableFiles, durable: bool, rng: random.Random, told: Told) -> None:
@@ -79,6 +79,7 @@ def check(rooms: Rooms, told: Told) -> None:
         assert values == [[b"new"]] or (values == [[]] and "made anew" not in told)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("durable", [True, False], ids=["power-cut", "kill"])
 def test_a_deleted_topic_is_whole_or_gone_whenever_the_broker_dies(durable: bool) -> None:
     histories = _simulate_all(durable)
@@ -122,6 +123,7 @@ def grow_all(monkeypatch: pytest.MonkeyPatch, durable: bool) -> set[tuple[str, .
     return _simulate_all(durable)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("durable", [True, False], ids=["power-cut", "kill"])
 def test_no_crash_leaves_a_topic_without_its_directories(monkeypatch: pytest.MonkeyPatch, durable: bool) -> None:
     assert grow_all(monkeypatch, durable) == {(), ("made",), ("made", "grown")}
@@ -133,9 +135,9 @@ def test_directories_made_after_the_fact_would_be_noticed(monkeypatch: pytest.Mo
 
     def fact_first(self: Cluster, decision: TopicDecision, present: int, validate_only: bool) -> TopicDecision:
         if decision.fact is not None:
-            self._record(decision.fact)
+            self.record(decision.fact)
         with monkeypatch.context() as patch:
-            patch.setattr(self, "_record", lambda fact: None)
+            patch.setattr(self, "record", lambda *facts: None)
             return carry_out(self, decision, present, validate_only)
 
     monkeypatch.setattr(Cluster, "_carry_out", fact_first)

@@ -51,7 +51,7 @@ def test_a_topic_is_deleted_by_its_id(client: RawClient) -> None:
     assert delete_by_id(client, known) == {None: ErrorCode.UNKNOWN_TOPIC_ID}
 
 
-def test_what_makes_no_sense_is_refused_and_the_rest_is_deleted(client: RawClient) -> None:
+def test_invalid_names_and_ids_are_refused_and_the_other_topics_deleted(client: RawClient) -> None:
     twice, both, once, twofold = (new_topic(client) for _ in range(4))
     state = DeleteTopicsRequest.DeleteTopicState
     wanted = [
@@ -76,7 +76,7 @@ def test_what_makes_no_sense_is_refused_and_the_rest_is_deleted(client: RawClien
     }
 
 
-def test_what_does_not_exist_or_is_the_brokers_own_is_not_deleted(client: RawClient) -> None:
+def test_unknown_and_internal_topics_are_not_deleted(client: RawClient) -> None:
     missing = unique("missing")
     assert delete(client, missing, "__consumer_offsets", "__transaction_state") == {
         missing: UNKNOWN,
@@ -96,7 +96,9 @@ def test_a_topic_of_the_same_name_begins_anew_with_an_id_of_its_own(client: RawC
     assert topic_id(client, name) != before
     assert read_all(client, name) == []
     assert fetch(client, name, partition=1).error_code == UNKNOWN
-    again = produce(client, name, batch([b"new"], producer, 0))  # a duplicate, for whoever remembered the old topic
+    again = produce(
+        client, name, batch([b"new"], producer, 0)
+    )  # a duplicate for a broker that remembered the old topic
     assert (again.error_code, again.base_offset) == (ErrorCode.NONE, 0)
     assert read_all(client, name) == [b"new"]
     by_old_id = client.ask(fetch_request(name, by_id=before), 13)
@@ -104,7 +106,7 @@ def test_a_topic_of_the_same_name_begins_anew_with_an_id_of_its_own(client: RawC
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_an_open_transaction_goes_on_without_the_deleted_topic(client: RawClient, commit: bool) -> None:
+def test_an_open_transaction_continues_without_the_deleted_topic(client: RawClient, commit: bool) -> None:
     stays, goes, anew = new_topic(client), new_topic(client), new_topic(client)
     transactional_id = unique("tx")
     producer = new_producer(client, transactional_id)
@@ -123,7 +125,7 @@ def test_an_open_transaction_goes_on_without_the_deleted_topic(client: RawClient
 
 
 @pytest.mark.parametrize("version", [12, 13])
-def test_a_fetch_that_waits_is_told_at_once_that_the_topic_is_gone(
+def test_a_waiting_fetch_is_answered_at_once_when_its_topic_is_deleted(
     client: RawClient, shared_broker: EmbeddedBroker, version: int
 ) -> None:
     name = new_topic(client)
@@ -136,6 +138,7 @@ def test_a_fetch_that_waits_is_told_at_once_that_the_topic_is_gone(
     assert answer.error_code == expected
 
 
+@pytest.mark.slow
 def test_a_deletion_by_id_spares_the_topic_that_has_taken_the_name_meanwhile(
     client: RawClient, shared_broker: EmbeddedBroker
 ) -> None:
@@ -171,7 +174,7 @@ def test_a_deleted_topic_stays_deleted_and_its_files_go(broker: EmbeddedBroker, 
         assert read_all(client, stays, partition=1) == [b"old"]
 
 
-def test_a_group_has_no_offsets_in_a_deleted_topic_nor_in_one_that_takes_its_name(broker: EmbeddedBroker) -> None:
+def test_a_group_has_no_offsets_in_a_deleted_topic_nor_in_a_new_one_of_its_name(broker: EmbeddedBroker) -> None:
     with RawClient(broker.bootstrap_servers) as client:
         goes, stays = new_topic(client, 2), new_topic(client)
         commit(client, "g", {(goes, 0): 3, (goes, 1): 4, (stays, 0): 5})
@@ -200,7 +203,7 @@ def test_a_topic_gets_more_partitions_in_every_version(client: RawClient, versio
     assert read_all(client, name, partition=3) == [b"last"]
 
 
-def test_a_topic_that_does_not_grow_is_told_why(client: RawClient) -> None:
+def test_a_refused_number_of_partitions_has_a_reason(client: RawClient) -> None:
     name = new_topic(client, 2)
     assert grow(client, name, 2) == (ErrorCode.INVALID_PARTITIONS, "Topic already has 2 partition(s).")
     assert grow(client, name, 1).error == ErrorCode.INVALID_PARTITIONS

@@ -97,7 +97,7 @@ def test_a_topic_with_an_illegal_name_is_not_made_on_demand(client: RawClient, n
     assert refused.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-def test_nothing_is_made_on_demand_if_the_broker_forbids_it(tmp_path: Path) -> None:
+def test_no_topic_is_created_on_demand_if_the_broker_forbids_it(tmp_path: Path) -> None:
     settings = {"auto.create.topics.enable": "false", "num.partitions": "4"}
     with EmbeddedBroker(tmp_path, config=settings) as broker, RawClient(broker.bootstrap_servers) as client:
         for version in (3, 12):
@@ -182,7 +182,7 @@ def test_a_setting_that_would_not_be_honoured_is_refused(client: RawClient, key:
 
 
 @pytest.mark.parametrize("version", [5, 7])
-def test_what_the_settings_of_a_topic_come_to_is_answered(client: RawClient, version: int) -> None:
+def test_the_answer_has_the_effective_settings_of_a_topic(client: RawClient, version: int) -> None:
     wanted = {"max.message.bytes": "5000", "cleanup.policy": "delete", "segment.bytes": "1048576"}
     (result,) = ask_for_topics(client, wanted_topic(unique("set"), configs=configs(dict(wanted))), version=version)
     answered = {entry.name: entry for entry in result.configs}
@@ -238,7 +238,7 @@ def test_topics_and_their_ids_survive_a_kill(broker: EmbeddedBroker) -> None:
         assert ask_for_topics(client, wanted_topic(name))[0].error_code == ErrorCode.TOPIC_ALREADY_EXISTS
 
 
-def test_nobody_waits_for_a_request_of_many_topics(broker: EmbeddedBroker) -> None:
+def test_other_clients_are_served_during_a_request_of_many_topics(broker: EmbeddedBroker) -> None:
     with RawClient(broker.bootstrap_servers) as client, RawClient(broker.bootstrap_servers) as bystander:
         metadata(bystander)
         topics = [wanted_topic(f"many-{number}") for number in range(3000)]

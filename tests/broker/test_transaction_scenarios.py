@@ -62,7 +62,7 @@ def test_duplicate_by_retry_is_in_the_transaction_once(shared_broker: EmbeddedBr
         add(client, transactional_id, producer, (topic, 0))
         request = produce_request({(topic, 0): tx_batch([b"once"], producer)}, transactional_id)
         lost = RawClient(shared_broker.bootstrap_servers)
-        lost.receive(ApiKey.PRODUCE, version, lost.send(request, version))  # it has arrived, but nobody was told
+        lost.receive(ApiKey.PRODUCE, version, lost.send(request, version))  # it was appended, but the answer is lost
         lost.close()
         (again,) = client.ask(request, version).responses[0].partition_responses
         assert (again.error_code, again.base_offset) == (ErrorCode.NONE, 0)
@@ -134,6 +134,7 @@ def crash_after_the_decision(data_dir: Path, transactional_id: str, result: Mark
     asyncio.run(main())
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("result", Marker)
 @pytest.mark.parametrize("markers", range(3))
 def test_crash_between_prepare_and_markers_is_finished_by_the_next_start(

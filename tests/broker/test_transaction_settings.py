@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from dualwrite.broker.config import BrokerOptions
-from dualwrite.broker.core.broker_settings import SETTINGS
 from dualwrite.broker.embedded import EmbeddedBroker
+from dualwrite.broker.settings.broker_settings import SETTINGS
 from dualwrite.errors import ConfigurationError
 from tests.broker.calls import describe, end, identity, new_producer, new_topic, open_transaction, read_all, unique
 from tests.broker.raw import RawClient
@@ -44,7 +44,7 @@ def test_the_transaction_log_has_smaller_segments_than_kafkas_for_a_start_reads_
 
 
 @pytest.mark.parametrize("name", OF_ONE_NODE)
-def test_what_one_node_cannot_have_is_refused_and_what_it_has_is_accepted(tmp_path: Path, name: str) -> None:
+def test_only_values_that_are_true_on_one_node_are_accepted(tmp_path: Path, name: str) -> None:
     assert SETTINGS[name].default == "1"
     BrokerOptions(tmp_path, config={name: "1"})
     with pytest.raises(ConfigurationError, match=f"broker setting {name}=3: "):
@@ -56,7 +56,7 @@ def test_what_one_node_cannot_have_is_refused_and_what_it_has_is_accepted(tmp_pa
     ("value", "why"),
     [("0", "Value must be at least 1"), ("-1", "Value must be at least 1"), ("soon", "Not a number of type INT")],
 )
-def test_a_time_that_is_none_is_refused_with_what_it_may_be(tmp_path: Path, name: str, value: str, why: str) -> None:
+def test_an_invalid_time_is_refused_with_the_allowed_values(tmp_path: Path, name: str, value: str, why: str) -> None:
     with pytest.raises(ConfigurationError, match=f"broker setting {name}={value}: {why}"):
         BrokerOptions(tmp_path, config={name: value})
 

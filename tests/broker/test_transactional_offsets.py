@@ -205,7 +205,7 @@ def test_a_member_of_an_earlier_generation_cannot_commit(client: RawClient, vers
     assert committed(client, group, partition)[partition][0] == 5
 
 
-def test_a_generation_of_a_group_that_nobody_has_heard_of_is_illegal(client: RawClient) -> None:
+def test_a_generation_of_an_unknown_group_is_illegal(client: RawClient) -> None:
     transactional_id, producer, group, partition = begun(client)
     for version, error in ((5, ErrorCode.ILLEGAL_GENERATION), (6, ErrorCode.GROUP_ID_NOT_FOUND)):
         member = {"generation_id": 1, "member_id": "m"}
@@ -224,7 +224,7 @@ def test_a_producer_that_was_fenced_commits_nothing(client: RawClient) -> None:
     assert add_offsets(client, "nobody's", producer, group) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
-def test_a_zombie_joins_no_transaction_of_its_successor_though_nobody_verifies(tmp_path: Path) -> None:
+def test_a_zombie_joins_no_transaction_of_its_successor_even_without_verification(tmp_path: Path) -> None:
     """As in Kafka, where the log compares epochs whether the coordinator was asked or not."""
     config = {"transaction.partition.verification.enable": "false"}
     with EmbeddedBroker(tmp_path, config=config) as broker, RawClient(broker.bootstrap_servers) as client:
@@ -260,6 +260,7 @@ def test_the_offsets_partition_has_an_open_transaction_as_any_other_has(client: 
     assert start() == -1
 
 
+@pytest.mark.slow_cases
 @pytest.mark.crash
 @pytest.mark.parametrize("commits", [True, False])
 def test_pending_offsets_outlive_the_broker(broker: EmbeddedBroker, commits: bool) -> None:
@@ -282,12 +283,12 @@ def test_pending_offsets_outlive_the_broker(broker: EmbeddedBroker, commits: boo
 
 
 @pytest.mark.crash
-def test_a_deleted_topics_pending_offsets_are_not_those_of_its_namesake(broker: EmbeddedBroker) -> None:
+def test_a_deleted_topics_pending_offsets_do_not_pass_to_a_new_topic_of_its_name(broker: EmbeddedBroker) -> None:
     """A power cut keeps the topic's deletion, and takes that of its offsets."""
     with RawClient(broker.bootstrap_servers) as client:
         transactional_id, producer, group, partition = begun(client)
         txn_commit(client, transactional_id, producer, group, {partition: 5})
-        (log,) = (broker._data_dir / "__consumer_offsets-0").glob("*.log")
+        (log,) = (broker.data_dir / "__consumer_offsets-0").glob("*.log")
         before = log.read_bytes()
         assert delete(client, partition[0]) == {partition[0]: NONE}
         assert log.stat().st_size > len(before)

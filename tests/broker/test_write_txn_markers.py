@@ -15,6 +15,8 @@ from tests.broker.calls import (
     batch,
     describe,
     end,
+    identity,
+    init,
     list_offset,
     new_producer,
     new_topic,
@@ -43,6 +45,7 @@ def start_of(client: RawClient, topic: str, producer: ProducerIdentity) -> int:
     return found
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_hanging_transaction_is_found_and_aborted(careless: EmbeddedBroker, version: int) -> None:
     """A record arrives behind the marker of its transaction, and holds the last stable offset back for ever."""
@@ -83,6 +86,25 @@ def test_with_verification_the_same_late_record_is_refused(client: RawClient) ->
     assert start_of(client, topic, producer) == -1
 
 
+@pytest.mark.parametrize("partition", [0, 1])
+def test_without_verification_a_zombie_still_adds_nothing_to_a_kept_transaction(
+    careless: EmbeddedBroker, partition: int
+) -> None:
+    """KIP-939: what was prepared is committed as it was prepared."""
+    with RawClient(careless.bootstrap_servers) as client:
+        topic, transactional_id = new_topic(client, partitions=2), unique("tx")
+        zombie = new_producer(client, transactional_id)
+        open_transaction(client, transactional_id, zombie, {(topic, 0): [b"prepared"]})
+        heir = identity(init(client, transactional_id, keep=True))
+        sequence = 1 if partition == 0 else 0
+        late = tx_batch([b"late"], zombie, sequence=sequence)
+        answer = produce(client, topic, late, transactional_id, partition=partition)
+        assert answer.error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+        end(client, transactional_id, heir)
+        assert read_all(client, topic) == [b"prepared"]
+        assert list_offset(client, topic, LATEST, partition=1).offset == 0
+
+
 def test_without_verification_the_newer_protocol_is_still_checked(careless: EmbeddedBroker) -> None:
     with RawClient(careless.bootstrap_servers) as client:
         topic, transactional_id = new_topic(client), unique("tx")
@@ -116,6 +138,7 @@ def test_a_marker_of_the_newer_protocol_has_the_epoch_after_its_records(client: 
     assert read_all(client, topic) == []
 
 
+@pytest.mark.slow
 def test_a_marker_of_an_older_coordinator_is_fenced_also_after_a_kill(broker: EmbeddedBroker) -> None:
     with RawClient(broker.bootstrap_servers) as client:
         topic, producer = new_topic(client), new_producer(client)
@@ -144,6 +167,21 @@ def test_a_coordinator_that_comes_too_late_leaves_the_partition_alone(client: Ra
     assert producers(client, topic)[producer.producer_id].producer_epoch == later.epoch
 
 
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("version", [1, 2])
+def test_no_marker_ends_a_transaction_of_two_phase_commit(client: RawClient, version: int, commit: bool) -> None:
+    """It would be torn out of the partition, while its owner commits the rest of it and its rows."""
+    topic, name = new_topic(client), unique("tx")
+    producer = new_producer(client, name, two_phase=True)
+    open_transaction(client, name, producer, {(topic, 0): [b"v"]})
+    tv2 = version == 2
+    later = ProducerIdentity(producer.producer_id, producer.epoch + 1) if tv2 else producer
+    answer = write(client, marker(later, (topic, 0), commit=commit, version=2 if tv2 else 0), version=version)
+    assert set(answer.values()) == {ErrorCode.INVALID_TXN_STATE}
+    assert end(client, name, producer).error_code == ErrorCode.NONE
+    assert read_all(client, topic) == [b"v"]
+
+
 def test_markers_of_one_producer_are_answered_together_and_each_partition_by_itself(client: RawClient) -> None:
     first, second = new_topic(client), new_topic(client)
     one, two = new_producer(client), new_producer(client)
@@ -165,7 +203,7 @@ def test_markers_of_one_producer_are_answered_together_and_each_partition_by_its
 
 
 @pytest.mark.parametrize("producer", [ProducerIdentity(-1, 0), ProducerIdentity(1, -1)])
-def test_a_marker_of_nobody_is_refused(client: RawClient, producer: ProducerIdentity) -> None:
+def test_a_marker_without_a_producer_is_refused(client: RawClient, producer: ProducerIdentity) -> None:
     topic = new_topic(client)
     assert set(write(client, marker(producer, (topic, 0))).values()) == {ErrorCode.INVALID_REQUEST}
     assert list_offset(client, topic, LATEST).offset == 0

@@ -17,7 +17,7 @@ from dualwrite.wire.apis import APIS, ApiKey, Message
 
 
 class Told(NamedTuple):
-    """One event, as the engine was told it."""
+    """One event that the driver reported to the engine."""
 
     kind: str
     endpoint: Endpoint
@@ -25,7 +25,7 @@ class Told(NamedTuple):
 
 
 class AskingEngine:
-    """Opens what it is told to ask, asks, and is done when everything is answered; a connection that is lost ends it.
+    """Connects, sends the given requests, and is done when all are answered; a lost connection ends it.
 
     :param questions: endpoint and message, asked all at once: ``None`` only opens.
     """
@@ -61,7 +61,7 @@ class AskingEngine:
         self._finish_if_done()
 
     def events(self, kind: str) -> list[Any]:
-        """What was told in events of one kind."""
+        """The contents of the events of one kind."""
         return [told.what for told in self.told if told.kind == kind]
 
     def step(self, now: float) -> list[Command]:

@@ -55,7 +55,7 @@ def run(
         gc.collect()  # what was not closed is a warning, and a warning is a failure
 
 
-def test_a_cancelled_wait_leaves_the_operation_which_goes_on() -> None:
+def test_a_cancelled_wait_does_not_stop_the_operation() -> None:
     asked, answer_now = threading.Event(), threading.Event()
 
     def held(message: Any) -> Any:
@@ -117,7 +117,7 @@ def test_a_driver_belongs_to_the_loop_that_it_was_first_used_in() -> None:
             asyncio.run(second())
 
 
-def test_an_engine_that_breaks_is_told_to_whoever_waits() -> None:
+def test_a_broken_engine_raises_in_every_waiting_task() -> None:
     class Breaking(AskingEngine):
         def answered(self, *_: Any) -> None:
             raise ZeroDivisionError
@@ -136,7 +136,7 @@ def test_an_engine_that_breaks_is_told_to_whoever_waits() -> None:
         run(engine, test)
 
 
-def test_what_still_waits_when_the_driver_is_closed_is_cancelled() -> None:
+def test_waiting_calls_are_cancelled_when_the_driver_is_closed() -> None:
     with scripted() as broker:
         broker.answer(ApiKey.END_TXN, SILENCE)
         engine = AskingEngine((broker.endpoint, end_txn()))
@@ -161,6 +161,7 @@ def test_a_connection_that_is_being_opened_can_be_closed(secured: bool) -> None:
             await asyncio.sleep(0)
 
         run(engine, test, **({"tls": TlsSettings()} if secured else {}))
+        assert engine.told == []
 
 
 LOOPS = pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
@@ -185,7 +186,7 @@ def test_a_connection_can_be_closed_at_every_moment_of_its_opening(steps: int, n
 
 
 @LOOPS
-def test_questions_are_answered_in_any_event_loop(new_loop: NewLoop) -> None:
+def test_requests_are_answered_in_any_event_loop(new_loop: NewLoop) -> None:
     with scripted() as broker:
         broker.answer(ApiKey.END_TXN, echo)
         engine = AskingEngine(*((broker.endpoint, end_txn(number)) for number in range(5)))
@@ -247,15 +248,17 @@ def test_closing_twice_is_closing_once() -> None:
 
         async def test(driver: AsyncDriver) -> None:
             await driver.wait(engine.operation)
+            told = list(engine.told)
             await driver.close()
             await driver.close()
+            assert engine.told == told
 
         run(engine, test)
 
 
 @LOOPS
 @pytest.mark.parametrize("is_waited_for", [False, True])
-def test_what_arrived_while_the_loop_was_blocked_is_taken_in_before_the_engine_is_asked(
+def test_answers_that_arrived_while_the_loop_was_blocked_are_read_before_deadlines_are_checked(
     new_loop: NewLoop, is_waited_for: bool
 ) -> None:
     late = 0.0
@@ -277,7 +280,7 @@ def test_what_arrived_while_the_loop_was_blocked_is_taken_in_before_the_engine_i
             await driver.wait(engine.operation)
             operation = engine.ask((broker.endpoint, end_txn(3)))
             driver.pump()
-            transport = driver._links[broker.endpoint]._transport
+            transport = driver.connections[broker.endpoint]._transport
             assert transport is not None
             assert select.select([transport.get_extra_info("socket").fileno()], [], [], PATIENCE)[0]
             late = 31.0
@@ -309,14 +312,14 @@ def test_an_interrupt_while_commands_are_carried_out_closes_every_connection_and
             with pytest.raises(KafkaUnavailableError, match="interrupted"):
                 await asyncio.wait_for(driver.wait(engine.operation), PATIENCE)
             assert engine.interruptions == 1
-            assert not driver._links
+            assert not driver.connections
             await driver.wait(engine.ask((first.endpoint, None), (second.endpoint, None)))
 
         run(engine, test)
 
 
 @pytest.mark.parametrize("where", ["answered", "lost", "read"])
-def test_an_interrupt_while_the_loop_tells_news_reaches_who_runs_it_and_fails_the_operation(
+def test_an_interrupt_during_a_report_reaches_the_loops_runner_and_fails_the_operation(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with scripted() as broker, warnings.catch_warnings():
@@ -336,13 +339,13 @@ def test_an_interrupt_while_the_loop_tells_news_reaches_who_runs_it_and_fails_th
             loop.run_until_complete(wait())
             engine.ask((broker.endpoint, end_txn(1)))
             waiting = loop.create_task(wait())
-            target = next(iter(driver._links.values())).node if where == "read" else engine
+            target = next(iter(driver.connections.values())).node if where == "read" else engine
             with monkeypatch.context() as patch:
                 patch.setattr(target, "receive" if where == "read" else where, interrupt)
                 with pytest.raises(KeyboardInterrupt):
                     loop.run_until_complete(waiting)
             assert engine.interruptions
-            assert not driver._links
+            assert not driver.connections
             with pytest.raises(KafkaUnavailableError, match="interrupted"):
                 loop.run_until_complete(waiting)
             broker.answer(ApiKey.END_TXN, echo)

@@ -17,6 +17,7 @@ from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.coordinator.kafka.librdkafka import LibrdkafkaProducer
 from dualwrite.errors import FencedError, InvalidTransactionStateError
 from dualwrite.ids import PreparedTxnState
+from dualwrite.records.outgoing import OutgoingRecord
 from dualwrite.wire.apis import ApiKey
 from tests.broker.consumers import consume
 from tests.broker.kafka_helpers import create_topic, fresh_name
@@ -102,7 +103,7 @@ def test_a_unit_of_one_record_costs_two_round_trips(
     assert seen(broker, topic) == [b"first", *(b"%d" % number for number in range(10))]
 
 
-def test_what_is_aborted_is_never_seen(broker: EmbeddedBroker, config: dict[str, Any], topic: str) -> None:
+def test_aborted_records_are_never_seen(broker: EmbeddedBroker, config: dict[str, Any], topic: str) -> None:
     async def test(producer: AsyncTwoPhaseProducer) -> None:
         await producer.begin_transaction()
         await producer.produce(topic, "aborted")
@@ -117,7 +118,7 @@ def test_what_is_aborted_is_never_seen(broker: EmbeddedBroker, config: dict[str,
 
 
 @pytest.mark.parametrize("decided", [True, False])
-def test_a_successor_ends_what_was_prepared_as_it_was_decided(
+def test_a_successor_ends_the_prepared_transaction_as_decided(
     broker: EmbeddedBroker, config: dict[str, Any], topic: str, decided: bool
 ) -> None:
     async def dies(dead: AsyncTwoPhaseProducer) -> None:
@@ -138,13 +139,13 @@ def test_a_successor_ends_what_was_prepared_as_it_was_decided(
     assert seen(broker, topic) == ([b"prepared"] if decided else [])
 
 
-def test_what_librdkafka_prepared_is_completed_by_its_anchor(
+def test_a_transaction_that_librdkafka_prepared_is_completed_by_its_anchor(
     broker: EmbeddedBroker, config: dict[str, Any], topic: str
 ) -> None:
     other = LibrdkafkaProducer(config)
     other.init_transactions()
     other.begin_transaction()
-    other.produce(topic, "first")
+    other.produce(OutgoingRecord(topic, "first"))
     state = other.prepare_transaction()
     other.close()
 
@@ -163,7 +164,7 @@ def test_a_full_buffer_makes_produce_wait_and_loses_nothing(
     assert seen(broker, topic) == [value.encode() for value in values]
 
 
-def test_a_lingering_batch_goes_out_while_the_loop_does_something_else(
+def test_a_lingering_batch_is_sent_while_the_loop_runs_other_tasks(
     config: dict[str, Any], topic: str, asked: list[ApiKey]
 ) -> None:
     async def test(producer: AsyncTwoPhaseProducer) -> None:
@@ -268,7 +269,7 @@ def test_a_cancelled_prepare_can_only_be_aborted(broker: EmbeddedBroker, config:
 
 
 @pytest.mark.parametrize("verb", ["flush", "produce"])
-def test_after_a_cancelled_flush_or_produce_the_transaction_goes_on(
+def test_after_a_cancelled_flush_or_produce_the_transaction_continues(
     broker: EmbeddedBroker, config: dict[str, Any], topic: str, verb: str
 ) -> None:
     async def test(producer: AsyncTwoPhaseProducer) -> None:
@@ -383,7 +384,7 @@ def test_a_producer_belongs_to_its_loop(config: dict[str, Any], topic: str) -> N
         asyncio.run(unit(producers[0], topic, "b"))
 
 
-def test_closing_tells_the_callbacks_of_records_that_were_not_sent(config: dict[str, Any], topic: str) -> None:
+def test_close_calls_the_callbacks_of_unsent_records(config: dict[str, Any], topic: str) -> None:
     told: list[Any] = []
 
     async def test(producer: AsyncTwoPhaseProducer) -> None:

@@ -59,9 +59,9 @@ class CountingSocket:
         return getattr(self._inner, name)
 
 
-def test_a_question_on_an_open_connection_is_one_send_and_one_receive(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_on_an_open_connection_is_one_send_and_one_receive(monkeypatch: pytest.MonkeyPatch) -> None:
     with scripted() as broker, scripted() as idle, asking(broker, idle) as (engine, driver):
-        link = driver._links[broker.endpoint]
+        link = driver.connections[broker.endpoint]
         counting = CountingSocket(link.socket)
         monkeypatch.setattr(link, "socket", counting)
         monkeypatch.setattr(driver._selector, "select", lambda *_: pytest.fail("the selector was asked"))
@@ -74,7 +74,7 @@ def test_a_question_on_an_open_connection_is_one_send_and_one_receive(monkeypatc
 
 
 class GreenSocket(socket.socket):
-    """A socket as gevent's: unless it is non-blocking, it waits until there is something, whatever the flags say."""
+    """A socket as gevent's: unless it is non-blocking, it waits for data, regardless of the flags."""
 
     def recv(self, size: int, flags: int = 0) -> bytes:
         try:
@@ -87,7 +87,7 @@ class GreenSocket(socket.socket):
 def test_a_socket_of_a_program_with_green_threads_is_never_waited_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "socket", GreenSocket)
     with scripted() as broker, asking(broker) as (engine, driver):
-        link = driver._links[broker.endpoint]
+        link = driver.connections[broker.endpoint]
         assert type(link.socket) is GreenSocket
         assert link.advance(0.0) == [], "a selector may have been wrong"
         (answer,) = driver.wait(engine.ask((broker.endpoint, end_txn(2))))
@@ -127,7 +127,7 @@ def test_an_interrupted_wait_gives_its_connections_up_and_says_so_to_the_engine(
             with pytest.raises(InterruptedHereError):
                 driver.wait(engine.ask((broker.endpoint, end_txn(1))))
             assert engine.interruptions == 1
-            assert not driver._links
+            assert not driver.connections
             broker.answer(ApiKey.END_TXN, echo)
             (answer,) = driver.wait(engine.ask((broker.endpoint, end_txn(2))))
             assert answer.producer_id == 2
@@ -139,7 +139,7 @@ def test_a_connection_that_was_closed_while_idle_is_lost_before_anything_is_sent
     late = 0.0
     with scripted() as broker, asking(broker, clock=lambda: time.monotonic() + late) as (engine, driver):
         broker.hang_up()
-        link = driver._links[broker.endpoint]
+        link = driver.connections[broker.endpoint]
         link.socket.settimeout(20)
         assert link.socket.recv(1, socket.MSG_PEEK) == b""  # the end of the stream has arrived
         late = 2.0
@@ -168,7 +168,7 @@ def test_a_connection_whose_authentication_runs_out_is_not_used_any_more() -> No
         assert [seen.message.producer_id for seen in broker.requests(ApiKey.END_TXN)] == [1, 2, 4]
 
 
-def test_a_pump_sends_and_takes_in_what_it_can_and_does_not_wait() -> None:
+def test_a_pump_sends_and_receives_without_waiting() -> None:
     answer_now = threading.Event()
 
     def held(message: Any) -> Any:
@@ -180,7 +180,7 @@ def test_a_pump_sends_and_takes_in_what_it_can_and_does_not_wait() -> None:
         operation = engine.ask((broker.endpoint, end_txn(3)))
         driver.pump()
         answer_now.set()
-        arriving = driver._links[broker.endpoint].socket
+        arriving = driver.connections[broker.endpoint].socket
         arriving.settimeout(20)
         arriving.recv(1, socket.MSG_PEEK)
         driver.pump()
@@ -218,20 +218,20 @@ def test_an_engine_that_waits_for_nothing_is_not_waited_for() -> None:
 
 def test_a_driver_may_be_closed_twice_and_closes_every_connection() -> None:
     with scripted() as broker, asking(broker) as (_, driver):
-        connection = driver._links[broker.endpoint].socket
+        connection = driver.connections[broker.endpoint].socket
         driver.close()
         driver.close()
         assert connection.fileno() < 0
 
 
-def test_a_tls_file_that_is_missing_is_told_at_once() -> None:
+def test_a_missing_tls_file_is_reported_at_once() -> None:
     with pytest.raises(ConfigurationError, match=r"ssl\.ca\.location /no/such/ca\.pem"):
         BlockingDriver(AskingEngine(), settings(tls=TlsSettings(ca_location="/no/such/ca.pem")))
 
 
 def test_a_connection_that_is_opened_anew_replaces_the_one_before() -> None:
     with scripted() as broker, asking(broker) as (engine, driver):
-        before = driver._links[broker.endpoint].socket
+        before = driver.connections[broker.endpoint].socket
         engine.close(broker.endpoint)
         (answer,) = driver.wait(engine.ask((broker.endpoint, end_txn(5))))
         assert answer.producer_id == 5
@@ -249,7 +249,7 @@ def test_an_address_is_a_new_socket_for_the_selector(monkeypatch: pytest.MonkeyP
         engine = AskingEngine((Endpoint("many.test", 9092), end_txn(1)))
         with driving(engine) as driver:
             driver.wait(engine.operation)
-            assert driver._links[Endpoint("many.test", 9092)].attempt == 2
+            assert driver.connections[Endpoint("many.test", 9092)].attempt == 2
             assert len(driver._selector.get_map()) == 1
 
 
@@ -275,7 +275,7 @@ def test_an_interrupt_while_a_name_is_looked_up_leaves_no_connection_that_the_en
 
 
 @pytest.mark.parametrize("call", ["wait", "pump"])
-def test_an_interrupt_while_another_is_told_to_the_engine_is_told_with_the_next_call(
+def test_an_interrupt_during_the_report_of_another_is_reported_with_the_next_call(
     monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     with scripted() as broker, asking(broker) as (engine, driver):
@@ -297,10 +297,10 @@ def test_an_interrupt_while_another_is_told_to_the_engine_is_told_with_the_next_
         else:
             driver.pump()
         assert engine.interruptions == 1
-        assert not driver._links
+        assert not driver.connections
 
 
-def test_nobody_waits_for_an_answer_to_what_the_socket_has_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_answer_is_awaited_before_the_socket_has_taken_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
     plain, waits = SocketConnection.receive_patiently, []
 
     def noting(self: SocketConnection) -> list[Any] | None:
@@ -314,20 +314,20 @@ def test_nobody_waits_for_an_answer_to_what_the_socket_has_not_taken(monkeypatch
     )
     with scripted() as broker, asking(broker) as (engine, driver):
         broker.answer(ApiKey.LIST_TRANSACTIONS, answer)
-        driver._links[broker.endpoint].socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 10_000)
+        driver.connections[broker.endpoint].socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 10_000)
         operation = engine.ask((broker.endpoint, long))
         driver.pump()
-        assert driver._links[broker.endpoint]._unsent, "the socket has taken it all"
+        assert driver.connections[broker.endpoint]._unsent, "the socket has taken it all"
         assert len(driver.wait(operation)) == 1
         assert not any(waits)
 
 
-def test_a_pump_takes_in_what_has_arrived_before_the_engine_is_asked_what_is_overdue() -> None:
+def test_a_pump_reads_arrived_answers_before_the_engine_checks_deadlines() -> None:
     late = 0.0
     with scripted() as broker, asking(broker, clock=lambda: time.monotonic() + late) as (engine, driver):
         operation = engine.ask((broker.endpoint, end_txn(3)))
         driver.pump()
-        arriving = driver._links[broker.endpoint].socket
+        arriving = driver.connections[broker.endpoint].socket
         arriving.settimeout(20)
         arriving.recv(1, socket.MSG_PEEK)
         late = 31.0

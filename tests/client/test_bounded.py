@@ -11,7 +11,7 @@ from dualwrite.client.librdkafka.bounded_calls import BoundedCalls, WedgedError
 from dualwrite.errors import KafkaUnavailableError
 
 
-def test_a_call_gives_what_it_returns_and_raises_what_it_raises() -> None:
+def test_a_bounded_call_passes_on_the_result_and_the_exception() -> None:
     calls = BoundedCalls(grace=20)
     assert calls.call("one", 1, lambda: 7) == 7
     with pytest.raises(KeyError, match="lost"):
@@ -65,7 +65,7 @@ def test_an_interrupt_leaves_the_call_behind(monkeypatch: pytest.MonkeyPatch) ->
     ended.set()
 
 
-def test_what_a_call_was_made_of_is_let_go_when_it_comes_back_at_last() -> None:
+def test_a_late_call_releases_its_object_when_it_returns() -> None:
     class Producer:
         def send(self) -> None:
             ended.wait(20)

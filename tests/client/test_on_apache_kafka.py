@@ -74,7 +74,7 @@ def test_units_of_work_cost_two_requests_each_and_are_there_once(
     assert asked.count(ApiKey.END_TXN) == 20
 
 
-def test_the_next_session_fences_the_one_before_and_aborts_what_it_left(kafka: ApacheKafka, make: Make) -> None:
+def test_the_next_session_fences_the_one_before_and_aborts_its_transaction(kafka: ApacheKafka, make: Make) -> None:
     topic = fresh_name()
     create_topic(kafka.bootstrap_servers, topic)
     first = make()
@@ -99,7 +99,7 @@ def test_a_transaction_in_two_phase_commit_has_no_timeout(kafka: ApacheKafka, ma
     assert described.timeout_ms == 2147483647
 
 
-def test_what_it_cannot_keep_it_says(kafka: ApacheKafka) -> None:
+def test_a_promise_that_the_broker_cannot_keep_is_refused(kafka: ApacheKafka) -> None:
     config = {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": fresh_name()}
     with TwoPhaseProducer(config) as producer, pytest.raises(TwoPhaseCommitUnavailableError):
         producer.init_transactions(keep_prepared_txn=True)

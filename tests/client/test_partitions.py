@@ -60,6 +60,7 @@ def delivered(broker: EmbeddedBroker, name: str, topic: str, keys: list[bytes | 
     return [partitions[number] for number in range(len(keys))]
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("name", NAMES)
 def test_librdkafka_puts_each_record_where_the_native_producer_would(
     broker: EmbeddedBroker, topics: dict[int, str], name: str
@@ -72,6 +73,7 @@ def test_librdkafka_puts_each_record_where_the_native_producer_would(
         assert delivered(broker, name, topic, keys) == [partition_of(key, count) for key in keys]
 
 
+@pytest.mark.slow_cases
 def test_the_native_producer_puts_each_record_where_librdkafka_does(
     broker: EmbeddedBroker, topics: dict[int, str]
 ) -> None:
@@ -121,6 +123,7 @@ def test_records_without_a_key_share_a_partition_for_a_batch_unless_that_is_not_
     assert (len(used) > 1) is is_spread
 
 
+@pytest.mark.slow
 def test_the_java_producer_gives_the_same_partitions_as_when_the_table_was_made() -> None:
     rows = [line.split(",") for line in JAVAS.read_text().splitlines()]
     assert len(rows) == len(KEYS)

@@ -9,6 +9,7 @@ import pytest
 from dualwrite import EmbeddedBroker, TwoPhaseProducer
 from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.errors import InvalidTransactionStateError, KafkaRefusedError, PrepareFailedError
+from dualwrite.records.outgoing import OutgoingRecord
 from tests.broker.kafka_helpers import create_topic, fresh_name
 
 Make = Callable[..., TwoPhaseProducer]
@@ -82,9 +83,10 @@ def records(number: int) -> list[tuple[Any, ...]]:
     ]
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("size", [1, 300])
 @pytest.mark.parametrize("config", [{}, {"batch_size": 2000}, {"queue_buffering_max_messages": 25}, {"linger_ms": 0}])
-def test_they_are_where_one_after_the_other_they_would_be(
+def test_produce_many_puts_records_where_single_calls_would(
     broker: EmbeddedBroker, make: Make, topics: tuple[str, str], size: int, config: dict[str, Any]
 ) -> None:
     one, many = topics
@@ -93,18 +95,21 @@ def test_they_are_where_one_after_the_other_they_would_be(
     for value, key, partition, headers in given:
         producer.produce(one, value, key, partition, headers=headers)
     for begin in range(0, len(given), size):
-        producer.produce_many(many, iter(given[begin : begin + size]))
+        producer.produce_many(
+            OutgoingRecord(many, value, key, partition, headers=headers)
+            for value, key, partition, headers in given[begin : begin + size]
+        )
     producer.commit_transaction()
     written = read(broker, many)
     assert written == read(broker, one)
     assert len(written) == len(given)
 
 
-def test_the_first_ones_make_an_unknown_topic_known(broker: EmbeddedBroker, make: Make) -> None:
+def test_records_of_an_unknown_topic_are_sent_once_it_is_known(broker: EmbeddedBroker, make: Make) -> None:
     topic = fresh_name()
     producer = make()
-    producer.produce_many(topic, records(0))
-    producer.produce_many(topic, [(b"%d" % number, None, 0, None) for number in range(500)])
+    producer.produce_many([])
+    producer.produce_many([OutgoingRecord(topic, b"%d" % number, partition=0) for number in range(500)])
     producer.commit_transaction()
     consumer = confluent_kafka.Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": topic})
     ends = consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, 0), timeout=20)
@@ -112,36 +117,39 @@ def test_the_first_ones_make_an_unknown_topic_known(broker: EmbeddedBroker, make
     assert ends == (0, 501)  # with the marker
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("record", "error"),
     [
-        ((1, None, -1, None), TypeError),
-        ((None, 1.5, -1, None), TypeError),
-        ((None, None, -2, None), ValueError),
-        ((None, None, True, None), TypeError),
-        ((None, None, -1, [("a", 1)]), TypeError),
-        (("\ud800", None, -1, None), ValueError),
+        ({"value": 1}, TypeError),
+        ({"key": 1.5}, TypeError),
+        ({"partition": -2}, ValueError),
+        ({"partition": True}, TypeError),
+        ({"headers": [("a", 1)]}, TypeError),
+        ({"value": "\ud800"}, ValueError),
+        ({"topic": 1}, TypeError),
     ],
 )
 def test_an_argument_of_a_wrong_type_or_value_costs_nothing(
-    broker: EmbeddedBroker, make: Make, topics: tuple[str, str], record: tuple[Any, ...], error: type[Exception]
+    broker: EmbeddedBroker, make: Make, topics: tuple[str, str], record: dict[str, Any], error: type[Exception]
 ) -> None:
     producer = make()
     with pytest.raises(error):
-        producer.produce_many(topics[0], [("before", None, 0, None), record])
-    with pytest.raises(TypeError, match="topic of type int: give text"):
-        producer.produce_many(1, [("before", None, 0, None)])  # type: ignore[arg-type]
-    producer.produce_many(topics[0], [("after", None, 0, None)])
+        producer.produce_many(OutgoingRecord(**{"topic": topics[0], **each}) for each in ({"value": "before"}, record))
+    producer.produce_many([OutgoingRecord(topics[0], "after", partition=0)])
     producer.commit_transaction()
     assert [value for _, _, _, value, _ in read(broker, topics[0])] == [b"after"]
 
 
 @pytest.mark.parametrize("bad", ["a topic of no name", "a large record"])
-def test_what_no_broker_takes_costs_the_transaction(make: Make, topics: tuple[str, str], bad: str) -> None:
+def test_a_record_that_no_broker_accepts_fails_the_transaction(make: Make, topics: tuple[str, str], bad: str) -> None:
     producer = make(message_max_bytes=2000)
-    given = [("fits", None, 0, None), ("v" * 3000 if bad == "a large record" else "v", None, 0, None)]
+    refused = {
+        "a topic of no name": OutgoingRecord("no/name", "v"),
+        "a large record": OutgoingRecord(topics[0], "v" * 3000, partition=0),
+    }[bad]
     with pytest.raises(KafkaRefusedError):
-        producer.produce_many("no/name" if bad == "a topic of no name" else topics[0], given)
+        producer.produce_many([OutgoingRecord(topics[0], "fits", partition=0), refused])
     with pytest.raises(KafkaRefusedError):
         producer.commit_transaction()
     producer.abort_transaction()
@@ -158,7 +166,7 @@ def test_an_interrupt_in_the_middle_costs_the_transaction(
     with monkeypatch.context() as patched:
         patched.setattr(producer._driver, "pump", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            producer.produce_many(topics[0], records(100))
+            producer.produce_many([OutgoingRecord(topics[0], b"%d" % number) for number in range(100)])
     with pytest.raises(PrepareFailedError, match="KeyboardInterrupt"):
         producer.prepare_transaction()
     producer.abort_transaction()
@@ -166,10 +174,10 @@ def test_an_interrupt_in_the_middle_costs_the_transaction(
     assert read(broker, topics[0]) == []
 
 
-def test_a_callback_is_told_of_each(make: Make, topics: tuple[str, str]) -> None:
+def test_the_callback_is_called_for_each_record(make: Make, topics: tuple[str, str]) -> None:
     told: list[tuple[Any, Any]] = []
     producer = make(on_delivery=lambda error, record: told.append((error, record.value())))
-    producer.produce_many(topics[0], [(b"%d" % number, None, -1, None) for number in range(50)])
+    producer.produce_many([OutgoingRecord(topics[0], b"%d" % number) for number in range(50)])
     producer.commit_transaction()
     assert sorted(told, key=lambda each: int(each[1])) == [(None, b"%d" % number) for number in range(50)]
 
@@ -181,7 +189,7 @@ def test_another_process_and_no_transaction_are_refused(
     with monkeypatch.context() as patched:
         patched.setattr(producer, "_process", -1)
         with pytest.raises(InvalidTransactionStateError, match="make a new one after a fork"):
-            producer.produce_many(topics[0], [("v", None, -1, None)])
+            producer.produce_many([OutgoingRecord(topics[0], "v")])
     producer.abort_transaction()
     with pytest.raises(InvalidTransactionStateError, match=r"produce\(\)"):
-        producer.produce_many(topics[0], [("v", None, -1, None)])
+        producer.produce_many([OutgoingRecord(topics[0], "v")])

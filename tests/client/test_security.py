@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from dualwrite.client.config.native_config import NativeConfig
+from dualwrite.client.config.producer_settings import ProducerSettings
 from dualwrite.client.net.blocking_connection import BlockingConnection
 from dualwrite.client.producer.async_two_phase_producer import AsyncTwoPhaseProducer
 from dualwrite.client.producer.two_phase_producer import TwoPhaseProducer
+from dualwrite.client.protocol.requests import metadata
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
-from dualwrite.wire.apis import ApiKey, MetadataRequest
 from tests.broker.calls import unique
 from tests.broker.consumers import consume
 from tests.broker.raw import PATIENCE_SECONDS
@@ -33,7 +33,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
 
 
 def connect(config: dict[str, Any]) -> BlockingConnection:
-    settings = NativeConfig.of(config | {"transactional.id": "t"}).client
+    settings = ProducerSettings.of(config | {"transactional.id": "t"}).client
     return BlockingConnection(settings.bootstrap[0], settings)
 
 
@@ -41,7 +41,7 @@ def names_itself(config: dict[str, Any]) -> str:
     """The one broker, as it tells a client whom it lets in."""
     connection = connect(config)
     try:
-        (broker,) = connection.request(ApiKey.METADATA, MetadataRequest(topics=[]), cap=12).brokers
+        (broker,) = connection.request(metadata([])).brokers
     finally:
         connection.close()
     return f"{broker.host}:{broker.port}"
@@ -61,7 +61,7 @@ def with_password(mechanism: str, user: str = USER, password: str = PASSWORD) ->
         ("SCRAM-SHA-512", TRICKY_USER),
     ],
 )
-def test_the_right_password_is_let_in(kafka: SecureKafka, mechanism: str, user: str) -> None:
+def test_the_right_password_is_accepted(kafka: SecureKafka, mechanism: str, user: str) -> None:
     assert names_itself(kafka.config | with_password(mechanism, user)) == kafka.secure
 
 
@@ -75,7 +75,7 @@ def bearer(*given: Any) -> dict[str, Any]:
     return {"sasl.mechanism": "OAUTHBEARER", "oauth_cb": lambda _config: given}
 
 
-def test_a_token_is_let_in_with_and_without_extensions(kafka: SecureKafka) -> None:
+def test_a_token_is_accepted_with_and_without_extensions(kafka: SecureKafka) -> None:
     for more in ((), ("alice",), ("alice", {"traceId": "123"})):
         assert names_itself(kafka.config | bearer(*unsecured_token(), *more)) == kafka.secure
 
@@ -106,7 +106,7 @@ def test_a_connection_that_is_usable_loses_no_request_to_the_end_of_its_authenti
                 connections[number].close()
                 connections[number] = connect(kafka.config | secret)
                 over[number] += 1
-            answer = connections[number].request(ApiKey.METADATA, MetadataRequest(topics=[]), cap=12)
+            answer = connections[number].request(metadata([]))
             assert [broker.node_id for broker in answer.brokers] == [0]
     for connection in connections:
         connection.close()
@@ -118,7 +118,7 @@ def test_a_connection_that_is_usable_loses_no_request_to_the_end_of_its_authenti
     [with_password("SCRAM-SHA-256"), bearer(*unsecured_token())],
     ids=["SCRAM", "OAUTHBEARER"],
 )
-def test_a_producer_goes_on_for_longer_than_its_authentication(kafka: SecureKafka, credentials: dict[str, Any]) -> None:
+def test_a_producer_works_for_longer_than_its_authentication(kafka: SecureKafka, credentials: dict[str, Any]) -> None:
     warm_up(kafka.bootstrap_servers)
     topic, written = unique("topic"), 0
     config = (
@@ -135,7 +135,7 @@ def test_a_producer_goes_on_for_longer_than_its_authentication(kafka: SecureKafk
     assert consume(kafka.bootstrap_servers, topic, minimum=written)[0] == [b"%d" % number for number in range(written)]
 
 
-def test_a_producer_under_asyncio_goes_on_for_longer_than_its_authentication(kafka: SecureKafka) -> None:
+def test_an_asyncio_producer_works_for_longer_than_its_authentication(kafka: SecureKafka) -> None:
     warm_up(kafka.bootstrap_servers)
     topic = unique("topic")
     config = kafka.config | with_password("SCRAM-SHA-512") | {"transactional.id": unique("id")}
@@ -156,7 +156,7 @@ def test_a_producer_under_asyncio_goes_on_for_longer_than_its_authentication(kaf
     assert consume(kafka.bootstrap_servers, topic, minimum=written)[0] == [b"%d" % number for number in range(written)]
 
 
-def test_plaintext_and_tls_without_sasl_are_not_let_in(kafka: SecureKafka) -> None:
+def test_connections_without_sasl_are_refused(kafka: SecureKafka) -> None:
     patient = kafka.config | {"socket.timeout.ms": 3000}
     with pytest.raises((ConfigurationError, KafkaUnavailableError), match=r"ee security\.protocol$"):
         names_itself(patient | {"security.protocol": "PLAINTEXT"})

@@ -10,9 +10,9 @@ import pytest
 
 from dualwrite import EmbeddedBroker, TwoPhaseProducer
 from dualwrite.client.admin.control_plane import ControlPlane
-from dualwrite.client.engine.coordinator_calls import GroupMember
 from dualwrite.client.engine.transaction_state import TransactionResult
 from dualwrite.client.net.socket_connection import SocketConnection
+from dualwrite.client.protocol.requests import GroupMember
 from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.coordinator.kafka.librdkafka import LibrdkafkaProducer
 from dualwrite.errors import (
@@ -25,6 +25,7 @@ from dualwrite.errors import (
     TwoPhaseCommitUnavailableError,
 )
 from dualwrite.ids import PreparedTxnState, TopicPartition
+from dualwrite.records.outgoing import OutgoingRecord
 from dualwrite.wire.apis import ApiKey
 from tests.broker.consumers import consume
 from tests.broker.kafka_helpers import create_topic, fresh_name
@@ -140,7 +141,7 @@ def test_a_full_buffer_makes_produce_wait_and_loses_nothing(make: Make, topic: s
     assert seen(broker, topic) == [value.encode() for value in values]
 
 
-def test_a_lingering_batch_goes_out_by_itself(make: Make, topic: str, asked: list[ApiKey]) -> None:
+def test_a_lingering_batch_is_sent_without_a_call(make: Make, topic: str, asked: list[ApiKey]) -> None:
     producer = make(linger_ms=0)
     unit(producer, topic, "first")
     asked.clear()
@@ -151,7 +152,7 @@ def test_a_lingering_batch_goes_out_by_itself(make: Make, topic: str, asked: lis
     assert asked == [ApiKey.PRODUCE]
 
 
-def test_what_is_aborted_is_never_seen(make: Make, topic: str, broker: EmbeddedBroker) -> None:
+def test_aborted_records_are_never_seen(make: Make, topic: str, broker: EmbeddedBroker) -> None:
     producer = make()
     producer.begin_transaction()
     producer.produce(topic, "aborted")
@@ -167,7 +168,7 @@ def test_what_is_aborted_is_never_seen(make: Make, topic: str, broker: EmbeddedB
 
 
 @pytest.mark.parametrize("decided", [True, False])
-def test_a_successor_ends_what_was_prepared_as_it_was_decided(
+def test_a_successor_ends_the_prepared_transaction_as_decided(
     make: Make, topic: str, broker: EmbeddedBroker, decided: bool
 ) -> None:
     dead = make()
@@ -209,7 +210,9 @@ def test_a_late_commit_does_not_end_the_next_transaction(tmp_path: Path, topic: 
     proxy.close()
 
 
-def test_what_librdkafka_prepared_is_completed_by_its_anchor(make: Make, topic: str, broker: EmbeddedBroker) -> None:
+def test_a_transaction_that_librdkafka_prepared_is_completed_by_its_anchor(
+    make: Make, topic: str, broker: EmbeddedBroker
+) -> None:
     transactional_id = fresh_name()
     config = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": transactional_id}
     other = LibrdkafkaProducer(config)
@@ -217,7 +220,7 @@ def test_what_librdkafka_prepared_is_completed_by_its_anchor(make: Make, topic: 
     states = []
     for value in ("first", "second"):
         other.begin_transaction()
-        other.produce(topic, value)
+        other.produce(OutgoingRecord(topic, value))
         states.append(other.prepare_transaction())
         if value == "first":
             other.commit_transaction()
@@ -229,7 +232,7 @@ def test_what_librdkafka_prepared_is_completed_by_its_anchor(make: Make, topic: 
     assert seen(broker, topic) == [b"first", b"second"]
 
 
-def test_an_older_state_of_librdkafka_does_not_commit_what_came_after_it(
+def test_an_older_state_of_librdkafka_does_not_commit_a_later_transaction(
     make: Make, topic: str, broker: EmbeddedBroker
 ) -> None:
     transactional_id = fresh_name()
@@ -237,11 +240,11 @@ def test_an_older_state_of_librdkafka_does_not_commit_what_came_after_it(
     other = LibrdkafkaProducer(config)
     other.init_transactions()
     other.begin_transaction()
-    other.produce(topic, "first")
+    other.produce(OutgoingRecord(topic, "first"))
     state = other.prepare_transaction()
     other.commit_transaction()
     other.begin_transaction()
-    other.produce(topic, "second")
+    other.produce(OutgoingRecord(topic, "second"))
     other.prepare_transaction()
     other.close()
     producer = make(keep=True, transactional_id=transactional_id)
@@ -265,7 +268,7 @@ def test_a_broker_that_restarts_in_the_middle_loses_nothing(tmp_path: Path, topi
         assert seen(second, topic) == [b"a", b"b", b"c"]
 
 
-def test_a_broker_that_is_gone_is_an_error_in_time(tmp_path: Path, topic: str) -> None:
+def test_a_stopped_broker_is_an_error_within_the_deadline(tmp_path: Path, topic: str) -> None:
     with EmbeddedBroker(tmp_path / "broker") as broker:
         config = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "app-0"}
         producer = TwoPhaseProducer({**config, "delivery.timeout.ms": 300})
@@ -296,7 +299,7 @@ def test_a_consumers_offsets_are_committed_with_the_transaction(make: Make, topi
     consumer.close()
 
 
-def test_offsets_of_a_member_that_is_none_cost_the_transaction(make: Make, topic: str, broker: EmbeddedBroker) -> None:
+def test_offsets_of_an_unknown_member_fail_the_transaction(make: Make, topic: str, broker: EmbeddedBroker) -> None:
     create_topic(broker.bootstrap_servers, topic)
     producer = make()
     producer.begin_transaction()
@@ -324,7 +327,7 @@ def test_delivery_callbacks_come_with_the_next_call(make: Make, topic: str) -> N
     assert producer.poll(0) == 0
 
 
-def test_a_record_carries_what_it_was_given(make: Make, topic: str, broker: EmbeddedBroker) -> None:
+def test_a_record_carries_its_key_value_headers_and_timestamp(make: Make, topic: str, broker: EmbeddedBroker) -> None:
     producer = make()
     producer.begin_transaction()
     producer.produce(topic, b"v", "k", 0, 1234567890123, [("a", b"1"), ("b", None)])

@@ -11,6 +11,7 @@ import pytest
 from dualwrite.client import AsyncTwoPhaseProducer, TwoPhaseProducer
 from dualwrite.coordinator.kafka.librdkafka import LibrdkafkaProducer
 from dualwrite.errors import ConfigurationError
+from dualwrite.records.outgoing import OutgoingRecord
 from tests.broker.calls import new_topic
 from tests.broker.consumers import consume
 from tests.broker.raw import RawClient
@@ -37,12 +38,12 @@ def config(older_kafka: ApacheKafka) -> dict[str, Any]:
 REFUSAL = r'transaction\.version is [01] .* use producer="librdkafka"'
 
 
-def test_the_native_producer_names_the_other(config: dict[str, Any]) -> None:
+def test_the_native_producer_refuses_a_cluster_without_tv2_and_names_librdkafka(config: dict[str, Any]) -> None:
     with TwoPhaseProducer(config) as producer, pytest.raises(ConfigurationError, match=REFUSAL):
         producer.init_transactions()
 
 
-def test_so_it_does_under_asyncio(config: dict[str, Any]) -> None:
+def test_the_asyncio_producer_refuses_a_cluster_without_tv2_and_names_librdkafka(config: dict[str, Any]) -> None:
     async def init() -> None:
         async with AsyncTwoPhaseProducer(config) as producer:
             await producer.init_transactions()
@@ -51,12 +52,12 @@ def test_so_it_does_under_asyncio(config: dict[str, Any]) -> None:
         asyncio.run(init())
 
 
-def test_the_other_works_there(older_kafka: ApacheKafka, config: dict[str, Any]) -> None:
+def test_librdkafka_works_on_a_cluster_without_tv2(older_kafka: ApacheKafka, config: dict[str, Any]) -> None:
     with RawClient(older_kafka.bootstrap_servers) as client:
         topic = new_topic(client)
     with closing(LibrdkafkaProducer(config)) as producer:
         producer.init_transactions()
         producer.begin_transaction()
-        producer.produce(topic, b"v")
+        producer.produce(OutgoingRecord(topic, b"v"))
         producer.complete_transaction(producer.prepare_transaction())
     assert consume(older_kafka.bootstrap_servers, topic, minimum=1) == {0: [b"v"]}

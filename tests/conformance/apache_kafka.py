@@ -106,7 +106,7 @@ class ApacheKafka:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.kill()  # a clean stop takes seconds, and nobody reads the data again
+        self.kill()  # a clean stop takes seconds, and no test reads the data again
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + START_SECONDS

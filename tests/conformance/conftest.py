@@ -20,7 +20,7 @@ def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKaf
 
 @pytest.fixture(scope="session")
 def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    """One bundled broker for every case; it does not wait for more members, which nobody could see."""
+    """One bundled broker for every case; it does not wait for more members, which no case could observe."""
     quick = {"group.initial.rebalance.delay.ms": "0"}
     with EmbeddedBroker(tmp_path_factory.mktemp("broker"), config=quick) as running:
         yield running

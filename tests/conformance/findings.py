@@ -24,7 +24,6 @@ _SESSION = "its own identity goes on with the epoch of the abort, as in Apache K
 _OWN_IDENTITY = "transactions.an_open_transaction_and_the_identity_that_a_session_expects"
 _TWO_PHASES = "transactions.two_phase_commit_asked_for"
 _VERSIONS = "cluster.versions_of_every_request"
-_NO_SASL = "the broker has no authentication yet"
 _UNFIT = "produce.batches_that_are_not_fit"
 _NOBODYS = "no client sends it; without a producer id it is refused whoever sends it, which holds nobody's readers back"
 
@@ -110,8 +109,6 @@ FINDINGS: dict[tuple[str, str], Finding] = {
     (_TWO_PHASES, "neither, then"): Finding(
         _TODAY, "error=NONE state='Empty' timeout=60000 started=-1 producer=p4:0 partitions=[]", _NEXT_NUMBER
     ),
-    (_VERSIONS, "SASL_HANDSHAKE"): Finding(_TODAY, "no such step", _NO_SASL),
-    (_VERSIONS, "SASL_AUTHENTICATE"): Finding(_TODAY, "no such step", _NO_SASL),
     ("markers.markers_of_an_open_transaction", "no epoch"): Finding(
         _TODAY,
         "errors=[INVALID_REQUEST] epoch=1 sequence=0 coordinator=-1 start=0",

@@ -17,7 +17,7 @@ from kafka import KafkaAdminClient
 from kafka import TopicPartition as KafkaPythonPartition
 from kafka.protocol.admin import ElectionType
 
-from dualwrite.client.engine.producer_metadata import TRANSACTION
+from dualwrite.client.protocol.requests import TRANSACTION
 from dualwrite.wire.apis import FindCoordinatorRequest, Message, MetadataRequest
 from dualwrite.wire.error_codes import ErrorCode
 from tests.broker.calls import ask_for_topics, configs, unique, wanted_topic
@@ -37,7 +37,7 @@ _CONTROLLER_SETTINGS = {
     "process.roles": "controller",
     "node.id": str(_CONTROLLER),
     "listener.security.protocol.map": "CONTROLLER:PLAINTEXT",
-    # A broker that was killed says nothing to anybody: this long it keeps its leaderships.
+    # A killed broker cannot say goodbye: it keeps its leaderships for this long.
     "broker.session.timeout.ms": "1800",
     "leader.imbalance.check.interval.seconds": "3600",  # leaders move when a test moves them
     "min.insync.replicas": "2",
@@ -139,7 +139,7 @@ class KafkaCluster:
         return self
 
     def close(self) -> None:
-        """Kill every node: a clean stop takes seconds, and nobody reads the data again."""
+        """Kill every node: a clean stop takes seconds, and no test reads the data again."""
         self.live.clear()
         for process in self._processes:
             process.kill()
@@ -165,7 +165,7 @@ class KafkaCluster:
         self._has_controller = True
 
     def restart_dead(self) -> None:
-        """Start whatever was killed and not started again, and wait until all is in sync."""
+        """Start the nodes that were killed and not started again, and wait until all replicas are in sync."""
         if not self._has_controller:
             self.restart_controller()
         for node in sorted(set(self.nodes) - self.live):
@@ -188,7 +188,7 @@ class KafkaCluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Every node as clients are told to reach it."""
+        """The advertised address of every node."""
         return ",".join(f"127.0.0.1:{port}" for port in self._told.values())
 
     def connect(self, node: int) -> RawClient:

@@ -29,7 +29,7 @@ _TOOLS = "org.apache.kafka", "kafka-tools", TOOLS_VERSION
 _PLUGGABLE_TOOLS = "kafka-tools-api"  # kafka_2.13 names it at 4.4.0, needs it for nothing, and cannot have it
 
 # One by one, without what they ask for: Spark has the rest of it, and its parent names further repositories. The
-# token provider is for delegation tokens, which nobody has here; at 4.2.0 not every mirror has it.
+# token provider is for delegation tokens, which no test needs; at 4.2.0 not every mirror has it.
 _SPARK_SOURCE = (
     ("org.apache.spark", "spark-sql-kafka-0-10_2.13", SPARK_VERSION),
     ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
@@ -135,5 +135,5 @@ def _fetch(cache: Path, name: str, dependencies: str) -> None:
             raise JarsError("no mvn: install Maven") from None
         if done.returncode != 0:
             raise JarsError(f"Maven Central did not give {name}: {done.stdout[:500]}")
-        if not (cache / name).exists():  # somebody else may have been faster
+        if not (cache / name).exists():  # another process may have been faster
             Path(scratch, "jars").rename(cache / name)

@@ -84,13 +84,13 @@ class KafkaProcess:
 
 
 def new_cluster_id() -> str:
-    """A cluster id that nobody has, and that never begins with "-": kafka-storage takes that for an option."""
+    """A new cluster id that never begins with "-": kafka-storage takes that for an option."""
     first, *others = uuid.uuid4().bytes
     return base64.urlsafe_b64encode(bytes([first & 0x7F, *others])).decode().rstrip("=")
 
 
 def free_ports(number: int) -> list[int]:
-    """Ports on the loopback interface that nobody listens on, and that stay free while who has them is dead.
+    """Free ports on the loopback interface, which stay free while their process is dead.
 
     They are outside of what the system takes for outgoing connections: otherwise a client that tries again and again to
     reach a dead node would get the node's own port one day, and would be connected to itself.

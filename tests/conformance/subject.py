@@ -66,7 +66,7 @@ class Subject:
         return name
 
     def name(self, kind: str) -> str:
-        """A name that nobody else uses, as a transactional id or a group."""
+        """A unique name for a transactional id or a group."""
         return self.call(calls.unique(kind), kind)
 
     def call(self, name: str, kind: str) -> str:

@@ -16,12 +16,12 @@ from tests.conformance.apache_kafka import ApacheKafka
 
 pytestmark = [pytest.mark.slow, pytest.mark.jvm]
 
-REFUSAL = r"^InitProducerId of {}-0: UNSUPPORTED_VERSION: the broker does not offer KIP-939's KeepPreparedTxn .*"
+REFUSAL = r"^InitProducerId of {}-0: .*UNSUPPORTED_VERSION: the broker does not offer KIP-939's KeepPreparedTxn .*"
 
 
 @pytest.fixture(scope="module")
 def released_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
-    """Apache Kafka as whoever downloads it has it: without InitProducerId v6."""
+    """A released Apache Kafka: without InitProducerId v6."""
     with ApacheKafka(tmp_path_factory.mktemp("kafka")) as running:
         yield running
 

@@ -40,6 +40,7 @@ def dumped(directory: Path, *options: str, suffixes: tuple[str, ...] = (LOG, *IN
     return result.stdout + result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--index-sanity-check"], ["--verify-index-only"]])
 def test_no_file_of_a_log_has_a_mismatch(history: History, options: list[str]) -> None:
     output = dumped(history.log.directory, *options)
@@ -47,6 +48,7 @@ def test_no_file_of_a_log_has_a_mismatch(history: History, options: list[str]) -
     assert output.count("Dumping") == len(list(history.log.directory.glob("0*")))
 
 
+@pytest.mark.slow
 def test_the_tool_reads_what_the_broker_wrote(history: History) -> None:
     batches = dumped(history.log.directory, suffixes=(LOG,))
     assert batches.count("baseOffset:") == len(list(iterate_batches(whole(history.log))))
@@ -62,6 +64,7 @@ def test_the_tool_reads_what_the_broker_wrote(history: History) -> None:
     }
 
 
+@pytest.mark.slow
 def test_the_tool_would_notice_a_wrong_index(history: History) -> None:
     """The negative control."""
     path = min(history.log.directory.glob("*.index"))

@@ -8,11 +8,12 @@ import pytest
 from sqlalchemy import Engine
 
 from dualwrite.broker.embedded import EmbeddedBroker
-from dualwrite.coordinator.concurrency import watchdog
 from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.process import watchdog
 from tests.support.coordinator.async_dual_writes import Place, async_url
 from tests.support.coordinator.event_table import CONFIG, await_sweeps, ready_engine
 from tests.support.coordinator.fake_kafka import FakeKafka
+from tests.support.servers.databases import EVERY
 
 
 @pytest.fixture(autouse=True)
@@ -33,13 +34,7 @@ def sqlite_url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'app.db'}"
 
 
-@pytest.fixture(
-    params=[
-        "sqlite",
-        pytest.param("postgresql", marks=pytest.mark.postgresql),
-        pytest.param("mariadb", marks=pytest.mark.mariadb),
-    ]
-)
+@pytest.fixture(params=EVERY)
 def database_url(request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue(f"{request.param}_url"))
 

@@ -18,7 +18,8 @@ from typing import Any
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_engine, insert
 
 from dualwrite import DualWrite, DualWriteError, InDoubtError, PreparedTxnState
-from dualwrite.client.admin.control_plane import ControlPlane, InitializedProducer
+from dualwrite.client.admin.control_plane import ControlPlane
+from dualwrite.client.protocol.requests import InitializedProducer
 from dualwrite.ids import OngoingTransaction
 from tests.crash.forked import Piped
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from enum import Enum
 from typing import NamedTuple
 
-from dualwrite.client.engine.producer_metadata import GROUP
+from dualwrite.client.protocol.requests import GROUP
 from dualwrite.ids import TopicPartition
 from dualwrite.records.batch import iterate_records
 from dualwrite.records.header import iterate_batches

@@ -11,7 +11,7 @@ from confluent_kafka import TopicPartition as Position
 
 from dualwrite.broker.facts.offsets import OffsetCommitted, decode_fact
 from dualwrite.coordinator.kafka.native import NativeProducer
-from dualwrite.coordinator.ports import KafkaParticipant
+from dualwrite.coordinator.ports.kafka import KafkaParticipant
 from dualwrite.ids import TopicPartition
 from tests.broker.consumers import consume_records
 from tests.broker.offset_calls import committed

@@ -13,9 +13,10 @@ from typing import Any
 from dualwrite.client import AsyncTwoPhaseProducer
 from dualwrite.coordinator.kafka.librdkafka import LibrdkafkaProducer
 from dualwrite.coordinator.kafka.native import NativeProducer
-from dualwrite.coordinator.ports import KafkaParticipant
+from dualwrite.coordinator.ports.kafka import KafkaParticipant
 from dualwrite.errors import DualWriteError, KafkaUnavailableError, PrepareFailedError
 from dualwrite.ids import TopicPartition
+from dualwrite.records.outgoing import OutgoingRecord
 from tests.crash.broker_history import Fate, History, Unit
 from tests.crash.broker_producers import Worker
 
@@ -77,6 +78,9 @@ class _Asynchronous:
     def __getattr__(self, verb: str) -> Callable[..., Any]:
         method = getattr(self._producer, verb)
         return lambda *arguments, **options: self._loop.run_until_complete(method(*arguments, **options))
+
+    def produce(self, record: OutgoingRecord) -> None:
+        self._loop.run_until_complete(self._producer.produce(*record))
 
     def close(self) -> None:
         try:
@@ -219,7 +223,7 @@ class ClusterWorker(Worker):
 
     def writes(self, participant: KafkaParticipant, unit: Unit, place: TopicPartition, value: bytes) -> None:
         report = self.reporting(unit, place)
-        participant.produce(place.topic, value, partition=place.partition, on_delivery=report)
+        participant.produce(OutgoingRecord(place.topic, value, partition=place.partition, on_delivery=report))
 
     def ends(self, participant: KafkaParticipant, unit: Unit, commit: bool) -> bool:
         try:

@@ -4,9 +4,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from dualwrite.coordinator.ports import KafkaParticipant, Outcome
+from dualwrite.coordinator.ports.kafka import KafkaParticipant
+from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.errors import KafkaUnavailableError
 from dualwrite.ids import NO_PRODUCER, PreparedTxnState, ProducerIdentity, TopicPartition
+from dualwrite.records.outgoing import OutgoingRecord
 from dualwrite.wire.apis import Message
 from dualwrite.wire.error_codes import ErrorCode
 from tests.broker.calls import end, identity, init, produce, tx_batch
@@ -60,10 +62,10 @@ class RawParticipant(KafkaParticipant):
     def begin_transaction(self) -> None:
         self._records = {}
 
-    def produce(  # type: ignore[override]
-        self, topic: str, value: bytes, *, partition: int, on_delivery: Callable[[Any, Any], None]
-    ) -> None:
-        self._records.setdefault(TopicPartition(topic, partition), []).append((value, on_delivery))
+    def produce(self, record: OutgoingRecord) -> None:
+        assert record.value is not None
+        place = TopicPartition(record.topic, record.partition)
+        self._records.setdefault(place, []).append((record.value, record.on_delivery))
 
     def prepare_transaction(self) -> PreparedTxnState:
         for place, records in self._records.items():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dualwrite.broker.core.topic_settings import SMALLEST_SEGMENT_BYTES
+from dualwrite.broker.settings.topic_settings import SMALLEST_SEGMENT_BYTES
 from dualwrite.errors import ConfigurationError
 from dualwrite.ids import ProducerIdentity
 from dualwrite.records.header import iterate_batches, place_batch

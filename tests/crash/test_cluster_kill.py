@@ -68,7 +68,9 @@ def world(one_world: World) -> World:
 
 
 @pytest.mark.parametrize("seed", [1])
-def test_nothing_that_was_told_is_untrue_after_leaders_and_coordinators_were_killed(world: World, seed: int) -> None:
+def test_whatever_the_cluster_acknowledged_is_there_after_leaders_and_coordinators_were_killed(
+    world: World, seed: int
+) -> None:
     cluster, tap = world
     makes = {
         LIBRDKAFKA: librdkafka(cluster.bootstrap_servers),

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import create_engine, make_url
 
 from tests.crash.world import World
+from tests.support.servers.databases import SERVERS
 from tests.support.servers.mariadb import MariaDB
 from tests.support.servers.postgresql import PostgreSQL
 
@@ -19,12 +20,7 @@ STEPS = ["BEGIN_KAFKA", "PREPARE_KAFKA", "STORE_STATE", "COMMIT_DATABASE", "COMM
 KILLS = 10
 
 
-@pytest.fixture(
-    params=[
-        pytest.param("postgresql", marks=pytest.mark.postgresql),
-        pytest.param("mariadb", marks=pytest.mark.mariadb),
-    ]
-)
+@pytest.fixture(params=SERVERS)
 def server(request: pytest.FixtureRequest) -> MariaDB | PostgreSQL:
     found: MariaDB | PostgreSQL = request.getfixturevalue(f"own_{request.param}")
     return found

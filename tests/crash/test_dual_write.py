@@ -49,6 +49,7 @@ def postgresql_world(tmp_path: Path, postgresql_url: str, producer: str) -> Iter
     made.close()
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("step", STEPS)
 def test_application_killed_at_each_step_of_a_unit(world: World, step: str) -> None:
     for unit in (1, 3):

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import delete, insert, select
 
-from dualwrite.client.admin.control_plane import ONGOING, ControlPlane
+from dualwrite.client.admin.control_plane import ControlPlane
+from dualwrite.client.terms.transaction_states import ONGOING
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.sql.outcome_store import acknowledge, outcomes
 from dualwrite.coordinator.sql.tables import kafka_transaction_state
@@ -89,7 +90,7 @@ def test_a_prepared_transaction_that_was_terminated_by_force_is_found(world: Wor
     assert found(world) == []
 
 
-def test_it_is_found_though_every_recovery_is_killed_half_way(world: World) -> None:
+def test_an_outcome_is_found_though_every_recovery_is_killed_half_way(world: World) -> None:
     world.kill_at("COMMIT_KAFKA", unit=2)
     terminate(world)
     for step in ("RECOVER_COMPLETE", "RECOVER_RECORD", "RECOVER_RECORD"):

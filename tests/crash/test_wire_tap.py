@@ -110,7 +110,7 @@ def again(tap: Tap) -> RawClient:
     return RawClient(f"127.0.0.1:{tap.ports[NODE]}")
 
 
-def test_what_nobody_told_it_to_lose_arrives_and_is_answered(tap: Tap, client: RawClient, node: FakeNode) -> None:
+def test_the_tap_passes_on_requests_that_it_was_not_asked_to_lose(tap: Tap, client: RawClient, node: FakeNode) -> None:
     for _ in range(2):
         assert end(client, "id", PRODUCER).error_code == ErrorCode.NONE
     assert len(node.carried_out) == 2

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from dualwrite.broker.embedded import EmbeddedBroker
@@ -65,6 +66,7 @@ def test_the_readmes_example_is_short_and_does_what_it_says(tmp_path: Path) -> N
         assert first_record(broker.bootstrap_servers) == (b"tea", b"one cup")
 
 
+@pytest.mark.slow
 def test_the_orders_example_runs_twice(tmp_path: Path) -> None:
     for orders in (1, 2):
         assert run(EXAMPLES / "orders.py", tmp_path).splitlines() == [

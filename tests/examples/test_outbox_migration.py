@@ -50,6 +50,7 @@ def drain(dw: DualWrite) -> None:
     relay(dw, stopping)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("step", STEPS)
 def test_a_relay_that_fails_loses_and_doubles_nothing(
     step: str, engine: Engine, customer: str, dualwrite_factory: Callable[..., DualWrite], kafka_broker: KafkaBroker

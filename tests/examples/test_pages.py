@@ -71,6 +71,7 @@ def taken_for_granted(
     }
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("page", [page for page, blocks in PAGES.items() if blocks], ids=lambda page: page.stem)
 def test_the_code_of_a_page_runs_and_leaves_both_sides_equal(
     page: Path,

@@ -34,6 +34,7 @@ def run(broker: KafkaBroker, ledger: Path, *items: str, patch: str = "") -> subp
     )
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("program", "usage"),
     [("two_phase_producer.py", "HOST:PORT FILE ITEM…"), ("flask_stock.py", "ARTICLE COUNT")],

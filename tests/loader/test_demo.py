@@ -13,6 +13,7 @@ from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.cli.main import main
 from dualwrite.demo.check import Comparison, compare
 from dualwrite.demo.supervisor import Death, Kill, Window, plan
+from tests.support.servers.databases import SERVERS
 
 KEY = "id"
 ROWS = [(1, "tea"), (2, "coffee"), (3, None)]
@@ -65,7 +66,7 @@ def counts(result: Comparison) -> dict[str, int]:
          {"missing": 1, "duplicate": 1, "uncommitted": 1, "different": 1}),
     ],
 )  # fmt: skip
-def test_the_comparison_counts_what_differs(
+def test_the_comparison_counts_the_differences(
     tmp_path: Path, bootstrap_servers: str, name: str, records: list[tuple[int, str | None]], found: dict[str, int]
 ) -> None:
     database = write_table(tmp_path / "orders.db", ROWS)
@@ -118,10 +119,7 @@ def test_a_whole_run(tmp_path: Path, capsys: pytest.CaptureFixture[str], produce
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "database",
-    [
-        pytest.param("postgresql", marks=pytest.mark.postgresql),
-        pytest.param("mariadb", marks=pytest.mark.mariadb),
-    ],
+    SERVERS,
 )
 def test_a_whole_run_on_a_server(
     request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], database: str
@@ -133,6 +131,7 @@ def test_a_whole_run_on_a_server(
     assert capsys.readouterr().err.startswith("dualwrite: the database has a table flights already")
 
 
+@pytest.mark.slow
 def test_a_run_whose_sides_differ_ends_with_1(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,7 +149,7 @@ def test_a_run_whose_sides_differ_ends_with_1(
         (["--keep", "."], "--keep .: the directory is not empty"),
     ],
 )
-def test_what_makes_no_sense_is_refused(
+def test_senseless_arguments_are_refused(
     capsys: pytest.CaptureFixture[str], arguments: list[str], complaint: str
 ) -> None:
     assert main(["demo", *arguments]) == 2

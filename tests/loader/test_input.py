@@ -77,7 +77,7 @@ def test_what_a_csv_writer_wrote_is_read_back(tmp_path: Path, rows: list[tuple[s
         ('id,name\n1,a\n2,"b\n3,c\n', "f.csv, line 3: unexpected end of data"),
         ('id,name\n1,"a"b\n', "f.csv, line 2: ',' expected after '\"'"),
         (b"id,name\n1,\xff\n", "f.csv, line 2: is not UTF-8 (byte 3)"),
-        (b"id,name\n1,a\0\n", "f.csv, line 2: contains a NUL byte; this is no text file"),
+        (b"id,name\n1,a\0\n", "f.csv, line 2: contains a NUL byte; this is not a text file"),
     ],
 )
 def test_malformed_csv_is_refused_with_its_line(tmp_path: Path, content: str | bytes, message: str) -> None:
@@ -90,7 +90,7 @@ def test_malformed_csv_is_refused_with_its_line(tmp_path: Path, content: str | b
         ("{", "no JSON: "),
         ("[1]", "expected a JSON object with a value for each column"),
         ("{}", "expected a JSON object with a value for each column"),
-        ('{"id": NaN}', "no JSON: NaN is no JSON number"),
+        ('{"id": NaN}', "no JSON: NaN is not a JSON number"),
         ("[" * 200_000, "no JSON: "),
         ('{"id": 1} {"id": 2}', "no JSON: Extra data"),
     ],
@@ -112,7 +112,7 @@ def test_a_directory_is_refused(tmp_path: Path) -> None:
 def test_an_unknown_kind_is_refused(tmp_path: Path, name: str) -> None:
     message = refusal(write_input(tmp_path / name, "id\n1\n"))
     assert message.startswith(f"{name}: ")
-    assert "is of no known kind; use .csv" in message
+    assert "is of an unknown kind; use .csv" in message
 
 
 @pytest.mark.parametrize("members", [[], ["a.csv", "b.csv"]])
@@ -120,7 +120,7 @@ def test_an_archive_with_any_other_number_of_files_than_one_is_refused(tmp_path:
     with zipfile.ZipFile(tmp_path / "f.zip", "w") as archive:
         for member in members:
             archive.writestr(member, "id\n1\n")
-    assert refusal(tmp_path / "f.zip") == f"f.zip holds {len(members)} files; a zip archive to load holds one"
+    assert refusal(tmp_path / "f.zip") == f"f.zip holds {len(members)} files; it must hold one"
 
 
 def test_an_archive_may_have_directories_around_its_file(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_an_archive_may_have_directories_around_its_file(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["f.csv.gz", "f.csv.zip"])
-def test_what_is_no_archive_is_refused(tmp_path: Path, name: str) -> None:
+def test_files_that_are_not_archives_are_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("id\n1\n")
     assert f"{name} cannot be read" in refusal(tmp_path / name)
 

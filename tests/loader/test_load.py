@@ -133,12 +133,12 @@ def test_a_malformed_row_keeps_its_whole_batch_out_and_leaves_earlier_ones(engin
     dual_write = FakeDualWrite(engine)
     assert refused(job_for(seven), engine, dual_write) == (
         "f.csv, line 6: column 'id': expected an integer, not 'five'; "
-        "the 3 rows before this batch are loaded, it is not"
+        "the 3 rows before this batch are loaded, this batch is not"
     )
     assert table_rows(engine) == pairs(dual_write.values) == SEVEN[:3]
 
 
-def test_a_load_goes_on_once_the_malformed_row_is_corrected(engine: Engine, seven: Path) -> None:
+def test_a_load_continues_once_the_malformed_row_is_corrected(engine: Engine, seven: Path) -> None:
     good = seven.read_text()
     seven.write_text(good.replace("5,name 5", "5"))
     first = FakeDualWrite(engine)
@@ -183,7 +183,7 @@ def test_json_lines_may_leave_columns_out(engine: Engine, tmp_path: Path) -> Non
         ('{"id": 2, "nam": "b"}', "f.jsonl, line 2: table flights has no column 'nam'; it has id, name, note"),
         ('{"id": 2, "name": "b"}', "f.jsonl, line 2: key column 'note' is missing"),
         ('{"id": 2, "name": "\\ud800", "note": ""}', "f.jsonl, line 2: 'utf-8' codec can't encode"),
-        ('{"id": 2, "name": null, "note": ""}', "f.jsonl, line 2: column 'name': is NOT NULL, and there is no value"),
+        ('{"id": 2, "name": null, "note": ""}', "f.jsonl, line 2: column 'name': is NOT NULL and has no value"),
     ],
 )
 def test_a_json_line_that_does_not_fit_is_refused(engine: Engine, tmp_path: Path, line: str, message: str) -> None:
@@ -246,7 +246,7 @@ def test_an_empty_json_file_is_loaded_already(engine: Engine, tmp_path: Path) ->
     assert (dual_write.units, positions(engine)) == (0, [])
 
 
-def test_progress_is_told_before_after_each_batch_and_at_the_end(engine: Engine, seven: Path) -> None:
+def test_progress_is_reported_before_and_after_each_batch_and_at_the_end(engine: Engine, seven: Path) -> None:
     told: list[Progress] = []
     load(job_for(seven), engine, FakeDualWrite(engine), told.append)
     assert [progress.rows for progress in told] == [0, 3, 6, 7, 7]

@@ -59,6 +59,7 @@ def place(tmp_path: Path, broker: EmbeddedBroker) -> Iterator[Place]:
     made.engine.dispose()
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("producer", PRODUCERS)
 def test_a_file_is_in_both_places(place: Place, producer: str) -> None:
     done = place.load("--producer", producer, "--key", "id")
@@ -66,6 +67,7 @@ def test_a_file_is_in_both_places(place: Place, producer: str) -> None:
     assert table_rows(place.engine) == pairs(place.committed()) == ROWS
 
 
+@pytest.mark.slow
 def test_a_finished_load_run_again_does_nothing_and_says_so(place: Place) -> None:
     place.load()
     again = place.load()
@@ -74,7 +76,8 @@ def test_a_finished_load_run_again_does_nothing_and_says_so(place: Place) -> Non
     assert table_rows(place.engine) == pairs(place.committed()) == ROWS
 
 
-def test_one_row_is_a_row(place: Place) -> None:
+@pytest.mark.slow
+def test_one_loaded_row_is_reported_in_the_singular(place: Place) -> None:
     write_input(place.file, "id,name\n" + csv_text(1))
     assert place.load().stdout.startswith(f"loaded 1 row of {place.file}")
 
@@ -85,11 +88,12 @@ def test_a_malformed_row_ends_the_load_before_its_batch(place: Place) -> None:
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
         "dualwrite: f.csv.zip, line 11: column 'id': expected an integer, not 'x'; "
-        "the 6 rows before this batch are loaded, it is not"
+        "the 6 rows before this batch are loaded, this batch is not"
     )
     assert table_rows(place.engine) == pairs(place.committed()) == ROWS[:6]
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -134,6 +138,7 @@ def test_a_load_that_is_killed_is_completed_by_the_next(place: Place, after_line
     assert table_rows(place.engine) == pairs(place.committed()) == [(n, f"name {n}") for n in range(1, rows + 1)]
 
 
+@pytest.mark.slow
 def test_the_same_file_into_another_database_leaves_the_first_ones_open_transaction_alone(
     place: Place, tmp_path: Path
 ) -> None:
@@ -158,7 +163,7 @@ def test_the_same_file_into_another_database_leaves_the_first_ones_open_transact
     other.dispose()
 
 
-def test_a_database_that_somebody_locks_is_one_line(place: Place) -> None:
+def test_a_locked_database_is_one_line(place: Place) -> None:
     path = str(place.engine.url.database)
     with sqlite3.connect(path) as holder:
         holder.execute("BEGIN IMMEDIATE")
@@ -170,6 +175,7 @@ def test_a_database_that_somebody_locks_is_one_line(place: Place) -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     "error",
     [

@@ -40,7 +40,7 @@ def engine(server: str, things: Things, request: pytest.FixtureRequest) -> Itera
     engine.dispose()
 
 
-def test_every_type_is_stored_and_told_alike(engine: Engine, things: Things, tmp_path: Path) -> None:
+def test_every_type_is_the_same_in_the_table_and_the_message(engine: Engine, things: Things, tmp_path: Path) -> None:
     nothing = {**dict.fromkeys(things.row, ""), "id": "2"}
     dual_write = FakeDualWrite(engine)
     path = write_input(tmp_path / "f.csv", things.as_csv(things.row, nothing))
@@ -58,6 +58,7 @@ def test_json_lines_arrive_as_csv_does(engine: Engine, things: Things, tmp_path:
     assert (things.all_stored(engine), dual_write.values) == ([things.stored], [things.message])
 
 
+@pytest.mark.slow_cases
 def test_a_row_that_the_database_refuses_keeps_its_batch_out(engine: Engine, things: Things, tmp_path: Path) -> None:
     assert len(things.refused) >= 3
     for change, message in things.refused:
@@ -83,6 +84,7 @@ def test_a_mariadb_that_would_change_values_is_refused(mariadb_url: str, tmp_pat
     lax.dispose()
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("unit", range(3))
 def test_a_load_resumes_where_it_was_killed(engine: Engine, things: Things, tmp_path: Path, unit: int) -> None:
     path = write_input(tmp_path / "f.csv", things.as_csv(*things.rows(7)))

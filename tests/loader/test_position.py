@@ -48,7 +48,7 @@ def test_loads_have_positions_of_their_own(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("before", [LoadPosition(), LoadPosition(2, "c" * 64), SECOND])
-def test_a_position_that_somebody_else_moved_is_left_alone(engine: Engine, before: LoadPosition) -> None:
+def test_a_position_that_another_process_moved_is_unchanged(engine: Engine, before: LoadPosition) -> None:
     move(engine, LoadPosition(), FIRST)
     with pytest.raises(InputError, match=r"/data/f\.csv is being loaded into table flights by another process"):
         move(engine, before, SECOND)

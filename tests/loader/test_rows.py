@@ -35,6 +35,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.types import NullType, TypeEngine
 
+from dualwrite.coordinator.sql.dialects.base import Database
+from dualwrite.coordinator.sql.dialects.supported import SUPPORTED
 from dualwrite.errors import InputError
 from dualwrite.loader.input import ExactFloat, InputRow
 from dualwrite.loader.rows import RowTyper, encode_key, encode_value
@@ -45,7 +47,14 @@ INDIA = timezone(timedelta(hours=5, minutes=30))
 
 def typer_for(kind: TypeEngine[Any], *, csv: bool = True, nullable: bool = True, **options: Any) -> RowTyper:
     """A typer for a table whose one column, ``x``, is of ``kind``."""
-    return RowTyper(Table("t", MetaData(), Column("x", kind, nullable=nullable)), "f.csv", csv=csv, **options)
+    table = Table("t", MetaData(), Column("x", kind, nullable=nullable))
+    return RowTyper(table, "f.csv", options.pop("database", _database_of(kind)), csv=csv, **options)
+
+
+def _database_of(kind: TypeEngine[Any]) -> Database:
+    """The database that has ``kind``; PostgreSQL for a type of SQLAlchemy's own."""
+    room = type(kind).__module__.split(".")
+    return SUPPORTED[room[2] if room[1] == "dialects" else "postgresql"]
 
 
 def typed(kind: TypeEngine[Any], value: Any, **options: Any) -> Any:
@@ -126,9 +135,9 @@ def test_a_text_becomes_its_columns_type(kind: TypeEngine[Any], text: str, value
         (Numeric(), "1,5", "expected a number, not '1,5'"),
         (Numeric(), "Infinity", "expected a number, not 'Infinity'"),
         (Boolean(), "yes", "expected true or false, not 'yes'"),
-        (Date(), "20130131", "expected a date as 2026-01-31, not '20130131'"),
+        (Date(), "20130131", "expected a date such as 2026-01-31, not '20130131'"),
         (Date(), "2013-02-30", "day is out of range for month"),
-        (Time(), "23h", "expected a time as 23:59:59, not '23h'"),
+        (Time(), "23h", "expected a time such as 23:59:59, not '23h'"),
         (DateTime(), "2013-01-01T", "expected a timestamp as 2026-01-31T23:59:59Z, not '2013-01-01T'"),
         (DateTime(), "2013-01-01x10:00:00", "expected a timestamp as 2026-01-31T23:59:59Z, not '2013-01-01x10:00:00'"),
         (DateTime(), "2013-01-01T25:00:00", "hour must be in 0..23"),
@@ -175,7 +184,7 @@ def test_a_json_value_becomes_its_columns_type(kind: TypeEngine[Any], given_valu
         (String(), "a\0", "contains a NUL character"),
         (Date(), 20130131, "expected a date"),
         (DateTime(), 0, "expected a timestamp"),
-        (Boolean(), None, "is NOT NULL, and there is no value"),
+        (Boolean(), None, "is NOT NULL and has no value"),
     ],
 )
 def test_a_json_value_that_does_not_fit_is_refused(kind: TypeEngine[Any], given_value: Any, message: str) -> None:
@@ -196,7 +205,7 @@ def test_an_empty_csv_field_of_a_not_null_text_is_an_empty_text() -> None:
 
 
 def test_where_the_database_keeps_numerics_as_floats_the_message_does_too() -> None:
-    assert typed(Numeric(30, 20), "0.10000000000000000001", exact=False) == 0.1
+    assert typed(Numeric(30, 20), "0.10000000000000000001", database=SUPPORTED["sqlite"]) == 0.1
 
 
 def test_a_column_that_the_table_lacks_is_refused() -> None:
@@ -216,17 +225,19 @@ def flights() -> Table:
 
 
 @pytest.mark.parametrize("order", [("a", "b", "c"), ("c", "a", "b"), ("b", "c", "a")])
-def test_a_message_has_the_tables_order_whatever_the_files(order: tuple[str, ...]) -> None:
+def test_a_message_has_the_order_of_the_table_not_of_the_file(order: tuple[str, ...]) -> None:
     values: Mapping[str, str] = {"a": "1", "b": "ü\n", "c": "0.50"}
-    row = RowTyper(flights(), "f", csv=True).row(InputRow(2, {name: values[name] for name in order}))
+    row = RowTyper(flights(), "f", SUPPORTED["postgresql"], csv=True).row(
+        InputRow(2, {name: values[name] for name in order})
+    )
     assert encode_value(row) == '{"a":1,"b":"ü\\n","c":"0.50"}'.encode()
 
 
 def test_a_column_that_a_json_line_leaves_out_is_not_in_the_message() -> None:
-    assert RowTyper(flights(), "f", csv=False).row(InputRow(1, {"b": "x"})) == {"b": "x"}
+    assert RowTyper(flights(), "f", SUPPORTED["postgresql"], csv=False).row(InputRow(1, {"b": "x"})) == {"b": "x"}
 
 
-def test_what_json_has_no_type_for_is_a_text_in_the_message() -> None:
+def test_types_that_json_lacks_are_strings_in_the_message() -> None:
     row = {"d": date(2013, 1, 1), "t": time(1), "m": datetime(2013, 1, 1, tzinfo=INDIA), "u": UUID(int=1)}
     assert json.loads(encode_value(row)) == {
         "d": "2013-01-01",

@@ -7,6 +7,7 @@ import pytest
 
 from dualwrite.testing.kafka import KafkaBroker
 from tests.support.operations.places import Place
+from tests.support.servers.databases import EVERY
 
 
 @pytest.fixture(scope="package")
@@ -24,13 +25,7 @@ def place(tmp_path: Path, broker: KafkaBroker) -> Iterator[Place]:
     made.close()
 
 
-@pytest.fixture(
-    params=[
-        "sqlite",
-        pytest.param("postgresql", marks=pytest.mark.postgresql),
-        pytest.param("mariadb", marks=pytest.mark.mariadb),
-    ]
-)
+@pytest.fixture(params=EVERY)
 def any_place(request: pytest.FixtureRequest, tmp_path: Path, broker: KafkaBroker) -> Iterator[Place]:
     """Each kind of database."""
     url = f"sqlite:///{tmp_path / 'app.db'}"

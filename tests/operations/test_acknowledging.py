@@ -6,6 +6,8 @@ import pytest
 
 from tests.support.operations.places import Place, command
 
+pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
+
 
 def terminated(place: Place) -> None:
     place.leave("one")
@@ -24,7 +26,7 @@ def test_an_outcome_is_listed_until_it_is_acknowledged(any_place: Place) -> None
     assert "heuristic" not in any_place.run("transactions", "list").out
     again = command("transactions", "acknowledge", "1", "--by", "bob", "--db", any_place.url)
     assert again.out == said.out, "the first acknowledgement counts"
-    assert len(any_place.outcomes()) == 1, "it stays on record"
+    assert len(any_place.outcomes()) == 1, "The outcome stays on record"
 
 
 def test_json_has_the_outcomes(place: Place) -> None:
@@ -47,7 +49,7 @@ def test_json_has_the_outcomes(place: Place) -> None:
         (["1", "--by", " "], "acknowledged by ' ': say who"),
     ],
 )
-def test_what_is_wrong_is_one_line(place: Place, words: list[str], line: str) -> None:
+def test_an_error_is_one_line(place: Place, words: list[str], line: str) -> None:
     said = command("transactions", "acknowledge", *words, "--db", place.url)
     assert (said.code, said.out) == (2, "")
     assert said.err.startswith(f"dualwrite: {line}")

@@ -35,12 +35,12 @@ def transactions(place: Place, application: str | None) -> Finding:
 
 def test_recover_fails_and_says_so(place: Place, here: str) -> None:
     said = place.run("recover", "--application", place.application)
-    assert (said.code, said.out) == (1, "0 slots recovered; 0 transactions had been left open\n")
+    assert (said.code, said.out) == (1, "0 slots checked; 0 transactions had been left open\n")
     assert len(said.err.splitlines()) == 1
     assert says_it(said.err, place, here)
 
 
-def test_recover_does_what_can_be_done_here_and_fails_all_the_same(place: Place, here: str) -> None:
+def test_recover_ends_transactions_of_this_cluster_and_exits_with_an_error(place: Place, here: str) -> None:
     place.leave("two")
     said = place.run("recover", "--application", place.application)
     assert said.code == 1
@@ -113,7 +113,7 @@ def test_the_doctor_says_it_of_another_applications_slots(place: Place, here: st
     assert says_it(finding.message, place, here)
 
 
-def test_who_waits_for_a_slot_in_vain_is_told_why(place: Place, here: str) -> None:
+def test_no_free_slot_error_has_the_reason(place: Place, here: str) -> None:
     with pytest.raises(NoFreeSlotError) as raised:
         place.write("two", pool_size=1, acquire_timeout=0.2)
     assert says_it(str(raised.value), place, here)
@@ -121,7 +121,7 @@ def test_who_waits_for_a_slot_in_vain_is_told_why(place: Place, here: str) -> No
     assert "Raise" not in str(raised.value)
 
 
-def test_who_waits_behind_others_as_well_is_told_both(place: Place, here: str) -> None:
+def test_no_free_slot_error_has_both_reasons(place: Place, here: str) -> None:
     dual_write = place.dual_write(pool_size=2, acquire_timeout=0.2)
     with (
         dual_write.transaction() as tx,

@@ -21,6 +21,8 @@ from dualwrite.operations.findings import Finding, Level, failure, ok, warning, 
 from dualwrite.testing.kafka import KafkaBroker
 from tests.support.operations.places import Place, command
 
+pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
+
 
 def findings(place: Place, engine: Any = None, **options: Any) -> list[Finding]:
     return list(examine(engine or place.engine, place.broker.client_config, **options))
@@ -167,7 +169,7 @@ def test_tables_of_an_earlier_release(place: Place) -> None:
 def test_tables_of_a_later_release(place: Place) -> None:
     said = with_version(place, "9999")
     assert levels(said)["schema"] is Level.WARNING
-    assert "version 9999 is of a newer release than this one" in bad(said)["schema"]
+    assert "version 9999 belongs to a newer release than this" in bad(said)["schema"]
 
 
 @pytest.mark.postgresql
@@ -190,7 +192,7 @@ def test_a_database_that_may_only_be_read(place: Place) -> None:
     assert not any(message.startswith("SELECT") for message in refused)
 
 
-def test_a_database_that_is_busy_is_not_taken_for_one_that_refuses(place: Place) -> None:
+def test_a_busy_database_is_not_reported_as_a_missing_permission(place: Place) -> None:
     impatient = create_engine(place.url, connect_args={"timeout": 0})
     with place.engine.connect() as writer:
         writer.exec_driver_sql("BEGIN IMMEDIATE")
@@ -253,10 +255,10 @@ def test_a_clock_that_is_wrong(any_place: Place, monkeypatch: pytest.MonkeyPatch
     assert worst(said) is Level.WARNING
 
 
-# --- what waits for somebody
+# --- findings that wait for an operator
 
 
-def test_heuristic_outcomes_that_nobody_has_acknowledged(place: Place) -> None:
+def test_unacknowledged_heuristic_outcomes_are_reported(place: Place) -> None:
     with place.engine.begin() as connection:
         connection.execute(
             insert(kafka_transaction_outcome).values(
@@ -268,17 +270,17 @@ def test_heuristic_outcomes_that_nobody_has_acknowledged(place: Place) -> None:
             )
         )
     said = bad(findings(place))["outcomes"]
-    assert said.startswith("1 heuristic outcome that nobody has acknowledged: not equal on both sides")
+    assert said.startswith("1 heuristic outcome not acknowledged: the two sides differ")
 
 
 def test_transactions_that_were_left_open(place: Place) -> None:
     place.leave("one")
     said = findings(place, application=place.application)
-    assert bad(said)["transactions"].startswith(f"{place.slot()} left open by processes that are gone")
+    assert bad(said)["transactions"].startswith(f"{place.slot()} left open by dead processes")
     assert worst(said) is Level.WARNING
 
 
-def test_an_application_that_was_renamed_after_a_crash_is_named_with_what_it_holds_up(any_place: Place) -> None:
+def test_a_renamed_application_is_named_with_the_partitions_that_it_holds_up(any_place: Place) -> None:
     place = any_place
     place.leave("one")
     for application in ("renamed", None):
@@ -299,7 +301,7 @@ def test_a_renamed_application_is_named_though_kafka_does_not_answer(
     monkeypatch.setattr("dualwrite.operations.doctor.ANSWER_SECONDS", 0.2)
     place.leave("one")
     said = list(examine(place.engine, {"bootstrap.servers": "127.0.0.1:1"}, application="renamed"))
-    assert bad(said)["other applications"].endswith("held up: not known, as a check of the cluster failed")
+    assert bad(said)["other applications"].endswith("held up: unknown, because a check of the cluster failed")
 
 
 def test_the_command_for_a_renamed_application_names_the_mode_that_the_doctor_was_given(
@@ -329,7 +331,7 @@ def test_transactions_of_the_application_without_a_row(place: Place) -> None:
     with place.engine.begin() as connection:
         connection.execute(text("DELETE FROM kafka_transaction_state"))
     said = findings(place, application=place.application)
-    assert f"{place.slot()} open, called like slots of {place.application}" in bad(said)["transactions"]
+    assert f"{place.slot()} open, with names of slots of {place.application}" in bad(said)["transactions"]
 
 
 def test_slots_beyond_the_pool_and_a_pool_that_is_full(place: Place) -> None:
@@ -440,7 +442,7 @@ def test_a_cluster_that_keeps_nothing_is_what_resume_is_for(place: Place, monkey
 def test_a_timeout_that_the_brokers_refuse_is_found(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     old(monkeypatch, version=2, keeps=False, timeout="899999")
     said = bad(findings(place, two_phase="resume"))["transaction.max.timeout.ms"]
-    assert said == "899999, and the application asks for transaction.timeout.ms 900000 (INVALID_TRANSACTION_TIMEOUT)"
+    assert said == "899999, but the application requests transaction.timeout.ms 900000 (INVALID_TRANSACTION_TIMEOUT)"
 
 
 def test_a_shorter_timeout_can_be_given_where_it_counts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -451,7 +453,7 @@ def test_a_shorter_timeout_can_be_given_where_it_counts(place: Place, monkeypatc
     assert said.code == 0
     said = place.run(*words, "transaction.timeout.ms=soon")
     assert (said.code, said.out.count("transaction.timeout.ms")) == (2, 0)
-    assert "transaction.timeout.ms 'soon': use a number of milliseconds" in said.err
+    assert "transaction.timeout.ms 'soon': give milliseconds" in said.err
     said = place.run("doctor", "-X", "transaction.timeout.ms=60000")
     assert "-X: transaction.timeout.ms is set by dualwrite itself: remove it" in said.err
 
@@ -462,14 +464,14 @@ def test_a_shorter_timeout_can_be_given_where_it_counts(place: Place, monkeypatc
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["--db", "nonsense"], "--db is no database URL that SQLAlchemy knows"),
+        (["--db", "nonsense"], "--db is not a database URL of SQLAlchemy"),
         (["--pool-size", "0"], "--pool-size 0: use 1 or more"),
         (["--application", ""], "--application is empty: name the application, or leave it out"),
         (["--pool-size", "many"], "argument --pool-size: invalid int value: 'many'"),
         (["-X", "security.protocl=SSL"], "-X: security.protocl: there is no such setting"),
     ],
 )
-def test_what_is_wrong_is_one_line(place: Place, words: list[str], line: str) -> None:
+def test_an_error_is_one_line(place: Place, words: list[str], line: str) -> None:
     said = place.run("doctor", *words, db="--db" not in words)
     assert (said.code, said.out) == (2, "")
     assert said.err.startswith(f"dualwrite: {line}")

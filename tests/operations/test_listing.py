@@ -17,7 +17,7 @@ def situations(place: Place) -> dict[str, Situation]:
     return {view.transactional_id: view.situation for view in views}
 
 
-def test_what_is_left_behind_is_listed_with_what_recovery_would_do(any_place: Place) -> None:
+def test_transactions_left_behind_are_listed_with_the_action_of_recovery(any_place: Place) -> None:
     any_place.leave("one", silent=False)
     any_place.leave("two", step="COMMIT_DATABASE")
     listed = any_place.run("transactions", "list", "--application", any_place.application)
@@ -61,7 +61,7 @@ def test_a_slot_with_nothing_open_is_quiet(place: Place) -> None:
     assert situations(place) == {place.slot(): Situation.QUIET}
 
 
-def test_librdkafkas_transactions_are_told_apart_by_their_anchor(place: Place) -> None:
+def test_librdkafkas_transactions_are_distinguished_by_their_anchor(place: Place) -> None:
     """One epoch for a session: what is open has the pair that the row has, and is another transaction."""
     with place.dual_write(producer="librdkafka").transaction() as tx:
         tx.produce(place.topic, value="zero")
@@ -124,7 +124,7 @@ def test_describe_for_programs(place: Place) -> None:
     }
 
 
-def test_describing_what_nobody_knows_is_one_line(place: Place) -> None:
+def test_describing_an_unknown_id_is_one_line(place: Place) -> None:
     said = place.run("transactions", "describe", "nobody-0")
     assert (said.code, said.out) == (2, "")
     assert said.err == "dualwrite: nobody-0: no such transactional id, neither in the database nor in Kafka\n"
@@ -160,7 +160,7 @@ def test_the_control_plane_is_closed(place: Place, monkeypatch: pytest.MonkeyPat
     assert len(closed) == 1
 
 
-def test_a_row_that_somebody_has_scribbled_in_is_named(place: Place) -> None:
+def test_a_row_with_an_invalid_state_is_named(place: Place) -> None:
     place.leave("one")
     place.change_row(prepared_txn_state="scribble")
     said = place.run("transactions", "list")

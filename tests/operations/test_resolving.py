@@ -2,11 +2,13 @@
 
 import pytest
 
-from dualwrite.coordinator.ports import Outcome
+from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.slots.sweeper import Sweeper
 from dualwrite.errors import DualWriteError, KafkaUnavailableError
 from dualwrite.operations.resolving import applications, plan, resolve
 from tests.support.operations.places import Place
+
+pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
 
 
 def test_without_yes_it_is_said_what_would_be_done_and_nothing_is(any_place: Place) -> None:
@@ -123,14 +125,14 @@ def test_recover_ends_all_that_nobody_holds(place: Place) -> None:
     assert said.out.splitlines() == [
         f"{place.slot(0)}: committed",
         f"{place.slot(1)}: aborted",
-        "2 slots recovered; 2 transactions had been left open",
+        "2 slots checked; 2 transactions had been left open",
     ]
     assert place.visible() == place.stored() == ["one"]
     assert place.run("recover", "--application", place.application, "--json").json() == {
         "outcomes": {place.slot(0): "nothing", place.slot(1): "nothing"},
         "errors": [],
     }
-    assert {row[4] for row in place.rows().values()} == {""}, "nobody holds a slot"
+    assert {row[4] for row in place.rows().values()} == {""}, "no process holds a slot"
 
 
 def test_recover_leaves_those_who_are_alive_alone(place: Place) -> None:
@@ -138,7 +140,7 @@ def test_recover_leaves_those_who_are_alive_alone(place: Place) -> None:
     with alive.transaction() as tx:
         tx.produce(place.topic, value="zero")
     said = place.run("recover", "--application", place.application)
-    assert (said.code, said.out) == (0, "0 slots recovered; 0 transactions had been left open\n")
+    assert (said.code, said.out) == (0, "0 slots checked; 0 transactions had been left open\n")
     with alive.transaction() as tx:
         tx.produce(place.topic, value="one")
 

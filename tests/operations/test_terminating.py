@@ -3,8 +3,9 @@
 import pytest
 from sqlalchemy import create_engine
 
-from dualwrite.client.admin.control_plane import ControlPlane, InitializedProducer
-from dualwrite.coordinator.ports import Lease, LeaseLostError
+from dualwrite.client.admin.control_plane import ControlPlane
+from dualwrite.client.protocol.requests import InitializedProducer
+from dualwrite.coordinator.rules.lease import Lease, LeaseLostError
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.errors import (
     DatabaseBusyError,
@@ -19,6 +20,8 @@ from dualwrite.operations.terminating import terminate
 from tests.support.coordinator.event_table import TakingStore, expire_leases
 from tests.support.operations.places import Place
 
+pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
+
 
 def test_without_yes_it_is_refused_and_nothing_is_done(any_place: Place) -> None:
     any_place.leave("one")
@@ -32,7 +35,7 @@ def test_without_yes_it_is_refused_and_nothing_is_done(any_place: Place) -> None
     assert any_place.outcomes() == []
 
 
-def test_terminating_what_the_database_committed_is_a_heuristic_abort(any_place: Place) -> None:
+def test_terminating_a_committed_transaction_is_a_heuristic_abort(any_place: Place) -> None:
     any_place.leave("one")
     described = any_place.described()
     assert described is not None
@@ -50,7 +53,7 @@ def test_terminating_what_the_database_committed_is_a_heuristic_abort(any_place:
     assert len(any_place.outcomes()) == 1, "recovery has found it as well"
 
 
-def test_terminating_what_the_database_has_not_committed_is_what_recovery_would_do(place: Place) -> None:
+def test_terminating_an_undecided_transaction_does_what_recovery_would_do(place: Place) -> None:
     place.leave("one", step="COMMIT_DATABASE")
     said = place.run("transactions", "terminate", place.slot(), "--yes")
     assert (said.code, said.err) == (0, "")
@@ -68,11 +71,11 @@ def test_an_owner_that_may_be_alive_is_not_robbed(place: Place) -> None:
     assert (place.rows(), place.described()) == before
 
 
-def test_without_the_database_nobody_knows_what_was_decided(place: Place) -> None:
+def test_without_the_database_the_decision_is_unknown(place: Place) -> None:
     place.leave("one")
     asked = place.run("transactions", "terminate", place.slot(), "--no-db", db=False)
     assert asked.code == 2
-    assert "Nobody knows what its database decided" in asked.out
+    assert "Its database's decision is unknown" in asked.out
     said = place.run("transactions", "terminate", place.slot(), "--no-db", "--yes", db=False)
     assert (said.code, said.err) == (0, "")
     assert place.visible() == []
@@ -98,14 +101,14 @@ def test_a_transaction_that_no_row_names_is_terminated_with_a_warning(place: Pla
         (("a-0", "--no-db"), "argument --"),
     ],
 )
-def test_what_is_wrong_is_one_line(place: Place, words: tuple[str, ...], line: str) -> None:
+def test_an_error_is_one_line(place: Place, words: tuple[str, ...], line: str) -> None:
     said = place.run("transactions", "terminate", *words)
     assert (said.code, said.out) == (2, "")
     assert said.err.startswith(f"dualwrite: {line}")
     assert said.err.count("\n") == 1
 
 
-def test_which_database_decides_must_be_said(place: Place) -> None:
+def test_the_database_or_its_loss_must_be_named(place: Place) -> None:
     said = place.run("transactions", "terminate", "a-0", db=False)
     assert said.code == 2
     assert said.err.startswith("dualwrite: one of the arguments --db --no-db is required")
@@ -138,10 +141,10 @@ def test_a_refusal_of_kafkas_leaves_no_heuristic_outcome(place: Place, monkeypat
 
 
 @pytest.mark.parametrize("error", [KafkaUnavailableError("no answer"), KeyboardInterrupt()])
-def test_what_is_on_record_as_aborted_is_never_committed(
+def test_a_transaction_on_record_as_aborted_is_never_committed(
     place: Place, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    """Whoever reads the record produces the lost records again: there must not be two of each."""
+    """An operator produces the lost records on record again: there must not be two of each."""
     place.leave("one")
     with monkeypatch.context() as patch:
         patch.setattr(ControlPlane, "init_producer_id", failing(error))
@@ -164,7 +167,7 @@ def test_a_second_try_after_a_lost_answer_records_nothing_twice(place: Place, mo
     assert place.visible() == []
 
 
-def test_nobody_begins_anew_before_kafka_has_aborted(any_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_unit_of_work_begins_before_kafka_has_aborted(any_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """A terminate that was paused for longer than its lease would abort what the next owner has committed."""
     any_place.leave("one")
     monkeypatch.setattr(terminating, "LEASE_SECONDS", 0.0)
@@ -203,7 +206,7 @@ def test_a_slot_that_was_taken_before_kafka_is_asked_is_left_to_its_taker(
     assert len(place.outcomes()) == 1
 
 
-def test_what_the_owner_could_still_commit_is_shut_out_before_anything_is_looked_at(
+def test_the_owners_commit_is_shut_out_before_the_decision_is_read(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lease is taken first: a state that the owner stores later matches no row."""
@@ -216,7 +219,9 @@ def test_what_the_owner_could_still_commit_is_shut_out_before_anything_is_looked
     assert place.rows()[place.slot()][3] == token + 1
 
 
-def test_a_slot_that_somebody_takes_meanwhile_is_theirs(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slot_that_another_process_takes_meanwhile_is_left_to_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place.leave("one")
     original = ControlPlane.describe_transaction
 
@@ -227,6 +232,6 @@ def test_a_slot_that_somebody_takes_meanwhile_is_theirs(place: Place, monkeypatc
         return described
 
     monkeypatch.setattr(ControlPlane, "describe_transaction", describe)
-    with pytest.raises(InvalidTransactionStateError, match="somebody has just taken it"):
+    with pytest.raises(InvalidTransactionStateError, match="another process has just taken it"):
         terminate(place.engine, place.broker.client_config, place.slot())
     assert place.visible() == place.stored() == ["one"]

@@ -43,7 +43,7 @@ TCP = ("connect_timeout", "tcp_user_timeout", "keepalives_idle")
 SESSION = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
 
 
-def test_of_sqlite_nothing_is_said(tmp_path: Path) -> None:
+def test_sqlite_has_no_findings(tmp_path: Path) -> None:
     engine = create_engine(f"sqlite:///{tmp_path / 'app.db'}")
     assert list(check_timeouts(engine)) == []
     engine.dispose()
@@ -58,7 +58,7 @@ def test_of_a_bare_postgresql_url_every_timeout_is_named_with_its_setting(postgr
 
 
 @pytest.mark.postgresql
-def test_what_is_advised_silences_the_advice(postgresql_by_tcp: Any) -> None:
+def test_following_the_advice_silences_it(postgresql_by_tcp: Any) -> None:
     """As it is said: in the URL's query, and to the role."""
     warnings = look(postgresql_by_tcp)
     query = {}
@@ -83,7 +83,7 @@ def test_what_is_advised_silences_the_advice(postgresql_by_tcp: Any) -> None:
 
 
 @pytest.mark.postgresql
-def test_what_connect_args_say_counts(postgresql_by_tcp: Any) -> None:
+def test_timeouts_in_connect_args_count(postgresql_by_tcp: Any) -> None:
     told = {"connect_timeout": 5, "tcp_user_timeout": 5000, "keepalives_idle": 10}
     assert set(look(postgresql_by_tcp, connect_args=told)) == set(SESSION)
 
@@ -95,7 +95,7 @@ def test_keepalives_that_are_off_are_named(postgresql_by_tcp: Any) -> None:
 
 
 @pytest.mark.postgresql
-def test_on_a_unix_socket_nothing_is_said_of_tcp(postgresql_url: str) -> None:
+def test_a_unix_socket_has_no_findings_about_tcp(postgresql_url: str) -> None:
     if "host=" not in postgresql_url:
         pytest.skip("the server is reached by TCP")
     assert set(look(postgresql_url)) == {"connect_timeout", *SESSION}

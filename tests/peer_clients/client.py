@@ -1,4 +1,4 @@
-"""What a Kafka client can do, whatever its name: the cases of this folder are written once, against this.
+"""The interface of a Kafka client: the cases of this folder are written once, against it.
 
 Every client of :data:`tests.peer_clients.conftest.CLIENTS` has an adapter with these methods. What one of them cannot
 do is missing from its ``can``; a case says what it ``needs``.
@@ -220,7 +220,7 @@ class Client(Protocol):
         cooperative: bool = False,
         session_timeout_ms: int = 10_000,
     ) -> Receiver:
-        """A consumer that commits only when told to."""
+        """A consumer that commits only by an explicit call."""
 
     def admin(self, servers: str) -> Administrator:
         """An admin client."""

@@ -6,7 +6,7 @@ import random
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from dualwrite.broker.embedded import EmbeddedBroker
 from tests.broker.calls import unique
 from tests.broker.raw import PATIENCE_SECONDS
+from tests.broker.secured import Keys
 
 MODULE = Path(__file__).parent / "go"
 LIMIT_SECONDS = 240
@@ -58,10 +59,12 @@ def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
 
 
 @contextmanager
-def running(program: Path, servers: str, *more: str) -> Iterator["subprocess.Popen[str]"]:
-    """The program, on topics of its own."""
+def running(
+    program: Path, servers: str, *more: str, settings: Mapping[str, str] | None = None
+) -> Iterator["subprocess.Popen[str]"]:
+    """The program, on topics of its own, which a client with ``settings`` creates."""
     source, target, group = unique("input"), unique("output"), unique("group")
-    admin = AdminClient({"bootstrap.servers": servers})
+    admin = AdminClient({"bootstrap.servers": servers, **(settings or {})})
     for made in admin.create_topics([NewTopic(source, 5), NewTopic(target, 3)]).values():
         made.result(PATIENCE_SECONDS)
     command = [str(program), "-brokers", servers, "-input", source, "-output", target, "-group", group, *more]
@@ -93,6 +96,16 @@ def test_consume_transform_produce_is_exactly_once(program: Path, broker: Embedd
     assert outcome["worker_failures"] == 0
 
 
+def test_it_is_exactly_once_over_mutual_tls(program: Path, tmp_path: Path) -> None:
+    keys = Keys(tmp_path)
+    files = ("-ca", keys.trust, "-cert", keys.client[0], "-key", keys.client[1], "-records", "2000")
+    with EmbeddedBroker(tmp_path / "broker", config=keys.listeners()) as broker:
+        servers = broker.listeners["MUTUAL"]
+        with running(program, servers, *files, settings=keys.librdkafka(mutual=True)) as process:
+            code, outcome = outcome_of(process)
+    assert_exactly_once(code, outcome, 2000)
+
+
 @pytest.mark.crash
 def test_it_is_exactly_once_through_kills_of_the_broker(program: Path, broker: EmbeddedBroker) -> None:
     with running(program, broker.bootstrap_servers, "-records", "60000") as process:
@@ -101,7 +114,7 @@ def test_it_is_exactly_once_through_kills_of_the_broker(program: Path, broker: E
         kills = 0
         while process.poll() is None and kills < 5:
             with suppress(subprocess.TimeoutExpired):
-                process.wait(random.uniform(0.3, 1))  # at a moment that nobody has chosen
+                process.wait(random.uniform(0.3, 1))  # at a random moment
             broker.kill()
             broker.start()
             kills += 1

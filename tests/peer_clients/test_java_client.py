@@ -5,23 +5,43 @@ from pathlib import Path
 import pytest
 
 from dualwrite.broker.embedded import EmbeddedBroker
+from dualwrite.broker.settings.properties import write_properties
+from tests.broker.secured import Keys
 from tests.conformance.apache_kafka import java_program
 
 pytestmark = [pytest.mark.slow, pytest.mark.jvm]
 
 PROGRAMS = Path(__file__).parent / "java"
+SAID = [
+    "transaction.version 2",
+    "state Ongoing",
+    "open at 7",
+    "read_uncommitted 8",
+    "read_committed 7",
+    "fenced",
+    "committed [a, b, c, d]",
+    "all [a, b, aborted, c, open, d]",
+]
 
 
 def test_transactions_fencing_both_isolations_and_admin(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path / "broker") as broker:
         done = java_program(PROGRAMS / "Transactions.java", broker.bootstrap_servers, "orders")
-    assert done.stdout.splitlines() == [
-        "transaction.version 2",
-        "state Ongoing",
-        "open at 7",
-        "read_uncommitted 8",
-        "read_committed 7",
-        "fenced",
-        "committed [a, b, c, d]",
-        "all [a, b, aborted, c, open, d]",
-    ], done.stderr
+    assert done.stdout.splitlines() == SAID, done.stderr
+
+
+def test_the_same_over_mutual_tls(tmp_path: Path) -> None:
+    keys = Keys(tmp_path)
+    own = keys.authority.issue("orders", hosts=()).in_one(tmp_path / "own.pem")
+    settings = {
+        "security.protocol": "SSL",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": keys.trust,
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": own,
+    }
+    file = tmp_path / "client.properties"
+    file.write_text(write_properties(settings))
+    with EmbeddedBroker(tmp_path / "broker", config=keys.listeners()) as broker:
+        done = java_program(PROGRAMS / "Transactions.java", broker.listeners["MUTUAL"], "orders", str(file))
+    assert done.stdout.splitlines() == SAID, done.stderr

@@ -22,6 +22,7 @@ def read_committed(consumer: Receiver, topic: str) -> list[Got]:
     return read(consumer, len(ENTRIES))
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("codec", Codec)
 def test_batches_of_every_codec_are_read(servers: str, consumer: Callable[..., Receiver], codec: Codec) -> None:
     with RawClient(servers) as client:

@@ -135,7 +135,7 @@ def test_a_position_out_of_range_is_reset_to_the_end(ten: str, producer: Produce
     receiver.seek((ten, 0), 5000)
 
     def next_records() -> list[Got]:
-        sender.send(ten, b"new")  # nobody says when the consumer has arrived at the end
+        sender.send(ten, b"new")  # the consumer gives no sign when it has reached the end
         sender.flush()
         return receiver.poll()
 

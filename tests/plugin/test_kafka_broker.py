@@ -43,7 +43,7 @@ def test_every_topic_is_a_new_one(shared: KafkaBroker) -> None:
 
 def test_a_topic_has_the_name_the_partitions_and_the_settings_that_were_asked_for(shared: KafkaBroker) -> None:
     assert shared.create_topic("orders", partitions=3, config={"cleanup.policy": "compact"}) == "orders"
-    with pytest.raises(KafkaRefusedError, match=r"topic 'orders' was not made .*TOPIC_ALREADY_EXISTS"):
+    with pytest.raises(KafkaRefusedError, match=r"topic 'orders' was not created .*TOPIC_ALREADY_EXISTS"):
         shared.create_topic("orders")
     with pytest.raises(KafkaRefusedError, match="INVALID_TOPIC_EXCEPTION"):
         shared.create_topic("no/name")

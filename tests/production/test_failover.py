@@ -86,6 +86,7 @@ def named(cluster: Cluster) -> list[str]:
     return [outcome.state for outcome in cluster.dual_write.outcomes()]
 
 
+@pytest.mark.slow
 def test_what_a_promoted_standby_has_forgotten_is_on_record_by_name(cluster: Cluster) -> None:
     cluster.write("one")
     cluster.write("two")
@@ -104,6 +105,7 @@ def test_what_a_promoted_standby_has_forgotten_is_on_record_by_name(cluster: Clu
     assert len(named(cluster)) == 2, "recovery reports none of it a second time"
 
 
+@pytest.mark.slow_cases
 def test_a_standby_that_has_everything_goes_on_as_if_nothing_had_happened(cluster: Cluster) -> None:
     """A failover is no new database: a physical standby has the identity of its primary."""
     cluster.write("one")

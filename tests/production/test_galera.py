@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, insert, make_url
 
 from dualwrite import DualWrite, Transaction
+from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.operations.doctor import examine
 from dualwrite.testing.kafka import KafkaBroker
 from tests.conftest import missing
@@ -67,8 +68,8 @@ def test_what_a_process_on_one_node_left_is_recovered_on_the_other(
     dying = DualWrite(engines[0], broker.client_config, application=name, on_step=observe)
     with pytest.raises(SystemExit):
         write(dying, "one")
-    dying._pool._heartbeat.stop(0)
-    dying._sweeper.stop(0)
+    manager_of(dying).process.pool.heartbeat.stop(0)
+    manager_of(dying).process.sweeper.stop(0)
     expire_leases(engines[1])
     with DualWrite(engines[1], broker.client_config, application=name) as survivor:
         survivor.recover()

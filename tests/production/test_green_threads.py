@@ -51,6 +51,7 @@ def run(library: str, url: str, broker: KafkaBroker, producer: str = "native", *
         assert {row.owner for row in rows_of(engine).values()} == {""}, "all slots were given back"
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("producer", ["native", "librdkafka"])
 @pytest.mark.postgresql
 def test_a_program_patched_by_gevent_runs_units_at_the_same_time(
@@ -59,6 +60,7 @@ def test_a_program_patched_by_gevent_runs_units_at_the_same_time(
     run("gevent", postgresql_url, broker, producer, meeting=2)  # psycopg waits as gevent does
 
 
+@pytest.mark.slow
 @pytest.mark.mariadb
 def test_a_program_patched_by_gevent_runs_units_at_the_same_time_on_mariadb(
     mariadb_url: str, broker: KafkaBroker
@@ -66,6 +68,7 @@ def test_a_program_patched_by_gevent_runs_units_at_the_same_time_on_mariadb(
     run("gevent", mariadb_url, broker, meeting=2)
 
 
+@pytest.mark.slow
 def test_a_program_patched_by_gevent_works_on_sqlite(sqlite_url: str, broker: KafkaBroker) -> None:
     run("gevent", sqlite_url, broker, meeting=1)  # SQLite writes for one at a time
 

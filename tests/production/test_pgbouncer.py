@@ -14,8 +14,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from dualwrite import AsyncDualWrite, DualWrite, DualWriteError, InDoubtError
-from dualwrite.coordinator.ports import Outcome
-from dualwrite.coordinator.sql.dialects.postgresql import Postgresql
+from dualwrite.coordinator.rules.recovery_decision import Outcome
+from dualwrite.coordinator.sql.dialects.postgresql.database import Postgresql
 from dualwrite.operations.doctor import examine
 from dualwrite.operations.findings import Level
 from dualwrite.testing.kafka import KafkaBroker
@@ -152,6 +152,7 @@ def asyncpg_engine(server: PgBouncer) -> AsyncEngine:
     )
 
 
+@pytest.mark.slow
 def test_asyncpg_works_with_names_of_its_own_for_each_statement(
     pgbouncer: Bounce, seen: Engine, broker: KafkaBroker, name: str
 ) -> None:
@@ -193,6 +194,7 @@ def pooler_findings(engine: Engine, broker: KafkaBroker) -> list[str]:
     return [each.message for each in examine(engine, broker.client_config) if each.check == "pooler"]
 
 
+@pytest.mark.slow
 def test_statements_that_psycopg_would_prepare_behind_it_are_warned_of(
     pgbouncer: Bounce, seen: Engine, broker: KafkaBroker, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -211,6 +213,7 @@ def test_statements_that_psycopg_would_prepare_behind_it_are_warned_of(
     assert "the connection to the database has prepare_threshold = 5: a pooler stands" in caplog.text
 
 
+@pytest.mark.slow
 def test_names_of_statements_that_asyncpg_shares_behind_it_are_warned_of(pgbouncer: Bounce, seen: Engine) -> None:
     server = pgbouncer()
 
@@ -227,6 +230,7 @@ def test_names_of_statements_that_asyncpg_shares_behind_it_are_warned_of(pgbounc
     assert asyncio.run(pooling(create_async_engine(plain))) == []
 
 
+@pytest.mark.slow
 def test_statements_that_psycopg_prepares_fail_and_no_unit_is_in_one_place_only(
     pgbouncer: Bounce, seen: Engine, broker: KafkaBroker, name: str
 ) -> None:

@@ -9,7 +9,7 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.event import listen
 
 from dualwrite import DualWrite
-from dualwrite.coordinator.sql.dialects.postgresql import Postgresql
+from dualwrite.coordinator.sql.dialects.postgresql.database import Postgresql
 from dualwrite.testing.kafka import KafkaBroker
 from tests.support.coordinator.event_table import events, ready_engine
 from tests.support.servers.postgresql import PostgreSQL
@@ -35,6 +35,7 @@ def let_each_connection_say(engine: Engine, level: str) -> None:
     engine.dispose()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("level", "stored"),
     [

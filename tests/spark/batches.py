@@ -9,8 +9,9 @@ from typing import Any
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, select
 
 from dualwrite.coordinator.sql.tables import kafka_transaction_state
-from dualwrite.spark.batch.batch import WholeBatch, Work
+from dualwrite.spark.batch.task_input import TaskInput
 from dualwrite.spark.batch.tasks import PreparedTask
+from dualwrite.spark.batch.whole_batch import WholeBatch
 from dualwrite.spark.plan.options import WriteOptions
 from tests.broker.kafka_helpers import visible
 from tests.spark.expected_rows import options, schema
@@ -46,12 +47,12 @@ def options_for(url: str, servers: str, **changed: Any) -> WriteOptions:
     return options(**{**given, **changed})
 
 
-def begun(options: WriteOptions, batch_id: int | None = None, on_step: Any = None) -> tuple[WholeBatch, Work]:
+def begun(options: WriteOptions, batch_id: int | None = None, on_step: Any = None) -> tuple[WholeBatch, TaskInput]:
     batch = WholeBatch(options, on_step)
-    return batch, batch.begin(batch.look(SCHEMA, "UTC"), batch_id)
+    return batch, batch.begin(batch.check(SCHEMA, "UTC"), batch_id)
 
 
-def written(work: Work, partitions: Sequence[Rows]) -> list[PreparedTask | None]:
+def written(work: TaskInput, partitions: Sequence[Rows]) -> list[PreparedTask | None]:
     """What the winners of all tasks tell the driver; four at a time."""
     with ThreadPoolExecutor(4) as threads:
         tasks = [threads.submit(work.write, each, part, next(_attempts)) for part, each in enumerate(partitions)]

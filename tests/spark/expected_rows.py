@@ -2,8 +2,10 @@
 
 from typing import Any
 
+from dualwrite.coordinator.sql.dialects.supported import SUPPORTED
 from dualwrite.spark.plan.columns import Family, TableColumn, Target
 from dualwrite.spark.plan.options import WriteOptions, options_of
+from dualwrite.spark.tables.target_table import value_fidelity_of
 
 REQUIRED: dict[str, Any] = {
     "url": "postgresql+psycopg://me:secret@db/orders",
@@ -35,8 +37,11 @@ def map_of(key: Any, value: Any) -> dict[str, Any]:
 HEADERS = array(schema(key="string", value="binary"))
 
 
-def table(*columns: TableColumn, dialect: str = "postgresql", keys: tuple[frozenset[str], ...] = ()) -> Target:
-    return Target("orders", dialect, columns, keys)
+KEEPS = {name: value_fidelity_of(database) for name, database in SUPPORTED.items()}
+
+
+def table(*columns: TableColumn, keys: tuple[frozenset[str], ...] = ()) -> Target:
+    return Target("orders", KEEPS["postgresql"], columns, keys)
 
 
 def column(name: str, family: Family = Family.TEXT, **changed: Any) -> TableColumn:

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import Engine, delete, event, inspect, text, update
 
 from dualwrite import EmbeddedBroker
+from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.sql.outcome_store import outcomes
 from dualwrite.coordinator.sql.tables import kafka_transaction_state, spark_run
@@ -21,9 +22,9 @@ from dualwrite.errors import (
     InputError,
     InvalidTransactionStateError,
 )
-from dualwrite.spark.batch import batch as batches
-from dualwrite.spark.batch.batch import recover_job
+from dualwrite.spark.batch import whole_batch
 from dualwrite.spark.batch.staging import staged_clause
+from dualwrite.spark.batch.write_batch import recover_job
 from dualwrite.spark.plan.options import WriteOptions
 from dualwrite.spark.workers import close_workers, worker_of
 from tests.broker.kafka_helpers import create_topic, fresh_name, visible
@@ -41,6 +42,8 @@ from tests.spark.batches import (
     written,
 )
 from tests.support.coordinator.event_table import await_sweeps, slot_rows
+
+pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +97,7 @@ def place(engine: Engine, broker: EmbeddedBroker) -> Iterator[Place]:
 
 
 @pytest.mark.parametrize("producer", ["native", "librdkafka"])
-def test_all_partitions_are_one_act(place: Place, producer: str) -> None:
+def test_all_partitions_commit_together(place: Place, producer: str) -> None:
     partitions = [rows(0, 20), rows(20, 21), [], rows(21, 40)]
     batch, work = begun(place.options(producer=producer), 1)
     sides = written(work, partitions)
@@ -115,6 +118,7 @@ def test_a_batch_that_was_committed_has_no_second_effect(place: Place) -> None:
     place.judge(rows(0, 5))
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("step", ["DECIDE", "MOVE_ROWS", "STORE_STATES", "COMMIT_DATABASE"])
 def test_an_interrupt_of_the_driver_leaves_nothing_open(place: Place, step: str) -> None:
     batch, work = begun(place.options(), 1, failing_at(step, KeyboardInterrupt))
@@ -136,7 +140,7 @@ def test_a_table_that_knows_no_transactions_is_refused(place: Place) -> None:
 
 
 @pytest.mark.postgresql
-def test_a_postgresql_that_says_moments_in_german(postgresql: Engine, broker: EmbeddedBroker) -> None:
+def test_a_run_works_with_a_german_datestyle_on_postgresql(postgresql: Engine, broker: EmbeddedBroker) -> None:
     with postgresql.begin() as connection:
         connection.exec_driver_sql(f'ALTER DATABASE "{postgresql.url.database}" SET DateStyle = German')
     place = Place(postgresql, broker)
@@ -148,7 +152,7 @@ def test_a_postgresql_that_says_moments_in_german(postgresql: Engine, broker: Em
     place.judge(rows(0, 5))
 
 
-def test_a_stream_says_only_in_the_end_which_batch_it_is(place: Place) -> None:
+def test_a_stream_may_name_its_batch_at_the_commit(place: Place) -> None:
     write(place.options(), [rows(0, 5)], 1)
     batch, work = begun(place.options(), None)
     batch.commit(work, written(work, [rows(5, 9)]), 1)
@@ -180,7 +184,7 @@ def test_losers_are_aborted_and_their_rows_removed(place: Place) -> None:
     place.judge(rows(0, 20))
 
 
-def test_a_row_that_the_database_refuses_is_the_end_of_the_batch(place: Place) -> None:
+def test_a_row_that_the_database_refuses_rolls_the_batch_back(place: Place) -> None:
     with pytest.raises(InputError, match="job 'job': the database refuses a row"):
         write(place.options(), [rows(0, 10), rows(9, 12)], 1)
     place.judge([])
@@ -193,7 +197,7 @@ def test_a_row_that_the_database_refuses_is_the_end_of_the_batch(place: Place) -
 class TestOnPostgresql:
     """What it says, in one line of this library's."""
 
-    def test_a_value_that_is_refused_is_told_with_its_column(self, place: Place) -> None:
+    def test_the_error_for_a_refused_value_names_its_column(self, place: Place) -> None:
         _, work = begun(place.options(), 1)
         with pytest.raises(InputError) as raised:
             work.write(rows(0, 1, "x" * 51), 0, 1)
@@ -212,7 +216,7 @@ class TestOnPostgresql:
             ("40P01", DatabaseBusyError, "table things takes no rows now: not today; run the batch again"),
         ],
     )
-    def test_what_goes_wrong_when_rows_are_moved(
+    def test_an_error_while_rows_are_moved_is_about_the_target_table(
         self, place: Place, code: str, kind: type[Exception], said: str
     ) -> None:
         refuse = f"BEGIN RAISE EXCEPTION 'not today' USING ERRCODE = '{code}'; END"
@@ -225,7 +229,7 @@ class TestOnPostgresql:
         place.judge([])
 
     @pytest.mark.parametrize("step", ["MOVE_ROWS", "STORE_STATES"])
-    def test_a_connection_that_is_lost_before_the_decision(self, place: Place, step: str) -> None:
+    def test_a_connection_lost_before_the_decision_rolls_both_sides_back(self, place: Place, step: str) -> None:
         def observe(name: str) -> None:
             if name == step:
                 ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
@@ -250,8 +254,9 @@ def test_a_task_that_fails_leaves_its_rows_to_the_end_of_the_run(place: Place) -
     place.judge([])
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("step", ["BEGIN_RUN", "MOVE_ROWS", "STORE_STATES", "COMMIT_DATABASE"])
-def test_a_failure_before_the_decision_leaves_nothing(place: Place, step: str) -> None:
+def test_a_failure_before_the_decision_rolls_both_sides_back(place: Place, step: str) -> None:
     with pytest.raises(RuntimeError, match=step):
         write(place.options(), [rows(0, 10), rows(10, 20)], 1, failing_at(step))
     place.judge([])
@@ -260,10 +265,10 @@ def test_a_failure_before_the_decision_leaves_nothing(place: Place, step: str) -
 def test_after_the_decision_no_failure_is_raised_and_the_next_run_completes_it(
     place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(batches, "PATIENCE", 0.0)
+    monkeypatch.setattr(whole_batch, "PATIENCE", 0.0)
     with caplog.at_level(logging.WARNING, "dualwrite"):
         write(place.options(), [rows(0, 10)], 1, failing_at("COMPLETE_KAFKA"))
-    assert "will be finished later" in caplog.text
+    assert "recovery will end them later" in caplog.text
     assert sorted(stored(place.engine)) == list(range(10))
     assert begun(place.options(), 1)[1].run is None
     place.judge(rows(0, 10))
@@ -272,9 +277,9 @@ def test_after_the_decision_no_failure_is_raised_and_the_next_run_completes_it(
 def test_after_the_decision_the_heartbeat_completes_it_without_another_run(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches, "PATIENCE", 0.0)
+    monkeypatch.setattr(whole_batch, "PATIENCE", 0.0)
     write(place.options(), [rows(0, 10)], 1, failing_at("COMPLETE_KAFKA"))
-    worker_of(place.options()).dual_write._pool.beat()
+    manager_of(worker_of(place.options()).dual_write).process.pool.beat()
     await_sweeps()
     assert place.seen() == sorted(json_of(rows(0, 10)).elements())
 
@@ -331,7 +336,7 @@ def test_a_database_that_goes_back_before_the_decision_is_noticed_and_on_record(
     place.judge(rows(0, 20))
 
 
-def test_what_a_dead_driver_left_is_ended_at_once_by_who_asks_for_it(place: Place) -> None:
+def test_recover_job_ends_the_run_of_a_dead_driver_at_once(place: Place) -> None:
     _, work = begun(place.options(), 1)
     written(work, [rows(0, 10), rows(10, 20)])
     outcomes = place.recover()
@@ -341,7 +346,7 @@ def test_what_a_dead_driver_left_is_ended_at_once_by_who_asks_for_it(place: Plac
     assert place.recover() == {}
 
 
-def test_what_a_dead_driver_left_is_aborted_by_anybody_once_the_run_has_timed_out(place: Place) -> None:
+def test_any_process_aborts_a_dead_drivers_transactions_once_the_run_has_timed_out(place: Place) -> None:
     batch, work = begun(place.options(runTimeout=0.5), 1)
     assert work.run is not None
     try:
@@ -365,7 +370,7 @@ def test_a_driver_that_takes_too_long_decides_nothing(place: Place) -> None:
     place.judge([])
 
 
-def test_sides_of_another_run_are_refused(place: Place) -> None:
+def test_a_task_of_another_run_is_refused(place: Place) -> None:
     _, old = begun(place.options(), 1)
     sides = written(old, [rows(0, 10)])
     batch, work = begun(place.options(), 2)
@@ -375,16 +380,16 @@ def test_sides_of_another_run_are_refused(place: Place) -> None:
 
 
 @pytest.mark.parametrize("is_same", [True, False])
-def test_a_partition_that_is_given_twice_is_refused_and_nothing_is_left(place: Place, is_same: bool) -> None:
+def test_a_partition_committed_twice_is_refused_and_rolls_the_run_back(place: Place, is_same: bool) -> None:
     batch, work = begun(place.options(), 1)
     first = written(work, [rows(0, 10)])
     second = first if is_same else written(work, [rows(10, 20)])
-    with pytest.raises(InvalidTransactionStateError, match="partition 0 of job 'job' is given to commit twice"):
+    with pytest.raises(InvalidTransactionStateError, match="partition 0 of job 'job' is committed twice"):
         batch.commit(work, [*first, *second], 1)
     place.judge([])
 
 
-def test_rows_that_a_crash_of_the_database_has_lost_are_missed(place: Place) -> None:
+def test_rows_that_a_database_crash_has_lost_roll_the_run_back(place: Place) -> None:
     batch, work = begun(place.options(), 1)
     sides = written(work, [rows(0, 10)])
     assert work.run is not None
@@ -403,7 +408,7 @@ def test_rows_that_a_crash_of_the_database_has_lost_are_missed(place: Place) -> 
         ({"columns.table": "id,nothing"}, "the DataFrame has no column 'nothing'"),
     ],
 )
-def test_what_does_not_fit_is_refused_before_anything_is_begun(
+def test_a_column_that_does_not_fit_is_refused_before_a_run_begins(
     place: Place, changed: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):
@@ -412,6 +417,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_begun(
         assert connection.execute(spark_run.select()).all() == []
 
 
+@pytest.mark.slow_cases
 def test_a_decision_for_many_partitions_costs_few_statements(place: Place) -> None:
     batch, work = begun(place.options(), 1)
     sides = written(work, [rows(number, number + 1) for number in range(20)])
@@ -428,7 +434,8 @@ def test_a_decision_for_many_partitions_costs_few_statements(place: Place) -> No
     assert len(said) < 20
 
 
-def test_resume_gives_a_run_no_longer_than_kafka_keeps_what_is_prepared(place: Place) -> None:
+@pytest.mark.slow_cases
+def test_a_run_with_resume_ends_before_kafkas_transaction_timeout(place: Place) -> None:
     kept = {"twoPhase": "resume", "kafka.transaction.timeout.ms": "60000"}
     batch, _ = begun(place.options(**kept), 1)
     assert batch._seconds() == pytest.approx(54.0)

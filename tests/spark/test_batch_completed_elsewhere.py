@@ -28,11 +28,10 @@ def world(sqlite: Engine, tmp_path: Path) -> Iterator[World]:
     made.close()
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("producer", ["native", "librdkafka"])
 @pytest.mark.parametrize("who", ["the same batch", "recovery"])
-def test_what_another_process_has_completed_is_done_for_a_driver_that_goes_on(
-    world: World, producer: str, who: str
-) -> None:
+def test_a_driver_accepts_what_another_process_has_completed(world: World, producer: str, who: str) -> None:
     brief = {"producer": producer, "leaseTimeout": BRIEFLY}
     with running(replace(world.told, pause="COMPLETE_KAFKA", options=brief)) as paused:
         assert said(paused) == "paused"
@@ -91,6 +90,7 @@ def nothing_is_there(world: World) -> bool:
     return (runs, staged, open_slots(world.engine), stored(world.engine)) == (None, [], [], {})
 
 
+@pytest.mark.slow
 def test_a_batch_that_is_committed_needs_no_broker(world: World) -> None:
     world.write()
     told = world.told

@@ -10,10 +10,10 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from dualwrite.coordinator.sql.lease_transfer import HandedLeases
+from dualwrite.coordinator.sql.lease_transfer import TransferredLeases
 from dualwrite.errors import DualWriteError
 from dualwrite.schema import upgrade_engine
-from dualwrite.spark.batch import batch as batches
+from dualwrite.spark.batch import whole_batch
 from dualwrite.spark.batch.runs import Runs
 from dualwrite.spark.workers import close_workers, engine_of
 from tests.broker.kafka_helpers import create_topic
@@ -40,7 +40,7 @@ STEPS = (
     "BEGIN_RUN",
     "STAGE_ROWS",
     "PREPARE_KAFKA",
-    "HAND_OVER",
+    "TRANSFER_LEASE",
     "DECIDE",
     "MOVE_ROWS",
     "STORE_STATES",
@@ -109,7 +109,8 @@ def small_world(sqlite: Engine, tmp_path: Path) -> Iterator[World]:
     made.close()
 
 
-@pytest.mark.parametrize("step", ["HAND_OVER", "COMMIT_DATABASE", "COMPLETE_KAFKA"])
+@pytest.mark.slow_cases
+@pytest.mark.parametrize("step", ["TRANSFER_LEASE", "COMMIT_DATABASE", "COMPLETE_KAFKA"])
 def test_a_driver_that_is_killed_and_started_again_writes_the_batch_once(small_world: World, step: str) -> None:
     small_world.kill_at(step)
     small_world.write()
@@ -139,7 +140,7 @@ def test_a_driver_may_be_killed_at_every_step(
 
 @pytest.mark.slow
 @pytest.mark.postgresql
-def test_without_another_run_what_was_decided_is_completed_by_any_process_of_the_application(world: World) -> None:
+def test_any_process_of_the_application_completes_decided_transactions_without_another_run(world: World) -> None:
     world.kill_at("COMPLETE_KAFKA")
     told = world.told
     batch, _ = begun(options_for(told.url, told.servers, job="another"), 0)
@@ -149,7 +150,7 @@ def test_without_another_run_what_was_decided_is_completed_by_any_process_of_the
 
 @pytest.mark.slow
 @pytest.mark.postgresql
-@pytest.mark.parametrize("step", ["STAGE_ROWS", "HAND_OVER", "DECIDE"])
+@pytest.mark.parametrize("step", ["STAGE_ROWS", "TRANSFER_LEASE", "DECIDE"])
 def test_a_zombie_driver_decides_nothing_after_another_has_written_the_batch(world: World, step: str) -> None:
     with running(replace(world.told, pause=step)) as zombie:
         assert said(zombie) == "paused"
@@ -165,7 +166,7 @@ def test_a_zombie_driver_decides_nothing_after_another_has_written_the_batch(wor
 
 
 @pytest.mark.slow
-def test_a_broker_that_is_killed_after_the_decision_and_comes_back_gets_all_of_it(small_world: World) -> None:
+def test_a_broker_killed_after_the_decision_gets_every_record_after_its_restart(small_world: World) -> None:
     def kill_broker(step: str) -> None:
         if step == "COMPLETE_KAFKA" and not killed:
             killed.append(step)
@@ -211,14 +212,14 @@ class TestNegativeControls:
     """Each breaks the protocol in one place, and must be found."""
 
     def test_states_that_are_not_stored(self, small_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(HandedLeases, "store_all", lambda *given: None)
+        monkeypatch.setattr(TransferredLeases, "store_all", lambda *given: None)
         small_world.write()
         with pytest.raises(AssertionError):
             small_world.judge()
 
     def test_batches_that_are_not_remembered(self, small_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Runs, "_committed_by", lambda *given: None)
-        monkeypatch.setattr(Runs, "_note_batch", lambda *given: None)
+        monkeypatch.setattr(Runs, "_record_batch", lambda *given: None)
         small_world.write(upsertKeys="id")
         small_world.write(upsertKeys="id")
         with pytest.raises(AssertionError):
@@ -236,14 +237,14 @@ class TestNegativeControls:
             small_world.judge()
 
     def test_rows_that_are_moved_before_the_decision(self, small_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-        move = batches.move_rows
+        move = whole_batch.move_rows
 
         def move_at_once(connection: Any, *given: Any) -> int:
             move(connection, *given)
             connection.commit()
             raise RuntimeError("then it died")
 
-        monkeypatch.setattr(batches, "move_rows", move_at_once)
+        monkeypatch.setattr(whole_batch, "move_rows", move_at_once)
         with pytest.raises(RuntimeError):
             small_world.write()
         with pytest.raises(AssertionError):

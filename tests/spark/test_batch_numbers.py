@@ -10,8 +10,8 @@ from sqlalchemy import Connection, Engine, Table, select, update
 from dualwrite import EmbeddedBroker
 from dualwrite.coordinator.sql.tables import spark_progress, spark_run
 from dualwrite.errors import BatchChangedError, ConfigurationError, FencedError
-from dualwrite.spark.batch import batch as batches
-from dualwrite.spark.batch.batch import WholeBatch
+from dualwrite.spark.batch import whole_batch
+from dualwrite.spark.batch.whole_batch import WholeBatch
 from dualwrite.spark.workers import close_workers
 from dualwrite.testing.kafka import KafkaBroker
 from tests.spark.batches import begun, open_slots, rows, staged_rows, write
@@ -68,7 +68,7 @@ def test_a_number_belongs_to_a_job(place: Place) -> None:
     place.judge(rows(0, 5))
 
 
-def test_that_a_batch_was_written_is_acted_upon_once_it_is_on_the_disk(place: Place) -> None:
+def test_a_batch_counts_as_written_only_once_its_commit_is_on_disk(place: Place) -> None:
     """MariaDB shows a commit before that; a commit that comes after it puts it there, if it changes anything."""
     write(place.options(), [rows(0, 5)], 1)
     forget_when(place.engine, spark_run)
@@ -76,7 +76,7 @@ def test_that_a_batch_was_written_is_acted_upon_once_it_is_on_the_disk(place: Pl
     assert was_changed(place.engine, spark_run)
 
 
-def test_that_a_partition_was_written_is_acted_upon_once_it_is_on_the_disk(
+def test_a_partition_counts_as_written_only_once_its_commit_is_on_disk(
     sqlite: Engine, kafka_broker: KafkaBroker, dualwrite_application: str
 ) -> None:
     place = PlaceOfPartitions(sqlite, kafka_broker, dualwrite_application)
@@ -104,13 +104,13 @@ def test_a_run_whose_time_is_over_while_rows_are_moved_decides_nothing(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With twoPhase=resume Kafka has aborted what was prepared by then."""
-    move = batches.move_rows
+    move = whole_batch.move_rows
 
     def move_slowly(connection: Connection, *given: Any) -> int:
         connection.execute(update(spark_run).values(expires_at=spark_run.c.updated_at))
         return move(connection, *given)
 
-    monkeypatch.setattr(batches, "move_rows", move_slowly)
+    monkeypatch.setattr(whole_batch, "move_rows", move_slowly)
     with pytest.raises(FencedError, match="longer than its runTimeout"):
         write(place.options(), [rows(0, 10)], 1)
     place.judge([])

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dualwrite.errors import ConfigurationError
-from dualwrite.spark.plan.columns import Family, WritePlan, fit, plan_of
+from dualwrite.spark.plan.columns import Family, WritePlan, match_columns, plan_of
 from dualwrite.spark.plan.options import options_of
 from tests.spark.expected_rows import HEADERS, REQUIRED, array, column, map_of, options, schema, table
 
@@ -21,7 +21,7 @@ def test_without_kafkas_columns_all_are_the_tables_and_the_value_is_their_json()
     assert (plan.topic, plan.key_at, plan.value_at, plan.headers_at, plan.partition_at) == ("orders",) + (None,) * 4
 
 
-def test_what_sparks_kafka_sink_knows_is_the_records() -> None:
+def test_columns_of_sparks_kafka_sink_belong_to_the_record() -> None:
     given = schema(key="string", id="long", value="binary", headers=HEADERS, partition="integer", topic="string")
     plan = plan_of(given, options_of(REQUIRED), "UTC")
     assert names(plan, plan.table) == ["id"]
@@ -30,7 +30,7 @@ def test_what_sparks_kafka_sink_knows_is_the_records() -> None:
     assert (plan.key_at, plan.value_at, plan.headers_at, plan.partition_at) == (0, 2, 3, 4)
 
 
-def test_the_topic_that_is_an_option_is_all_records() -> None:
+def test_the_option_topic_is_the_topic_of_all_records() -> None:
     plan = plan_of(schema(id="long", topic="long"), options(), "UTC")
     assert (plan.topic, plan.topic_at, names(plan, plan.table)) == ("orders", None, ["id"])
 
@@ -60,7 +60,7 @@ def test_a_value_that_is_json_leaves_the_column_of_that_name_to_the_table() -> N
         ({"id": "long", "headers": array("string")}, {}, "column 'headers' is array<string>; Kafka's are arr"),
         ({"id": "long", "headers": "string"}, {}, "column 'headers' is string; Kafka's are array<struct<key: string"),
         ({"id": "long", "headers": array(schema(key="string", value="string"))}, {}, "column 'headers' is array<"),
-        ({"key": "string", "value": "string"}, {}, "no column goes into the table: all of the DataFrame's are Kafka's"),
+        ({"key": "string", "value": "string"}, {}, "no column goes into the table: all columns of the DataFrame are"),
         ({"id": "long", "v": "variant"}, {}, "column 'v' is variant, which cannot be written; cast it"),
         ({"id": "long", "v": array("variant")}, {"columns.table": "id"}, None),
         ({"id": "long", "v": "variant"}, {"columns.table": "id", "columns.value": "v"}, "column 'v' is variant"),
@@ -135,24 +135,24 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("kind", "family"), FITTING)
-def test_a_type_that_fits_is_taken(kind: Any, family: Family) -> None:
+def test_a_type_that_fits_is_accepted(kind: Any, family: Family) -> None:
     target = table(column("a", family))
-    assert fit(plan_of(schema(a=kind), options(), "UTC"), target, options()) == target.columns
+    assert match_columns(plan_of(schema(a=kind), options(), "UTC"), target, options()) == target.columns
 
 
 @pytest.mark.parametrize(("kind", "family"), WRONG)
 def test_a_type_that_does_not_fit_is_named(kind: Any, family: Family) -> None:
     plan = plan_of(schema(a=kind), options(), "UTC")
     with pytest.raises(ConfigurationError) as raised:
-        fit(plan, table(column("a", family)), options())
-    said = plan.fields[0].type.said
-    assert str(raised.value).startswith(f"column 'a' is {said} in the DataFrame and {family.name} in table orders")
+        match_columns(plan, table(column("a", family)), options())
+    type_name = plan.fields[0].type.name
+    assert str(raised.value).startswith(f"column 'a' is {type_name} in the DataFrame and {family.name} in table orders")
     assert str(raised.value).endswith(": cast it")
 
 
 def test_columns_are_found_as_they_are_spelled_and_else_without_case() -> None:
     plan = plan_of(schema(Id="string", NOTE="string"), options(), "UTC")
-    found = fit(plan, table(column("note"), column("id"), column("Id"), column("extra")), options())
+    found = match_columns(plan, table(column("note"), column("id"), column("Id"), column("extra")), options())
     assert [each.name for each in found] == ["Id", "note"]
 
 
@@ -168,29 +168,29 @@ def test_columns_are_found_as_they_are_spelled_and_else_without_case() -> None:
 )  # fmt: skip
 def test_a_table_that_does_not_fit_is_named(columns: Any, said: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
-        fit(plan_of(schema(id="string", note="string"), options(), "UTC"), table(*columns), options())
+        match_columns(plan_of(schema(id="string", note="string"), options(), "UTC"), table(*columns), options())
     assert str(raised.value).startswith(said)
 
 
-def test_what_the_table_fills_in_need_not_be_given() -> None:
+def test_a_column_that_the_database_fills_in_may_be_missing() -> None:
     target = table(column("id"), column("at", nullable=False, has_value=True), column("note"))
-    assert fit(plan_of(schema(id="string"), options(), "UTC"), target, options()) == target.columns[:1]
+    assert match_columns(plan_of(schema(id="string"), options(), "UTC"), target, options()) == target.columns[:1]
 
 
-def test_two_columns_for_one_are_refused() -> None:
+def test_two_columns_for_one_table_column_are_refused() -> None:
     plan = plan_of(schema(id="string", ID="string"), options(), "UTC")
     with pytest.raises(ConfigurationError, match="two columns of the DataFrame are column 'id' of table orders"):
-        fit(plan, table(column("id")), options())
+        match_columns(plan, table(column("id")), options())
 
 
 def test_the_keys_of_an_upsert_must_be_a_unique_key() -> None:
     plan = plan_of(schema(id="string", line="string", note="string"), options(), "UTC")
     target = table(column("id"), column("line"), column("note"), keys=(frozenset({"id", "line"}), frozenset({"note"})))
     for keys in ("id,line", "line,id", "note"):
-        fit(plan, target, options(upsertKeys=keys))
+        match_columns(plan, target, options(upsertKeys=keys))
     with pytest.raises(ConfigurationError, match=r"\(id\) is no primary or unique key of table orders; it has \(id, l"):
-        fit(plan, target, options(upsertKeys="id"))
+        match_columns(plan, target, options(upsertKeys="id"))
     with pytest.raises(ConfigurationError, match="'lime' is no column that is written; did you mean 'line'"):
-        fit(plan, target, options(upsertKeys="id,lime"))
+        match_columns(plan, target, options(upsertKeys="id,lime"))
     with pytest.raises(ConfigurationError, match="it has none"):
-        fit(plan, table(column("id"), column("line"), column("note")), options(upsertKeys="id"))
+        match_columns(plan, table(column("id"), column("line"), column("note")), options(upsertKeys="id"))

@@ -67,13 +67,13 @@ def test_a_dataframe_is_written_by_writers_that_were_sent(place: Place) -> None:
     assert batches(place) == [1]
 
 
-def test_what_a_task_tells_the_driver_is_what_it_was_when_it_is_sent(place: Place) -> None:
+def test_a_tasks_message_survives_pickling(place: Place) -> None:
     writer = source(place).writer(SCHEMA, False)
     message = written(writer, rows_of(5), 0, 0)
-    assert message.side is not None
-    assert message.side.state is not None
+    assert message.task is not None
+    assert message.task.state is not None
     assert sent(message) == message
-    assert sent(message).side.state.first_record == message.side.state.first_record is not None
+    assert sent(message).task.state.first_record == message.task.state.first_record is not None
     writer.abort([message])
     judge(place, [])
 
@@ -104,12 +104,12 @@ def test_a_micro_batch_that_is_run_again_is_not_written_again(place: Place) -> N
         writer: WholeBatchStreamWriter = sent(source(place).streamWriter(SCHEMA, False))
         message = Message(writer._work.write(rows_of(5), 0, 0, batch_id=7))
         query.streamWriter(SCHEMA, False).commit([message], 7)
-    assert message.side is not None
-    assert (message.side.attempt.rows, message.side.lease) == (0, None), "its task has seen it"
+    assert message.task is not None
+    assert (message.task.attempt.rows, message.task.lease) == (0, None), "its task has seen it"
     judge(place, rows_of(5))
 
 
-def test_an_abort_ends_the_run_of_whoever_has_written(place: Place) -> None:
+def test_an_abort_ends_the_run_that_a_task_has_named(place: Place) -> None:
     query = sent(source(place))
     writer = source(place).streamWriter(SCHEMA, False)
     message = written(writer, rows_of(5), 0, 0)
@@ -118,7 +118,7 @@ def test_an_abort_ends_the_run_of_whoever_has_written(place: Place) -> None:
     judge(place, [])
 
 
-def test_an_abort_that_nobody_has_written_for_is_left_to_the_next_run(place: Place) -> None:
+def test_an_abort_without_a_task_is_left_to_the_next_run(place: Place) -> None:
     query = sent(source(place))
     source(place).streamWriter(SCHEMA, False)
     query.streamWriter(SCHEMA, False).abort([None], 7)
@@ -135,7 +135,7 @@ def test_an_abort_that_nobody_has_written_for_is_left_to_the_next_run(place: Pla
         ("writer", {"dbtable": "thing"}, False, "did you mean 'things'"),
     ],
 )
-def test_what_is_wrong_is_said_and_no_run_is_begun(
+def test_a_wrong_option_or_column_is_named_and_no_run_begins(
     place: Place, kind: str, options: dict[str, str], overwrite: bool, message: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):

@@ -36,7 +36,7 @@ def test_a_seed_repeats_its_plan_and_another_one_is_another() -> None:
     assert [each.victim for each in plans[0]] != [each.victim for each in plans[2]]
 
 
-def test_right_is_0(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_right_result_exits_with_0(capsys: pytest.CaptureFixture[str]) -> None:
     assert demo.report(Findings(rows=12_000), Findings(records=13_000)) == 0
     printed = capsys.readouterr().out
     assert "rows in the table 12,000, records visible in the topic 13,000" in printed
@@ -50,7 +50,9 @@ def wrong() -> Findings:
 
 
 @pytest.mark.parametrize("sides", [(wrong(), Findings()), (Findings(), wrong())], ids=["table", "topic"])
-def test_wrong_is_1_and_named(capsys: pytest.CaptureFixture[str], sides: tuple[Findings, Findings]) -> None:
+def test_a_wrong_result_exits_with_1_and_is_named(
+    capsys: pytest.CaptureFixture[str], sides: tuple[Findings, Findings]
+) -> None:
     assert demo.report(*sides) == 1
     printed = capsys.readouterr().out
     assert "record twice: 1\n" in printed
@@ -59,7 +61,7 @@ def test_wrong_is_1_and_named(capsys: pytest.CaptureFixture[str], sides: tuple[F
 
 
 @pytest.mark.parametrize("rows", ["10", "400000"])
-def test_what_makes_no_sense_is_refused(
+def test_an_argument_out_of_range_is_refused(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, rows: str
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["demo", "--rows", rows])

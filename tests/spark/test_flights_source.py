@@ -34,6 +34,7 @@ def broker(tmp_path: Path, kafka_broker_factory: Callable[[], KafkaBroker]) -> K
     return broker
 
 
+@pytest.mark.slow
 def test_the_topics_have_what_was_committed_and_what_was_aborted(tmp_path: Path, broker: KafkaBroker) -> None:
     flights = source.flights(tmp_path, ROWS)
     committed = [json.loads(record.value or b"") for record in broker.read("flights")]
@@ -46,6 +47,7 @@ def test_the_topics_have_what_was_committed_and_what_was_aborted(tmp_path: Path,
     assert {record.partition for record in broker.read("flights")} == set(range(source.PARTITIONS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("topic", "key"), [("airlines", "carrier"), ("airports", "faa")])
 def test_names_are_there_once_but_for_the_aborted(broker: KafkaBroker, topic: str, key: str) -> None:
     rows = [json.loads(record.value or b"") for record in broker.read(topic)]

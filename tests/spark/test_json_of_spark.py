@@ -87,7 +87,7 @@ def test_edges_are_written_as_spark_writes_them(spark: "SparkSession") -> None:
     assert [ours for _, ours in compared] == [theirs for theirs, _ in compared]
 
 
-def test_whatever_digits_java_writes_the_number_is_the_same(spark: "SparkSession") -> None:
+def test_a_number_reads_back_equal_with_the_digits_of_any_java(spark: "SparkSession") -> None:
     chance = random.Random(7)
     doubles = [struct.unpack("d", chance.randbytes(8))[0] for _ in range(500)]
     compared = both(spark.createDataFrame([(value,) for value in doubles], "d double"), "UTC")

@@ -9,11 +9,11 @@ from sqlalchemy import Connection, Engine
 
 from dualwrite.errors import InputError
 from dualwrite.spark.batch.preparing import prepared
-from dualwrite.spark.plan.columns import TableColumn, WritePlan, fit, plan_of
+from dualwrite.spark.plan.columns import TableColumn, WritePlan, match_columns, plan_of
 from dualwrite.spark.plan.rows import RowConverter
 from dualwrite.spark.tables.bulk_load import Loader, table_clause
 from dualwrite.spark.tables.target_table import target_of
-from tests.spark.expected_rows import options
+from tests.spark.expected_rows import KEEPS, options
 from tests.spark.test_json_of_spark import SCHEMA, ZONES, some
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def made(connection: Connection, columns: str, plan: WritePlan, name: str = "mad
     """A table of ``columns``; those of the plan, as the database describes them."""
     connection.exec_driver_sql(f"DROP TABLE IF EXISTS {name}")
     connection.exec_driver_sql(f"CREATE TABLE {name} ({columns})")
-    return fit(plan, target_of(connection, name), options())
+    return match_columns(plan, target_of(connection, name), options())
 
 
 def stored(connection: Connection, df: "DataFrame", columns: str) -> tuple[list[str], list[str], WritePlan]:
@@ -49,7 +49,7 @@ def stored(connection: Connection, df: "DataFrame", columns: str) -> tuple[list[
     for name, rows, each in (("by_values", as_values, value_plan), ("by_spark", by_spark, its_plan)):
         made(connection, columns, plan, name)
         loader = Loader(connection, table_clause(name, into))
-        written = [row.values for row in RowConverter(each, into, "postgresql").rows(rows.collect())]
+        written = [row.values for row in RowConverter(each, into, KEEPS["postgresql"]).rows(rows.collect())]
         if all(isinstance(values, str) for values in written):
             loader.write_lines(f"{values}\n" for values in written)
         else:
@@ -88,7 +88,9 @@ def test_rows_of_every_type_are_the_same(spark: "SparkSession", connection: Conn
     assert len(set(by_spark)) == 300
 
 
-def test_texts_with_what_copy_takes_for_something_else(spark: "SparkSession", connection: Connection) -> None:
+def test_texts_with_characters_that_copy_escapes_arrive_unchanged(
+    spark: "SparkSession", connection: Connection
+) -> None:
     hard = [
         "\\",
         "\t",
@@ -142,7 +144,9 @@ def test_texts_with_what_copy_takes_for_something_else(spark: "SparkSession", co
         ("text", ["'A\\ta\\nÄ\\\\' COLLATE UNICODE_CI"]),
     ],
 )
-def test_values_at_their_ends(spark: "SparkSession", connection: Connection, kind: str, values: Sequence[str]) -> None:
+def test_the_smallest_and_largest_values_arrive_unchanged(
+    spark: "SparkSession", connection: Connection, kind: str, values: Sequence[str]
+) -> None:
     spark.conf.set("spark.sql.session.timeZone", "America/St_Johns")
     df = spark.sql(f"SELECT explode(array({', '.join(values)})) AS v")
     by_values, by_spark, plan = stored(connection, df, f"v {kind}")
@@ -151,7 +155,9 @@ def test_values_at_their_ends(spark: "SparkSession", connection: Connection, kin
 
 
 @pytest.mark.parametrize("kind", ["timestamp", "timestamp with time zone"])
-def test_the_first_and_the_last_moment(spark: "SparkSession", connection: Connection, kind: str) -> None:
+def test_the_first_and_the_last_moment_arrive_unchanged(
+    spark: "SparkSession", connection: Connection, kind: str
+) -> None:
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     ends = "timestamp_micros(-62135596800000000), timestamp_micros(253402300799999999)"
     by_values, by_spark, plan = stored(connection, spark.sql(f"SELECT explode(array({ends})) AS v"), f"v {kind}")
@@ -169,7 +175,7 @@ def test_the_first_and_the_last_moment(spark: "SparkSession", connection: Connec
         ("map('a', 1)", "text"),
     ],
 )
-def test_what_spark_would_write_otherwise_goes_by_its_values(
+def test_types_that_spark_writes_differently_are_sent_as_values(
     spark: "SparkSession", connection: Connection, value: str, kind: str
 ) -> None:
     df = spark.sql(f"SELECT 1 AS id, {value} AS v")
@@ -179,7 +185,7 @@ def test_what_spark_would_write_otherwise_goes_by_its_values(
 
 
 @pytest.mark.parametrize("policy", ["LEGACY", "legacy"])
-def test_a_session_that_wants_old_moments_gets_values(
+def test_a_session_with_the_legacy_time_parser_gets_values(
     spark: "SparkSession", connection: Connection, policy: str
 ) -> None:
     df = spark.sql("SELECT timestamp'2024-03-31 03:30:00.5' AS at")
@@ -201,7 +207,7 @@ def test_a_session_that_wants_old_moments_gets_values(
     ],
 )
 @pytest.mark.parametrize("null", ["", " NOT NULL"])
-def test_what_python_cannot_hold_is_refused_with_the_row_and_the_column(
+def test_a_moment_out_of_pythons_range_is_refused_with_row_and_column(
     spark: "SparkSession", connection: Connection, value: str, kind: str, null: str
 ) -> None:
     df = spark.sql(f"SELECT explode(array({'' if null else 'null,'} {value})) AS v")
@@ -209,7 +215,7 @@ def test_what_python_cannot_hold_is_refused_with_the_row_and_the_column(
     into = made(connection, f"v {kind}{null}", plan)
     by_spark, its_plan = prepared(df, plan, into)
     with pytest.raises(InputError, match=f"^row {1 if null else 2}, column 'v': is not of the years 1 to 9999$"):
-        list(RowConverter(its_plan, into, "postgresql").rows(by_spark.collect()))
+        list(RowConverter(its_plan, into, KEEPS["postgresql"]).rows(by_spark.collect()))
 
 
 def test_null_where_the_table_takes_none_is_refused_in_the_same_words(
@@ -221,7 +227,7 @@ def test_null_where_the_table_takes_none_is_refused_in_the_same_words(
     by_spark, its_plan = prepared(df, plan, into)
     for rows, each in ((df, plan), (by_spark, its_plan)):
         with pytest.raises(InputError) as refused:
-            list(RowConverter(each, into, "postgresql").rows(rows.collect()))
+            list(RowConverter(each, into, KEEPS["postgresql"]).rows(rows.collect()))
         assert str(refused.value) == "row 2, column 'v': is NULL, and 'V' in the table is NOT NULL"
 
 
@@ -232,7 +238,7 @@ def test_a_nul_character_is_refused_with_the_row(spark: "SparkSession", connecti
     into = made(connection, "v text, id integer", plan)
     by_spark, its_plan = prepared(df, plan, into)
     with pytest.raises(InputError, match=r"^row 2: PostgreSQL's texts have no NUL characters$"):
-        list(RowConverter(its_plan, into, "postgresql").rows(by_spark.collect()))
+        list(RowConverter(its_plan, into, KEEPS["postgresql"]).rows(by_spark.collect()))
 
 
 def test_odd_names(spark: "SparkSession", connection: Connection) -> None:

@@ -98,7 +98,7 @@ def test_rows_are_staged_and_moved_in_columns_of_any_name(engine: Engine, name: 
     without(engine.dialect.name, name)
     for place in places(engine, name):
         columns = place.columns()
-        staging = make_staging(engine, place.dbtable, columns).place
+        staging = make_staging(engine, place.dbtable, columns).qualified_name
         assert make_staging(engine, place.dbtable, columns).is_new is False
         run = runs.begin(place.table.name, None, staging, 100.0)
         assert run is not None
@@ -122,7 +122,7 @@ def test_a_table_may_have_any_name(engine: Engine, name: str) -> None:
         place.load(connection, [(1, "a"), (2, "b")])
         place.load(connection, [(2, "c"), (3, "d")], ["key"])
     assert place.stored() == [(1, "a"), (2, "c"), (3, "d")]
-    before = make_staging(engine, place.dbtable, place.columns()).place
+    before = make_staging(engine, place.dbtable, place.columns()).qualified_name
     run = runs.begin("job", None, before, 100.0)
     assert run is not None
     with engine.begin() as connection:

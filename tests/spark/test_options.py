@@ -18,7 +18,7 @@ def test_what_is_required_suffices_and_the_rest_has_defaults() -> None:
 
 
 @pytest.mark.parametrize("option", [option for option in OPTIONS if option.default is not None], ids=lambda o: o.name)
-def test_the_default_that_is_said_is_the_one_that_is_taken(option: Any) -> None:
+def test_the_documented_default_is_the_default(option: Any) -> None:
     assert getattr(options_of({**REQUIRED, option.name: option.default}), option.keyword) == getattr(
         options_of(REQUIRED), option.keyword
     )
@@ -136,7 +136,7 @@ def test_options_reach_an_executor() -> None:
     assert pickle.loads(pickle.dumps(sent)) == sent
 
 
-def test_the_page_has_every_option_with_its_default_and_what_it_is() -> None:
+def test_the_page_has_every_option_with_default_and_description() -> None:
     page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
     for option in OPTIONS:
         default = "required" if option.is_required else f"`{option.default}`" if option.default else ""

@@ -15,6 +15,9 @@ from dualwrite.spark.partitions.progress import begin_batch
 from dualwrite.spark.partitions.writers import batch_writer
 from tests.spark.expected_rows import HEADERS
 from tests.spark.writing import PATIENCE, Place, rows_of, values_of
+from tests.support.servers.databases import SERVERS
+
+pytestmark = pytest.mark.slow_cases("mariadb")
 
 
 def test_a_partition_is_in_the_table_in_the_topic_and_in_the_progress(place: Place) -> None:
@@ -25,7 +28,7 @@ def test_a_partition_is_in_the_table_in_the_topic_and_in_the_progress(place: Pla
     assert place.progress() == [(0, 2500)]
 
 
-def test_again_it_is_not_written_a_second_time_in_whatever_order_the_rows_come(place: Place) -> None:
+def test_a_partition_is_written_once_in_whichever_order_its_rows_come_again(place: Place) -> None:
     rows = rows_of(10)
     assert place.write(rows)
     assert not place.write(rows)
@@ -34,7 +37,7 @@ def test_again_it_is_not_written_a_second_time_in_whatever_order_the_rows_come(p
     assert place.produced() == values_of(rows)
 
 
-def test_other_batches_partitions_and_jobs_are_others(postgresql_place: Place) -> None:
+def test_another_batch_partition_or_job_is_written_too(postgresql_place: Place) -> None:
     place = postgresql_place
     for number, changed in enumerate(({}, {"batchId": 1}, {"job": "another"}, {"batchId": 2, "partition": 1})):
         assert place.write(rows_of(2, 10 * number), **changed)
@@ -51,12 +54,12 @@ def test_an_empty_partition_is_written_too(place: Place) -> None:
     ("again", "said"),
     [
         (rows_of(2), "was written with 3 rows, and has 2 now:"),
-        (rows_of(3, 1), "was written with 3 rows, and has 3 now, which are others:"),
-        ([*rows_of(2), (2, "another note")], "was written with 3 rows, and has 3 now, which are others:"),
-        ([*rows_of(2), rows_of(2)[1]], "and has 3 now, which are others"),
+        (rows_of(3, 1), "was written with 3 rows, and has 3 now, which differ:"),
+        ([*rows_of(2), (2, "another note")], "was written with 3 rows, and has 3 now, which differ:"),
+        ([*rows_of(2), rows_of(2)[1]], "and has 3 now, which differ"),
     ],
 )
-def test_other_rows_under_the_same_name_are_refused(postgresql_place: Place, again: Any, said: str) -> None:
+def test_other_rows_for_a_written_partition_are_refused(postgresql_place: Place, again: Any, said: str) -> None:
     place = postgresql_place
     assert place.write(rows_of(3))
     with pytest.raises(BatchChangedError, match=f"partition 0 of batch 0 of job 'nightly' .*{said}") as raised:
@@ -190,9 +193,9 @@ def in_thread(act: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
     return thread, done
 
 
-SERVERS = pytest.mark.parametrize(
+ON_SERVERS = pytest.mark.parametrize(
     "database_url",
-    [pytest.param("postgresql", marks=pytest.mark.postgresql), pytest.param("mariadb", marks=pytest.mark.mariadb)],
+    SERVERS,
     indirect=True,
 )
 
@@ -208,8 +211,8 @@ def is_awaited(place: Place) -> bool:
         return bool(connection.scalar(text(asked)))
 
 
-@SERVERS
-def test_of_two_attempts_at_a_time_one_writes_and_the_other_leaves_quietly(place: Place) -> None:
+@ON_SERVERS
+def test_of_two_concurrent_attempts_one_writes_and_the_other_succeeds(place: Place) -> None:
     first = begun(place)
     second, done = in_thread(lambda: place.write(rows_of(5)))
     while not is_awaited(place):
@@ -221,7 +224,7 @@ def test_of_two_attempts_at_a_time_one_writes_and_the_other_leaves_quietly(place
     assert place.produced() == values_of(rows_of(5))
 
 
-@SERVERS
+@ON_SERVERS
 def test_if_the_first_of_two_attempts_fails_the_other_one_writes(place: Place) -> None:
     def fail() -> None:
         raise OSError("the executor's disk is full")
@@ -256,7 +259,7 @@ def test_an_attempt_goes_on_waiting_where_the_database_does_not(place: Place) ->
     assert place.produced() == values_of(rows_of(5))
 
 
-def test_a_broker_that_is_away_is_told_as_soon_as_for_any_unit_of_work(
+def test_an_unreachable_broker_is_reported_as_soon_as_for_any_unit_of_work(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(partitions, "_PAUSE")  # before a second attempt
@@ -274,7 +277,7 @@ def test_another_number_of_partitions_is_refused_once_one_is_written(place: Plac
     assert not place.write(rows_of(3))
 
 
-def test_another_number_of_partitions_is_as_good_while_none_is_written_and_a_zombie_is_refused(place: Place) -> None:
+def test_the_number_of_partitions_may_change_before_the_first_write_and_a_zombie_is_refused(place: Place) -> None:
     zombie = place.writer(2)
     assert place.write(rows_of(3))
     with (
@@ -285,8 +288,8 @@ def test_another_number_of_partitions_is_as_good_while_none_is_written_and_a_zom
     assert place.produced() == values_of(rows_of(3))
 
 
-@SERVERS
-def test_whoever_changes_the_number_of_partitions_waits_for_those_who_write(place: Place) -> None:
+@ON_SERVERS
+def test_a_change_of_the_number_of_partitions_waits_for_writing_tasks(place: Place) -> None:
     first = begun(place)
 
     def change() -> Any:
@@ -329,7 +332,7 @@ def test_the_same_batch_may_be_begun_by_many(place: Place) -> None:
         assert connection.scalar(text("SELECT count(*) FROM dualwrite_spark_progress")) == 1
 
 
-def test_outside_of_a_task_there_is_nothing_to_write(postgresql_place: Place) -> None:
+def test_a_partition_writer_is_refused_outside_of_a_task(postgresql_place: Place) -> None:
     pytest.importorskip("pyspark")
     with pytest.raises(ConfigurationError, match="a partition writer is called by Spark"):
         postgresql_place.writer()(rows_of(1))

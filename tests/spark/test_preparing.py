@@ -7,9 +7,9 @@ import pytest
 
 from dualwrite.errors import InputError
 from dualwrite.spark.batch.preparing import prepared
-from dualwrite.spark.plan.columns import Family, WritePlan, fit, plan_of
-from dualwrite.spark.plan.rows import RowConverter, Written
-from tests.spark.expected_rows import column, options, table
+from dualwrite.spark.plan.columns import Family, WritePlan, match_columns, plan_of
+from dualwrite.spark.plan.rows import ConvertedRow, RowConverter
+from tests.spark.expected_rows import KEEPS, column, options, table
 from tests.spark.test_json_of_spark import SCHEMA, ZONES, some
 
 if TYPE_CHECKING:
@@ -36,15 +36,15 @@ def planned(df: "DataFrame", **changed: Any) -> WritePlan:
     return plan_of(df.schema.jsonValue(), options(**changed), zone)
 
 
-def written(df: "DataFrame", plan: WritePlan, kinds: dict[str, str], dialect: str = "postgresql") -> list[Written]:
+def written(df: "DataFrame", plan: WritePlan, kinds: dict[str, str], dialect: str = "postgresql") -> list[ConvertedRow]:
     """What becomes of the rows of ``df``; the table's columns are those of ``kinds``."""
     families = {
         name: Family.EXACT if kind.startswith("decimal") else FAMILIES.get(kind, Family.JSON)
         for name, kind in kinds.items()
     }
-    target = table(*(column(name, family) for name, family in families.items()), dialect=dialect)
+    target = table(*(column(name, family) for name, family in families.items()))
     original = plan_of_names(plan, list(kinds))
-    return list(RowConverter(plan, fit(original, target, options()), dialect).rows(df.collect()))
+    return list(RowConverter(plan, match_columns(original, target, options()), KEEPS[dialect]).rows(df.collect()))
 
 
 def plan_of_names(plan: WritePlan, names: list[str]) -> WritePlan:
@@ -60,7 +60,7 @@ def plan_of_names(plan: WritePlan, names: list[str]) -> WritePlan:
 
 def both(
     df: "DataFrame", dialect: str = "postgresql", **changed: Any
-) -> tuple[list[Written], list[Written], WritePlan]:
+) -> tuple[list[ConvertedRow], list[ConvertedRow], WritePlan]:
     """What becomes of the rows as they are and of those that are prepared, and the plan of these."""
     plan = planned(df, **changed)
     made, made_plan = prepared(df, plan)
@@ -106,7 +106,7 @@ def test_floating_point_numbers_are_written_here_as_an_older_java_writes_more_di
     assert planned(nested).json == prepared(nested, planned(nested))[1].json
 
 
-def test_a_session_that_wants_old_moments_gets_the_same_as_others(spark: "SparkSession") -> None:
+def test_a_session_with_the_legacy_time_parser_gets_the_same_rows(spark: "SparkSession") -> None:
     df = spark.sql("SELECT timestamp'2024-03-31 03:30:00.5' AS at, 'x' AS t")
     _, expected, _ = both(df)
     spark.conf.set("spark.sql.legacy.timeParserPolicy", "LEGACY")
@@ -141,14 +141,14 @@ def test_odd_names_and_names_alike_but_for_the_case(spark: "SparkSession") -> No
     assert both(alike)[1][0].value == b'{"a":1,"A":2,"b":3,"B":4,"c":5}'
 
 
-def test_what_nobody_needs_is_left_out_and_kafkas_columns_stay(spark: "SparkSession") -> None:
+def test_unused_columns_are_dropped_and_kafkas_columns_stay(spark: "SparkSession") -> None:
     df = spark.sql("""
         SELECT 'not needed' AS unused, 7L AS id, CAST('k' AS binary) AS key, 'a' AS topic, 3 AS partition, 'j' AS only,
         array(named_struct('key', 'h', 'value', CAST('v' AS binary))) AS headers
     """)
     chosen = {"topic": None, "columns.table": "id", "columns.value": "only,id"}
     as_they_are, made, plan = both(df, **chosen)
-    assert made == as_they_are == [Written((7,), "a", b"k", b'{"only":"j","id":7}', 3, [("h", b"v")], 19)]
+    assert made == as_they_are == [ConvertedRow((7,), "a", b"k", b'{"only":"j","id":7}', 3, [("h", b"v")], 19)]
     assert [field.name for field in plan.fields] == ["id", "key", "topic", "partition", "headers", "json"]
 
 
@@ -162,7 +162,7 @@ def test_a_value_of_the_users_own_stays_and_so_does_a_tombstone(spark: "SparkSes
 @pytest.mark.parametrize(
     ("column_of", "name"), [("timestamp_seconds(1000000000000L)", "at"), ("date_from_unix_date(9999999)", "day")]
 )
-def test_what_python_cannot_hold_is_an_error_that_names_the_row_and_the_column(
+def test_a_moment_out_of_pythons_range_is_an_error_with_row_and_column(
     spark: "SparkSession", column_of: str, name: str
 ) -> None:
     df = spark.sql(f"SELECT 1 AS id, {column_of} AS {name}")
@@ -182,7 +182,7 @@ def test_what_python_cannot_hold_is_an_error_that_names_the_row_and_the_column(
         "timestamp'0000-12-31 23:59:59Z'",
     ],
 )
-def test_what_python_cannot_hold_is_refused_in_the_json_alone(spark: "SparkSession", value: str) -> None:
+def test_a_moment_out_of_pythons_range_is_refused_in_a_json_column(spark: "SparkSession", value: str) -> None:
     spark.conf.set("spark.sql.session.timeZone", "Europe/Vienna")
     df = spark.sql(f"SELECT 1 AS id, {value} AS at").unionAll(spark.sql("SELECT 2, NULL")).coalesce(1).orderBy("id")
     plan = planned(df, **{"columns.table": "id", "columns.value": "id,at"})
@@ -193,7 +193,7 @@ def test_what_python_cannot_hold_is_refused_in_the_json_alone(spark: "SparkSessi
     assert written(made.where("_0 = 2"), made_plan, {"id": "int"})[0].value == b'{"id":2}'
 
 
-def test_very_many_moments(spark: "SparkSession") -> None:
+def test_hundreds_of_moments_in_one_json_do_not_overflow_sparks_stack(spark: "SparkSession") -> None:
     df = spark.range(1).selectExpr("id", *(f"date_add(date'2024-01-01', {day}) AS day{day}" for day in range(400)))
     as_they_are, made, plan = both(df)
     assert made == as_they_are

@@ -15,7 +15,7 @@ from dualwrite.errors import (
     InputError,
     KafkaRefusedError,
 )
-from dualwrite.spark.error_translation import as_raised_in_the_task, told
+from dualwrite.spark.error_translation import as_raised_in_the_task, database_errors_translated
 
 JOB = "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times"
 PYTHON = "org.apache.spark.api.python.PythonException: Traceback (most recent call last):"
@@ -68,12 +68,14 @@ def test_the_last_error_of_ours_is_raised_with_its_own_text(handed_on: type[Exce
 
 @pytest.mark.parametrize("handed_on", [of_java, of_spark])
 @pytest.mark.parametrize("name", ["KafkaRefusedError", "ErrorOfALaterRelease"])
-def test_one_that_cannot_be_made_of_its_text_is_of_the_trees_root(handed_on: type[Exception], name: str) -> None:
+def test_an_error_that_cannot_be_made_from_its_text_is_a_plain_dual_write_error(
+    handed_on: type[Exception], name: str
+) -> None:
     assert type(raised_for(handed_on(f"dualwrite.errors.{name}: no"))) is DualWriteError
 
 
 @pytest.mark.parametrize("handed_on", [of_java, of_spark])
-def test_what_a_broker_refused_keeps_its_code(handed_on: type[Exception]) -> None:
+def test_a_brokers_refusal_keeps_its_code(handed_on: type[Exception]) -> None:
     error = KafkaRefusedError("1 record not acknowledged: t-5", 3, "UNKNOWN_TOPIC_OR_PARTITION")
     raised = raised_for(handed_on(f"dualwrite.errors.KafkaRefusedError: {error}"))
     assert isinstance(raised, KafkaRefusedError)
@@ -81,7 +83,7 @@ def test_what_a_broker_refused_keeps_its_code(handed_on: type[Exception]) -> Non
 
 
 @pytest.mark.parametrize("kind", [OfJavaError, PySparkException, ValueError])
-def test_what_is_not_ours_is_raised_as_it_is(kind: type[Exception]) -> None:
+def test_an_error_that_is_not_the_librarys_is_raised_unchanged(kind: type[Exception]) -> None:
     error = kind(f"{JOB}: {PYTHON}\nValueError: of the user's own function")
     assert raised_for(error) is error
 
@@ -122,7 +124,7 @@ class RefusedError(Exception):
 )
 def test_a_refusal_names_the_column_as_far_as_the_database_does(context: str | None, column: str) -> None:
     error = DataError("COPY", None, RefusedError("value too long\nCONTEXT: a second line", context))
-    with pytest.raises(InputError) as raised, told("partition 3"):
+    with pytest.raises(InputError) as raised, database_errors_translated("partition 3"):
         raise error
     assert str(raised.value) == f"partition 3: the database refuses a row: value too long{column}"
     assert raised.value.__cause__ is error
@@ -130,10 +132,10 @@ def test_a_refusal_names_the_column_as_far_as_the_database_does(context: str | N
 
 def test_only_a_connection_that_is_gone_is_a_loss() -> None:
     gone = OperationalError("COPY", None, Exception("server closed the connection"), connection_invalidated=True)
-    with pytest.raises(DatabaseUnavailableError) as raised, told("job 'a'"):
+    with pytest.raises(DatabaseUnavailableError) as raised, database_errors_translated("job 'a'"):
         raise gone
     assert str(raised.value).startswith("job 'a': the database was lost: server closed the connection; ")
     for error in (OperationalError("COPY", None, Exception("deadlock detected")), KeyboardInterrupt(), ValueError()):
-        with pytest.raises(type(error)) as passed, told("job 'a'"):
+        with pytest.raises(type(error)) as passed, database_errors_translated("job 'a'"):
             raise error
         assert passed.value is error

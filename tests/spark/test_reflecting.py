@@ -7,9 +7,13 @@ from sqlalchemy import Column, Computed, Engine, Identity, Index, Integer, MetaD
 from sqlalchemy import types as sqltypes
 from sqlalchemy.dialects import mysql, postgresql
 
+from dualwrite.coordinator.sql.dialects.supported import SUPPORTED
 from dualwrite.errors import ConfigurationError
 from dualwrite.spark.plan.columns import Family, Target
-from dualwrite.spark.tables.target_table import family_of, table_place, target_of
+from dualwrite.spark.tables.target_table import family_of, parse_table_name, target_of
+from tests.spark.expected_rows import KEEPS
+
+pytestmark = pytest.mark.slow_cases("mariadb")
 
 
 def reflected(engine: Engine, name: str, *columns: Any) -> Target:
@@ -31,13 +35,13 @@ def reflected(engine: Engine, name: str, *columns: Any) -> Target:
     ],
 )
 def test_a_table_is_named_with_its_schema_or_without(dbtable: str, place: Any) -> None:
-    assert table_place(dbtable) == place
+    assert parse_table_name(dbtable) == place
 
 
 @pytest.mark.parametrize("dbtable", ["", ".", "a.", ".a", "a.b.c", '"a', 'a"b"', "a..b", "a`b"])
-def test_what_is_no_tables_name(dbtable: str) -> None:
+def test_an_invalid_table_name_is_refused(dbtable: str) -> None:
     with pytest.raises(ConfigurationError, match=r"use table or schema\.table; quote names with dots"):
-        table_place(dbtable)
+        parse_table_name(dbtable)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +73,9 @@ def test_what_is_no_tables_name(dbtable: str) -> None:
     ids=lambda value: str(value),
 )
 def test_the_family_of_a_type(kind: Any, family: Family) -> None:
-    assert family_of(kind) is family
+    room = type(kind).__module__.split(".")
+    database = SUPPORTED[room[2] if room[1] == "dialects" else "postgresql"]
+    assert family_of(kind, database) is family
 
 
 def test_columns_and_keys(engine: Engine) -> None:
@@ -90,26 +96,28 @@ def test_columns_and_keys(engine: Engine) -> None:
     assert [by_name[name].has_value for name in ("code", "a", "b")] == [False, False, True]
     assert by_name["flag"].family is (Family.TINY if engine.dialect.name == "mysql" else Family.BOOLEAN)
     assert set(target.keys) == {frozenset({"Id"}), frozenset({"code"}), frozenset({"a", "b"})}
-    assert target.dialect == engine.dialect.name
+    assert target.keeps == KEEPS[engine.dialect.name]
 
 
-@pytest.mark.postgresql
-def test_a_unique_index_is_a_key_unless_it_is_of_some_rows_only(postgresql: Engine) -> None:
+@pytest.mark.parametrize(
+    "database_url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)], indirect=True
+)
+def test_a_unique_index_is_a_key_unless_it_is_of_some_rows_only(engine: Engine) -> None:
     target = reflected(
-        postgresql,
+        engine,
         "indexed",
         Column("a", Integer),
         Column("b", Integer),
         Column("c", Integer),
         Index("whole", "a", unique=True),
         Index("plain", "b"),
-        Index("partial", "c", unique=True, postgresql_where=text("c > 0")),
+        Index("partial", "c", unique=True, postgresql_where=text("c > 0"), sqlite_where=text("c > 0")),
     )
     assert target.keys == (frozenset({"a"}),)
 
 
 @pytest.mark.postgresql
-def test_what_the_database_computes_cannot_be_given(postgresql: Engine) -> None:
+def test_a_column_that_the_database_computes_is_recognised(postgresql: Engine) -> None:
     target = reflected(
         postgresql,
         "made",
@@ -120,7 +128,7 @@ def test_what_the_database_computes_cannot_be_given(postgresql: Engine) -> None:
     assert [(column.is_computed, column.has_value) for column in target.columns] == [(1, 1), (0, 1), (1, 1)]
 
 
-def test_a_key_of_two_columns_is_filled_in_by_nobody(sqlite: Engine) -> None:
+def test_a_key_of_two_columns_is_not_filled_in(sqlite: Engine) -> None:
     target = reflected(sqlite, "pair", Column("a", Integer, primary_key=True), Column("b", Integer, primary_key=True))
     assert [column.has_value for column in target.columns] == [False, False]
 

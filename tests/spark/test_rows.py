@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from dualwrite.errors import InputError
-from dualwrite.spark.plan.columns import REFUSED, Family, WritePlan, fit, plan_of
+from dualwrite.spark.plan.columns import REFUSED, Family, WritePlan, match_columns, plan_of
 from dualwrite.spark.plan.options import options_of
-from dualwrite.spark.plan.rows import RowConverter, Written
+from dualwrite.spark.plan.rows import ConvertedRow, RowConverter
 from dualwrite.spark.plan.spark_schema import DAYS, MICROS, Field, SparkType
-from tests.spark.expected_rows import HEADERS, REQUIRED, array, column, map_of, options, schema, table
+from tests.spark.expected_rows import HEADERS, KEEPS, REQUIRED, array, column, map_of, options, schema, table
 
 UTC = timezone.utc
 NOON = datetime(2024, 7, 29, 12, 0, tzinfo=UTC)
@@ -21,19 +21,19 @@ NOON = datetime(2024, 7, 29, 12, 0, tzinfo=UTC)
 def stored(kind: Any, family: Family, value: Any, dialect: str = "postgresql", zone: str = "UTC") -> Any:
     """What the one column of a table gets."""
     plan = plan_of(schema(a=kind), options(), zone)
-    target = table(column("a", family), dialect=dialect)
-    (row,) = RowConverter(plan, fit(plan, target, options()), dialect).rows([(value,)])
+    target = table(column("a", family))
+    (row,) = RowConverter(plan, match_columns(plan, target, options()), KEEPS[dialect]).rows([(value,)])
     return row.values[0]
 
 
-def converted(columns: Any, rows: Any, **changed: Any) -> list[Written]:
+def converted(columns: Any, rows: Any, **changed: Any) -> list[ConvertedRow]:
     given = options_of({**REQUIRED, "topic": "orders", **changed})
     plan = plan_of(schema(**columns), given, "UTC")
     known = {"string": Family.TEXT, "long": Family.WHOLE, "binary": Family.BYTES}
     target = table(
         *(column(name, known[kind]) for name, kind in columns.items() if isinstance(kind, str) and kind in known)
     )
-    return list(RowConverter(plan, fit(plan, target, given), "postgresql").rows(rows))
+    return list(RowConverter(plan, match_columns(plan, target, given), KEEPS["postgresql"]).rows(rows))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def converted(columns: Any, rows: Any, **changed: Any) -> list[Written]:
         ("void", Family.TEXT, None, None),
     ],
 )
-def test_a_value_on_postgresql(kind: Any, family: Family, value: Any, expected: Any) -> None:
+def test_a_value_is_converted_for_postgresql(kind: Any, family: Family, value: Any, expected: Any) -> None:
     got = stored(kind, family, value)
     assert got == expected
     assert type(got) is type(expected)
@@ -77,7 +77,9 @@ def test_a_value_on_postgresql(kind: Any, family: Family, value: Any, expected: 
         ("sqlite", "decimal(38,0)", Family.EXACT, Decimal(2**70), float(2**70)),
     ],
 )
-def test_a_value_elsewhere(dialect: str, kind: Any, family: Family, value: Any, expected: Any) -> None:
+def test_a_value_is_converted_for_mysql_and_sqlite(
+    dialect: str, kind: Any, family: Family, value: Any, expected: Any
+) -> None:
     got = stored(kind, family, value, dialect)
     assert got == expected
     assert type(got) is type(expected)
@@ -103,12 +105,12 @@ def test_an_instant_comes_as_pyspark_makes_it() -> None:
 def test_moments_and_days_may_come_as_numbers(dialect: str, kind: str, number: int, expected: date) -> None:
     family = Family.ZONED if kind == MICROS else Family.DATE
     plan = WritePlan((Field("a", SparkType(kind, kind)),), (0,), (0,), "things", "Europe/Vienna")
-    (row,) = RowConverter(plan, [column("a", family)], dialect).rows([(number,)])
+    (row,) = RowConverter(plan, [column("a", family)], KEEPS[dialect]).rows([(number,)])
     assert row.values == (expected,)
     json = '"2024-07-29T14:00:00.000+02:00"' if number > 0 else '"1970-01-01T00:59:59.999+01:00"'
     assert row.value == ('{"a":%s}' % (json if kind == MICROS else '"0001-01-01"')).encode()
     with pytest.raises(InputError, match="row 1, column 'a': "):
-        list(RowConverter(plan, [column("a", family)], dialect).rows([(2**62,)]))
+        list(RowConverter(plan, [column("a", family)], KEEPS[dialect]).rows([(2**62,)]))
 
 
 def test_a_row_weighs_as_much_as_its_texts_and_its_record() -> None:
@@ -119,7 +121,7 @@ def test_a_row_weighs_as_much_as_its_texts_and_its_record() -> None:
 
 @pytest.mark.parametrize("dialect", ["mysql", "sqlite"])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_what_a_database_would_change_without_a_word_is_refused(dialect: str, value: float) -> None:
+def test_a_value_that_a_database_would_change_silently_is_refused(dialect: str, value: float) -> None:
     with pytest.raises(InputError, match=r"row 1, column 'a': is (nan|inf), which this database cannot hold"):
         stored("double", Family.FLOATING, value, dialect)
 
@@ -128,9 +130,9 @@ def test_the_record_is_kafkas_columns_and_json_of_the_rest() -> None:
     columns = {"key": "string", "id": "long", "headers": HEADERS, "partition": "integer"}
     rows = [("k", 1, [("h", bytearray(b"v")), ("n", None)], 2), (None, None, None, None), ("", 3, [], 0)]
     assert converted(columns, rows) == [
-        Written((1,), "orders", b"k", b'{"id":1}', 2, [("h", b"v"), ("n", None)], 8),
-        Written((None,), "orders", None, b"{}", -1, None, 2),
-        Written((3,), "orders", b"", b'{"id":3}', 0, None, 8),
+        ConvertedRow((1,), "orders", b"k", b'{"id":1}', 2, [("h", b"v"), ("n", None)], 8),
+        ConvertedRow((None,), "orders", None, b"{}", -1, None, 2),
+        ConvertedRow((3,), "orders", b"", b'{"id":3}', 0, None, 8),
     ]
 
 
@@ -153,9 +155,9 @@ def test_a_row_without_a_topic_is_counted(topic: str | None) -> None:
 
 def test_null_where_the_table_takes_none_is_counted() -> None:
     plan = plan_of(schema(ID="long"), options(), "UTC")
-    columns = fit(plan, table(column("id", Family.WHOLE, nullable=False)), options())
+    columns = match_columns(plan, table(column("id", Family.WHOLE, nullable=False)), options())
     with pytest.raises(InputError, match="row 2, column 'ID': is NULL, and 'id' in the table is NOT NULL"):
-        list(RowConverter(plan, columns, "postgresql").rows([(1,), (None,)]))
+        list(RowConverter(plan, columns, KEEPS["postgresql"]).rows([(1,), (None,)]))
 
 
 def test_a_row_of_another_dataframe_is_refused() -> None:
@@ -166,7 +168,9 @@ def test_a_row_of_another_dataframe_is_refused() -> None:
 def test_json_that_spark_has_written_goes_as_it_is_or_says_why_the_row_does_not() -> None:
     text = SparkType("string", "string")
     plan = WritePlan((Field("id", text), Field("json", text)), (0,), (), "orders", "UTC", json_at=1)
-    rows = RowConverter(plan, [column("id")], "sqlite").rows([("a", '{"ä":1}'), ("b", f"{REFUSED}column 'at': why")])
+    rows = RowConverter(plan, [column("id")], KEEPS["sqlite"]).rows(
+        [("a", '{"ä":1}'), ("b", f"{REFUSED}column 'at': why")]
+    )
     assert next(rows).value == '{"ä":1}'.encode()
     with pytest.raises(InputError, match=r"^row 2, column 'at': why$"):
         next(rows)
@@ -180,16 +184,16 @@ def test_json_that_spark_has_written_goes_as_it_is_or_says_why_the_row_does_not(
         ({"headers": [("a", b"x"), (None, b"y")]}, "row 1, column 'headers': a header, or the name of one, is NULL"),
     ],
 )
-def test_what_no_record_can_have_is_refused_with_the_row(changed: dict[str, Any], why: str) -> None:
+def test_a_value_that_no_record_can_have_is_refused_with_the_row(changed: dict[str, Any], why: str) -> None:
     given = {"id": 1, "partition": None, "headers": None, **changed}
     plan = plan_of(schema(id="long", partition="integer", headers=HEADERS), options(), "UTC")
-    columns = fit(plan, table(column("id", Family.WHOLE)), options())
+    columns = match_columns(plan, table(column("id", Family.WHOLE)), options())
     with pytest.raises(InputError) as refused:
-        list(RowConverter(plan, columns, "postgresql").rows([tuple(given.values())]))
+        list(RowConverter(plan, columns, KEEPS["postgresql"]).rows([tuple(given.values())]))
     assert str(refused.value) == why
 
 
-def test_rows_are_taken_one_by_one() -> None:
+def test_rows_are_read_one_by_one() -> None:
     taken: list[int] = []
 
     def endless() -> Any:
@@ -198,8 +202,8 @@ def test_rows_are_taken_one_by_one() -> None:
             yield (len(taken),)
 
     plan = plan_of(schema(id="long"), options(), "UTC")
-    columns = fit(plan, table(column("id", Family.WHOLE)), options())
-    rows = RowConverter(plan, columns, "postgresql").rows(endless())
+    columns = match_columns(plan, table(column("id", Family.WHOLE)), options())
+    rows = RowConverter(plan, columns, KEEPS["postgresql"]).rows(endless())
     assert [next(rows).values for _ in range(3)] == [(1,), (2,), (3,)]
     assert len(taken) == 3
 
@@ -216,9 +220,9 @@ LINED = WritePlan(
 """Of rows of which Spark has written what goes into the table."""
 
 
-def test_a_line_that_spark_has_written_goes_as_it_is() -> None:
-    (row,) = RowConverter(LINED, [column("id", nullable=False)], "postgresql").rows([("vä", "1\\\\\t\\N")])
-    assert row == Written("1\\\\\t\\N", "orders", None, "vä".encode(), -1, None, 9)
+def test_a_line_that_spark_has_written_is_passed_unchanged() -> None:
+    (row,) = RowConverter(LINED, [column("id", nullable=False)], KEEPS["postgresql"]).rows([("vä", "1\\\\\t\\N")])
+    assert row == ConvertedRow("1\\\\\t\\N", "orders", None, "vä".encode(), -1, None, 9)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +233,7 @@ def test_a_line_that_spark_has_written_goes_as_it_is() -> None:
         ("\0", "row 2: PostgreSQL's texts have no NUL characters"),
     ],
 )
-def test_a_line_that_spark_has_refused_is_no_row(line: str, why: str) -> None:
+def test_a_line_with_sparks_refusal_is_an_error(line: str, why: str) -> None:
     with pytest.raises(InputError) as refused:
-        list(RowConverter(LINED, [], "postgresql").rows([("v", "1"), ("v", line)]))
+        list(RowConverter(LINED, [], KEEPS["postgresql"]).rows([("v", "1"), ("v", line)]))
     assert str(refused.value) == why

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import BigInteger, Column, Connection, Engine, Integer, MetaData, Table, event, insert, select, update
 from sqlalchemy.exc import OperationalError
 
-from dualwrite.coordinator.ports import Lease, LeaseLostError
+from dualwrite.coordinator.rules.lease import Lease, LeaseLostError
 from dualwrite.coordinator.rules.slot_rules import Candidate, SlotRow, SlotStanding
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.lease_store import SqlLeases
@@ -19,6 +19,9 @@ from dualwrite.errors import FencedError, InDoubtError
 from dualwrite.ids import PreparedTxnState, ProducerIdentity
 from dualwrite.spark.batch.runs import RUN_COLUMN, Owner, Run, Runs, RunState
 from tests.support.coordinator.event_table import expire_leases, slot_rows
+from tests.support.servers.databases import SERVERS
+
+pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
 
 STAGED = (None, "staged")
 staged = Table("staged", MetaData(), Column(RUN_COLUMN, BigInteger), Column("n", Integer))
@@ -58,7 +61,7 @@ class Jobs:
         runs, lease = self.driver("task"), self.lease(number)
         with runs.writing(run) as connection:
             connection.execute(insert(staged).values({RUN_COLUMN: run.run_id, "n": number}))
-        return runs.sign_over(run, lease)
+        return runs.transfer_lease(run, lease)
 
     def move(self, run: Run) -> Callable[[Connection], int]:
         def move(connection: Connection) -> int:
@@ -69,7 +72,12 @@ class Jobs:
         return move
 
     def commit(
-        self, driver: Runs, run: Run, leases: list[Lease], batch_id: int | None = None, keep: int = 100,
+        self,
+        driver: Runs,
+        run: Run,
+        leases: list[Lease],
+        batch_id: int | None = None,
+        keep: int = 100,
         observe: Callable[[str], None] = ignore,
     ) -> RunState:  # fmt: skip
         return driver.commit(run, batch_id, [(lease, STATE) for lease in leases], self.move(run), observe, keep)
@@ -103,7 +111,7 @@ def test_a_decision_moves_rows_stores_states_and_remembers_the_batch(jobs: Jobs)
     assert {owner for _, owner in jobs.states().values()} == {run.signature}
     assert jobs.commit(driver, run, leases[:2], 5) is RunState.COMMITTED
     assert jobs.states() == {"a-0": ("7:3", "driver"), "a-1": ("7:3", "driver"), "a-2": ("", "driver")}
-    assert driver.left() == ["a-0", "a-1", "a-2"]
+    assert driver.completable() == ["a-0", "a-1", "a-2"]
     assert (jobs.values(things), jobs.values(staged)) == ([0, 1, 2], [])
     assert (jobs.batches(), jobs.state()) == ([5], "committed")
 
@@ -143,7 +151,7 @@ def test_a_batch_that_was_committed_meanwhile_is_not_committed_again(jobs: Jobs)
     assert jobs.state() == "aborted"
 
 
-def test_saying_commit_twice_changes_nothing(jobs: Jobs) -> None:
+def test_a_second_commit_of_a_run_changes_nothing(jobs: Jobs) -> None:
     driver = jobs.driver()
     run = jobs.begin(driver)
     leases = [jobs.task(run, 0)]
@@ -151,14 +159,14 @@ def test_saying_commit_twice_changes_nothing(jobs: Jobs) -> None:
     assert jobs.values(things) == [0]
 
 
-def test_a_new_run_ends_the_one_before_and_takes_what_it_left(jobs: Jobs) -> None:
+def test_a_new_run_ends_the_previous_one_and_takes_its_leases(jobs: Jobs) -> None:
     dead, driver = jobs.driver("dead driver"), jobs.driver()
     old = jobs.begin(dead)
     lease = jobs.task(old, 0)
     new = jobs.begin(driver)
     assert jobs.states() == {"a-0": ("", "driver")}
     assert jobs.values(staged) == []
-    assert driver.left() == ["a-0"]
+    assert driver.completable() == ["a-0"]
     with pytest.raises(FencedError, match="another run of the job has begun"):
         jobs.commit(dead, old, [lease])
     assert dead.end(old, 1) is RunState.ABORTED
@@ -166,7 +174,7 @@ def test_a_new_run_ends_the_one_before_and_takes_what_it_left(jobs: Jobs) -> Non
     assert jobs.values(things) == [1]
 
 
-def test_a_task_of_a_run_that_has_ended_stages_and_hands_over_nothing(jobs: Jobs) -> None:
+def test_a_task_of_an_ended_run_stages_and_transfers_nothing(jobs: Jobs) -> None:
     driver = jobs.driver()
     run = jobs.begin(driver)
     lease = jobs.lease(0)
@@ -175,7 +183,7 @@ def test_a_task_of_a_run_that_has_ended_stages_and_hands_over_nothing(jobs: Jobs
     with pytest.raises(FencedError, match="has ended"), task.writing(run):
         pass
     with pytest.raises(FencedError, match="has ended"):
-        task.sign_over(run, lease)
+        task.transfer_lease(run, lease)
     assert jobs.states() == {"a-0": ("", "task")}
 
 
@@ -186,20 +194,20 @@ def test_a_run_does_not_outlast_its_timeout(jobs: Jobs) -> None:
     with jobs.engine.begin() as connection:
         connection.execute(update(spark_run).values(expires_at=spark_run.c.updated_at))
     with pytest.raises(FencedError, match="raise that"):
-        jobs.driver("task").sign_over(run, leases[1])
+        jobs.driver("task").transfer_lease(run, leases[1])
     with pytest.raises(FencedError, match="raise that"):
         jobs.commit(driver, run, leases[:1])
     assert jobs.values(things) == []
 
 
-def test_what_is_handed_over_runs_out_with_the_run(jobs: Jobs) -> None:
+def test_a_transferred_lease_expires_with_the_run(jobs: Jobs) -> None:
     run = jobs.begin(jobs.driver(), seconds=20)
     jobs.task(run, 0)
     (row,) = jobs.leases.rows("a")
     assert 0 < (row.remaining or 0) <= 20
 
 
-def test_a_lease_that_was_recovered_meanwhile_is_the_end_of_the_run(jobs: Jobs) -> None:
+def test_a_lease_that_was_recovered_meanwhile_fences_the_run(jobs: Jobs) -> None:
     driver = jobs.driver()
     run = jobs.begin(driver)
     leases = [jobs.task(run, 0), jobs.task(run, 1)]
@@ -213,19 +221,19 @@ def test_a_lease_that_was_recovered_meanwhile_is_the_end_of_the_run(jobs: Jobs) 
     assert jobs.states() == {"a-0": ("", "driver"), "a-1": ("", "heir")}
 
 
-def test_to_ask_for_what_is_left_does_not_keep_others_from_it(jobs: Jobs) -> None:
+def test_a_look_for_completable_leases_does_not_renew_them(jobs: Jobs) -> None:
     """A job that has another application now never recovers what it left under the name before."""
     driver = jobs.driver()
     run = jobs.begin(driver)
     jobs.commit(driver, run, [jobs.task(run, 0)])
     expire_leases(jobs.engine)
-    assert driver.left() == ["a-0"]
+    assert driver.completable() == ["a-0"]
     (row,) = jobs.leases.rows("a")
     assert row.remaining is not None
     assert row.remaining <= 0
 
 
-def test_jobs_do_not_meddle_with_each_other(jobs: Jobs) -> None:
+def test_jobs_do_not_affect_each_other(jobs: Jobs) -> None:
     one, two = jobs.driver("one"), jobs.driver("two")
     first, second = jobs.begin(one, job="a b"), jobs.begin(two, job="a")
     leases = [jobs.task(first, 0), jobs.task(second, 1)]
@@ -234,7 +242,7 @@ def test_jobs_do_not_meddle_with_each_other(jobs: Jobs) -> None:
     assert jobs.states() == {"a-0": ("7:3", "one"), "a-1": ("7:3", "two")}
 
 
-def test_of_many_that_begin_at_once_one_is_open_and_it_alone_commits(jobs: Jobs) -> None:
+def test_of_many_concurrent_runs_only_the_open_one_commits(jobs: Jobs) -> None:
     drivers = [jobs.driver(str(number)) for number in range(6)]
     with ThreadPoolExecutor(6) as threads:
         runs = list(threads.map(lambda driver: jobs.begin(driver), drivers))
@@ -255,7 +263,7 @@ def test_old_batches_are_forgotten(jobs: Jobs) -> None:
     assert jobs.batches() == [3, 4, 5]
 
 
-def test_end_job_ends_what_is_open_and_nothing_else(jobs: Jobs) -> None:
+def test_end_job_ends_an_open_run_only(jobs: Jobs) -> None:
     driver, operator = jobs.driver(), jobs.driver("operator")
     assert operator.end_job("job") is None
     run = jobs.begin(driver)
@@ -310,7 +318,7 @@ class Cut:
 
 
 @pytest.mark.parametrize("effect", [True, False])
-def test_what_became_of_a_commit_whose_answer_was_lost_is_read(jobs: Jobs, effect: bool) -> None:
+def test_the_outcome_of_a_commit_whose_answer_was_lost_is_read(jobs: Jobs, effect: bool) -> None:
     driver, cut = jobs.driver(), Cut(jobs.engine, effect=effect)
     run = jobs.begin(driver, 5)
     leases = [jobs.task(run, 0)]
@@ -326,7 +334,7 @@ def test_what_became_of_a_commit_whose_answer_was_lost_is_read(jobs: Jobs, effec
     assert jobs.values(things) == ([0] if effect else [])
 
 
-def test_a_commit_that_nobody_can_ask_about_is_in_doubt(jobs: Jobs) -> None:
+def test_a_commit_whose_outcome_cannot_be_read_is_in_doubt(jobs: Jobs) -> None:
     def lose(step: str) -> None:
         cut.arm(step)
         if step == "READ_DECISION":
@@ -340,7 +348,7 @@ def test_a_commit_that_nobody_can_ask_about_is_in_doubt(jobs: Jobs) -> None:
 
 
 @pytest.mark.parametrize("effect", [True, False])
-def test_what_became_of_it_is_known_by_the_batch_after_another_run_has_begun(jobs: Jobs, effect: bool) -> None:
+def test_the_batch_shows_a_commits_outcome_after_another_run_has_begun(jobs: Jobs, effect: bool) -> None:
     def overtake(step: str) -> None:
         cut.arm(step)
         if step == "READ_DECISION":
@@ -356,7 +364,7 @@ def test_what_became_of_it_is_known_by_the_batch_after_another_run_has_begun(job
             jobs.commit(driver, run, leases, 5, observe=overtake)
 
 
-def test_without_a_batch_id_nobody_knows_it_then(jobs: Jobs) -> None:
+def test_without_a_batch_id_a_commit_is_in_doubt_after_another_run(jobs: Jobs) -> None:
     def overtake(step: str) -> None:
         cut.arm(step)
         if step == "READ_DECISION":
@@ -368,15 +376,13 @@ def test_without_a_batch_id_nobody_knows_it_then(jobs: Jobs) -> None:
         jobs.commit(driver, run, [jobs.task(run, 0)], observe=overtake)
 
 
-@pytest.mark.parametrize("server", [
-    pytest.param("postgresql", marks=pytest.mark.postgresql),
-    pytest.param("mariadb", marks=pytest.mark.mariadb),
-])  # fmt: skip
+@pytest.mark.parametrize("server", SERVERS)
 def test_a_task_that_is_writing_is_waited_for_and_its_rows_are_deleted(
     server: str, request: pytest.FixtureRequest
 ) -> None:
     """Whoever ends a run sees all that its tasks have staged: none comes after it."""
     from tests.spark.conftest import ready
+    from tests.spark.test_runs_races import await_waiting
 
     for engine in ready(request.getfixturevalue(f"{server}_url")):
         jobs = Jobs(engine)
@@ -392,7 +398,8 @@ def test_a_task_that_is_writing_is_waited_for_and_its_rows_are_deleted(
             connection.execute(insert(staged).values({RUN_COLUMN: run.run_id, "n": 1}))
             ending = threading.Thread(target=end)
             ending.start()
-            assert not ended.wait(0.3)
+            await_waiting(engine, 1)
+            assert not ended.is_set()
         ending.join(30)
         assert ended.is_set()
         assert jobs.values(staged) == []

@@ -8,12 +8,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from dualwrite.coordinator.ports import Lease
-from dualwrite.coordinator.sql.lease_transfer import HandedLeases
+from dualwrite.coordinator.rules.lease import Lease
+from dualwrite.coordinator.sql.lease_transfer import TransferredLeases
 from dualwrite.errors import FencedError
 from dualwrite.spark.batch.runs import Run, Runs
 from tests.spark.conftest import ready
 from tests.spark.test_runs import Jobs
+from tests.support.servers.databases import SERVERS
 
 PATIENCE = 60.0
 """Seconds that a test waits for what must come."""
@@ -21,7 +22,7 @@ AT_ONCE = 0.5
 """Seconds in which something happens that nothing keeps from it."""
 
 
-class Slow(HandedLeases):
+class Slow(TransferredLeases):
     """Stops between the signature and the COMMIT."""
 
     def __init__(self, engine: Engine) -> None:
@@ -29,17 +30,13 @@ class Slow(HandedLeases):
         self.has_signed = threading.Event()
         self.may_commit = threading.Event()
 
-    def hand_over(self, connection: Connection, lease: Lease, owner: str, seconds: float) -> Lease:
-        handed = super().hand_over(connection, lease, owner, seconds)
+    def transfer(self, connection: Connection, lease: Lease, owner: str, seconds: float) -> Lease:
+        handed = super().transfer(connection, lease, owner, seconds)
         self.has_signed.set()
         assert self.may_commit.wait(PATIENCE)
         return handed
 
 
-SERVERS = [
-    pytest.param("postgresql", marks=pytest.mark.postgresql),
-    pytest.param("mariadb", marks=pytest.mark.mariadb),
-]
 WAITING = {
     "postgresql": "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
     "AND datname = current_database()",
@@ -96,15 +93,15 @@ def test_tasks_of_a_run_write_at_the_same_time(server: str, request: pytest.Fixt
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_a_task_that_is_handing_over_is_waited_for_and_its_lease_taken(
+def test_a_new_run_waits_for_a_transferring_task_and_takes_its_lease(
     server: str, request: pytest.FixtureRequest
 ) -> None:
     for engine in ready(request.getfixturevalue(f"{server}_url")):
         jobs = Jobs(engine)
         driver, task = jobs.driver(), jobs.driver("task")
         run, lease = jobs.begin(driver), jobs.lease(0)
-        task._handed = slow = Slow(engine)
-        handing = threading.Thread(target=task.sign_over, args=(run, lease))
+        task._transferred = slow = Slow(engine)
+        handing = threading.Thread(target=task.transfer_lease, args=(run, lease))
         handing.start()
         assert slow.has_signed.wait(PATIENCE)
         begun = threading.Event()

@@ -27,19 +27,19 @@ def test_a_plain_type_is_its_own_kind(said: str) -> None:
 )
 def test_a_type_with_arguments(said: str, kind: str, scale: int) -> None:
     read = type_of(said)
-    assert (read.kind, read.said, read.scale) == (kind, said, scale)
+    assert (read.kind, read.name, read.scale) == (kind, said, scale)
 
 
-def test_what_is_nested_is_read_to_its_end() -> None:
+def test_a_nested_type_is_read_completely() -> None:
     (field,) = fields_of(schema(a=array(map_of("string", schema(x="long")))))
-    assert field.type.said == "array<map<string,struct>>"
+    assert field.type.name == "array<map<string,struct>>"
     inner = field.type.fields[0].type
     assert [each.name for each in inner.fields] == ["key", "value"]
     assert inner.fields[1].type.fields[0].type.kind == "long"
 
 
 @pytest.mark.parametrize("kind", ["string", "decimal(3,1)", "void", HEADERS, map_of("long", "double"), schema()])
-def test_most_can_be_written(kind: Any) -> None:
+def test_every_type_with_an_agreed_form_can_be_written(kind: Any) -> None:
     assert unwritable(fields_of(schema(a=kind))[0]) is None
 
 
@@ -56,7 +56,7 @@ def test_most_can_be_written(kind: Any) -> None:
         (map_of(schema(), "long"), "is map<struct,long>, whose keys"),
     ],
 )
-def test_what_cannot_be_written_says_why(kind: Any, reason: str) -> None:
+def test_a_type_that_cannot_be_written_has_a_reason(kind: Any, reason: str) -> None:
     said = unwritable(fields_of(schema(a=kind))[0])
     assert said is not None
     assert said.startswith(reason)

@@ -24,6 +24,7 @@ def place(postgresql_place: Place) -> Place:
     return postgresql_place
 
 
+@pytest.mark.slow
 def test_every_partition_is_written_once_whoever_writes_the_dataframe_again(
     spark: "SparkSession", place: Place
 ) -> None:

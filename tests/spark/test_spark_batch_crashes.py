@@ -85,11 +85,11 @@ def test_a_stream_whose_driver_is_killed_goes_on_where_it_was(world: World) -> N
 
 
 def test_executors_that_are_killed_and_attempts_that_are_overtaken_count_once(world: World) -> None:
-    fates = {0: ("executor", "PREPARE_KAFKA"), 1: ("speculation", "HAND_OVER"), 2: ("executor", "HAND_OVER")}
+    fates = {0: ("executor", "PREPARE_KAFKA"), 1: ("speculation", "TRANSFER_LEASE"), 2: ("executor", "TRANSFER_LEASE")}
     world.run(world.told("local-cluster[2,1,1024]", fates, **SPECULATING, **SMALL))
     world.judge(3)
 
 
 def test_a_standalone_cluster_of_two_workers_loses_an_executor(world: World, cluster: str) -> None:
-    world.run(world.told(cluster, {0: ("executor", "HAND_OVER"), 1: NOBODY}, "source", **SMALL))
+    world.run(world.told(cluster, {0: ("executor", "TRANSFER_LEASE"), 1: NOBODY}, "source", **SMALL))
     world.judge(2)

@@ -40,7 +40,7 @@ def failing_once(step: str) -> Callable[[str], None]:
 
 
 @pytest.mark.parametrize("producer", ["native", "librdkafka"])
-def test_all_partitions_are_one_act_and_a_second_time_nothing(
+def test_all_partitions_commit_together_and_a_second_write_has_no_effect(
     spark: "SparkSession", place: Place, producer: str
 ) -> None:
     for _ in range(2):
@@ -48,13 +48,13 @@ def test_all_partitions_are_one_act_and_a_second_time_nothing(
     judge(place, rows_of(100))
 
 
-@pytest.mark.parametrize("step", ["STAGE_ROWS", "PREPARE_KAFKA", "HAND_OVER"])
+@pytest.mark.parametrize("step", ["STAGE_ROWS", "PREPARE_KAFKA", "TRANSFER_LEASE"])
 def test_tasks_that_are_run_again_count_once(spark: "SparkSession", place: Place, step: str) -> None:
     write_batch(things(spark), 0, on_step=failing_once(step), **place.keywords())
     judge(place, rows_of(100))
 
 
-def test_executors_whose_python_lacks_a_module_are_told_of(
+def test_a_module_missing_on_the_executors_is_named(
     spark: "SparkSession", place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bare = tmp_path / "python"
@@ -68,7 +68,7 @@ def test_executors_whose_python_lacks_a_module_are_told_of(
     judge(place, rows_of(100))
 
 
-def test_partitions_without_rows_and_batches_without_partitions(spark: "SparkSession", place: Place) -> None:
+def test_empty_partitions_and_batches_without_partitions_are_committed(spark: "SparkSession", place: Place) -> None:
     write_batch(things(spark).where("id IN (3, 60)"), 0, **place.keywords())
     write_batch(spark.createDataFrame([], THINGS), 1, **place.keywords())
     write_batch(spark.createDataFrame(spark.sparkContext.emptyRDD(), THINGS), 2, **place.keywords())
@@ -76,9 +76,7 @@ def test_partitions_without_rows_and_batches_without_partitions(spark: "SparkSes
 
 
 @pytest.mark.parametrize("by", ["uuid()", "rand()", "a function in Python"])
-def test_what_is_another_value_each_time_is_the_same_on_both_sides(
-    spark: "SparkSession", place: Place, by: str
-) -> None:
+def test_a_nondeterministic_value_is_the_same_on_both_sides(spark: "SparkSession", place: Place, by: str) -> None:
     """Spark evaluates nothing twice, for the table and for the JSON, though a function in Python does not say that it
     is not deterministic."""
     from pyspark.sql import functions as f
@@ -97,7 +95,7 @@ def test_later_rows_win_across_partitions(spark: "SparkSession", place: Place) -
     assert len(place.produced()) == 20
 
 
-def test_a_later_run_fences_the_one_that_is_under_way(spark: "SparkSession", place: Place) -> None:
+def test_a_later_run_fences_an_earlier_one_in_progress(spark: "SparkSession", place: Place) -> None:
     overtaken: list[str] = []
 
     class Overtaking:
@@ -122,7 +120,7 @@ class TestDataSource:
     def registered(self, spark: "SparkSession") -> None:
         register(spark)
 
-    def test_what_is_wrong_is_said_before_anything_is_written(self, spark: "SparkSession", place: Place) -> None:
+    def test_a_wrong_option_is_named_before_anything_is_written(self, spark: "SparkSession", place: Place) -> None:
         for options, message in (
             ({"dbtable": "thing"}, "no table 'thing'; did you mean 'things'"),
             ({"topics": "x"}, "there is no option 'topics': did you mean 'topic'"),
@@ -133,13 +131,13 @@ class TestDataSource:
                 save(things(spark), place, **options)
         judge(place, [])
 
-    def test_a_row_that_is_refused_undoes_all(self, spark: "SparkSession", place: Place) -> None:
+    def test_a_refused_row_rolls_the_batch_back(self, spark: "SparkSession", place: Place) -> None:
         save(things(spark, 10), place)
         with pytest.raises(Exception, match="the database refuses a row: duplicate key value"):
             save(things(spark, 20, begin=5), place)
         judge(place, rows_of(10))
 
-    def test_its_rows_are_those_of_the_function(self, spark: "SparkSession", place: Place) -> None:
+    def test_the_data_source_writes_the_same_rows_as_the_function(self, spark: "SparkSession", place: Place) -> None:
         """One has them from Arrow, the other by pickle."""
         with place.engine.begin() as connection:
             connection.execute(
@@ -201,7 +199,7 @@ def test_an_aggregation_that_updates_is_exactly_once_by_foreach_batch(
     assert len(place.produced()) == 6, "three rows in each of two batches"
 
 
-def test_a_stream_itself_is_no_batch(spark: "SparkSession", place: Place) -> None:
+def test_write_batch_refuses_a_stream(spark: "SparkSession", place: Place) -> None:
     stream = spark.readStream.format("rate").load()
     with pytest.raises(ConfigurationError, match="foreachBatch"):
         write_batch(stream, **place.keywords())
@@ -218,6 +216,6 @@ def test_a_stream_without_the_batchs_number_is_refused_before_anything_is_writte
     stream = spark.readStream.schema(THINGS).json(str(tmp_path / "in"))
     writing = stream.writeStream.foreachBatch(lambda df, _: write_batch(df, **options))
     query = writing.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
-    with pytest.raises(StreamingQueryException, match="the number that foreachBatch comes with"):
+    with pytest.raises(StreamingQueryException, match="the number that foreachBatch passes"):
         query.awaitTermination(PATIENCE)
     judge(place, [])

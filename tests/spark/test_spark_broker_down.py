@@ -34,8 +34,8 @@ class Killing:
     """SIGKILL to the broker, right before the first Kafka transaction is completed, in whatever process that is."""
 
     def __init__(self, broker: KafkaBroker) -> None:
-        assert broker._process is not None
-        self._process = broker._process.pid  # a child of the test's: nobody else has the number before it is awaited
+        assert broker.pid is not None
+        self._process = broker.pid  # a child of the test's: nobody else has the number before it is awaited
 
     def __call__(self, step: str) -> None:
         if step == "COMPLETE_KAFKA":
@@ -96,7 +96,7 @@ def test_a_function_returns_and_the_next_batch_completes_the_one_before(
     spark: "SparkSession", world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_batch(things(spark), 0, on_step=Killing(world.broker), **world.keywords())
-    assert "what was decided is not complete in Kafka, and will be finished later" in caplog.text
+    assert "decided transactions are not complete in Kafka; recovery will end them later" in caplog.text
     world.down()
     world.broker.start()
     write_batch(things(spark, 50, begin=100), 1, **world.keywords())

@@ -136,7 +136,7 @@ def test_executors_write_and_write_nothing_again(driver: Driver, place: Place) -
     require_once(place, 100)
 
 
-def test_an_executor_that_is_killed_in_the_middle(driver: Driver, place: Place, tmp_path: Path) -> None:
+def test_a_partition_is_written_once_when_its_executor_is_killed(driver: Driver, place: Place, tmp_path: Path) -> None:
     begin_held(driver, place, tmp_path)
     executor_of(tmp_path, "0-0").kill()
     await_file(tmp_path / "begun-0-1")
@@ -162,7 +162,7 @@ def test_an_executor_that_spark_believes_to_be_dead_writes_and_the_next_attempt_
     require_once(place, 100)
 
 
-def test_a_speculative_copy_of_a_task(cluster: str, place: Place, tmp_path: Path) -> None:
+def test_a_speculative_copy_of_a_task_writes_nothing_again(cluster: str, place: Place, tmp_path: Path) -> None:
     with Driver(cluster, **SMALL, **SPECULATIVE) as speculating:
         begin_held(speculating, place, tmp_path, partitions=4)
         wait_until(lambda: is_waiting(place))

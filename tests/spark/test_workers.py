@@ -3,6 +3,7 @@
 import gc
 import os
 import sys
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from socket import socket
@@ -14,7 +15,8 @@ from sqlalchemy.exc import OperationalError
 
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.errors import ConfigurationError, DatabaseUnavailableError
-from dualwrite.spark.batch.batch import WholeBatch, recover_job
+from dualwrite.spark.batch.whole_batch import WholeBatch
+from dualwrite.spark.batch.write_batch import recover_job
 from dualwrite.spark.plan.options import options_of
 from dualwrite.spark.workers import (
     close_workers,
@@ -26,6 +28,7 @@ from dualwrite.spark.workers import (
     worker_of,
 )
 from tests.spark.expected_rows import REQUIRED, options, schema
+from tests.support.servers.databases import SERVERS
 
 CLASSIC = "pyspark.sql.classic.dataframe"
 
@@ -44,7 +47,7 @@ def test_tasks_of_one_application_share_a_worker(sqlite_url: str) -> None:
     assert worker_of(options(url=sqlite_url, **{"kafka.linger.ms": "5"})) is not first
 
 
-def test_what_is_no_dataframe_is_named() -> None:
+def test_an_object_that_is_no_dataframe_is_refused() -> None:
     given: Any = [1]
     with pytest.raises(ConfigurationError, match=r"^this writes a DataFrame, and is given a list$"):
         require_classic(given)
@@ -56,7 +59,7 @@ def test_outside_a_task_pythons_collector_is_left_alone(sqlite_url: str) -> None
     assert gc.get_freeze_count() == before
 
 
-def test_the_dual_write_has_what_the_options_say(sqlite_url: str) -> None:
+def test_the_dual_write_has_the_settings_of_the_options(sqlite_url: str) -> None:
     given = {"poolSize": "3", "application": "nightly", "producer": "librdkafka"}
     usage = worker_of(options(url=sqlite_url, **given)).dual_write.usage
     assert (usage.application, usage.pool_size) == ("nightly", 3)
@@ -87,7 +90,7 @@ def test_a_forked_process_makes_its_own(sqlite_url: str) -> None:
         ("postgresql+nothing://me:secret@db/x", "option 'url' is no database URL"),
     ],
 )
-def test_a_url_that_is_none_is_named_without_its_password(url: str, said: str) -> None:
+def test_an_invalid_url_is_refused_without_showing_its_password(url: str, said: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
         engine_of(options(url=url))
     assert str(raised.value).startswith(said)
@@ -123,7 +126,7 @@ def silent() -> Iterator[str]:
 @pytest.mark.parametrize(
     ("driver", "why"), [("postgresql+psycopg", "connection failed: "), ("mysql+pymysql", "(2003, ")]
 )
-def test_a_database_that_is_down_is_no_fault_of_the_url_and_named_without_its_password(
+def test_a_database_that_is_down_is_unavailable_and_named_without_its_password(
     driver: str, why: str, silent: str
 ) -> None:
     said = refusal_of(f"{driver}://me:secret@{silent}/x", DatabaseUnavailableError)
@@ -139,16 +142,13 @@ def test_a_password_at_the_end_of_the_url_is_not_shown_either(name: str, silent:
     assert "secret" not in said
 
 
-def test_a_socket_of_a_server_that_is_down(tmp_path: Path) -> None:
+def test_a_missing_unix_socket_means_that_the_database_is_unavailable(tmp_path: Path) -> None:
     refusal_of(f"postgresql+psycopg:///x?host={tmp_path}", DatabaseUnavailableError)
 
 
-@pytest.mark.parametrize("server", [
-    pytest.param("postgresql", marks=pytest.mark.postgresql),
-    pytest.param("mariadb", marks=pytest.mark.mariadb),
-])  # fmt: skip
+@pytest.mark.parametrize("server", SERVERS)
 @pytest.mark.parametrize("changed", [{"database": "nowhere"}, {"username": "nobody"}])
-def test_what_a_server_refuses_is_a_fault_of_the_url(
+def test_a_servers_refusal_is_a_configuration_error(
     server: str, changed: dict[str, str], request: pytest.FixtureRequest
 ) -> None:
     url = make_url(request.getfixturevalue(f"{server}_url")).set(**changed)
@@ -178,7 +178,9 @@ SERVER = 'connection failed: connection to server at "127.0.0.1", port 5432 fail
         ("sqlite://", "unable to open database file", False),
     ],
 )
-def test_what_may_be_over_at_another_attempt(url: str, error: str | tuple[int, str], is_away: bool) -> None:
+def test_only_errors_of_an_unreachable_server_mean_that_it_is_away(
+    url: str, error: str | tuple[int, str], is_away: bool
+) -> None:
     given = (error,) if isinstance(error, str) else error
     raised = OperationalError("", None, Exception(*given))
     assert database_of(make_url(url).get_dialect()()).is_away(raised) is is_away
@@ -187,7 +189,7 @@ def test_what_may_be_over_at_another_attempt(url: str, error: str | tuple[int, s
 def test_the_driver_says_first_that_the_database_is_down(silent: str) -> None:
     given = {**REQUIRED, "url": f"postgresql+psycopg://me:secret@{silent}/x", "topic": "orders", "job": "nightly"}
     with pytest.raises(DatabaseUnavailableError, match="no connection to"):
-        WholeBatch(options_of(given)).look(schema(id="integer"), "UTC")
+        WholeBatch(options_of(given)).check(schema(id="integer"), "UTC")
     with pytest.raises(DatabaseUnavailableError, match="no connection to"):
         recover_job(**given)
 
@@ -197,7 +199,7 @@ def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     assert refusal_of(url) == f"option 'url': no connection to {url}: unable to open database file"
 
 
-def test_what_goes_wrong_with_the_first_connection_later_is_raised_as_it_is(sqlite_url: str) -> None:
+def test_a_later_error_on_the_first_connection_is_raised_unchanged(sqlite_url: str) -> None:
     engine = engine_of(options(url=sqlite_url))
     with pytest.raises(OperationalError, match="no such table"), first_connection(engine) as connection:
         connection.execute(text("SELECT * FROM missing"))
@@ -211,8 +213,13 @@ def test_a_setting_of_kafka_that_no_producer_knows_is_named_before_any_task(prod
 
 
 @pytest.mark.parametrize("name", ["linger.ms", "queue.buffering.max.kbytes"])  # the latter is librdkafka's alone
-def test_a_setting_that_one_of_the_producers_knows_is_right_and_nobody_is_asked(name: str) -> None:
+def test_a_setting_that_one_of_the_producers_knows_is_accepted_without_a_request(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr("socket.getaddrinfo", lambda *arguments, **_: asked.append(arguments))
     require_known_settings(options(**{f"kafka.{name}": "5", "kafka.bootstrap.servers": "nobody.invalid:1"}))
+    assert asked == []
 
 
 @pytest.mark.parametrize(("module", "is_classic"), [("pyspark.sql.connect.dataframe", False), (CLASSIC, True)])
@@ -243,6 +250,14 @@ def test_sqlite_is_for_one_machine(master: str, is_local: bool) -> None:
         return
     with pytest.raises(ConfigurationError, match="SQLite is for a local master, not for"):
         require_shared(sqlite, master)
+
+
+@pytest.mark.parametrize("master", ["local[2]", "spark://a:1"])
+def test_the_error_of_a_malformed_url_shows_no_part_of_it(master: str) -> None:
+    malformed = options(url="postgresql+psycopg://u:p@ss:s3cret@h/db")
+    with pytest.raises(ConfigurationError, match="option 'url' is no database URL that SQLAlchemy knows") as caught:
+        require_shared(malformed, master)
+    assert "s3cret" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_sqlite_waits_for_another_tasks_partition_unless_the_url_says_otherwise(sqlite_url: str) -> None:

@@ -8,7 +8,7 @@ from sqlalchemy import Engine, text
 
 from dualwrite.spark.partitions.progress import begin_batch
 from dualwrite.spark.partitions.writers import PartitionWriter
-from dualwrite.spark.plan.columns import fit, plan_of
+from dualwrite.spark.plan.columns import match_columns, plan_of
 from dualwrite.spark.plan.options import WriteOptions
 from dualwrite.spark.tables.target_table import target_of
 from dualwrite.spark.workers import Worker, dual_write_of, engine_of
@@ -60,7 +60,7 @@ class Place:
             target = target_of(connection, given.dbtable)
         if begin:
             self.begin(given, partitions)
-        return PartitionWriter(given, plan, fit(plan, target, given), target.dialect, partitions)
+        return PartitionWriter(given, plan, match_columns(plan, target, given), target.keeps, partitions)
 
     def begin(self, given: WriteOptions, partitions: int) -> None:
         begin_batch(self.engine, given.require_job(), given.batch_id or 0, partitions, given.keep_batches)

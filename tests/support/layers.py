@@ -5,7 +5,7 @@ package: ``broker.core.transactions``, and ``""`` for the package's own ``__init
 """
 
 import ast
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,9 @@ PURE = (
     "version",
     "records",
     "wire",
+    "broker.access",
+    "broker.clients",
+    "broker.settings",
     "broker.facts",
     "broker.core",
     "coordinator.rules",
@@ -31,6 +34,19 @@ PURE = (
     "client.engine",
     "spark.plan",
 )
+THROUGH_PORTS = (
+    "client.fate",
+    "coordinator.ports",
+    "coordinator.concurrency",
+    "coordinator.recovery",
+    "coordinator.slots",
+    "coordinator.steps",
+)
+"""Tier T in the client and the coordinator."""
+_ERRORS_IN_T = ("sqlalchemy.exc", "asyncio.CancelledError")
+"""Classes of exceptions that tier T tells apart."""
+_NOT_IN_T = {"logging"}
+"""What tier P may not import, and T may."""
 GROUND_FLOOR = ("errors", "extras", "ids", "ports", "version", "records", "wire")
 
 _IMPURE_IMPORTS = frozenset(
@@ -93,6 +109,7 @@ ORDER: Mapping[str, tuple[str, ...]] = {
         "engine",
         "net",
         "admin",
+        "fate",
         "drivers",
         "librdkafka",
         "producer",
@@ -101,13 +118,16 @@ ORDER: Mapping[str, tuple[str, ...]] = {
         "rules",
         "ports",
         "concurrency",
+        "process",
         "sql",
         "recovery",
         "kafka",
         "slots",
         "offsets",
+        "steps",
         "unit",
         "replay",
+        "manager",
         "branch",
         "dual_write",
         "aio",
@@ -115,6 +135,9 @@ ORDER: Mapping[str, tuple[str, ...]] = {
     "spark": ("plan", "tables", "error_translation", "workers", "partitions", "batch"),
 }
 MOST_FILES = 20
+DIALECTS = "coordinator.sql.dialects"
+_DATABASES = frozenset({"sqlite", "postgresql", "mysql", "mariadb"})
+_DRIVER = frozenset({"drivername", "get_driver_name"})
 NEVER: tuple[tuple[str, str], ...] = (
     ("broker.core", "broker.log"),
     ("broker.core", "broker.runtime"),
@@ -122,6 +145,12 @@ NEVER: tuple[tuple[str, str], ...] = (
     ("broker.log", "broker.core"),
     ("broker.log", "broker.runtime"),
     ("broker.log", "broker.api"),
+    ("broker.settings", "broker.core"),
+    ("broker.settings", "broker.facts"),
+    ("broker.access", "broker.core"),
+    ("broker.access", "broker.log"),
+    ("broker.access", "broker.runtime"),
+    ("broker.access", "broker.api"),
     ("broker.facts", "broker.core"),
     ("broker.facts", "broker.log"),
     ("broker.facts", "broker.runtime"),
@@ -140,6 +169,8 @@ class Module:
     lines: int
     imports: frozenset[str]
     """Full dotted names: ``socket``, ``pathlib.Path``; of the package itself only modules, ``dualwrite.ids``."""
+    runs_with: frozenset[str]
+    """Those of ``imports`` that are not for type checkers alone."""
 
 
 def read_tree(root: Path) -> list[Module]:
@@ -152,8 +183,9 @@ def read_tree(root: Path) -> list[Module]:
         text = path.read_text(encoding="utf-8")
         tree = ast.parse(text, str(path))
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-        imports = frozenset(_imports(tree, package, known))
-        modules.append(Module(name, tree, len(text.splitlines()), imports))
+        imports = frozenset(_imports(ast.walk(tree), package, known))
+        runs_with = frozenset(_imports(_run(tree), package, known))
+        modules.append(Module(name, tree, len(text.splitlines()), imports, runs_with))
     return modules
 
 
@@ -179,6 +211,23 @@ def pure_modules_do_no_io(modules: list[Module]) -> Iterator[str]:
                 yield f"{module.name} is pure and asynchronous at line {node.lineno}"
             if isinstance(node, ast.Call) and _called(node.func) in _IMPURE_CALLS:
                 yield f"{module.name} is pure and calls {_called(node.func)} at line {node.lineno}"
+
+
+def tier_t_does_io_through_ports_only(modules: list[Module]) -> Iterator[str]:
+    """Tier T runs with tiers P and T only, and with no module that reads a clock, waits, makes threads or does I/O.
+    The objects that do so are given to it. Under ``if TYPE_CHECKING`` it may name any type, SQLAlchemy's too."""
+    for module in modules:
+        if not within(module.name, THROUGH_PORTS):
+            continue
+        for imported in sorted(module.runs_with):
+            top = imported.partition(".")[0]
+            if top in _IMPURE_IMPORTS - _NOT_IN_T and not within(imported, _ERRORS_IN_T):
+                yield f"{module.name} is of tier T and imports {imported}"
+            if top == PACKAGE and not within(_inside(imported), (*PURE, *THROUGH_PORTS)):
+                yield f"{module.name} is of tier T and imports {_inside(imported)}, which is of tier S"
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Call) and _called(node.func) in _IMPURE_CALLS:
+                yield f"{module.name} is of tier T and calls {_called(node.func)} at line {node.lineno}"
 
 
 def rooms_know_only_what_they_stand_on(modules: list[Module]) -> Iterator[str]:
@@ -253,6 +302,20 @@ def pyspark_is_imported_in_spark_only(modules: list[Module]) -> Iterator[str]:
             yield f"{module.name} imports pyspark"
 
 
+def databases_differ_behind_one_interface(modules: list[Module]) -> Iterator[str]:
+    """A new database is one file: outside of its room no module asks which database it has, or imports what
+    SQLAlchemy knows of one."""
+    for module in modules:
+        if within(module.name, (DIALECTS,)):
+            continue
+        for imported in sorted(module.imports):
+            if within(imported, ("sqlalchemy.dialects",)):
+                yield f"{module.name} imports {imported}"
+        for node in ast.walk(module.tree):
+            if _is_name_of_dialect(node) or _looks_up_database(node):
+                yield f"{module.name} asks which database it has at line {getattr(node, 'lineno', 0)}"
+
+
 def imports_have_no_loops(modules: list[Module]) -> Iterator[str]:
     """Imports inside functions and for type checkers count too."""
     graph = {module.name: sorted(_own(module)) for module in modules if module.name}
@@ -288,12 +351,14 @@ def functions_are_short(modules: list[Module]) -> Iterator[str]:
 Rule = Callable[[list[Module]], Iterator[str]]
 RULES: tuple[Rule, ...] = (
     pure_modules_do_no_io,
+    tier_t_does_io_through_ports_only,
     rooms_know_only_what_they_stand_on,
     rooms_of_a_floor_import_those_before_them,
     folders_are_small,
     class_names_are_unique,
     nothing_imports_the_face,
     pyspark_is_imported_in_spark_only,
+    databases_differ_behind_one_interface,
     imports_have_no_loops,
     every_module_has_a_docstring,
     files_are_short,
@@ -317,13 +382,39 @@ def _called(function: ast.expr) -> str:
     return function.id if isinstance(function, ast.Name) else ""
 
 
+def _is_name_of_dialect(node: ast.AST) -> bool:
+    """``….dialect.name``, ``dialect_name``, and a URL's ``get_backend_name()``."""
+    if isinstance(node, ast.Attribute):
+        return node.attr in ("dialect_name", "get_backend_name") or _is_of_dialect(node, "name")
+    return isinstance(node, ast.Name) and node.id == "dialect_name"
+
+
+def _is_of_dialect(node: ast.AST, attribute: str) -> bool:
+    """``….dialect.attribute``."""
+    if not isinstance(node, ast.Attribute) or node.attr != attribute:
+        return False
+    return (node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", "")) == "dialect"
+
+
+def _looks_up_database(node: ast.AST) -> bool:
+    """A comparison with a database's or a driver's name, or a table that is keyed by the former."""
+    if isinstance(node, ast.Dict):
+        return any(isinstance(key, ast.Constant) and key.value in _DATABASES for key in node.keys)
+    if not isinstance(node, ast.Compare):
+        return False
+    inside = list(ast.walk(node))
+    names = {part.attr for part in inside if isinstance(part, ast.Attribute)}
+    texts = {part.value for part in inside if isinstance(part, ast.Constant) and isinstance(part.value, str)}
+    return bool(texts & _DATABASES or names & _DRIVER) or any(_is_of_dialect(part, "driver") for part in inside)
+
+
 def _own(module: Module) -> set[str]:
     """What ``module`` imports of the package, the package's face and itself left out."""
     return {_inside(name) for name in module.imports if name.startswith(f"{PACKAGE}.")} - {module.name}
 
 
-def _imports(tree: ast.Module, package: str, known: set[str]) -> Iterator[str]:
-    for node in ast.walk(tree):
+def _imports(nodes: Iterable[ast.AST], package: str, known: set[str]) -> Iterator[str]:
+    for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield alias.name
@@ -332,6 +423,19 @@ def _imports(tree: ast.Module, package: str, known: set[str]) -> Iterator[str]:
             for alias in node.names:
                 full = f"{source}.{alias.name}"
                 yield full if full in known or source.partition(".")[0] != PACKAGE else source
+
+
+def _run(tree: ast.Module) -> Iterator[ast.AST]:
+    """The nodes of ``tree``, but for those under ``if TYPE_CHECKING``."""
+    nodes: list[ast.AST] = [tree]
+    while nodes:
+        node = nodes.pop()
+        yield node
+        nodes.extend(node.orelse if isinstance(node, ast.If) and _is_for_types(node) else ast.iter_child_nodes(node))
+
+
+def _is_for_types(node: ast.If) -> bool:
+    return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
 def _absolute(node: ast.ImportFrom, package: str) -> str:

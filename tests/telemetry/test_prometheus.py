@@ -136,7 +136,7 @@ def test_a_database_that_does_not_answer_costs_its_own_metrics_alone(
     said = told(registry)
     assert said['dualwrite_units_total{application="orders",result="committed"}'] == 1
     assert not any(name.startswith("dualwrite_application_slots") for name in said)
-    assert "the database's metrics are not told" in caplog.text
+    assert "the database's metrics are not available" in caplog.text
 
 
 def test_a_dual_write_that_is_gone_is_told_no_more(

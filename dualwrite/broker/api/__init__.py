@@ -1,1 +1,1 @@
-"""One file per Kafka API; its header is its spec. Each goes version -> ACL -> command -> reply."""
+"""One file per Kafka API; its header is its specification. The order in each file: version, ACL, command, reply."""

@@ -1,12 +1,13 @@
 """ApiVersions (18), v0-v5.
 
-The answer is the routing table itself, so that exactly what works is advertised, and the finalized feature
-``transaction.version=2`` with everything that it stands for (KIP-890): Produce 12, AddPartitionsToTxn 5, EndTxn 5. The
-supported features leave it out below v4, whose clients take offence at a feature that begins at version 0. From v5 on
-(KIP-1242) a client says which cluster and node it means: if they are others, REBOOTSTRAP_REQUIRED; only one of them, or
-client software with a name or version that is none (KIP-511), INVALID_REQUEST. A request of a higher version is
-answered with UNSUPPORTED_VERSION in the form of v0, naming the versions of ApiVersions itself (KIP-511); the client
-then asks again. ACL: none.
+The answer is the routing table itself, so the broker advertises exactly the versions that work. It also has the
+finalized feature ``transaction.version=2`` (KIP-890), which stands for Produce 12, AddPartitionsToTxn 5 and EndTxn 5.
+Below v4 the supported features are empty, because those clients reject a feature that begins at version 0.
+
+From v5 on (KIP-1242) a client names the cluster and the node that it expects. Errors: REBOOTSTRAP_REQUIRED for another
+cluster or node; INVALID_REQUEST for only one of the two, or for an invalid name or version of the client software
+(KIP-511). A request of a higher version gets UNSUPPORTED_VERSION in the form of v0, with the versions of ApiVersions
+alone (KIP-511); the client then asks again.
 """
 
 import re
@@ -30,7 +31,7 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 def respond(request: Message, version: int, broker: BrokerContext, table: Iterable[tuple[int, range]]) -> Message:
-    """The whole ``table`` of API keys and versions, unless the request is wrong."""
+    """Answer with the ``table`` of API keys and versions, or with the error of the request."""
     error = _error(request, version, broker)
     if error is not ErrorCode.NONE:
         return ApiVersionsResponse(error_code=error, api_keys=[], throttle_time_ms=0)
@@ -53,8 +54,8 @@ def _error(request: Message, version: int, broker: BrokerContext) -> ErrorCode:
     if version >= _FIRST_WITH_CLUSTER:
         if (request.cluster_id is None) != (request.node_id == _NO_NODE):
             return ErrorCode.INVALID_REQUEST
-        known = (broker.cluster.state.cluster_id, NODE_ID)
-        if request.cluster_id is not None and (request.cluster_id, request.node_id) != known:
+        own_identity = (broker.cluster.state.cluster_id, NODE_ID)
+        if request.cluster_id is not None and (request.cluster_id, request.node_id) != own_identity:
             return ErrorCode.REBOOTSTRAP_REQUIRED
     software = (request.client_software_name, request.client_software_version)
     if version >= _FIRST_WITH_SOFTWARE and not all(map(_SOFTWARE.fullmatch, software)):
@@ -63,7 +64,7 @@ def _error(request: Message, version: int, broker: BrokerContext) -> ErrorCode:
 
 
 def refuse() -> Message:
-    """The answer, in v0, to a version that is not supported."""
+    """The answer, in v0, to a request of an unsupported version."""
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_api_keys([(KEY, VERSIONS)]))
 
 

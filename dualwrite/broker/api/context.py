@@ -3,7 +3,12 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from dualwrite.broker.access.acls import CLUSTER_NAME, ResourceType
+from dualwrite.broker.access.needs import Need
+from dualwrite.broker.api.operations import OPERATIONS
 from dualwrite.broker.config import BrokerOptions
+from dualwrite.broker.connection_memory import ConnectionMemory
+from dualwrite.broker.runtime.access_control import AccessControl
 from dualwrite.broker.runtime.cluster import Cluster
 from dualwrite.broker.runtime.coordinator import TransactionCoordinator
 from dualwrite.broker.runtime.flusher import Flusher
@@ -18,17 +23,22 @@ NODE_ID = 0
 
 
 class UnanswerableError(Exception):
-    """A request failed that has no answer to report it in. The connection is closed, as in Apache Kafka."""
+    """A request without an answer failed. The broker closes the connection instead, as Apache Kafka does."""
+
+
+ANONYMOUS = "User:ANONYMOUS"
+"""The principal of a client that has not authenticated (Kafka: KafkaPrincipal.ANONYMOUS)."""
 
 
 class Client(NamedTuple):
-    """The sender of a request: its client.id, and its address as Kafka writes it (``/127.0.0.1``)."""
+    """The sender of a request: its client.id, its address as Kafka writes it (``/127.0.0.1``), and its principal."""
 
     client_id: str
     host: str
+    principal: str = ANONYMOUS
 
 
-NOBODY = Client("", "")
+NO_CLIENT = Client("", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +46,7 @@ class BrokerContext:
     """The parts of the broker that handlers may use, and the client of the request."""
 
     cluster: Cluster
+    access: AccessControl
     coordinator: TransactionCoordinator
     groups: GroupCoordinator
     offsets: GroupOffsets
@@ -48,4 +59,23 @@ class BrokerContext:
     """The settings that the broker was started with."""
     meters: Meters = field(default_factory=Meters)
     stopping: Stopping = field(default_factory=Stopping)
-    client: Client = NOBODY
+    memory: ConnectionMemory = field(default_factory=ConnectionMemory)
+    client: Client = NO_CLIENT
+
+    def may(self, need: Need, name: str = CLUSTER_NAME) -> bool:
+        """True if the client has the right ``need`` on the resource ``name``."""
+        if not self.access.is_enabled:
+            return True
+        _, host, principal = self.client
+        return self.access.may(principal, host[1:], need.operation, need.resource_type, name)
+
+    def may_somewhere(self, need: Need) -> bool:
+        """True if the client has the right ``need`` on at least one resource."""
+        _, host, principal = self.client
+        return self.access.may_somewhere(principal, host[1:], need.operation, need.resource_type)
+
+    def operations(self, resource_type: ResourceType, name: str = CLUSTER_NAME) -> frozenset[int]:
+        """The operations that the client may perform on the resource ``name`` (KIP-430)."""
+        return frozenset(
+            operation for operation in OPERATIONS[resource_type] if self.may(Need(operation, resource_type), name)
+        )

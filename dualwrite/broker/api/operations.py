@@ -1,19 +1,48 @@
-"""The operations that a client may perform on a resource (KIP-430). Without ACLs, every client may perform all.
+"""The operations that exist on each type of resource, of which a client may ask which ones it may perform (KIP-430).
 
-Source: Kafka's AclOperation (the codes) and AclEntry.supportedOperations.
+Source: Kafka's AclEntry.supportedOperations.
 """
 
 from collections.abc import Iterable
 
-_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE = 3, 4, 5, 6, 7, 8
-_CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = 9, 10, 11, 12
+from dualwrite.broker.access.acls import AclOperation, ResourceType
 
-ON_TOPIC = frozenset({_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS})
-ON_CLUSTER = frozenset(
-    {_CREATE, _ALTER, _DESCRIBE, _CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE}
-)
+OPERATIONS = {
+    ResourceType.TOPIC: frozenset(
+        {
+            AclOperation.READ,
+            AclOperation.WRITE,
+            AclOperation.CREATE,
+            AclOperation.DELETE,
+            AclOperation.ALTER,
+            AclOperation.DESCRIBE,
+            AclOperation.DESCRIBE_CONFIGS,
+            AclOperation.ALTER_CONFIGS,
+        }
+    ),
+    ResourceType.GROUP: frozenset(
+        {
+            AclOperation.READ,
+            AclOperation.DELETE,
+            AclOperation.DESCRIBE,
+            AclOperation.DESCRIBE_CONFIGS,
+            AclOperation.ALTER_CONFIGS,
+        }
+    ),
+    ResourceType.CLUSTER: frozenset(
+        {
+            AclOperation.CREATE,
+            AclOperation.ALTER,
+            AclOperation.DESCRIBE,
+            AclOperation.CLUSTER_ACTION,
+            AclOperation.DESCRIBE_CONFIGS,
+            AclOperation.ALTER_CONFIGS,
+            AclOperation.IDEMPOTENT_WRITE,
+        }
+    ),
+}
 
 
 def as_bits(operations: Iterable[int]) -> int:
-    """``operations`` as bits of a number, for messages that have no set there."""
+    """``operations`` as the bits of a number, which is how Kafka's messages carry such a set."""
     return sum(1 << operation for operation in operations)

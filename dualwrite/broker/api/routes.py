@@ -1,4 +1,4 @@
-"""The routing table: which module answers which API in which versions. ApiVersions answers from it."""
+"""The routing table: for each API its handler and its versions. ApiVersions answers from it."""
 
 from collections.abc import Awaitable, Callable, Iterator
 from types import ModuleType
@@ -32,6 +32,15 @@ from dualwrite.broker.api.groups import (
     sync_group,
 )
 from dualwrite.broker.api.records import delete_records, fetch, list_offsets, offset_for_leader_epoch, produce
+from dualwrite.broker.api.security import (
+    alter_user_scram_credentials,
+    create_acls,
+    delete_acls,
+    describe_acls,
+    describe_user_scram_credentials,
+    sasl_authenticate,
+    sasl_handshake,
+)
 from dualwrite.broker.api.topics import create_partitions, create_topics, delete_topics
 from dualwrite.broker.api.transactions import (
     add_offsets_to_txn,
@@ -93,6 +102,13 @@ MODULES: tuple[ModuleType, ...] = (
     alter_configs,
     list_config_resources,
     describe_log_dirs,
+    describe_acls,
+    create_acls,
+    delete_acls,
+    sasl_handshake,
+    sasl_authenticate,
+    describe_user_scram_credentials,
+    alter_user_scram_credentials,
 )
 
 

@@ -1,4 +1,4 @@
-"""A request may contain a hundred thousand names: other requests are served while it is being answered."""
+"""Serves other requests while a long one is being answered: a request may contain a hundred thousand names."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
@@ -7,7 +7,7 @@ from typing import TypeVar
 EntryT = TypeVar("EntryT")
 
 _AT_A_TIME = 50
-"""Looking up this many takes less time than one fsync."""
+"""The number of entries between two turns. To look up so many takes less time than one fsync."""
 
 
 async def in_turns(entries: Iterable[EntryT]) -> AsyncIterator[EntryT]:

@@ -1,24 +1,25 @@
 """Settings that can be changed while the broker runs, and their effective values.
 
-Those that give the topics' settings their defaults can be changed, as in Kafka (DynamicLogConfig); every other needs a
-restart. Sources: KIP-226; Kafka's DynamicBrokerConfig and ConfigAdminManager.
+A client may change the settings that are defaults of topic settings, as in Kafka (DynamicLogConfig). Every other
+setting needs a restart. Sources: KIP-226; Kafka's DynamicBrokerConfig and ConfigAdminManager.
 """
 
 from collections.abc import Mapping
 
-from dualwrite.broker.core.broker_settings import SETTINGS
 from dualwrite.broker.core.cluster import RefusedError
-from dualwrite.broker.core.settings import ConfigType, SettingError
-from dualwrite.broker.core.topic_configs import broker_defaults, check_topic_config
-from dualwrite.broker.core.topic_settings import DYNAMIC_DEFAULTS, TOPIC_SETTINGS
+from dualwrite.broker.settings.broker_settings import SETTINGS
+from dualwrite.broker.settings.setting import ConfigType, SettingError
+from dualwrite.broker.settings.topic_configs import broker_defaults, check_topic_config
+from dualwrite.broker.settings.topic_settings import DYNAMIC_DEFAULTS, TOPIC_SETTINGS
 from dualwrite.wire.error_codes import ErrorCode
 
 
 def check_broker_config(configs: Mapping[str, str], beneath: Mapping[str, str]) -> None:
-    """Check that ``configs`` can be set on the running broker.
+    """Check that a client may set ``configs`` on the running broker.
 
-    :param beneath: the settings that they override.
-    :raises RefusedError: if they cannot; the error code is Kafka's (INVALID_REQUEST, not INVALID_CONFIG).
+    :param beneath: the settings that ``configs`` override.
+    :raises RefusedError: if one needs a restart or has an invalid value. The error code is Kafka's (INVALID_REQUEST,
+        not INVALID_CONFIG).
     """
     fixed = [name for name in configs if name not in DYNAMIC_DEFAULTS]
     if fixed:
@@ -31,10 +32,10 @@ def check_broker_config(configs: Mapping[str, str], beneath: Mapping[str, str]) 
         raise RefusedError(ErrorCode.INVALID_REQUEST, str(error)) from None
 
 
-def broker_lists(given: Mapping[str, str]) -> dict[str, str]:
-    """The broker's settings that are lists and can be changed, with their values."""
+def broker_lists(current: Mapping[str, str]) -> dict[str, str]:
+    """The broker's list settings that can be changed while it runs, with their values."""
     return {
-        name: given.get(name, TOPIC_SETTINGS[topic].default)
+        name: current.get(name, TOPIC_SETTINGS[topic].default)
         for name, topic in DYNAMIC_DEFAULTS.items()
         if TOPIC_SETTINGS[topic].type is ConfigType.LIST
     }

@@ -1,11 +1,12 @@
-"""The cluster's own state: its id, its topics, and which producer ids are still unused."""
+"""The cluster's own state: its id, its topics, its dynamic settings, and the producer ids that are reserved."""
 
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dualwrite.broker.core.settings import SettingError
-from dualwrite.broker.core.topic_configs import check_topic_config
+from dualwrite.broker.access.acls import Acl
+from dualwrite.broker.access.scram_credentials import UserCredentials
+from dualwrite.broker.facts.acls import AclCreated, AclDeleted
 from dualwrite.broker.facts.cluster import (
     BrokerConfigured,
     ClusterCreated,
@@ -15,13 +16,16 @@ from dualwrite.broker.facts.cluster import (
     TopicCreated,
     TopicDeleted,
 )
+from dualwrite.broker.facts.credentials import CredentialFact, ScramCredentialDeleted, ScramCredentialSet
+from dualwrite.broker.settings.broker_settings import MAX_PARTITIONS
+from dualwrite.broker.settings.setting import SettingError
+from dualwrite.broker.settings.topic_configs import check_topic_config
 from dualwrite.ids import is_legal_topic
 from dualwrite.wire.error_codes import ErrorCode
 
 PRODUCER_ID_BLOCK = 1000
 """Producer ids are reserved on disk in blocks, and handed out from memory (Kafka: ProducerIdsBlock)."""
 
-MAX_PARTITIONS = 10_000
 CONSUMER_OFFSETS = "__consumer_offsets"
 TRANSACTION_STATE = "__transaction_state"
 INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE})
@@ -31,11 +35,11 @@ RESERVED_TOPICS = INTERNAL_TOPICS | {"__cluster_metadata"}
 
 
 ONLY_REPLICAS = (0,)
-"""The nodes that have each partition: the one node."""
+"""The replicas of each partition: the one node."""
 
 
 class RefusedError(ValueError):
-    """A change is refused: answer ``error`` with the message."""
+    """The broker refuses a change. The handler answers ``error`` with the message."""
 
     def __init__(self, error: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -50,13 +54,13 @@ class CreateTopic:
     partitions: int = -1
     replication_factor: int = -1
     assignments: Sequence[tuple[int, Sequence[int]]] = ()
-    """By partition: the nodes that the client assigns, if it does."""
+    """Partition index and assigned nodes; empty unless the client assigns replicas itself."""
     configs: Mapping[str, str | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicDefaults:
-    """The defaults of a topic: the broker's num.partitions, and ``configs`` by the topics' own names."""
+    """The defaults of a topic: the broker's num.partitions, and ``configs`` under the names of topic settings."""
 
     partitions: int = 1
     configs: Mapping[str, str] = field(default_factory=dict)
@@ -64,7 +68,7 @@ class TopicDefaults:
 
 @dataclass(frozen=True, slots=True)
 class TopicDecision:
-    """Either an error with advice, or the fact that creates or changes the topic."""
+    """Either an error with its message, or the fact that creates or changes the topic."""
 
     error: ErrorCode = ErrorCode.NONE
     message: str | None = None
@@ -80,11 +84,14 @@ class ClusterState:
     topic_names: dict[uuid.UUID, str] = field(default_factory=dict)
     reserved_before: int = 0
     broker_configs: dict[str, Mapping[str, str]] = field(default_factory=dict)
-    """Settings that were set on the running broker, by the node's id, or empty for every node."""
+    """Dynamic settings by the id of their node; the empty id stands for every node."""
     deleted: dict[str, int] = field(default_factory=dict)
     """Deleted topics that were not created anew, with the number of partitions whose files a crash may have left."""
     internal: set[str] = field(default_factory=set)
     """The broker's own topics whose directories were created."""
+    acls: dict[uuid.UUID, Acl] = field(default_factory=dict)
+    credentials: UserCredentials = field(default_factory=UserCredentials, repr=False)
+    """The credentials of users."""
     _by_metric_name: dict[str, set[str]] = field(default_factory=dict, repr=False, compare=False)
 
     def apply(self, fact: ClusterFact) -> None:
@@ -99,14 +106,31 @@ class ClusterState:
             self.internal.add(fact.name)
         elif isinstance(fact, BrokerConfigured):
             self.broker_configs[fact.node] = fact.configs
+        elif isinstance(fact, AclCreated):
+            self.acls[fact.acl_id] = fact.acl
+        elif isinstance(fact, AclDeleted):
+            assert fact.acl_id in self.acls, f"there is no ACL {fact.acl_id} to delete"
+            del self.acls[fact.acl_id]
         elif isinstance(fact, TopicDeleted):
             assert fact.name in self.topics, f"there is no topic {fact.name} to delete"
             topic = self.topics.pop(fact.name)
             del self.topic_names[topic.topic_id]
             self._by_metric_name[_metric_name(fact.name)].discard(fact.name)
             self.deleted[fact.name] = topic.partitions
-        else:
+        elif isinstance(fact, TopicCreated):
             self._apply_topic(fact)
+        else:
+            self._apply_credential(fact)
+
+    def _apply_credential(self, fact: CredentialFact) -> None:
+        if isinstance(fact, ScramCredentialSet):
+            self.credentials.put(fact.user, fact.credential)
+        elif isinstance(fact, ScramCredentialDeleted):
+            was_there = self.credentials.discard(fact.user, fact.scram)
+            assert was_there, "there is no such credential to delete"
+        else:
+            assert not self.credentials.decoy_secret, "the secret of the decoys is created once"
+            self.credentials.decoy_secret = fact.secret
 
     def _apply_topic(self, fact: TopicCreated) -> None:
         known = self.topics.get(fact.name)
@@ -166,7 +190,7 @@ class ClusterState:
 
 
 def _metric_name(topic: str) -> str:
-    """Topics whose names differ in nothing but this are refused: they would have the same metrics
+    """``topic`` in the form of its metrics. The broker refuses a topic whose form equals that of another
     (Topic.hasCollision)."""
     return topic.replace(".", "_")
 
@@ -178,7 +202,7 @@ def _check_partitions(command: CreateTopic, default: int) -> int:
 
 
 def _check_assignments(command: CreateTopic) -> int:
-    """The number of partitions that are assigned to the one node; any other assignment is refused."""
+    """The number of partitions that the client assigns to the one node. Refuses any other assignment."""
     if command.replication_factor != -1 or command.partitions != -1:
         raise RefusedError(
             ErrorCode.INVALID_REQUEST,

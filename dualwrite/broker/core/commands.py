@@ -1,4 +1,4 @@
-"""The commands of the transaction coordinator, its replies, and the effects to run once its facts are on disk."""
+"""The commands of the transaction coordinator, its replies, and the effects that follow once its facts are on disk."""
 
 from typing import NamedTuple
 
@@ -25,7 +25,7 @@ class InitProducerId(NamedTuple):
 
 
 class AddPartitions(NamedTuple):
-    """Partitions join the transaction, beginning it if none is ongoing (AddPartitionsToTxn; Produce from TV2 on)."""
+    """Add partitions to the transaction; begin one if none is ongoing (AddPartitionsToTxn; Produce from TV2 on)."""
 
     transactional_id: str
     producer: ProducerIdentity
@@ -33,7 +33,7 @@ class AddPartitions(NamedTuple):
 
 
 class VerifyPartitions(NamedTuple):
-    """Whether ``producer`` may write to ``partitions`` in its ongoing transaction (KIP-890 part 1: no hanging ones)."""
+    """Ask whether ``producer`` may write to ``partitions`` in its ongoing transaction (KIP-890 part 1)."""
 
     transactional_id: str
     producer: ProducerIdentity
@@ -41,7 +41,7 @@ class VerifyPartitions(NamedTuple):
 
 
 class EndTransaction(NamedTuple):
-    """The client commits or aborts (EndTxn); under TV2 the answer carries the next identity."""
+    """The client commits or aborts (EndTxn). Under TV2 the answer has the identity for the next transaction."""
 
     transactional_id: str
     producer: ProducerIdentity
@@ -56,13 +56,13 @@ class MarkersWritten(NamedTuple):
 
 
 class TimeOut(NamedTuple):
-    """Abort the transaction if it has outlived its timeout; never one of two-phase commit."""
+    """Abort the transaction if it is past its timeout. A transaction of two-phase commit has none."""
 
     transactional_id: str
 
 
 class Expire(NamedTuple):
-    """Forget the transactional id if it has been idle for transactional.id.expiration.ms; never an open one."""
+    """Forget the transactional id if it has no transaction and was idle for transactional.id.expiration.ms."""
 
     transactional_id: str
 
@@ -90,9 +90,9 @@ class WriteMarkers(NamedTuple):
 class Decision(NamedTuple):
     """The consequences of a command.
 
-    :param reply: the answer; None means: decide the same command again once the effects are done.
-    :param facts: to be appended and applied, in order, before anything else.
-    :param effects: to be run once the facts are on disk, before the reply is sent.
+    :param reply: the answer; None means that the caller decides the same command again after the effects.
+    :param facts: the caller appends and applies them first, in this order.
+    :param effects: the caller runs them once the facts are on disk, before it sends the reply.
     """
 
     reply: Reply | None
@@ -100,7 +100,7 @@ class Decision(NamedTuple):
     effects: tuple[WriteMarkers, ...] = ()
 
     def takes(self, producer_id: int) -> bool:
-        """True if a fact uses ``producer_id``, the fresh one that was offered."""
+        """True if a fact uses ``producer_id``, the unused id that the caller offered."""
         for fact in self.facts:
             if isinstance(fact, TransactionRecorded) and (
                 fact.producer.producer_id == producer_id or fact.next_producer.producer_id == producer_id

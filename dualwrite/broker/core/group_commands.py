@@ -1,6 +1,6 @@
 """The commands of a group, its replies, and its effects.
 
-A request may have to wait for others: it is parked under a number, its ticket, until a later decision answers it.
+A request may have to wait for other members: it is parked under a number, its ticket, until a later decision answers.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class JoinGroup:
 
     :param protocols: names with metadata, in order of preference.
     :param needs_member_id: a client without a member id gets one, and must join again with it (KIP-394, v4).
-    :param can_skip_assignment: a static leader that comes back may be told not to assign anew (v9).
+    :param can_skip_assignment: the client understands skip_assignment, for a static leader that comes back (v9).
     """
 
     group: str
@@ -35,10 +35,9 @@ class JoinGroup:
 
 @dataclass(frozen=True, slots=True)
 class SyncGroup:
-    """A member of a new generation wants its assignment; the leader provides those of all (member id -> assignment).
+    """A member of a new generation asks for its assignment. The leader also sends the assignments of all members.
 
-    :param protocol_type: the protocol type that the member expects, None if it does not say (before v5); so
-        ``protocol``.
+    :param protocol_type: the protocol type that the member expects; None before v5. ``protocol`` likewise.
     """
 
     group: str
@@ -78,7 +77,7 @@ class TimerKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TimerKey:
-    """One timer of a group; it is a command when its time is up. A member is named for SESSION only."""
+    """One timer of a group, and the command that is issued when it fires. Only SESSION has a member."""
 
     group: str
     kind: TimerKind
@@ -90,7 +89,7 @@ GroupCommand = JoinGroup | SyncGroup | Heartbeat | LeaveGroup | TimerKey
 
 @dataclass(frozen=True, slots=True)
 class JoinReply:
-    """The answer to JoinGroup; ``members`` (member id, instance id, metadata) is for the leader alone."""
+    """The answer to JoinGroup. Only the leader gets ``members`` (member id, instance id, metadata)."""
 
     error: ErrorCode = ErrorCode.NONE
     member_id: str = ""
@@ -121,7 +120,7 @@ class HeartbeatReply:
 
 @dataclass(frozen=True, slots=True)
 class LeaveReply:
-    """The answer to LeaveGroup: for all, and for each of the members in the order of the request."""
+    """The answer to LeaveGroup: the error of the request, and that of each member in the order of the request."""
 
     error: ErrorCode = ErrorCode.NONE
     members: tuple[tuple[str, str | None, ErrorCode], ...] = ()
@@ -140,7 +139,7 @@ class GroupAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SetTimer:
-    """An effect: issue ``key`` as a command after ``delay_ms``, and not earlier; None cancels it."""
+    """An effect: issue ``key`` as a command after ``delay_ms``, and not earlier. None cancels the timer."""
 
     key: TimerKey
     delay_ms: int | None
@@ -151,8 +150,8 @@ class GroupDecision:
     """The consequences of a command.
 
     :param group: the group from now on; None if it is unchanged.
-    :param facts: to be appended, before anything else.
-    :param answers: to be sent once the facts are on disk.
+    :param facts: the caller appends them first.
+    :param answers: the caller sends them once the facts are on disk.
     """
 
     group: Group | None = None

@@ -27,10 +27,10 @@ from dualwrite.broker.facts.fields import LONGEST_STRING
 from dualwrite.wire.error_codes import ErrorCode
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
-"""How long a new member, which cannot send heartbeats yet, may wait for its first generation."""
+"""How long a new member may wait for its first generation; until then it cannot send heartbeats."""
 
 _LONGEST_PREFIX = LONGEST_STRING // 8
-"""Characters, of at most four bytes each, of the client id or instance id at the beginning of a member id."""
+"""How many characters of the client id or instance id begin a member id; a character has at most four bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ class GroupSettings:
 
 @dataclass(frozen=True, slots=True)
 class GroupMoment:
-    """The outside input of a decision: the time in milliseconds, the ticket of the request, and a text that no member
-    id contains yet."""
+    """The outside input of a decision: the time in milliseconds since the epoch, the ticket of the request, and a text
+    that no member id contains yet."""
 
     now_ms: int
     ticket: int
@@ -74,7 +74,7 @@ def decide(group: Group | None, command: GroupCommand, at: GroupMoment, settings
 
 
 def identity_error(group: Group, member_id: str, instance_id: str | None) -> ErrorCode:
-    """NONE if this is a member. A client whose instance id another client has taken is fenced (KIP-345)."""
+    """NONE if ``member_id`` is a member. FENCED_INSTANCE_ID if another client has taken its instance id (KIP-345)."""
     if instance_id is not None:
         owner = group.static_member(instance_id)
         if owner is None:
@@ -91,11 +91,11 @@ def _join(step: GroupStep, command: JoinGroup, at: GroupMoment, settings: GroupS
     is_new = command.member_id == NO_MEMBER
     error = _join_error(step.group, command, settings, exists)
     if error is not ErrorCode.NONE:
-        told = command.member_id
+        answered_id = command.member_id
         if error is ErrorCode.GROUP_MAX_SIZE_REACHED:
-            step.leave_out(told)
-            told = NO_MEMBER
-        step.answer(at.ticket, JoinReply(error, told))
+            step.leave_out(answered_id)
+            answered_id = NO_MEMBER
+        step.answer(at.ticket, JoinReply(error, answered_id))
     elif is_new and command.instance_id is not None:
         _join_as_static(step, command, at)
     elif is_new:
@@ -134,8 +134,11 @@ def _join_error(group: Group, command: JoinGroup, settings: GroupSettings, exist
 
 
 def _has_room(group: Group, member_id: str, max_size: int) -> bool:
-    """True if the group may have another member. While a rebalance is prepared, members that have joined count, so that
-    the last ones are left out if max.size was reduced; at other times all members count."""
+    """True if the group may have another member.
+
+    While a rebalance is prepared, only members that have joined count: the last to join are left out if group.max.size
+    was reduced. At other times all members count.
+    """
     if group.state is GroupState.EMPTY:
         return True
     if group.state is GroupState.PREPARING_REBALANCE:
@@ -144,7 +147,7 @@ def _has_room(group: Group, member_id: str, max_size: int) -> bool:
 
 
 def _member_id(called: str, at: GroupMoment) -> str:
-    """A new member id. It begins with the client's own name, as far as a string has room for it."""
+    """A new member id. It begins with the client's own name, cut to the room that a string has."""
     return f"{called[:_LONGEST_PREFIX]}-{at.fresh}"
 
 
@@ -169,7 +172,7 @@ def _join_again(step: GroupStep, command: JoinGroup, ticket: int) -> None:
     changes = member.protocols != command.protocols
     stays = group.state is GroupState.COMPLETING_REBALANCE and not changes
     follows = group.state is GroupState.STABLE and not changes and group.leader != member.member_id
-    if stays or follows:  # it may not have received its answer, and needs no other
+    if stays or follows:  # its answer may be lost; it needs no new generation
         step.answer(ticket, step.join_reply(member.member_id))
         return
     step.rejoin(_updated(member, command), ticket)
@@ -186,7 +189,7 @@ def _updated(member: Member, command: JoinGroup) -> Member:
 
 
 def _join_as_static(step: GroupStep, command: JoinGroup, at: GroupMoment) -> None:
-    """Join a static member without a member id: it is new, or it was restarted and takes its place again."""
+    """Join a static member without a member id: a new member, or one that continues after a restart."""
     group, instance_id = step.group, command.instance_id
     assert instance_id is not None
     member_id = _member_id(instance_id, at)
@@ -205,7 +208,7 @@ def _join_as_static(step: GroupStep, command: JoinGroup, at: GroupMoment) -> Non
             reply = step.join_reply(member_id)
             if command.can_skip_assignment:
                 reply = replace(reply, skip_assignment=group.leader == member_id)
-            else:  # it must not assign anew: the leader in its answer is gone
+            else:  # its answer names the former leader, so that it does not assign anew
                 reply = replace(reply, leader=leader or "", members=())
             step.answer(at.ticket, reply)
             return
@@ -275,10 +278,10 @@ def _leave(step: GroupStep, command: LeaveGroup) -> LeaveReply:
 
 def _dismiss(step: GroupStep, member_id: str, instance_id: str | None) -> ErrorCode:
     if member_id == NO_MEMBER:
-        found = step.group.static_member(instance_id) if instance_id is not None else None
-        if found is None:
+        static_id = step.group.static_member(instance_id) if instance_id is not None else None
+        if static_id is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        member_id = found
+        member_id = static_id
     elif member_id not in step.group.pending:
         error = identity_error(step.group, member_id, instance_id)
         if error is not ErrorCode.NONE:
@@ -303,7 +306,7 @@ def _time_is_up(step: GroupStep, key: TimerKey) -> None:
         step.rebalance_or_complete()
     elif key.member_id in group.pending:
         step.remove(key.member_id)
-        if group.state is GroupState.PREPARING_REBALANCE:  # else no client has heard of it
+        if group.state is GroupState.PREPARING_REBALANCE:  # in other states no client waits for this timer
             step.rebalance_or_complete()
     elif _has_died(group, key.member_id):
         step.remove(key.member_id)
@@ -311,7 +314,7 @@ def _time_is_up(step: GroupStep, key: TimerKey) -> None:
 
 
 def _has_died(group: Group, member_id: str) -> bool:
-    """True unless the member waits for an answer, and has had one before: then it is alive. A new member may have left
+    """False if the member waits for an answer and has had one before: it is alive. A new member may have left
     unnoticed."""
     member = group.members.get(member_id)
     return member is not None and (member.is_new or not (member_id in group.joining or member_id in group.syncing))

@@ -1,6 +1,6 @@
 """One step of a group while it is being decided: a working copy of the group, and the effects of the rules.
 
-Every change of a group is here, so that members that leave are always answered and no timer is left behind.
+Every change of a group is in this file. So a member that leaves is always answered, and no timer is left behind.
 """
 
 from dataclasses import replace
@@ -20,10 +20,10 @@ from dualwrite.broker.facts.groups import GroupFact, encode_fact
 from dualwrite.wire.error_codes import ErrorCode
 
 SHORTEST_WAIT_MS = 1_000
-"""The least time for which a group waits for absent static members, so that it does not retry at once for ever."""
+"""The shortest wait for absent static members. Without it a group would retry at once for ever."""
 
 LARGEST_GROUP_BYTES = 16 * 1024 * 1024
-"""The most bytes of a generation in the journal, where it is one record. Kafka's limit is the offsets topic's 1 MiB."""
+"""The largest generation in bytes: it is one record of the journal. Kafka's limit is the offsets topic's 1 MiB."""
 
 
 class GroupStep:
@@ -44,7 +44,7 @@ class GroupStep:
         changed = self.group if self.group != self._before else None
         return GroupDecision(changed, tuple(self._facts), tuple(self._answers), timers)
 
-    # --- what is wanted
+    # --- the results of the step
 
     def answer(self, ticket: int, reply: GroupReply) -> None:
         """Send ``reply`` to the request with ``ticket``."""
@@ -66,10 +66,10 @@ class GroupStep:
     def _start(self, kind: TimerKind, delay_ms: int) -> None:
         self._timers[TimerKey(self.group.group_id, kind)] = delay_ms
 
-    # --- who is in
+    # --- members
 
     def expect(self, member_id: str, timeout_ms: int) -> None:
-        """A client got ``member_id`` and must join again with it."""
+        """Expect a client to join again with ``member_id``, which it just got."""
         self.group.pending.add(member_id)
         self.start_session(member_id, timeout_ms)
 
@@ -86,15 +86,15 @@ class GroupStep:
         group.joining[member.member_id] = ticket
 
     def rejoin(self, member: Member, ticket: int) -> None:
-        """A member waits for the next generation, as ``member`` and under ``ticket``."""
-        self._release_join(member.member_id, ErrorCode.REBALANCE_IN_PROGRESS)  # its connection was given up
+        """Replace a member by ``member``, which waits for the next generation under ``ticket``."""
+        self._release_join(member.member_id, ErrorCode.REBALANCE_IN_PROGRESS)  # the client gave up that connection
         self.group.members[member.member_id] = member
         self.group.joining[member.member_id] = ticket
 
     def remove(self, member_id: str) -> None:
         """Remove the member, or the expected one; choose a new leader if it was the leader."""
         group = self.group
-        self._release_join(member_id, ErrorCode.UNKNOWN_MEMBER_ID, told="")
+        self._release_join(member_id, ErrorCode.UNKNOWN_MEMBER_ID, answered_id="")
         self._release_sync(member_id, ErrorCode.UNKNOWN_MEMBER_ID)
         self.stop(TimerKind.SESSION, member_id)
         group.pending.discard(member_id)
@@ -109,7 +109,7 @@ class GroupStep:
             self.remove(member_id)
 
     def replace_member(self, old_id: str, member_id: str) -> None:
-        """A static member has come back under another id; clients with the old id are fenced."""
+        """Give a static member that has come back its new id. Clients with the old id are fenced."""
         group = self.group
         self._release_join(old_id, ErrorCode.FENCED_INSTANCE_ID)
         self._release_sync(old_id, ErrorCode.FENCED_INSTANCE_ID)
@@ -125,10 +125,10 @@ class GroupStep:
             group.unsynced.remove(old_id)
             group.unsynced.add(member_id)
 
-    def _release_join(self, member_id: str, error: ErrorCode, told: str | None = None) -> None:
+    def _release_join(self, member_id: str, error: ErrorCode, answered_id: str | None = None) -> None:
         ticket = self.group.joining.pop(member_id, None)
         if ticket is not None:
-            self.answer(ticket, JoinReply(error, member_id if told is None else told))
+            self.answer(ticket, JoinReply(error, member_id if answered_id is None else answered_id))
 
     def _release_sync(self, member_id: str, error: ErrorCode) -> None:
         ticket = self.group.syncing.pop(member_id, None)
@@ -138,14 +138,14 @@ class GroupStep:
     # --- the first half of a rebalance
 
     def rebalance_or_complete(self) -> None:
-        """Begin a rebalance; if one is being prepared and no member is missing, end its first phase."""
+        """Begin a rebalance. If one is being prepared and no member is missing, end its first phase instead."""
         group = self.group
         if group.state is GroupState.PREPARING_REBALANCE:
-            if not group.is_initial and group.has_everybody_joined:
+            if not group.is_initial and group.have_all_joined:
                 self.complete_join()
             return
         if group.state is GroupState.EMPTY and not group.members:
-            return  # a member left that had not joined yet
+            return  # a member that had not joined yet has left
         if group.state is GroupState.COMPLETING_REBALANCE:
             for member_id in list(group.syncing):
                 self._release_sync(member_id, ErrorCode.REBALANCE_IN_PROGRESS)
@@ -159,13 +159,13 @@ class GroupStep:
             group.newcomers = False
             group.delay_ms = max(group.rebalance_timeout_ms - self._initial_delay_ms, 0)
             self._start(TimerKind.JOIN, self._initial_delay_ms)
-        elif group.has_everybody_joined:
+        elif group.have_all_joined:
             self.complete_join()
         else:
             self._start(TimerKind.JOIN, group.rebalance_timeout_ms)
 
     def wait_for_more(self) -> None:
-        """A member has joined a group that was about to have its first generation: wait for more members."""
+        """Wait for more members, after one has joined a group that prepares its first generation."""
         delay_ms = min(self._initial_delay_ms, self.group.delay_ms)
         self.group.newcomers = False
         self.group.delay_ms -= delay_ms
@@ -177,7 +177,7 @@ class GroupStep:
         for member in list(group.members.values()):
             if member.instance_id is None and member.member_id not in group.joining:
                 self.remove(member.member_id)
-        if group.members and not group.joining:  # wait for the ends of their sessions
+        if group.members and not group.joining:  # only static members are left: wait until their sessions end
             self._start(TimerKind.JOIN, max(group.rebalance_timeout_ms, SHORTEST_WAIT_MS))
             return
         self.stop(TimerKind.JOIN)
@@ -220,14 +220,14 @@ class GroupStep:
     # --- the second half
 
     def park_sync(self, member_id: str, ticket: int) -> None:
-        """Let the member wait for the leader."""
+        """Park the member's SyncGroup until the leader has assigned."""
         self._release_sync(member_id, ErrorCode.REBALANCE_IN_PROGRESS)  # the old request's connection was given up
         self.group.syncing[member_id] = ticket
 
     def assign(self, assignments: dict[str, bytes]) -> None:
-        """The leader has assigned: the generation is complete. Members that are not in ``assignments`` get nothing.
+        """Complete the generation with the leader's ``assignments``. A member that is missing there gets an empty one.
 
-        A generation that is too large to be recorded is discarded: all members get an error, and may join again (Kafka:
+        A generation that is too large for a record is discarded: all members get an error, and may join again (Kafka:
         resetAndPropagateAssignmentWithError).
         """
         group = self.group

@@ -1,4 +1,4 @@
-"""Every group and its committed offsets: the replay of ``__consumer_offsets``, and decisions that follow from it.
+"""Every group and its committed offsets: the replay of ``__consumer_offsets``, and decisions that need all of it.
 
 A group exists as soon as a member has joined it or an offset was committed under its name.
 """
@@ -27,7 +27,11 @@ class GroupTable:
     offsets: CommittedOffsets = field(default_factory=CommittedOffsets)
 
     def apply(self, fact: ConsumerOffsetsFact, at: int = -1, producer_id: int = -1) -> None:
-        """Apply a fact at offset ``at`` of the log; in a transaction of ``producer_id`` unless that is negative."""
+        """Apply a fact.
+
+        :param at: the fact's offset in the log.
+        :param producer_id: the producer of the transaction that the fact belongs to; negative if there is none.
+        """
         if isinstance(fact, GroupRecorded):
             self.groups[fact.group] = group_of(fact)
         elif isinstance(fact, GroupForgotten):
@@ -57,23 +61,26 @@ class GroupTable:
             raise IllegalGroupError(f"{decision.facts} is not {group}")
         self.groups[group.group_id] = group
 
-    # --- the ends of groups and offsets
+    # --- deletion and expiry of groups and offsets
 
     def decide_deletion(self, name: str) -> tuple[ErrorCode, tuple[ConsumerOffsetsFact, ...]]:
-        """DeleteGroups: whether ``name`` can be deleted, and the tombstones of everything known of it."""
+        """DeleteGroups: the error for ``name``, or the tombstones of the group and of all its offsets."""
         group = self.groups.get(name)
         if group is None:
             return ErrorCode.GROUP_ID_NOT_FOUND, ()
         if group.state is not GroupState.EMPTY:
             return ErrorCode.NON_EMPTY_GROUP, ()
         partitions = self.offsets.known_in(name)
-        return ErrorCode.NONE, (*(OffsetForgotten(name, each) for each in sorted(partitions)), GroupForgotten(name))
+        return ErrorCode.NONE, (
+            *(OffsetForgotten(name, partition) for partition in sorted(partitions)),
+            GroupForgotten(name),
+        )
 
     def decide_offset_deletion(
         self, name: str, partitions: tuple[TopicPartition, ...]
     ) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode], tuple[OffsetForgotten, ...]]:
-        """OffsetDelete (KIP-496): the error of all, the error of each, and the tombstones of those that can be deleted.
-        A topic to which a member is subscribed keeps its offsets."""
+        """OffsetDelete (KIP-496): the error of the request, the error of each partition, and the tombstones of the
+        deleted offsets. A topic to which a member is subscribed keeps its offsets."""
         if not name:
             return ErrorCode.INVALID_GROUP_ID, {}, ()
         group = self.groups.get(name)
@@ -81,26 +88,31 @@ class GroupTable:
             return ErrorCode.GROUP_ID_NOT_FOUND, {}, ()
         if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL:
             return ErrorCode.NON_EMPTY_GROUP, {}, ()
-        read = {topic for topic in {each.topic for each in partitions} if is_subscribed(group, topic)}
+        subscribed = {topic for topic in {partition.topic for partition in partitions} if is_subscribed(group, topic)}
         errors = {
-            each: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if each.topic in read else ErrorCode.NONE for each in partitions
+            partition: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if partition.topic in subscribed else ErrorCode.NONE
+            for partition in partitions
         }
-        there = self.offsets.known_in(name)
-        facts = (OffsetForgotten(name, each) for each in partitions if each.topic not in read and each in there)
+        with_offset = self.offsets.known_in(name)
+        facts = (
+            OffsetForgotten(name, partition)
+            for partition in partitions
+            if partition.topic not in subscribed and partition in with_offset
+        )
         return ErrorCode.NONE, errors, tuple(facts)
 
-    def without(self, are_gone: Callable[[TopicPartition], bool]) -> tuple[OffsetForgotten, ...]:
-        """The tombstones of every group's offsets, with pending ones, in partitions that do not exist any more."""
-        gone = (key for key in self.offsets.known() if are_gone(key[1]))
-        return tuple(OffsetForgotten(*key) for key in sorted(gone))
+    def without(self, is_deleted: Callable[[TopicPartition], bool]) -> tuple[OffsetForgotten, ...]:
+        """The tombstones of every group's offsets, also pending ones, in partitions that were deleted."""
+        deleted = (key for key in self.offsets.known() if is_deleted(key[1]))
+        return tuple(OffsetForgotten(*key) for key in sorted(deleted))
 
     def expired(self, now_ms: int, retention_ms: int) -> Iterator[tuple[ConsumerOffsetsFact, ...]]:
         """The tombstones of expired offsets and groups, group by group (KIP-211).
 
-        Offsets of an empty group expire ``retention_ms`` after it became empty. After their last commit expire: offsets
-        of topics that a stable group of consumers does not read any more, and offsets of groups without members that
-        only ever committed. Pending offsets never expire. An empty group without offsets is forgotten itself. The table
-        may change between two groups.
+        Offsets of an empty group expire ``retention_ms`` after the group became empty. Two kinds of offsets expire
+        ``retention_ms`` after their commit: those of topics that a stable group of consumers no longer reads, and those
+        of groups that never had members. Pending offsets never expire. An empty group without offsets is forgotten too.
+        The table may change between two groups.
         """
         for name in list(self.groups):
             group = self.groups.get(name)
@@ -108,13 +120,13 @@ class GroupTable:
                 continue
             committed = self.offsets.groups.get(name, {})
             pending = self.offsets.pending_in(name)
-            gone = [
+            expired_partitions = [
                 partition
                 for partition, fact in committed.items()
                 if partition not in pending and _has_expired(group, fact, now_ms - retention_ms)
             ]
-            facts: list[ConsumerOffsetsFact] = [OffsetForgotten(name, partition) for partition in gone]
-            if group.is_nobodys and not pending and len(gone) == len(committed):
+            facts: list[ConsumerOffsetsFact] = [OffsetForgotten(name, partition) for partition in expired_partitions]
+            if group.is_vacant and not pending and len(expired_partitions) == len(committed):
                 facts.append(GroupForgotten(name))
             if facts:
                 yield tuple(facts)

@@ -1,9 +1,9 @@
 """A group of the classic protocol: its members, its generation, and the only transitions that it can make.
 
-The table below is complete: a state, the states that may precede it, and the cause of the step. The durable part of a
-group is its last complete generation (``facts.groups.GroupRecorded``). A rebalance in progress is in memory only, as in
-Apache Kafka: after a restart the members of the last generation continue, or join anew. (Kafka: ClassicGroup,
-ClassicGroupState.)
+The table ``TRANSITIONS`` is complete: a state, the states that may precede it, and the cause of the step. The durable
+part of a group is its last complete generation (``facts.groups.GroupRecorded``). A rebalance in progress is in memory
+only, as in Apache Kafka: after a restart the members of the last generation continue, or join again. (Kafka:
+ClassicGroup, ClassicGroupState.)
 """
 
 from collections.abc import Mapping
@@ -32,21 +32,21 @@ class GroupState(Enum):
 _REBALANCING = "JoinGroup, LeaveGroup, or the end of a session"
 
 TRANSITIONS: Mapping[GroupState, Mapping[GroupState, str]] = {
-    GroupState.EMPTY: {GroupState.PREPARING_REBALANCE: "nobody has joined when the time is up"},
+    GroupState.EMPTY: {GroupState.PREPARING_REBALANCE: "no member has joined when the time is up"},
     GroupState.PREPARING_REBALANCE: {
         GroupState.EMPTY: "JoinGroup",
         GroupState.COMPLETING_REBALANCE: f"{_REBALANCING}, or a member that does not sync",
         GroupState.STABLE: f"{_REBALANCING}, or a member that does not sync",
     },
-    GroupState.COMPLETING_REBALANCE: {GroupState.PREPARING_REBALANCE: "everybody has joined, or the time is up"},
+    GroupState.COMPLETING_REBALANCE: {GroupState.PREPARING_REBALANCE: "every member has joined, or the time is up"},
     GroupState.STABLE: {GroupState.COMPLETING_REBALANCE: "SyncGroup of the leader"},
     GroupState.DEAD: {GroupState.EMPTY: "DeleteGroups, or the last offset's expiry"},
 }
-"""state -> {state before it: what causes the step}. A group begins as EMPTY; a dead one is forgotten."""
+"""state -> {previous state: cause of the step}. A group begins as EMPTY. A dead group is forgotten."""
 
 
 class IllegalGroupError(AssertionError):
-    """A group would get into an illegal state. The broker stops: its memory would be wrong."""
+    """A group would get into an illegal state. The broker stops, because its memory would be wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Member:
     protocols: tuple[tuple[str, bytes], ...]
     assignment: bytes = b""
     is_new: bool = False
-    """True until its first JoinGroup is answered: it cannot send heartbeats before."""
+    """True until the answer to its first JoinGroup. Until then the member cannot send heartbeats."""
 
     def metadata(self, protocol: str | None) -> bytes | None:
         """The member's metadata for ``protocol``, None if it does not support it."""
@@ -80,22 +80,22 @@ class Group:
     protocol: str | None = None
     leader: str | None = None
     since_ms: int = -1
-    """When it entered its state, in milliseconds since the epoch; -1 if only its offsets are known."""
+    """When the group entered its state, in milliseconds since the epoch; -1 if only its offsets are known."""
     members: dict[str, Member] = field(default_factory=dict)
     pending: set[str] = field(default_factory=set)
-    """Member ids that were handed out and not yet used to join (KIP-394)."""
+    """Member ids that clients got and have not used yet to join (KIP-394)."""
     joining: dict[str, int] = field(default_factory=dict)
-    """member id -> its JoinGroup that is not answered yet."""
+    """member id -> the ticket of its JoinGroup that is not answered yet."""
     syncing: dict[str, int] = field(default_factory=dict)
-    """member id -> its SyncGroup that is not answered yet."""
+    """member id -> the ticket of its SyncGroup that is not answered yet."""
     unsynced: set[str] = field(default_factory=set)
     """Members that have not asked for their assignment in this generation."""
     is_initial: bool = False
     """True while the group prepares its first rebalance, for which it waits a while for more members."""
     newcomers: bool = False
-    """True if a member joined since that wait was last prolonged."""
+    """True if a member joined since the wait for the first rebalance was last extended."""
     delay_ms: int = 0
-    """The rest of rebalance.timeout.ms that the wait may still take."""
+    """How long the wait for the first rebalance may still take: the rest of rebalance.timeout.ms."""
 
     def copy(self) -> "Group":
         """A working copy of the group."""
@@ -119,13 +119,13 @@ class Group:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     @property
-    def has_everybody_joined(self) -> bool:
+    def have_all_joined(self) -> bool:
         """True if a rebalance has no member to wait for."""
         return len(self.joining) == len(self.members) and not self.pending
 
     @property
-    def is_nobodys(self) -> bool:
-        """True if it has no members, and none is about to join."""
+    def is_vacant(self) -> bool:
+        """True if the group has no members, and no client is about to join."""
         return self.state is GroupState.EMPTY and not self.pending
 
     def supports(self, protocol_type: str, names: tuple[str, ...]) -> bool:
@@ -144,7 +144,7 @@ class Group:
         return max(common, key=votes.count)
 
     def subscriptions(self) -> tuple[tuple[str, str | None, bytes], ...]:
-        """The input of the leader's assignment: member id, instance id and metadata of every member."""
+        """Member id, instance id and metadata of every member, from which the leader makes the assignment."""
         return tuple(
             (member.member_id, member.instance_id, member.metadata(self.protocol) or b"")
             for member in self.members.values()
@@ -203,7 +203,7 @@ class Group:
 
 
 def group_of(fact: GroupRecorded) -> Group:
-    """The group after a restart: its members have their assignments, and support one protocol as far as is known."""
+    """The group after a restart. Its members have their assignments, and are known to support one protocol."""
     members = {
         member.member_id: Member(
             member.member_id,

@@ -1,8 +1,8 @@
-"""The committed offsets of consumer groups, and who may commit: members of the current generation, clients outside of
-any generation while the group is empty, and transactions (KIP-98, KIP-345, KIP-447).
+"""The committed offsets of consumer groups, and the rules of a commit (KIP-98, KIP-345, KIP-447).
 
-A transaction's commit is pending until its marker comes. Between a pending and a plain offset, the one later in the log
-wins, in whichever order they become valid. (Kafka: OffsetMetadataManager, ClassicGroup.validateOffsetCommit.)
+Members of the current generation may commit, clients outside any generation while the group is empty, and transactions.
+A transaction's commit is pending until its marker. Between a pending and a plain offset, the one later in the log wins,
+in whichever order they become valid. (Kafka: OffsetMetadataManager, ClassicGroup.validateOffsetCommit.)
 """
 
 from collections.abc import Container, Mapping
@@ -17,14 +17,14 @@ from dualwrite.ids import TopicPartition
 from dualwrite.wire.error_codes import ErrorCode
 
 LONGEST_METADATA = 4096
-"""Kafka's default of offset.metadata.max.bytes; it does not count bytes but Java's characters, UTF-16 units."""
+"""Kafka's default of offset.metadata.max.bytes. In spite of its name it counts Java's characters (UTF-16 units)."""
 
 NO_GENERATION = -1
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedPosition:
-    """Where a consumer is in one partition; the fields are those of ``OffsetCommitted``."""
+    """A consumer's position in one partition; the fields are those of ``OffsetCommitted``."""
 
     offset: int
     leader_epoch: int = -1
@@ -33,10 +33,10 @@ class CommittedPosition:
 
 @dataclass(frozen=True, slots=True)
 class CommitOffsets:
-    """A consumer's positions, to be stored under its group's name (OffsetCommit, TxnOffsetCommit).
+    """Store a consumer's positions under its group's name (OffsetCommit, TxnOffsetCommit).
 
-    :param generation: the generation that the client expects to be in; negative outside of any.
-    :param is_transactional: True if they become valid with the commit of a transaction.
+    :param generation: the generation that the client expects to be in; negative outside any.
+    :param is_transactional: True if the positions become valid with the commit of a transaction.
     """
 
     group: str
@@ -85,11 +85,11 @@ class CommittedOffsets:
             groups.get(fact.group, {}).pop(fact.partition, None)
 
     def apply_pending(self, fact: OffsetCommitted, at: int, producer_id: int) -> None:
-        """Apply an offset of a transaction that a later marker will decide."""
+        """Apply an offset of a transaction whose marker comes later in the log."""
         self.pending.setdefault(producer_id, {}).setdefault(fact.group, {})[fact.partition] = fact, at
 
     def end_transaction(self, producer_id: int, is_committed: bool) -> None:
-        """The marker of ``producer_id``'s transaction is in the log."""
+        """Apply the marker of ``producer_id``'s transaction: its pending offsets become valid, or are discarded."""
         groups = self.pending.pop(producer_id, {})
         if is_committed:
             for fact, at in chain.from_iterable(positions.values() for positions in groups.values()):
@@ -97,16 +97,16 @@ class CommittedOffsets:
                     self.apply(fact, at)
 
     def pending_in(self, group: str) -> set[TopicPartition]:
-        """The partitions whose offsets open transactions have committed."""
+        """The partitions in which open transactions have pending offsets of ``group``."""
         return {partition for groups in self.pending.values() for partition in groups.get(group, ())}
 
     def known(self) -> set[tuple[str, TopicPartition]]:
-        """By group: the partitions with an offset that is committed, or pending in an open transaction."""
+        """All pairs of a group and a partition in which the group has a committed or a pending offset."""
         names = {name for groups in self.pending.values() for name in groups}
         return self.logged_at.keys() | {(name, partition) for name in names for partition in self.pending_in(name)}
 
     def known_in(self, group: str) -> set[TopicPartition]:
-        """The partitions in which ``group`` has an offset that is committed, or pending in an open transaction."""
+        """The partitions in which ``group`` has a committed or a pending offset."""
         return self.groups.get(group, {}).keys() | self.pending_in(group)
 
 
@@ -117,10 +117,10 @@ def decide_commit(
     now_ms: int,
     longest_metadata: int = LONGEST_METADATA,
 ) -> CommitDecision:
-    """Decide about each of the command's positions; some may be accepted and others not.
+    """Decide each of the command's positions separately.
 
     :param group: the group, None if it is unknown.
-    :param known: the partitions that exist.
+    :param known: the partitions that exist in the cluster.
     :param longest_metadata: offset.metadata.max.bytes.
     """
     refusal = commit_error(group, command)
@@ -141,7 +141,7 @@ def decide_commit(
 
 
 def commit_error(group: Group | None, command: CommitOffsets) -> ErrorCode:
-    """The group's own error for the command."""
+    """The error of the whole command, from the group's members and generation; NONE if it may commit."""
     size = len(command.group.encode())
     if size > LONGEST_STRING or (command.is_transactional and size == 0):
         return ErrorCode.INVALID_GROUP_ID

@@ -1,7 +1,7 @@
-"""The state of one partition that its batch headers determine: producers, open transactions, and the limits of readers.
+"""The state of one partition that follows from its batch headers: producers, open transactions, and limits of readers.
 
-``decide`` says whether a batch may be appended; ``apply`` applies an appended batch, from a client or from the log at
-start. Sources: KIP-98; Kafka's ProducerStateManager, ProducerAppendInfo and UnifiedLog.
+``decide`` checks whether a batch may be appended. ``apply`` applies an appended batch, from a client or at start from
+the log. Sources: KIP-98; Kafka's ProducerStateManager, ProducerAppendInfo and UnifiedLog.
 """
 
 from bisect import bisect_left
@@ -70,19 +70,19 @@ APPEND = BatchVerdict()
 
 @dataclass(slots=True)
 class PartitionState:
-    """The state of a partition that is not on disk in this form: always the replay of its batch headers."""
+    """The state of a partition in memory: always the replay of its batch headers."""
 
     end_offset: int = 0
     high_watermark: int = 0
     """Readers see offsets below this: on a single node, what is durable."""
     producers: dict[int, ProducerEntry] = field(default_factory=dict)
     open_transactions: dict[int, int] = field(default_factory=dict)
-    """Producer id -> first offset, in the order of their beginning, so that the first is the lowest."""
+    """Producer id -> first offset of its open transaction. The first entry has the lowest offset."""
     aborted: list[IndexedTransaction] = field(default_factory=list)
-    """In the order of their markers."""
+    """The aborted transactions, in the order of their markers."""
     _ending: deque[IndexedTransaction] = field(default_factory=deque)
-    """Transactions whose markers are not below the high watermark yet: readers must not read past their first
-    offset."""
+    """Transactions with markers that are not below the high watermark yet. A read_committed reader must not read past
+    the first offset of one."""
 
     @property
     def last_stable_offset(self) -> int:
@@ -95,15 +95,15 @@ class PartitionState:
         return bound
 
     def decide(self, header: BatchHeader, begins_at_zero: bool = False) -> BatchVerdict:
-        """Whether a client's batch may be appended next.
+        """Decide whether a client's batch may be appended next.
 
-        :param begins_at_zero: refuse any other first sequence of an unknown producer: a TV2 producer begins every
-            transaction with a new epoch, so such a batch is not its first.
+        :param begins_at_zero: require the sequence 0 of an unknown producer. A TV2 producer begins every transaction
+            with a new epoch, so a batch with another sequence cannot be its first.
         """
         if header.producer_id < 0:
             return APPEND
         entry = self.producers.get(header.producer_id)
-        if entry is None:  # unknown, for example expired: any sequence may begin
+        if entry is None:  # an unknown producer, for example an expired one, may begin with any sequence
             out_of_order = begins_at_zero and header.base_sequence != 0
             return BatchVerdict(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER) if out_of_order else APPEND
         if header.producer_epoch < entry.epoch:
@@ -135,8 +135,7 @@ class PartitionState:
         return ErrorCode.NONE
 
     def has_fenced(self, producer: ProducerIdentity) -> bool:
-        """True if a later epoch of ``producer``'s id has written here, so that it has no open transaction of its
-        own."""
+        """True if a later epoch of ``producer``'s id has written here, so that ``producer`` has no open transaction."""
         entry = self.producers.get(producer.producer_id)
         return entry is not None and producer.epoch < entry.epoch
 
@@ -155,8 +154,11 @@ class PartitionState:
         return len(expired)
 
     def apply(self, header: BatchHeader, marker: Marker | None, coordinator_epoch: int = 0) -> None:
-        """Apply a batch that is now the log's last. ``marker`` and ``coordinator_epoch`` are the content of a control
-        batch, unless compaction has emptied it."""
+        """Apply the batch that is now the log's last.
+
+        :param marker: the marker of a control batch; None for other batches, and if compaction has emptied the batch.
+        :param coordinator_epoch: the coordinator epoch of the marker.
+        """
         assert header.base_offset >= self.end_offset, f"batch at {header.base_offset} after {self.end_offset}"
         self.end_offset = header.next_offset
         if header.producer_id < 0:
@@ -181,20 +183,20 @@ class PartitionState:
             self.open_transactions[header.producer_id] = header.base_offset
 
     def advance(self, high_watermark: int) -> None:
-        """Raise the high watermark, below which readers can read; it never goes back."""
+        """Raise the high watermark, which never goes back. Readers can read below it."""
         assert high_watermark <= self.end_offset, f"high watermark {high_watermark} past {self.end_offset}"
         self.high_watermark = max(self.high_watermark, high_watermark)
         while self._ending and self._ending[0].last_offset < self.high_watermark:
             self._ending.popleft()
 
     def open_at(self, end_offset: int) -> None:
-        """Begin to serve an opened log that ends at ``end_offset``: all of it is durable. It may end above its last
-        batch, if retention has removed the rest."""
+        """Begin to serve an opened log up to ``end_offset``: all of it is durable. The log may end above its last
+        batch, if retention has removed the batches before."""
         self.end_offset = max(self.end_offset, end_offset)
         self.advance(self.end_offset)
 
     def aborted_between(self, first: int, before: int) -> Iterator[IndexedTransaction]:
-        """Aborted transactions with records between ``first`` and ``before`` (exclusive), for readers to skip."""
+        """Aborted transactions that readers must skip between ``first`` and ``before`` (exclusive)."""
         start = bisect_left(self.aborted, first, key=lambda ended: ended.last_offset)
         return (ended for ended in self.aborted[start:] if ended.first_offset < before)
 
@@ -203,7 +205,7 @@ class PartitionState:
         return self.aborted[bisect_left(self.aborted, offset, key=lambda ended: ended.last_offset) :]
 
     def snapshot(self) -> list[ProducerSnapshot]:
-        """The state of the producers, to be stored beside the log's end."""
+        """The state of the producers, for a snapshot at the log's end."""
         return [
             ProducerSnapshot(
                 entry.producer_id,
@@ -219,28 +221,29 @@ class PartitionState:
     def restore(
         self, offset: int, producers: Iterable[ProducerSnapshot], aborted: Iterable[IndexedTransaction]
     ) -> None:
-        """Restore the state that a replay of the log up to ``offset`` would produce."""
+        """Restore the state after a replay of the log up to ``offset``."""
         self.end_offset = offset
-        for each in producers:
-            batches = deque(each.batches, maxlen=RETAINED_BATCHES)
-            self.producers[each.producer_id] = ProducerEntry(
-                each.producer_id,
-                each.epoch,
+        for producer in producers:
+            batches = deque(producer.batches, maxlen=RETAINED_BATCHES)
+            self.producers[producer.producer_id] = ProducerEntry(
+                producer.producer_id,
+                producer.epoch,
                 batches,
-                each.last_timestamp,
-                each.transaction_start,
-                each.coordinator_epoch,
+                producer.last_timestamp,
+                producer.transaction_start,
+                producer.coordinator_epoch,
             )
         began = ((entry.transaction_start, entry.producer_id) for entry in self.producers.values())
         self.open_transactions = {producer_id: start for start, producer_id in sorted(began) if start >= 0}
         self.aborted = list(aborted)
 
     def forget_aborted(self, gone: Callable[[IndexedTransaction], bool]) -> None:
-        """Forget the aborted transactions that are ``gone`` from the log together with their markers."""
+        """Forget the aborted transactions whose records and markers are ``gone`` from the log."""
         self.aborted = [ended for ended in self.aborted if not gone(ended)]
 
     def _end_transaction(self, entry: ProducerEntry, marker_offset: int, marker: Marker) -> None:
-        """End a transaction. A marker without one is legal: a restart may write a decision's markers again."""
+        """End a transaction. A marker without a transaction is legal: a restart may write a decision's markers
+        again."""
         if entry.transaction_start < 0:
             return
         start, entry.transaction_start = entry.transaction_start, -1
@@ -255,12 +258,12 @@ class PartitionState:
 def _find_duplicate(entry: ProducerEntry, header: BatchHeader) -> RetainedBatch | None:
     if header.producer_epoch != entry.epoch:
         return None
-    wanted = (header.base_sequence, header.last_sequence)
-    return next((batch for batch in entry.batches if (batch.first_sequence, batch.last_sequence) == wanted), None)
+    sequences = (header.base_sequence, header.last_sequence)
+    return next((batch for batch in entry.batches if (batch.first_sequence, batch.last_sequence) == sequences), None)
 
 
 def _is_next(entry: ProducerEntry, header: BatchHeader) -> bool:
-    """True if the batch has the next sequence: it wraps to 0, and begins at 0 under a new epoch."""
+    """True if the batch has the next sequence. Sequences wrap to 0, and begin at 0 under a new epoch."""
     if header.producer_epoch != entry.epoch or entry.last_sequence == NO_SEQUENCE:
         return header.base_sequence == 0
     return header.base_sequence == (entry.last_sequence + 1) & MAX_SEQUENCE

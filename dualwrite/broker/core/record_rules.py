@@ -1,12 +1,12 @@
-"""Which batches of a client a topic accepts, before the partition's state is checked (Kafka's LogValidator).
+"""The checks of a client's batch that depend on the topic's settings alone (Kafka's LogValidator).
 
-Records are parsed only as far as the topic's settings require: keys in a compacted topic, old timestamps if there is a
-limit for them. Timestamps that are too far in the future are found by the header.
+The records are parsed only as far as the settings require: for keys in a compacted topic, for old timestamps if there
+is a limit for them. For timestamps too far in the future the header is enough.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 
-from dualwrite.broker.core.topic_configs import TopicConfig
+from dualwrite.broker.settings.topic_configs import TopicConfig
 from dualwrite.records.compression import Codec, batch_body
 from dualwrite.records.header import (
     HEADER_SIZE,
@@ -27,11 +27,11 @@ CREATE_TIME, APPEND_TIME = "CreateTime", "LogAppendTime"
 _UNBOUNDED = 2**63 - 1
 _LAST_CODEC = max(Codec)
 _CODECS = {"uncompressed": Codec.NONE, **{codec.name.lower(): codec for codec in Codec if codec}}
-_LEAST_RECORD_SIZE = 7  # size, attributes, two deltas, key, value and headers: a byte each
+_LEAST_RECORD_SIZE = 7  # one byte each: size, attributes, two deltas, key, value and headers
 
 
 class RefusedBatchError(Exception):
-    """The batch is not appended: answer ``error``, with ``message`` and the positions of the wrong records."""
+    """The broker refuses a batch. The handler answers ``error`` with ``message`` and the errors of single records."""
 
     def __init__(
         self, error: ErrorCode, message: str | None = None, record_errors: Sequence[tuple[int, str]] = ()
@@ -40,14 +40,14 @@ class RefusedBatchError(Exception):
         self.error = error
         self.message = message
         self.record_errors = record_errors
-        """Position in the batch, and the error of the record there."""
+        """The positions of wrong records in the batch, each with its error message."""
 
 
 def checked_header(records: bytes | memoryview | None, config: TopicConfig, now_ms: int, zstd: bool) -> BatchHeader:
     """The header of ``records`` if they are one batch that a topic with ``config`` accepts.
 
     :param now_ms: the broker's clock, in milliseconds since the epoch.
-    :param zstd: True if the client's version of Produce supports that codec.
+    :param zstd: True if the client's version of Produce supports zstd.
     :raises RefusedBatchError: if the topic does not accept them.
     """
     if not records:
@@ -56,7 +56,7 @@ def checked_header(records: bytes | memoryview | None, config: TopicConfig, now_
         raise RefusedBatchError(ErrorCode.INVALID_RECORD, "no record batch v2 (since Apache Kafka 0.11)")
     try:
         header = peek_header(records)
-    except ImpossibleCountError as error:  # after CORRUPT_MESSAGE a client would retry, for two minutes
+    except ImpossibleCountError as error:  # CORRUPT_MESSAGE would make the client retry for two minutes
         is_whole = error.header.size == len(records) and checksum_matches(error.header, records)
         code = ErrorCode.INVALID_RECORD if is_whole else ErrorCode.CORRUPT_MESSAGE
         raise RefusedBatchError(code, str(error)) from None
@@ -69,9 +69,9 @@ def checked_header(records: bytes | memoryview | None, config: TopicConfig, now_
         raise RefusedBatchError(ErrorCode.CORRUPT_MESSAGE, "the batch's CRC-32C does not match")
     if header.compression > _LAST_CODEC or (header.compression == Codec.ZSTD and not zstd):
         raise RefusedBatchError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
-    wrong = _contradiction(header)
-    if wrong is not None:
-        raise RefusedBatchError(ErrorCode.INVALID_RECORD, wrong)
+    contradiction = _contradiction(header)
+    if contradiction is not None:
+        raise RefusedBatchError(ErrorCode.INVALID_RECORD, contradiction)
     if header.has_append_time:
         raise RefusedBatchError(ErrorCode.INVALID_TIMESTAMP, "a client does not write append times")
     _check_records(header, records, config, now_ms)
@@ -83,19 +83,19 @@ def as_kept(
 ) -> tuple[BatchHeader, bytes | memoryview]:
     """A checked batch in the codec that a topic with ``config`` uses (compression.type).
 
-    :raises RefusedBatchError: if it cannot be decompressed, or is too large then.
+    :raises RefusedBatchError: if the batch cannot be decompressed, or is too large after the conversion.
     """
     codec = _CODECS.get(config.compression_type, header.compression)
     if codec == header.compression:
         return header, records
     levels = {Codec.GZIP: config.compression_gzip_level, Codec.ZSTD: config.compression_zstd_level}
     try:
-        kept = recompressed(header, records, Codec(codec), levels.get(Codec(codec)))
+        stored = recompressed(header, records, Codec(codec), levels.get(Codec(codec)))
     except MalformedBatchError as error:
         raise RefusedBatchError(ErrorCode.INVALID_RECORD, str(error)) from None
-    header = peek_header(kept)
+    header = peek_header(stored)
     _check_size(header, config)
-    return header, kept
+    return header, stored
 
 
 def _check_size(header: BatchHeader, config: TopicConfig) -> None:

@@ -1,6 +1,6 @@
 """The topics to which a group of consumers is subscribed: the only part of members' metadata that the broker reads.
 
-A subscription of any version begins as one of version 0 does: the version, and the topics' names. (Kafka:
+A subscription of any version begins like version 0: with the version, and the topics' names. (Kafka:
 ConsumerProtocolSubscription, ClassicGroup.computeSubscribedTopics.)
 """
 

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from dualwrite.broker.core.cluster import MAX_PARTITIONS, RefusedError, TopicDecision
-from dualwrite.broker.core.settings import ConfigType, SettingError
-from dualwrite.broker.core.topic_configs import check_topic_config
-from dualwrite.broker.core.topic_settings import TOPIC_SETTINGS
+from dualwrite.broker.core.cluster import RefusedError, TopicDecision
 from dualwrite.broker.facts.cluster import TopicCreated
+from dualwrite.broker.settings.broker_settings import MAX_PARTITIONS
+from dualwrite.broker.settings.setting import ConfigType, SettingError
+from dualwrite.broker.settings.topic_configs import check_topic_config
+from dualwrite.broker.settings.topic_settings import TOPIC_SETTINGS
 from dualwrite.wire.error_codes import ErrorCode
 
 
@@ -26,7 +27,7 @@ class ConfigOperation(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """One setting of a request; ``value`` is null only where the operation is DELETE."""
+    """One setting of a request. ``value`` is None only if the operation is DELETE."""
 
     name: str
     operation: ConfigOperation
@@ -36,7 +37,7 @@ class ConfigChange:
 def decide_partitions(topic: TopicCreated, count: int, assignments: int | None, room: int) -> TopicDecision:
     """Decide whether ``topic`` may have ``count`` partitions.
 
-    :param assignments: for how many new partitions the request names replicas; None if the broker chooses them.
+    :param assignments: the number of new partitions whose replicas the request names; None if the broker chooses them.
     :param room: how many partitions the broker can still open.
     """
     more = count - topic.partitions
@@ -63,7 +64,7 @@ def decide_partitions(topic: TopicCreated, count: int, assignments: int | None, 
 
 
 def decide_configs(topic: TopicCreated, configs: Mapping[str, str], defaults: Mapping[str, str]) -> TopicDecision:
-    """Decide whether ``configs`` may be all the settings of ``topic``.
+    """Decide whether ``configs`` may replace the settings of ``topic``.
 
     :param defaults: the defaults from the broker's settings.
     """
@@ -76,7 +77,7 @@ def decide_configs(topic: TopicCreated, configs: Mapping[str, str], defaults: Ma
 def changed(current: Mapping[str, str], changes: Sequence[ConfigChange], lists: Mapping[str, str]) -> dict[str, str]:
     """``current`` after ``changes``, in their order.
 
-    :param lists: the settings that are lists, by name, with their values if ``current`` has none.
+    :param lists: the settings that are lists, by name, each with the value that it has unless ``current`` sets it.
     :raises RefusedError: for an invalid change.
     """
     configs = dict(current)
@@ -94,11 +95,11 @@ def changed(current: Mapping[str, str], changes: Sequence[ConfigChange], lists: 
                 f"Can't {change.operation.name} to key {change.name} because its type is not LIST.",
             )
         parts = [part for part in configs.get(change.name, lists[change.name]).split(",") if part]
-        given = change.value.split(",")
+        listed = change.value.split(",")
         if change.operation is ConfigOperation.APPEND:
-            parts += [part for part in dict.fromkeys(given) if part not in parts]
+            parts += [part for part in dict.fromkeys(listed) if part not in parts]
         else:
-            parts = [part for part in parts if part not in given]
+            parts = [part for part in parts if part not in listed]
         configs[change.name] = ",".join(parts)
     return configs
 

@@ -1,7 +1,7 @@
 """The transaction coordinator's rules (KIP-98, KIP-360, KIP-890 part 2, KIP-939): a command becomes a decision.
 
 KIP-939 needs two identities. ``producer`` is the identity of the ongoing transaction's records, kept for its markers.
-``client`` is the identity that the living client must use; every InitProducerId changes it. No transaction begins at
+``client`` is the identity that the current client must use; every InitProducerId changes it. No transaction begins at
 epoch 32767, which is reserved for the markers that fence it.
 """
 
@@ -56,10 +56,12 @@ class TransactionSettings:
 
 
 class Moment(NamedTuple):
-    """The outside input of a decision: the time in milliseconds, and an unused producer id."""
+    """The outside input of a decision: the wall clock's time in milliseconds, an unused producer id, and how long the
+    transaction of the command has been open, in milliseconds on a clock that does not jump."""
 
     now_ms: int
     fresh_producer_id: int
+    open_ms: int = 0
 
 
 def decide(table: TransactionTable, command: Command, at: Moment, settings: TransactionSettings) -> Decision:
@@ -71,6 +73,8 @@ def decide(table: TransactionTable, command: Command, at: Moment, settings: Tran
         return _init_producer_id(entry, command, at, settings)
     if isinstance(command, TimeOut | Expire | MarkersWritten):
         return _house_keeping(entry, command, at, settings)
+    if isinstance(command, VerifyPartitions) and not _is_verified(entry, settings):
+        return Decision(Reply())
     if entry is None or not command.producer:
         return _refuse(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     if isinstance(command, VerifyPartitions):
@@ -92,6 +96,8 @@ def _refuse(error: ErrorCode) -> Decision:
 def _init_producer_id(
     entry: TransactionRecorded | None, command: InitProducerId, at: Moment, settings: TransactionSettings
 ) -> Decision:
+    if command.keep_prepared and command.expected:
+        return _refuse(ErrorCode.INVALID_REQUEST)  # the request of a process that recovers, and so has no identity
     two_phase = command.enable_2pc or command.timeout_ms == NO_TIMEOUT
     if two_phase and not settings.two_phase_commit_enable:
         return _refuse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
@@ -110,8 +116,8 @@ def _init_producer_id(
         return _begin_session(entry, command, timeout_ms, at)
     if command.keep_prepared:
         return _keep_prepared(entry, timeout_ms, at)
-    # Then the same command begins the new session; if the living client named itself, the abort's bump is its new
-    # epoch.
+    # After the abort the same command begins the new session. If the current client sent it, the abort's bump is its
+    # new epoch.
     return _abort_by_coordinator(entry, at, asked_by=command.expected)._replace(reply=None)
 
 
@@ -122,7 +128,8 @@ def _introduce(transactional_id: str, timeout_ms: int, at: Moment) -> Decision:
 
 
 def _begin_session(entry: TransactionRecorded, command: InitProducerId, timeout_ms: int, at: Moment) -> Decision:
-    """No transaction is open: bump the epoch, which fences every earlier client; a retry gets the same epoch again."""
+    """Begin a session while no transaction is open: bump the epoch, which fences every earlier client. A retry gets the
+    same epoch again."""
     if command.expected and command.expected == entry.previous:
         return Decision(Reply(producer=entry.client))
     producer = _bumped(entry.client, at)
@@ -140,9 +147,9 @@ def _begin_session(entry: TransactionRecorded, command: InitProducerId, timeout_
 def _keep_prepared(entry: TransactionRecorded, timeout_ms: int, at: Moment) -> Decision:
     """KIP-939: the ongoing transaction keeps its identity for its markers; the client gets a new one.
 
-    A fresh producer id is needed if the ongoing epoch has no room for both (it is 32766, and the markers take 32767),
-    or if the client's own epoch is used up. The timeout only grows, so that a prepared transaction never loses its
-    two-phase commit; later transactions have the timeout that the client requests now.
+    The client needs a fresh producer id if the ongoing epoch has no room for both (it is 32766, and the markers take
+    32767), or if its own epoch is used up. The timeout only grows, so that a prepared transaction never loses its
+    two-phase commit. Later transactions have the timeout that the client requests now.
     """
     latest = entry.client
     used_up = latest.epoch >= (MAX_PRODUCER_EPOCH if entry.next_producer else MAX_PRODUCER_EPOCH - 1)
@@ -165,7 +172,7 @@ def _add_partitions(entry: TransactionRecorded, command: AddPartitions, at: Mome
         return _refuse(error)
     if entry.is_kept:
         return _refuse(ErrorCode.INVALID_TXN_STATE)  # a prepared transaction can only end
-    if command.partitions <= entry.partitions:  # or empty: a transaction begins with its first partition
+    if command.partitions <= entry.partitions:  # also if the command has none: the first partition begins it
         return Decision(Reply())
     if entry.status is TransactionStatus.ONGOING:
         fact = entry._replace(partitions=entry.partitions | command.partitions, updated_ms=at.now_ms)
@@ -180,6 +187,11 @@ def _add_partitions(entry: TransactionRecorded, command: AddPartitions, at: Mome
     return Decision(Reply(), (fact,))
 
 
+def _is_verified(entry: TransactionRecorded | None, settings: TransactionSettings) -> bool:
+    """False if Produce need not be verified. No setting lets a record join a kept transaction: it was prepared."""
+    return settings.partition_verification_enable or (entry is not None and entry.is_kept)
+
+
 def _verify_partitions(entry: TransactionRecorded, command: VerifyPartitions) -> Decision:
     error = _identity_error(entry, command.producer)
     if error is ErrorCode.NONE and entry.is_ended:
@@ -192,7 +204,7 @@ def _verify_partitions(entry: TransactionRecorded, command: VerifyPartitions) ->
 
 
 def _identity_error(entry: TransactionRecorded, producer: ProducerIdentity) -> ErrorCode:
-    """NONE if ``producer`` is the living client. Earlier clients are fenced; any other producer is unknown here.
+    """NONE if ``producer`` is the current client. Earlier clients are fenced; any other producer is unknown here.
 
     A client that recovered at epoch 32767 has ended its one transaction and must ask for a fresh id before the next.
     """
@@ -220,8 +232,9 @@ def _end_transaction(entry: TransactionRecorded, command: EndTransaction, at: Mo
 
 
 def _is_retry(entry: TransactionRecorded, command: EndTransaction) -> bool:
-    """True if ``command`` repeats the EndTxn that led here. Under TV2 the client still has the identity from before the
-    bump. Under TV1 it has only one identity, and no other transaction that it could be ending."""
+    """True if ``command`` repeats the EndTxn that led to the current status. Under TV2 the client still has the
+    identity from before the bump. Under TV1 it has only one identity, and no other transaction that it could be
+    ending."""
     if entry.status is TransactionStatus.EMPTY:
         return False
     if entry.version is TransactionVersion.TV2:
@@ -263,7 +276,7 @@ def _recorded(decision: Decision) -> TransactionRecorded:
 
 
 def markers_of(entry: TransactionRecorded) -> WriteMarkers:
-    """The markers that an ended transaction still needs; a crash may have come after some of them were written."""
+    """The markers of an ended transaction. After a crash some of them may be in the logs already."""
     return WriteMarkers(entry.transactional_id, entry.producer, _MARKER_OF[entry.status], entry.partitions)
 
 
@@ -273,14 +286,14 @@ def _house_keeping(
     at: Moment,
     settings: TransactionSettings,
 ) -> Decision:
-    """Decide a command that no client sent. Does nothing if its reason has gone meanwhile."""
+    """Decide a command of the broker itself. Does nothing if the reason of the command has ended meanwhile."""
     if entry is None:
         return Decision(Reply())
     if isinstance(command, MarkersWritten):
         return _complete(entry, at) if entry.is_ended else Decision(Reply())
     if isinstance(command, TimeOut):
         ongoing = entry.status is TransactionStatus.ONGOING
-        return _abort_by_coordinator(entry, at) if ongoing and has_timed_out(entry, at.now_ms) else Decision(Reply())
+        return _abort_by_coordinator(entry, at) if ongoing and has_timed_out(entry, at.open_ms) else Decision(Reply())
     idle = entry.status is not TransactionStatus.ONGOING and not entry.is_ended
     if idle and at.now_ms - entry.updated_ms >= settings.id_expiration_ms:
         return Decision(Reply(), (TransactionForgotten(entry.transactional_id),))
@@ -308,7 +321,7 @@ def _successor(producer: ProducerIdentity) -> ProducerIdentity:
 
 
 def _bumped(client: ProducerIdentity, at: Moment) -> ProducerIdentity:
-    """The identity for the next transaction: the next epoch, or a fresh id if the next is reserved for markers."""
+    """The identity for the next transaction: the next epoch, or a fresh id if that epoch is reserved for markers."""
     if client.epoch >= MAX_PRODUCER_EPOCH - 1:
         return ProducerIdentity(at.fresh_producer_id, 0)
     return _successor(client)

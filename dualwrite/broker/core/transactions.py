@@ -1,12 +1,12 @@
 """The state of every transactional id, and its only legal transitions.
 
-The table below is complete: a status, the statuses that may precede it, and the command that causes the step.
-``apply`` checks each fact against the table and the general rules, and fails loudly: a fact that breaks a rule here is
-a bug in ``transaction_rules``, and must not reach memory. (Kafka: TransactionState.validPreviousStates,
+The table ``TRANSITIONS`` is complete: a status, the statuses that may precede it, and the command that causes the step.
+``apply`` checks each fact against the table and the general rules, and raises an error for an illegal one. An illegal
+fact is a bug in ``transaction_rules``, and must not reach memory. (Kafka: TransactionState.validPreviousStates,
 TransactionMetadata.completeTransitionTo.)
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from dualwrite.broker.facts.transactions import (
@@ -16,7 +16,7 @@ from dualwrite.broker.facts.transactions import (
     TransactionRecorded,
     TransactionStatus,
 )
-from dualwrite.ids import MAX_PRODUCER_EPOCH, ProducerIdentity
+from dualwrite.ids import MAX_PRODUCER_EPOCH, ProducerIdentity, TopicPartition
 
 _IDLE = (TransactionStatus.EMPTY, TransactionStatus.COMPLETE_COMMIT, TransactionStatus.COMPLETE_ABORT)
 
@@ -35,11 +35,11 @@ TRANSITIONS: Mapping[TransactionStatus, Mapping[TransactionStatus, str]] = {
     TransactionStatus.COMPLETE_ABORT: {TransactionStatus.PREPARE_ABORT: "MarkersWritten"},
     TransactionStatus.DEAD: dict.fromkeys(_IDLE, "Expire"),
 }
-"""status -> {status before it: what causes the step}. A transactional id begins as EMPTY."""
+"""status -> {previous status: cause of the step}. A transactional id begins as EMPTY."""
 
 
 class IllegalTransitionError(AssertionError):
-    """A fact contradicts the state that it follows. The broker stops: its memory would be wrong."""
+    """A fact contradicts the state before it. The broker stops, because its memory would be wrong."""
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class TransactionTable:
     def apply(self, fact: TransactionFact) -> None:
         """Apply ``fact``.
 
-        The first fact of an id may have any status, as a compacted journal may begin anywhere.
+        The first fact of an id may have any status, because a compacted journal may begin anywhere.
 
         :raises IllegalTransitionError: if it cannot follow the current state.
         """
@@ -70,12 +70,15 @@ class TransactionTable:
         """The highest producer id of any client, -1 if there is none."""
         return max((entry.client.producer_id for entry in self.entries.values()), default=-1)
 
-    def timed_out(self, now_ms: int) -> Iterator[str]:
-        """Transactional ids whose transaction has exceeded its timeout. Two-phase commit has none."""
+    def timed_out(self, open_ms: Callable[[TransactionRecorded], int]) -> Iterator[str]:
+        """Transactional ids whose transaction is past its timeout. A transaction of two-phase commit has none.
+
+        :param open_ms: how long a transaction has been open, in milliseconds.
+        """
         return (
             entry.transactional_id
             for entry in self.entries.values()
-            if entry.status is TransactionStatus.ONGOING and has_timed_out(entry, now_ms)
+            if entry.status is TransactionStatus.ONGOING and has_timed_out(entry, open_ms(entry))
         )
 
     def idle_since(self, moment_ms: int) -> Iterator[str]:
@@ -86,14 +89,23 @@ class TransactionTable:
             if entry.status in _IDLE and entry.updated_ms <= moment_ms
         )
 
+    def is_coordinated(self, producer_id: int, name: TopicPartition) -> bool:
+        """True if the producer has an unfinished transaction of two-phase commit in the partition ``name``. Only the
+        coordinator ends such a transaction: its owner may have prepared it."""
+        return any(
+            entry.producer.producer_id == producer_id and entry.timeout_ms == NO_TIMEOUT and name in entry.partitions
+            for entry in self.entries.values()
+            if entry.status is TransactionStatus.ONGOING or entry.is_ended
+        )
+
     def unfinished(self) -> Iterator[TransactionRecorded]:
-        """Decided transactions whose markers may be missing: a restart completes them."""
+        """Decided transactions whose markers may be missing. A restart completes them."""
         return (entry for entry in self.entries.values() if entry.is_ended)
 
 
-def has_timed_out(entry: TransactionRecorded, now_ms: int) -> bool:
-    """True if ``entry``'s transaction is past its timeout at ``now_ms``."""
-    return entry.timeout_ms != NO_TIMEOUT and now_ms >= entry.started_ms + entry.timeout_ms
+def has_timed_out(entry: TransactionRecorded, open_ms: int) -> bool:
+    """True if ``entry``'s transaction is past its timeout after ``open_ms`` milliseconds."""
+    return entry.timeout_ms != NO_TIMEOUT and open_ms >= entry.timeout_ms
 
 
 def _check(condition: bool, before: TransactionRecorded | None, fact: TransactionFact) -> None:
@@ -105,7 +117,7 @@ def _check_alone(fact: TransactionRecorded) -> None:
     """Check the rules for a single fact."""
     has_partitions = bool(fact.partitions)
     started = fact.started_ms >= 0
-    _check(fact.status is not TransactionStatus.DEAD, None, fact)  # that is a tombstone
+    _check(fact.status is not TransactionStatus.DEAD, None, fact)  # on disk a dead id is a tombstone
     _check(fact.producer.producer_id >= 0 and 0 <= fact.producer.epoch <= MAX_PRODUCER_EPOCH, None, fact)
     _check(not fact.next_producer or 0 <= fact.next_producer.epoch <= MAX_PRODUCER_EPOCH, None, fact)
     if fact.status is TransactionStatus.EMPTY:

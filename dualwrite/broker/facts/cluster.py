@@ -2,8 +2,23 @@
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+from dualwrite.broker.facts.acls import ACL_KIND, AclCreated, AclDeleted, AclFact, decode_acl, encode_acl
+from dualwrite.broker.facts.credentials import (
+    DECOY_KIND,
+    SCRAM_KIND,
+    CredentialFact,
+    DecoySecretCreated,
+    ScramCredentialDeleted,
+    ScramCredentialSet,
+    decode_credential,
+    decode_secret,
+    encode_credential,
+)
+from dualwrite.broker.facts.fields import LaterReleaseError
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +74,14 @@ class ProducerIdsReserved:
 
 
 ClusterFact = (
-    ClusterCreated | TopicCreated | TopicDeleted | InternalTopicCreated | BrokerConfigured | ProducerIdsReserved
+    ClusterCreated
+    | TopicCreated
+    | TopicDeleted
+    | InternalTopicCreated
+    | BrokerConfigured
+    | ProducerIdsReserved
+    | AclFact
+    | CredentialFact
 )
 
 
@@ -73,8 +95,14 @@ def encode_fact(fact: ClusterFact) -> tuple[bytes, bytes | None]:
         return b"broker:" + fact.node.encode(), _json({"configs": dict(fact.configs)})
     if isinstance(fact, InternalTopicCreated):
         return b"internal:" + fact.name.encode(), _json({})
+    if isinstance(fact, AclCreated | AclDeleted):
+        key, acl = encode_acl(fact)
+        return key, None if acl is None else _json(acl)
     if isinstance(fact, TopicDeleted):
         return _topic_key(fact.name), None
+    if isinstance(fact, ScramCredentialSet | ScramCredentialDeleted | DecoySecretCreated):
+        key, credential = encode_credential(fact)
+        return key, None if credential is None else _json(credential)
     body: dict[str, object] = {
         "topic_id": str(fact.topic_id),
         "partitions": fact.partitions,
@@ -86,28 +114,38 @@ def encode_fact(fact: ClusterFact) -> tuple[bytes, bytes | None]:
 def decode_fact(key: bytes, value: bytes | None) -> ClusterFact:
     """The fact that a record stores.
 
-    :raises ValueError: if this release does not know the fact.
+    :raises ValueError: if the record is damaged; LaterReleaseError if this release does not know facts of that kind.
     """
     kind, _, name = key.decode().partition(":")
-    if value is None:
-        if kind == "topic":
-            return TopicDeleted(name)
+    decode = _DECODERS.get(kind)
+    if decode is None:
+        raise LaterReleaseError(f"cluster fact of unknown kind {kind!r}")
+    if value is None and kind not in _WITH_TOMBSTONES:
         raise ValueError(f"cluster fact {kind!r} has no value")
     try:
-        body = json.loads(value)
-        if kind == "cluster":
-            return ClusterCreated(body["cluster_id"])
-        if kind == "producer-ids":
-            return ProducerIdsReserved(body["before"])
-        if kind == "internal":
-            return InternalTopicCreated(name)
-        if kind == "broker":
-            return BrokerConfigured(name, body["configs"])
-        if kind == "topic":
-            return TopicCreated(name, uuid.UUID(body["topic_id"]), body["partitions"], body["configs"])
+        return decode(name, None if value is None else json.loads(value))
     except (KeyError, TypeError) as error:
         raise ValueError(f"cluster fact {kind!r} lacks {error}") from error
-    raise ValueError(f"cluster fact of unknown kind {kind!r}")
+
+
+def _decode_topic(name: str, body: Mapping[str, Any] | None) -> TopicCreated | TopicDeleted:
+    if body is None:
+        return TopicDeleted(name)
+    return TopicCreated(name, uuid.UUID(body["topic_id"]), body["partitions"], body["configs"])
+
+
+_DECODERS: Mapping[str, Callable[[str, Any], ClusterFact]] = {
+    "cluster": lambda _, body: ClusterCreated(body["cluster_id"]),
+    "producer-ids": lambda _, body: ProducerIdsReserved(body["before"]),
+    "internal": lambda name, _: InternalTopicCreated(name),
+    "broker": lambda name, body: BrokerConfigured(name, body["configs"]),
+    "topic": _decode_topic,
+    ACL_KIND: decode_acl,
+    SCRAM_KIND: decode_credential,
+    DECOY_KIND: lambda _, body: DecoySecretCreated(decode_secret(body["secret"])),
+}
+"""By the kind of the fact; the value is None for a tombstone."""
+_WITH_TOMBSTONES = frozenset({"topic", ACL_KIND, SCRAM_KIND})
 
 
 def _topic_key(name: str) -> bytes:

@@ -10,7 +10,17 @@ LONG = struct.Struct(">q")
 NO_TAGGED_FIELDS = b"\x00"
 
 LONGEST_STRING = 32767
-"""Most UTF-8 bytes of a string in the plain form, which every record's key uses."""
+"""The most UTF-8 bytes of a string in the plain form, which every record's key uses."""
+
+
+class LaterReleaseError(ValueError):
+    """A record has a type or version that this release does not know."""
+
+
+def version_error(name: str, found: int, known: int) -> ValueError:
+    """The error about a record ``name`` of the version ``found``, where this release writes and reads ``known``."""
+    kind = LaterReleaseError if found > known else ValueError
+    return kind(f"{name} of version {found}; only {known} is written here")
 
 
 def encode_string(text: str) -> bytes:

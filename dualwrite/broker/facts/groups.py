@@ -12,10 +12,12 @@ from dualwrite.broker.facts.fields import (
     LONG,
     NO_TAGGED_FIELDS,
     SHORT,
+    LaterReleaseError,
     decode_compact,
     decode_string,
     encode_compact,
     encode_string,
+    version_error,
 )
 from dualwrite.broker.facts.tagged_fields import decode_tagged_fields
 from dualwrite.records.varint import decode_unsigned_varint, encode_unsigned_varint
@@ -31,8 +33,8 @@ class MemberRecorded:
     """A member of a generation.
 
     :param instance_id: group.instance.id of a static member (KIP-345), else None.
-    :param rebalance_timeout_ms: how long it may take to join again.
-    :param subscription: its metadata under the generation's protocol, opaque to the broker.
+    :param rebalance_timeout_ms: how long the member may take to join again.
+    :param subscription: the member's metadata under the generation's protocol, opaque to the broker.
     :param assignment: the assignment from the leader, opaque to the broker.
     """
 
@@ -65,7 +67,7 @@ class GroupRecorded:
 
 @dataclass(frozen=True, slots=True)
 class GroupForgotten:
-    """The group was deleted, or it had no members and no offsets left: a tombstone."""
+    """The group was deleted, or had no members and no offsets left: a tombstone."""
 
     group: str
 
@@ -99,7 +101,7 @@ def decode_fact(key: bytes, value: bytes | None) -> GroupFact:
     """
     try:
         if SHORT.unpack_from(key)[0] != KEY_TYPE:
-            raise ValueError("key of an unknown type")
+            raise LaterReleaseError("key of an unknown type")
         group, end = decode_string(key, SHORT.size)
         if end != len(key):
             raise ValueError("group key of another form")
@@ -111,7 +113,7 @@ def decode_fact(key: bytes, value: bytes | None) -> GroupFact:
 def _decode_value(group: str, value: bytes) -> GroupRecorded:
     version = SHORT.unpack_from(value)[0]
     if version != _VALUE_VERSION:
-        raise ValueError(f"group value of version {version}; only {_VALUE_VERSION} is written here")
+        raise version_error("group value", version, _VALUE_VERSION)
     protocol_type, position = _text(value, SHORT.size)
     generation = INT.unpack_from(value, position)[0]
     protocol, position = _text(value, position + INT.size)

@@ -12,10 +12,12 @@ from dualwrite.broker.facts.fields import (
     LONG,
     NO_TAGGED_FIELDS,
     SHORT,
+    LaterReleaseError,
     decode_compact,
     decode_string,
     encode_compact,
     encode_string,
+    version_error,
 )
 from dualwrite.broker.facts.tagged_fields import decode_tagged_fields
 from dualwrite.ids import TopicPartition
@@ -90,7 +92,7 @@ def decode_fact(key: bytes, value: bytes | None) -> OffsetFact:
 def _decode_value(group: str, partition: TopicPartition, value: bytes) -> OffsetCommitted:
     version, offset, leader_epoch = _POSITION.unpack_from(value)
     if version != _VALUE_VERSION:
-        raise ValueError(f"offset commit value of version {version}; only {_VALUE_VERSION} is written here")
+        raise version_error("offset commit value", version, _VALUE_VERSION)
     metadata, end = decode_compact(value, _POSITION.size)
     if metadata is None:
         raise ValueError("offset commit value without metadata")
@@ -103,7 +105,7 @@ def _decode_value(group: str, partition: TopicPartition, value: bytes) -> Offset
 
 def _decode_key(key: bytes) -> tuple[str, TopicPartition]:
     if SHORT.unpack_from(key)[0] != KEY_TYPE:
-        raise ValueError("key of an unknown type")
+        raise LaterReleaseError("key of an unknown type")
     group, position = decode_string(key, SHORT.size)
     topic, position = decode_string(key, position)
     index = INT.unpack_from(key, position)[0]

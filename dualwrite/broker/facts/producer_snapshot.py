@@ -1,7 +1,7 @@
 """A partition's producer states, as Kafka stores them in ``.snapshot`` files (ProducerStateManager).
 
 Kafka's form holds only the last batch of a producer, so after a restart Kafka does not recognise a duplicate of an
-earlier one. Here the other batches that a client may have in flight are appended; Kafka's tools ignore them.
+earlier batch. This form appends the other batches that a client may have in flight; Kafka's tools ignore them.
 """
 
 import struct
@@ -51,18 +51,18 @@ def encode_snapshot(producers: Sequence[ProducerSnapshot]) -> bytes:
     """The content of a snapshot file."""
     entries = bytearray(_COUNT.pack(len(producers)))
     earlier = bytearray()
-    for each in producers:
+    for producer in producers:
         sequence, offset, delta = -1, -1, 0
-        if each.batches:
-            last = each.batches[-1]
+        if producer.batches:
+            last = producer.batches[-1]
             sequence, delta = last.last_sequence, last.offset_delta
             offset = last.first_offset + delta
         entries += _ENTRY.pack(
-            each.producer_id, each.epoch, sequence, offset, delta,
-            each.last_timestamp, each.coordinator_epoch, each.transaction_start,
+            producer.producer_id, producer.epoch, sequence, offset, delta,
+            producer.last_timestamp, producer.coordinator_epoch, producer.transaction_start,
         )  # fmt: skip
-        earlier.append(len(each.batches))
-        for batch in each.batches:
+        earlier.append(len(producer.batches))
+        for batch in producer.batches:
             earlier += _BATCH.pack(batch.first_sequence, batch.last_sequence, batch.first_offset, batch.timestamp)
     body = bytes(entries + earlier)
     return _PREFIX.pack(_VERSION, crc32c.crc32c(body)) + body
@@ -91,7 +91,7 @@ def _decode_body(body: bytes) -> list[ProducerSnapshot]:
     entries = [_ENTRY.unpack_from(body, position + index * _ENTRY.size) for index in range(count)]
     position += count * _ENTRY.size
     is_ours = position < len(body)
-    found = []
+    producers = []
     for producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, start in entries:
         batches: tuple[RetainedBatch, ...] = ()
         if is_ours:
@@ -102,5 +102,5 @@ def _decode_body(body: bytes) -> list[ProducerSnapshot]:
             position += retained * _BATCH.size
         elif offset >= 0:
             batches = (RetainedBatch((sequence - delta) & MAX_SEQUENCE, sequence, offset - delta, timestamp),)
-        found.append(ProducerSnapshot(producer_id, epoch, timestamp, coordinator_epoch, start, batches))
-    return found
+        producers.append(ProducerSnapshot(producer_id, epoch, timestamp, coordinator_epoch, start, batches))
+    return producers

@@ -24,8 +24,14 @@ class IndexedTransaction:
 def encode_aborted(transactions: Iterable[IndexedTransaction]) -> bytes:
     """The entries of ``transactions``, which must be in the order of their markers."""
     return b"".join(
-        _LAYOUT.pack(_VERSION, each.producer_id, each.first_offset, each.last_offset, each.last_stable_offset)
-        for each in transactions
+        _LAYOUT.pack(
+            _VERSION,
+            transaction.producer_id,
+            transaction.first_offset,
+            transaction.last_offset,
+            transaction.last_stable_offset,
+        )
+        for transaction in transactions
     )
 
 
@@ -35,12 +41,12 @@ def decode_aborted(data: bytes) -> list[IndexedTransaction]:
     :raises ValueError: if ``data`` is not a valid index. The caller must rebuild it from the log.
     """
     if len(data) % _LAYOUT.size:
-        raise ValueError(f"{len(data)} bytes are no whole number of entries")
-    found: list[IndexedTransaction] = []
+        raise ValueError(f"{len(data)} bytes are not a whole number of entries")
+    transactions: list[IndexedTransaction] = []
     for version, producer_id, first_offset, last_offset, last_stable_offset in _LAYOUT.iter_unpack(data):
         if version != _VERSION:
             raise ValueError(f"entry of version {version}")
-        if not 0 <= first_offset <= last_offset or (found and last_offset <= found[-1].last_offset):
+        if not 0 <= first_offset <= last_offset or (transactions and last_offset <= transactions[-1].last_offset):
             raise ValueError(f"entry with the offsets {first_offset} and {last_offset}")
-        found.append(IndexedTransaction(producer_id, first_offset, last_offset, last_stable_offset))
-    return found
+        transactions.append(IndexedTransaction(producer_id, first_offset, last_offset, last_stable_offset))
+    return transactions

@@ -8,6 +8,7 @@ are those of Apache Kafka 4.4, which assigned 2 before KIP-939. dualwrite's own 
 import struct
 from collections.abc import Iterable
 
+from dualwrite.broker.facts.fields import LaterReleaseError, version_error
 from dualwrite.broker.facts.tagged_fields import decode_tagged_fields
 from dualwrite.broker.facts.transactions import (
     TransactionFact,
@@ -53,7 +54,7 @@ def decode_fact(key: bytes, value: bytes | None) -> TransactionFact:
     """
     try:
         if _SHORT.unpack_from(key)[0] != _KEY_VERSION:
-            raise ValueError("key of an unknown version")
+            raise LaterReleaseError("key of an unknown version")
         name = key[4:]
         if len(name) != _SHORT.unpack_from(key, 2)[0]:
             raise ValueError("key cut short")
@@ -93,7 +94,7 @@ def _encode_value(fact: TransactionRecorded) -> bytes:
 def _decode_value(transactional_id: str, value: bytes) -> TransactionRecorded:
     version, producer_id, epoch, timeout_ms, status = _FIXED.unpack_from(value)
     if version != _VALUE_VERSION:
-        raise ValueError(f"transaction log value of version {version}; only {_VALUE_VERSION} is written here")
+        raise version_error("transaction log value", version, _VALUE_VERSION)
     partitions, position = _decode_partitions(value, _FIXED.size)
     updated_ms, started_ms = _TIMES.unpack_from(value, position)
     tags, _ = decode_tagged_fields(value, position + _TIMES.size)
@@ -130,14 +131,14 @@ def _encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def _decode_partitions(value: bytes, position: int) -> tuple[frozenset[TopicPartition], int]:
-    found = set()
+    partitions = set()
     topics, position = decode_unsigned_varint(value, position)
     for _ in range(topics - 1):
         size, position = decode_unsigned_varint(value, position)
         topic = value[position : position + size - 1].decode()
         count, position = decode_unsigned_varint(value, position + size - 1)
         for _ in range(count - 1):
-            found.add(TopicPartition(topic, _INT.unpack_from(value, position)[0]))
+            partitions.add(TopicPartition(topic, _INT.unpack_from(value, position)[0]))
             position += _INT.size
         _, position = decode_tagged_fields(value, position)
-    return frozenset(found), position
+    return frozenset(partitions), position

@@ -1,7 +1,7 @@
-"""Cleans sealed segments: makes fewer and smaller ones beside them (Kafka: Cleaner). Runs in a thread of its own.
+"""Cleans sealed segments: writes fewer and smaller segments beside them (Kafka: Cleaner). Runs in its own thread.
 
-It reads files that are not written any more, through handles of its own, and changes nothing in the log. The caller
-swaps the result in, or discards it. Its memory is bounded: the keys of one round by log.cleaner.dedupe.buffer.size, the
+The cleaner reads files that no longer change, through its own handles, and changes nothing in the log. The caller swaps
+the result in, or discards it. Memory is bounded: the keys of one cleaning by log.cleaner.dedupe.buffer.size, the
 records of one batch by the limit for a decompressed batch.
 """
 
@@ -15,13 +15,13 @@ from dualwrite.broker.log.compaction import (
     Cleaning,
     KeyOffsets,
     Transactions,
-    note_keys,
+    collect_keys,
 )
 from dualwrite.broker.log.replacement import Replacement
 from dualwrite.broker.log.segment import Segment
 
 _LONGEST_RANGE = 2**31 - 1
-"""Offsets in an index are relative to the segment's, in 32 bits."""
+"""Offsets in an index are relative to the segment's base offset, in 32 bits."""
 
 Begin = Callable[[Sequence[Segment]], Replacement]
 """Begins the replacement of sealed segments: ``PartitionLog.begin_replacement``."""
@@ -31,10 +31,10 @@ Begin = Callable[[Sequence[Segment]], Replacement]
 class CleaningPlan:
     """The segments to clean, and the state of the partition.
 
-    :param sources: the log's sealed segments from its beginning on, up to the one that holds the offset before
+    :param sources: the log's sealed segments from its beginning on, up to the segment with the last offset below
         ``before``.
-    :param first_dirty: where the last cleaning ended.
-    :param before: nothing at or above this offset is cleaned.
+    :param first_dirty: the offset where the last cleaning ended.
+    :param before: the bound of the cleaning: it changes nothing at or above this offset.
     """
 
     sources: Sequence[Segment]
@@ -50,10 +50,10 @@ class CleaningPlan:
 
 @dataclass(slots=True)
 class Cleaned:
-    """The result of a cleaning: finished replacements, to be put into the log from its beginning on.
+    """The result of a cleaning: finished replacements, which the caller puts into the log from its beginning on.
 
-    ``clean_before`` is where the next cleaning begins. Readers need not know the ``forgotten`` aborted transactions any
-    more once all replacements are in place.
+    The next cleaning begins at ``clean_before``. Once all replacements are in place, readers no longer need to know the
+    ``forgotten`` aborted transactions.
     """
 
     replacements: list[Replacement]
@@ -73,12 +73,12 @@ def clean(plan: CleaningPlan, begin: Begin, pause: Callable[[], None]) -> Cleane
     """Carry out ``plan``.
 
     :param pause: called after every batch; may sleep, so that other threads can run, or raise to end the cleaning.
-    :raises MalformedBatchError: if a batch cannot be decompressed or its records are malformed: the log cannot be
+    :raises MalformedBatchError: if a batch cannot be decompressed or its records are malformed. This log cannot be
         cleaned.
-    :raises OSError: if a segment was removed meanwhile, or the disk is full; the new files are removed if possible.
+    :raises OSError: if a segment was removed meanwhile, or the disk is full. The new files are removed if possible.
     """
     keys = KeyOffsets(max(1, plan.dedupe_bytes // KEY_BYTES), plan.first_dirty)
-    has_all = _note_keys(plan, keys, pause)
+    has_all = _collect_keys(plan, keys, pause)
     transactions = Transactions(plan.aborted)
     cleaning = Cleaning(keys, transactions, plan.producers, keys.covered_before, plan.now_ms, plan.delete_retention_ms)
     result = Cleaned([], plan.before if has_all else keys.covered_before)
@@ -99,8 +99,8 @@ def clean(plan: CleaningPlan, begin: Begin, pause: Callable[[], None]) -> Cleane
     return result
 
 
-def _note_keys(plan: CleaningPlan, keys: KeyOffsets, pause: Callable[[], None]) -> bool:
-    """Note the keys of the dirty part. False if there was room for a part of it only; the rest waits for the next
+def _collect_keys(plan: CleaningPlan, keys: KeyOffsets, pause: Callable[[], None]) -> bool:
+    """Collect the keys of the dirty part. False if there was room for only some of them; the others wait for the next
     cleaning."""
     transactions = Transactions(plan.aborted)
     for source in plan.sources:
@@ -109,19 +109,19 @@ def _note_keys(plan: CleaningPlan, keys: KeyOffsets, pause: Callable[[], None]) 
         for header, batch in source.batches():
             if header.next_offset > plan.before:
                 return True
-            if header.next_offset > plan.first_dirty and not note_keys(keys, transactions, header, batch):
+            if header.next_offset > plan.first_dirty and not collect_keys(keys, transactions, header, batch):
                 return False
             pause()
     return True
 
 
 def _grouped(plan: CleaningPlan, before: int) -> Iterator[list[Segment]]:
-    """The segments below ``before``, together as many as fit into one (Kafka: groupSegmentsBySize)."""
+    """The segments below ``before``, in groups that each fit into one segment (Kafka: groupSegmentsBySize)."""
     group: list[Segment] = []
     for source in plan.sources:
         if source.base_offset >= before:
             break
-        size = source.size + sum(each.size for each in group)
+        size = source.size + sum(segment.size for segment in group)
         if group and (size > plan.segment_bytes or source.next_offset - group[0].base_offset > _LONGEST_RANGE):
             yield group
             group = []
@@ -132,7 +132,7 @@ def _grouped(plan: CleaningPlan, before: int) -> Iterator[list[Segment]]:
 
 def _clean_into(replacement: Replacement, source: Segment, cleaning: Cleaning, pause: Callable[[], None]) -> None:
     for header, batch in source.batches():
-        kept = cleaning.cleaned(header, batch)
-        if kept is not None:
-            replacement.append(kept)
+        rewritten = cleaning.cleaned(header, batch)
+        if rewritten is not None:
+            replacement.append(rewritten)
         pause()

@@ -1,10 +1,14 @@
-"""The rules of compaction by key, batch by batch: which records stay. Reads and writes nothing.
+"""The rules of compaction by key, batch by batch: which records stay. Pure: does no I/O.
 
-The record with the highest offset of every key stays, at its offset. A record without a value (a tombstone) is removed,
-but only delete.retention.ms after a cleaning first found it and noted the time in its batch (KIP-534). Records of
-aborted transactions are removed. A transaction's marker is removed once none of its records is left, after the same
-delay. The last batch of a producer that the partition still knows stays, without records if necessary: its header holds
-the producer's last sequence. So does the last batch below the bound of a cleaning: it holds the log's offset.
+- The record with the highest offset of every key stays, at its offset.
+- A record without a value (a tombstone) is removed delete.retention.ms after a cleaning first found it and stored the
+  time in its batch (KIP-534).
+- Records of aborted transactions are removed. A transaction's marker is removed once none of its records is left, after
+  the same delay.
+- The last batch of a producer that the partition still knows stays, without records if necessary, because its header
+  has the producer's last sequence.
+- The last batch below the bound of a cleaning stays, because it has the log's offset.
+
 Sources: Kafka's Cleaner, CleanedTransactionMetadata and MemoryRecords.filterTo; KIP-98, KIP-534.
 """
 
@@ -20,7 +24,7 @@ from dualwrite.records.header import BatchHeader
 from dualwrite.records.rewriting import Span, empty_batch, iterate_spans, with_records
 
 KEY_BYTES = 200
-"""The part of log.cleaner.dedupe.buffer.size for one key: a dictionary entry, a digest, an offset."""
+"""The memory of one key within log.cleaner.dedupe.buffer.size: a dictionary entry, a digest, an offset."""
 
 _DIGEST_BYTES = 20
 _first_offset = attrgetter("first_offset")
@@ -42,21 +46,21 @@ class ActiveProducer(NamedTuple):
 
 
 class KeyOffsets:
-    """The highest offset of each key, for at most ``capacity`` keys (Kafka: SkimpyOffsetMap). One batch always has
-    room, so that every cleaning makes progress.
+    """The highest offset of each key, for at most ``capacity`` keys (Kafka: SkimpyOffsetMap). There is always room for
+    one batch, so that every cleaning makes progress.
 
-    :param first_dirty: where the last cleaning ended.
+    :param first_dirty: the offset where the last cleaning ended.
     """
 
     def __init__(self, capacity: int, first_dirty: int) -> None:
         self.covered_before = first_dirty
-        """Every key of a record from ``first_dirty`` up to here is known."""
+        """The end of the range, from ``first_dirty`` on, in which every record's key is known."""
         self._first_dirty = first_dirty
         self._capacity = capacity
         self._offsets: dict[bytes, int] = {}
 
     def put(self, key: bytes, offset: int) -> bool:
-        """Note that ``key`` is at ``offset``; False if there is no room for another key."""
+        """Store that ``key`` is at ``offset``. False if there is no room for another key."""
         name = _name(key)
         is_full = len(self._offsets) >= self._capacity and self.covered_before > self._first_dirty
         if is_full and name not in self._offsets:
@@ -70,12 +74,13 @@ class KeyOffsets:
 
 
 def _name(key: bytes) -> bytes:
-    """A key's name: itself, or the digest of a long key. A digest is longer than any short key, so names are unique."""
+    """A key's name: the key itself, or its digest if it is long. A digest is longer than a short key, so names are
+    unique."""
     return key if len(key) < _DIGEST_BYTES else hashlib.blake2b(key, digest_size=_DIGEST_BYTES).digest()
 
 
 class Transactions:
-    """The transactions at a reader's position; tells which batches are not needed."""
+    """The transactions at a reader's position. Decides which batches are not needed."""
 
     def __init__(self, aborted: Iterable[AbortedRange]) -> None:
         self._coming = sorted(aborted, key=_first_offset, reverse=True)
@@ -83,8 +88,8 @@ class Transactions:
         self._met: set[AbortedRange] = set()
         self._committing: set[int] = set()
         self.forgotten: set[AbortedRange] = set()
-        """Aborted transactions of which only the marker was found. Readers must not be told of them any more: once the
-        marker is removed too, they would skip the producer's next records."""
+        """Aborted transactions of which only the marker is left. Readers must no longer get them: once the marker is
+        removed too, they would skip the producer's next records."""
 
     def is_needless(self, header: BatchHeader, batch: bytes) -> bool:
         """True for a batch of an aborted transaction, and for a marker whose transaction has no records left."""
@@ -104,7 +109,7 @@ class Transactions:
 
     def _ends_nothing(self, header: BatchHeader, batch: bytes) -> bool:
         if not header.record_count:
-            return True  # emptied by an earlier cleaning
+            return True  # an earlier cleaning has emptied the batch
         if read_marker(batch) is Marker.COMMIT:
             was_committing = header.producer_id in self._committing
             self._committing.discard(header.producer_id)
@@ -116,8 +121,8 @@ class Transactions:
         return True
 
 
-def note_keys(keys: KeyOffsets, transactions: Transactions, header: BatchHeader, batch: bytes) -> bool:
-    """Note the keys of a batch; False if there was not room for all of them: the batch is not covered then.
+def collect_keys(keys: KeyOffsets, transactions: Transactions, header: BatchHeader, batch: bytes) -> bool:
+    """Store the keys of a batch. False if there was not room for all of them; the batch is not covered then.
 
     :raises MalformedBatchError: if its records cannot be read.
     """
@@ -137,14 +142,14 @@ class Cleaning:
     transactions: Transactions
     producers: Mapping[int, ActiveProducer]
     before: int
-    """The bound: nothing at or above it is cleaned."""
+    """The bound: the cleaning changes nothing at or above it."""
     now_ms: int
     delete_retention_ms: int
     removed: int = field(default=0)
     """Records removed so far."""
 
     def cleaned(self, header: BatchHeader, batch: bytes) -> bytes | None:
-        """The rest of ``batch``; None if nothing is left.
+        """``batch`` with the records that stay; None if nothing is left.
 
         :raises MalformedBatchError: if its records cannot be read.
         """
@@ -153,19 +158,19 @@ class Cleaning:
         needless = self.transactions.is_needless(header, batch)
         marks_horizon = needless and header.is_control
         if needless and not (header.is_control and not self._is_due(header)):
-            kept: list[Span] = []
+            remaining: list[Span] = []
             self.removed += header.record_count
         else:
             body = batch_body(header, batch)
             spans = list(iterate_spans(header, body))
-            kept = spans if header.is_control else [span for span in spans if self._stays(span, header)]
-            self.removed += len(spans) - len(kept)
-            marks_horizon = marks_horizon or any(span.is_tombstone for span in kept)
-        if not kept:
+            remaining = spans if header.is_control else [span for span in spans if self._stays(span, header)]
+            self.removed += len(spans) - len(remaining)
+            marks_horizon = marks_horizon or any(span.is_tombstone for span in remaining)
+        if not remaining:
             return self._emptied(header, batch)
         if not marks_horizon or header.delete_horizon_ms is not None:
-            return batch if len(kept) == header.record_count else with_records(header, body, kept)
-        return with_records(header, body, kept, self.now_ms + self.delete_retention_ms)
+            return batch if len(remaining) == header.record_count else with_records(header, body, remaining)
+        return with_records(header, body, remaining, self.now_ms + self.delete_retention_ms)
 
     def _emptied(self, header: BatchHeader, batch: bytes) -> bytes | None:
         if not self._holds_sequence(header) and header.next_offset != self.before:

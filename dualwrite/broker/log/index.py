@@ -2,10 +2,10 @@
 
 About every ``index.interval.bytes`` a batch gets an entry: its last offset, and the position where it begins. If the
 highest timestamp so far, including that batch, is new, the time index gets an entry too: the timestamp, and the last
-offset of the first batch that has it. An index only tells where to begin a search.
+offset of the first batch with it. An index gives only the position at which a search begins.
 
-The segment that is written to has its indexes in memory. Look-ups in sealed segments read single entries from the
-index files. On disk, offsets are relative to the segment's.
+The active segment has its indexes in memory. Look-ups in sealed segments read single entries from the index files. On
+disk, offsets are relative to the segment's base offset.
 """
 
 import struct
@@ -26,7 +26,7 @@ _LONG = struct.Struct(">q")
 
 
 class DamagedIndexError(ValueError):
-    """A file is missing, or is not an index of its segment: rebuild it from the segment."""
+    """A file is missing, or is not an index of its segment. The caller must rebuild it from the segment."""
 
 
 class Column(Protocol):
@@ -47,11 +47,11 @@ class Index:
 
     @property
     def last_position(self) -> int:
-        """Where the last indexed batch begins, 0 if there is none."""
+        """The position of the last indexed batch, 0 if there is none."""
         return self.positions[-1] if len(self.positions) else 0
 
     def position_before(self, offset: int) -> int:
-        """The position of a batch that ends at or before ``offset``; the beginning if no entry does."""
+        """The position of a batch that ends at or before ``offset``; 0 if no entry has such a batch."""
         entry = bisect_right(self.offsets, offset) - 1
         return self.positions[entry] if entry >= 0 else 0
 
@@ -61,25 +61,25 @@ class Index:
         return self.positions[entry] if entry >= 0 else 0
 
     def position_for_time(self, timestamp: int) -> int:
-        """The position of a batch before which no batch reaches ``timestamp``."""
-        found = bisect_left(self.times, timestamp)
-        if found == len(self.times):
+        """A batch's position; no batch before it has a timestamp of ``timestamp`` or higher."""
+        time_entry = bisect_left(self.times, timestamp)
+        if time_entry == len(self.times):
             return self.last_position
-        entry = bisect_left(self.offsets, self.time_offsets[found]) - 1
+        entry = bisect_left(self.offsets, self.time_offsets[time_entry]) - 1
         return self.positions[entry] if entry >= 0 else 0
 
     def highest_before(self, offset: int) -> tuple[int, int]:
-        """The highest timestamp of the batches before the returned position, and that position: the beginning of a
-        batch that ends before ``offset``."""
+        """A timestamp and a position. The position is that of a batch that ends before ``offset``; the timestamp is the
+        highest of the batches before that position."""
         entry = bisect_left(self.offsets, offset) - 1
         if entry < 0:
             return NO_TIMESTAMP, 0
-        found = bisect_right(self.time_offsets, self.offsets[entry]) - 1
-        return self.times[found] if found >= 0 else NO_TIMESTAMP, self.positions[entry]
+        time_entry = bisect_right(self.time_offsets, self.offsets[entry]) - 1
+        return self.times[time_entry] if time_entry >= 0 else NO_TIMESTAMP, self.positions[entry]
 
 
 class GrowingIndex(Index):
-    """The index in memory of a segment that is written to."""
+    """The index of the active segment, in memory."""
 
     offsets: "array[int]"
     positions: "array[int]"
@@ -98,19 +98,18 @@ class GrowingIndex(Index):
         self.positions.append(position)
 
     def add_time(self, timestamp: int, offset: int) -> None:
-        """Note that ``timestamp`` is the highest so far, in the batch that ends with ``offset``. Does nothing if it is
-        not higher than the last."""
+        """Add ``timestamp``, of the batch that ends with ``offset``, if it is higher than the last."""
         if timestamp > (self.times[-1] if self.times else NO_TIMESTAMP):
             self.times.append(timestamp)
             self.time_offsets.append(offset)
 
     def offset_entries(self, first: int, base_offset: int) -> bytes:
-        """The entries for offsets from number ``first`` on, in their form on disk."""
+        """The offset entries from number ``first`` on, in their form on disk."""
         pairs = zip(self.offsets[first:], self.positions[first:], strict=True)
         return b"".join(OFFSET_ENTRY.pack(offset - base_offset, position) for offset, position in pairs)
 
     def time_entries(self, first: int, base_offset: int) -> bytes:
-        """The entries for times from number ``first`` on, in their form on disk."""
+        """The time entries from number ``first`` on, in their form on disk."""
         pairs = zip(self.times[first:], self.time_offsets[first:], strict=True)
         return b"".join(TIME_ENTRY.pack(time, offset - base_offset) for time, offset in pairs)
 
@@ -125,7 +124,7 @@ class StoredIndex(Index):
         self._base = base_offset
 
     def check(self, whole: bool) -> None:
-        """Check that both files exist and, if they must be ``whole``, end with an entry.
+        """Check that both files exist and, if ``whole``, end with a complete entry.
 
         :raises DamagedIndexError: if not.
         """
@@ -135,11 +134,11 @@ class StoredIndex(Index):
             except FileNotFoundError:
                 raise DamagedIndexError(f"{path.name} is missing") from None
             if whole and size % entry.size:
-                raise DamagedIndexError(f"{path.name} has {size} bytes, no whole number of entries")
+                raise DamagedIndexError(f"{path.name} has {size} bytes, not a whole number of entries")
 
     def loaded(self, before: int) -> GrowingIndex:
-        """The entries of batches that end before the offset ``before``, in memory. A crash may have damaged the entries
-        after them."""
+        """The entries of batches that end before the offset ``before``, in memory. A crash may have damaged later
+        entries."""
         index, last = GrowingIndex(), -1
         for relative, position in _entries(self._files.reader(self._offset_index), OFFSET_ENTRY):
             if not last < relative < before - self._base:
@@ -154,7 +153,7 @@ class StoredIndex(Index):
             last = relative
         return index
 
-    # The look-ups of ``Index`` are written against attributes; here each of them opens the file anew.
+    # The look-ups of ``Index`` use attributes; here each attribute opens the file again.
 
     @property
     def offsets(self) -> Column:  # type: ignore[override]
@@ -163,17 +162,17 @@ class StoredIndex(Index):
 
     @property
     def positions(self) -> Column:  # type: ignore[override]
-        """Where the indexed batches begin."""
+        """The positions of the indexed batches."""
         return _StoredColumn(self._files.reader(self._offset_index), OFFSET_ENTRY.size, _INT.size, _INT, 0)
 
     @property
     def times(self) -> Column:  # type: ignore[override]
-        """Timestamps that were the highest."""
+        """The timestamps of the time index."""
         return _StoredColumn(self._files.reader(self._time_index), TIME_ENTRY.size, 0, _LONG, 0)
 
     @property
     def time_offsets(self) -> Column:  # type: ignore[override]
-        """Last offsets of the batches that have them."""
+        """For each timestamp of the time index, the last offset of its batch."""
         return _StoredColumn(self._files.reader(self._time_index), TIME_ENTRY.size, _LONG.size, _INT, self._base)
 
 

@@ -1,6 +1,6 @@
-"""A partition log as a journal: records of the broker's own (``__transaction_state``, ``__cluster_metadata``).
+"""A partition log as a journal of the broker's own records (``__transaction_state``, ``__cluster_metadata``).
 
-A journal is read from its beginning at every start; memory is always the replay of it. Batches are uncompressed.
+The broker reads a journal from its beginning at every start: memory is always its replay. Batches are uncompressed.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,15 +27,16 @@ class Journal:
 
     def __init__(self, log: PartitionLog) -> None:
         self.log = log
-        """The underlying log: for its offsets, and to sync and close it."""
+        """The underlying log, for its offsets and to sync and close it."""
 
     @classmethod
     def open(cls, files: Files, directory: Path, on_record: Callable[[Record], None]) -> "Journal":
-        """The journal in ``directory``, made if it is missing; ``on_record`` is called with every record in order.
+        """The journal in ``directory``, which is created if it is missing. Calls ``on_record`` with every record in
+        order.
 
         A torn tail is cut, as from any log: its records were never acknowledged.
 
-        :raises CorruptLogError: if anything else in it is damaged.
+        :raises CorruptLogError: if any other part is damaged.
         """
         log = PartitionLog.open(files, directory, _SETTINGS, lambda header, body: None)
         for header, batch in replay(log):
@@ -44,7 +45,7 @@ class Journal:
         return cls(log)
 
     def append(self, records: Sequence[Record]) -> None:
-        """Append ``records`` as one batch: after a crash either all of them exist or none. Their offsets are ignored.
+        """Append ``records`` as one batch: after a crash either all of them exist or none. Ignores their offsets.
 
         :raises ValueError: if there are no records.
         """
@@ -58,16 +59,23 @@ def replay(log: PartitionLog) -> Iterator[tuple[BatchHeader, memoryview]]:
     :raises CorruptLogError: if a batch is damaged.
     """
     offset = log.start_offset
-    while data := log.read(offset, _READ_BYTES, log.end_offset):
-        for header, batch in iterate_batches(data):
-            if not checksum_matches(header, batch):
-                raise CorruptLogError(f"{log.directory}: wrong checksum of the batch at offset {header.base_offset}")
-            yield header, batch
-            offset = header.next_offset
+    try:
+        while data := log.read(offset, _READ_BYTES, log.end_offset):
+            for header, batch in iterate_batches(data):
+                if not checksum_matches(header, batch):
+                    raise CorruptLogError(
+                        f"{log.directory}: wrong checksum of the batch at offset {header.base_offset}"
+                    )
+                if header.next_offset <= offset:
+                    raise CorruptLogError(f"{log.directory}: offset {header.base_offset} follows offset {offset - 1}")
+                yield header, batch
+                offset = header.next_offset
+    except MalformedBatchError as error:
+        raise CorruptLogError(f"{log.directory}: batch at offset {offset}: {error}") from None
 
 
 def records_of(log: PartitionLog, header: BatchHeader, batch: memoryview) -> Iterator[Record]:
-    """The records of one batch that :func:`replay` found.
+    """The records of one batch from :func:`replay`.
 
     :raises CorruptLogError: if they cannot be read.
     """

@@ -23,7 +23,7 @@ RECOVERY_POINT = "recovery-point"
 LOG_START_OFFSET = "log-start-offset"
 CLEANED_BEFORE = "cleaned-before"
 CLEANER_OFFSET = "cleaner-offset"
-"""Where the last cleaning ended (Kafka's cleaner-offset-checkpoint)."""
+"""The offset where the last cleaning ended (Kafka's cleaner-offset-checkpoint)."""
 _WITHOUT = {
     RECOVERY_POINT: "no record is lost, the next start reads and checks the whole log",
     LOG_START_OFFSET: "deleted records whose files are still there come back",
@@ -43,7 +43,7 @@ def name_at(offset: int, suffix: str) -> str:
 
 
 def offsets_of(names: Iterable[str], suffix: str) -> list[int]:
-    """The offsets of those of ``names`` that are of kind ``suffix``, in order."""
+    """The offsets of the files of kind ``suffix`` among ``names``, in order."""
     stems = (name.removesuffix(suffix) for name in names if name.endswith(suffix))
     return sorted(int(stem) for stem in stems if _STEM.fullmatch(stem))
 
@@ -56,25 +56,25 @@ def segment_offsets(directory: Path, names: Iterable[str]) -> list[int]:
     segments = [name for name in names if name.endswith(LOG)]
     for name in segments:
         if not _STEM.fullmatch(name.removesuffix(LOG)):
-            raise CorruptLogError(f"{directory / name}: no segment is named like that; move the file away")
+            raise CorruptLogError(f"{directory / name}: this is not the name of a segment; move the file away")
     return offsets_of(segments, LOG)
 
 
 def belongs_to_log(name: str) -> bool:
-    """True if a file called ``name`` belongs to a log, looks like it, or is a note about one."""
+    """True if a file called ``name`` belongs to a log or seems to, or is a note beside one."""
     return name.endswith((LOG, UNFINISHED)) or name in _WITHOUT or _STEM.match(name) is not None
 
 
 def read_note(files: Files, path: Path) -> int:
-    """The number that was noted in the file at ``path``, 0 if there is none.
+    """The number in the note at ``path``, 0 if there is no such file.
 
-    :raises CorruptLogError: if the file holds something else. A crash cannot cause that, so no number may be guessed:
-        without the start offset, deleted records would come back.
+    :raises CorruptLogError: if the file does not hold one number. A crash cannot cause that, and the number must not be
+        guessed: without the start offset, deleted records would come back.
     """
     if path.name not in files.list(path.parent):
         return 0
-    note = files.reader(path)
-    text = note.read(0, note.size())
+    file = files.reader(path)
+    text = file.read(0, file.size())
     if not re.fullmatch(rb"\d{1,19}\n", text):
         raise CorruptLogError(
             f"{path}: damaged, not one number and a line feed. Restore it, or remove it: {_WITHOUT[path.name]}"
@@ -83,7 +83,7 @@ def read_note(files: Files, path: Path) -> int:
 
 
 def write_note(files: Files, path: Path, number: int) -> None:
-    """Note ``number`` in the file at ``path``, durably; a crash leaves the old number or the new one."""
+    """Write ``number`` to the note at ``path``, durably. A crash leaves the old number or the new one."""
     replace_file(files, path, b"%d\n" % number)
 
 
@@ -91,7 +91,7 @@ def replace_file(files: Files, path: Path, content: bytes) -> None:
     """Replace the content of the file at ``path`` by ``content``, durably and atomically."""
     unfinished = path.with_name(path.name + UNFINISHED)
     file = files.open(unfinished)
-    file.truncate(0)  # a crash may have left it
+    file.truncate(0)  # a crash may have left the file
     file.append(content)
     file.sync()
     file.close()
@@ -100,5 +100,5 @@ def replace_file(files: Files, path: Path, content: bytes) -> None:
 
 
 def read_recovery_point(files: Files, directory: Path) -> int:
-    """The offset up to which the log in ``directory`` is known to be whole on disk; 0 if that was never noted."""
+    """The offset up to which the log in ``directory`` is known to be whole on disk; 0 without a recovery point."""
     return read_note(files, directory / RECOVERY_POINT)

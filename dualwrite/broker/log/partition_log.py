@@ -1,9 +1,9 @@
 """The log of one partition: segments named by their base offsets, as Kafka has them on disk (Kafka's UnifiedLog).
 
-Threads: one thread owns a log and makes every call; only :meth:`PartitionLog.sync` may run in another thread at the
-same time, one call at a time. No lock is needed, because the two share three things with a single writer each: the list
-of segments and the end offset (the owner), and the synced offset (the syncing thread). A sealed segment never changes:
-any thread may read it.
+Threads: one thread owns a log and makes every call. Only :meth:`PartitionLog.sync` may run in another thread at the
+same time, one call at a time. No lock is needed, because each shared value has a single writer: the owner writes the
+list of segments and the end offset, the syncing thread writes the synced offset. A sealed segment never changes, so any
+thread may read it.
 """
 
 from bisect import bisect_right
@@ -33,7 +33,7 @@ from dualwrite.records.header import BatchHeader, peek_header
 
 _POINT_BYTES = 64 * 1024 * 1024
 _BYTES_LIKE_A_BATCH = 1024
-"""At a start, reading a header again takes about as long as reading this many bytes of a large batch."""
+"""The bytes that a start reads in the time that one batch header takes."""
 
 _by_base_offset = attrgetter("base_offset")
 
@@ -41,30 +41,31 @@ _by_base_offset = attrgetter("base_offset")
 class PartitionLog:
     """Batches in the order of their offsets. Made by :meth:`open`.
 
-    After an OSError from any method the log is in an unknown state: stop the process and recover from the disk.
+    After an OSError from any method the log is in an unknown state. The caller must stop the process; the next start
+    recovers from the disk.
     """
 
-    def __init__(self, files: Files, directory: Path, settings: LogSettings, found: LogRecovery) -> None:
+    def __init__(self, files: Files, directory: Path, settings: LogSettings, recovery: LogRecovery) -> None:
         self.directory = directory
-        self.cut_bytes = found.cut_bytes
-        """How many bytes of a torn tail :meth:`open` cut off; to be logged if not 0."""
+        self.cut_bytes = recovery.cut_bytes
+        """How many bytes of a torn tail :meth:`open` cut off. The caller logs it if it is not 0."""
         self.settings = settings
-        """The log's settings from the next append on; may be changed."""
-        self.start_offset = found.start_offset
-        """The first offset that may be read."""
-        self.cleaned_before = found.cleaned_before
-        """How far :meth:`replace` has come: only below this offset, batches and offsets may be missing."""
+        """The log's settings. A change applies from the next append on."""
+        self.start_offset = recovery.start_offset
+        """The first offset that readers may read."""
+        self.cleaned_before = recovery.cleaned_before
+        """The end of the replaced segments. Only below this offset, batches and offsets may be missing."""
         self._files = files
-        self._segments = found.segments
-        self._end_offset = self._synced_offset = found.segments[-1].next_offset
-        self.repairs = found.repairs
-        """Files of the directory that were missing or damaged and were rebuilt; to be logged, one line each."""
-        self._planned_before = found.replayed_from
+        self._segments = recovery.segments
+        self._end_offset = self._synced_offset = recovery.segments[-1].next_offset
+        self.repairs = recovery.repairs
+        """One line for each file that was missing or damaged and was rebuilt. The caller logs them."""
+        self._planned_before = recovery.replayed_from
         self._points: deque[RecoveryPoint] = deque()
         self._writing_points = Lock()
         self._is_abandoned = False
-        is_as_noted = found.recovery_point == found.replayed_from == self._end_offset and not found.cut_bytes
-        self._unplanned = 0 if is_as_noted and not found.repairs else 1
+        is_as_noted = recovery.recovery_point == recovery.replayed_from == self._end_offset and not recovery.cut_bytes
+        self._unplanned = 0 if is_as_noted and not recovery.repairs else 1
 
     @classmethod
     def open(
@@ -75,42 +76,43 @@ class PartitionLog:
         on_batch: OnBatch,
         on_snapshot: OnSnapshot | None = None,
     ) -> "PartitionLog":
-        """The log in ``directory``, which is made if it is missing.
+        """The log in ``directory``, which is created if it is missing.
 
-        Calls ``on_batch(header, body)`` for every batch in order; ``body`` is the whole batch for a control batch and
-        None for any other. A torn tail is cut from the last segment, whose checksums are verified where it is read; of
-        earlier segments only the headers are. On return everything that was reported is durable.
+        Calls ``on_batch(header, body)`` for every batch in order. ``body`` is the whole batch for a control batch and
+        None for any other. A torn tail is cut from the last segment. The batches that are read there have their
+        checksums verified; in earlier segments only the headers are checked. On return all reported batches are
+        durable.
 
-        :param on_snapshot: called first with the state at the last recovery point, if it can be trusted; then only
-            later batches are read and reported. None to read every batch.
-        :raises CorruptLogError: if an earlier segment is damaged or missing, a file has no segment's name, or what was
-            there at the last recovery point is not; nothing was cut then.
+        :param on_snapshot: called first with the state at the last recovery point, if that is sound; then only later
+            batches are read and reported. None to read every batch.
+        :raises CorruptLogError: if an earlier segment is damaged or missing, a file has an invalid name, or a part of
+            the log below the last recovery point is missing. Nothing was cut then.
         """
-        found = LogRecovery(files, directory, settings, on_batch, on_snapshot)
-        found.run()
-        return cls(files, directory, settings, found)
+        recovery = LogRecovery(files, directory, settings, on_batch, on_snapshot)
+        recovery.run()
+        return cls(files, directory, settings, recovery)
 
     @property
     def end_offset(self) -> int:
-        """The offset that the next record gets."""
+        """The offset of the next record."""
         return self._end_offset
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all segments."""
+        """The size of all segments in bytes."""
         return sum(segment.size for segment in self._segments)
 
     @property
     def unsynced(self) -> bool:
-        """True if something was appended that no :meth:`sync` has covered yet."""
+        """True if some appended batch is not covered by a :meth:`sync` yet."""
         return self._synced_offset < self._end_offset
 
     def append(self, batch: bytes | bytearray | memoryview, header: BatchHeader | None = None) -> None:
-        """Write ``batch``, which the caller has placed at :attr:`end_offset`. Begins a new segment if the last is full
-        or too old.
+        """Write ``batch``. Begins a new segment if the last is full or too old.
 
+        :param batch: its base offset must be :attr:`end_offset`.
         :param header: the header of ``batch``, if the caller has it.
-        :raises MalformedBatchError: if ``batch`` has no header of a record batch; nothing was written.
+        :raises MalformedBatchError: if ``batch`` does not begin with the header of a record batch. Nothing was written.
         """
         if header is None:
             header = peek_header(batch)
@@ -124,21 +126,21 @@ class PartitionLog:
         self._unplanned += len(batch) + _BYTES_LIKE_A_BATCH
 
     def read(self, offset: int, max_bytes: int, before: int, at_least_one: bool = True) -> bytes:
-        """Whole batches whose records are all before offset ``before``, from the batch that contains ``offset`` on, or
-        from the next one if a cleaner removed it.
+        """Whole batches that end at or before offset ``before``, from the batch that contains ``offset`` on, or from
+        the next batch if a cleaner removed that one.
 
-        At most ``max_bytes``, except that a first batch which alone is larger is returned if ``at_least_one``. Stops at
-        the end of a segment: ask again from where it ended. Empty if there is nothing to return.
+        Returns at most ``max_bytes``; if ``at_least_one``, the first batch even if it alone is larger. Stops at the end
+        of a segment: the caller reads on from there. Empty if there is no such batch.
 
-        :param offset: not below :attr:`start_offset`; the caller answers OFFSET_OUT_OF_RANGE for that.
+        :param offset: at least :attr:`start_offset`. For a lower one the caller answers OFFSET_OUT_OF_RANGE.
         """
         assert offset >= self.start_offset, f"offset {offset}, log begins at {self.start_offset}"
         index = bisect_right(self._segments, offset, key=_by_base_offset) - 1
-        found = self._segments[index].read(offset, max_bytes, before, at_least_one)
-        while not found and self._is_followed(self._segments[index], before):
+        batches = self._segments[index].read(offset, max_bytes, before, at_least_one)
+        while not batches and self._is_followed(self._segments[index], before):
             index += 1
-            found = self._segments[index].read(offset, max_bytes, before, at_least_one)
-        return found
+            batches = self._segments[index].read(offset, max_bytes, before, at_least_one)
+        return batches
 
     def _is_followed(self, segment: Segment, before: int) -> bool:
         """True if a cleaner may have emptied ``segment``, and a later one has records below ``before``."""
@@ -152,14 +154,16 @@ class PartitionLog:
         :param timestamp: milliseconds since the epoch.
         """
         for segment in self._segments:
-            found = segment.offset_for_timestamp(timestamp, self.start_offset, before)
-            if found or segment.next_offset >= before:
-                return found
+            timestamp_and_offset = segment.offset_for_timestamp(timestamp, self.start_offset, before)
+            if timestamp_and_offset or segment.next_offset >= before:
+                return timestamp_and_offset
         return None
 
     def max_timestamp(self, before: int) -> tuple[int, int] | None:
-        """(timestamp, offset) of the first record with the highest timestamp of all batches that end before ``before``,
-        as exact as :meth:`offset_for_timestamp`; None if there are none."""
+        """(timestamp, offset) of the first record with the highest timestamp in all batches that end before ``before``.
+
+        As exact as :meth:`offset_for_timestamp`. None if there is no such batch.
+        """
         if before <= self.start_offset:
             return None
         visible = (segment for segment in self._segments if segment.base_offset < before)
@@ -169,14 +173,14 @@ class PartitionLog:
     def sync(self) -> None:
         """Return once everything appended before the call is on disk. May be called from another thread.
 
-        :raises OSError: if the disk failed; the bytes may or may not be there. Stop the process.
+        :raises OSError: if the disk failed. The bytes may or may not be on disk; the caller must stop the process.
         """
-        end = self._end_offset  # read first: everything below it is in the segment read next, or was synced by a roll
+        end = self._end_offset  # read first: all below it is in the segment read next, or a roll has synced it
         self._segments[-1].sync()
         self._synced_offset = max(self._synced_offset, end)
 
     def checkpoint(self) -> None:
-        """Sync, and store the end as the recovery point, without a snapshot: for a log that is always replayed whole.
+        """Sync, and store the end as the recovery point, without a snapshot. For a log that is always replayed whole.
 
         :raises OSError: as :meth:`sync`.
         """
@@ -185,8 +189,8 @@ class PartitionLog:
 
     @property
     def point_due(self) -> bool:
-        """True if a segment was sealed since the last planned recovery point, or so much was appended that a restart
-        would take long."""
+        """True if a recovery point is due: since the last one a segment was sealed, or so much was appended that a
+        restart would take long."""
         return self._unplanned > _POINT_BYTES
 
     @property
@@ -197,10 +201,10 @@ class PartitionLog:
     def plan_recovery_point(
         self, producers: Sequence[ProducerSnapshot], aborted_since: Callable[[int], Sequence[IndexedTransaction]]
     ) -> None:
-        """Plan a recovery point at the end of the log; :meth:`write_recovery_points` writes it.
+        """Plan a recovery point at the end of the log. :meth:`write_recovery_points` writes it.
 
         :param producers: the current state of the producers.
-        :param aborted_since: the aborted transactions whose markers are at or after an offset.
+        :param aborted_since: returns the aborted transactions whose markers are at or after an offset.
         """
         if self._is_abandoned:
             return
@@ -226,24 +230,23 @@ class PartitionLog:
                 point.write(self._files, self.directory)
 
     def abandon(self) -> None:
-        """The files will be removed: store no planned recovery point any more."""
+        """Drop the planned recovery points, because the files will be removed."""
         with self._writing_points:
             self._is_abandoned = True
             self._points.clear()
 
     def close(self) -> None:
-        """Release the files. Does not sync; no other thread may be in :meth:`sync`."""
+        """Release the files, without a sync. No other thread may be in :meth:`sync`."""
         for segment in self._segments:
             segment.close()
 
-    # --- retention: where the log should begin, and moving its beginning there
+    # --- retention: find the new log start offset, and move the log's start
 
     def expired_before(self, oldest_ms: int, limit: int) -> int:
         """The end of the oldest segments whose records are all older than ``oldest_ms``; the log's start if the first
-        segment is not that old. A segment whose records have no timestamps is never expired (Kafka uses its file's
-        age).
+        segment is younger. A segment without timestamps never expires (Kafka uses the age of its file).
 
-        :param oldest_ms: now less retention.ms.
+        :param oldest_ms: the current time minus retention.ms.
         :param limit: the high watermark; segments that reach beyond it stay.
         """
         expired = self.start_offset
@@ -255,8 +258,11 @@ class PartitionLog:
         return expired
 
     def oversized_before(self, retention_bytes: int, limit: int) -> int:
-        """The end of the oldest segments that the log does not need to have ``retention_bytes``; otherwise as
-        :meth:`expired_before`."""
+        """The end of the oldest segments without which the log still has ``retention_bytes``; the log's start if there
+        are none.
+
+        :param limit: as for :meth:`expired_before`.
+        """
         oversized, surplus = self.start_offset, self.size_bytes - retention_bytes
         for segment in self._segments:
             surplus -= segment.size
@@ -270,15 +276,15 @@ class PartitionLog:
         return self.start_offset < offset and self._segments[0].next_offset <= offset
 
     def truncate_before(self, offset: int) -> None:
-        """Begin the log at ``offset``, durably, and remove the segments that end at or before it (DeleteRecords,
-        retention). Does nothing if the log begins there or later.
+        """Raise the log start offset to ``offset``, durably, and remove the segments that end at or before it
+        (DeleteRecords, retention). Does nothing if the log begins there or later.
 
         :param offset: at most the high watermark.
         """
         assert offset <= self._end_offset, f"offset {offset}, log ends at {self._end_offset}"
         if offset <= self.start_offset:
             return
-        self.write_recovery_points()  # they may be about segments that will be removed
+        self.write_recovery_points()  # they may concern segments that will be removed
         if offset == self._end_offset and self._segments[-1].size:
             self._roll()
         elif self.unsynced:
@@ -291,9 +297,9 @@ class PartitionLog:
             remove_segment(self._files, self.directory, segment.base_offset)
 
     def roll_if_due(self, now_ms: int) -> bool:
-        """Begin a new segment if the last is older than segment.ms; True if it was.
+        """Begin a new segment if the last is older than segment.ms. True if it was.
 
-        Kafka checks this only at an append, and so never cleans a log that is not written to any more.
+        Kafka checks this only at an append, and so never cleans a log that gets no more records.
         """
         segment = self._segments[-1]
         due = segment.size > 0 and segment.is_older_than(self.settings.segment_ms, now_ms)
@@ -304,42 +310,42 @@ class PartitionLog:
     # --- cleaning
 
     def sealed_segments(self) -> Sequence[Segment]:
-        """The segments that never change, oldest first: all but the last. Any thread may read them."""
+        """All segments but the last, oldest first. They never change, so any thread may read them."""
         return self._segments[:-1]
 
     def begin_replacement(self, old: Sequence[Segment]) -> Replacement:
-        """The replacement of ``old``, consecutive ones of :meth:`sealed_segments`. Fill and finish it in any thread,
-        and give it to :meth:`replace`.
+        """An empty replacement for ``old``. Any thread may fill and finish it; :meth:`replace` puts it into the log.
 
-        :param old: together smaller than segment.bytes, so that what is left of them fits into one segment.
+        :param old: consecutive segments of :meth:`sealed_segments`, together smaller than segment.bytes.
         """
         return Replacement(self._files, self.directory, old, self.settings)
 
     def replace(self, replacement: Replacement, aborted: Sequence[IndexedTransaction] = ()) -> bool:
-        """Replace the old segments by the finished ``replacement``, durably. A crash leaves the old ones or the new
+        """Replace the old segments by the finished ``replacement``, durably. A crash leaves the old segments or the new
         one.
 
-        A cleaner must go from the log's start upwards: :attr:`cleaned_before` becomes the end of the replaced segments,
-        if that is higher.
+        A cleaner must go from the log's start upwards: :attr:`cleaned_before` rises to the end of the replaced
+        segments.
 
         :param aborted: the aborted transactions whose markers are in the old segments.
-        :returns: False if one of the old segments was removed meanwhile, and the replacement with it.
+        :returns: False if one of the old segments was removed meanwhile; the replacement was then removed too.
         """
         if replacement.old[0] not in self._segments:
             replacement.discard()
             return False
-        at = self._segments.index(replacement.old[0])
-        assert tuple(self._segments[at : at + len(replacement.old)]) == replacement.old
-        self.write_recovery_points()  # they may be about segments that will be removed
+        first = self._segments.index(replacement.old[0])
+        assert tuple(self._segments[first : first + len(replacement.old)]) == replacement.old
+        self.write_recovery_points()  # they may concern segments that will be removed
         if replacement.end_offset > self.cleaned_before:
             write_note(self._files, self.directory / CLEANED_BEFORE, replacement.end_offset)
             self.cleaned_before = replacement.end_offset
         segment = swap_in(self._files, self.directory, replacement, aborted)
-        self._segments = [*self._segments[:at], segment, *self._segments[at + len(replacement.old) :]]
+        self._segments = [*self._segments[:first], segment, *self._segments[first + len(replacement.old) :]]
         return True
 
     def _roll(self) -> Segment:
-        """Begin a new segment. The full one is on disk before that, and the new one's name before anything is in it."""
+        """Begin a new segment. The full segment is on disk before that, and the new one's name before its first
+        batch."""
         if self.unsynced:
             self._segments[-1].sync()
         segment = Segment(self._files, self.directory / name_at(self._end_offset, LOG), self._end_offset)

@@ -1,12 +1,12 @@
 """Opens a log: finishes or cuts what a crash left unfinished, and refuses any other damage.
 
-Below the newest snapshot, it reads only the ends of the segments, to check that their indexes belong to them; it
-replays the rest. Indexes and snapshots are only an optimization: missing or damaged ones are rebuilt from the log, and
-without a sound snapshot the whole log is replayed.
+Below the newest snapshot, recovery reads only the ends of the segments, to check that their indexes belong to them. It
+replays the rest of the log. Indexes and snapshots are only an optimization: recovery rebuilds missing or damaged ones
+from the log, and replays the whole log if there is no sound snapshot.
 
-A segment is synced before the next one begins, so that a power cut can damage only the last segment, even without any
-call of ``sync``. Damage anywhere else, or below the recovery point, has another cause than a power cut, and must not be
-cut away (Kafka's recovery-point-offset-checkpoint).
+A segment is synced before the next one begins. So a power cut can damage only the last segment, even without any call
+of ``sync``. Damage anywhere else, or below the recovery point, has another cause, and must not be cut away (Kafka's
+recovery-point-offset-checkpoint).
 """
 
 from collections.abc import Callable, Sequence
@@ -56,7 +56,7 @@ class LogRecovery:
         self.cleaned_before = 0
         self.recovery_point = 0
         self.replayed_from = 0
-        """Where the replay began: at a snapshot, or with the first segment."""
+        """The offset where the replay began: that of a snapshot, or of the first segment."""
         self._files = files
         self._directory = directory
         self._settings = settings
@@ -65,7 +65,7 @@ class LogRecovery:
         self._stored_aborted: dict[int, int] = {}
 
     def run(self) -> None:
-        """Open every segment; the last one can be appended to.
+        """Open every segment, the last one for appends.
 
         :raises CorruptLogError: as ``PartitionLog.open``.
         """
@@ -74,17 +74,19 @@ class LogRecovery:
         self.recovery_point = read_recovery_point(self._files, self._directory)
         self.start_offset = read_note(self._files, self._directory / LOG_START_OFFSET)
         self.cleaned_before = read_note(self._files, self._directory / CLEANED_BEFORE)
-        found = segment_offsets(self._directory, self._files.list(self._directory)) or [self.start_offset]
-        if found[0] > self.start_offset:
+        base_offsets = segment_offsets(self._directory, self._files.list(self._directory)) or [self.start_offset]
+        if base_offsets[0] > self.start_offset:
             raise CorruptLogError(
-                f"{self._path(found[0])}: no segment precedes it, but the log was to begin at {self.start_offset}."
-                f" Restore what is missing, or write {found[0]} and a line feed into"
-                f" {self._directory / LOG_START_OFFSET} to lose it"
+                f"{self._path(base_offsets[0])}: no segment precedes it, but the log was to begin at"
+                f" {self.start_offset}. Restore the missing segments, or write {base_offsets[0]} and a line feed into"
+                f" {self._directory / LOG_START_OFFSET} to lose them"
             )
-        bases = [base for base, following in pairwise(found) if following > self.start_offset] + found[-1:]
+        bases = [base for base, next_base in pairwise(base_offsets) if next_base > self.start_offset] + base_offsets[
+            -1:
+        ]
         self.replayed_from = self._restore(bases)
-        for base_offset, following in pairwise(bases):
-            self._open_earlier(base_offset, following)
+        for base_offset, next_base in pairwise(bases):
+            self._open_earlier(base_offset, next_base)
         self._open_last(bases[-1])
         self._remove_leftovers(bases)
         # A killed process may have left names that are only in the page cache.
@@ -102,35 +104,37 @@ class LogRecovery:
         if self._on_snapshot is None or not self.recovery_point:
             return bases[0]
         names = self._files.list(self._directory)
-        candidates = [each for each in offsets_of(names, SNAPSHOT) if bases[0] <= each <= self.recovery_point]
+        candidates = [base for base in offsets_of(names, SNAPSHOT) if bases[0] <= base <= self.recovery_point]
         for offset in reversed(candidates):
             try:
                 producers = decode_snapshot(self._content(name_at(offset, SNAPSHOT)))
-                aborted = [each for base in bases if base < offset for each in self._aborted(base, offset)]
+                aborted = [
+                    transaction for base in bases if base < offset for transaction in self._aborted(base, offset)
+                ]
             except ValueError as error:
                 self.repairs.append(f"snapshot at offset {offset}: {error}")
                 self._stored_aborted.clear()
                 continue
             if offset < self.recovery_point and not self.repairs:
                 self.repairs.append(f"no snapshot at offset {self.recovery_point}: replayed from offset {offset}")
-            self._on_snapshot(offset, producers, [each for each in aborted if each.last_offset >= self.start_offset])
+            self._on_snapshot(offset, producers, [ended for ended in aborted if ended.last_offset >= self.start_offset])
             return offset
-        self.repairs.append(f"no snapshot up to offset {self.recovery_point} can be used: everything was replayed")
+        self.repairs.append(f"no snapshot up to offset {self.recovery_point} can be used: replayed the whole log")
         return bases[0]
 
     def _aborted(self, base_offset: int, before: int) -> list[IndexedTransaction]:
         name = name_at(base_offset, TRANSACTION_INDEX)
         try:
-            found = decode_aborted(self._content(name))
+            aborted = decode_aborted(self._content(name))
         except FileNotFoundError:
             raise ValueError(f"{name} is missing") from None
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
-        found = [each for each in found if each.last_offset < before]
-        if found and found[0].last_offset < base_offset:
-            raise ValueError(f"{name} is of another segment")
-        self._stored_aborted[base_offset] = len(found)
-        return found
+        aborted = [transaction for transaction in aborted if transaction.last_offset < before]
+        if aborted and aborted[0].last_offset < base_offset:
+            raise ValueError(f"{name} belongs to another segment")
+        self._stored_aborted[base_offset] = len(aborted)
+        return aborted
 
     def _content(self, name: str) -> bytes:
         file = self._files.reader(self._directory / name)
@@ -172,7 +176,7 @@ class LogRecovery:
         segment.sync()  # a killed process may have left bytes that are only in the page cache
 
     def _open_segment(self, base_offset: int, following: int | None) -> Segment:
-        """The segment; its batches below the snapshot come from its indexes if possible."""
+        """The opened segment. The index has its batches below the snapshot, if it is sound."""
         segment = Segment(self._files, self._path(base_offset), base_offset)
         if base_offset < self.replayed_from:
             is_known = following is not None and following <= self.replayed_from
@@ -193,7 +197,7 @@ class LogRecovery:
 
 
 def remove_segment(files: Files, directory: Path, base_offset: int) -> None:
-    """Remove the files of a segment below the log's noted start."""
+    """Remove the files of a segment below the log start offset."""
     names = files.list(directory)
     for suffix in (*INDEXES, LOG):
         if name_at(base_offset, suffix) in names:

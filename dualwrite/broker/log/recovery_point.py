@@ -1,7 +1,7 @@
-"""Recovery points: a start need not read the log below them, as its results are on disk.
+"""Recovery points: a start need not read the log below them, because the resulting state is on disk.
 
-They are written in the order of trust: the log itself, its indexes, the partition's state at that offset (a snapshot),
-and only then the note of the offset (Kafka's recovery-point-offset-checkpoint).
+Each step is on disk before the next: the log itself, its indexes, the partition's state at that offset (a snapshot),
+and the note of the offset (Kafka's recovery-point-offset-checkpoint).
 """
 
 from collections.abc import Sequence
@@ -25,19 +25,19 @@ from dualwrite.broker.log.segment import Segment
 from dualwrite.ports import Files
 
 _KEPT_SNAPSHOTS = 2
-"""The newest, and the one before it in case the newest is damaged."""
+"""The number of snapshots: the newest, and the one before it in case the newest is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexEntries:
-    """Entries to be written after the first ``kept`` bytes of an index file."""
+    """Entries that follow the first ``kept`` bytes of an index file."""
 
     suffix: str
     kept: int
     data: bytes
 
     def write(self, files: Files, path: Path) -> None:
-        """Write them to the file at ``path``, atomically: a start may rely on its content so far."""
+        """Write the entries to the file at ``path``, atomically, because a start may rely on the present content."""
         file = files.open(path)
         if self.data or file.size() > self.kept:  # a longer file is from before a crash
             replace_file(files, path, file.read(0, self.kept) + self.data)
@@ -45,10 +45,10 @@ class IndexEntries:
 
 
 class PendingIndexes:
-    """The entries that the index files of one segment lack. Made by the log's owner, written by any thread."""
+    """The entries that the index files of one segment lack. The log's owner creates them, any thread may write them."""
 
     def __init__(self, segment: Segment, aborted: Sequence[IndexedTransaction]) -> None:
-        """``aborted`` are those whose markers are in ``segment`` and that its file does not contain yet."""
+        """:param aborted: the aborted transactions with a marker in ``segment`` that its file does not contain yet."""
         self._segment = segment
         self._is_sealed = segment.is_sealed
         offsets, times, transactions = segment.stored
@@ -62,7 +62,7 @@ class PendingIndexes:
         segment.stored = (len(index.offsets), len(index.times), transactions + len(aborted))
 
     def write(self, files: Files, ending: str = "") -> None:
-        """Write them to disk; the names of empty files still need a sync of the directory.
+        """Write the entries to disk. The names of empty files still need a sync of the directory.
 
         :param ending: appended to the files' names after their suffixes.
         """
@@ -74,14 +74,14 @@ class PendingIndexes:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPoint:
-    """Everything that must be on disk before ``offset`` is stored, except the log itself."""
+    """The files that must be on disk before ``offset`` is stored, except the log itself."""
 
     offset: int
     indexes: Sequence[PendingIndexes]
     snapshot: bytes
 
     def write(self, files: Files, directory: Path) -> None:
-        """Store the offset, durably; the log up to it must be on disk."""
+        """Store the offset, durably. The log up to it must be on disk."""
         for pending in self.indexes:
             pending.write(files)
         # This also syncs the names of the indexes.

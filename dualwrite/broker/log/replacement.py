@@ -1,9 +1,9 @@
-"""One segment in place of several: how a cleaner writes it, and how it gets into the log (Kafka: UnifiedLog's
+"""One segment in place of several: how a cleaner writes it, and how the log takes it over (Kafka: UnifiedLog's
 replaceSegments).
 
-The new segment is written as ``BASE.cleaned``, its indexes as ``BASE.index.cleaned`` and so on; a start removes such
-files. Once all are on disk, the segment is renamed to ``BASE.END.swap``. From then on they replace everything from BASE
-to END, and a start finishes what a crash interrupted.
+The new segment is written as ``BASE.cleaned``, its indexes as ``BASE.index.cleaned`` and so on. A start removes such
+files. Once all are on disk, the segment is renamed to ``BASE.END.swap``. From then on they replace all segments from
+BASE to END, and a start finishes a replacement that a crash interrupted.
 """
 
 import re
@@ -23,10 +23,10 @@ _SWAP = re.compile(r"(\d{20})\.(\d{20})\.swap")
 
 
 class Replacement:
-    """A future segment in place of consecutive ``old`` ones. Made by ``PartitionLog.begin_replacement``; used by one
-    thread at a time, which may be any thread.
+    """A future segment in place of consecutive ``old`` segments. ``PartitionLog.begin_replacement`` creates it; one
+    thread at a time may use it.
 
-    The new segment contains batches of the old ones, in their order, some of them rewritten with fewer records. The
+    The new segment contains batches of the old segments, in their order, some of them rewritten with fewer records. The
     remaining records keep their offsets.
     """
 
@@ -37,14 +37,14 @@ class Replacement:
         self._files = files
         self._settings = settings
         self.control_offsets: set[int] = set()
-        """The entries of the transaction markers that were kept."""
+        """The offsets of the transaction markers that the new segment has."""
         path = directory / name_at(self.base_offset, CLEANED)
         self.segment = Segment(files, path, self.base_offset)
-        self.segment.cut_tail()  # remove the rest of an earlier file, if any
+        self.segment.cut_tail()  # remove the content of an earlier file, if any
 
     @property
     def size(self) -> int:
-        """Bytes so far."""
+        """The size so far, in bytes."""
         return self.segment.size
 
     def append(self, batch: bytes) -> None:
@@ -57,7 +57,7 @@ class Replacement:
             self.control_offsets.add(header.base_offset)
 
     def finish(self) -> None:
-        """Return once it is on disk; then ``PartitionLog.replace`` accepts it."""
+        """Return once the replacement is on disk. Then ``PartitionLog.replace`` accepts it."""
         self.segment.sync()
         self.segment.seal(self.end_offset)
 
@@ -68,13 +68,13 @@ class Replacement:
 
 
 def swap_in(files: Files, directory: Path, replacement: Replacement, aborted: Sequence[IndexedTransaction]) -> Segment:
-    """Replace the old segments by the finished ``replacement``, for good; return the new segment.
+    """Replace the old segments by the finished ``replacement``, durably; return the new segment.
 
     :param aborted: the aborted transactions whose markers were in the old segments.
     """
     # Without its marker a consumer would skip the producer's later transactions.
-    kept = [each for each in aborted if each.last_offset in replacement.control_offsets]
-    PendingIndexes(replacement.segment, kept).write(files, CLEANED)
+    kept_aborted = [transaction for transaction in aborted if transaction.last_offset in replacement.control_offsets]
+    PendingIndexes(replacement.segment, kept_aborted).write(files, CLEANED)
     files.sync_directory(directory)
     name = f"{replacement.base_offset:020}.{replacement.end_offset:020}.swap"
     files.rename(replacement.segment.path, name)
@@ -85,7 +85,7 @@ def swap_in(files: Files, directory: Path, replacement: Replacement, aborted: Se
 
 
 def finish_replacements(files: Files, directory: Path) -> None:
-    """Put finished segments in place, and remove every file that a crash left unfinished."""
+    """Put the finished replacements of ``directory`` in place, and remove every file that a crash left unfinished."""
     for name in files.list(directory):
         if _SWAP.fullmatch(name):
             _complete(files, directory, name)
@@ -100,7 +100,7 @@ def _complete(files: Files, directory: Path, swap: str) -> None:
     base, end = int(match[1]), int(match[2])
     names = files.list(directory)
     for suffix in (*INDEXES, LOG):
-        _remove(files, directory, [each for each in offsets_of(names, suffix) if base < each < end], suffix)
+        _remove(files, directory, [offset for offset in offsets_of(names, suffix) if base < offset < end], suffix)
     for suffix in INDEXES:
         if name_at(base, suffix) + CLEANED in names:
             files.rename(directory / (name_at(base, suffix) + CLEANED), name_at(base, suffix))

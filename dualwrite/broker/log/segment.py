@@ -1,7 +1,7 @@
 """One segment of a partition: a file of record batches, and their positions in it (Kafka's LogSegment).
 
-Only the last segment of a log is written to and keeps its file open. The others are sealed: they never change, and
-their files are opened for each read.
+Only the last segment of a log, the active one, gets new batches and keeps its file open. The others are sealed: they
+never change, and each read opens their files.
 """
 
 import struct
@@ -31,7 +31,7 @@ from dualwrite.records.header import (
 from dualwrite.records.rewriting import iterate_spans
 
 OnBatch = Callable[[BatchHeader, bytes | None], None]
-"""Called with each batch of a log that is opened: its header and, if it is a control batch, all of its bytes."""
+"""Called with each batch while a log is opened: its header and, for a control batch, all of its bytes."""
 
 _SCAN_CHUNK = 64 * 1024
 _LOOKUP_CHUNK = 4096 + HEADER_SIZE
@@ -39,7 +39,7 @@ _HIGHEST_RELATIVE_OFFSET = 2**31 - 1
 
 
 class DamagedSegmentError(ValueError):
-    """The file has bytes that are not the next whole batch. The bytes before them, ``Segment.size``, are sound."""
+    """The file has bytes that are not the next whole batch. The first ``Segment.size`` bytes are sound."""
 
 
 class Segment:
@@ -50,7 +50,7 @@ class Segment:
         self.base_offset = base_offset
         self.next_offset = base_offset
         self.size = 0
-        """Bytes of whole batches; the file itself may be longer until a torn tail is cut."""
+        """The size of all whole batches in bytes. The file may be longer until a torn tail is cut."""
         self.first_timestamp = NO_TIMESTAMP
         """The highest timestamp of the first batch, which determines the segment's age."""
         self.max_timestamp = NO_TIMESTAMP
@@ -59,23 +59,23 @@ class Segment:
         self.index: Index = self.growing_index
         """The index that look-ups use."""
         self.stored = (0, 0, 0)
-        """How many entries of offsets, times and aborted transactions the files are known to contain."""
+        """The numbers of entries that the files have at least: of offsets, times and aborted transactions."""
         self._max_timestamp_offset = base_offset
         self._files = files
         self._file: File | None = files.open(self.path)
 
     @property
     def is_sealed(self) -> bool:
-        """True if nothing can be appended any more."""
+        """True if the segment takes no more batches."""
         return self._file is None
 
     def load(self, settings: LogSettings, bound: int, is_sealed: bool) -> None:
-        """Trust the indexes on disk for the batches below the offset ``bound``. A few batches at the end are checked
-        against the indexes.
+        """Use the indexes on disk for the batches below the offset ``bound``, after a check of a few batches at the
+        end.
 
-        :param is_sealed: True if nothing will be appended, so that the indexes can stay on disk.
-        :raises DamagedIndexError: if the indexes or the checked batches are wrong; then call :meth:`recover` of a new
-            object.
+        :param is_sealed: True if no batch will follow, so that the indexes can stay on disk.
+        :raises DamagedIndexError: if the indexes or the checked batches are wrong. The caller then calls
+            :meth:`recover` of a new object.
         """
         stored = StoredIndex(self._files, self.path, self.base_offset)
         stored.check(whole=is_sealed)
@@ -93,18 +93,18 @@ class Segment:
         index, window = self.index, _Window(self._reader(), _LOOKUP_CHUNK)
         file_size = self._reader().size()
         if file_size:
-            self.first_timestamp = peek_header(*window.at(0, HEADER_SIZE)).max_timestamp
+            self.first_timestamp = peek_header(*window.view(0, HEADER_SIZE)).max_timestamp
         if len(index.times):
             self.max_timestamp, self._max_timestamp_offset = index.times[-1], index.time_offsets[-1]
         first = self.size = index.last_position
         if first < 0:
             raise MalformedBatchError(f"batch at byte {first}")
         while self.size < file_size and self.next_offset < bound:
-            header = peek_header(*window.at(self.size, HEADER_SIZE))
+            header = peek_header(*window.view(self.size, HEADER_SIZE))
             if header.base_offset >= bound:
                 break
-            buffer, at = window.at(self.size, header.size)
-            has_new_time = self._note_time(header)
+            buffer, at = window.view(self.size, header.size)
+            has_new_time = self._update_times(header)
             is_indexed = self.size == first and first > 0
             if (
                 not checksum_matches(header, memoryview(buffer)[at : at + header.size])
@@ -124,7 +124,7 @@ class Segment:
 
     def _check_time(self, timestamp: int, offset: int) -> None:
         position, window = self._position_of(offset), _Window(self._reader(), _LOOKUP_CHUNK)
-        header = peek_header(*window.at(position, HEADER_SIZE))
+        header = peek_header(*window.view(position, HEADER_SIZE))
         if (header.last_offset, header.max_timestamp) != (offset, timestamp):
             raise MalformedBatchError(f"no batch of time {timestamp} ends at offset {offset}")
 
@@ -140,20 +140,19 @@ class Segment:
     def recover(
         self, settings: LogSettings, on_batch: OnBatch, verify: bool, gaps_before: int = 0, report_from: int = 0
     ) -> None:
-        """Read the headers of the rest of the file, once, and index them. With ``verify``, check every batch's checksum
-        too.
+        """Read and index the headers of the rest of the file. With ``verify``, check every batch's checksum too.
 
         :param gaps_before: below this offset a cleaner may have left out batches and their offsets.
         :param report_from: batches below this offset are not reported.
-        :raises DamagedSegmentError: at the first byte that does not belong to a sound batch with the next offset; all
-            batches before it have been indexed and reported.
+        :raises DamagedSegmentError: at the first byte that does not belong to a sound batch with the next offset. All
+            batches before it are indexed and reported.
         """
         file = self._reader()
         file_size = file.size()
         window = _Window(file, _SCAN_CHUNK)
         while self.size < file_size:
             try:
-                header = peek_header(*window.at(self.size, HEADER_SIZE))
+                header = peek_header(*window.view(self.size, HEADER_SIZE))
             except MalformedBatchError as error:
                 raise DamagedSegmentError(f"at byte {self.size}: {error}") from None
             if not self.next_offset <= header.base_offset <= max(self.next_offset, gaps_before):
@@ -164,8 +163,8 @@ class Segment:
                 raise DamagedSegmentError(f"at byte {self.size}: a batch of {header.size} bytes runs past the end")
             body = None
             if verify or header.is_control:
-                buffer, at = window.at(self.size, header.size)
-                batch = memoryview(buffer)[at : at + header.size]
+                buffer, start = window.view(self.size, header.size)
+                batch = memoryview(buffer)[start : start + header.size]
                 if not checksum_matches(header, batch):
                     raise DamagedSegmentError(f"at byte {self.size}: wrong checksum of the batch")
                 body = bytes(batch) if header.is_control else None
@@ -174,7 +173,7 @@ class Segment:
                 on_batch(header, body)
 
     def cut_tail(self) -> int:
-        """Cut the bytes after the last sound batch, durably; return their number."""
+        """Cut the bytes after the last sound batch, durably. Return their number."""
         file = self._writer()
         torn = file.size() - self.size
         if torn:
@@ -193,13 +192,13 @@ class Segment:
         )
 
     def is_older_than(self, age_ms: int, now_ms: int) -> bool:
-        """True if more than ``age_ms`` have passed at ``now_ms`` since its first batch, if that has a timestamp."""
+        """True if the first batch has a timestamp and is more than ``age_ms`` old at ``now_ms``."""
         return self.first_timestamp >= 0 and now_ms - self.first_timestamp > age_ms
 
     def append(self, header: BatchHeader, batch: bytes | bytearray | memoryview, settings: LogSettings) -> None:
         """Write ``batch``, whose header is ``header``, at the end.
 
-        :raises OSError: if the file raises it; the segment must not be used again.
+        :raises OSError: if the write fails. The segment must not be used again.
         """
         self._writer().append(batch)
         self._add(header, settings)
@@ -221,9 +220,9 @@ class Segment:
             if header.base_offset >= before:
                 break
             if header.record_count and header.max_timestamp >= timestamp and header.last_offset >= start:
-                found = self._first_record(position, header, timestamp, start)
-                if found is not None:
-                    return found if found[1] < before else None
+                timestamp_and_offset = self._first_record(position, header, timestamp, start)
+                if timestamp_and_offset is not None:
+                    return timestamp_and_offset if timestamp_and_offset[1] < before else None
         return None
 
     def highest_timestamp(self, start: int, before: int) -> int:
@@ -249,30 +248,31 @@ class Segment:
             file.sync()
 
     def seal(self, next_offset: int) -> None:
-        """Release the file: everything is on disk, and nothing will be appended any more.
+        """Release the file. Everything must be on disk; no batch may follow.
 
-        :param next_offset: where the following segment begins.
+        :param next_offset: the base offset of the following segment.
         """
         if self.index is self.growing_index:
             self.growing_index.add_time(self.max_timestamp, self._max_timestamp_offset)
         self.next_offset = next_offset
-        self._file = None  # closed once another thread's sync is done
+        self._file = None  # the file closes once another thread's sync is done
 
     def batches(self) -> Iterator[tuple[BatchHeader, bytes]]:
-        """Every batch of a sealed segment, from any thread; complete even if the segment is removed meanwhile.
+        """Every batch of a sealed segment. Any thread may call it; it stays complete if the segment is removed
+        meanwhile.
 
-        :raises FileNotFoundError: if it is already gone.
+        :raises FileNotFoundError: if the segment was removed before.
         """
         window = _Window(self._reader(), _SCAN_CHUNK)
         position, end = 0, self.size
         while position < end:
-            header = peek_header(*window.at(position, HEADER_SIZE))
-            buffer, at = window.at(position, header.size)
-            yield header, buffer[at : at + header.size]
+            header = peek_header(*window.view(position, HEADER_SIZE))
+            buffer, start = window.view(position, header.size)
+            yield header, buffer[start : start + header.size]
             position += header.size
 
     def close(self) -> None:
-        """Release the file, without syncing it."""
+        """Release the file, without a sync."""
         if self._file is not None:
             self._file.close()
 
@@ -284,7 +284,7 @@ class Segment:
         return self._file
 
     def _add(self, header: BatchHeader, settings: LogSettings) -> None:
-        self._note_time(header)
+        self._update_times(header)
         if not self.size:
             self.first_timestamp = header.max_timestamp
         elif self.size - self.index.last_position > settings.index_interval_bytes:
@@ -293,9 +293,9 @@ class Segment:
         self.size += header.size
         self.next_offset = header.next_offset
 
-    def _note_time(self, header: BatchHeader) -> bool:
-        """Take the batch's timestamp into account; True if it is the highest so far. A batch that a cleaner emptied has
-        none."""
+    def _update_times(self, header: BatchHeader) -> bool:
+        """Update the timestamps by the batch. True if its timestamp is the highest so far. A batch that a cleaner
+        emptied has none."""
         is_highest = header.record_count > 0 and header.max_timestamp > self.max_timestamp
         if is_highest:
             self.max_timestamp, self._max_timestamp_offset = header.max_timestamp, header.last_offset
@@ -312,29 +312,29 @@ class Segment:
         if position and self.is_stored and not self._begins_before(offset, position, window):
             position = 0  # the file is damaged
         while position < self.size:
-            _, last_offset, size = peek_extent(*window.at(position, HEADER_SIZE))
+            _, last_offset, size = peek_extent(*window.view(position, HEADER_SIZE))
             if last_offset >= offset:
                 break
             position += size
         return position
 
     def _begins_before(self, offset: int, position: int, window: "_Window") -> bool:
-        """True if a batch is at ``position`` that may be the one with ``offset`` or an earlier one."""
+        """True if the batch at ``position`` may contain ``offset`` or an earlier one."""
         if not 0 <= position < self.size:
             return False
         try:
-            header = peek_header(*window.at(position, HEADER_SIZE))
+            header = peek_header(*window.view(position, HEADER_SIZE))
         except MalformedBatchError:
             return False
         return self.base_offset <= header.base_offset <= offset and header.size <= self.size - position
 
     def _last_boundary(self, start: int, limit: int, at_least_one: bool) -> int:
-        """The end of the last whole batch that ends at or before ``limit``, for a ``limit`` inside the segment; the end
-        of the batch at ``start`` if that alone is too long and ``at_least_one``."""
+        """The end of the last whole batch that ends at or before ``limit``, which is a position inside the segment. If
+        ``at_least_one``, at least the end of the batch at ``start``."""
         position = max(start, self.index.boundary_before(limit))
         window = _Window(self._reader(), _LOOKUP_CHUNK)
         while True:
-            _, _, size = peek_extent(*window.at(position, HEADER_SIZE))
+            _, _, size = peek_extent(*window.view(position, HEADER_SIZE))
             if position + size > limit:
                 return position + size if position == start and at_least_one else position
             position += size
@@ -342,22 +342,22 @@ class Segment:
     def _headers_from(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
         window = _Window(self._reader(), _LOOKUP_CHUNK)
         while position < self.size:
-            header = peek_header(*window.at(position, HEADER_SIZE))
+            header = peek_header(*window.view(position, HEADER_SIZE))
             yield position, header
             position += header.size
 
     def _first_record(self, position: int, header: BatchHeader, timestamp: int, start: int) -> tuple[int, int] | None:
-        """Timestamp and offset of the batch's first record at or after ``timestamp`` and offset ``start``; the base
-        offset if the records cannot be decompressed (a client wrote invalid data)."""
+        """Timestamp and offset of the batch's first record at or after ``timestamp`` and offset ``start``. If the
+        records cannot be decompressed, because a client wrote invalid data, the base offset."""
         inexact = header.max_timestamp, max(header.base_offset, start)
         try:
             body = batch_body(header, self._reader().read(position, header.size))
-            found = [each for each in iterate_spans(header, body) if each.timestamp >= timestamp]
+            records = [record for record in iterate_spans(header, body) if record.timestamp >= timestamp]
         except MalformedBatchError:
             return inexact
-        if not found:
+        if not records:
             return inexact
-        return next(((each.timestamp, each.offset) for each in found if each.offset >= start), None)
+        return next(((record.timestamp, record.offset) for record in records if record.offset >= start), None)
 
 
 class _Window:
@@ -369,8 +369,9 @@ class _Window:
         self._start = 0
         self._data = b""
 
-    def at(self, position: int, size: int) -> tuple[bytes, int]:
-        """A buffer and the index in it where ``size`` bytes from ``position`` begin; fewer at the end of the file."""
+    def view(self, position: int, size: int) -> tuple[bytes, int]:
+        """A buffer, and the index at which it has ``size`` bytes from ``position`` on. At the end of the file the
+        buffer has fewer."""
         index = position - self._start
         if index < 0 or index + size > len(self._data):
             self._data = self._file.read(position, max(size, self._chunk))

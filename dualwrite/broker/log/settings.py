@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """Settings of a topic under Kafka's names; Kafka's defaults."""
+    """A topic's settings for its logs, under Kafka's names and with Kafka's defaults."""
 
     segment_bytes: int = 1 << 30
     segment_ms: int = 7 * 24 * 3600 * 1000

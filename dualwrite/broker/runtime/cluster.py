@@ -9,7 +9,6 @@ from itertools import chain
 from pathlib import Path
 
 from dualwrite.broker.core.cluster import (
-    MAX_PARTITIONS,
     PRODUCER_ID_BLOCK,
     ClusterState,
     CreateTopic,
@@ -18,7 +17,6 @@ from dualwrite.broker.core.cluster import (
 )
 from dualwrite.broker.core.partitions import PartitionState
 from dualwrite.broker.core.topic_changes import decide_configs, decide_partitions
-from dualwrite.broker.core.topic_configs import TopicConfig, broker_defaults, topic_config
 from dualwrite.broker.facts.cluster import (
     BrokerConfigured,
     ClusterCreated,
@@ -32,10 +30,14 @@ from dualwrite.broker.facts.cluster import (
 )
 from dualwrite.broker.log.partition_log import PartitionLog
 from dualwrite.broker.log.settings import LogSettings
+from dualwrite.broker.runtime.expiry_clock import ExpiryClock
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.broker.runtime.journaling import FlushedJournal
 from dualwrite.broker.runtime.partition import Partition, log_settings, replay_into
+from dualwrite.broker.runtime.security_journal import SecurityJournal
 from dualwrite.broker.runtime.topic_directories import TopicDirectories, stray_message
+from dualwrite.broker.settings.broker_settings import MAX_PARTITIONS
+from dualwrite.broker.settings.topic_configs import TopicConfig, broker_defaults, topic_config
 from dualwrite.ids import TopicPartition
 from dualwrite.ports import Clock, Entropy, Files
 from dualwrite.records.batch import Record
@@ -45,13 +47,13 @@ logger = logging.getLogger(__name__)
 
 JOURNAL_DIRECTORY = "__cluster_metadata-0"
 NODE, EVERY_NODE = "0", ""
-"""The targets of settings on the running broker: the one node by its id, or every node."""
+"""The targets of dynamic settings: the one node by its id, or every node."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """The broker's num.partitions, its settings as text, and the most partitions that it may open: each is at least one
-    open file."""
+    """The broker's num.partitions, its settings as text, and the most partitions that it may open. Each partition takes
+    at least one open file."""
 
     num_partitions: int = 1
     given: Mapping[str, str] = field(default_factory=dict)
@@ -70,6 +72,7 @@ class Cluster:
         self._files = files
         self._flusher = flusher
         self._clock = clock
+        self._expiry_clock = ExpiryClock(clock)
         self._entropy = entropy
         self._settings = settings
         self._partitions: dict[str, list[Partition]] = {}
@@ -78,7 +81,7 @@ class Cluster:
         self._directories = TopicDirectories(files, data_dir)
         self._leaving: set[str] = set()
         self.deletion_listeners: list[Callable[[TopicCreated], None]] = []
-        """Called with every topic that is deleted, in the same step."""
+        """Called with every topic that is deleted, in the same step as the deletion."""
         directory = data_dir / JOURNAL_DIRECTORY
         self._journal = FlushedJournal.open(files, directory, flusher, self._replay)
         self.next_producer_id = self.state.reserved_before
@@ -89,16 +92,22 @@ class Cluster:
         for topic in self.state.topics.values():
             self._partitions[topic.name] = self._open_partitions(topic)
         if not self.state.cluster_id:
-            self._record(ClusterCreated(self._new_id().hex))
+            self.record(ClusterCreated(self.new_id().hex))
+        self.security = SecurityJournal(self.state, self.record, entropy)
+        """The users' credentials."""
 
     def _replay(self, record: Record) -> None:
         assert record.key is not None, "a cluster fact has a key"
         self.state.apply(decode_fact(record.key, record.value))
 
-    def _record(self, fact: ClusterFact) -> None:
+    def record(self, *facts: ClusterFact) -> None:
+        """Apply ``facts`` and append them to the journal, all or none. The caller waits at the flusher's barrier before
+        it replies."""
         with self._flusher.critical():
-            self.state.apply(fact)  # first: it checks, and an illegal fact on disk would forbid every restart
-            self._journal.append([Record(*encode_fact(fact), self._clock.wall_ms())])
+            for fact in facts:
+                self.state.apply(fact)  # first, because it checks: an illegal fact on disk prevents every restart
+            now_ms = self._clock.wall_ms()
+            self._journal.append([Record(*encode_fact(fact), now_ms) for fact in facts])
 
     def _open_partitions(self, topic: TopicCreated, first: int = 0) -> list[Partition]:
         settings = log_settings(topic_config(self.defaults, topic.configs))
@@ -112,36 +121,39 @@ class Cluster:
             logger.warning("%s: cut %d bytes that a crash left unfinished", name, log.cut_bytes)
         for repair in log.repairs:
             logger.warning("%s: %s", name, repair)
-        state.open_at(log.end_offset)  # what was found on disk is durable: opening the log has synced it
+        state.open_at(log.end_offset)  # all of it is durable: opening the log has synced it
         return Partition(name, log, state, self._flusher)
 
     # --- topics
 
     def create_topic(self, command: CreateTopic, validate_only: bool = False) -> TopicDecision:
-        """Create a topic by ``command``. Wait at the flusher's barrier before replying."""
+        """Create a topic by ``command``. The caller waits at the flusher's barrier before it replies."""
         if command.name in self._leaving:
             return TopicDecision(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{command.name}' is marked for deletion.")
         defaults = TopicDefaults(self._settings.num_partitions, self.defaults)
-        decision = self.state.decide_topic(command, self._new_id(), defaults, self._room())
+        decision = self.state.decide_topic(command, self.new_id(), defaults, self._room())
         return self._carry_out(decision, 0, validate_only)
 
     def add_partitions(self, name: str, count: int, assignments: int | None, validate_only: bool) -> TopicDecision:
-        """Extend the topic ``name`` to ``count`` partitions. Wait at the flusher's barrier before replying.
+        """Extend the topic ``name`` to ``count`` partitions. The caller waits at the flusher's barrier before it
+        replies.
 
-        :param assignments: for how many new partitions the client names replicas; None if the broker chooses them.
+        :param assignments: the number of new partitions whose replicas the client names; None if the broker chooses
+            them.
         """
         topic = self.state.topics[name]
         decision = decide_partitions(topic, count, assignments, self._room())
         return self._carry_out(decision, topic.partitions, validate_only)
 
     def configure_topic(self, name: str, configs: Mapping[str, str], validate_only: bool) -> TopicDecision:
-        """Set ``configs`` as the settings of the topic ``name``. Wait at the flusher's barrier before replying."""
+        """Replace the settings of the topic ``name`` by ``configs``. The caller waits at the flusher's barrier before
+        it replies."""
         topic = self.state.topics[name]
         decision = decide_configs(topic, configs, self.defaults)
         return self._carry_out(decision, topic.partitions, validate_only)
 
     def _carry_out(self, decision: TopicDecision, present: int, validate_only: bool) -> TopicDecision:
-        """Carry out ``decision``, if it is not a refusal; ``present`` partitions exist already."""
+        """Carry out ``decision`` unless it is a refusal. ``present`` is the number of existing partitions."""
         topic = decision.fact
         if topic is None:
             return decision
@@ -152,21 +164,21 @@ class Cluster:
         if not validate_only:
             with self._flusher.critical():
                 self._directories.clear(paths)
-                added = self._open_partitions(topic, present)  # first: a fact needs its directories
-            self._record(topic)
+                added = self._open_partitions(topic, present)  # before the fact, which needs its directories
+            self.record(topic)
             self._partitions.setdefault(topic.name, []).extend(added)
             self._apply_config(topic.name)
         return decision
 
     async def delete_topic(self, name: str) -> None:
-        """Delete the topic ``name``, which exists. It disappears at once; the deletion is durable when this returns.
+        """Delete the topic ``name``, which must exist. It disappears at once; the deletion is durable on return.
 
-        Its files, and the data of other parts of the broker about it, are removed once the deletion is durable:
-        otherwise a power cut could bring back the topic without them. Until then no topic of that name can be created.
+        The broker removes the topic's files and all other data about it once the deletion is durable. Otherwise a power
+        cut could bring back the topic without them. Until then no topic of that name can be created.
         """
         topic = self.state.topics[name]
         self._leaving.add(name)
-        self._record(TopicDeleted(name))
+        self.record(TopicDeleted(name))
         self._configs.pop(name, None)
         for partition in self._partitions.pop(name):
             partition.retire()
@@ -180,30 +192,31 @@ class Cluster:
         self._leaving.discard(name)
 
     def configure_broker(self, node: str, configs: Mapping[str, str]) -> None:
-        """Set ``configs``, already checked, on the running broker. Wait at the flusher's barrier.
+        """Set ``configs``, which must be valid, on the running broker. The caller waits at the flusher's barrier.
 
-        :param node: the target: the node's id, or empty for every node.
+        :param node: the node's id, or empty for every node.
         """
-        self._record(BrokerConfigured(node, configs))
+        self.record(BrokerConfigured(node, configs))
         self._configs.clear()
         for name in self._partitions:
             self._apply_config(name)
 
     @property
     def defaults(self) -> Mapping[str, str]:
-        """The defaults for topics without a setting of their own, from the broker's settings, by the topics' names."""
+        """The defaults of topic settings that the broker's settings give, by the names of the topic settings."""
         return broker_defaults(self.broker_configs())
 
     def broker_configs(self) -> dict[str, str]:
-        """The settings of the broker, from its start or set since: the node's own override those of every node."""
+        """The effective settings of the broker. The node's own dynamic settings override those of every node, which
+        override those of the start."""
         return {**self._settings.given, **self.given_while_running()}
 
     def given_while_running(self) -> dict[str, str]:
-        """The settings that were set on the broker while it was running, now or in an earlier run."""
+        """The dynamic settings: those that clients set on the running broker, now or in an earlier run."""
         return {**self.dynamic_configs(EVERY_NODE), **self.dynamic_configs(NODE)}
 
     def dynamic_configs(self, node: str) -> Mapping[str, str]:
-        """The settings that were set on ``node``, or on every node if it is empty, while the broker was running."""
+        """The dynamic settings of ``node``, or of every node if it is empty."""
         return self.state.broker_configs.get(node, {})
 
     def _room(self) -> int:
@@ -217,25 +230,25 @@ class Cluster:
             partition.log.settings = log_settings(config)
 
     def add_internal(self, topic: TopicCreated, partition: Partition) -> None:
-        """Register one of the broker's own topics, which has one partition and its directory, under its name and id."""
+        """Register one of the broker's own topics. It has one partition, whose directory exists."""
         if topic.name not in self.state.internal:
-            self._record(InternalTopicCreated(topic.name))
+            self.record(InternalTopicCreated(topic.name))
         self._internal[topic.name] = topic
         self._partitions[topic.name] = [partition]
 
     def topic(self, name: str) -> TopicCreated | None:
-        """The topic called ``name``, which may be one of the broker's own."""
+        """The topic called ``name``, also if it is one of the broker's own; None if there is none."""
         return self.state.topics.get(name) or self._internal.get(name)
 
     def topic_name(self, topic_id: uuid.UUID | None) -> str | None:
         """The name of the topic with ``topic_id``."""
         if topic_id is None:
             return None
-        own = (name for name, topic in self._internal.items() if topic.topic_id == topic_id)
-        return self.state.topic_names.get(topic_id) or next(own, None)
+        internal_names = (name for name, topic in self._internal.items() if topic.topic_id == topic_id)
+        return self.state.topic_names.get(topic_id) or next(internal_names, None)
 
     def topics(self) -> Mapping[str, TopicCreated]:
-        """Every topic by name, the broker's own (``core.cluster.INTERNAL_TOPICS``) among them."""
+        """Every topic by name, including the broker's own (``core.cluster.INTERNAL_TOPICS``)."""
         return {**self.state.topics, **self._internal}
 
     def partition(self, name: TopicPartition) -> Partition | None:
@@ -248,22 +261,22 @@ class Cluster:
         return chain.from_iterable(self._partitions.values())
 
     def expire_producers(self, idle_ms: int) -> None:
-        """Make every partition forget the producers that wrote nothing for ``idle_ms``, except those with an open
-        transaction (producer.id.expiration.ms)."""
-        before_ms = self._clock.wall_ms() - idle_ms
+        """Let every partition forget the producers that were idle for ``idle_ms`` and have no open transaction
+        (producer.id.expiration.ms)."""
+        before_ms = self._expiry_clock.now_ms() - idle_ms
         for partition in self.partitions():
             expired = partition.state.expire_producers(before_ms)
             if expired:
                 logger.debug("%s: %d producer ids have expired", partition.name, expired)
 
     def config(self, topic: str) -> TopicConfig:
-        """The effective settings of ``topic``, now."""
-        found = self._configs.get(topic)
-        if found is None:
-            known = self._internal.get(topic) or self.state.topics[topic]
-            found = topic_config(self.defaults, known.configs)
-            self._configs[topic] = found
-        return found
+        """The current effective settings of ``topic``."""
+        config = self._configs.get(topic)
+        if config is None:
+            topic_fact = self._internal.get(topic) or self.state.topics[topic]
+            config = topic_config(self.defaults, topic_fact.configs)
+            self._configs[topic] = config
+        return config
 
     def volume(self) -> tuple[int, int]:
         """The size and the free space of the volume with the data directory, in bytes."""
@@ -279,19 +292,20 @@ class Cluster:
     # --- producer ids
 
     def reserve_producer_ids(self) -> None:
-        """Ensure that ``next_producer_id`` is reserved on disk, once the flusher's barrier is passed."""
+        """Reserve ``next_producer_id``. It is reserved on disk once the flusher's barrier is passed."""
         if self.next_producer_id >= self.state.reserved_before:
-            self._record(ProducerIdsReserved(self.next_producer_id + PRODUCER_ID_BLOCK))
+            self.record(ProducerIdsReserved(self.next_producer_id + PRODUCER_ID_BLOCK))
 
     def skip_producer_ids(self, before: int) -> None:
-        """Never hand out a producer id below ``before``, even if it is reserved."""
+        """Never allocate a producer id below ``before``, even if it is reserved."""
         self.next_producer_id = max(self.next_producer_id, before)
 
     def take_producer_id(self) -> int:
-        """An unused producer id. Wait at the flusher's barrier before replying with it."""
+        """An unused producer id. The caller waits at the flusher's barrier before it replies."""
         self.reserve_producer_ids()
         self.next_producer_id += 1
         return self.next_producer_id - 1
 
-    def _new_id(self) -> uuid.UUID:
+    def new_id(self) -> uuid.UUID:
+        """A random id, for a topic or an ACL."""
         return uuid.UUID(bytes=self._entropy.random_bytes(16), version=4)

@@ -1,9 +1,9 @@
 """Compaction while the broker runs: chooses the next log, cleans it in a thread, and swaps the result in (Kafka:
 LogCleaner).
 
-The thread reads files that are not written any more, and writes new ones beside them. Changes of the log happen on the
-event loop's thread, in one step without await. A crash at any point leaves the old segments, the new ones, or new ones
-up to some offset and old ones from there on: readers see the same records in each case.
+The thread reads files that no longer change, and writes new files beside them. The log itself changes on the event
+loop's thread, in one step without await. A crash at any point leaves the old segments, the new ones, or new ones up to
+some offset and old ones from there on. Readers see the same records in each case.
 """
 
 import asyncio
@@ -16,7 +16,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from weakref import WeakSet
 
-from dualwrite.broker.core.topic_configs import TopicConfig
 from dualwrite.broker.facts.transaction_index import IndexedTransaction
 from dualwrite.broker.log.cleaner import Cleaned, CleaningPlan, clean
 from dualwrite.broker.log.compaction import AbortedRange, ActiveProducer
@@ -25,6 +24,7 @@ from dualwrite.broker.log.segment import Segment
 from dualwrite.broker.runtime.cluster import Cluster
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.broker.runtime.partition import Partition
+from dualwrite.broker.settings.topic_configs import TopicConfig
 from dualwrite.errors import CorruptLogError
 from dualwrite.ports import Clock, Files
 from dualwrite.records.header import MalformedBatchError
@@ -38,7 +38,7 @@ _SWITCH_SECONDS = 0.0005
 
 @dataclass(frozen=True, slots=True)
 class CleanerSettings:
-    """log.cleaner.enable, and log.cleaner.dedupe.buffer.size: what the keys of one cleaning may take, in bytes."""
+    """log.cleaner.enable, and log.cleaner.dedupe.buffer.size: the memory for the keys of one cleaning, in bytes."""
 
     enable: bool = True
     dedupe_bytes: int = 134_217_728
@@ -56,17 +56,17 @@ class Compaction:
         self._clock = clock
         self._settings = settings
         self._uncleanable: WeakSet[Partition] = WeakSet()
-        """By object and not by name: a topic that is created anew starts afresh."""
+        """Partitions that failed for good. They are objects and not names, because a new topic may have an old name."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="cleaner")
         self._pace = Pace()
 
     async def run_once(self) -> None:
         """Clean one log after the other, the dirtiest first, until none is dirty enough (log.cleaner.backoff.ms)."""
         while self._settings.enable:
-            found = self._dirtiest()
-            if found is None:
+            dirtiest = self._dirtiest()
+            if dirtiest is None:
                 return
-            partition, plan = found
+            partition, plan = dirtiest
             if not await self._clean(partition, plan):
                 return
 
@@ -94,10 +94,10 @@ class Compaction:
             return read_note(self._files, partition.log.directory / CLEANER_OFFSET)
         except CorruptLogError as error:
             logger.warning("%s: cleaned from its start: %s", partition.name, error)
-            return 0  # the note only saves work
+            return 0  # without the note a cleaning has more work, and the same result
 
     async def _clean(self, partition: Partition, plan: CleaningPlan) -> bool:
-        """Clean one log; True if that succeeded. After a failure there will be another attempt."""
+        """Clean one log. True if that succeeded; a later run tries again after a failure."""
         try:
             cleaned = await asyncio.get_running_loop().run_in_executor(
                 self._thread, _clean_at_ease, plan, partition, self._pace
@@ -106,7 +106,7 @@ class Compaction:
             logger.error("%s cannot be compacted: %s", partition.name, error)
             self._uncleanable.add(partition)
             return True
-        except OSError as error:  # a full disk, or the topic is gone: nothing was changed
+        except OSError as error:  # the disk is full, or the topic was deleted: nothing was changed
             logger.warning("%s was not compacted: %s", partition.name, error)
             return False
         if not self._swap_in(partition, cleaned):
@@ -119,10 +119,10 @@ class Compaction:
         return True
 
     def _swap_in(self, partition: Partition, cleaned: Cleaned) -> bool:
-        """Put the result into the log; True if all of it is there. The log may have lost its oldest segments, or its
-        topic."""
+        """Put the result into the log. True if the log took all of it: meanwhile its oldest segments, or its topic, may
+        have been removed."""
         if self._cluster.partition(partition.name) is not partition:
-            with suppress(OSError):  # its files are gone with the topic
+            with suppress(OSError):  # the deletion of the topic may have removed the files
                 cleaned.discard()
             return False
         with self._flusher.critical():
@@ -131,7 +131,8 @@ class Compaction:
                     cleaned.discard()
                     return False
             partition.state.forget_aborted(lambda ended: _as_range(ended) in cleaned.forgotten)
-            # Last: a crash before this makes the next cleaning begin where this one did, which changes nothing.
+            # This comes last. After a crash before it, the next cleaning begins at the old offset, which changes
+            # nothing.
             write_note(self._files, partition.log.directory / CLEANER_OFFSET, cleaned.clean_before)
         return True
 
@@ -139,30 +140,31 @@ class Compaction:
 def plan_for(
     partition: Partition, config: TopicConfig, first_dirty: int, now_ms: int, dedupe_bytes: int
 ) -> CleaningPlan:
-    """What can be cleaned of ``partition`` now (Kafka: LogCleanerManager.cleanableOffsets): sealed segments below the
-    LSO whose newest record is older than min.compaction.lag.ms.
+    """The segments of ``partition`` that can be cleaned now (Kafka: LogCleanerManager.cleanableOffsets).
 
-    :param first_dirty: where the last cleaning ended.
+    They are sealed, below the LSO, and their newest record is older than min.compaction.lag.ms.
+
+    :param first_dirty: the offset where the last cleaning ended.
     :param now_ms: milliseconds since the epoch.
     :param dedupe_bytes: the memory for the keys.
     """
     sealed = list(partition.log.sealed_segments())
     before = min(partition.last_stable_offset, sealed[-1].next_offset if sealed else 0)
     if config.min_compaction_lag_ms:
-        young = (each for each in sealed if each.max_timestamp > now_ms - config.min_compaction_lag_ms)
-        before = min([before, *(each.base_offset for each in young)])
+        young = (segment for segment in sealed if segment.max_timestamp > now_ms - config.min_compaction_lag_ms)
+        before = min([before, *(segment.base_offset for segment in young)])
     state = partition.state
-    known = state.producers.values()
+    active = state.producers.values()
     return CleaningPlan(
-        sources=[each for each in sealed if each.base_offset < before],
+        sources=[segment for segment in sealed if segment.base_offset < before],
         first_dirty=max(first_dirty, partition.log.start_offset),
         before=before,
         now_ms=now_ms,
         delete_retention_ms=config.delete_retention_ms,
         segment_bytes=config.segment_bytes,
         dedupe_bytes=dedupe_bytes,
-        aborted=[_as_range(each) for each in state.aborted],
-        producers={each.producer_id: ActiveProducer(each.epoch, each.last_data_offset) for each in known},
+        aborted=[_as_range(transaction) for transaction in state.aborted],
+        producers={entry.producer_id: ActiveProducer(entry.epoch, entry.last_data_offset) for entry in active},
     )
 
 
@@ -171,13 +173,13 @@ def _as_range(ended: IndexedTransaction) -> AbortedRange:
 
 
 def dirtiness(plan: CleaningPlan, config: TopicConfig) -> float:
-    """The dirty part of what can be cleaned, if that is enough to begin, else 0: more than min.cleanable.dirty.ratio,
-    or a record that has waited for max.compaction.lag.ms."""
-    dirty = [each for each in plan.sources if each.next_offset > plan.first_dirty]
-    dirty_bytes = sum(each.size for each in dirty)
+    """The dirty part of the segments that can be cleaned, from 0 to 1. 0 if a cleaning need not begin: the part is at
+    most min.cleanable.dirty.ratio, and no record has waited for max.compaction.lag.ms."""
+    dirty = [segment for segment in plan.sources if segment.next_offset > plan.first_dirty]
+    dirty_bytes = sum(segment.size for segment in dirty)
     if plan.first_dirty >= plan.before or not dirty_bytes:
         return 0.0
-    ratio = dirty_bytes / sum(each.size for each in plan.sources)
+    ratio = dirty_bytes / sum(segment.size for segment in plan.sources)
     if ratio > config.min_cleanable_dirty_ratio or _is_overdue(dirty[0], plan.now_ms, config.max_compaction_lag_ms):
         return ratio
     return 0.0
@@ -188,7 +190,7 @@ def _is_overdue(oldest: Segment, now_ms: int, max_lag_ms: int) -> bool:
 
 
 def _clean_at_ease(plan: CleaningPlan, partition: Partition, pause: Callable[[], None]) -> Cleaned:
-    """Clean in the cleaner's thread; meanwhile the interpreter switches to the event loop sooner."""
+    """Clean, in the cleaner's thread, with a shorter switch interval so that the event loop gets its turns sooner."""
     usual = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:
@@ -198,16 +200,16 @@ def _clean_at_ease(plan: CleaningPlan, partition: Partition, pause: Callable[[],
 
 
 class Pace:
-    """Called between batches: after some work it sleeps equally long, so that requests are answered meanwhile."""
+    """Called between batches. After some work it sleeps for the same time, so that the broker answers requests."""
 
     def __init__(self) -> None:
         self._stopped = False
         self._rested = time.monotonic()
 
     def __call__(self) -> None:
-        """Sleep if it is time to.
+        """Sleep if enough work was done.
 
-        :raises InterruptedError: if the broker is about to stop.
+        :raises InterruptedError: if the broker stops.
         """
         if self._stopped:
             raise InterruptedError("the broker stops")

@@ -10,10 +10,12 @@ from pathlib import Path
 
 from dualwrite.broker.core.cluster import TRANSACTION_STATE
 from dualwrite.broker.core.commands import Command, Decision, Expire, MarkersWritten, Reply, TimeOut, WriteMarkers
+from dualwrite.broker.core.open_times import OpenTimes
 from dualwrite.broker.core.transaction_rules import Moment, TransactionSettings, decide, markers_of
 from dualwrite.broker.core.transactions import TransactionTable
 from dualwrite.broker.facts.transaction_log import decode_fact, encode_fact
 from dualwrite.broker.runtime.cluster import Cluster
+from dualwrite.broker.runtime.expiry_clock import ExpiryClock
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.broker.runtime.internal_topics import InternalTopic
 from dualwrite.ports import Clock, Files
@@ -43,7 +45,9 @@ class TransactionCoordinator:
         self._journal = InternalTopic.open(
             TRANSACTION_STATE, files, data_dir, cluster, flusher, self._replay, segment_bytes=settings.log_segment_bytes
         )
-        # A power cut may leave a fact here and not the reservation of its producer id, appended at the same time.
+        self._open_times = OpenTimes(self.table.entries.values(), clock.wall_ms(), self._steady_ms())
+        self._expiry_clock = ExpiryClock(clock)
+        # A power cut may keep a fact and lose the reservation of its producer id, which was appended at the same time.
         cluster.skip_producer_ids(self.table.highest_producer_id + 1)
 
     def _replay(self, record: Record, _: BatchHeader) -> None:
@@ -59,7 +63,7 @@ class TransactionCoordinator:
         return len(unfinished)
 
     async def execute(self, command: Command) -> Reply:
-        """Carry out ``command``; the reply may be sent when this returns."""
+        """Carry out ``command``. The caller may send the reply at once."""
         while True:
             decision = self._decide(command)
             await self._flusher.barrier()
@@ -69,7 +73,7 @@ class TransactionCoordinator:
                 return decision.reply
 
     def check(self, command: Command) -> Reply:
-        """The answer to a command that changes nothing, without any await."""
+        """The reply to a command that changes nothing, without any await."""
         decision = self._decide(command)
         assert not decision.facts, f"{command} changes state"
         assert decision.reply is not None
@@ -77,23 +81,32 @@ class TransactionCoordinator:
 
     async def end_overdue(self) -> None:
         """Abort transactions past their timeout."""
-        for transactional_id in list(self.table.timed_out(self._clock.wall_ms())):
-            logger.info("aborting the transaction of %s: it has outlived its timeout", transactional_id)
+        steady_ms = self._steady_ms()
+        overdue = self.table.timed_out(lambda entry: self._open_times.open_ms(entry.transactional_id, steady_ms))
+        for transactional_id in list(overdue):
+            logger.info("aborting the transaction of %s: it is past its timeout", transactional_id)
             await self.execute(TimeOut(transactional_id))
 
     async def forget_idle(self) -> None:
-        """Forget transactional ids that were not used for transactional.id.expiration.ms."""
-        for transactional_id in list(self.table.idle_since(self._clock.wall_ms() - self.settings.id_expiration_ms)):
+        """Forget transactional ids that were idle for transactional.id.expiration.ms."""
+        now_ms = self._expiry_clock.now_ms()
+        for transactional_id in list(self.table.idle_since(now_ms - self.settings.id_expiration_ms)):
             await self.execute(Expire(transactional_id))
+
+    def _steady_ms(self) -> int:
+        return round(self._clock.monotonic() * 1000)
 
     def _decide(self, command: Command) -> Decision:
         self._cluster.reserve_producer_ids()
-        moment = Moment(self._clock.wall_ms(), self._cluster.next_producer_id)
+        steady_ms = self._steady_ms()
+        open_ms = self._open_times.open_ms(command.transactional_id, steady_ms)
+        moment = Moment(self._clock.wall_ms(), self._cluster.next_producer_id, open_ms)
         decision = decide(self.table, command, moment, self.settings)
         if decision.facts:
             with self._flusher.critical():
                 for fact in decision.facts:
-                    self.table.apply(fact)  # first: it checks, and an illegal fact on disk would forbid every restart
+                    self.table.apply(fact)  # first, because it checks: an illegal fact on disk prevents every restart
+                    self._open_times.note(fact, steady_ms)
                 self._journal.append([Record(*encode_fact(fact), moment.now_ms) for fact in decision.facts])
                 if decision.takes(moment.fresh_producer_id):
                     self._cluster.take_producer_id()
@@ -102,14 +115,14 @@ class TransactionCoordinator:
     async def _write_markers(self, effect: WriteMarkers) -> None:
         """Write markers to every partition, durably, and only then the end of the transaction.
 
-        The last fact needs no barrier and no fsync of its own. Until it is durable, a restart finds the decision and
-        writes the markers again, which changes nothing; the client's next transaction is journaled behind it.
+        That last fact needs neither a barrier nor its own fsync. Until it is durable, a restart finds the decision and
+        writes the markers again, which changes nothing. The client's next transaction follows it in the journal.
         """
         with self._flusher.critical():
             for name in effect.partitions:
                 partition = self._cluster.partition(name)
                 fenced = partition is not None and partition.state.has_fenced(effect.producer)
-                if partition is not None and not fenced:  # else an operator has already ended it there
+                if partition is not None and not fenced:  # otherwise an operator has already ended it in this partition
                     partition.append_marker(effect.marker, effect.producer, self._clock.wall_ms())
         await self._flusher.barrier()
         self._decide(MarkersWritten(effect.transactional_id))

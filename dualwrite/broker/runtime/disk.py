@@ -1,4 +1,4 @@
-"""The real disk behind the Files port. It buffers nothing in the process: written bytes survive the process."""
+"""The real disk behind the Files port. It has no buffers in the process: written bytes survive a killed process."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ from dualwrite.ports import File
 _MOST_PARTS = os.sysconf("SC_IOV_MAX")
 _MOST_READERS = 128
 
-if sys.platform == "darwin":  # there fsync() leaves the data in the drive's volatile cache
+if sys.platform == "darwin":  # on macOS fsync() leaves the data in the drive's volatile cache
     import fcntl
 
     def _flush(descriptor: int) -> None:
@@ -33,7 +33,8 @@ class DiskFile:
     def append(self, *parts: bytes | bytearray | memoryview) -> None:
         """Write ``parts`` at the end, all of them.
 
-        :raises OSError: if the disk is full or broken. Part of the bytes may be in the file: stop and recover.
+        :raises OSError: if the disk is full or broken. Some of the bytes may be in the file; the caller must stop the
+            process.
         """
         try:
             written = os.writev(self._descriptor, parts[:_MOST_PARTS])
@@ -43,7 +44,7 @@ class DiskFile:
             raise self._named(error) from None
 
     def _append_rest(self, rest: list[memoryview], written: int) -> None:
-        """Write the rest, after the first ``written`` bytes."""
+        """Write ``rest`` without its first ``written`` bytes."""
         while True:
             while rest and written >= len(rest[0]):
                 written -= len(rest.pop(0))
@@ -53,13 +54,19 @@ class DiskFile:
             written = os.writev(self._descriptor, rest[:_MOST_PARTS])
 
     def read(self, position: int, size: int) -> bytes:
-        """Up to ``size`` bytes from ``position``; fewer only at the end of the file."""
-        data = os.pread(self._descriptor, size, position)
-        while 0 < len(data) < size:
-            more = os.pread(self._descriptor, size - len(data), position + len(data))
-            if not more:
-                break
-            data += more
+        """``size`` bytes from ``position``; fewer only at the end of the file.
+
+        :raises OSError: if the disk failed.
+        """
+        try:
+            data = os.pread(self._descriptor, size, position)
+            while 0 < len(data) < size:
+                more = os.pread(self._descriptor, size - len(data), position + len(data))
+                if not more:
+                    break
+                data += more
+        except OSError as error:
+            raise self._named(error) from None
         return data
 
     def size(self) -> int:
@@ -67,15 +74,18 @@ class DiskFile:
         return os.fstat(self._descriptor).st_size
 
     def truncate(self, size: int) -> None:
-        """Cut the file to ``size`` bytes; the cut is on disk when this returns."""
-        os.ftruncate(self._descriptor, size)
-        _flush(self._descriptor)
+        """Cut the file to ``size`` bytes. The cut is on disk on return."""
+        try:
+            os.ftruncate(self._descriptor, size)
+            _flush(self._descriptor)
+        except OSError as error:
+            raise self._named(error) from None
 
     def sync(self) -> None:
         """Return once everything appended before the call is on disk.
 
-        :raises OSError: if the disk failed. The kernel may have dropped the bytes, and a second call would succeed
-            without them: stop the process, and never call again.
+        :raises OSError: if the disk failed. The caller must stop the process, and never call this again: the kernel may
+            have dropped the bytes, and a second call would succeed without them.
         """
         try:
             _flush(self._descriptor)
@@ -83,12 +93,12 @@ class DiskFile:
             raise self._named(error) from None
 
     def _named(self, error: OSError) -> OSError:
-        """``error`` of a call by descriptor, with the file's name added."""
+        """``error``, which is of a call by descriptor, with the file's name."""
         error.filename = str(self._path)
         return error
 
     def close(self) -> None:
-        """Release the descriptor; a second call does nothing. No other thread may be in a call."""
+        """Release the descriptor. A second call does nothing. No other thread may be in a call."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -108,37 +118,37 @@ class DiskFiles:
     def open(self, path: Path) -> File:
         """The file at ``path``, created if it is missing.
 
-        :raises OSError: if its directory is missing, or the process may not.
+        :raises OSError: if its directory is missing, or the process lacks the permission.
         """
         return DiskFile(path)
 
     def reader(self, path: Path) -> File:
-        """The file at ``path`` for reading. The most recently used ones stay open; the others are closed when their
-        last user drops them.
+        """The file at ``path`` for reading. The most recently used files stay open; any other closes when its last user
+        drops it.
 
         :raises FileNotFoundError: if it is missing.
         """
         with self._lock:
-            found = self._readers.get(path)
-            if found is None:
-                found = self._readers[path] = DiskFile(path, os.O_RDONLY)
+            file = self._readers.get(path)
+            if file is None:
+                file = self._readers[path] = DiskFile(path, os.O_RDONLY)
                 if len(self._readers) > _MOST_READERS:
                     self._readers.popitem(last=False)
             else:
                 self._readers.move_to_end(path)
-            return found
+            return file
 
     def list(self, directory: Path) -> list[str]:
-        """Names in ``directory``, sorted; empty if there is no such directory."""
+        """The names in ``directory``, sorted; empty if there is no such directory."""
         try:
             return sorted(os.listdir(directory))
         except FileNotFoundError:
             return []
 
     def make_directory(self, path: Path) -> None:
-        """Create ``path`` and what is missing above it, durably.
+        """Create ``path`` and its missing parents, durably.
 
-        The parent is synced even if ``path`` was there: its creator may have been killed before it could do so.
+        The parent is synced even if ``path`` exists: a process may have been killed between its creation and the sync.
         """
         if not path.parent.is_dir():
             self.make_directory(path.parent)
@@ -151,7 +161,7 @@ class DiskFiles:
         self._forget(path)
 
     def rename(self, path: Path, name: str) -> None:
-        """Let the file at ``path`` be called ``name``, in place of any other."""
+        """Rename the file at ``path`` to ``name``, in place of any other file."""
         os.replace(path, path.with_name(name))
         self._forget(path, path.with_name(name))
 
@@ -169,6 +179,9 @@ class DiskFiles:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
+        except OSError as error:
+            error.filename = str(path)
+            raise
         finally:
             os.close(descriptor)
 

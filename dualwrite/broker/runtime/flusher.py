@@ -1,13 +1,14 @@
-"""One fsync for many: everything that connections append during one round of fsyncs is made durable by the next round.
+"""One fsync for many: the appends of all connections during one round of fsyncs become durable by the next round.
 
-A round begins when a request waits for it. Appends that no request waits for, such as the end of a transaction whose
-markers are durable, go with the next round: a round of their own would only delay the next client.
+A round begins when a request waits for it. Some appends have no waiting request, such as the end of a transaction whose
+markers are durable. They go with the next round, because a separate round would delay the next client.
 
-``durability=fsync``: nothing is acknowledged or visible before it is on disk. ``durability=os``: bytes that the
-operating system has count as durable, as by Kafka's default; they survive a killed process but not a power cut.
+``durability=fsync``: the broker acknowledges nothing, and shows nothing to readers, before it is on disk.
+``durability=os``: bytes count as durable once the operating system has them, as by Kafka's default. They survive a
+killed process but not a power cut.
 
-A failed append or fsync leaves files in an unknown state, so the process stops, and a restart recovers from the disk.
-Thus there are no undo paths anywhere.
+A failed append or fsync leaves files in an unknown state. So the process stops, and a restart recovers from the disk.
+Thus there are no undo paths.
 """
 
 import asyncio
@@ -22,10 +23,10 @@ from typing import NoReturn, Protocol
 logger = logging.getLogger(__name__)
 
 STOP_EXIT_CODE = 70
-"""EX_SOFTWARE: the exit code of a broker that stopped because its disk or its own state failed it."""
+"""EX_SOFTWARE: the exit code of a broker that stopped because its disk failed or its state was wrong."""
 
 _THREADS = 4
-"""How many files are synced at a time: a disk does several flushes together in little more than the time of one."""
+"""How many files are synced at a time. Several flushes together take a disk little more time than one."""
 
 
 class Flushable(Protocol):
@@ -36,7 +37,7 @@ class Flushable(Protocol):
         """The offset after the last append."""
 
     def sync(self) -> None:
-        """Make durable what was appended before the call. Runs in a worker thread."""
+        """Make everything durable that was appended before the call. Runs in a worker thread."""
 
     def flushed(self, end_offset: int) -> None:
         """Called on the event loop's thread: everything below ``end_offset`` is durable."""
@@ -44,10 +45,10 @@ class Flushable(Protocol):
 
 def stop_process(error: BaseException) -> NoReturn:
     """End the process at once; memory and disk may no longer agree."""
-    if isinstance(error, OSError):  # it names the file, and is not a bug
+    if isinstance(error, OSError):  # the error names the file; a stack trace would not help
         logger.critical(
-            "the broker stops: %s; see to the disk (room, permissions, errors) and start it again: it goes on with "
-            "what is on the disk", error,
+            "the broker stops: %s; check the disk (free space, permissions, errors) and start it again: it recovers "
+            "from the disk", error,
         )  # fmt: skip
     else:
         logger.critical("the broker stops: %s", error, exc_info=error)
@@ -56,7 +57,7 @@ def stop_process(error: BaseException) -> NoReturn:
 
 
 class _Critical:
-    """A context that ends the process if an exception leaves it; a single shared object, as it has no state."""
+    """A context that ends the process if an exception leaves it. It has no state, so all users share one object."""
 
     def __init__(self, on_failure: Callable[[BaseException], NoReturn]) -> None:
         self._on_failure = on_failure
@@ -65,7 +66,7 @@ class _Critical:
         return
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if isinstance(error, Exception):  # whatever it is, the process must not go on
+        if isinstance(error, Exception):  # after any error the process must not go on
             self._on_failure(error)
 
 
@@ -73,7 +74,7 @@ class Flusher:
     """Groups fsyncs across connections. Belongs to one event loop.
 
     :param durable: True for ``durability=fsync``.
-    :param on_failure: called when storage fails; must not return.
+    :param on_failure: called with the error when storage fails; must not return.
     :param on_round: called with the seconds that each round of fsyncs took.
     """
 
@@ -91,17 +92,17 @@ class Flusher:
         self._following: asyncio.Future[None] | None = None
         self._rounds: asyncio.Task[None] | None = None
         self._is_wanted = False
-        """True if another round is to follow."""
+        """True if another round must follow."""
         self._background: set[asyncio.Task[None]] = set()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="fsync")
 
     def critical(self) -> "_Critical":
-        """A context for appends and their changes of state: after a failure half way, memory would not mirror the
-        log."""
+        """A context for an append together with its change of state. It ends the process after a failure between the
+        two, because memory and log would differ."""
         return self._critical
 
     def touch(self, target: Flushable) -> None:
-        """``target`` was appended to. Its ``flushed`` is called once the append is durable: see :meth:`hurry`."""
+        """Register an append to ``target``. Calls its ``flushed`` once the append is durable: see :meth:`hurry`."""
         if not self._durable:
             target.flushed(target.end_offset)
             return
@@ -110,7 +111,7 @@ class Flusher:
             self._following = asyncio.get_running_loop().create_future()
 
     def hurry(self) -> None:
-        """Begin to make appends durable, as soon as the round in progress is over."""
+        """Begin a round of fsyncs, as soon as the round in progress is over."""
         if self._dirty:
             self._is_wanted = True
             if self._rounds is None:
@@ -126,7 +127,7 @@ class Flusher:
     def in_background(self, work: Callable[[], None]) -> None:
         """Run ``work`` in an fsync thread once everything appended so far is durable. Only :meth:`close` waits for it.
 
-        It must not sync files that the rounds sync: if two threads sync a file, only one of them gets a failure.
+        ``work`` must not sync files that the rounds sync: if two threads sync a file, only one of them gets a failure.
         """
         task = asyncio.get_running_loop().create_task(self._work(work))
         self._background.add(task)
@@ -138,7 +139,7 @@ class Flusher:
             await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     async def close(self) -> None:
-        """Flush the rest, and release the threads."""
+        """Make the remaining appends durable, and release the threads."""
         await self.barrier()
         await asyncio.gather(*self._background)
         if self._rounds is not None:

@@ -1,4 +1,4 @@
-"""``__consumer_offsets`` at run time: the groups' facts on disk, and the table that is their replay."""
+"""``__consumer_offsets`` at run time: the facts about groups on disk, and the table that is their replay."""
 
 import struct
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ _TYPE = struct.Struct(">h")
 class GroupLog:
     """Appends and applies facts about groups, each time in one critical section. Belongs to the event loop's thread.
 
-    :param segment_bytes: offsets.topic.segment.bytes, if not the default.
+    :param segment_bytes: offsets.topic.segment.bytes; None for the default.
     """
 
     def __init__(
@@ -47,17 +47,17 @@ class GroupLog:
         )
 
     def record(self, facts: Sequence[ConsumerOffsetsFact], transaction: BatchFields | None = None) -> None:
-        """Apply and append ``facts``, all in one batch. Wait at the flusher's barrier before replying.
+        """Apply and append ``facts``, all in one batch. The caller waits at the flusher's barrier before it replies.
 
         :param transaction: the producer of their transaction, and its sequence.
         """
         if not facts:
             return
         with self._flusher.critical():
-            at = self._topic.partition.end_offset
+            base_offset = self._topic.partition.end_offset
             producer_id = -1 if transaction is None else transaction.producer.producer_id
             for position, fact in enumerate(facts):
-                self.table.apply(fact, at + position, producer_id)
+                self.table.apply(fact, base_offset + position, producer_id)
             self._append(facts, transaction)
 
     def has_fenced(self, producer: ProducerIdentity) -> bool:
@@ -86,16 +86,16 @@ class GroupLog:
 
 
 def encode(fact: ConsumerOffsetsFact) -> tuple[bytes, bytes | None]:
-    """Key and value of the record that remembers ``fact``."""
+    """Key and value of the record that stores ``fact``."""
     if isinstance(fact, GroupRecorded | GroupForgotten):
         return groups.encode_fact(fact)
     return offsets.encode_fact(fact)
 
 
 def decode(key: bytes, value: bytes | None) -> ConsumerOffsetsFact:
-    """The fact that a record remembers.
+    """The fact that a record stores.
 
-    :raises ValueError: if this release does not know it.
+    :raises ValueError: if this release does not know the fact.
     """
     if key[: _TYPE.size] == _TYPE.pack(groups.KEY_TYPE):
         return groups.decode_fact(key, value)

@@ -1,6 +1,6 @@
-"""Groups at run time: requests that wait for others are parked, and timers come back as commands.
+"""Groups at run time: parks requests that wait for other members, and turns timers into commands.
 
-Every answer is sent behind the flusher's barrier: no client acts on an assignment that a crash could take back.
+Every answer waits at the flusher's barrier, so that no client acts on an assignment that a crash could lose.
 """
 
 import asyncio
@@ -76,14 +76,14 @@ class GroupCoordinator:
         self._is_closed = False
 
     def start(self) -> None:
-        """Start the sessions of the members that a restart has found, at full length."""
+        """Start the sessions, at full length, of the members that the journal has."""
         for group in self._log.table.groups.values():
             for member in group.members.values():
                 key = TimerKey(group.group_id, TimerKind.SESSION, member.member_id)
                 self._set_timer(SetTimer(key, member.session_timeout_ms))
 
     async def join(self, command: JoinGroup) -> JoinReply:
-        """Wait for the group's next generation, or for the reason why the member is not in it."""
+        """Wait for the group's next generation, or for the error that keeps the member out of it."""
         reply = await self._execute(command, JoinReply(ErrorCode.NOT_COORDINATOR, command.member_id))
         assert isinstance(reply, JoinReply)
         return reply
@@ -107,7 +107,7 @@ class GroupCoordinator:
         return reply
 
     async def _execute(self, command: GroupCommand, at_stop: GroupReply) -> GroupReply:
-        """Carry out ``command``. The reply may have waited for other members; it may be sent when this returns.
+        """Carry out ``command``, and wait for other members if necessary. The caller may send the reply at once.
 
         :param at_stop: the reply if the broker stops first.
         """
@@ -118,11 +118,11 @@ class GroupCoordinator:
         self._parked[ticket] = reply, at_stop
         try:
             self._step(command, ticket)
-            found = await reply
+            result = await reply
         finally:
             self._parked.pop(ticket, None)
         await self._flusher.barrier()
-        return found
+        return result
 
     def keep_alive(self, name: str, member_id: str) -> None:
         """Extend the session of a member that commits, as a heartbeat does."""
@@ -172,19 +172,19 @@ class GroupCoordinator:
         if reply is not None and not reply.done():
             reply.set_result(answer.reply)
 
-    def _set_timer(self, wanted: SetTimer) -> None:
-        timer = self._timers.pop(wanted.key, None)
+    def _set_timer(self, effect: SetTimer) -> None:
+        timer = self._timers.pop(effect.key, None)
         if timer is not None:
             timer.cancel()
-        if wanted.delay_ms is not None:
-            self._timers[wanted.key] = self._later(wanted.delay_ms / 1000, lambda: self._time_is_up(wanted.key))
+        if effect.delay_ms is not None:
+            self._timers[effect.key] = self._later(effect.delay_ms / 1000, lambda: self._time_is_up(effect.key))
 
     def _time_is_up(self, key: TimerKey) -> None:
         self._timers.pop(key, None)
         group = self._log.table.groups.get(key.group)
-        # The first members of an empty group only wait for others: when that is over, no member is missing.
+        # The first members of an empty group only wait for more members: no member is missing at the end of that wait.
         if key.kind is not TimerKind.JOIN or group is None or not group.is_initial:
-            logger.info("group %s has waited in vain for %s %s", key.group, key.kind.value, key.member_id)
+            logger.info("group %s did not get %s %s in time", key.group, key.kind.value, key.member_id)
         self._step(key, -1)
 
 

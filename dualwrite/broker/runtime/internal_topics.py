@@ -1,4 +1,4 @@
-"""The broker's own topics: journals that clients may read as any other topic, and only the broker may write to.
+"""The broker's own topics: journals that clients may read like any other topic, and that only the broker writes.
 
 ``__transaction_state`` and ``__consumer_offsets`` have one partition each instead of Kafka's fifty: on one node, more
 partitions would only mean more fsyncs. A coordinator's state is the replay of its topic.
@@ -17,8 +17,8 @@ from dualwrite.broker.log.partition_log import PartitionLog
 from dualwrite.broker.log.settings import LogSettings
 from dualwrite.broker.runtime.cluster import Cluster
 from dualwrite.broker.runtime.flusher import Flusher
+from dualwrite.broker.runtime.journaling import unreadable
 from dualwrite.broker.runtime.partition import Partition, replay_into
-from dualwrite.errors import CorruptLogError
 from dualwrite.ids import TopicPartition
 from dualwrite.ports import Files
 from dualwrite.records.batch import Record
@@ -35,7 +35,7 @@ SETTINGS: Mapping[str, Mapping[str, str]] = {
     CONSUMER_OFFSETS: {**_JOURNAL, "compression.type": "producer"},
     TRANSACTION_STATE: {**_JOURNAL, "compression.type": "uncompressed"},
 }
-"""The topics' settings: Kafka's, except those that limit the time of a start (docs/decisions/0007)."""
+"""The settings of these topics: Kafka's, except those that limit the time of a start (docs/decisions/0007)."""
 
 
 class InternalTopic:
@@ -43,7 +43,7 @@ class InternalTopic:
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
-        """Its only partition, also registered in the cluster."""
+        """The topic's only partition, which is also registered in the cluster."""
 
     @classmethod
     def open(
@@ -60,10 +60,10 @@ class InternalTopic:
         """The topic ``name``, replayed and registered in ``cluster``.
 
         :param on_record: called with every record in order, and its batch's header.
-        :param on_marker: called with every transaction marker, at its place among the records: now for those on disk,
-            and later for each that is appended.
-        :param segment_bytes: its segment.bytes, if not 4 MiB.
-        :raises CorruptLogError: if it is damaged, or ``on_record`` rejects a record (ValueError, AssertionError).
+        :param on_marker: called with every transaction marker, in its order among the records: at once for markers on
+            disk, and later for each that is appended.
+        :param segment_bytes: the topic's segment.bytes; None for 4 MiB.
+        :raises CorruptLogError: if the log is damaged, or ``on_record`` rejects a record (ValueError, AssertionError).
         """
         directory, state = data_dir / f"{name}-0", PartitionState()
         settings = dict(SETTINGS[name])
@@ -75,7 +75,7 @@ class InternalTopic:
             logger.warning("%s: cut %d bytes that a crash left unfinished", directory, log.cut_bytes)
         for repair in log.repairs:
             logger.warning("%s: %s", directory, repair)
-        state.open_at(log.end_offset)  # what was found on disk is durable: opening the log has synced it
+        state.open_at(log.end_offset)  # all of it is durable: opening the log has synced it
         _replay(log, on_record, on_marker)
         partition = Partition(TopicPartition(name, 0), log, state, flusher, on_marker)
         # The id is derived, not stored: the same at every start, and different in every cluster.
@@ -95,11 +95,11 @@ class InternalTopic:
 def _replay(log: PartitionLog, on_record: OnRecord, on_marker: OnMarker | None) -> None:
     for header, batch in replay(log):
         if header.is_control:
-            if on_marker is not None and header.record_count:  # else compaction has emptied it
+            if on_marker is not None and header.record_count:  # otherwise compaction has emptied the batch
                 on_marker(header, read_marker(batch))
             continue
         for record in records_of(log, header, batch):
             try:
                 on_record(record, header)
             except (ValueError, AssertionError) as error:
-                raise CorruptLogError(f"{log.directory}: record at offset {record.offset}: {error}") from error
+                raise unreadable(log.directory, record, error) from error

@@ -1,9 +1,10 @@
-"""A journal whose appends are flushed with everything else."""
+"""A journal whose appends go with the flusher's rounds."""
 
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from dualwrite.broker.facts.fields import LaterReleaseError
 from dualwrite.broker.log.journal import Journal
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.errors import CorruptLogError
@@ -13,8 +14,14 @@ from dualwrite.records.batch import Record
 logger = logging.getLogger(__name__)
 
 
+def unreadable(directory: Path, record: Record, error: Exception) -> CorruptLogError:
+    """The error about a ``record`` in ``directory`` that cannot be read."""
+    advice = ". A later release of dualwrite wrote it; start that one" if isinstance(error, LaterReleaseError) else ""
+    return CorruptLogError(f"{directory}: record at offset {record.offset}: {error}{advice}")
+
+
 class FlushedJournal:
-    """A :class:`~dualwrite.broker.runtime.flusher.Flushable` journal: append, then wait at the barrier."""
+    """A journal as a :class:`~dualwrite.broker.runtime.flusher.Flushable`: append, then wait at the barrier."""
 
     def __init__(self, journal: Journal, flusher: Flusher) -> None:
         self._journal = journal
@@ -24,16 +31,16 @@ class FlushedJournal:
     def open(
         cls, files: Files, directory: Path, flusher: Flusher, on_record: Callable[[Record], None]
     ) -> "FlushedJournal":
-        """The journal in ``directory``, replayed: ``on_record`` is called with every record in order.
+        """The journal in ``directory``, after its replay: calls ``on_record`` with every record in order.
 
-        :raises CorruptLogError: if it is damaged, or ``on_record`` rejects a record (ValueError, AssertionError).
+        :raises CorruptLogError: if the log is damaged, or ``on_record`` rejects a record (ValueError, AssertionError).
         """
 
         def replay(record: Record) -> None:
             try:
                 on_record(record)
             except (ValueError, AssertionError) as error:
-                raise CorruptLogError(f"{directory}: record at offset {record.offset}: {error}") from error
+                raise unreadable(directory, record, error) from error
 
         journal = Journal.open(files, directory, replay)
         if journal.log.cut_bytes:

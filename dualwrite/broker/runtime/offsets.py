@@ -1,5 +1,5 @@
-"""Committed offsets at run time: decisions become facts in ``__consumer_offsets``; a commit is acknowledged only once
-it is durable."""
+"""Committed offsets at run time: decisions become facts in ``__consumer_offsets``. The broker acknowledges a commit
+only once it is durable."""
 
 import asyncio
 import logging
@@ -11,6 +11,7 @@ from dualwrite.broker.core.offsets import LONGEST_METADATA, CommitDecision, Comm
 from dualwrite.broker.facts.cluster import TopicCreated
 from dualwrite.broker.facts.offsets import OffsetCommitted
 from dualwrite.broker.runtime.cluster import Cluster
+from dualwrite.broker.runtime.expiry_clock import ExpiryClock
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.broker.runtime.group_log import GroupLog, encode
 from dualwrite.ids import ProducerIdentity, TopicPartition
@@ -21,8 +22,8 @@ from dualwrite.wire.error_codes import ErrorCode
 logger = logging.getLogger(__name__)
 
 LARGEST_COMMIT_BYTES = 16 * 1024 * 1024
-"""The most bytes that one commit may add to the journal, where it is one batch. Kafka's limit is the offsets topic's 1
-MiB."""
+"""The most bytes that one commit, which is one batch, may add to the journal. Kafka's limit is the offsets topic's
+1 MiB."""
 
 _MS_PER_MINUTE = 60_000
 
@@ -48,13 +49,15 @@ class GroupOffsets:
         self._cluster = cluster
         self._flusher = flusher
         self._clock = clock
+        self._expiry_clock = ExpiryClock(clock)
         self._settings = settings or OffsetSettings()
         cluster.deletion_listeners.append(self._forget_topic)
-        # A power cut may keep a topic's deletion and lose that of its offsets; a new topic must not inherit them.
+        # A power cut may keep a topic's deletion and lose the deletion of its offsets. A new topic of the same name
+        # must not inherit them.
         self._forget_partitions(lambda partition: cluster.partition(partition) is None)
 
     async def commit(self, command: CommitOffsets) -> Mapping[TopicPartition, ErrorCode]:
-        """Store the positions of ``command``; the answer for each, which may be sent when this returns."""
+        """Store the positions of ``command``, durably. Return the error of each partition."""
         errors = self.commit_now(command)
         await self._flusher.barrier()
         return errors
@@ -62,9 +65,10 @@ class GroupOffsets:
     def commit_now(
         self, command: CommitOffsets, producer: ProducerIdentity | None = None
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Store the positions of ``command``, without any await. Wait at the flusher's barrier before replying.
+        """Store the positions of ``command``, without any await. The caller waits at the flusher's barrier before it
+        replies.
 
-        :param producer: the producer of their transaction, if any: its batch has no sequence, as in Kafka.
+        :param producer: the producer of their transaction, if any. Its batch has no sequence, as in Kafka.
         """
         if producer is not None and self._log.has_fenced(producer):
             return dict.fromkeys(command.positions, ErrorCode.INVALID_PRODUCER_EPOCH)
@@ -84,20 +88,19 @@ class GroupOffsets:
     async def committed(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> Mapping[TopicPartition, OffsetCommitted]:
-        """The commits of ``group`` in ``partitions``, or in every partition; partitions without a commit are left
-        out."""
-        found = self.table.groups.get(group, {})
-        wanted = found if partitions is None else partitions
-        now = {partition: found[partition] for partition in wanted if partition in found}
+        """The committed offsets of ``group`` in ``partitions``, or in every partition. Omits partitions without one."""
+        offsets = self.table.groups.get(group, {})
+        requested = offsets if partitions is None else partitions
+        result = {partition: offsets[partition] for partition in requested if partition in offsets}
         await self._flusher.barrier()
-        return now
+        return result
 
     def pending(self, group: str) -> set[TopicPartition]:
         """The partitions in which an open transaction has committed an offset of ``group`` (KIP-447)."""
         return self.table.pending_in(group)
 
     async def delete_group(self, name: str) -> ErrorCode:
-        """Forget a group without members, with its offsets."""
+        """Forget the group ``name`` and its offsets, if it has no members. Return its error."""
         error, facts = self._log.table.decide_deletion(name)
         self._log.record(facts)
         await self._flusher.barrier()
@@ -106,7 +109,8 @@ class GroupOffsets:
     async def delete(
         self, group: str, partitions: tuple[TopicPartition, ...]
     ) -> tuple[ErrorCode, Mapping[TopicPartition, ErrorCode]]:
-        """Forget the offsets of ``group`` in ``partitions``; the error of all, and of each."""
+        """Forget the offsets of ``group`` in ``partitions``. Return the error of the request, and that of each
+        partition."""
         error, errors, facts = self._log.table.decide_offset_deletion(group, partitions)
         self._log.record(facts)
         await self._flusher.barrier()
@@ -115,13 +119,13 @@ class GroupOffsets:
     def _forget_topic(self, topic: TopicCreated) -> None:
         self._forget_partitions(lambda partition: partition.topic == topic.name)
 
-    def _forget_partitions(self, are_gone: Callable[[TopicPartition], bool]) -> None:
-        self._log.record(self._log.table.without(are_gone))
+    def _forget_partitions(self, is_deleted: Callable[[TopicPartition], bool]) -> None:
+        self._log.record(self._log.table.without(is_deleted))
 
     async def expire(self) -> int:
-        """Forget expired offsets, giving other tasks a turn between two groups; return the number of records
+        """Forget expired offsets and groups; other tasks get a turn between two groups. Return the number of tombstones
         written."""
-        now_ms = self._clock.wall_ms()
+        now_ms = self._expiry_clock.now_ms()
         retention_ms = self._settings.retention_minutes * _MS_PER_MINUTE
         count = 0
         for facts in self._log.table.expired(now_ms, retention_ms):
@@ -129,7 +133,7 @@ class GroupOffsets:
             count += len(facts)
             await asyncio.sleep(0)
         if count:
-            logger.info("removed %d offsets and groups that were out of date", count)
+            logger.info("removed %d expired offsets and groups", count)
         return count
 
 

@@ -5,29 +5,30 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from dualwrite.broker.core.partitions import BatchVerdict, PartitionState
-from dualwrite.broker.core.topic_configs import TopicConfig
 from dualwrite.broker.log.partition_log import PartitionLog
 from dualwrite.broker.log.replacement import Replacement
 from dualwrite.broker.log.settings import LogSettings
 from dualwrite.broker.runtime.flusher import Flusher
+from dualwrite.broker.settings.topic_configs import TopicConfig
 from dualwrite.ids import ProducerIdentity, TopicPartition
 from dualwrite.records.batch import Record, place_records
 from dualwrite.records.control import Marker, place_marker, read_coordinator_epoch, read_marker
 from dualwrite.records.header import BatchFields, BatchHeader, place_batch
 
 LEADER_EPOCH = 0
-"""A single node has led every partition since its creation."""
+"""The leader epoch of every partition: the one node has led it since its creation."""
 
 
 class AppendResult(NamedTuple):
-    """The result of a client's batch: refused with ``verdict.error``, or stored at ``base_offset``."""
+    """The result for a client's batch: it is refused with ``verdict.error``, or stored at ``base_offset``."""
 
     verdict: BatchVerdict
     base_offset: int
 
 
 class Partition:
-    """A :class:`~dualwrite.broker.runtime.flusher.Flushable` log with its state. Belongs to the event loop's thread."""
+    """A log and its state, as a :class:`~dualwrite.broker.runtime.flusher.Flushable`. Belongs to the event loop's
+    thread."""
 
     def __init__(
         self,
@@ -42,14 +43,15 @@ class Partition:
         self.state = state
         self._flusher = flusher
         self._on_marker = on_marker
-        self.is_gone = False
-        """True once the topic is deleted: holders of the partition must not use its log any more."""
+        self.is_deleted = False
+        """True once the topic is deleted. Then no holder of the partition may use its log."""
         self._readers: set[asyncio.Event] = set()
 
     def append(self, batch: bytes | memoryview, header: BatchHeader, begins_at_zero: bool = False) -> AppendResult:
-        """Append a client's batch, whose ``header`` was checked, unless the partition's state forbids it.
+        """Append a client's batch unless the partition's state forbids it.
 
-        :param batch: if it is appended, its place in the log is written into it if it is writable; else into a copy.
+        :param batch: a writable batch gets its offset in place; of any other a copy is appended.
+        :param header: the header of ``batch``, after :func:`~dualwrite.broker.core.record_rules.checked_header`.
         :param begins_at_zero: see :meth:`PartitionState.decide`.
         """
         verdict = self.state.decide(header, begins_at_zero)
@@ -95,8 +97,8 @@ class Partition:
         self.log.plan_recovery_point(self.state.snapshot(), self.state.aborted_since)
 
     def checkpoint(self) -> None:
-        """Store the end as the recovery point, with everything that a start needs to continue from there; for a clean
-        stop. Does nothing if that is already done."""
+        """Store the end as the recovery point, with its snapshot, for a clean stop. Does nothing if that is already
+        done."""
         if self.log.has_unplanned:
             self._plan_recovery_point()
         self.log.write_recovery_points()
@@ -111,27 +113,30 @@ class Partition:
         self.log.sync()
 
     def flushed(self, end_offset: int) -> None:
-        """Make records visible to readers that are durable now."""
+        """Make the durable records visible to readers."""
         self.state.advance(end_offset)
         for reader in self._readers:
             reader.set()
 
     def truncate_before(self, offset: int) -> None:
-        """Begin the log at ``offset``, durably, and not earlier. ``offset`` must not be above the high watermark.
+        """Raise the log start offset to ``offset``, durably. ``offset`` must not be above the high watermark.
 
-        Producers and open transactions stay known, as in Kafka.
+        The state of producers and open transactions stays, as in Kafka.
         """
         with self._flusher.critical():
-            if self.log.removes_segments(offset):  # their producers' state is nowhere else
+            if self.log.removes_segments(offset):  # only these segments have the state of some producers
                 self._plan_recovery_point()
             self.log.truncate_before(offset)
             self.state.forget_aborted(lambda ended: ended.last_offset < self.log.start_offset)
 
     def replace(self, replacement: Replacement) -> bool:
-        """Replace old segments by a cleaner's segment; False, and discard it, if the old ones are gone."""
+        """Replace old segments by a cleaner's segment. Return False, and discard it, if the old segments were
+        removed."""
         with self._flusher.critical():
             base_offset, end_offset = replacement.base_offset, replacement.end_offset
-            aborted = [each for each in self.state.aborted if base_offset <= each.last_offset < end_offset]
+            aborted = [
+                transaction for transaction in self.state.aborted if base_offset <= transaction.last_offset < end_offset
+            ]
             return self.log.replace(replacement, aborted)
 
     def visible_before(self, committed_only: bool) -> int:
@@ -145,14 +150,14 @@ class Partition:
         return max(self.state.last_stable_offset, self.log.start_offset)
 
     def retire(self) -> None:
-        """The topic is deleted: wake the readers."""
-        self.is_gone = True
+        """Mark the partition as deleted, and wake its readers."""
+        self.is_deleted = True
         self.log.abandon()
         for reader in self._readers:
             reader.set()
 
     def add_reader(self, reader: asyncio.Event) -> None:
-        """Set ``reader`` whenever more becomes visible."""
+        """Set ``reader`` whenever more records become visible."""
         self._readers.add(reader)
 
     def remove_reader(self, reader: asyncio.Event) -> None:
@@ -166,7 +171,7 @@ def log_settings(config: TopicConfig) -> LogSettings:
 
 
 def replay_into(state: PartitionState) -> Callable[[BatchHeader, bytes | None], None]:
-    """A callback for :meth:`PartitionLog.open` that rebuilds ``state``; it gets the bytes of control batches."""
+    """A callback for :meth:`PartitionLog.open` that rebuilds ``state``."""
 
     def apply(header: BatchHeader, control_batch: bytes | None) -> None:
         if control_batch is None or not header.record_count:

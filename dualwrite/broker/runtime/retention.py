@@ -1,21 +1,21 @@
-"""Maintenance of logs: old segments are rolled, and removed if they are too old or too many (Kafka: LogManager's
-cleanupLogs). One small step for each partition, so that the event loop is never blocked for long.
+"""Maintenance of logs: rolls segments, and removes them if they are too old or too many (Kafka: LogManager's
+cleanupLogs). Each partition is one small step, so that the event loop is never blocked for long.
 """
 
 import asyncio
 import logging
 
-from dualwrite.broker.core.topic_configs import TopicConfig
 from dualwrite.broker.runtime.cluster import Cluster
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.broker.runtime.partition import Partition
+from dualwrite.broker.settings.topic_configs import TopicConfig
 from dualwrite.ports import Clock
 
 logger = logging.getLogger(__name__)
 
 
 class Retention:
-    """Belongs to the event loop's thread."""
+    """Applies segment.ms and retention to every partition. Belongs to the event loop's thread."""
 
     def __init__(self, cluster: Cluster, flusher: Flusher, clock: Clock) -> None:
         self._cluster = cluster
@@ -25,13 +25,13 @@ class Retention:
     async def run_once(self) -> None:
         """Roll and remove segments that are due, in every partition (log.retention.check.interval.ms)."""
         for partition in list(self._cluster.partitions()):
-            if self._cluster.partition(partition.name) is partition:  # its topic may be deleted by now
+            if self._cluster.partition(partition.name) is partition:  # its topic may have been deleted meanwhile
                 self.keep(partition, self._cluster.config(partition.name.topic))
             await asyncio.sleep(0)
 
     def keep(self, partition: Partition, config: TopicConfig) -> None:
-        """Roll the last segment of ``partition`` if it is due, and remove the segments that ``config`` does not keep
-        any more.
+        """Roll the last segment of ``partition`` if it is due, and remove the segments that ``config`` no longer
+        retains.
 
         Without ``delete`` in the cleanup.policy, nothing is removed.
         """
@@ -47,5 +47,5 @@ class Retention:
         if config.retention_bytes >= 0:
             before = max(before, log.oversized_before(config.retention_bytes, limit))
         if before > log.start_offset:
-            logger.info("%s: retention keeps nothing before offset %d any longer", partition.name, before)
+            logger.info("%s: retention has removed the records before offset %d", partition.name, before)
             partition.truncate_before(before)

@@ -8,7 +8,7 @@ class Stopping:
 
     def __init__(self) -> None:
         self.has_begun = False
-        """True once no request may wait any more: answer with what there is."""
+        """True once the broker stops. A request must then answer with the data that it has, and not wait."""
         self._waiting: set[asyncio.Event] = set()
 
     def begin(self) -> None:

@@ -1,8 +1,8 @@
 """The directories of topics: one for each partition, called topic-partition, as in Kafka.
 
-A directory may belong to no topic: a power cut may have lost the topic's creation, or a crash may have come between the
-deletion of a topic and that of its files. Its content was never acknowledged, or was deleted; a new topic never reads
-it. A topic's directories are on disk before the topic is: if one is missing at a start, it was removed from outside.
+A directory may belong to no topic, if a power cut lost the creation of the topic, or a crash came between the deletion
+of the topic and the removal of its files. Its content was never acknowledged, or was deleted, and a new topic never
+reads it. A topic's directories are on disk before the topic. If one is missing at a start, another program removed it.
 """
 
 import errno
@@ -20,8 +20,8 @@ logger = logging.getLogger(__name__)
 
 
 def stray_message(path: Path) -> str:
-    """The message for a ``path`` that :meth:`TopicDirectories.stray` found in the way of a new topic."""
-    return f"{path} holds a log that no topic accounts for: move it away"
+    """The message for a ``path`` from :meth:`TopicDirectories.stray`, which prevents a new topic."""
+    return f"{path} holds a log that belongs to no topic: move it away"
 
 
 class TopicDirectories:
@@ -30,19 +30,19 @@ class TopicDirectories:
     def __init__(self, files: Files, data_dir: Path) -> None:
         self._files = files
         self._data_dir = data_dir
-        self._told: set[Path] = set()
+        self._logged: set[Path] = set()
 
     def check(self, partitions: Iterable[TopicPartition]) -> None:
         """Check that all of ``partitions`` have their directories.
 
-        :raises CorruptLogError: if one is missing; an empty log in its place would be silent loss.
+        :raises CorruptLogError: if one is missing. An empty log in its place would hide the loss.
         """
         present = set(self._files.list(self._data_dir))
         for partition in partitions:
             if str(partition) not in present:
                 raise CorruptLogError(
-                    f"{self.path(partition)} is missing, with all that was in it: "
-                    "restore it from a copy, or make it as an empty directory to go on without"
+                    f"{self.path(partition)} is missing, with all its records: "
+                    "restore it from a copy, or create it as an empty directory to continue without them"
                 )
 
     def path(self, partition: TopicPartition) -> Path:
@@ -54,22 +54,26 @@ class TopicDirectories:
         return [self.path(TopicPartition(topic, index)) for index in partitions]
 
     def stray(self, paths: Sequence[Path]) -> Path | None:
-        """One of ``paths``, which are needed for new partitions, that was left by a clean stop: it is of a topic that
-        was forgotten. Logged once, as a client that creates the topic by a Metadata request gets no reason."""
-        found = next((path for path in paths if self._was_stopped(path)), None)
-        if found is not None and found not in self._told:
-            self._told.add(found)
-            logger.warning("%s", stray_message(found))
-        return found
+        """One of ``paths`` with the log of a forgotten topic that was stopped cleanly, or None.
+
+        Logs it once: a client that creates the topic by a Metadata request gets no reason.
+
+        :param paths: the directories that new partitions need.
+        """
+        path = next((path for path in paths if self._was_stopped(path)), None)
+        if path is not None and path not in self._logged:
+            self._logged.add(path)
+            logger.warning("%s", stray_message(path))
+        return path
 
     def _was_stopped(self, path: Path) -> bool:
         try:
             return read_recovery_point(self._files, path) > 0
         except CorruptLogError:
-            return True  # the files have changed since the stop
+            return True  # the files were changed after the stop
 
     def clear(self, paths: Sequence[Path]) -> None:
-        """Remove files in ``paths`` that would be mistaken for the log of new partitions, durably."""
+        """Remove files in ``paths`` that new partitions would mistake for their logs, durably."""
         for path in paths:
             names = [name for name in self._files.list(path) if belongs_to_log(name)]
             for name in names:
@@ -81,10 +85,10 @@ class TopicDirectories:
     def remove(self, paths: Sequence[Path]) -> None:
         """Remove ``paths`` and every file in them, durably. May be called from another thread."""
         present = set(self._files.list(self._data_dir))
-        found = [path for path in paths if path.name in present]
-        for path in found:
+        existing = [path for path in paths if path.name in present]
+        for path in existing:
             for name in self._files.list(path):
-                with suppress(FileNotFoundError):  # a cleaning in progress has removed its own
+                with suppress(FileNotFoundError):  # a cleaning in progress has removed its own files
                     self._files.remove(path / name)
             self._files.sync_directory(path)
             try:
@@ -92,6 +96,8 @@ class TopicDirectories:
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
-                logger.warning("%s is in use: its last files go when a topic of that name is made, or at a start", path)
-        if found:
+                logger.warning(
+                    "%s is in use: a new topic of that name, or the next start, removes its last files", path
+                )
+        if existing:
             self._files.sync_directory(self._data_dir)

@@ -1,25 +1,34 @@
 """Finds leaders and transaction coordinators, connects to them, and repeats requests until a deadline.
 
-Kafka's answers while leadership moves (NOT_COORDINATOR, NOT_LEADER_OR_FOLLOWER, COORDINATOR_LOAD_IN_PROGRESS) and
-while markers are being written (CONCURRENT_TRANSACTIONS) mean "not now". The client repeats such requests with a
-growing pause, as Kafka's TransactionManager does.
+Answers that are retriable, such as while leadership moves or markers are being written, mean "not now"
+(``error_classes.py``). The client repeats such requests with a growing pause, as Kafka's TransactionManager does.
 """
 
 import os
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, TypeVar
+from operator import attrgetter
+from typing import TypeVar
 from uuid import UUID
 
 from dualwrite.client.config.settings import ClientSettings
 from dualwrite.client.net.blocking_connection import BlockingConnection
+from dualwrite.client.protocol.cluster_metadata import ClusterMetadata
+from dualwrite.client.protocol.requests import (
+    TRANSACTION,
+    CoordinatorOf,
+    VersionedRequest,
+    coordinator_in,
+    find_coordinator,
+    metadata,
+)
 from dualwrite.client.terms.endpoint import Endpoint
-from dualwrite.client.terms.versions import FIND_COORDINATOR_CAP, METADATA_CAP, WITH_TOPIC_IDS
-from dualwrite.errors import AnswerLostError, KafkaRefusedError, KafkaUnavailableError
+from dualwrite.client.terms.error_classes import error_for, raise_for, raise_if_retriable
+from dualwrite.errors import AnswerLostError, KafkaUnavailableError
 from dualwrite.ids import TopicPartition
-from dualwrite.wire.apis import APIS, ApiKey, Message
-from dualwrite.wire.error_codes import ErrorCode, error_name
+from dualwrite.wire.apis import ApiKey, Message
+from dualwrite.wire.error_codes import ErrorCode
 
 DEFAULT_TIMEOUT = 60.0
 """Seconds that one call may take, with all attempts (Java's max.block.ms)."""
@@ -27,44 +36,8 @@ DEFAULT_TIMEOUT = 60.0
 FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 1.0
 
-_TRANSACTION_KEY = 1
-
-_MOVED = frozenset(
-    {
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-    }
-)
-_BUSY = frozenset(
-    {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.REQUEST_TIMED_OUT}
-)
-
 T = TypeVar("T")
 Connect = Callable[[Endpoint, ClientSettings], BlockingConnection]
-
-
-class Call(NamedTuple):
-    """One request and its versions.
-
-    ``repeatable`` says that carrying it out twice is the same as once, so that it may be sent again after a lost
-    answer.
-    """
-
-    api_key: ApiKey
-    message: Message
-    floor: int = 0
-    cap: int | None = None
-    repeatable: bool = True
-
-
-def raise_if_transient(what: str, code: int) -> None:
-    """Raise KafkaUnavailableError if ``code`` means "not now, try again"."""
-    if code in _MOVED or code in _BUSY:
-        raise KafkaUnavailableError(f"{what}: {error_name(code)}")
 
 
 class ClusterClient:
@@ -92,9 +65,7 @@ class ClusterClient:
         self._clock = clock
         self._sleep = sleep
         self._connect = connect
-        self._brokers: tuple[Endpoint, ...] = ()
-        self._cluster_id: str | None = None
-        self._coordinators: dict[str, Endpoint] = {}
+        self._known = ClusterMetadata(settings.bootstrap)
         self._connections: dict[Endpoint, BlockingConnection] = {}
         self._process = os.getpid()
         self.lost_connections = 0
@@ -122,7 +93,7 @@ class ClusterClient:
             self._sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
 
-    def ask(self, endpoint: Endpoint, call: Call, deadline: float) -> Message:
+    def ask(self, endpoint: Endpoint, call: VersionedRequest, deadline: float) -> Message:
         """Send one request to one broker, once.
 
         :raises AnswerLostError: if the request was sent and not answered.
@@ -130,9 +101,14 @@ class ClusterClient:
         """
         connection = self.connection_to(endpoint)
         remaining = max(deadline - self._clock(), FIRST_PAUSE)
-        return connection.request(call.api_key, call.message, floor=call.floor, cap=call.cap, timeout=remaining)
+        return connection.request(call, timeout=remaining)
 
-    def ask_coordinator(self, transactional_id: str, call: Call, code_of: Callable[[Message], int]) -> Message:
+    def ask_coordinator(
+        self,
+        transactional_id: str,
+        call: VersionedRequest,
+        code_of: Callable[[Message], int] = attrgetter("error_code"),
+    ) -> Message:
         """Send a request to the transaction coordinator of ``transactional_id``, until the broker is the coordinator
         and not busy. ``code_of`` finds the error code in the answer. The caller judges every code that is not
         transient.
@@ -141,20 +117,21 @@ class ClusterClient:
         :raises KafkaUnavailableError: if there was no such answer in time.
         """
 
+        coordinator = CoordinatorOf(TRANSACTION, transactional_id)
+
         def attempt(deadline: float) -> Message:
-            endpoint = self._coordinator(transactional_id, deadline)
+            endpoint = self._coordinator(coordinator, deadline)
             try:
                 answer = self.ask(endpoint, call, deadline)
-                code = code_of(answer)
-                raise_if_transient(f"{call.api_key.name} of {transactional_id}: broker {endpoint}", code)
+                raise_if_retriable(call.api_key, f"{call.what}: broker {endpoint}", code_of(answer))
             except KafkaUnavailableError:
-                self._coordinators.pop(transactional_id, None)
+                self._known.coordinators.pop(coordinator, None)
                 raise
             return answer
 
         return self.persist(attempt, repeatable=call.repeatable)
 
-    def ask_any(self, call: Call, deadline: float) -> Message:
+    def ask_any(self, call: VersionedRequest, deadline: float) -> Message:
         """Send a request to the brokers in turn, until one answers.
 
         :raises KafkaUnavailableError: if none answers; the message names each broker and the reason.
@@ -191,19 +168,20 @@ class ClusterClient:
     def cluster_id(self, deadline: float) -> str | None:
         """The cluster's id, by Metadata; None if it has none."""
         self._metadata((), deadline)
-        return self._cluster_id
+        return self._known.cluster_id
 
     def nodes(self, deadline: float) -> dict[int, Endpoint]:
         """As :meth:`brokers`, by node id."""
-        return self._metadata((), deadline)[0]
+        self._metadata((), deadline)
+        return self._known.nodes
 
     def topics(self, deadline: float) -> list[str]:
         """The name of every topic that this client may describe."""
-        return [topic.name for topic in self._metadata(None, deadline)[1] if not topic.error_code]
+        return [topic.name for topic in self._metadata(None, deadline) if not topic.error_code]
 
     def topic_ids(self, topics: Iterable[str], deadline: float) -> dict[str, str]:
         """The ids of those of ``topics`` that exist, as Kafka writes them; empty if the broker knows no topic ids."""
-        listed = self._metadata(topics, deadline, cap=WITH_TOPIC_IDS)[1]
+        listed = self._metadata(topics, deadline, with_ids=True)
         return {topic.name: _id_text(topic.topic_id) for topic in listed if not topic.error_code and topic.topic_id}
 
     def leaders(
@@ -215,26 +193,25 @@ class ClusterClient:
         :raises KafkaRefusedError: if a topic does not exist, or may not be described.
         :raises KafkaUnavailableError: if a partition has no leader now.
         """
-        wanted = sorted(set(partitions))
-        nodes, topics = self._metadata(sorted({partition.topic for partition in wanted}), deadline)
+        distinct = sorted(set(partitions))
+        topics = self._metadata(sorted({partition.topic for partition in distinct}), deadline)
+        nodes = self._known.nodes
         leader_ids: dict[TopicPartition, int] = {}
         for topic in topics:
-            raise_if_transient(f"topic {topic.name}", topic.error_code)
-            if topic.error_code and not (deleted_too and topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
-                raise KafkaRefusedError(f"topic {topic.name}", topic.error_code, error_name(topic.error_code))
+            if not (deleted_too and topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+                raise_for(ApiKey.METADATA, f"topic {topic.name}", topic.error_code)
             for entry in topic.partitions:
                 leader_ids[TopicPartition(topic.name, entry.partition_index)] = entry.leader_id
-        found = {}
-        for partition in wanted:
+        leaders = {}
+        for partition in distinct:
             if partition not in leader_ids:
                 if deleted_too:
                     continue
-                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                raise KafkaRefusedError(f"partition {partition}", code, code.name)
+                raise error_for(ApiKey.METADATA, f"partition {partition}", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             if leader_ids[partition] not in nodes:
-                raise KafkaUnavailableError(f"partition {partition}: {ErrorCode.LEADER_NOT_AVAILABLE.name}")
-            found[partition] = nodes[leader_ids[partition]]
-        return found
+                raise error_for(ApiKey.METADATA, f"partition {partition}", ErrorCode.LEADER_NOT_AVAILABLE)
+            leaders[partition] = nodes[leader_ids[partition]]
+        return leaders
 
     def connection_to(self, endpoint: Endpoint) -> BlockingConnection:
         """The connection to ``endpoint``; opens a new one if there is none that works.
@@ -261,32 +238,21 @@ class ClusterClient:
         self._connections.clear()
 
     def _candidates(self) -> tuple[Endpoint, ...]:
-        return tuple(dict.fromkeys((*self._connections, *self._brokers, *self._settings.bootstrap)))
+        return tuple(dict.fromkeys((*self._connections, *self._known.candidates())))
 
-    def _coordinator(self, transactional_id: str, deadline: float) -> Endpoint:
-        if transactional_id not in self._coordinators:
-            request = APIS[ApiKey.FIND_COORDINATOR].request(key=transactional_id, key_type=_TRANSACTION_KEY)
-            call = Call(ApiKey.FIND_COORDINATOR, request, floor=1, cap=FIND_COORDINATOR_CAP)
+    def _coordinator(self, of: CoordinatorOf, deadline: float) -> Endpoint:
+        if of not in self._known.coordinators:
+            call = find_coordinator(of)
             answer = self.ask_any(call, deadline)
-            what = f"coordinator of {transactional_id}"
-            raise_if_transient(what, answer.error_code)
-            if answer.error_code:
-                raise KafkaRefusedError(what, answer.error_code, error_name(answer.error_code))
-            self._coordinators[transactional_id] = Endpoint(answer.host, answer.port)
-        return self._coordinators[transactional_id]
+            raise_for(call.api_key, call.what, answer.error_code)
+            self._known.coordinators[of] = coordinator_in(answer)
+        return self._known.coordinators[of]
 
-    def _metadata(
-        self, topics: Iterable[str] | None, deadline: float, cap: int = METADATA_CAP
-    ) -> tuple[dict[int, Endpoint], list[Message]]:
-        """The brokers, by node id, and the metadata of ``topics``; None for all topics."""
-        request = APIS[ApiKey.METADATA].request
-        wanted = None if topics is None else [request.MetadataRequestTopic(name=topic) for topic in topics]
-        message = request(topics=wanted, allow_auto_topic_creation=False)
-        answer = self.ask_any(Call(ApiKey.METADATA, message, floor=4, cap=cap), deadline)
-        nodes = {broker.node_id: Endpoint(broker.host, broker.port) for broker in answer.brokers}
-        self._brokers = tuple(nodes.values())
-        self._cluster_id = answer.cluster_id or None
-        return nodes, list(answer.topics)
+    def _metadata(self, topics: Iterable[str] | None, deadline: float, *, with_ids: bool = False) -> list[Message]:
+        """The metadata of ``topics``; None for all topics. Learns the brokers too."""
+        answer = self.ask_any(metadata(topics, with_ids=with_ids), deadline)
+        self._known.learn_brokers(answer)
+        return list(answer.topics)
 
 
 def _id_text(topic_id: UUID) -> str:

@@ -7,35 +7,29 @@ InitProducerId v6 (KIP-939), EndTxn with any identity, DescribeTransactions, Lis
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
-from dualwrite.client.admin.cluster_client import DEFAULT_TIMEOUT, Call, ClusterClient, raise_if_transient
+from dualwrite.client.admin.cluster_client import DEFAULT_TIMEOUT, ClusterClient
 from dualwrite.client.admin.log_reader import LogReader
 from dualwrite.client.config.settings import ClientSettings
+from dualwrite.client.protocol.requests import (
+    TWO_PHASE_VERSION,
+    InitializedProducer,
+    describe_producers,
+    describe_transactions,
+    end_txn,
+    identity_in,
+    init_producer_id,
+    initialized_in,
+    list_transactions,
+)
 from dualwrite.client.terms.endpoint import Endpoint
-from dualwrite.client.terms.error_classes import NO_TWO_PHASE_CODES, error_of_call
+from dualwrite.client.terms.error_classes import raise_for
 from dualwrite.client.terms.versions import TRANSACTION_VERSION
-from dualwrite.errors import KafkaRefusedError, KafkaUnavailableError, TwoPhaseCommitUnavailableError
+from dualwrite.errors import KafkaUnavailableError
 from dualwrite.ids import NO_PRODUCER, TWO_PHASE_TIMEOUT_MS, ProducerIdentity, TopicPartition
-from dualwrite.wire.apis import APIS, ApiKey, Message
-from dualwrite.wire.error_codes import ErrorCode, error_name
-
-ONGOING = "Ongoing"
-"""The state of an open transaction (Kafka's TransactionState)."""
-
-_TWO_PHASE_VERSION = 6
-
-
-@dataclass(frozen=True, slots=True)
-class InitializedProducer:
-    """The answer to InitProducerId.
-
-    :param producer: the new identity; every earlier one of the transactional id is fenced.
-    :param ongoing: the identity of the transaction that was kept; None if no transaction is open.
-    """
-
-    producer: ProducerIdentity
-    ongoing: ProducerIdentity | None
+from dualwrite.wire.apis import ApiKey, Message
+from dualwrite.wire.error_codes import ErrorCode
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +92,7 @@ class ControlPlane:
         transaction_timeout_ms: int = TWO_PHASE_TIMEOUT_MS,
         two_phase_commit: bool,
         keep_prepared_txn: bool,
-        expected: ProducerIdentity | None = None,
+        expected: ProducerIdentity = NO_PRODUCER,
     ) -> InitializedProducer:
         """InitProducerId v6 (KIP-939): fence every earlier producer; abort the open transaction, or keep it.
 
@@ -109,27 +103,16 @@ class ControlPlane:
         :raises TwoPhaseCommitUnavailableError: if the cluster has no v6, or two-phase commit is off or not permitted.
         :raises FencedError: if ``expected`` is out of date.
         """
-        expected = expected or NO_PRODUCER
-        message = APIS[ApiKey.INIT_PRODUCER_ID].request(
-            transactional_id=transactional_id,
-            transaction_timeout_ms=transaction_timeout_ms,
-            producer_id=expected.producer_id,
-            producer_epoch=expected.epoch,
-            enable2_pc=two_phase_commit,
+        call = init_producer_id(
+            transactional_id,
+            transaction_timeout_ms,
+            two_phase_commit=two_phase_commit,
             keep_prepared_txn=keep_prepared_txn,
+            expected=expected,
         )
-        what = f"InitProducerId of {transactional_id}"
-        floor = _TWO_PHASE_VERSION if two_phase_commit or keep_prepared_txn else 0
-        call = Call(ApiKey.INIT_PRODUCER_ID, message, floor=floor, cap=_TWO_PHASE_VERSION)
-        try:
-            answer = self._cluster.ask_coordinator(transactional_id, call, _own_code)
-        except KafkaRefusedError as error:
-            _refuse_two_phase(what, error.code, error)
-        if answer.error_code in NO_TWO_PHASE_CODES and (two_phase_commit or keep_prepared_txn):
-            _refuse_two_phase(what, answer.error_code)
-        _raise_for(what, answer.error_code)
-        ongoing = ProducerIdentity(answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch)
-        return InitializedProducer(ProducerIdentity(answer.producer_id, answer.producer_epoch), ongoing or None)
+        answer = self._cluster.ask_coordinator(transactional_id, call)
+        raise_for(call.api_key, call.what, answer.error_code, two_phase=call.needs_two_phase)
+        return initialized_in(answer)
 
     def end_txn(
         self,
@@ -137,12 +120,12 @@ class ControlPlane:
         producer: ProducerIdentity,
         committed: bool,
         *,
-        version_cap: int = 4,
+        bumps_epoch: bool = False,
         repeatable: bool = False,
     ) -> ProducerIdentity:
         """EndTxn: commit or abort the open transaction of ``transactional_id`` as ``producer``.
 
-        :param version_cap: up to 4, the identity stays as it is; 5 (KIP-890 part 2) bumps its epoch.
+        :param bumps_epoch: True for v5 (KIP-890 part 2), which fences ``producer``; otherwise the identity stays.
         :param repeatable: True only if no transaction will ever begin under ``producer``, as with the identity from an
             InitProducerId with keepPreparedTxn. Then an EndTxn that arrives late or twice finds the transaction ended
             and changes nothing, so the call asks again after a lost answer.
@@ -151,30 +134,22 @@ class ControlPlane:
         :raises FencedError: if another producer has a newer identity.
         :raises KafkaRefusedError: INVALID_TXN_STATE if no transaction is open, or it ended the other way.
         """
-        message = APIS[ApiKey.END_TXN].request(
-            transactional_id=transactional_id,
-            producer_id=producer.producer_id,
-            producer_epoch=producer.epoch,
-            committed=committed,
-        )
-        call = Call(ApiKey.END_TXN, message, cap=version_cap, repeatable=repeatable)
-        answer = self._cluster.ask_coordinator(transactional_id, call, _own_code)
-        _raise_for(f"EndTxn ({'commit' if committed else 'abort'}) of {transactional_id}", answer.error_code)
-        return ProducerIdentity(answer.producer_id, answer.producer_epoch) or producer
+        call = end_txn(transactional_id, producer, committed, bumps_epoch=bumps_epoch, repeatable=repeatable)
+        answer = self._cluster.ask_coordinator(transactional_id, call)
+        raise_for(call.api_key, call.what, answer.error_code)
+        return identity_in(answer) or producer
 
     def describe_transaction(self, transactional_id: str) -> TransactionDescription | None:
         """DescribeTransactions: the coordinator's description; None if it does not know the transactional id."""
-        message = APIS[ApiKey.DESCRIBE_TRANSACTIONS].request(transactional_ids=[transactional_id])
-        answer = self._cluster.ask_coordinator(
-            transactional_id, Call(ApiKey.DESCRIBE_TRANSACTIONS, message), lambda m: _only_state(m).error_code
-        )
+        call = describe_transactions(transactional_id)
+        answer = self._cluster.ask_coordinator(transactional_id, call, lambda answer: _only_state(answer).error_code)
         described = _only_state(answer)
         if described.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
             return None
-        _raise_for(f"DescribeTransactions of {transactional_id}", described.error_code)
+        raise_for(call.api_key, call.what, described.error_code)
         return TransactionDescription(
             described.transaction_state,
-            ProducerIdentity(described.producer_id, described.producer_epoch),
+            identity_in(described),
             described.transaction_timeout_ms,
             described.transaction_start_time_ms,
             frozenset(TopicPartition(entry.topic, index) for entry in described.topics for index in entry.partitions),
@@ -190,21 +165,20 @@ class ControlPlane:
         :raises KafkaRefusedError: if a topic is unknown, or the READ operation on it is not granted.
         """
         missing = set(partitions)
-        found: dict[TopicPartition, int] = {}
+        first_offsets: dict[TopicPartition, int] = {}
 
         def attempt(deadline: float) -> None:
             leaders = self._cluster.leaders(missing, deadline, deleted_too=deleted_too)
             missing.intersection_update(leaders)
             for endpoint, group in by_leader(leaders).items():
-                answer = self._cluster.ask(endpoint, Call(ApiKey.DESCRIBE_PRODUCERS, _ask_producers(group)), deadline)
+                answer = self._cluster.ask(endpoint, describe_producers(group), deadline)
                 for topic in answer.topics:
                     for entry in topic.partitions:
                         partition = TopicPartition(topic.name, entry.partition_index)
-                        raise_if_transient(f"DescribeProducers of {partition}", entry.error_code)
-                        if not deleted_too or entry.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                            _raise_for(f"DescribeProducers of {partition}", entry.error_code)
+                        if not (deleted_too and entry.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+                            raise_for(ApiKey.DESCRIBE_PRODUCERS, f"DescribeProducers of {partition}", entry.error_code)
                         for offset in _starts(entry.active_producers, producer):
-                            found[partition] = offset
+                            first_offsets[partition] = offset
                         missing.discard(partition)
             if missing:  # a partition that is left out must never read as "no transaction there"
                 raise KafkaUnavailableError(
@@ -213,18 +187,16 @@ class ControlPlane:
 
         if missing:
             self._cluster.persist(attempt)
-        return found
+        return first_offsets
 
     def list_transactions(self) -> list[TransactionListing]:
         """ListTransactions at every broker, as each coordinates some of the transactional ids."""
 
         def attempt(deadline: float) -> list[TransactionListing]:
-            message = APIS[ApiKey.LIST_TRANSACTIONS].request(state_filters=[], producer_id_filters=[])
-            listed = []
+            call, listed = list_transactions(), []
             for endpoint in self._cluster.brokers(deadline):
-                answer = self._cluster.ask(endpoint, Call(ApiKey.LIST_TRANSACTIONS, message), deadline)
-                raise_if_transient(f"ListTransactions: broker {endpoint}", answer.error_code)
-                _raise_for(f"ListTransactions: broker {endpoint}", answer.error_code)
+                answer = self._cluster.ask(endpoint, call, deadline)
+                raise_for(call.api_key, f"{call.what}: broker {endpoint}", answer.error_code)
                 listed += [
                     TransactionListing(entry.transactional_id, entry.producer_id, entry.transaction_state)
                     for entry in answer.transaction_states
@@ -243,7 +215,7 @@ class ControlPlane:
     def supports_keep_prepared(self) -> bool:
         """True if a broker advertises InitProducerId v6. Only InitProducerId itself tells whether two-phase commit is
         enabled and permitted, and whether the broker carries out KeepPreparedTxn."""
-        return self._cluster.any_connection().offers(ApiKey.INIT_PRODUCER_ID, _TWO_PHASE_VERSION)
+        return self._cluster.any_connection().offers(ApiKey.INIT_PRODUCER_ID, TWO_PHASE_VERSION)
 
     def cluster_id(self) -> str | None:
         """Kafka's cluster id; None if the cluster has none."""
@@ -257,10 +229,6 @@ class ControlPlane:
     def close(self) -> None:
         """Close every connection."""
         self._cluster.close()
-
-
-def _own_code(answer: Message) -> int:
-    return int(answer.error_code)
 
 
 def _only_state(answer: Message) -> Message:
@@ -277,36 +245,10 @@ def by_leader(leaders: Mapping[TopicPartition, Endpoint]) -> dict[Endpoint, list
     return groups
 
 
-def _ask_producers(partitions: Iterable[TopicPartition]) -> Message:
-    indexes: dict[str, list[int]] = {}
-    for partition in partitions:
-        indexes.setdefault(partition.topic, []).append(partition.partition)
-    request = APIS[ApiKey.DESCRIBE_PRODUCERS].request
-    topics = [request.TopicRequest(name=name, partition_indexes=wanted) for name, wanted in indexes.items()]
-    return request(topics=topics)
-
-
 def _starts(active: Iterable[Message], producer: ProducerIdentity) -> list[int]:
     """CurrentTxnStartOffset of ``producer`` in one partition; empty if it has no open transaction there."""
     return [
         entry.current_txn_start_offset
         for entry in active
-        if ProducerIdentity(entry.producer_id, entry.producer_epoch) == producer and entry.current_txn_start_offset >= 0
+        if identity_in(entry) == producer and entry.current_txn_start_offset >= 0
     ]
-
-
-def _raise_for(what: str, code: int) -> None:
-    if code:
-        raise error_of_call(what, code)
-
-
-def _refuse_two_phase(what: str, code: int, cause: Exception | None = None) -> NoReturn:
-    reasons = {
-        int(ErrorCode.UNSUPPORTED_VERSION): "the broker does not offer KIP-939's KeepPreparedTxn (the bundled broker"
-        ' does; Apache Kafka 4.4 does not, and DualWrite runs there with two_phase="resume")',
-        int(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED): "two-phase commit is off"
-        " (transaction.two.phase.commit.enable), or the TWO_PHASE_COMMIT operation is not granted",
-    }
-    if code not in reasons:
-        raise KafkaRefusedError(what, code, error_name(code)) from cause
-    raise TwoPhaseCommitUnavailableError(f"{what}: {error_name(code)}: {reasons[code]}") from cause

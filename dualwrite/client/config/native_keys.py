@@ -80,7 +80,9 @@ _TAKEN: dict[str, Key] = {
     "client.id": _taken(TEXT, "dualwrite", "What brokers call this client in their logs and quotas."),
     "transactional.id": _taken(TEXT, None, "Who this producer is, across restarts. Required."),
     "transaction.two.phase.commit.enable": _taken(
-        FLAG, True, "KIP-939. False leaves the transactions of KIP-98, which a broker aborts after their timeout."
+        FLAG,
+        True,
+        "KIP-939, whose default is false. False leaves KIP-98's transactions, which expire.",
     ),
     "transaction.timeout.ms": _taken(
         integer(1000, _MS), 60_000, "When a broker aborts a transaction. Not together with two-phase commit."
@@ -169,7 +171,7 @@ _TAKEN: dict[str, Key] = {
     "ssl.certificate.location": _taken(FILE, None, "This client's certificate."),
     "ssl.key.location": _taken(FILE, None, "Its private key."),
     "ssl.key.password": _taken(SECRET, None, "The password of the key."),
-    "enable.ssl.certificate.verification": _taken(FLAG, True, "False trusts anybody."),
+    "enable.ssl.certificate.verification": _taken(FLAG, True, "False trusts every server."),
     "ssl.endpoint.identification.algorithm": _taken(
         choice("https", "none"), "https", "Whether the certificate must be the host's."
     ),

@@ -9,16 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dualwrite.client.config.native_rules import FLAGS
+from dualwrite.client.config.native_keys import KEYS
+from dualwrite.client.config.reading import BOOTSTRAP_KEY, flag_in, milliseconds_in, names_of, text_in, value_in
 from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.client.terms.oauth import TokenSource
 from dualwrite.errors import ConfigurationError
 
-DEFAULT_CLIENT_ID = "dualwrite"
-DEFAULT_CONNECT_TIMEOUT_MS = 10_000
-DEFAULT_REQUEST_TIMEOUT_MS = 30_000
-
-_BOOTSTRAP_KEYS = ("bootstrap.servers", "metadata.broker.list")
+_CONNECT_TIMEOUT = "socket.connection.setup.timeout.ms"
+_REQUEST_TIMEOUT = "socket.timeout.ms"
 _SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 _TLS_KEYS = ("ssl.ca.location", "ssl.ca.pem", "ssl.certificate.location", "ssl.key.location", "ssl.key.password")
@@ -74,12 +72,12 @@ class ClientSettings:
     """How to reach the cluster. Durations are in seconds."""
 
     bootstrap: tuple[Endpoint, ...]
-    client_id: str = DEFAULT_CLIENT_ID
+    client_id: str = KEYS["client.id"].default
     tls: TlsSettings | None = None
     sasl: SaslSettings | None = None
     socket: SocketSettings = SocketSettings()
-    connect_timeout: float = DEFAULT_CONNECT_TIMEOUT_MS / 1000
-    request_timeout: float = DEFAULT_REQUEST_TIMEOUT_MS / 1000
+    connect_timeout: float = KEYS[_CONNECT_TIMEOUT].default / 1000
+    request_timeout: float = KEYS[_REQUEST_TIMEOUT].default / 1000
     unused: tuple[str, ...] = ()
     """Settings of TLS or SASL that are given, but have no effect with this security.protocol."""
 
@@ -89,21 +87,20 @@ class ClientSettings:
 
         :raises ConfigurationError: if bootstrap.servers is missing, or a setting is malformed or cannot be honoured.
         """
-        config = {key: value for key, value in config.items() if value is not None}
-        servers = next((config[key] for key in _BOOTSTRAP_KEYS if config.get(key)), None)
+        servers = next((config[name] for name in names_of(BOOTSTRAP_KEY) if config.get(name)), None)
         if servers is None:
-            raise ConfigurationError("bootstrap.servers is not set: name one or more brokers as HOST:PORT")
-        protocol = str(config.get("security.protocol", "PLAINTEXT")).upper()
+            raise ConfigurationError(f"{BOOTSTRAP_KEY} is not set: name one or more brokers as HOST:PORT")
+        protocol = str(value_in(config, "security.protocol")).upper()
         if protocol not in _SECURITY_PROTOCOLS:
             raise ConfigurationError(f"security.protocol {protocol!r}: use one of {', '.join(_SECURITY_PROTOCOLS)}")
         return cls(
             bootstrap=tuple(Endpoint.parse(part, protocol) for part in str(servers).split(",") if part.strip()),
-            client_id=str(config.get("client.id", DEFAULT_CLIENT_ID)),
+            client_id=str(value_in(config, "client.id")),
             tls=_tls(config) if protocol.endswith("SSL") else None,
             sasl=_sasl(config) if protocol.startswith("SASL") else None,
             socket=_socket(config),
-            connect_timeout=_seconds(config, "socket.connection.setup.timeout.ms", DEFAULT_CONNECT_TIMEOUT_MS),
-            request_timeout=_seconds(config, "socket.timeout.ms", DEFAULT_REQUEST_TIMEOUT_MS),
+            connect_timeout=_seconds(config, _CONNECT_TIMEOUT),
+            request_timeout=_seconds(config, _REQUEST_TIMEOUT),
             unused=_unused(config, protocol),
         )
 
@@ -118,29 +115,29 @@ def _tls(config: Mapping[str, Any]) -> TlsSettings:
     for name, advice in _UNSUPPORTED.items():
         if config.get(name):
             raise ConfigurationError(f"{name}: not supported together with dualwrite's control plane; {advice}")
-    location = _text(config, "ssl.ca.location")
-    certificate, key = _text(config, "ssl.certificate.location"), _text(config, "ssl.key.location")
-    password = _text(config, "ssl.key.password")
+    location = text_in(config, "ssl.ca.location")
+    certificate, key = text_in(config, "ssl.certificate.location"), text_in(config, "ssl.key.location")
+    password = text_in(config, "ssl.key.password")
     for name, given in (("ssl.key.location", key), ("ssl.key.password", password)):
         if given is not None and certificate is None:
             raise ConfigurationError(f"{name}: of no use without ssl.certificate.location, the key's certificate")
-    algorithm = str(config.get("ssl.endpoint.identification.algorithm", "https"))
+    algorithm = str(value_in(config, "ssl.endpoint.identification.algorithm"))
     if algorithm not in ("https", "none"):
         raise ConfigurationError(f"ssl.endpoint.identification.algorithm {algorithm!r}: use https or none")
     return TlsSettings(
         ca_location=None if location == "probe" else location,
-        ca_pem=_text(config, "ssl.ca.pem"),
+        ca_pem=text_in(config, "ssl.ca.pem"),
         certificate_location=certificate,
         key_location=key,
         key_password=password,
-        verify_certificate=_flag(config, "enable.ssl.certificate.verification", True),
+        verify_certificate=flag_in(config, "enable.ssl.certificate.verification"),
         verify_hostname=algorithm == "https",
     )
 
 
 def _sasl(config: Mapping[str, Any]) -> SaslSettings:
-    mechanism = (_text(config, "sasl.mechanism") or _text(config, "sasl.mechanisms") or "GSSAPI").upper()
-    username, password = _text(config, "sasl.username"), _text(config, "sasl.password")
+    mechanism = (text_in(config, "sasl.mechanism") or "GSSAPI").upper()
+    username, password = text_in(config, "sasl.username"), text_in(config, "sasl.password")
     if mechanism not in SASL_MECHANISMS:
         raise ConfigurationError(f"sasl.mechanism {mechanism!r}: use one of {', '.join(SASL_MECHANISMS)}")
     if mechanism == "OAUTHBEARER":
@@ -154,48 +151,28 @@ def _tokens(config: Mapping[str, Any]) -> TokenSource:
     callback = config.get("oauth_cb")
     if not callable(callback):
         raise ConfigurationError("oauth_cb: OAUTHBEARER needs a function that gives (token, expiry); no OIDC by itself")
-    return TokenSource(callback, _text(config, "sasl.oauthbearer.config") or "")
+    return TokenSource(callback, text_in(config, "sasl.oauthbearer.config") or "")
 
 
 def _socket(config: Mapping[str, Any]) -> SocketSettings:
     return SocketSettings(
-        keepalive=_flag(config, "socket.keepalive.enable", False),
-        no_delay=_flag(config, "socket.nagle.disable", True),
+        keepalive=flag_in(config, "socket.keepalive.enable"),
+        no_delay=flag_in(config, "socket.nagle.disable"),
         send_buffer=_bytes(config, "socket.send.buffer.bytes"),
         receive_buffer=_bytes(config, "socket.receive.buffer.bytes"),
     )
 
 
-def _text(config: Mapping[str, Any], key: str) -> str | None:
-    value = config.get(key)
-    if value is None or value == "":
-        return None
-    if hasattr(value, "__fspath__"):
-        value = value.__fspath__()
-    if not isinstance(value, str):
-        raise ConfigurationError(f"{key} of type {type(value).__name__}: give text")
-    return value
-
-
-def _flag(config: Mapping[str, Any], key: str, default: bool) -> bool:
-    value = str(config.get(key, default)).lower()
-    if value not in FLAGS:
-        raise ConfigurationError(f"{key} {value!r}: use true or false")
-    return FLAGS[value]
-
-
 def _bytes(config: Mapping[str, Any], key: str) -> int:
-    value = str(config.get(key, 0))
+    value = str(value_in(config, key))
     if not value.isdecimal():
         raise ConfigurationError(f"{key} {value!r}: give bytes, 0 for the system's default")
     return int(value)
 
 
-def _seconds(config: Mapping[str, Any], key: str, default_ms: int) -> float:
-    try:
-        milliseconds = int(config.get(key, default_ms))
-    except (TypeError, ValueError):
-        raise ConfigurationError(f"{key} {config[key]!r}: give milliseconds") from None
+def _seconds(config: Mapping[str, Any], key: str) -> float:
+    given = milliseconds_in(config, key)
+    milliseconds = int(KEYS[key].default) if given is None else given
     if milliseconds <= 0:
         raise ConfigurationError(f"{key} {milliseconds}: must be positive")
     return milliseconds / 1000

@@ -42,7 +42,8 @@ class AsyncDriver:
         self._context = context_of(settings)
         self._log = ConnectionLog(settings)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._links: dict[Endpoint, AsyncioConnection] = {}
+        self.connections: dict[Endpoint, AsyncioConnection] = {}
+        """The connections that are open or being opened."""
         self._closing: set[AsyncioConnection] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -75,7 +76,7 @@ class AsyncDriver:
         elif self._loop is not loop:
             raise InvalidTransactionStateError("the producer belongs to another event loop; make a new one in this one")
         now = self._clock()
-        if self._links and now - self._looked_at > _LOOK_AFTER:
+        if self.connections and now - self._looked_at > _LOOK_AFTER:
             if self._looking is None:
                 self._look(_TURNS)
             return
@@ -94,7 +95,7 @@ class AsyncDriver:
             if handle is not None:
                 handle.cancel()
         self._timer = self._looking = None
-        for endpoint in list(self._links):
+        for endpoint in list(self.connections):
             self._drop(endpoint)
         for done in self._waiting:
             done.cancel()
@@ -103,12 +104,12 @@ class AsyncDriver:
             await link.wait_closed()
 
     def opened(self, link: AsyncioConnection) -> None:
-        """See Listener."""
+        """Requests may be sent; see ConnectionListener."""
         self._log.opened(link.endpoint)
         self._tell(lambda now: self._engine.opened(link.endpoint, link.node.versions, now))
 
     def answered(self, link: AsyncioConnection, answers: list[Response]) -> None:
-        """See Listener."""
+        """Some requests were answered; see ConnectionListener."""
 
         def tell(now: float) -> None:
             for tag, message in answers:
@@ -118,7 +119,7 @@ class AsyncDriver:
             self._tell(tell)
 
     def lost(self, link: AsyncioConnection, error: Loss) -> None:
-        """See Listener."""
+        """The connection could not be opened, or broke; see ConnectionListener."""
         self._log.lost(link.endpoint, error, self._clock(), is_idle=link.node.is_idle)
         self._drop(link.endpoint)
         self._tell(lambda now: self._engine.lost(link.endpoint, error, now))
@@ -126,7 +127,7 @@ class AsyncDriver:
     def interrupted(self) -> None:
         """An exception from outside, such as a signal handler's, struck in the middle of a step: close every
         connection, as it is unknown how much of a request was written, and notify the engine."""
-        for endpoint in list(self._links):
+        for endpoint in list(self.connections):
             self._drop(endpoint)
         self._engine.interrupted()
 
@@ -166,19 +167,19 @@ class AsyncDriver:
         endpoint = command.endpoint
         if type(command) is Send:
             # If a connection broke after the engine's decision, the loss was reported with this request.
-            if (link := self._links.get(endpoint)) is not None:
+            if (link := self.connections.get(endpoint)) is not None:
                 link.send(command.request)
             return
         if type(command) is Open:
             self._log.opening(endpoint)
-        elif (link := self._links.get(endpoint)) is not None:
+        elif (link := self.connections.get(endpoint)) is not None:
             self._log.closed(endpoint, link.node.unanswered)
         self._drop(endpoint)
         if type(command) is Open:
-            self._links[endpoint] = AsyncioConnection(endpoint, self._settings, self._context, self, self._clock)
+            self.connections[endpoint] = AsyncioConnection(endpoint, self._settings, self._context, self, self._clock)
 
     def _drop(self, endpoint: Endpoint) -> None:
-        link = self._links.pop(endpoint, None)
+        link = self.connections.pop(endpoint, None)
         if link is not None:
             link.close()
             self._closing = {other for other in self._closing if not other.is_gone} | {link}
@@ -186,7 +187,7 @@ class AsyncDriver:
     def _set_timer(self, now: float) -> None:
         """Call :meth:`_wake` at the next moment at which something is due. A timer that fires too early sets a new one,
         so that no timer is set and cancelled for each request."""
-        due = [moment for link in self._links.values() if (moment := link.due) is not None]
+        due = [moment for link in self.connections.values() if (moment := link.due) is not None]
         wake_at = self._engine.wake_at()
         if wake_at is not None:
             due.append(wake_at)
@@ -203,7 +204,7 @@ class AsyncDriver:
         self._tell(self._expire)
 
     def _expire(self, now: float) -> None:
-        for link in list(self._links.values()):
+        for link in list(self.connections.values()):
             if (due := link.due) is not None and due <= now:
                 link.expire()
 

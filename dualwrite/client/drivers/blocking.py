@@ -49,7 +49,8 @@ class BlockingDriver:
         self._context = context_of(settings)
         self._log = ConnectionLog(settings)
         self._selector = selectors.DefaultSelector()
-        self._links: dict[Endpoint, SocketConnection] = {}
+        self.connections: dict[Endpoint, SocketConnection] = {}
+        """The connections that are open or being opened."""
         self._watched: dict[Endpoint, _Watched] = {}
         self._is_amid = False
         """True while the engine and the connections may disagree: in the middle of a call, or after an interrupted
@@ -87,7 +88,7 @@ class BlockingDriver:
             self._give_up()
         self._is_amid = True
         try:
-            if self._links:
+            if self.connections:
                 self._look()
             self._step()
         except BaseException:
@@ -101,9 +102,9 @@ class BlockingDriver:
         It does not unregister the sockets first: a forked process shares the selector with its parent, which still
         waits on it.
         """
-        for link in self._links.values():
+        for link in self.connections.values():
             link.close()
-        self._links.clear()
+        self.connections.clear()
         self._watched.clear()
         self._selector.close()
 
@@ -117,7 +118,7 @@ class BlockingDriver:
                 try:
                     if type(command) is Send:
                         # If a connection broke after the engine's decision, the loss was reported with this request.
-                        if (link := self._links.get(endpoint)) is not None:
+                        if (link := self.connections.get(endpoint)) is not None:
                             link.send(*command.request)
                             self._watch(endpoint, link)
                     elif type(command) is Close:
@@ -133,12 +134,12 @@ class BlockingDriver:
     def _open(self, endpoint: Endpoint, now: float) -> None:
         self._log.opening(endpoint)
         self._drop(endpoint)
-        link = self._links[endpoint] = SocketConnection(endpoint, self._settings, self._context, now)
+        link = self.connections[endpoint] = SocketConnection(endpoint, self._settings, self._context, now)
         self._watch(endpoint, link)
 
     def _await_event(self, now: float) -> None:
         """Wait for an event for the engine, or until the engine wants to step."""
-        busy = [link for link in self._links.values() if link.is_waiting]
+        busy = [link for link in self.connections.values() if link.is_waiting]
         due = [moment for link in busy if (moment := link.due) is not None]
         wake_at = self._engine.wake_at()
         if wake_at is not None:
@@ -176,7 +177,7 @@ class BlockingDriver:
         now = self._looked_at = self._clock()
         for key, _ in ready:
             link: SocketConnection = key.data
-            if self._links.get(link.endpoint) is link:
+            if self.connections.get(link.endpoint) is link:
                 self._advance(link, now)
 
     def _advance(self, link: SocketConnection, now: float) -> None:
@@ -194,7 +195,7 @@ class BlockingDriver:
             self._engine.answered(endpoint, tag, message, now)
 
     def _expire(self, now: float) -> None:
-        for endpoint, link in list(self._links.items()):
+        for endpoint, link in list(self.connections.items()):
             due = link.due
             if due is not None and due <= now:
                 try:
@@ -224,27 +225,27 @@ class BlockingDriver:
             self._selector.unregister(known.descriptor)
 
     def _lose(self, endpoint: Endpoint, error: KafkaUnavailableError | ConfigurationError, now: float) -> None:
-        link = self._links.get(endpoint)
+        link = self.connections.get(endpoint)
         self._log.lost(endpoint, error, now, is_idle=link is not None and link.node.is_idle)
         self._drop(endpoint)
         self._engine.lost(endpoint, error, now)
 
     def _close(self, endpoint: Endpoint) -> None:
-        link = self._links.get(endpoint)
+        link = self.connections.get(endpoint)
         if link is not None:
             self._log.closed(endpoint, link.node.unanswered)
         self._drop(endpoint)
 
     def _drop(self, endpoint: Endpoint) -> None:
         self._forget(endpoint)
-        link = self._links.pop(endpoint, None)
+        link = self.connections.pop(endpoint, None)
         if link is not None:
             link.close()
 
     def _give_up(self) -> None:
         """After an interrupted call: close every connection, and notify the engine. If that is interrupted too, the
         next call repeats it."""
-        for endpoint in list(self._links):
+        for endpoint in list(self.connections):
             self._drop(endpoint)
         self._engine.interrupted()
         self._is_amid = False

@@ -1,7 +1,6 @@
-"""What the native producer's drivers write to Python's ``logging``: connections, their losses, and settings without
-effect.
+"""Writes the log of the native producer's drivers: connections, their losses, and settings without effect.
 
-The engine is pure and logs nothing; an error that ends a call is raised by that call. Requests are not logged.
+The engine is pure and logs nothing. An error that ends a call is raised by that call. Requests are not logged.
 """
 
 import logging
@@ -13,17 +12,17 @@ from dualwrite.errors import DualWriteError
 _LOG = logging.getLogger("dualwrite")
 _LOG.addHandler(logging.NullHandler())  # without this, logging's last resort would write to stderr
 _QUIET_FOR = 60.0
-"""Seconds in which one kind of trouble with a broker is logged once: the engine retries every second or so."""
+"""Seconds in which the same error of a broker is logged as a warning once: the engine retries about every second."""
 
 
 class ConnectionLog:
     """The log of one producer's connections.
 
-    :param settings: those without effect are logged at once.
+    :param settings: the producer's settings. Settings without effect are logged at once.
     """
 
     def __init__(self, settings: ClientSettings) -> None:
-        self._troubles: dict[Endpoint, tuple[str, float]] = {}
+        self._last_warnings: dict[Endpoint, tuple[str, float]] = {}
         if settings.unused:
             _LOG.warning("without effect: %s: see security.protocol", ", ".join(settings.unused))
 
@@ -33,8 +32,8 @@ class ConnectionLog:
 
     def opened(self, endpoint: Endpoint) -> None:
         """The connection is ready for requests."""
-        was_troubled = self._troubles.pop(endpoint, None) is not None
-        _LOG.log(logging.INFO if was_troubled else logging.DEBUG, "broker %s: connected", endpoint)
+        had_failed = self._last_warnings.pop(endpoint, None) is not None
+        _LOG.log(logging.INFO if had_failed else logging.DEBUG, "broker %s: connected", endpoint)
 
     def lost(self, endpoint: Endpoint, error: DualWriteError, now: float, *, is_idle: bool) -> None:
         """The connection could not be opened, or broke.
@@ -42,11 +41,11 @@ class ConnectionLog:
         :param now: monotonic seconds.
         :param is_idle: True if it had no request in flight: brokers close idle connections.
         """
-        said, at = self._troubles.get(endpoint, ("", now))
+        last_message, logged_at = self._last_warnings.get(endpoint, ("", now))
         if is_idle:
             _LOG.info("%s", error)
-        elif said != str(error) or now - at >= _QUIET_FOR:
-            self._troubles[endpoint] = str(error), now
+        elif last_message != str(error) or now - logged_at >= _QUIET_FOR:
+            self._last_warnings[endpoint] = str(error), now
             _LOG.warning("%s", error)
         else:
             _LOG.debug("%s", error)

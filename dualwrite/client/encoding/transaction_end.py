@@ -1,8 +1,8 @@
 """How a transaction ended, read from a piece of the log that begins with its first acknowledged record.
 
 The coordinator soon forgets the outcome: every recovery begins with an InitProducerId, which sets the transactional id
-to Empty, whatever ended before. A log keeps its markers as long as its records, so a recovery that died can read them
-again.
+to Empty, regardless of what ended before. A log keeps its markers as long as its records, so a recovery that died can
+read them again.
 """
 
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ def batches(records: bytes) -> Iterator[tuple[BatchHeader, memoryview]]:
 def ending_in(slice_: LogSlice, producer: ProducerIdentity, offset: int) -> EndedTransaction:
     """How the transaction that ``producer`` began with the record at ``offset`` ended. ``slice_`` begins at ``offset``
     and was read committed, and every transaction up to there has ended."""
-    strange = stranger_in(slice_.records, producer, offset)
+    strange = mismatch_at(slice_.records, producer, offset)
     if strange is not None:
         return EndedTransaction(strange)
     aborted = any(who == producer.producer_id and first <= offset for who, first in slice_.aborted)
@@ -55,7 +55,7 @@ def ending_in(slice_: LogSlice, producer: ProducerIdentity, offset: int) -> Ende
     return EndedTransaction(Ending.ABORTED if aborted else Ending.COMMITTED, was_overtaken)
 
 
-def stranger_in(records: bytes, producer: ProducerIdentity, offset: int) -> Ending | None:
+def mismatch_at(records: bytes, producer: ProducerIdentity, offset: int) -> Ending | None:
     """The answer if ``records``, read from ``offset`` on, do not begin with a record of ``producer``; None if they
     do."""
     header = next((header for header, _ in batches(records)), None)

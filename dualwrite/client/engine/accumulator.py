@@ -7,32 +7,19 @@ moves. The numbers begin at 0 with each transaction, because each has an epoch o
 """
 
 from collections import deque
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
-from dualwrite.client.encoding.batches import BatchBuilder, Headers
+from dualwrite.client.encoding.batches import RECORD_OVERHEAD, BatchBuilder, headers_size
 from dualwrite.client.engine.contract import NEVER
 from dualwrite.ids import ProducerIdentity
 from dualwrite.records.compression import Codec
 from dualwrite.records.header import MAX_SEQUENCE
+from dualwrite.records.outgoing import OutgoingRecord
 from dualwrite.wire.error_codes import ErrorCode
-
-OnDelivery = Callable[[Any, Any], None]
 
 _RECORD_WEIGHT = 40
 """Bytes of memory that a buffered record is assumed to take beside its key and value."""
-
-
-class TrackedRecord(NamedTuple):
-    """A record with a delivery callback. ``place`` is its number in its batch."""
-
-    on_delivery: OnDelivery
-    place: int
-    key: bytes | None
-    value: bytes | None
-    headers: Headers
-    timestamp_ms: int
-    since: float
 
 
 class ProducerBatch:
@@ -43,19 +30,19 @@ class ProducerBatch:
         "builder",
         "data",
         "deadline",
-        "lane",
         "last_code",
         "last_error",
         "losses",
         "number",
+        "queue",
         "sequence",
         "since",
         "tracked",
         "weight",
     )
 
-    def __init__(self, lane: "PartitionQueue", limit: int, now: float) -> None:
-        self.lane = lane
+    def __init__(self, queue: "PartitionQueue", limit: int, now: float) -> None:
+        self.queue = queue
         self.builder = BatchBuilder(limit)
         self.since = now
         self.deadline = 0.0
@@ -65,18 +52,25 @@ class ProducerBatch:
         self.data = b""
         self.attempts = 0
         self.number = -1
-        """The batch's number in its lane; -1 until it is sent."""
+        """The batch's number in its queue; -1 until it is sent."""
         self.last_code = 0
         self.last_error = ""
         self.losses = 0
         """How many connections were lost with this batch since a broker last answered."""
         self.weight = 0
-        self.tracked: list[TrackedRecord] = []
+        self.tracked: list[Any] = []
+        """What :meth:`tracked_records` returns, one after the other: a container for each record would cost the garbage
+        collector time."""
 
     @property
     def count(self) -> int:
         """How many records it has."""
         return self.builder.count
+
+    def tracked_records(self) -> Iterator[tuple[OutgoingRecord, int, int, float]]:
+        """The records whose delivery is reported, each with its number in the batch, its timestamp, and the time at
+        which it was added."""
+        return zip(*[iter(self.tracked)] * 4, strict=True)
 
 
 class PartitionQueue:
@@ -88,16 +82,16 @@ class PartitionQueue:
         "next_number",
         "next_sequence",
         "partition",
-        "queue",
         "retry_at",
         "sent_to",
         "topic",
+        "waiting",
     )
 
     def __init__(self, topic: str, partition: int) -> None:
         self.topic = topic
         self.partition = partition
-        self.queue: deque[ProducerBatch] = deque()
+        self.waiting: deque[ProducerBatch] = deque()
         self.in_flight: list[ProducerBatch] = []
         self.next_number = self.next_sequence = 0
         self.retry_at = 0.0
@@ -113,18 +107,18 @@ class PartitionQueue:
         first unacknowledged one, however few are in flight: the broker may have appended that one, and must recognize
         it when it is sent again.
         """
-        if not self.queue or now < self.retry_at:
+        if not self.waiting or now < self.retry_at:
             return False
         if not self.in_flight:
             return True
         if self.is_recovering or self.sent_to != to:
             return False
-        following = self.queue[0].number
+        following = self.waiting[0].number
         return (following if following >= 0 else self.next_number) - self.in_flight[0].number < max_in_flight
 
     def first_unacknowledged(self) -> ProducerBatch:
         """The batch with the lowest number that was sent and is not acknowledged."""
-        sent_before = [batch for batch in self.queue if batch.sequence >= 0]
+        sent_before = [batch for batch in self.waiting if batch.sequence >= 0]
         return min([*sent_before, *self.in_flight], key=lambda batch: batch.sequence)
 
 
@@ -135,10 +129,17 @@ class RecordAccumulator:
     :param batch_records: records at which it takes no more.
     :param delivery_timeout: seconds that a batch which is to be sent may stay unacknowledged.
     :param linger: seconds that a batch may wait for more records; None: until the next flush.
+    :param tracks_all: records without a delivery callback are tracked, too.
     """
 
     def __init__(
-        self, batch_size: int, delivery_timeout: float, linger: float | None = None, batch_records: int = 10_000
+        self,
+        batch_size: int,
+        delivery_timeout: float,
+        linger: float | None = None,
+        batch_records: int = 10_000,
+        *,
+        tracks_all: bool = False,
     ) -> None:
         self.buffered = 0
         """Bytes of the unacknowledged records."""
@@ -148,6 +149,7 @@ class RecordAccumulator:
         self._batch_records = batch_records
         self._delivery_timeout = delivery_timeout
         self._linger = linger
+        self._tracks_all = tracks_all
         self._lanes: dict[tuple[str, int], PartitionQueue] = {}
         self._filling: dict[PartitionQueue, ProducerBatch] = {}
         self._sending: dict[PartitionQueue, None] = {}
@@ -157,39 +159,37 @@ class RecordAccumulator:
 
     # --- records in
 
-    def lane(self, topic: str, partition: int) -> PartitionQueue:
-        """The lane of a partition."""
+    def queue(self, topic: str, partition: int) -> PartitionQueue:
+        """The queue of a partition."""
         found = self._lanes.get((topic, partition))
         if found is None:
             found = self._lanes[topic, partition] = PartitionQueue(topic, partition)
         return found
 
     def append(
-        self,
-        lane: PartitionQueue,
-        key: bytes | None,
-        value: bytes | None,
-        headers: Headers,
-        timestamp_ms: int,
-        on_delivery: OnDelivery | None,
-        now: float,
+        self, queue: PartitionQueue, record: OutgoingRecord, content_size: int, timestamp_ms: int, now: float
     ) -> bool:
-        """Add a record; True if a batch can be sent now because it is full, or has lingered."""
-        batch, has_closed = self._filling.get(lane), False
-        if batch is not None and (
-            batch.count >= self._batch_records or not batch.builder.has_room(key, value, headers)
-        ):
-            self._close(lane, batch, now)
+        """Add a record; True if a batch can be sent now because it is full, or has lingered.
+
+        :param content_size: bytes of its key and value.
+        :param timestamp_ms: its timestamp if it has none of its own.
+        """
+        _, value, key, _, timestamp, headers, on_delivery = record
+        timestamp_ms = timestamp or timestamp_ms
+        size = RECORD_OVERHEAD + content_size + (headers_size(headers) if headers else 0)
+        batch, has_closed = self._filling.get(queue), False
+        if batch is not None and (batch.builder.count >= self._batch_records or not batch.builder.has_room(size)):
+            self._close(queue, batch, now)
             batch, has_closed = None, True
         if batch is None:
-            batch = ProducerBatch(lane, self._batch_size, now)
+            batch = ProducerBatch(queue, self._batch_size, now)
         builder = batch.builder
         builder.append(key, value, headers, timestamp_ms)  # first: if it raises, nothing has changed
         if builder.count == 1:
-            self._filling[lane] = batch
-        if on_delivery is not None:
-            batch.tracked.append(TrackedRecord(on_delivery, builder.count - 1, key, value, headers, timestamp_ms, now))
-        weight = _RECORD_WEIGHT + (len(value) if value else 0) + (len(key) if key else 0)
+            self._filling[queue] = batch
+        if on_delivery is not None or self._tracks_all:
+            batch.tracked += record, builder.count - 1, timestamp_ms, now
+        weight = _RECORD_WEIGHT + content_size
         batch.weight += weight
         self.buffered += weight
         self.records += 1
@@ -197,23 +197,23 @@ class RecordAccumulator:
 
     def flush(self, now: float) -> None:
         """Make every batch that is being filled due to be sent."""
-        for lane, batch in list(self._filling.items()):
-            self._close(lane, batch, now)
+        for queue, batch in list(self._filling.items()):
+            self._close(queue, batch, now)
 
     def close_lingering(self, now: float) -> None:
         """Make batches due that have lingered long enough."""
         if self._linger is None:
             return
-        for lane, batch in list(self._filling.items()):
+        for queue, batch in list(self._filling.items()):
             if now >= batch.since + self._linger:
-                self._close(lane, batch, now)
+                self._close(queue, batch, now)
 
-    def _close(self, lane: PartitionQueue, batch: ProducerBatch, now: float) -> None:
+    def _close(self, queue: PartitionQueue, batch: ProducerBatch, now: float) -> None:
         batch.deadline = now + self._delivery_timeout
         self._unacknowledged[batch] = None  # first: after an interrupt, is_empty must still see the batch
-        del self._filling[lane]
-        lane.queue.append(batch)
-        self._sending[lane] = None
+        del self._filling[queue]
+        queue.waiting.append(batch)
+        self._sending[queue] = None
 
     # --- batches out
 
@@ -223,27 +223,27 @@ class RecordAccumulator:
         :meth:`append` may leave a record uncounted."""
         return not self._unacknowledged and not self._filling
 
-    def lanes_to_send(self) -> list[PartitionQueue]:
+    def queues_to_send(self) -> list[PartitionQueue]:
         """Lanes with something to send, the one served longest ago first."""
         return list(self._sending)
 
     def take(
-        self, lane: PartitionQueue, to: Any, producer: ProducerIdentity, codec: Codec, level: int | None
+        self, queue: PartitionQueue, to: Any, producer: ProducerIdentity, codec: Codec, level: int | None
     ) -> ProducerBatch:
-        """The next batch of ``lane``, numbered, as bytes, and in flight. Ask :meth:`PartitionQueue.may_send` first."""
-        batch = lane.queue.popleft()
-        del self._sending[lane]
-        if lane.queue:
-            self._sending[lane] = None  # at the end: other lanes come first
+        """The next batch of ``queue``, numbered, as bytes, and in flight. Ask :meth:`PartitionQueue.may_send` first."""
+        batch = queue.waiting.popleft()
+        del self._sending[queue]
+        if queue.waiting:
+            self._sending[queue] = None  # at the end: other queues come first
         if batch.sequence < 0:
-            batch.sequence = lane.next_sequence
-            batch.number = lane.next_number
-            lane.next_number += 1
-            lane.next_sequence += batch.count
+            batch.sequence = queue.next_sequence
+            batch.number = queue.next_number
+            queue.next_number += 1
+            queue.next_sequence += batch.count
             batch.data = batch.builder.seal(codec, level, producer, batch.sequence & MAX_SEQUENCE)
         batch.attempts += 1
-        lane.in_flight.append(batch)
-        lane.sent_to, lane.is_recovering = to, False
+        queue.in_flight.append(batch)
+        queue.sent_to, queue.is_recovering = to, False
         return batch
 
     # --- answers
@@ -254,7 +254,7 @@ class RecordAccumulator:
 
     def acknowledge(self, batch: ProducerBatch) -> None:
         """A broker has appended ``batch``."""
-        batch.lane.in_flight.remove(batch)
+        batch.queue.in_flight.remove(batch)
         del self._unacknowledged[batch]
         self.buffered -= batch.weight
         self.records -= batch.count
@@ -266,23 +266,23 @@ class RecordAccumulator:
 
         :param code: the error code of its broker's answer; 0 if there was no answer.
         """
-        lane = batch.lane
-        lane.in_flight.remove(batch)
+        queue = batch.queue
+        queue.in_flight.remove(batch)
         batch.last_code, batch.last_error = code, why
         place = 0
-        for other in lane.queue:
+        for other in queue.waiting:
             if other.sequence < 0 or other.sequence > batch.sequence:
                 break
             place += 1
-        lane.queue.insert(place, batch)
-        lane.is_recovering = True
-        lane.retry_at = max(lane.retry_at, at)
-        self._sending[lane] = None
+        queue.waiting.insert(place, batch)
+        queue.is_recovering = True
+        queue.retry_at = max(queue.retry_at, at)
+        self._sending[queue] = None
 
     def is_out_of_order(self, batch: ProducerBatch, code: int) -> bool:
         """True if ``code`` only says that an earlier batch, which will be sent again, is missing."""
         is_about_order = code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-        return is_about_order and batch.lane.first_unacknowledged() is not batch
+        return is_about_order and batch.queue.first_unacknowledged() is not batch
 
     # --- time
 
@@ -295,9 +295,9 @@ class RecordAccumulator:
         """When a batch is overdue, has lingered long enough, or can be sent again; infinity if never."""
         oldest = next(iter(self._unacknowledged), None)
         wake_at = NEVER if oldest is None else oldest.deadline
-        for lane in self._sending:
-            if now < lane.retry_at < wake_at:
-                wake_at = lane.retry_at
+        for queue in self._sending:
+            if now < queue.retry_at < wake_at:
+                wake_at = queue.retry_at
         if self._linger is not None:
             for batch in self._filling.values():
                 wake_at = min(wake_at, batch.since + self._linger)

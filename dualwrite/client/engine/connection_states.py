@@ -7,7 +7,8 @@ behind the missing one cannot be matched (Kafka's NetworkClient does the same).
 from collections.abc import Iterable, Set
 from typing import Any, NamedTuple
 
-from dualwrite.client.engine.contract import NEVER, Close, Command, EngineSettings, Open, Request, Send
+from dualwrite.client.config.producer_settings import ProducerSettings
+from dualwrite.client.engine.contract import NEVER, Close, Command, Open, Request, Send
 from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.client.terms.versions import NO_VERSIONS, Versions
 from dualwrite.errors import DualWriteError, KafkaUnavailableError
@@ -36,9 +37,9 @@ class ConnectionState:
         self.producing = 0
         """How many of them are Produce requests."""
         self.used_at = 0.0
-        self._picked: dict[tuple[ApiKey, int, int], int] = {}
+        self._picked: dict[tuple[ApiKey, int, int | None], int] = {}
 
-    def version(self, api_key: ApiKey, floor: int, cap: int) -> int:
+    def version(self, api_key: ApiKey, floor: int, cap: int | None) -> int:
         """The version in which to send ``api_key``; computed once.
 
         :raises NoCommonVersionError: if there is none in these bounds.
@@ -59,10 +60,11 @@ class _BackOff(NamedTuple):
 class ConnectionStates:
     """The connections that the engine wants, and the commands that are due."""
 
-    def __init__(self, settings: EngineSettings) -> None:
+    def __init__(self, settings: ProducerSettings) -> None:
         self._settings = settings
-        self._peers: dict[Endpoint, ConnectionState] = {}
-        self._troubles: dict[Endpoint, _BackOff] = {}
+        self._request_timeout = settings.client.request_timeout
+        self._connections: dict[Endpoint, ConnectionState] = {}
+        self._back_offs: dict[Endpoint, _BackOff] = {}
         self._commands: list[Command] = []
         self._next_tag = 0
         self._is_wanted = False
@@ -76,93 +78,93 @@ class ConnectionStates:
 
     # --- connections
 
-    def open_peer(self, endpoint: Endpoint, now: float) -> ConnectionState | None:
+    def open_connection(self, endpoint: Endpoint, now: float) -> ConnectionState | None:
         """The open connection to ``endpoint``, if there is one; else begin one, now or after a pause."""
-        peer = self._peers.get(endpoint)
-        if peer is not None:
-            return peer if peer.is_open else None
-        trouble = self._troubles.get(endpoint)
-        if trouble is None or now >= trouble.until:
+        connection = self._connections.get(endpoint)
+        if connection is not None:
+            return connection if connection.is_open else None
+        back_off = self._back_offs.get(endpoint)
+        if back_off is None or now >= back_off.until:
             self._commands.append(Open(endpoint))  # first: else an interrupt leaves a peer that is never opened
-            self._peers[endpoint] = ConnectionState(endpoint)
+            self._connections[endpoint] = ConnectionState(endpoint)
         else:
             self._is_wanted = True
         return None
 
-    def any_open_peer(self, candidates: Iterable[Endpoint], now: float) -> ConnectionState | None:
+    def any_open_connection(self, candidates: Iterable[Endpoint], now: float) -> ConnectionState | None:
         """The least busy open connection. If there is none, begin one: to the first candidate without a recent failure,
         otherwise to the one that failed longest ago."""
-        peers = [peer for peer in self._peers.values() if peer.is_open]
-        if peers:
-            return min(peers, key=lambda peer: len(peer.asked))
+        connections = [connection for connection in self._connections.values() if connection.is_open]
+        if connections:
+            return min(connections, key=lambda connection: len(connection.asked))
         candidates = list(candidates)
-        unknown = [endpoint for endpoint in candidates if endpoint not in self._troubles]
-        if all(endpoint in self._troubles for endpoint in self._peers):  # opening may take long to fail
-            untried = [endpoint for endpoint in unknown if endpoint not in self._peers]
-            in_trouble = [endpoint for endpoint in candidates if endpoint in self._troubles]
-            known = sorted(in_trouble, key=lambda endpoint: self._troubles[endpoint].until)
-            for endpoint in untried[:1] or (known[:1] if not self._peers else ()):
-                self.open_peer(endpoint, now)
+        unknown = [endpoint for endpoint in candidates if endpoint not in self._back_offs]
+        if all(endpoint in self._back_offs for endpoint in self._connections):  # opening may take long to fail
+            untried = [endpoint for endpoint in unknown if endpoint not in self._connections]
+            backing_off = [endpoint for endpoint in candidates if endpoint in self._back_offs]
+            known = sorted(backing_off, key=lambda endpoint: self._back_offs[endpoint].until)
+            for endpoint in untried[:1] or (known[:1] if not self._connections else ()):
+                self.open_connection(endpoint, now)
         return None
 
     def opened(self, endpoint: Endpoint, versions: Versions, now: float) -> bool:
         """A connection is ready; False if it is not wanted any more."""
-        peer = self._peers.get(endpoint)
-        if peer is None:
+        connection = self._connections.get(endpoint)
+        if connection is None:
             return False
-        peer.is_open, peer.versions, peer.used_at = True, versions, now
-        self._troubles.pop(endpoint, None)
+        connection.is_open, connection.versions, connection.used_at = True, versions, now
+        self._back_offs.pop(endpoint, None)
         return True
 
     def lost(self, endpoint: Endpoint, error: DualWriteError, now: float) -> list[InFlight]:
         """A connection is lost; return its unanswered requests, in order. The engine reopens a connection that had been
         open at once, and then after growing pauses."""
-        peer = self._peers.pop(endpoint, None)
-        if peer is None:
+        connection = self._connections.pop(endpoint, None)
+        if connection is None:
             return []
-        before = self._troubles.get(endpoint)
-        if peer.is_open:
+        before = self._back_offs.get(endpoint)
+        if connection.is_open:
             pause = 0.0
         elif before is None or not before.pause:
             pause = self._settings.reconnect_backoff
         else:
             pause = min(before.pause * 2, self._settings.reconnect_backoff_max)
-        self._troubles[endpoint] = _BackOff(now + pause, pause, error)
-        return list(peer.asked.values())
+        self._back_offs[endpoint] = _BackOff(now + pause, pause, error)
+        return list(connection.asked.values())
 
-    def forget_troubles(self, known: Set[Endpoint]) -> None:
+    def forget_back_offs(self, known: Set[Endpoint]) -> None:
         """Forget failures at endpoints that are not ``known``: the cluster has no broker there, so they explain
         nothing."""
-        for endpoint in self._troubles.keys() - known - self._peers.keys():
-            del self._troubles[endpoint]
+        for endpoint in self._back_offs.keys() - known - self._connections.keys():
+            del self._back_offs[endpoint]
 
     def why_not(self) -> str:
         """The reason why brokers cannot be reached, as the end of a sentence; empty if there is none."""
-        return "; ".join(dict.fromkeys(str(trouble.error) for trouble in self._troubles.values()))
+        return "; ".join(dict.fromkeys(str(back_off.error) for back_off in self._back_offs.values()))
 
     # --- requests
 
     def send(
-        self, peer: ConnectionState, api_key: ApiKey, version: int, message: Message, about: Any, now: float
+        self, connection: ConnectionState, api_key: ApiKey, version: int, message: Message, about: Any, now: float
     ) -> None:
         """Send ``message``; ``about`` is returned with the answer, or with the loss of the connection."""
         tag = self._next_tag
         self._next_tag += 1
-        peer.used_at = now
-        deadline = now + self._settings.request_timeout
+        connection.used_at = now
+        deadline = now + self._request_timeout
         if deadline < self._check_at:
             self._check_at = deadline
-        peer.asked[tag] = InFlight(api_key, about, deadline)
+        connection.asked[tag] = InFlight(api_key, about, deadline)
         if api_key is ApiKey.PRODUCE:
-            peer.producing += 1
-        self._commands.append(Send(peer.endpoint, Request(tag, api_key, version, message)))
+            connection.producing += 1
+        self._commands.append(Send(connection.endpoint, Request(tag, api_key, version, message)))
 
     def answered(self, endpoint: Endpoint, tag: int) -> InFlight | None:
         """The request that the answer with ``tag`` belongs to; None if the answer is not needed any more."""
-        peer = self._peers.get(endpoint)
-        asked = peer.asked.pop(tag, None) if peer is not None else None
-        if peer is not None and asked is not None and asked.api_key is ApiKey.PRODUCE:
-            peer.producing -= 1
+        connection = self._connections.get(endpoint)
+        asked = connection.asked.pop(tag, None) if connection is not None else None
+        if connection is not None and asked is not None and asked.api_key is ApiKey.PRODUCE:
+            connection.producing -= 1
         return asked
 
     # --- time
@@ -175,7 +177,11 @@ class ConnectionStates:
         self._is_wanted = False
         if now < self._check_at:
             return []
-        oldest = [(endpoint, next(iter(peer.asked.values()))) for endpoint, peer in self._peers.items() if peer.asked]
+        oldest = [
+            (endpoint, next(iter(connection.asked.values())))
+            for endpoint, connection in self._connections.items()
+            if connection.asked
+        ]
         overdue = [(endpoint, asked.api_key) for endpoint, asked in oldest if now >= asked.deadline]
         self._check_at = min((asked.deadline for _, asked in oldest if now < asked.deadline), default=NEVER)
         given_up = []
@@ -186,14 +192,18 @@ class ConnectionStates:
         return given_up
 
     def _close_idle(self, since: float) -> None:
-        idle = [peer.endpoint for peer in self._peers.values() if peer.is_open and not peer.asked]
+        idle = [
+            connection.endpoint
+            for connection in self._connections.values()
+            if connection.is_open and not connection.asked
+        ]
         for endpoint in idle:
-            if self._peers[endpoint].used_at <= since:
-                del self._peers[endpoint]
+            if self._connections[endpoint].used_at <= since:
+                del self._connections[endpoint]
                 self._commands.append(Close(endpoint))
 
     def wake_at(self, now: float) -> float:
         """When an answer may be overdue, or a pause before a reconnect ends."""
         if not self._is_wanted:
             return self._check_at
-        return min((self._check_at, *(trouble.until for trouble in self._troubles.values() if trouble.until > now)))
+        return min((self._check_at, *(back_off.until for back_off in self._back_offs.values() if back_off.until > now)))

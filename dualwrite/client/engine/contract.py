@@ -13,78 +13,12 @@ batch of events is enough), and whenever :attr:`Drivable.wake_at` has passed.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.client.terms.versions import Versions
 from dualwrite.errors import DualWriteError
-from dualwrite.records.compression import Codec
 from dualwrite.wire.apis import ApiKey, Message
-
-
-@dataclass(frozen=True, slots=True)
-class EngineSettings:
-    """The settings of an engine. Durations are in seconds, sizes in bytes; the names in the comments are librdkafka's.
-
-    :param linger: seconds that a batch may wait for more records; None: until it is full, or the records are flushed.
-    :param batch_size: a batch takes no more records past this size; a single record may be larger.
-    """
-
-    bootstrap: tuple[Endpoint, ...]
-    transactional_id: str
-    two_phase_commit: bool = True
-    """transaction.two.phase.commit.enable"""
-    transaction_timeout_ms: int = 60_000
-    """transaction.timeout.ms, for transactions that are not in two-phase commit"""
-    codec: Codec = Codec.NONE
-    """compression.type"""
-    compression_level: int | None = None
-    partitioner: str = "consistent_random"
-    is_sticky: bool = True
-    """True if records without a key share a partition for a batch (sticky.partitioning.linger.ms)"""
-    linger: float | None = None
-    """linger.ms"""
-    batch_size: int = 1_000_000
-    batch_records: int = 10_000
-    """batch.num.messages"""
-    max_message_bytes: int = 1_000_000
-    """message.max.bytes: the limit of one record, and of one request"""
-    buffer_bytes: int = 1_048_576 * 1024
-    """queue.buffering.max.kbytes: the limit of unacknowledged records"""
-    buffer_records: int = 100_000
-    """queue.buffering.max.messages: the same as a number of records"""
-    max_in_flight: int = 5
-    """max.in.flight.requests.per.connection; at most five, as a broker remembers five batches (KIP-98)"""
-    request_timeout: float = 60.0
-    """socket.timeout.ms: until the engine gives up an answer, and its connection with it"""
-    ack_timeout_ms: int = 30_000
-    """request.timeout.ms: how long a leader may wait for its followers"""
-    delivery_timeout: float = 30.0
-    """delivery.timeout.ms: until a batch that is due must be acknowledged"""
-    operation_timeout: float = 30.0
-    """Deadline of init, commit, abort and send_offsets"""
-    topic_propagation: float = 30.0
-    """topic.metadata.propagation.max.ms: how long a topic may be unknown"""
-    retries: int = 2_147_483_647
-    """retries: of one batch"""
-    retry_backoff: float = 0.1
-    """retry.backoff.ms, doubled with each attempt"""
-    retry_backoff_max: float = 1.0
-    reconnect_backoff: float = 0.1
-    """reconnect.backoff.ms, doubled with each attempt"""
-    reconnect_backoff_max: float = 1.0
-    metadata_max_age: float | None = 300.0
-    """topic.metadata.refresh.interval.ms; None: only when something has changed"""
-    max_idle: float | None = None
-    """connections.max.idle.ms; None: for ever"""
-    allow_auto_create_topics: bool = True
-    """allow.auto.create.topics"""
-
-    def pause_after(self, attempts: int) -> float:
-        """Seconds until the next attempt, after ``attempts`` attempts."""
-        return min(self.retry_backoff * 2.0 ** min(attempts - 1, 30), self.retry_backoff_max)
-
 
 NEVER = float("inf")
 """A time that never comes."""

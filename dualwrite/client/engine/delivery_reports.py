@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dualwrite.client.encoding.batches import Headers
+from dualwrite.records.outgoing import OutgoingRecord
 
 CREATE_TIME = 1
 """confluent-kafka's TIMESTAMP_CREATE_TIME."""
@@ -11,25 +11,27 @@ CREATE_TIME = 1
 class DeliveredRecord:
     """One record and where it was written, with the methods of confluent_kafka.Message that apply to a producer."""
 
-    __slots__ = ("_error", "_headers", "_key", "_latency", "_offset", "_partition", "_timestamp_ms", "_topic", "_value")
+    __slots__ = ("_error", "_latency", "_offset", "_partition", "_record", "_timestamp_ms")
 
     def __init__(
         self,
-        place: tuple[str, int, int],
-        content: tuple[bytes | None, bytes | None, Headers],
+        record: OutgoingRecord,
+        partition: int,
+        offset: int,
         timestamp_ms: int,
         error: Any,
         latency: float | None = None,
     ) -> None:
-        self._topic, self._partition, self._offset = place
-        self._key, self._value, self._headers = content
+        self._record = record
+        self._partition = partition
+        self._offset = offset
         self._timestamp_ms = timestamp_ms
         self._error = error
         self._latency = latency
 
     def topic(self) -> str:
         """The topic's name."""
-        return self._topic
+        return self._record.topic
 
     def partition(self) -> int | None:
         """The partition; None if none was chosen."""
@@ -48,15 +50,15 @@ class DeliveredRecord:
 
     def key(self) -> bytes | None:
         """The key."""
-        return self._key
+        return self._record.key
 
     def value(self) -> bytes | None:
         """The value."""
-        return self._value
+        return self._record.value
 
     def headers(self) -> list[tuple[str, bytes | None]] | None:
         """The headers; None if there are none."""
-        return list(self._headers) or None
+        return list(self._record.headers) or None
 
     def timestamp(self) -> tuple[int, int]:
         """TIMESTAMP_CREATE_TIME, and the time in milliseconds since the epoch."""
@@ -69,8 +71,7 @@ class DeliveredRecord:
 
     def with_error(self, error: Any) -> "DeliveredRecord":
         """The same record with ``error`` as its error."""
-        place, content = (self._topic, self._partition, self._offset), (self._key, self._value, self._headers)
-        return DeliveredRecord(place, content, self._timestamp_ms, error, self._latency)
+        return DeliveredRecord(self._record, self._partition, self._offset, self._timestamp_ms, error, self._latency)
 
     def __len__(self) -> int:
-        return len(self._value or b"")
+        return len(self._record.value or b"")

@@ -1,39 +1,19 @@
-"""The leaders of partitions and the coordinators, as the last answers to Metadata and FindCoordinator told.
-
-This metadata may be out of date at any time. The part of the engine that notices marks it, and it is asked for again.
-"""
+"""The topics that a producer writes to: the leaders of their partitions, and which topics to ask for."""
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
+from dualwrite.client.config.producer_settings import ProducerSettings
 from dualwrite.client.encoding.partitioners import Partitioner, StickyChoice, make_partitioner
-from dualwrite.client.engine.contract import EngineSettings
+from dualwrite.client.protocol.cluster_metadata import ClusterMetadata
+from dualwrite.client.protocol.requests import VersionedRequest, metadata, nodes_in
 from dualwrite.client.terms.endpoint import Endpoint
-from dualwrite.wire.apis import APIS, ApiKey, Message
+from dualwrite.client.terms.error_classes import class_of
+from dualwrite.wire.apis import ApiKey, Message
 from dualwrite.wire.error_codes import ErrorCode
 
-TRANSACTION = 1
-GROUP = 0
-"""Kinds of coordinators (FindCoordinator's key types)."""
-
-
-_NOT_YET = frozenset(
-    {
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # it is being created, perhaps by this very request
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.REQUEST_TIMED_OUT,
-    }
-)
 _NO_LEADER = -1
 _MAX_IDLE = 300.0
 """Seconds after which an unused topic is not asked for any more (Kafka: metadata.max.idle.ms)."""
-
-
-class CoordinatorOf(NamedTuple):
-    """A coordinator: of the transactional id or of the group that ``key`` names."""
-
-    kind: int
-    key: str
 
 
 class Topic:
@@ -52,15 +32,15 @@ class Topic:
         """When a record for the topic was last added."""
 
 
-class ProducerMetadata:
-    """Nodes, topics and coordinators.
+class ProducerMetadata(ClusterMetadata):
+    """Brokers, coordinators and topics.
 
     :param settings: the bootstrap brokers, and how partitions are chosen.
     :param randrange: the source of randomness for both.
     """
 
-    def __init__(self, settings: EngineSettings, randrange: Callable[[int], int]) -> None:
-        self.coordinators: dict[CoordinatorOf, Endpoint] = {}
+    def __init__(self, settings: ProducerSettings, randrange: Callable[[int], int]) -> None:
+        super().__init__(settings.client.bootstrap)
         self.topics: dict[str, Topic] = {}
         """The topics that are known; :attr:`wanted` holds all that should be."""
         self.wanted: dict[str, None] = {}
@@ -69,7 +49,6 @@ class ProducerMetadata:
         self.fetched_at = 0.0
         self._settings = settings
         self._randrange = randrange
-        self._nodes: dict[int, Endpoint] = {}
         self._missing: set[str] = set()
         """The topics of the last request that do not exist."""
 
@@ -95,20 +74,12 @@ class ProducerMetadata:
         self.wanted.clear()
         self.is_stale = False
 
-    def candidates(self) -> Iterable[Endpoint]:
-        """The brokers to ask for metadata, in order of preference."""
-        return (*self._nodes.values(), *self._settings.bootstrap)
-
-    def endpoints(self) -> set[Endpoint]:
-        """Every broker that is known, or was configured for bootstrap."""
-        return {*self.candidates(), *self.coordinators.values()}
-
     def leader(self, topic: str, partition: int) -> Endpoint | None:
         """The leader of a partition; None if it is not known now."""
         known = self.topics.get(topic)
         if known is None or partition >= len(known.leaders):
             return None
-        return self._nodes.get(known.leaders[partition])
+        return self.nodes.get(known.leaders[partition])
 
     def hear(self, topic: str, partition: int, hint: Message | None, nodes: Iterable[Message]) -> Endpoint | None:
         """Take the hint of a broker that does not lead a partition about the leader (KIP-951); return the leader, if
@@ -122,7 +93,7 @@ class ProducerMetadata:
             return None
         if hint.leader_epoch < known.epochs[partition]:
             return None
-        self._nodes.update({node.node_id: Endpoint(node.host, node.port) for node in nodes})
+        self.nodes.update(nodes_in(nodes))
         known.leaders[partition], known.epochs[partition] = hint.leader_id, hint.leader_epoch
         return self.leader(topic, partition)
 
@@ -133,34 +104,28 @@ class ProducerMetadata:
 
     def is_unreachable(self, endpoint: Endpoint) -> None:
         """``endpoint`` is lost; forget the coordinators there."""
-        for key in [key for key, where in self.coordinators.items() if where == endpoint]:
-            del self.coordinators[key]
-        if endpoint in self._nodes.values():
+        self.forget_coordinators(endpoint)
+        if endpoint in self.nodes.values():
             self.is_stale = bool(self.wanted)
 
-    def metadata_request(self) -> Message:
+    def metadata_request(self) -> VersionedRequest:
         """The Metadata request for every topic that is wanted."""
-        request = APIS[ApiKey.METADATA].request
-        topics = [request.MetadataRequestTopic(name=name) for name in self.wanted]
-        return request(
-            topics=topics,
-            allow_auto_topic_creation=self._settings.allow_auto_create_topics,
-            include_cluster_authorized_operations=False,
-            include_topic_authorized_operations=False,
-        )
+        return metadata(self.wanted, creates=self._settings.allow_auto_create_topics)
 
     def learn(self, answer: Message, now: float) -> dict[str, int]:
         """Take an answer to Metadata. Returns the error codes of topics that waiting will not bring; :attr:`is_stale`
         stays True if something is still missing."""
         self.fetched_at = now
-        self._nodes = {broker.node_id: Endpoint(broker.host, broker.port) for broker in answer.brokers}
+        self.learn_brokers(answer)
         refused: dict[str, int] = {}
         self.is_stale = False
         self._missing.clear()
         for entry in answer.topics:
             if entry.name not in self.wanted:
                 continue  # it was forgotten while the request was in flight
-            if entry.error_code in _NOT_YET:
+            is_unknown = entry.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if is_unknown or class_of(ApiKey.METADATA, entry.error_code).is_retriable:
+                # An unknown topic may be being created, perhaps by this very request.
                 self._missing.add(entry.name)
                 self.is_stale = True
             elif entry.error_code:
@@ -189,8 +154,3 @@ class ProducerMetadata:
             topic = self.topics[entry.name] = Topic(partitioner, sticky)
             topic.used_at = now
         topic.leaders, topic.epochs = leaders, epochs
-
-
-def find_coordinator_request(of: CoordinatorOf) -> Message:
-    """The FindCoordinator request for ``of``."""
-    return APIS[ApiKey.FIND_COORDINATOR].request(key=of.key, key_type=of.kind)

@@ -3,68 +3,75 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from dualwrite.client.encoding.batches import Headers, record_size
-from dualwrite.client.engine.accumulator import OnDelivery, ProducerBatch, RecordAccumulator
+from dualwrite.client.config.producer_settings import ProducerSettings
+from dualwrite.client.encoding.batches import record_size
+from dualwrite.client.engine.accumulator import ProducerBatch, RecordAccumulator
 from dualwrite.client.engine.connection_states import ConnectionState, ConnectionStates, InFlight
-from dualwrite.client.engine.contract import NEVER, EngineSettings
-from dualwrite.client.engine.coordinator_requests import BUSY_PAUSE
+from dualwrite.client.engine.contract import NEVER
+from dualwrite.client.engine.coordinator_sender import BUSY_PAUSE
 from dualwrite.client.engine.delivery_reports import DeliveredRecord
 from dualwrite.client.engine.producer_metadata import ProducerMetadata
 from dualwrite.client.engine.transaction_state import TransactionManager
 from dualwrite.client.terms.endpoint import Endpoint
-from dualwrite.client.terms.error_classes import Cost, cost_of, error_of_record
-from dualwrite.client.terms.versions import METADATA_CAP, NoCommonVersionError
+from dualwrite.client.terms.error_classes import ErrorClass, class_of, error_for
+from dualwrite.client.terms.versions import NoCommonVersionError
 from dualwrite.errors import DualWriteError, KafkaRefusedError, PrepareFailedError
+from dualwrite.ids import is_legal_topic
+from dualwrite.records.outgoing import OnDelivery, OutgoingRecord
 from dualwrite.wire.apis import ApiKey, Message
 from dualwrite.wire.error_codes import ErrorCode, error_name
 from dualwrite.wire.producing import ProduceBatch, TransactionalProduce
 
 PRODUCE_VERSION = 12
 """The version of Produce in TV2 that names topics."""
-_OLDEST_METADATA = 4
 _NEVER_DROPPED = 1024 * 1024
 """Bytes of a request that every broker accepts (Kafka: message.max.bytes; socket.request.max.bytes is larger)."""
 _LOSSES = 5
 """How many connections must be lost in a row over a larger request before it counts as refused."""
+_RECORD_OVERHEAD = 70
+"""The least number of bytes of a batch of one record, beside the record's key, value and headers."""
 Report = tuple[OnDelivery, DualWriteError | None, DeliveredRecord]
 
 
 class _WaitingRecord(NamedTuple):
     """A record whose partition is unknown until the metadata of its topic is known."""
 
-    partition: int
-    key: bytes | None
-    value: bytes | None
-    headers: Headers
+    record: OutgoingRecord
     timestamp_ms: int
-    on_delivery: OnDelivery | None
     since: float
 
 
 class Sender:
     """The records of the open transaction.
 
-    :param doom: called with the error and the cost when the transaction cannot be committed any more.
+    :param fail_transaction: called with the error and its class when the transaction cannot be committed any more.
     """
 
     def __init__(
         self,
-        settings: EngineSettings,
+        settings: ProducerSettings,
         machine: TransactionManager,
-        peers: ConnectionStates,
-        directory: ProducerMetadata,
-        doom: Callable[[DualWriteError, Cost], None],
+        connections: ConnectionStates,
+        metadata: ProducerMetadata,
+        fail_transaction: Callable[[DualWriteError, ErrorClass], None],
     ) -> None:
         self.reports: list[Report] = []
         self.has_news = False
         """True if the driver has something to send."""
+        self.has_callbacks = False
+        """True if a record of this transaction has a delivery callback of its own."""
         self._settings = settings
+        self._largest = settings.max_message_bytes - _RECORD_OVERHEAD
         self._machine = machine
-        self._peers = peers
-        self._directory = directory
-        self._doom = doom
-        self._sender = RecordAccumulator(
-            settings.batch_size, settings.delivery_timeout, settings.linger, settings.batch_records
+        self._connections = connections
+        self._metadata = metadata
+        self._fail_transaction = fail_transaction
+        self._accumulator = RecordAccumulator(
+            settings.batch_size,
+            settings.delivery_timeout,
+            settings.linger,
+            settings.batch_records,
+            tracks_all=settings.on_delivery is not None,
         )
         self._waiting: dict[str, list[_WaitingRecord]] = {}
         self._waiting_bytes = 0
@@ -80,13 +87,13 @@ class Sender:
     @property
     def is_empty(self) -> bool:
         """True if every record is acknowledged."""
-        return self._sender.is_empty and not self._waiting
+        return self._accumulator.is_empty and not self._waiting
 
     @property
     def unacknowledged(self) -> int:
         """How many records are not acknowledged."""
         waiting = sum(map(len, self._waiting.values())) if self._waiting else 0
-        return self._sender.records + waiting
+        return self._accumulator.records + waiting
 
     @property
     def _records(self) -> str:
@@ -96,80 +103,87 @@ class Sender:
     @property
     def is_full(self) -> bool:
         """True if there is no room for another record until some are acknowledged."""
-        settings, buffered = self._settings, self._sender.buffered + self._waiting_bytes
-        return buffered >= settings.buffer_bytes or self.unacknowledged >= settings.buffer_records
+        settings, sender = self._settings, self._accumulator
+        if sender.buffered + self._waiting_bytes >= settings.buffer_bytes:
+            return True
+        return (self.unacknowledged if self._waiting else sender.records) >= settings.buffer_records
 
-    def append(
-        self,
-        topic: str,
-        partition: int,
-        key: bytes | None,
-        value: bytes | None,
-        headers: Headers,
-        timestamp_ms: int,
-        on_delivery: OnDelivery | None,
-        now: float,
-    ) -> None:
-        """Add a record; ``partition`` -1 lets the partitioner choose."""
-        known = self._directory.topics.get(topic)
+    def append(self, record: OutgoingRecord, timestamp_ms: int, now: float) -> None:
+        """Add a record.
+
+        :param timestamp_ms: its timestamp if it has none of its own.
+        :raises KafkaRefusedError: if every broker would refuse it. The transaction can only be aborted.
+        """
+        topic, value, key, partition, _, headers, on_delivery = record
+        known = self._metadata.topics.get(topic)
+        if known is None and not is_legal_topic(topic):
+            what = f"record for topic {topic!r}: a name has 1 to 249 letters, digits, dots, underscores and hyphens"
+            raise self._unfit(what, ErrorCode.INVALID_TOPIC_EXCEPTION)
+        content_size = (len(value) if value else 0) + (len(key) if key else 0)
+        if content_size > self._largest:
+            raise self._unfit(f"record for {topic}: over message.max.bytes", ErrorCode.MESSAGE_TOO_LARGE)
+        self._machine.has_content = True
+        if on_delivery is not None:
+            self.has_callbacks = True
         if known is None or partition >= len(known.leaders) or topic in self._waiting:
             self._waiting_bytes += record_size(key, value, headers)  # raises now what encoding would raise later
-            record = _WaitingRecord(partition, key, value, headers, timestamp_ms, on_delivery, now)
-            self._waiting.setdefault(topic, []).append(record)
-            self._directory.want(topic)
+            self._waiting.setdefault(topic, []).append(_WaitingRecord(record, timestamp_ms, now))
+            self._metadata.want(topic)
             self.has_news = True
             return
         known.used_at = now
         if partition < 0:
             partition = known.choose(key, len(known.leaders))
-        lane = self._sender.lane(topic, partition)
-        if self._sender.append(lane, key, value, headers, timestamp_ms, on_delivery, now):
+        queue = self._accumulator.queue(topic, partition)
+        if self._accumulator.append(queue, record, content_size, timestamp_ms, now):
             known.sticky.renew()
             self.has_news = True
 
+    def _unfit(self, what: str, code: int) -> DualWriteError:
+        error = error_for(ApiKey.PRODUCE, what, code)
+        self._fail_transaction(error, ErrorClass.ABORTABLE)
+        return error
+
     def flush(self, now: float) -> None:
         """Make every record due to be sent."""
-        self._sender.flush(now)
+        self._accumulator.flush(now)
         for topic in self._waiting:
             self._flushed_at.setdefault(topic, now)
 
     def drop(self, error: DualWriteError | None) -> None:
         """Forget the records, because the transaction has ended. Reports unacknowledged ones with ``error``."""
-        for batch in self._sender.drop():
+        for batch in self._accumulator.drop():
             self._report(batch, -1, error)
-        for topic, records in self._waiting.items():
-            for each in records:
-                if each.on_delivery is not None:
-                    place, content = (topic, each.partition, -1), (each.key, each.value, each.headers)
-                    self.reports.append(
-                        (each.on_delivery, error, DeliveredRecord(place, content, each.timestamp_ms, error))
-                    )
+        for records in self._waiting.values():
+            for record, timestamp_ms, _ in records:
+                timestamp = record.timestamp or timestamp_ms
+                self._report_record(record, error, DeliveredRecord(record, record.partition, -1, timestamp, error))
         self._waiting.clear()
         self._waiting_bytes = 0
         self._topic_errors.clear()
         self._flushed_at.clear()
-        self._directory.forget_unused()
+        self._metadata.forget_unused()
 
     # --- time
 
     def step(self, now: float, is_flushing: bool) -> None:
         """Send the batches that can be sent now."""
         self.has_news = False
-        if self.is_empty and not self._directory.is_stale:
+        if self.is_empty and not self._metadata.is_stale:
             return
-        self._sender.close_lingering(now)
+        self._accumulator.close_lingering(now)
         if is_flushing:
-            self._sender.flush(now)
+            self._accumulator.flush(now)
         self._give_up_overdue(now)
-        if not self._sender.is_empty:
+        if not self._accumulator.is_empty:
             self._send(now)
-        if self._directory.is_stale or self._is_aged(now):
+        if self._metadata.is_stale or self._is_aged(now):
             self._ask_metadata(now)
 
     def wake_at(self, now: float) -> float:
         """When :meth:`step` can do something that it cannot do now."""
-        wake_at = NEVER if self._sender.is_empty else self._sender.wake_at(now)
-        if self._directory.is_stale and self._metadata_retry_at > now:
+        wake_at = NEVER if self._accumulator.is_empty else self._accumulator.wake_at(now)
+        if self._metadata.is_stale and self._metadata_retry_at > now:
             wake_at = min(wake_at, self._metadata_retry_at)
         for topic, records in self._waiting.items():
             wake_at = min(wake_at, *self._patience(topic, records[0].since))
@@ -182,10 +196,10 @@ class Sender:
         return since + self._settings.topic_propagation, flushed_at + self._settings.delivery_timeout
 
     def _give_up_overdue(self, now: float) -> None:
-        batch = self._sender.overdue(now)
+        batch = self._accumulator.overdue(now)
         if batch is not None:
             seconds = self._settings.delivery_timeout
-            self._give_up(f"{batch.lane.topic}-{batch.lane.partition}", batch.last_code, batch.last_error, seconds)
+            self._give_up(f"{batch.queue.topic}-{batch.queue.partition}", batch.last_code, batch.last_error, seconds)
         for topic, records in self._waiting.items():
             unknown_too_long, taken_too_long = self._patience(topic, records[0].since)
             if now >= min(unknown_too_long, taken_too_long):
@@ -197,55 +211,60 @@ class Sender:
 
     def _give_up(self, where: str, code: int, why: str, seconds: float) -> None:
         what = f"{self._records} not acknowledged in {seconds:g} s: {where}"
-        reasons = ": ".join(reason for reason in (why, self._peers.why_not()) if reason)
+        reasons = ": ".join(reason for reason in (why, self._connections.why_not()) if reason)
         if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            self._doom(KafkaRefusedError(what, code, error_name(code)), Cost.TRANSACTION)
+            self._fail_transaction(KafkaRefusedError(what, code, error_name(code)), ErrorClass.ABORTABLE)
         else:
-            self._doom(PrepareFailedError(f"{what}: {reasons or 'no answer'}"), Cost.TRANSACTION)
+            self._fail_transaction(PrepareFailedError(f"{what}: {reasons or 'no answer'}"), ErrorClass.ABORTABLE)
 
     # --- metadata
 
     def _is_aged(self, now: float) -> bool:
         max_age = self._settings.metadata_max_age
-        return max_age is not None and not self.is_empty and now >= self._directory.fetched_at + max_age
+        return max_age is not None and not self.is_empty and now >= self._metadata.fetched_at + max_age
 
     def _ask_metadata(self, now: float) -> None:
-        if self._asked_metadata_at is not None or now < self._metadata_retry_at or not self._directory.wanted:
+        if self._asked_metadata_at is not None or now < self._metadata_retry_at or not self._metadata.wanted:
             return
-        peer = self._peers.any_open_peer(self._directory.candidates(), now)
-        if peer is None:
+        connection = self._connections.any_open_connection(self._metadata.candidates(), now)
+        if connection is None:
             return
+        request = self._metadata.metadata_request()
         try:
-            version = peer.version(ApiKey.METADATA, _OLDEST_METADATA, METADATA_CAP)
+            version = connection.version(request.api_key, request.floor, request.cap)
         except NoCommonVersionError as error:
-            self._doom(PrepareFailedError(f"broker {peer.endpoint}: {error}"), Cost.TRANSACTION)
+            self._fail_transaction(PrepareFailedError(f"broker {connection.endpoint}: {error}"), ErrorClass.ABORTABLE)
             return
-        self._peers.send(peer, ApiKey.METADATA, version, self._directory.metadata_request(), None, now)
+        self._connections.send(connection, request.api_key, version, request.message, None, now)
         self._asked_metadata_at = now
 
-    def told_metadata(self, answer: Message, now: float) -> None:
+    def metadata_answered(self, answer: Message, now: float) -> None:
         """Take an answer to Metadata."""
         asked_at, self._asked_metadata_at = self._asked_metadata_at, None
-        refused = self._directory.learn(answer, now)
-        self._peers.forget_troubles(self._directory.endpoints())
+        refused = self._metadata.learn(answer, now)
+        self._connections.forget_back_offs(self._metadata.endpoints())
         self._topic_errors = {entry.name: entry.error_code for entry in answer.topics if entry.error_code}
         for topic in [topic for topic in self._waiting if topic in refused]:
             what = f"{self._records} not acknowledged: topic {topic!r}"
-            self._doom(error_of_record(what, refused[topic]), Cost.TRANSACTION)
+            self._fail_transaction(error_for(ApiKey.PRODUCE, what, refused[topic]), ErrorClass.ABORTABLE)
             return
-        for topic in [topic for topic in self._waiting if topic in self._directory.topics]:
+        for topic in [topic for topic in self._waiting if topic in self._metadata.topics]:
             self._assign(topic, asked_at or now)
         waiting = (each for records in self._waiting.values() for each in records)
-        self._waiting_bytes = sum(record_size(each.key, each.value, each.headers) for each in waiting)
-        if any(self._directory.leader(lane.topic, lane.partition) is None for lane in self._sender.lanes_to_send()):
-            self._directory.is_stale = True  # a partition has no leader now
-        if self._directory.is_stale:
+        self._waiting_bytes = sum(
+            record_size(each.record.key, each.record.value, each.record.headers) for each in waiting
+        )
+        if any(
+            self._metadata.leader(queue.topic, queue.partition) is None for queue in self._accumulator.queues_to_send()
+        ):
+            self._metadata.is_stale = True  # a partition has no leader now
+        if self._metadata.is_stale:
             self._pause_metadata(now)
         else:
             self._metadata_attempts = 0
             self._metadata_retry_at = 0.0
         if self._waiting.keys() - {entry.name for entry in answer.topics}:
-            self._directory.is_stale = True  # a topic is wanted that the request did not contain
+            self._metadata.is_stale = True  # a topic is wanted that the request did not contain
 
     def _assign(self, topic: str, asked_at: float) -> None:
         """Assign the records for ``topic`` to their partitions, now that it is known."""
@@ -255,32 +274,25 @@ class Sender:
             self._waiting.pop(topic, None)
             self._flushed_at.pop(topic, None)
             for place, each in enumerate(records):
-                if each.partition >= len(self._directory.topics[topic].leaders):
+                if each.record.partition >= len(self._metadata.topics[topic].leaders):
                     self._waiting[topic] = records[place:]
-                    self._lacks_partition(topic, each, asked_at)
+                    self._lacks_partition(each, asked_at)
                     return
-                self.append(
-                    topic,
-                    each.partition,
-                    each.key,
-                    each.value,
-                    each.headers,
-                    each.timestamp_ms,
-                    each.on_delivery,
-                    each.since,
-                )
+                self.append(each.record, each.timestamp_ms, each.since)
         except BaseException as error:  # after an interrupt, one of them may be in no batch and would be lost
             self._waiting[topic] = records[place:]
             what = f"{self._records} not acknowledged: {topic}: {type(error).__name__}"
-            self._doom(PrepareFailedError(what), Cost.TRANSACTION)
+            self._fail_transaction(PrepareFailedError(what), ErrorClass.ABORTABLE)
             raise
 
-    def _lacks_partition(self, topic: str, record: _WaitingRecord, asked_at: float) -> None:
-        if record.since > asked_at:
-            self._directory.is_stale = True  # the answer may be older than the partition
+    def _lacks_partition(self, waiting: _WaitingRecord, asked_at: float) -> None:
+        if waiting.since > asked_at:
+            self._metadata.is_stale = True  # the answer may be older than the partition
         else:
-            what = f"{self._records} not acknowledged: {topic}-{record.partition}"
-            self._doom(error_of_record(what, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), Cost.TRANSACTION)
+            what = f"{self._records} not acknowledged: {waiting.record.topic}-{waiting.record.partition}"
+            self._fail_transaction(
+                error_for(ApiKey.PRODUCE, what, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), ErrorClass.ABORTABLE
+            )
 
     def _pause_metadata(self, now: float) -> None:
         self._metadata_attempts += 1
@@ -290,8 +302,8 @@ class Sender:
 
     def _send(self, now: float) -> None:
         while carried := self._fill_requests(now):
-            for peer, batches in carried.values():
-                self._ask_produce(peer, batches, now)
+            for connection, batches in carried.values():
+                self._ask_produce(connection, batches, now)
 
     def _fill_requests(self, now: float) -> dict[Endpoint, tuple[ConnectionState, list[ProducerBatch]]]:
         """One request to each leader that can take one, with one batch of each partition, up to the size limit of a
@@ -299,76 +311,76 @@ class Sender:
         carried: dict[Endpoint, tuple[ConnectionState, list[ProducerBatch]]] = {}
         room: dict[Endpoint, int] = {}
         settings, producer = self._settings, self._machine.identity
-        for lane in self._sender.lanes_to_send():
-            leader = self._directory.leader(lane.topic, lane.partition)
+        for queue in self._accumulator.queues_to_send():
+            leader = self._metadata.leader(queue.topic, queue.partition)
             if leader is None:
-                self._directory.want(lane.topic)
+                self._metadata.want(queue.topic)
                 continue
-            if not lane.may_send(leader, now, settings.max_in_flight):
+            if not queue.may_send(leader, now, settings.max_in_flight):
                 continue
-            peer = self._peers.open_peer(leader, now)
-            if peer is None or peer.producing >= settings.max_in_flight:
+            connection = self._connections.open_connection(leader, now)
+            if connection is None or connection.producing >= settings.max_in_flight:
                 continue
             left = room.get(leader, settings.max_message_bytes)
-            if leader in carried and lane.queue[0].builder.size > left:
+            if leader in carried and queue.waiting[0].builder.size > left:
                 continue
-            batch = self._sender.take(lane, leader, producer, settings.codec, settings.compression_level)
+            batch = self._accumulator.take(queue, leader, producer, settings.codec, settings.compression_level)
             room[leader] = left - len(batch.data)
             if leader in carried:
                 carried[leader][1].append(batch)
             else:
-                carried[leader] = peer, [batch]
+                carried[leader] = connection, [batch]
         return carried
 
-    def _ask_produce(self, peer: ConnectionState, batches: list[ProducerBatch], now: float) -> None:
+    def _ask_produce(self, connection: ConnectionState, batches: list[ProducerBatch], now: float) -> None:
         try:
-            peer.version(ApiKey.PRODUCE, PRODUCE_VERSION, PRODUCE_VERSION)
+            connection.version(ApiKey.PRODUCE, PRODUCE_VERSION, PRODUCE_VERSION)
         except NoCommonVersionError as error:
-            self._doom(PrepareFailedError(f"broker {peer.endpoint}: {error}"), Cost.TRANSACTION)
+            self._fail_transaction(PrepareFailedError(f"broker {connection.endpoint}: {error}"), ErrorClass.ABORTABLE)
             return
         message = TransactionalProduce(
             self._settings.transactional_id,
             self._settings.ack_timeout_ms,
-            [ProduceBatch(batch.lane.topic, batch.lane.partition, batch.data) for batch in batches],
+            [ProduceBatch(batch.queue.topic, batch.queue.partition, batch.data) for batch in batches],
         )
         self._machine.may_be_open = True
-        self._peers.send(peer, ApiKey.PRODUCE, PRODUCE_VERSION, message, batches, now)
+        self._connections.send(connection, ApiKey.PRODUCE, PRODUCE_VERSION, message, batches, now)
 
-    def told_produced(self, batches: list[ProducerBatch], answer: Message, now: float) -> None:
+    def produce_answered(self, batches: list[ProducerBatch], answer: Message, now: float) -> None:
         """Take an answer to Produce."""
-        missing = {(batch.lane.topic, batch.lane.partition): batch for batch in batches}
+        missing = {(batch.queue.topic, batch.queue.partition): batch for batch in batches}
         for topic in answer.responses:
             for entry in topic.partition_responses:
                 batch = missing.pop((topic.name, entry.index), None)
-                if batch is not None and self._sender.is_waiting_for(batch):
-                    self._told_batch(batch, entry, answer.node_endpoints, now)
+                if batch is not None and self._accumulator.is_waiting_for(batch):
+                    self._batch_answered(batch, entry, answer.node_endpoints, now)
         for batch in missing.values():
-            if self._sender.is_waiting_for(batch):
+            if self._accumulator.is_waiting_for(batch):
                 self._again(batch, now, "the broker's answer leaves it out")
 
-    def _told_batch(self, batch: ProducerBatch, entry: Message, nodes: Sequence[Message], now: float) -> None:
+    def _batch_answered(self, batch: ProducerBatch, entry: Message, nodes: Sequence[Message], now: float) -> None:
         code = entry.error_code
-        cost = cost_of(ApiKey.PRODUCE, code)
+        error_class = class_of(ApiKey.PRODUCE, code)
         batch.losses = 0
-        if cost is Cost.NOTHING:
-            self._sender.acknowledge(batch)
-            self._machine.acknowledged(batch.lane.topic, batch.lane.partition, entry.base_offset)
+        if error_class is ErrorClass.SUCCESS:
+            self._accumulator.acknowledge(batch)
+            self._machine.acknowledged(batch.queue.topic, batch.queue.partition, entry.base_offset)
             self._report(batch, entry.base_offset, None, now)
-        elif self._sender.is_out_of_order(batch, code):
-            self._sender.send_again(batch, now, "an earlier batch is missing")
-        elif cost in (Cost.RETRY, Cost.MOVE):
+        elif self._accumulator.is_out_of_order(batch, code):
+            self._accumulator.send_again(batch, now, "an earlier batch is missing")
+        elif error_class.is_retriable:
             pause = BUSY_PAUSE if code == ErrorCode.CONCURRENT_TRANSACTIONS else None
-            if cost is Cost.MOVE:
-                lane = batch.lane
-                self._directory.want(lane.topic)
-                leader = self._directory.hear(lane.topic, lane.partition, entry.current_leader, nodes)
-                pause = None if leader in (None, lane.sent_to) else 0.0
+            if error_class is ErrorClass.REFRESH_RETRIABLE:
+                queue = batch.queue
+                self._metadata.want(queue.topic)
+                leader = self._metadata.hear(queue.topic, queue.partition, entry.current_leader, nodes)
+                pause = None if leader in (None, queue.sent_to) else 0.0
             self._again(batch, now, error_name(code), pause, code)
         else:
-            where = f"{batch.lane.topic}-{batch.lane.partition}"
+            where = f"{batch.queue.topic}-{batch.queue.partition}"
             reason = f": {entry.error_message}" if entry.error_message else ""
             what = f"{self._records} not acknowledged: {where}{reason}"
-            self._doom(error_of_record(what, code), cost)
+            self._fail_transaction(error_for(ApiKey.PRODUCE, what, code), error_class)
 
     def lost(self, asked: list[InFlight], why: str, now: float, is_broken: bool = True) -> None:
         """A connection is lost, and with it the answers to ``asked``.
@@ -378,48 +390,53 @@ class Sender:
         for each in asked:
             if each.api_key is ApiKey.METADATA:
                 self._asked_metadata_at = None
-                self._directory.is_stale = True
+                self._metadata.is_stale = True
                 self._pause_metadata(now)
             elif each.api_key is ApiKey.PRODUCE and not (is_broken and self._is_dropped_for_size(each.about)):
                 for batch in each.about:
-                    if self._sender.is_waiting_for(batch):
+                    if self._accumulator.is_waiting_for(batch):
                         self._again(batch, now, why)
 
     def _is_dropped_for_size(self, batches: list[ProducerBatch]) -> bool:
         """True if a broker has dropped the connection over ``batches`` so often, and they are so large, that they must
         exceed its socket.request.max.bytes: a broker refuses such a request by closing the connection, without an
         answer. Then the transaction is lost."""
-        waiting = [batch for batch in batches if self._sender.is_waiting_for(batch)]
+        waiting = [batch for batch in batches if self._accumulator.is_waiting_for(batch)]
         for batch in waiting:
             batch.losses += 1
         size = sum(len(batch.data) for batch in batches)
         if not waiting or size < _NEVER_DROPPED or min(batch.losses for batch in waiting) < _LOSSES:
             return False
-        where = f"{waiting[0].lane.topic}-{waiting[0].lane.partition}"
+        where = f"{waiting[0].queue.topic}-{waiting[0].queue.partition}"
         what = (
             f"{self._records} not acknowledged: {where}: the broker has closed the connection {waiting[0].losses} times"
             f" over {size} bytes of records; its socket.request.max.bytes may be less"
         )
-        self._doom(error_of_record(what, ErrorCode.MESSAGE_TOO_LARGE), Cost.TRANSACTION)
+        self._fail_transaction(error_for(ApiKey.PRODUCE, what, ErrorCode.MESSAGE_TOO_LARGE), ErrorClass.ABORTABLE)
         return True
 
     def _again(self, batch: ProducerBatch, now: float, why: str, pause: float | None = None, code: int = 0) -> None:
         if batch.attempts > self._settings.retries:
-            where = f"{batch.lane.topic}-{batch.lane.partition}"
+            where = f"{batch.queue.topic}-{batch.queue.partition}"
             what = f"{self._records} not acknowledged after {batch.attempts} attempts: {where}"
-            self._doom(PrepareFailedError(f"{what}: {why}"), Cost.TRANSACTION)
+            self._fail_transaction(PrepareFailedError(f"{what}: {why}"), ErrorClass.ABORTABLE)
             return
         if pause is None:
             pause = self._settings.pause_after(batch.attempts)
-        self._sender.send_again(batch, now + pause, why, code)
+        self._accumulator.send_again(batch, now + pause, why, code)
 
     def _report(
         self, batch: ProducerBatch, base_offset: int, error: DualWriteError | None, acknowledged_at: float | None = None
     ) -> None:
-        for each in batch.tracked:
-            offset = base_offset + each.place if base_offset >= 0 else -1
-            place = batch.lane.topic, batch.lane.partition, offset
-            content = each.key, each.value, each.headers
-            latency = None if acknowledged_at is None else acknowledged_at - each.since
-            record = DeliveredRecord(place, content, each.timestamp_ms, error, latency)
-            self.reports.append((each.on_delivery, error, record))
+        partition = batch.queue.partition
+        for record, place, timestamp_ms, since in batch.tracked_records():
+            offset = base_offset + place if base_offset >= 0 else -1
+            latency = None if acknowledged_at is None else acknowledged_at - since
+            delivered = DeliveredRecord(record, partition, offset, timestamp_ms, error, latency)
+            self._report_record(record, error, delivered)
+
+    def _report_record(self, record: OutgoingRecord, error: DualWriteError | None, delivered: DeliveredRecord) -> None:
+        own = record.on_delivery
+        on_delivery = self._settings.on_delivery if own is None else own
+        if on_delivery is not None:
+            self.reports.append((on_delivery, error, delivered))

@@ -2,12 +2,12 @@
 
 The producer speaks only TV2 (KIP-890 part 2). The answer to the EndTxn of every transaction that reached a broker
 carries the next transaction's identity, so ``producerId:epoch`` names one transaction for ever. ``verbs.py`` says which
-verb may be called when, and ``error_classes.py`` what an error costs.
+verb may be called when, and ``error_classes.py`` what a client must do about an error.
 """
 
 from enum import Enum
 
-from dualwrite.client.terms.error_classes import Cost
+from dualwrite.client.terms.error_classes import ErrorClass
 from dualwrite.client.terms.verbs import AFTER, AFTER_FAILURE, ProducerState, Verb, VerbOrder
 from dualwrite.errors import DualWriteError, InvalidTransactionStateError
 from dualwrite.ids import NO_PRODUCER, Anchor, OngoingTransaction, PreparedTxnState, ProducerIdentity, TopicPartition
@@ -121,12 +121,12 @@ class TransactionManager:
         """A transaction has begun."""
         self._forget()
 
-    def doom(self, error: DualWriteError, cost: Cost) -> None:
+    def doom(self, error: DualWriteError, error_class: ErrorClass) -> None:
         """Mark the transaction, or the producer, as lost."""
         if self._order.state is ProducerState.CLOSED:
             return
         self.failure = error
-        is_over = cost in (Cost.PRODUCER, Cost.TAKEN_OVER)
+        is_over = error_class in (ErrorClass.FATAL, ErrorClass.FENCED)
         self._order.state = (
             ProducerState.FAILED if is_over or self._order.state is ProducerState.FAILED else ProducerState.ABORTABLE
         )

@@ -36,16 +36,16 @@ class BoundedCalls:
         self.is_wedged = False
         """True once a call did not return."""
 
-    def call(self, what: str, timeout: float, act: Callable[[], Any]) -> Any:
+    def call(self, operation: str, timeout: float, act: Callable[[], Any]) -> Any:
         """The result of ``act``; an error of ``act`` is raised here.
 
-        :param what: a description of the call, for the error.
+        :param operation: a description of the call, for the error message.
         :param timeout: seconds that the call should take at most by itself.
         :raises WedgedError: if it has not returned after ``timeout`` and the grace; at once, if an earlier call has
             not.
         """
         if self.is_wedged:
-            raise WedgedError(f"{what}: an earlier call of this producer has never come back")
+            raise WedgedError(f"{operation}: an earlier call of this producer has never come back")
         todo = self._todo or self._begin()
         answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.is_wedged = True  # an interrupt of the wait abandons the call, too
@@ -53,9 +53,10 @@ class BoundedCalls:
         try:
             returned, error = answer.get(timeout=timeout + self._grace)
         except queue.Empty:
-            _LOG.warning("%s: not back after %g s: the producer is abandoned", what, timeout + self._grace)
+            _LOG.warning("%s: not back after %g s: the producer is abandoned", operation, timeout + self._grace)
             raise WedgedError(
-                f"{what}: librdkafka did not come back within {timeout + self._grace:g} s; the producer is replaced"
+                f"{operation}: librdkafka did not come back within {timeout + self._grace:g} s; the producer is "
+                "replaced"
             ) from None
         self.is_wedged = False
         if error is not None:

@@ -33,7 +33,7 @@ class Deliveries:
         self._first_offsets.setdefault(partition, offset)
 
     def refused(self, error: Any, topic: str = "") -> None:
-        """A record for ``topic`` was given up; ``error`` (a KafkaError) is the reason."""
+        """A record for ``topic`` was dropped. ``error`` (a KafkaError) is the reason."""
         self.failed += 1
         if self.first_error is None:
             self.first_error, self.first_topic = error, topic

@@ -1,4 +1,4 @@
-"""Translates librdkafka's errors to this library's, by their code and three flags: what the caller should do."""
+"""Translates librdkafka's errors to this library's, by their code and librdkafka's flag ``retriable()``."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from dualwrite.client.terms.error_classes import FENCED, FENCING_CODES, REFUSES_THE_RECORD, advice
+from dualwrite.client.terms.error_classes import FENCING_CODES, REFUSES_THE_RECORD, RETRIABLE_CODES, TAKEN_OVER, advice
 from dualwrite.errors import (
     DualWriteError,
     FencedError,
@@ -18,21 +18,14 @@ from dualwrite.errors import (
 
 _FENCED = FENCING_CODES | {KafkaError._FENCED}
 _NO_TWO_PHASE = frozenset({KafkaError.INVALID_TRANSACTION_TIMEOUT, KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED})
-_UNAVAILABLE = frozenset(
-    {
-        KafkaError._TIMED_OUT,
-        KafkaError._MSG_TIMED_OUT,
-        KafkaError._TRANSPORT,
-        KafkaError._ALL_BROKERS_DOWN,
-        KafkaError._RESOLVE,
-        KafkaError._QUEUE_FULL,
-        KafkaError.REQUEST_TIMED_OUT,
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        KafkaError.CONCURRENT_TRANSACTIONS,
-    }
-)
-
+_UNAVAILABLE = RETRIABLE_CODES | {
+    KafkaError._TIMED_OUT,
+    KafkaError._MSG_TIMED_OUT,
+    KafkaError._TRANSPORT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._RESOLVE,
+    KafkaError._QUEUE_FULL,
+}
 _PERMANENT = REFUSES_THE_RECORD | {KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC}
 _FAILED_CONNECTION = "FAIL"
 _WAS_UP = "in state UP"
@@ -49,13 +42,13 @@ class ConnectionWatch:
     """
 
     def __init__(self, logger: Any) -> None:
-        self.has_lost_one = False
+        self.has_lost_connection = False
         self._logger = logger
 
     def log(self, level: int, text: str, *arguments: Any) -> None:
         """Take a line of librdkafka's log: its facility, the name of the handle, and the message."""
         if _FAILED_CONNECTION in arguments[:1] and _WAS_UP in str(arguments[-1]):
-            self.has_lost_one = True
+            self.has_lost_connection = True
         self._logger.log(level, text, *arguments)
 
 
@@ -65,7 +58,7 @@ def is_fenced(error: KafkaError) -> bool:
 
 
 def is_purged(error: KafkaError) -> bool:
-    """True if librdkafka gave the record up because of another failure."""
+    """True if librdkafka dropped the record because of another failure."""
     return error.code() in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 
 
@@ -74,26 +67,27 @@ def is_permanent(error: KafkaError) -> bool:
     return error.code() in _PERMANENT
 
 
-def translated(what: str, error: KafkaError, *, two_phase: bool = True) -> DualWriteError:
-    """The exception to raise for ``error``, which ended ``what``.
+def translated(operation: str, error: KafkaError, *, two_phase: bool = True) -> DualWriteError:
+    """The exception to raise for ``error``.
 
-    :param two_phase: True if two-phase commit was asked for, which may be what is refused.
+    :param operation: a description of the operation that failed, for the message.
+    :param two_phase: True if the producer asked for two-phase commit, which the broker may have refused.
     """
-    text = f"{what}: {error.str()} ({error.name()})"
+    text = f"{operation}: {error.str()} ({error.name()})"
     if is_fenced(error):
-        return FencedError(f"{text}: {FENCED}")
+        return FencedError(f"{text}: {TAKEN_OVER}")
     if error.code() == KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER:  # in one session, as after a topic was created anew
         return PrepareFailedError(text)
     if error.code() in _NO_TWO_PHASE and two_phase:
         return TwoPhaseCommitUnavailableError(text)
     if error.code() in _UNAVAILABLE or error.retriable():
         return KafkaUnavailableError(text)
-    return KafkaRefusedError(f"{what}: {error.str()}{advice(error.code())}", error.code(), error.name())
+    return KafkaRefusedError(f"{operation}: {error.str()}{advice(error.code())}", error.code(), error.name())
 
 
 def as_kafka_error(error: DualWriteError) -> KafkaError:
-    """``error`` in the form that confluent-kafka's delivery callbacks expect, as the reason why a record was given
-    up."""
+    """``error`` in the form that confluent-kafka's delivery callbacks expect, as the reason why a record was
+    dropped."""
     if isinstance(error, KafkaRefusedError):
         code = error.code
     elif isinstance(error, FencedError):
@@ -104,7 +98,7 @@ def as_kafka_error(error: DualWriteError) -> KafkaError:
 
 
 @contextmanager
-def translating(what: str, *, two_phase: bool = True) -> Iterator[None]:
+def translating(operation: str, *, two_phase: bool = True) -> Iterator[None]:
     """Raise librdkafka's KafkaException as this library's exception.
 
     :raises DualWriteError: see :func:`translated`.
@@ -112,4 +106,4 @@ def translating(what: str, *, two_phase: bool = True) -> Iterator[None]:
     try:
         yield
     except KafkaException as error:
-        raise translated(what, error.args[0], two_phase=two_phase) from error
+        raise translated(operation, error.args[0], two_phase=two_phase) from error

@@ -28,7 +28,7 @@ _Broken = (KafkaUnavailableError, ConfigurationError)
 _TIMEOUTS = (asyncio.TimeoutError, TimeoutError)  # the same class from Python 3.11 on
 
 
-class Listener(Protocol):
+class ConnectionListener(Protocol):
     """Receives a connection's events. No event comes after ``lost``, nor after the connection was closed."""
 
     def opened(self, connection: "AsyncioConnection") -> None:
@@ -52,7 +52,7 @@ class AsyncioConnection(asyncio.Protocol):
         endpoint: Endpoint,
         settings: ClientSettings,
         context: ssl.SSLContext | None,
-        listener: Listener,
+        listener: ConnectionListener,
         clock: Callable[[], float],
     ) -> None:
         self.endpoint = endpoint

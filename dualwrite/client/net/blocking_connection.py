@@ -6,9 +6,11 @@ from collections.abc import Callable
 
 from dualwrite.client.config.settings import ClientSettings
 from dualwrite.client.net.socket_connection import SocketConnection, context_of
+from dualwrite.client.protocol.requests import VersionedRequest
 from dualwrite.client.terms.endpoint import Endpoint
+from dualwrite.client.terms.error_classes import error_for
 from dualwrite.client.terms.versions import NoCommonVersionError, Versions
-from dualwrite.errors import AnswerLostError, KafkaRefusedError, KafkaUnavailableError
+from dualwrite.errors import AnswerLostError, KafkaUnavailableError
 from dualwrite.wire.apis import ApiKey, Message
 from dualwrite.wire.error_codes import ErrorCode
 
@@ -37,7 +39,7 @@ class BlockingConnection:
         try:
             while not self._link.node.is_open:
                 due = self._link.due
-                assert due is not None, "what is not open has a deadline"
+                assert due is not None, "a connection that is not open has a deadline"
                 if self._wait_until(due):
                     self._link.advance(clock())
                 else:
@@ -60,26 +62,25 @@ class BlockingConnection:
             return False
         return not self._is_ready(selectors.EVENT_READ, 0)
 
-    def request(
-        self, api_key: ApiKey, message: Message, *, floor: int = 0, cap: int | None = None, timeout: float | None = None
-    ) -> Message:
-        """Send ``message`` in the highest version that both sides share, from ``floor`` to ``cap``; return the answer.
+    def request(self, call: VersionedRequest, *, timeout: float | None = None) -> Message:
+        """Send a request in the highest of its versions that both sides share; return the answer.
 
         :param timeout: seconds to wait for the answer, at most socket.timeout.ms.
         :raises KafkaRefusedError: UNSUPPORTED_VERSION if there is no such version; nothing was sent.
+        :raises TwoPhaseCommitUnavailableError: the same, if two-phase commit was requested.
         :raises AnswerLostError: if the answer did not come, or was malformed. The request may have been carried out.
         """
         try:
-            version = self.versions.of(api_key, floor, cap)
+            version = self.versions.of(call.api_key, call.floor, call.cap)
         except NoCommonVersionError as error:
-            code = ErrorCode.UNSUPPORTED_VERSION
-            raise KafkaRefusedError(f"broker {self.endpoint}: {error}", code, code.name) from error
+            what, code = f"{call.what}: broker {self.endpoint}: {error}", ErrorCode.UNSUPPORTED_VERSION
+            raise error_for(call.api_key, what, code, two_phase=call.needs_two_phase) from error
         limit = self._settings.request_timeout if timeout is None else min(timeout, self._settings.request_timeout)
         try:
-            return self._exchange(api_key, version, message, limit)
+            return self._exchange(call.api_key, version, call.message, limit)
         except KafkaUnavailableError as error:
             self.close()
-            raise AnswerLostError(f"{api_key.name}: {error}") from error
+            raise AnswerLostError(f"{call.api_key.name}: {error}") from error
         except BaseException:
             self.close()  # after an interrupt, the next answer would belong to this request
             raise

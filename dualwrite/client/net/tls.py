@@ -65,13 +65,13 @@ def _what_is_wrong(shown: bytes, key: bytes, settings: TlsSettings, error: Excep
     except _Refusals:
         return f"{certificate}: holds no certificate in PEM form"
     if b"PRIVATE KEY-----" not in key:
-        said = f"{holder}: holds no private key in PEM form"
-        return said if settings.key_location else f"{said}, and ssl.key.location is not set"
+        reason = f"{holder}: holds no private key in PEM form"
+        return reason if settings.key_location else f"{reason}, and ssl.key.location is not set"
     if getattr(error, "reason", None) in _ANOTHER_KEY:
         return f"{holder}: not the private key of {certificate}"
     if b"ENCRYPTED" in key:
-        said = "does not open" if settings.key_password else "is not set, and is needed for"
-        return f"ssl.key.password: {said} the key in {holder}"
+        reason = "does not open" if settings.key_password else "is not set, and is needed for"
+        return f"ssl.key.password: {reason} the key in {holder}"
     return f"{holder}: holds no private key that can be read: {error}"
 
 

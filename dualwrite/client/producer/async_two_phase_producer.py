@@ -7,13 +7,13 @@ from types import TracebackType
 from typing import Any
 
 from dualwrite.client.drivers.aio import AsyncDriver
-from dualwrite.client.engine.accumulator import OnDelivery
 from dualwrite.client.engine.contract import NEVER, Operation
 from dualwrite.client.engine.transaction_state import TransactionResult
-from dualwrite.client.producer.arguments import HeadersGiven, member_of, offsets_of
-from dualwrite.client.producer.base_producer import REFUSED, BaseProducer, deadline_of
+from dualwrite.client.producer.arguments import member_of, offsets_of
+from dualwrite.client.producer.base_producer import REFUSED, BaseProducer, deadline_of, one_callback
 from dualwrite.client.terms.verbs import ProducerState, Verb
 from dualwrite.ids import PreparedTxnState, require_prepared_state
+from dualwrite.records.outgoing import HeadersGiven, OnDelivery, OutgoingRecord
 
 _HARMLESS = (*REFUSED, asyncio.CancelledError)
 """Exceptions that may end a wait without harm, because the call has taken nothing."""
@@ -78,16 +78,18 @@ class AsyncTwoPhaseProducer(BaseProducer):
         callback: OnDelivery | None = None,
     ) -> None:
         """Add a record to the transaction; see TwoPhaseProducer. Awaits only while the buffer is full."""
-        record = self._record(topic, value, key, partition, timestamp, headers, on_delivery, callback)
-        is_taken = False
+        self._check_process("produce()")
+        on_delivery = one_callback(on_delivery, callback)
+        record = OutgoingRecord(topic, value, key, partition, timestamp, headers, on_delivery)
+        is_taken, timestamp_ms = False, time.time_ns() // 1_000_000
         try:
-            while not (is_taken := self._engine.produce(*record, time.monotonic())):
+            while not (is_taken := self._engine.produce(record, timestamp_ms, time.monotonic())):
                 await self._wait(self._engine.room)  # delivery callbacks that produce may have filled the buffer again
             if self._engine.has_news or self._lingers:  # the driver needs a timer for a batch that lingers
                 self._driver.pump()
                 self._report()
         except BaseException as error:
-            self._spoil("produce()", error, *(() if is_taken else _HARMLESS))
+            self._mark_abortable("produce()", error, *(() if is_taken else _HARMLESS))
             raise
 
     async def send_offsets_to_transaction(self, positions: Iterable[Any], group_metadata: Any) -> None:
@@ -116,7 +118,7 @@ class AsyncTwoPhaseProducer(BaseProducer):
     async def prepare_transaction(self) -> PreparedTxnState:
         """Prepare the transaction; see TwoPhaseProducer."""
         self._enter("prepare_transaction()")
-        if self._has_callbacks and self._engine.state is ProducerState.IN_TRANSACTION:
+        if self._engine.has_callbacks and self._engine.state is ProducerState.IN_TRANSACTION:
             await self._flush("prepare_transaction()")
         prepared: PreparedTxnState = await self._wait(self._engine.prepare_transaction)
         return prepared
@@ -160,7 +162,7 @@ class AsyncTwoPhaseProducer(BaseProducer):
                 await self._wait(self._engine.flush, until=until)
         except BaseException as error:
             # If a prepare is cancelled, its outcome is unknown.
-            self._spoil(verb, error, *(REFUSED if verb == Verb.PREPARE.value else _HARMLESS))
+            self._mark_abortable(verb, error, *(REFUSED if verb == Verb.PREPARE.value else _HARMLESS))
             raise
 
     async def _wait(self, verb: Callable[..., Operation], *arguments: Any, **options: Any) -> Any:

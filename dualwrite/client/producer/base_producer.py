@@ -7,32 +7,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dualwrite.client.admin.control_plane import ControlPlane
-from dualwrite.client.admin.transaction_fate import ongoing_transaction
-from dualwrite.client.config.native_config import NativeConfig
-from dualwrite.client.encoding.batches import Headers
-from dualwrite.client.engine.accumulator import OnDelivery
+from dualwrite.client.config.producer_settings import ProducerSettings
 from dualwrite.client.engine.contract import NEVER, Operation
 from dualwrite.client.engine.engine import Engine
 from dualwrite.client.engine.sender import Report
-from dualwrite.client.producer.arguments import (
-    HeadersGiven,
-    checked_on_delivery,
-    checked_partition,
-    checked_timestamp,
-    checked_topic,
-    encoded,
-    encoded_headers,
-    settings_of,
-)
+from dualwrite.client.fate.transaction_fate import ongoing_transaction
 from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.errors import InvalidTransactionStateError, PrepareFailedError
 from dualwrite.ids import PreparedTxnState
+from dualwrite.records.outgoing import OnDelivery
 
 REFUSED = (InvalidTransactionStateError,)
 """Raised by a call that did nothing because another task's call is still in progress."""
-
-_Record = tuple[str, bytes | None, bytes | None, int, int, Headers, OnDelivery | None]
-"""The arguments of Engine.produce, without the current time."""
 
 
 class BaseProducer:
@@ -43,17 +29,14 @@ class BaseProducer:
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        made = NativeConfig.of(config)
+        made = ProducerSettings.of(config)
         self._config = dict(config)
         self._client = made.client
         self._transactional_id = made.transactional_id
-        self._on_delivery = made.on_delivery
         self._lingers = bool(made.linger)
         self._delivery_timeout = made.delivery_timeout
-        self._engine = Engine(settings_of(made), random.randrange)
+        self._engine = Engine(made, random.randrange)
         self._process = os.getpid()
-        self._has_callbacks = False
-        """True if a record of this transaction has a delivery callback, which may produce another."""
         self._is_telling = False
         """True while delivery callbacks are being called."""
         self._told = 0
@@ -80,43 +63,11 @@ class BaseProducer:
         """The producer's current state."""
         return self._engine.state
 
-    def _record(
-        self,
-        topic: str,
-        value: str | bytes | None,
-        key: str | bytes | None,
-        partition: int,
-        timestamp: int,
-        headers: HeadersGiven | None,
-        on_delivery: OnDelivery | None,
-        callback: OnDelivery | None,
-    ) -> _Record:
-        """The arguments of produce(), as the engine takes them. If this raises, the transaction is unharmed."""
-        if self._process != os.getpid():
-            self._check_process("produce()")
-        if callback is not None:
-            if on_delivery is not None:
-                raise TypeError("on_delivery and callback are two names of one argument: give one of them")
-            on_delivery = callback
-        on_delivery = self._on_delivery if on_delivery is None else checked_on_delivery(on_delivery)
-        if on_delivery is not None:
-            self._has_callbacks = True
-        return (
-            checked_topic(topic),
-            encoded(value),
-            encoded(key),
-            checked_partition(partition),
-            checked_timestamp(timestamp) if timestamp else time.time_ns() // 1_000_000,
-            encoded_headers(headers) if headers else (),
-            on_delivery,
-        )
-
     def _begin(self) -> None:
         self._enter("begin_transaction()")
         self._engine.begin_transaction()
-        self._has_callbacks = self._engine.has_reports
 
-    def _spoil(self, verb: str, error: BaseException, *harmless: type[BaseException]) -> None:
+    def _mark_abortable(self, verb: str, error: BaseException, *harmless: type[BaseException]) -> None:
         """Mark the transaction as one that can only be aborted. ``verb`` raised while it added or sent records, because
         of a callback's error or an interrupt. A record may be sent, or half added. An application that produces it
         again must not commit both copies.
@@ -127,7 +78,7 @@ class BaseProducer:
         if isinstance(error, harmless) and not is_callbacks:
             return
         if self._engine.state is ProducerState.IN_TRANSACTION:
-            self._engine.spoil(PrepareFailedError(f"{verb} raised {type(error).__name__} ({error}): abort"))
+            self._engine.mark_abortable(PrepareFailedError(f"{verb} raised {type(error).__name__} ({error}): abort"))
 
     def _begin_verb(self, verb: Callable[..., Operation], *arguments: Any, **options: Any) -> Operation:
         return verb(*arguments, now=time.monotonic(), **options)
@@ -251,3 +202,10 @@ class BaseProducer:
 def deadline_of(timeout: float | None) -> float:
     """When a call that may wait ``timeout`` seconds must return, in monotonic seconds; None and -1 mean for ever."""
     return NEVER if timeout is None or timeout < 0 else time.monotonic() + timeout
+
+
+def one_callback(on_delivery: OnDelivery | None, callback: OnDelivery | None) -> OnDelivery | None:
+    """The delivery callback, which confluent-kafka's produce() takes under two names."""
+    if on_delivery is not None and callback is not None:
+        raise TypeError("on_delivery and callback are two names of one argument: give one of them")
+    return callback if on_delivery is None else on_delivery

@@ -4,27 +4,20 @@ A unit of work with one record takes two round trips, Produce and EndTxn. Every 
 So ``producerId:epoch`` names it for ever, and a late request cannot reach another transaction.
 """
 
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 from dualwrite.client.drivers.blocking import BlockingDriver
-from dualwrite.client.encoding.batches import Record
-from dualwrite.client.engine.accumulator import OnDelivery
 from dualwrite.client.engine.contract import NEVER, Operation
 from dualwrite.client.engine.transaction_state import TransactionResult
-from dualwrite.client.producer.arguments import (
-    HeadersGiven,
-    RecordGiven,
-    checked_topic,
-    encoded_records,
-    member_of,
-    offsets_of,
-)
-from dualwrite.client.producer.base_producer import REFUSED, BaseProducer, deadline_of
+from dualwrite.client.producer.arguments import member_of, offsets_of
+from dualwrite.client.producer.base_producer import REFUSED, BaseProducer, deadline_of, one_callback
 from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.ids import PreparedTxnState, require_prepared_state
+from dualwrite.records.outgoing import HeadersGiven, OnDelivery, OutgoingRecord
 
 
 class TwoPhaseProducer(BaseProducer):
@@ -95,64 +88,56 @@ class TwoPhaseProducer(BaseProducer):
         :param callback: another name of ``on_delivery``, as in confluent-kafka.
         :raises TypeError: if an argument has a wrong type. The record is not in the transaction, and the transaction is
             unharmed.
-        :raises ValueError: if no record can have a value that is given; otherwise as TypeError.
+        :raises ValueError: if an argument has a value that no record can have; otherwise as TypeError.
         :raises PrepareFailedError: if the buffer stayed full for delivery.timeout.ms, or the transaction failed
             meanwhile.
         :raises KafkaRefusedError: if the record is larger than message.max.bytes (MESSAGE_TOO_LARGE), or no topic can
             have this name (INVALID_TOPIC_EXCEPTION). Abort.
         """
-        topic, value, key, partition, timestamp, headers, on_delivery = self._record(
-            topic, value, key, partition, timestamp, headers, on_delivery, callback
-        )
-        self._add(topic, ((value, key, partition, headers),), timestamp, on_delivery)
+        if callback is not None:
+            on_delivery = one_callback(on_delivery, callback)
+        if self._process != os.getpid():
+            self._check_process("produce()")
+        self._add((OutgoingRecord(topic, value, key, partition, timestamp, headers, on_delivery),))
 
-    def produce_many(self, topic: str, records: Iterable[RecordGiven]) -> None:
-        """As :meth:`produce` for one record after the other, but much faster. All records get the current time.
+    def produce_record(self, record: OutgoingRecord) -> None:
+        """As :meth:`produce`."""
+        if self._process != os.getpid():
+            self._check_process("produce()")
+        self._add((record,))
 
-        :param records: the value, key, partition and headers of each record.
-        """
+    def produce_many(self, records: Iterable[OutgoingRecord]) -> None:
+        """As :meth:`produce_record` for one record after the other, but faster."""
         self._check_process("produce()")
-        given, on_delivery = encoded_records(records), self._on_delivery
-        if on_delivery is not None:
-            self._has_callbacks = True
-        self._add(checked_topic(topic), given, time.time_ns() // 1_000_000, on_delivery)
+        self._add(list(records))
 
-    def _add(self, topic: str, records: Sequence[Record], timestamp_ms: int, on_delivery: OnDelivery | None) -> None:
-        taken = 0
+    def _add(self, records: Sequence[OutgoingRecord]) -> None:
+        taken, timestamp_ms = 0, time.time_ns() // 1_000_000
         try:
             while taken < len(records):
-                taken += self._engine.produce_many(topic, records, taken, timestamp_ms, on_delivery, time.monotonic())
+                taken += self._engine.produce_many(records, taken, timestamp_ms, time.monotonic())
                 if self._engine.has_news:
                     self._driver.pump()
                     self._report()
                 elif taken < len(records):
                     self._wait(self._engine.room)  # delivery callbacks that produce may have filled the buffer again
         except BaseException as error:
-            self._spoil("produce()", error)
+            self._mark_abortable("produce()", error)
             raise
 
-    def produce_at_once(
-        self,
-        topic: str,
-        value: str | bytes | None = None,
-        key: str | bytes | None = None,
-        partition: int = -1,
-        timestamp: int = 0,
-        headers: HeadersGiven | None = None,
-        on_delivery: OnDelivery | None = None,
-    ) -> bool:
-        """As :meth:`produce`, if that would neither wait, nor send or receive, nor call a delivery callback. Made for
-        the thread of an event loop.
+    def produce_at_once(self, record: OutgoingRecord) -> bool:
+        """As :meth:`produce_record`, if that would neither wait, nor send or receive, nor call a delivery callback.
+        Made for the thread of an event loop.
 
-        :returns: False if produce() would do one of these: nothing was added. Then call produce() in another thread.
+        :returns: False if that would do one of these: nothing was added. Then call produce_record() in another thread.
         """
         if self._engine.has_news or self._engine.has_reports:
             return False
-        record = self._record(topic, value, key, partition, timestamp, headers, on_delivery, None)
+        self._check_process("produce()")
         try:
-            return self._engine.produce(*record, time.monotonic())
+            return self._engine.produce(record, time.time_ns() // 1_000_000, time.monotonic())
         except BaseException as error:
-            self._spoil("produce()", error)
+            self._mark_abortable("produce()", error)
             raise
 
     def send_offsets_to_transaction(self, positions: Iterable[Any], group_metadata: Any) -> None:
@@ -200,12 +185,15 @@ class TwoPhaseProducer(BaseProducer):
         """Flush, and return the state that names the transaction. Every record is acknowledged then. The state is empty
         if the transaction is. Afterwards only complete, commit and abort are allowed.
 
+        Without two-phase commit the transaction may time out while it is prepared; KIP-939 refuses the call there
+        (docs/decisions/0022).
+
         :raises PrepareFailedError: if a record was not acknowledged. Abort, and run the unit of work again.
         :raises KafkaRefusedError: if the brokers will never accept a record.
         :raises FencedError: if another producer has taken over.
         """
         self._enter("prepare_transaction()")
-        if self._has_callbacks and self._engine.state is ProducerState.IN_TRANSACTION:
+        if self._engine.has_callbacks and self._engine.state is ProducerState.IN_TRANSACTION:
             self._flush("prepare_transaction()")
         prepared: PreparedTxnState = self._wait(self._engine.prepare_transaction)
         return prepared
@@ -231,7 +219,7 @@ class TwoPhaseProducer(BaseProducer):
         :raises AnswerLostError: if no answer came: the outcome is unknown. Call close(), and recover.
         """
         self._enter("commit_transaction()")
-        if self._has_callbacks and self._engine.state is ProducerState.IN_TRANSACTION:
+        if self._engine.has_callbacks and self._engine.state is ProducerState.IN_TRANSACTION:
             self._flush("commit_transaction()")  # a callback that raises does so before the transaction is decided
         ended: TransactionResult = self._wait(self._engine.commit_transaction)
         return ended
@@ -247,9 +235,9 @@ class TwoPhaseProducer(BaseProducer):
     def close(self) -> None:
         """Close every connection, and report unacknowledged records to their delivery callbacks. Does not end an open
         transaction. Safe to call twice."""
-        is_own = self._close_engine()
+        is_step_error = self._close_engine()
         self._driver.close()
-        if is_own:
+        if is_step_error:
             self._report_all()
 
     def _flush(self, verb: str, until: float = NEVER) -> None:
@@ -259,7 +247,7 @@ class TwoPhaseProducer(BaseProducer):
             while len(self) and time.monotonic() < until:
                 self._wait(self._engine.flush, until=until)
         except BaseException as error:
-            self._spoil(verb, error, *REFUSED)
+            self._mark_abortable(verb, error, *REFUSED)
             raise
 
     def _wait(self, verb: Callable[..., Operation], *arguments: Any, **options: Any) -> Any:

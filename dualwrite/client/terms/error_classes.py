@@ -1,7 +1,7 @@
-"""The meaning of each of Kafka's error codes: its cost for a transactional producer, and its exception.
+"""The meaning of each of Kafka's error codes: its class for the request that it answers, and its exception.
 
-KIP-691 and KIP-890 define the classes; where both are silent, Kafka's TransactionManager and Sender do. The control
-plane and librdkafka's producer get the same codes, so their common meaning is here too.
+KIP-691 and KIP-890 define the classes; where both are silent, Kafka's TransactionManager and Sender do. The engine and
+the control plane use the table as it is. librdkafka's producer gets some of the same codes.
 """
 
 from enum import Enum
@@ -17,51 +17,80 @@ from dualwrite.errors import (
 from dualwrite.wire.apis import ApiKey
 from dualwrite.wire.error_codes import ErrorCode, error_name
 
+
+class ErrorClass(Enum):
+    """What a client must do about an error code."""
+
+    SUCCESS = "nothing"
+    RETRIABLE = "send the request again, a little later"
+    REFRESH_RETRIABLE = "find out who is in charge now, and send it there"
+    ABORTABLE = "abort the transaction"
+    FATAL = "drop the producer; without one: no retry cures it"
+    FENCED = "drop the producer: another one has its transactional id"
+
+    @property
+    def is_retriable(self) -> bool:
+        """True if the request may be sent again."""
+        return self in (ErrorClass.RETRIABLE, ErrorClass.REFRESH_RETRIABLE)
+
+
 FENCING_CODES = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
 """Another producer has the transactional id. INVALID_PRODUCER_ID_MAPPING is not among them: a producer that was idle
 for transactional.id.expiration.ms gets it, and a new producer cures it (Kafka: InvalidPidMappingException,
 KIP-1050)."""
 
-FENCED = "another producer has taken over, or a request of this one's came late"
+TAKEN_OVER = "another producer has taken over, or a request of this one's came late"
 """These codes only say that the transactional id has a newer epoch. A delayed copy of this producer's own
 InitProducerId, which arrives after its connection was lost, causes that as well."""
 
-NO_TWO_PHASE_CODES = frozenset({ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, ErrorCode.UNSUPPORTED_VERSION})
-"""If two-phase commit was requested, these codes refuse it."""
-
-
-class Cost(Enum):
-    """What an error code costs."""
-
-    NOTHING = "none: it is success"
-    RETRY = "a retry there, a little later"
-    MOVE = "a retry, once it is known who is in charge now"
-    TRANSACTION = "the transaction: it can only be aborted"
-    PRODUCER = "the producer: it must be dropped"
-    TAKEN_OVER = "the producer: somebody else has its transactional id"
-
-
-_BUSY: dict[int, Cost] = dict.fromkeys(
-    (
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.CONCURRENT_TRANSACTIONS,
-        ErrorCode.REQUEST_TIMED_OUT,
+_COMMON: dict[int, ErrorClass] = {
+    ErrorCode.NONE: ErrorClass.SUCCESS,
+    **dict.fromkeys(
+        (
+            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+            ErrorCode.CONCURRENT_TRANSACTIONS,
+            ErrorCode.REQUEST_TIMED_OUT,
+        ),
+        ErrorClass.RETRIABLE,
     ),
-    Cost.RETRY,
-)
-_MOVED: dict[int, Cost] = dict.fromkeys((ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE), Cost.MOVE)
-_TAKEN_OVER: dict[int, Cost] = dict.fromkeys(FENCING_CODES, Cost.TAKEN_OVER)
-_ABORTABLE: dict[int, Cost] = {ErrorCode.TRANSACTION_ABORTABLE: Cost.TRANSACTION}
-_OF_COORDINATOR: dict[int, Cost] = {ErrorCode.NONE: Cost.NOTHING, **_BUSY, **_MOVED, **_TAKEN_OVER}
+    **dict.fromkeys(
+        (
+            ErrorCode.NOT_COORDINATOR,
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            ErrorCode.LEADER_NOT_AVAILABLE,
+            ErrorCode.FENCED_LEADER_EPOCH,
+            ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ),
+        ErrorClass.REFRESH_RETRIABLE,
+    ),
+}
+"""Codes that mean the same in the answers to all requests."""
 
-COSTS: dict[ApiKey, dict[int, Cost]] = {
-    ApiKey.INIT_PRODUCER_ID: _OF_COORDINATOR,
-    ApiKey.END_TXN: {**_OF_COORDINATOR, **_ABORTABLE},
+RETRIABLE_CODES = frozenset(code for code, error_class in _COMMON.items() if error_class.is_retriable)
+
+_FENCED: dict[int, ErrorClass] = dict.fromkeys(FENCING_CODES, ErrorClass.FENCED)
+"""Only for requests that carry a producer's identity: in any other answer, these codes fence no producer."""
+_ABORTABLE: dict[int, ErrorClass] = {ErrorCode.TRANSACTION_ABORTABLE: ErrorClass.ABORTABLE}
+_OF_LOGS: dict[int, ErrorClass] = {
+    **_COMMON,
+    ErrorCode.OFFSET_NOT_AVAILABLE: ErrorClass.RETRIABLE,  # a new leader is not sure of its high watermark (KIP-207)
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorClass.REFRESH_RETRIABLE,
+}
+
+ERROR_CLASSES: dict[ApiKey, dict[int, ErrorClass]] = {
+    ApiKey.FIND_COORDINATOR: {
+        **_COMMON,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED: ErrorClass.ABORTABLE,  # the rest can still be aborted
+    },
+    ApiKey.INIT_PRODUCER_ID: {**_COMMON, **_FENCED},
+    ApiKey.END_TXN: {**_COMMON, **_FENCED, **_ABORTABLE},
     ApiKey.TXN_OFFSET_COMMIT: {
-        **_OF_COORDINATOR,
+        **_COMMON,
+        **_FENCED,
         **_ABORTABLE,
-        ErrorCode.REQUEST_TIMED_OUT: Cost.MOVE,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: Cost.RETRY,
+        ErrorCode.REQUEST_TIMED_OUT: ErrorClass.REFRESH_RETRIABLE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorClass.RETRIABLE,
         **dict.fromkeys(
             (
                 ErrorCode.UNKNOWN_MEMBER_ID,
@@ -74,50 +103,61 @@ COSTS: dict[ApiKey, dict[int, Cost]] = {
                 ErrorCode.INVALID_GROUP_ID,
                 ErrorCode.INVALID_TXN_STATE,
             ),
-            Cost.TRANSACTION,
+            ErrorClass.ABORTABLE,
         ),
     },
     ApiKey.PRODUCE: {
-        ErrorCode.NONE: Cost.NOTHING,
-        ErrorCode.DUPLICATE_SEQUENCE_NUMBER: Cost.NOTHING,
-        **_BUSY,
-        **_TAKEN_OVER,
-        ErrorCode.INVALID_PRODUCER_ID_MAPPING: Cost.PRODUCER,
-        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Cost.PRODUCER,
-        ErrorCode.CLUSTER_AUTHORIZATION_FAILED: Cost.PRODUCER,
-        ErrorCode.UNSUPPORTED_VERSION: Cost.PRODUCER,
+        **_COMMON,
+        **_FENCED,
+        ErrorCode.DUPLICATE_SEQUENCE_NUMBER: ErrorClass.SUCCESS,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING: ErrorClass.FATAL,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: ErrorClass.FATAL,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED: ErrorClass.FATAL,
+        ErrorCode.UNSUPPORTED_VERSION: ErrorClass.FATAL,
         **dict.fromkeys(
             (
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
                 ErrorCode.CORRUPT_MESSAGE,
-                ErrorCode.NOT_COORDINATOR,
+                ErrorCode.NOT_COORDINATOR,  # the leader asks the coordinator
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
             ),
-            Cost.RETRY,
+            ErrorClass.RETRIABLE,
         ),
         **dict.fromkeys(
             (
-                ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                ErrorCode.LEADER_NOT_AVAILABLE,
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 ErrorCode.NETWORK_EXCEPTION,
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                ErrorCode.FENCED_LEADER_EPOCH,
             ),
-            Cost.MOVE,
+            ErrorClass.REFRESH_RETRIABLE,
         ),
     },
+    ApiKey.FETCH: _OF_LOGS,
+    ApiKey.LIST_OFFSETS: _OF_LOGS,
+    ApiKey.DESCRIBE_PRODUCERS: _OF_LOGS,
 }
-"""The cost of each answer. A code that is not listed costs the transaction in Produce, and the producer elsewhere."""
+"""The class of each code by request; a request that is not listed has the common ones. A code that is not listed is
+ABORTABLE in Produce, and FATAL elsewhere."""
 
-_OTHERWISE = {ApiKey.PRODUCE: Cost.TRANSACTION}
+_OTHERWISE = {ApiKey.PRODUCE: ErrorClass.ABORTABLE}
+
+_EXPIRED_AT_THE_GROUP = ApiKey.TXN_OFFSET_COMMIT, ErrorCode.INVALID_PRODUCER_ID_MAPPING
+"""The transaction is lost with the transactional id, and another attempt gets a new producer."""
 
 _ADVICE: dict[int, str] = {
     ErrorCode.INVALID_PRODUCER_ID_MAPPING: ": the transactional id has expired (transactional.id.expiration.ms); a new"
     " producer is needed",
     ErrorCode.INVALID_TRANSACTION_TIMEOUT: ": the cluster allows less (transaction.max.timeout.ms)",
 }
+_NO_TWO_PHASE: dict[int, str] = {
+    ErrorCode.UNSUPPORTED_VERSION: "the broker does not offer KIP-939's KeepPreparedTxn (the bundled broker does;"
+    ' Apache Kafka 4.4 does not, and DualWrite runs there with two_phase="resume")',
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "two-phase commit is off"
+    " (transaction.two.phase.commit.enable), or the TWO_PHASE_COMMIT operation is not granted",
+}
+"""The codes that refuse two-phase commit, if it was requested."""
+
 REFUSES_THE_RECORD = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -138,43 +178,43 @@ REFUSES_THE_RECORD = frozenset(
 """Codes with which a record is given up for good: the same record would be refused again."""
 
 
-def cost_of(api_key: ApiKey, code: int) -> Cost:
-    """The cost of ``code`` in an answer to ``api_key``."""
+def class_of(api_key: ApiKey, code: int) -> ErrorClass:
+    """The class of ``code`` in an answer to ``api_key``."""
     if not code:
-        return Cost.NOTHING
-    return COSTS[api_key].get(code) or _OTHERWISE.get(api_key, Cost.PRODUCER)
+        return ErrorClass.SUCCESS
+    return ERROR_CLASSES.get(api_key, _COMMON).get(code) or _OTHERWISE.get(api_key, ErrorClass.FATAL)
 
 
-def error_of_record(what: str, code: int) -> DualWriteError:
-    """The exception for a record that was given up with ``code``: its class tells whether another attempt can succeed.
+def error_for(api_key: ApiKey, what: str, code: int, *, two_phase: bool = False) -> DualWriteError:
+    """The exception for ``code``, with which ``what`` is given up: its class tells whether another attempt can succeed.
 
-    :param what: the beginning of the message: how many records, and where.
-    """
-    if code in FENCING_CODES:
-        return FencedError(f"{what}: {error_name(code)}: {FENCED}")
-    if code in REFUSES_THE_RECORD:
-        return KafkaRefusedError(what, code, error_name(code))
-    return PrepareFailedError(f"{what}: {error_name(code)} ({code}){advice(code)}")
-
-
-def error_of_call(what: str, code: int, *, two_phase: bool = False, is_content: bool = False) -> DualWriteError:
-    """The exception for a coordinator's final answer ``code``.
-
+    :param api_key: the request that was answered; Produce for a record, even if the client itself refused it.
+    :param what: the beginning of the message: the request, or how many records, and where.
     :param two_phase: True if two-phase commit was requested, which may be what is refused.
-    :param is_content: True if the request was about the transaction's content, not about its beginning or end.
     """
-    if two_phase and code in NO_TWO_PHASE_CODES:
-        return TwoPhaseCommitUnavailableError(
-            f"{what}: {error_name(code)}: two-phase commit is off (transaction.two.phase.commit.enable), not granted"
-            " (operation TWO_PHASE_COMMIT), or not known to the broker"
-        )
-    if code in FENCING_CODES:
-        return FencedError(f"{what}: {error_name(code)} ({code}): {FENCED}")
-    if COSTS[ApiKey.END_TXN].get(code) in (Cost.RETRY, Cost.MOVE):
-        return KafkaUnavailableError(f"{what}: {error_name(code)}")
-    if is_content and code == ErrorCode.INVALID_PRODUCER_ID_MAPPING:
-        return PrepareFailedError(f"{what}: {error_name(code)} ({code}){advice(code)}")
-    return KafkaRefusedError(f"{what}{advice(code)}", code, error_name(code))
+    name, error_class = error_name(code), class_of(api_key, code)
+    if two_phase and code in _NO_TWO_PHASE:
+        return TwoPhaseCommitUnavailableError(f"{what}: {name}: {_NO_TWO_PHASE[code]}")
+    if error_class is ErrorClass.FENCED:
+        return FencedError(f"{what}: {name} ({code}): {TAKEN_OVER}")
+    is_record = api_key is ApiKey.PRODUCE
+    if (api_key, code) == _EXPIRED_AT_THE_GROUP or (is_record and code not in REFUSES_THE_RECORD):
+        return PrepareFailedError(f"{what}: {name} ({code}){advice(code)}")
+    if error_class.is_retriable and not is_record:
+        return KafkaUnavailableError(f"{what}: {name}")
+    return KafkaRefusedError(f"{what}{advice(code)}", code, name)
+
+
+def raise_for(api_key: ApiKey, what: str, code: int, *, two_phase: bool = False) -> None:
+    """Raise the exception of :func:`error_for`, unless ``code`` is success."""
+    if code:
+        raise error_for(api_key, what, code, two_phase=two_phase)
+
+
+def raise_if_retriable(api_key: ApiKey, what: str, code: int) -> None:
+    """Raise KafkaUnavailableError if the request may be sent again."""
+    if class_of(api_key, code).is_retriable:
+        raise error_for(api_key, what, code)
 
 
 def advice(code: int) -> str:

@@ -9,12 +9,6 @@ TRANSACTION_VERSION = "transaction.version"
 """The feature whose level tells which transaction protocol the cluster speaks."""
 TV2 = 2
 """The first level with KIP-890 part 2."""
-METADATA_CAP = 9
-"""Later versions of Metadata add topic ids, which neither the control plane nor Produce up to v12 needs."""
-WITH_TOPIC_IDS = 12
-"""A version of Metadata with topic ids, which it has from 10 on."""
-FIND_COORDINATOR_CAP = 3
-"""Later versions of FindCoordinator look up several keys at once."""
 
 
 class VersionRange(NamedTuple):

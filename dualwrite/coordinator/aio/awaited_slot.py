@@ -14,19 +14,14 @@ from concurrent.futures import wait as wait_in_thread
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from dualwrite.client.producer.arguments import checked_on_delivery
-from dualwrite.coordinator.concurrency.greenlets import in_greenlet, wait_for
-from dualwrite.coordinator.ports import (
-    Headers,
-    KafkaParticipant,
-    Lease,
-    Outcome,
-    ProducesAtOnce,
-    name_of_open_transaction,
-)
+from dualwrite.coordinator.ports.kafka import KafkaParticipant, ProducesAtOnce, name_of_open_transaction
+from dualwrite.coordinator.process.greenlets import in_greenlet, wait_for
+from dualwrite.coordinator.rules.lease import Lease
+from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.slots.slot import Slot
 from dualwrite.errors import FencedError, InvalidTransactionStateError
 from dualwrite.ids import PreparedTxnState
+from dualwrite.records.outgoing import OnDelivery, OutgoingRecord
 
 T = TypeVar("T")
 
@@ -49,24 +44,24 @@ class AwaitedSlot:
 
     @property
     def transactional_id(self) -> str:
-        """See Slot."""
+        """The slot's name in Kafka and in the state table; see Slot."""
         return self._slot.transactional_id
 
     def lend(self) -> KafkaParticipant:
-        """See Slot."""
+        """Lend the participant of a ready slot; see Slot."""
         return AwaitedParticipant(self._slot.lend(), self._threads)
 
     def give_back(self, participant: KafkaParticipant) -> None:
-        """See Slot."""
+        """Take back a participant without an open transaction; see Slot."""
         assert isinstance(participant, AwaitedParticipant)
         self._slot.give_back(participant.blocking)
 
     def finish_later(self) -> None:
-        """See Slot."""
+        """Recover in the background; see Slot."""
         self._slot.finish_later()
 
     def fence(self, error: FencedError) -> None:
-        """See Slot."""
+        """Note that the slot is lost; see Slot."""
         self._slot.fence(error)
 
 
@@ -98,74 +93,54 @@ class AwaitedParticipant:
         return is_reusable
 
     def init_transactions(self, keep_prepared_txn: bool = False) -> None:
-        """See KafkaParticipant."""
+        """Fence every earlier producer of the transactional id; see KafkaParticipant."""
         self._call(lambda: self.blocking.init_transactions(keep_prepared_txn))
 
     def begin_transaction(self) -> None:
-        """See KafkaParticipant."""
+        """Begin a transaction, without a request; see KafkaParticipant."""
         self.blocking.begin_transaction()
         self._tell()
 
-    def produce(
-        self,
-        topic: str,
-        value: str | bytes | None = None,
-        key: str | bytes | None = None,
-        partition: int = -1,
-        timestamp: int = 0,
-        headers: Headers | None = None,
-        on_delivery: Callable[[Any, Any], None] | None = None,
-    ) -> None:
-        """See KafkaParticipant."""
-        self._require_sound()
-        report = self._reporter(on_delivery)
-        if not self._added(topic, value, key, partition, timestamp, headers, report):
-            self._call(lambda: self.blocking.produce(topic, value, key, partition, timestamp, headers, report))
+    def produce(self, record: OutgoingRecord) -> None:
+        """Add a record to the transaction; see KafkaParticipant."""
+        record = self._reporting(record)
+        if not self._added(record):
+            self._call(lambda: self.blocking.produce(record))
 
-    def produce_at_once(
-        self,
-        topic: str,
-        value: str | bytes | None = None,
-        key: str | bytes | None = None,
-        partition: int = -1,
-        timestamp: int = 0,
-        headers: Headers | None = None,
-        on_delivery: Callable[[Any, Any], None] | None = None,
-    ) -> bool:
+    def produce_at_once(self, record: OutgoingRecord) -> bool:
         """Add a record without waiting, in a greenlet or not; see ProducesAtOnce."""
-        self._require_sound()
-        return self._added(topic, value, key, partition, timestamp, headers, self._reporter(on_delivery))
+        return self._added(self._reporting(record))
 
     def send_offsets_to_transaction(self, positions: Sequence[Any], group_metadata: Any) -> None:
-        """See KafkaParticipant."""
+        """Commit a consumer group's offsets as part of the transaction (KIP-447); see KafkaParticipant."""
         self._require_sound()
         self._call(lambda: self.blocking.send_offsets_to_transaction(positions, group_metadata))
 
     @property
     def open_transaction(self) -> PreparedTxnState:
-        """See NamesOpenTransaction."""
+        """The state that names the open transaction; see NamesOpenTransaction."""
         return name_of_open_transaction(self.blocking)
 
     def prepare_transaction(self) -> PreparedTxnState:
-        """See KafkaParticipant."""
+        """Flush, and require every acknowledgement; see KafkaParticipant."""
         self._require_sound()
         return self._call(self.blocking.prepare_transaction)
 
     def complete_transaction(self, state: PreparedTxnState) -> Outcome:
-        """See KafkaParticipant."""
+        """Commit the open transaction if ``state`` identifies it, abort it otherwise; see KafkaParticipant."""
         return self._call(lambda: self.blocking.complete_transaction(state))
 
     def commit_transaction(self) -> None:
-        """See KafkaParticipant."""
+        """Commit the transaction; see KafkaParticipant."""
         self._call(self.blocking.commit_transaction)
 
     def abort_transaction(self) -> None:
-        """See KafkaParticipant."""
+        """Abort the transaction; see KafkaParticipant."""
         self._call(self.blocking.abort_transaction)
 
     def close(self) -> None:
-        """See KafkaParticipant."""
-        with suppress(Exception):  # a callback's: nobody is left to act on it
+        """Release sockets and threads; see KafkaParticipant."""
+        with suppress(Exception):  # a callback's: no caller is left to act on it
             self._call(self.blocking.close)
         self._tell_quietly()
 
@@ -193,16 +168,20 @@ class AwaitedParticipant:
             self._tell()
         return outcome
 
-    def _added(self, *record: Any) -> bool:
+    def _added(self, record: OutgoingRecord) -> bool:
         """True if the record needed no thread."""
         is_calling = self._last is not None and not self._last.done()
-        if self._at_once is None or is_calling or self._in_a_row == _IN_A_ROW or not self._at_once(*record):
+        if self._at_once is None or is_calling or self._in_a_row == _IN_A_ROW or not self._at_once(record):
             return False
         self._in_a_row += 1
         return True
 
-    def _reporter(self, on_delivery: Callable[[Any, Any], None] | None) -> Callable[[Any, Any], None] | None:
-        return None if on_delivery is None else functools.partial(self._note_report, checked_on_delivery(on_delivery))
+    def _reporting(self, record: OutgoingRecord) -> OutgoingRecord:
+        self._require_sound()
+        on_delivery = record.on_delivery
+        if on_delivery is None:
+            return record
+        return record.reporting_to(functools.partial(self._note_report, on_delivery))
 
     def _require_sound(self) -> None:
         if self._objection is not None:
@@ -211,7 +190,7 @@ class AwaitedParticipant:
                 "by a call that had begun, or by a delivery callback"
             ) from self._objection
 
-    def _note_report(self, on_delivery: Callable[[Any, Any], None], error: Any, message: Any) -> None:
+    def _note_report(self, on_delivery: OnDelivery, error: Any, message: Any) -> None:
         """Note a delivery report, in any thread."""
         self._reports.append(functools.partial(on_delivery, error, message))
 

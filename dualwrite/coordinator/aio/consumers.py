@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, Protocol, cast
 
-from dualwrite.coordinator.concurrency.greenlets import greenlet_spawn, wait_for
 from dualwrite.coordinator.offsets.consumers import KafkaConsumer, OffsetReset
+from dualwrite.coordinator.offsets.seeking import Seeker
+from dualwrite.coordinator.process.greenlets import greenlet_spawn, wait_for
 from dualwrite.errors import ConfigurationError, InvalidTransactionStateError
 
 
@@ -37,8 +38,8 @@ class AwaitedConsumer:
         return wait_for(asyncio.get_running_loop().run_in_executor(self._threads, call))
 
 
-class AsyncSeeker(Protocol):
-    """The coordinator, as AsyncDualWrite's methods for consumers use it."""
+class AsyncSeeker(Seeker, Protocol):
+    """The AsyncUnitManager, as AsyncSeekingConsumers uses it."""
 
     def check_loop(self) -> None:
         """Refuse an event loop that is not the one of the first use."""
@@ -52,16 +53,6 @@ class AsyncSeeker(Protocol):
     def run_in_this_thread(self, act: Callable[[], None]) -> None:
         """Call ``act``, which uses the database, in a thread that has no event loop."""
 
-    def seek_to_stored(
-        self, consumer: KafkaConsumer, partitions: Sequence[Any] | None = None, *, auto_offset_reset: OffsetReset
-    ) -> None:
-        """See DualWrite.seek_to_stored."""
-
-    def seek_to_committed(
-        self, consumer: KafkaConsumer, partitions: Sequence[Any] | None = None, *, auto_offset_reset: OffsetReset
-    ) -> None:
-        """See DualWrite.seek_to_committed."""
-
 
 class AsyncSeekingConsumers:
     """The part of AsyncDualWrite that positions consumers at their group's offsets.
@@ -70,7 +61,9 @@ class AsyncSeekingConsumers:
     as by ``await asyncio.to_thread(consumer.consume, 100, 0.5)``.
     """
 
-    _seeker: AsyncSeeker
+    @property
+    def _seeker(self) -> AsyncSeeker:
+        raise NotImplementedError
 
     async def seek_to_stored(
         self, consumer: Any, partitions: Sequence[Any] | None = None, *, auto_offset_reset: OffsetReset = "earliest"

@@ -18,23 +18,24 @@ from sqlalchemy import CursorResult, Executable, ScalarResult
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from dualwrite.coordinator.aio.awaited_slot import AwaitedParticipant
-from dualwrite.coordinator.concurrency.greenlets import current_task, greenlet_spawn
 from dualwrite.coordinator.offsets.consumers import KafkaConsumer
-from dualwrite.coordinator.ports import Headers, KafkaParticipant
+from dualwrite.coordinator.process.greenlets import current_task, greenlet_spawn
 from dualwrite.coordinator.rules.machine import Result
+from dualwrite.coordinator.unit.block import BaseBlock
 from dualwrite.coordinator.unit.session import UnitSession
-from dualwrite.coordinator.unit.transaction import BaseBlock, BaseTransaction, Parameters, Unit, UnitsOfWork
+from dualwrite.coordinator.unit.transaction import BaseTransaction, Parameters
+from dualwrite.coordinator.unit.unit_of_work import Unit, UnitLifecycle
 from dualwrite.errors import InDoubtError, InvalidTransactionStateError
+from dualwrite.records.outgoing import HeadersGiven, OnDelivery, OutgoingRecord
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class AsyncUnitsOfWork(UnitsOfWork, Protocol):
-    """The AsyncDualWrite, as its AsyncBlocks use it; all methods but check_loop() run in a greenlet."""
+class AsyncUnitsOfWork(UnitLifecycle, Protocol):
+    """The AsyncUnitManager, as its AsyncBlocks use it; all methods but check_loop() run in a greenlet."""
 
-    engine: AsyncEngine
+    async_engine: AsyncEngine
 
     def awaited(self, consumer: Any) -> KafkaConsumer:
         """``consumer``, for use in a greenlet."""
@@ -94,7 +95,7 @@ class AsyncTransaction(BaseTransaction):
         """The SQLAlchemy AsyncConnection of this unit's database transaction."""
         connection = self.running().connection
         if self._connection is None:
-            self._connection = AsyncConnection(self._units.engine, connection)
+            self._connection = AsyncConnection(self._units.async_engine, connection)
         return self._connection
 
     @property
@@ -134,8 +135,8 @@ class AsyncTransaction(BaseTransaction):
         key: str | bytes | None = None,
         partition: int = -1,
         timestamp: int = 0,
-        headers: Headers | None = None,
-        on_delivery: Callable[[Any, Any], None] | None = None,
+        headers: HeadersGiven | None = None,
+        on_delivery: OnDelivery | None = None,
     ) -> None:
         """Add a record to this unit's Kafka transaction; see Transaction.produce.
 
@@ -144,12 +145,17 @@ class AsyncTransaction(BaseTransaction):
         :param on_delivery: called as ``on_delivery(error, message)``, in the event loop, when the record is
             acknowledged, which is before the unit of work is committed.
         """
-        record = (topic, value, key, partition, timestamp, headers, on_delivery)
         self._require_alone("produce()")
-        if self.running().produce_at_once(lambda participant: _added(participant, record)):
+        try:
+            record = OutgoingRecord(topic, value, key, partition, timestamp, headers, on_delivery)
+        except BaseException:  # the headers may be the user's iterator, which may raise anything
+            async with self._alone("produce()"):
+                await greenlet_spawn(self.running().refuse_record)
+            raise
+        if self.running().produce_at_once(record):
             return
         async with self._alone("produce()"):
-            await greenlet_spawn(self.running().produce, lambda participant: participant.produce(*record))
+            await greenlet_spawn(self.running().produce, record)
 
     @_to_be_awaited
     async def send_offsets(self, consumer: Any, offsets: Iterable[Any] | None = None) -> None:
@@ -189,7 +195,7 @@ class AsyncTransaction(BaseTransaction):
     def _forget_begun(self) -> None:
         self._made = [each for each in self._made if inspect.getcoroutinestate(each[1]) == inspect.CORO_CREATED]
 
-    async def quiet(self) -> InvalidTransactionStateError | None:
+    async def wait_for_calls(self) -> InvalidTransactionStateError | None:
         """Wait for a call that is still in progress at the block's end. Return the error for it, or for a call that
         never began. For the block only."""
         self._forget_begun()
@@ -268,9 +274,9 @@ class AsyncBlock(BaseBlock[AsyncTransaction]):
 
     async def _let_go(self, unit: Unit, error: BaseException) -> None:
         if isinstance(error, GeneratorExit):  # the coroutine is being closed, perhaps without a loop: it cannot await
-            self._units.let_go_later(unit, error)
+            self._units.force_end_later(unit, error)
             return
-        ending, _ = await self._to_the_end(greenlet_spawn(self._units.let_go, unit, error), unit)
+        ending, _ = await self._to_the_end(greenlet_spawn(self._units.force_end, unit, error), unit)
         if not ending.cancelled() and (raised := ending.exception()) is not None:
             raise raised
 
@@ -291,7 +297,7 @@ class AsyncBlock(BaseBlock[AsyncTransaction]):
 
     async def _finish(self, unit: Unit, error: BaseException | None) -> None:
         assert self._transaction is not None
-        left_alone = await self._transaction.quiet()
+        left_alone = await self._transaction.wait_for_calls()
         await greenlet_spawn(self._async_units.end, unit, error or left_alone)
         if left_alone is not None and error is None:
             raise left_alone
@@ -310,12 +316,8 @@ class AsyncBlock(BaseBlock[AsyncTransaction]):
                 unit.cancelled = cancelled = error
             if ending.done() and not unit.is_over and (interrupt := _interrupt_of(ending)) is not None:
                 # All tasks were cancelled, as by a loop that ends, and this one had hardly begun.
-                unit.ending = ending = asyncio.ensure_future(greenlet_spawn(self._units.let_go, unit, interrupt))
+                unit.ending = ending = asyncio.ensure_future(greenlet_spawn(self._units.force_end, unit, interrupt))
         return ending, cancelled
-
-
-def _added(participant: KafkaParticipant, record: tuple[Any, ...]) -> bool:
-    return isinstance(participant, AwaitedParticipant) and participant.produce_at_once(*record)
 
 
 def _interrupt_of(ending: "asyncio.Future[None]") -> BaseException | None:

@@ -1,11 +1,11 @@
 """Completes work in the background that could not be completed at once: one thread, one task, with backoff."""
 
 import logging
-import time
 from collections.abc import Callable
 
 from dualwrite.coordinator.concurrency.waiting import Flag, TaskThread
-from dualwrite.coordinator.ports import LeaseLostError
+from dualwrite.coordinator.ports.runtime import Runtime
+from dualwrite.coordinator.rules.lease import LeaseLostError
 
 _LOG = logging.getLogger("dualwrite")
 _FIRST_DELAY = 0.05
@@ -23,18 +23,20 @@ class Background:
 
     def __init__(
         self,
+        runtime: Runtime,
         act: Callable[[], object],
         name: str,
         when_idle: Callable[[], None] = lambda: None,
         first_delay: float = _FIRST_DELAY,
     ) -> None:
+        self._now = runtime.monotonic
         self._act = act
         self._name = name
         self._first_delay = first_delay
-        self._hurry = Flag()
+        self._hurry = Flag(runtime)
         self._closed = False
         self._requested = False
-        self._worker = TaskThread(self._attempt_until_done, f"dualwrite-{name}", self._has_more, when_idle)
+        self._worker = TaskThread(runtime, self._attempt_until_done, f"dualwrite-{name}", self._has_more, when_idle)
         self.last_error: Exception | None = None
 
     @property
@@ -74,12 +76,12 @@ class Background:
 
     def close(self, timeout: float) -> bool:
         """Wait up to ``timeout`` seconds for the work, then stop it; True if no work is left."""
-        deadline = time.monotonic() + timeout
+        deadline = self._now() + timeout
         done = self.wait(timeout)
         self._closed = True
         self._hurry.set()
         if not self._worker.is_current:
-            self._worker.join(deadline - time.monotonic())
+            self._worker.join(deadline - self._now())
         return done
 
     def _has_more(self) -> bool:

@@ -4,23 +4,24 @@ import logging
 from collections.abc import Callable
 
 from dualwrite.coordinator.concurrency.waiting import Flag, TaskThread
+from dualwrite.coordinator.ports.runtime import Runtime
 
 _LOG = logging.getLogger("dualwrite")
 
 
-class LeaseHeartbeat:
+class LeaseRenewal:
     """Calls ``beat`` every ``interval`` seconds in a daemon thread, from :meth:`start` to :meth:`stop`.
 
     :param beat: its errors are logged, and it is called again.
     :param name: name of the thread, also for the log.
     """
 
-    def __init__(self, beat: Callable[[], None], interval: float, name: str) -> None:
+    def __init__(self, runtime: Runtime, beat: Callable[[], None], interval: float, name: str) -> None:
         self._beat = beat
         self._interval = interval
         self._name = name
-        self._stopped = Flag()
-        self._worker = TaskThread(self._run, f"dualwrite-{name}-leases")
+        self._stopped = Flag(runtime)
+        self._worker = TaskThread(runtime, self._run, f"dualwrite-{name}-leases")
 
     @property
     def is_beating(self) -> bool:

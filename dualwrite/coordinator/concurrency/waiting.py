@@ -8,19 +8,17 @@ a Condition or the like.
 
 Three rules follow, in this module and for its users:
 
-- A lock is a ``threading.Lock`` or ``threading.RLock``, which are C, and is taken by ``with lock:`` alone: between its
-  C-level ``__enter__`` and the block no handler runs.
+- A lock is the Runtime's, a ``threading.Lock`` or ``threading.RLock``. Both are C, and are taken by ``with lock:``
+  alone: between the C-level ``__enter__`` and the block no handler runs.
 - A wake-up is a hint. The waiting thread checks its condition itself, at each wake-up and at least once in
   LOOK_INTERVAL: a wake-up that an exception has swallowed costs no more than that.
 - A started thread itself notes that it runs (:class:`TaskThread`): ``Thread.start`` waits for its own Event.
 """
 
-import threading
-import time
 from collections import deque
 from collections.abc import Callable
 
-from dualwrite.client.threads import start_thread
+from dualwrite.coordinator.ports.runtime import Runtime
 
 LOOK_INTERVAL = 1.0
 """Seconds after which a waiting thread looks again by itself."""
@@ -29,8 +27,8 @@ LOOK_INTERVAL = 1.0
 class Ticket:
     """One waiting thread's place: a lock that is held until the bell rings."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, runtime: Runtime) -> None:
+        self._lock = runtime.lock()
         self._lock.acquire()
 
     def wait(self, timeout: float) -> None:
@@ -50,13 +48,14 @@ class Bell:
     thread that changes something makes the change first and then rings.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
         self._tickets: deque[Ticket] = deque()
         """The methods of a deque are atomic. A ticket whose thread has gone stays until the next ring."""
 
     def draw(self) -> Ticket:
         """A ticket for one wait."""
-        ticket = Ticket()
+        ticket = Ticket(self._runtime)
         self._tickets.append(ticket)
         return ticket
 
@@ -73,12 +72,12 @@ class Bell:
         """Wait up to ``timeout`` seconds until ``is_true()``; return its last result."""
         if is_true():
             return True
-        deadline = time.monotonic() + timeout
+        deadline = self._runtime.monotonic() + timeout
         while True:
             ticket = self.draw()
             if is_true():
                 return True
-            left = deadline - time.monotonic()
+            left = deadline - self._runtime.monotonic()
             if left <= 0:
                 return False
             ticket.wait(left)
@@ -87,9 +86,9 @@ class Bell:
 class Flag:
     """Like threading.Event, but no exception can leave it locked."""
 
-    def __init__(self) -> None:
+    def __init__(self, runtime: Runtime) -> None:
         self._is_set = False
-        self._bell = Bell()
+        self._bell = Bell(runtime)
 
     def is_set(self) -> bool:
         """True after :meth:`set`, until :meth:`clear`."""
@@ -124,6 +123,7 @@ class TaskThread:
 
     def __init__(
         self,
+        runtime: Runtime,
         act: Callable[[], None],
         name: str,
         has_more: Callable[[], bool] = lambda: False,
@@ -133,11 +133,12 @@ class TaskThread:
         self._name = name
         self._has_more = has_more
         self._when_idle = when_idle
-        self._guard = threading.Lock()
-        self._bell = Bell()
-        self._owner: threading.Thread | None = None
+        self._runtime = runtime
+        self._guard = runtime.lock()
+        self._bell = Bell(runtime)
+        self._owner: object | None = None
         """The thread that calls ``act``."""
-        self._started: threading.Thread | None = None
+        self._started: object | None = None
         """The thread whose start was not interrupted, until it ends."""
 
     @property
@@ -148,7 +149,7 @@ class TaskThread:
     @property
     def is_current(self) -> bool:
         """True in the thread that calls ``act``."""
-        return self._owner is threading.current_thread()
+        return self._owner is self._runtime.current_thread()
 
     def start(self, *, if_more: bool = False) -> bool:
         """Start the thread, unless one runs; True if it was started.
@@ -159,7 +160,7 @@ class TaskThread:
             if self.is_running or (if_more and not self._has_more()):
                 return False
             # Set afterwards: an interrupted start counts as none.
-            self._started = start_thread(self._run, self._name)
+            self._started = self._runtime.start_thread(self._run, self._name)
             return True
 
     def join(self, timeout: float) -> bool:
@@ -167,7 +168,7 @@ class TaskThread:
         return self._bell.wait(lambda: not self.is_running, timeout)
 
     def _run(self) -> None:
-        thread = threading.current_thread()
+        thread = self._runtime.current_thread()
         with self._guard:
             if self._owner is not None:
                 self._leave(thread)
@@ -188,7 +189,7 @@ class TaskThread:
             self._bell.ring()
         self._when_idle()
 
-    def _leave(self, thread: threading.Thread) -> None:
+    def _leave(self, thread: object) -> None:
         if self._owner is thread:
             self._owner = None
         if self._started is thread:

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from dualwrite.client.admin.control_plane import ControlPlane
-from dualwrite.client.config.native_config import NativeConfig
-from dualwrite.client.librdkafka.producer_config import is_two_phase
+from dualwrite.client.config.producer_settings import ProducerSettings
+from dualwrite.client.config.reading import is_two_phase
 from dualwrite.client.terms.versions import TRANSACTION_VERSION, TV2
-from dualwrite.coordinator.ports import KafkaParticipant
+from dualwrite.coordinator.ports.kafka import KafkaParticipant
 from dualwrite.errors import ConfigurationError
 
 ProducerName = Literal["native", "librdkafka"]
@@ -31,22 +31,23 @@ class ProducerChoice:
     """Makes participants, all of one kind. Thread-safe.
 
     :param config: the Kafka configuration, transactional.id included.
-    :param wanted: one of PRODUCERS; None for the native one wherever it works.
-    :raises ConfigurationError: if ``wanted`` is neither, or is the native one and it refuses a setting.
+    :param requested: one of PRODUCERS; None for the native producer wherever it works.
+    :raises ConfigurationError: if ``requested`` is none of PRODUCERS, or if the native producer is requested and
+        refuses a setting.
     """
 
-    def __init__(self, config: Mapping[str, Any], wanted: str | None = None) -> None:
-        if wanted not in (None, *PRODUCERS):
-            raise ConfigurationError(f"producer {wanted!r}: use {' or '.join(map(repr, PRODUCERS))}")
+    def __init__(self, config: Mapping[str, Any], requested: str | None = None) -> None:
+        if requested not in (None, *PRODUCERS):
+            raise ConfigurationError(f"producer {requested!r}: use {' or '.join(map(repr, PRODUCERS))}")
         self.chosen: str | None = None
         """One of PRODUCERS; None before the choice."""
         self._config = config
-        self._wanted = wanted
+        self._requested = requested
         self._choosing = threading.Lock()
-        self._objection = "" if wanted == LIBRDKAFKA else _refused_setting(config)
-        if wanted == NATIVE and self._objection:
+        self._objection = "" if requested == LIBRDKAFKA else _refused_setting(config)
+        if requested == NATIVE and self._objection:
             raise ConfigurationError(f'{self._objection}; or use producer="{LIBRDKAFKA}"')
-        if wanted == LIBRDKAFKA:
+        if requested == LIBRDKAFKA:
             self._choose(LIBRDKAFKA, "asked for")
         elif self._objection:
             self._choose(LIBRDKAFKA, self._objection)
@@ -55,7 +56,7 @@ class ProducerChoice:
         """Make a participant of ``transactional_id``; the first call asks the cluster for its transaction version.
 
         :raises KafkaUnavailableError: if no broker answers; the choice is still open then.
-        :raises ConfigurationError: if the native producer is wanted and the cluster is too old for it.
+        :raises ConfigurationError: if the native producer is requested and the cluster is too old for it.
         """
         if self.chosen is None:
             self._probe()
@@ -84,25 +85,27 @@ class ProducerChoice:
             self.participant(self._config["transactional.id"]).close()
 
     def _probe(self) -> None:
-        control = ControlPlane(self._config, timeout=min(PROBE_TIMEOUT, NativeConfig.of(self._config).delivery_timeout))
+        control = ControlPlane(
+            self._config, timeout=min(PROBE_TIMEOUT, ProducerSettings.of(self._config).delivery_timeout)
+        )
         try:
             version, keeps = control.transaction_version(), control.supports_keep_prepared()
         finally:
             control.close()
-        spoken = f"the cluster's {TRANSACTION_VERSION} is {version}"
-        if self._wanted == NATIVE:
+        version_reason = f"the cluster's {TRANSACTION_VERSION} is {version}"
+        if self._requested == NATIVE:
             if version < TV2:
                 raise ConfigurationError(
-                    f"{spoken}, and the native producer needs {TV2} (KIP-890 part 2): use producer="
+                    f"{version_reason}, and the native producer needs {TV2} (KIP-890 part 2): use producer="
                     f'"{LIBRDKAFKA}", or raise it with kafka-features.sh'
                 )
             self._choose(NATIVE, "asked for")
         elif version < TV2:
-            self._choose(LIBRDKAFKA, spoken)
+            self._choose(LIBRDKAFKA, version_reason)
         elif not keeps and is_two_phase(self._config):
             self._choose(LIBRDKAFKA, "the cluster does not offer KIP-939's InitProducerId")
         else:
-            self._choose(NATIVE, spoken)
+            self._choose(NATIVE, version_reason)
 
     def _choose(self, name: str, reason: str) -> None:
         with self._choosing:
@@ -114,7 +117,7 @@ class ProducerChoice:
 def _refused_setting(config: Mapping[str, Any]) -> str:
     """The reason why the native producer refuses ``config``; empty if it accepts it."""
     try:
-        NativeConfig.of(config)
+        ProducerSettings.of(config)
     except ConfigurationError as error:
         return str(error)
     return ""

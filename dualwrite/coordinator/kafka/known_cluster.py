@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from dualwrite.client.admin.inspector import Inspector
-from dualwrite.client.librdkafka.producer_config import ProducerConfig
+from dualwrite.client.config.librdkafka_settings import LibrdkafkaSettings
 from dualwrite.coordinator.recovery.two_phase import step_timeout
 from dualwrite.coordinator.rules.identities import ClusterIdentity
 from dualwrite.errors import ForeignClusterError, KafkaRefusedError
@@ -17,7 +17,7 @@ from dualwrite.errors import ForeignClusterError, KafkaRefusedError
 class KnownCluster:
     """The identity of the cluster behind ``config``. Thread-safe.
 
-    :param with_place: also request its data directory, for a database that is a file beside it.
+    :param with_place: True to request its data directory as well, for a database that is a file beside it.
     :param timeout: seconds that the request may take; None for step_timeout().
     """
 
@@ -25,51 +25,51 @@ class KnownCluster:
         self._config = config
         self._with_place = with_place
         self._timeout = timeout
-        self._asking = threading.Lock()
-        self._known: ClusterIdentity | None = None
+        self._lock = threading.Lock()
+        self._identity: ClusterIdentity | None = None
 
     def __call__(self) -> ClusterIdentity:
         """The identity; requested until there is an answer, and then kept.
 
         :raises KafkaUnavailableError: if no broker answers in time.
         """
-        known = self._known
-        if known is None:
-            with self._asking:
-                known = self._known or self._ask(with_place=self._with_place)
-                self._known = known
-        return known
+        identity = self._identity
+        if identity is None:
+            with self._lock:
+                identity = self._identity or self._request(with_place=self._with_place)
+                self._identity = identity
+        return identity
 
     def require_same(self) -> None:
-        """Require that the cluster that answers is the one that answered first. Call it before any recovery there: a
-        state row decides about a transaction in the cluster that its lease was taken for.
+        """Require that the same cluster answers as at first. Call it before any recovery: a state row decides about a
+        transaction in the cluster that its lease was taken for.
 
         :raises ForeignClusterError: if another cluster answers.
         :raises KafkaUnavailableError: if no broker answers in time.
         """
-        known = self._known
-        if known is None or known.cluster_id is None:
+        identity = self._identity
+        if identity is None or identity.cluster_id is None:
             return
-        now = self._ask(with_place=False).cluster_id
-        if now != known.cluster_id:
+        cluster_id_now = self._request(with_place=False).cluster_id
+        if cluster_id_now != identity.cluster_id:
             raise ForeignClusterError(
-                f"the Kafka cluster behind {self._config.get('bootstrap.servers')} is {now} now, and was "
-                f"{known.cluster_id} when this process began: what is open there can be recovered there alone. Lead "
+                f"the Kafka cluster behind {self._config.get('bootstrap.servers')} is {cluster_id_now} now, and was "
+                f"{identity.cluster_id} when this process began: what is open there can be recovered there alone. Lead "
                 "the address back to it; or restart, and run `dualwrite db moved --db URL` if that cluster is gone"
             )
 
-    def _ask(self, *, with_place: bool) -> ClusterIdentity:
+    def _request(self, *, with_place: bool) -> ClusterIdentity:
         timeout = self._timeout
         if timeout is None:
-            timeout = step_timeout(ProducerConfig.of(self._config).delivery_timeout)
+            timeout = step_timeout(LibrdkafkaSettings.of(self._config).delivery_timeout)
         cluster = Inspector(self._config, timeout=timeout)
         try:
-            return ClusterIdentity(cluster.cluster_id(), _place(cluster) if with_place else None)
+            return ClusterIdentity(cluster.cluster_id(), _log_directory_identity(cluster) if with_place else None)
         finally:
             cluster.close()
 
 
-def _place(cluster: Inspector) -> str | None:
+def _log_directory_identity(cluster: Inspector) -> str | None:
     """Device and inode of the only log directory of the cluster's only broker, if the broker has one of this machine's
     own addresses: a path of another machine is meaningless here."""
     try:
@@ -83,5 +83,5 @@ def _place(cluster: Inspector) -> str | None:
 
 
 def _is_loopback(host: str) -> bool:
-    addresses = {str(found[4][0]) for found in socket.getaddrinfo(host, None)}
+    addresses = {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
     return all(ip_address(address.partition("%")[0]).is_loopback for address in addresses)

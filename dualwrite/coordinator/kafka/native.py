@@ -10,17 +10,22 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from dualwrite.client.admin.control_plane import ControlPlane
-from dualwrite.client.admin.transaction_fate import TopicIds
-from dualwrite.client.config.native_config import NativeConfig
+from dualwrite.client.config.producer_settings import ProducerSettings
 from dualwrite.client.engine.transaction_state import TransactionResult
-from dualwrite.client.producer.arguments import checked_on_delivery
+from dualwrite.client.fate.transaction_fate import TopicIds
 from dualwrite.client.producer.two_phase_producer import TwoPhaseProducer
 from dualwrite.client.terms.verbs import ProducerState, Verb, VerbOrder, init_verb
-from dualwrite.coordinator.ports import Headers, Outcome, Record
-from dualwrite.coordinator.recovery.two_phase import LeftTransaction, TimeoutWatch, left_transactions, step_timeout
-from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision
+from dualwrite.coordinator.process.this_process import THIS_PROCESS
+from dualwrite.coordinator.recovery.two_phase import (
+    PredecessorTransaction,
+    TimeoutWatch,
+    predecessor_transactions,
+    step_timeout,
+)
+from dualwrite.coordinator.rules.recovery_decision import Outcome, RecoveryDecision
 from dualwrite.errors import InvalidTransactionStateError
 from dualwrite.ids import PreparedTxnState, require_prepared_state
+from dualwrite.records.outgoing import OnDelivery, OutgoingRecord
 
 _OUTCOMES = {
     TransactionResult.COMMITTED: Outcome.COMMITTED,
@@ -32,24 +37,24 @@ _OUTCOMES = {
 class NativeProducer:
     """A KafkaParticipant on TwoPhaseProducer. Not thread-safe; only for the process that made it.
 
-    :param config: librdkafka's keys, transactional.id among them; see NativeConfig for those that are refused.
+    :param config: librdkafka's keys, transactional.id among them; see ProducerSettings for those that are refused.
     :param timeout: seconds for each step that ends a predecessor's transaction, None for step_timeout();
         delivery.timeout.ms limits all other calls.
     :raises ConfigurationError: if a setting is missing, unknown, refused, or contradicts a dual write.
     """
 
     def __init__(self, config: Mapping[str, Any], *, timeout: float | None = None) -> None:
-        made = NativeConfig.of(config)
+        made = ProducerSettings.of(config)
         self._transactional_id = made.transactional_id
         self._process = os.getpid()
         self._order = VerbOrder()
         """The state of a predecessor's transaction, unknown to the producer; UNINITIALIZED if there is none."""
-        self._left: LeftTransaction | None = None
-        self._left_transaction = left_transactions(config)
+        self._left: PredecessorTransaction | None = None
+        self._left_transaction = predecessor_transactions(config, THIS_PROCESS)
         patience = step_timeout(made.delivery_timeout) if timeout is None else timeout
         self._control = ControlPlane(config, timeout=patience)
-        self._topic_ids = TopicIds(self._control)
-        self._watch = TimeoutWatch(made.transaction_timeout_ms)
+        self._topic_ids = TopicIds(self._control, THIS_PROCESS.monotonic)
+        self._watch = TimeoutWatch(made.transaction_timeout_ms, THIS_PROCESS.monotonic)
         default = made.on_delivery
         reporting = {} if default is None else {"dr_cb": None, "on_delivery": _reporter(default)}
         self._producer = TwoPhaseProducer({**config, **reporting})
@@ -78,56 +83,36 @@ class NativeProducer:
         return True
 
     def name_left_transaction(self) -> PreparedTxnState:
-        """See NamesLeftTransaction."""
+        """Name the transaction that was left open; see NamesLeftTransaction."""
         return PreparedTxnState() if self._left is None else self._left.name()
 
     def begin_transaction(self) -> None:
-        """See KafkaParticipant."""
+        """Begin a transaction, without a request; see KafkaParticipant."""
         self._ready(Verb.BEGIN).begin_transaction()
         self._watch.begin()
 
-    def produce(
-        self,
-        topic: str,
-        value: str | bytes | None = None,
-        key: str | bytes | None = None,
-        partition: int = -1,
-        timestamp: int = 0,
-        headers: Headers | None = None,
-        on_delivery: Callable[[Any, Any], None] | None = None,
-    ) -> None:
+    def produce(self, record: OutgoingRecord) -> None:
         """See KafkaParticipant. Waits while the buffer is full.
 
         :raises PrepareFailedError: if it stayed full for the delivery timeout.
         """
-        report = _checked_reporter(on_delivery)
-        self._ready(Verb.PRODUCE).produce(topic, value, key, partition, timestamp, headers, report)
+        self._ready(Verb.PRODUCE).produce_record(_reporting(record))
 
-    def produce_many(self, topic: str, records: Iterable[Record]) -> None:
-        """See ProducesMany."""
-        self._ready(Verb.PRODUCE).produce_many(topic, records)
+    def produce_many(self, records: Iterable[OutgoingRecord]) -> None:
+        """Produce many records at once; see ProducesMany."""
+        self._ready(Verb.PRODUCE).produce_many(map(_reporting, records))
 
-    def produce_at_once(
-        self,
-        topic: str,
-        value: str | bytes | None = None,
-        key: str | bytes | None = None,
-        partition: int = -1,
-        timestamp: int = 0,
-        headers: Headers | None = None,
-        on_delivery: Callable[[Any, Any], None] | None = None,
-    ) -> bool:
-        """See ProducesAtOnce."""
-        report = _checked_reporter(on_delivery)
-        return self._ready(Verb.PRODUCE).produce_at_once(topic, value, key, partition, timestamp, headers, report)
+    def produce_at_once(self, record: OutgoingRecord) -> bool:
+        """Add a record if that does not wait; see ProducesAtOnce."""
+        return self._ready(Verb.PRODUCE).produce_at_once(_reporting(record))
 
     def send_offsets_to_transaction(self, positions: Sequence[Any], group_metadata: Any) -> None:
-        """See KafkaParticipant."""
+        """Commit a consumer group's offsets as part of the transaction (KIP-447); see KafkaParticipant."""
         self._ready(Verb.SEND_OFFSETS).send_offsets_to_transaction(positions, group_metadata)
 
     @property
     def open_transaction(self) -> PreparedTxnState:
-        """See NamesOpenTransaction."""
+        """The state that names the open transaction; see NamesOpenTransaction."""
         return self._producer.open_transaction
 
     def prepare_transaction(self) -> PreparedTxnState:
@@ -139,7 +124,7 @@ class NativeProducer:
         return state
 
     def complete_transaction(self, state: PreparedTxnState) -> Outcome:
-        """See KafkaParticipant."""
+        """Commit the open transaction if ``state`` identifies it, abort it otherwise; see KafkaParticipant."""
         require_prepared_state(state)
         if self._left is not None:
             return self._end_kept(Verb.COMPLETE, lambda left: left.complete(state))
@@ -148,14 +133,14 @@ class NativeProducer:
         return _OUTCOMES[self._ready(Verb.COMPLETE).complete_transaction(own)]
 
     def commit_transaction(self) -> None:
-        """See KafkaParticipant."""
+        """Commit the transaction; see KafkaParticipant."""
         if self._left is not None:
             self._end_kept(Verb.COMMIT, lambda left: left.end(RecoveryDecision.COMMIT))
         else:
             self._ready(Verb.COMMIT).commit_transaction()
 
     def abort_transaction(self) -> None:
-        """See KafkaParticipant."""
+        """Abort the transaction; see KafkaParticipant."""
         if self._left is not None:
             self._end_kept(Verb.ABORT, lambda left: left.end(RecoveryDecision.ABORT))
         else:
@@ -175,7 +160,7 @@ class NativeProducer:
             self._order.require(verb)
         return self._producer
 
-    def _end_kept(self, verb: Verb, end: Callable[[LeftTransaction], Outcome]) -> Outcome:
+    def _end_kept(self, verb: Verb, end: Callable[[PredecessorTransaction], Outcome]) -> Outcome:
         assert self._left is not None
         with self._of_predecessor(verb):
             outcome = end(self._left)
@@ -192,11 +177,12 @@ class NativeProducer:
             yield
 
 
-def _checked_reporter(on_delivery: Callable[[Any, Any], None] | None) -> Callable[[Any, Any], None] | None:
-    return None if on_delivery is None else _reporter(checked_on_delivery(on_delivery))
+def _reporting(record: OutgoingRecord) -> OutgoingRecord:
+    on_delivery = record.on_delivery
+    return record if on_delivery is None else record.reporting_to(_reporter(on_delivery))
 
 
-def _reporter(on_delivery: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+def _reporter(on_delivery: OnDelivery) -> OnDelivery:
     """``on_delivery``, called with confluent-kafka's errors: its author may not know which producer is in use."""
 
     def report(error: Any, record: Any) -> None:

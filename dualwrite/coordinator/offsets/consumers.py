@@ -1,4 +1,4 @@
-"""An application's consumer whose records become part of units of work: reading its positions, and positioning it.
+"""Reads the positions of an application's consumer, and positions it at its group's offsets.
 
 This module keeps no state. The calls that need librdkafka load it: an application with a consumer has it anyway.
 """
@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from dualwrite.client.engine.coordinator_calls import GroupMember
 from dualwrite.client.producer.arguments import member_of
+from dualwrite.client.protocol.requests import GroupMember
 from dualwrite.coordinator.rules.positions import Consumer
 from dualwrite.ids import TopicPartition
 
@@ -62,14 +62,16 @@ def require_consumer(consumer: object) -> None:
 
     :raises TypeError: naming the object.
     """
-    given = unwrapped(consumer)
-    if not isinstance(given, KafkaConsumer):
-        raise TypeError(f"a consumer of type {type(given).__name__}: give a confluent_kafka.Consumer")
-    if given is consumer and inspect.iscoroutinefunction(given.position):
-        raise TypeError(f"a consumer of type {type(given).__name__}: use AsyncDualWrite, or a confluent_kafka.Consumer")
+    inner_consumer = unwrapped(consumer)
+    if not isinstance(inner_consumer, KafkaConsumer):
+        raise TypeError(f"a consumer of type {type(inner_consumer).__name__}: give a confluent_kafka.Consumer")
+    if inner_consumer is consumer and inspect.iscoroutinefunction(inner_consumer.position):
+        raise TypeError(
+            f"a consumer of type {type(inner_consumer).__name__}: use AsyncDualWrite, or a confluent_kafka.Consumer"
+        )
 
 
-def place_of(position: Any) -> TopicPartition:
+def partition_of(position: Any) -> TopicPartition:
     """The partition of a confluent_kafka.TopicPartition."""
     return TopicPartition(position.topic, position.partition)
 
@@ -84,86 +86,98 @@ def identity_of(consumer: KafkaConsumer) -> int:
     return id(unwrapped(consumer))
 
 
-def known_as(consumer: KafkaConsumer, member: GroupMember) -> Consumer:
+def tracked_consumer(consumer: KafkaConsumer, member: GroupMember) -> Consumer:
     """``consumer`` as :class:`Positions` knows it."""
     return Consumer(identity_of(consumer), member.member_id or None, member.group_instance_id is not None)
 
 
-def offsets_of(given: Iterable[Any]) -> dict[TopicPartition, int]:
-    """The offset of each partition in ``given``."""
-    return {place_of(each): each.offset for each in given}
+def offsets_of(positions: Iterable[Any]) -> dict[TopicPartition, int]:
+    """The offset of each partition in ``positions``, which are like confluent_kafka.TopicPartition."""
+    return {partition_of(position): position.offset for position in positions}
 
 
 def require_positions(positions: Any, name: str) -> list[Any]:
-    """``positions``, if they are like confluent_kafka.TopicPartition."""
-    wrong: Any = positions
+    """``positions`` as a list.
+
+    :param name: the argument's name, for the message.
+    :raises TypeError: if they are not like confluent_kafka.TopicPartition.
+    """
+    invalid: Any = positions
     if isinstance(positions, Iterable) and not isinstance(positions, str):
-        given = list(positions)
-        wrong = next((each for each in given if not isinstance(getattr(each, "offset", None), int)), None)
-        if wrong is None:
-            return given
-    raise TypeError(f"{name}: {wrong!r:.100}: give a list of confluent_kafka.TopicPartition")
+        position_list = list(positions)
+        invalid = next(
+            (position for position in position_list if not isinstance(getattr(position, "offset", None), int)), None
+        )
+        if invalid is None:
+            return position_list
+    raise TypeError(f"{name}: {invalid!r:.100}: give a list of confluent_kafka.TopicPartition")
 
 
-def beginnings(consumer: KafkaConsumer, partitions: list[Any], reset: OffsetReset) -> dict[TopicPartition, int]:
-    """The offset at which the group continues each of ``partitions`` according to Kafka, or begins it. Raises the same
-    errors as committed_offsets."""
-    found = committed_offsets(consumer, partitions)
-    for each in partitions:
-        place = place_of(each)
-        if place not in found:
-            with _translating(f"offsets of {place}"):
-                first, end = consumer.get_watermark_offsets(each, timeout=PATIENCE)
-            found[place] = int(first if reset == "earliest" else end)
-    return found
+def start_offsets(consumer: KafkaConsumer, partitions: list[Any], reset: OffsetReset) -> dict[TopicPartition, int]:
+    """The offset at which the group continues or begins each of ``partitions``, according to Kafka.
+
+    :param reset: where the group begins a partition without a committed offset.
+    :raises KafkaUnavailableError: if the cluster does not answer.
+    """
+    offsets = committed_offsets(consumer, partitions)
+    for partition in partitions:
+        key = partition_of(partition)
+        if key not in offsets:
+            with _translating(f"offsets of {key}"):
+                first, end = consumer.get_watermark_offsets(partition, timeout=PATIENCE)
+            offsets[key] = int(first if reset == "earliest" else end)
+    return offsets
 
 
 def committed_offsets(consumer: KafkaConsumer, partitions: list[Any]) -> dict[TopicPartition, int]:
-    """The group's committed offsets of ``partitions``, where there are any. A read_committed consumer waits for
-    transactions that have prepared an offset of them (KIP-447).
+    """The group's committed offsets of those ``partitions`` that have one. A read_committed consumer waits for
+    transactions that have prepared an offset of these partitions (KIP-447).
 
     :raises KafkaUnavailableError: if the cluster does not answer.
     """
     if not partitions:
         return {}
-    with _translating(f"committed offsets of {', '.join(str(place_of(each)) for each in partitions):.200}"):
-        found = consumer.committed(partitions, timeout=PATIENCE)
-    return {place_of(each): int(each.offset) for each in found if each.offset >= 0}
+    with _translating(
+        f"committed offsets of {', '.join(str(partition_of(partition)) for partition in partitions):.200}"
+    ):
+        positions = consumer.committed(partitions, timeout=PATIENCE)
+    return {partition_of(position): int(position.offset) for position in positions if position.offset >= 0}
 
 
 def assign(consumer: KafkaConsumer, partitions: list[Any]) -> bool:
     """Assign ``partitions`` by the group's protocol; True if they are now all partitions of ``consumer``."""
-    if _is_taken(lambda: consumer.assign(partitions)):
+    if _is_accepted(lambda: consumer.assign(partitions)):
         return True
     consumer.incremental_assign(partitions)
     return False
 
 
-def go_back(consumer: KafkaConsumer, wanted: list[Any]) -> None:
-    """Let ``consumer`` continue from the offsets of ``wanted``, which are all its partitions. Ignores its positions:
-    they do not show an earlier seek without a read since."""
-    if not all(_sought(consumer, each) for each in wanted):
-        _assign_again(consumer, wanted)
+def seek_again(consumer: KafkaConsumer, positions: list[Any]) -> None:
+    """Let ``consumer`` continue from the offsets of ``positions``, which are all its partitions.
+
+    This seeks even if the consumer's own positions are equal: they do not show a seek that no read has followed."""
+    if not all(_is_sought(consumer, position) for position in positions):
+        _assign_again(consumer, positions)
 
 
-def _translating(what: str) -> AbstractContextManager[None]:
+def _translating(operation: str) -> AbstractContextManager[None]:
     from dualwrite.client.librdkafka.errors import translating
 
-    return translating(what)
+    return translating(operation)
 
 
 def _assign_again(consumer: KafkaConsumer, partitions: list[Any]) -> None:
-    if not _is_taken(lambda: consumer.assign(partitions)):
+    if not _is_accepted(lambda: consumer.assign(partitions)):
         consumer.incremental_unassign(partitions)
         consumer.incremental_assign(partitions)
 
 
-def _sought(consumer: KafkaConsumer, partition: Any) -> bool:
+def _is_sought(consumer: KafkaConsumer, partition: Any) -> bool:
     """False if the partition cannot be sought yet: it was only just assigned."""
-    return _is_taken(lambda: consumer.seek(partition))
+    return _is_accepted(lambda: consumer.seek(partition))
 
 
-def _is_taken(call: Callable[[], None]) -> bool:
+def _is_accepted(call: Callable[[], None]) -> bool:
     """False if librdkafka reports a wrong state: for assign() this means that the group's protocol is cooperative."""
     from confluent_kafka import KafkaError, KafkaException
 

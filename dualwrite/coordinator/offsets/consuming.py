@@ -16,15 +16,15 @@ from dualwrite.coordinator.offsets.consumers import (
     KafkaConsumer,
     OffsetReset,
     assign,
-    beginnings,
-    go_back,
     identity_of,
-    known_as,
     member_of_consumer,
     offsets_of,
-    place_of,
+    partition_of,
     require_consumer,
     require_positions,
+    seek_again,
+    start_offsets,
+    tracked_consumer,
 )
 from dualwrite.coordinator.rules.positions import Consumer, Positions
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 class Consuming:
-    """A DualWrite's knowledge about the consumers whose records its units of work use.
+    """The consumers whose records a DualWrite's units of work use, and their offsets.
 
     Belongs to one process, like its consumers.
 
@@ -74,10 +74,10 @@ class Consuming:
 
     def _seek_to_stored(self, consumer: KafkaConsumer, partitions: Sequence[Any] | None, reset: OffsetReset) -> None:
         member = member_of_consumer(consumer)
-        wanted = require_positions(consumer.assignment() if partitions is None else partitions, "partitions")
-        stored = self._stored(consumer, member.group_id, wanted, reset)
-        starts = {place_of(each): stored[place_of(each)].offset for each in wanted}
-        self._put(consumer, known_as(consumer, member), wanted, starts, is_assigned=partitions is None)
+        positions = require_positions(consumer.assignment() if partitions is None else partitions, "partitions")
+        stored = self._stored(consumer, member.group_id, positions, reset)
+        starts = {partition_of(position): stored[partition_of(position)].offset for position in positions}
+        self._put(consumer, tracked_consumer(consumer, member), positions, starts, is_assigned=partitions is None)
 
     def seek_to_committed(
         self, consumer: KafkaConsumer, partitions: Sequence[Any] | None, auto_offset_reset: OffsetReset
@@ -87,24 +87,25 @@ class Consuming:
         try:
             self._seek_to_committed(consumer, partitions, auto_offset_reset)
         except BaseException:
-            if partitions is not None:  # as above; without an assignment it is where it was, and tries again
+            if partitions is not None:  # as above; without an assignment the consumer has not moved, and may try again
                 self.positions.forget(identity_of(consumer))
             raise
 
     def _seek_to_committed(self, consumer: KafkaConsumer, partitions: Sequence[Any] | None, reset: OffsetReset) -> None:
-        known = known_as(consumer, member_of_consumer(consumer))
-        wanted = require_positions(consumer.assignment() if partitions is None else partitions, "partitions")
-        done = self.positions.done(known)
+        tracked = tracked_consumer(consumer, member_of_consumer(consumer))
+        positions = require_positions(consumer.assignment() if partitions is None else partitions, "partitions")
+        done = self.positions.done(tracked)
         # The last unit of work may be committed in the database and not yet complete in Kafka.
         starts = {
-            place: max(offset, done.get(place, 0)) for place, offset in beginnings(consumer, wanted, reset).items()
+            partition: max(offset, done.get(partition, 0))
+            for partition, offset in start_offsets(consumer, positions, reset).items()
         }
-        self._put(consumer, known, wanted, starts, is_assigned=partitions is None)
+        self._put(consumer, tracked, positions, starts, is_assigned=partitions is None)
 
-    def warn_unless_put(self, known: Consumer, given: Iterable[Any]) -> None:
-        """Warn once of a case that cannot be detected: librdkafka may go back by itself, and its positions do not show
+    def warn_unless_put(self, tracked: Consumer, positions: Iterable[Any]) -> None:
+        """Warn once about an assignment without a seek: librdkafka may go back by itself, and its positions do not show
         it."""
-        if not self._has_warned and not offsets_of(given).keys() <= self.positions.done(known).keys():
+        if not self._has_warned and not offsets_of(positions).keys() <= self.positions.done(tracked).keys():
             self._has_warned = True
             logger.warning(
                 "a consumer was assigned partitions without on_assign=dw.seek_to_committed: librdkafka may hand out "
@@ -114,35 +115,35 @@ class Consuming:
     def _put(
         self,
         consumer: KafkaConsumer,
-        known: Consumer,
-        wanted: list[Any],
+        tracked: Consumer,
+        positions: list[Any],
         starts: Mapping[TopicPartition, int],
         *,
         is_assigned: bool,
     ) -> None:
-        """Let ``consumer`` read ``wanted`` from ``starts``.
+        """Let ``consumer`` read the partitions of ``positions`` from ``starts``.
 
-        :param is_assigned: it has them already, and no others.
+        :param is_assigned: True if these are the consumer's partitions already, and all of them.
         """
-        for each in wanted:
-            each.offset = starts[place_of(each)]
+        for position in positions:
+            position.offset = starts[partition_of(position)]
         if is_assigned:
-            go_back(consumer, wanted)
-        is_whole = is_assigned or assign(consumer, wanted)
+            seek_again(consumer, positions)
+        is_whole = is_assigned or assign(consumer, positions)
         worker = self.worker() if is_assigned else None  # a callback runs in the thread that polls
-        self.positions.sought(known, starts, worker, is_whole=is_whole)
+        self.positions.sought(tracked, starts, worker, is_whole=is_whole)
 
     def _stored(
-        self, consumer: KafkaConsumer, group: str, wanted: Iterable[Any], reset: OffsetReset
+        self, consumer: KafkaConsumer, group: str, positions: Iterable[Any], reset: OffsetReset
     ) -> dict[TopicPartition, StoredOffset]:
-        """The stored offsets of ``wanted``. A partition that is new to the group gets its row now, before the first
-        record is read, so that a unit of work always has a row to compare with."""
+        """The stored offsets of the group. A partition of ``positions`` that is new to the group gets its row now,
+        before the first record is read, so that a unit of work always has a row to compare with."""
         stored = self.table.read(group)
-        missing = [each for each in wanted if place_of(each) not in stored]
+        missing = [position for position in positions if partition_of(position) not in stored]
         if not missing:
             return stored
-        for place, offset in beginnings(consumer, missing, reset).items():
-            self.table.begin(group, place, offset)
+        for partition, offset in start_offsets(consumer, missing, reset).items():
+            self.table.begin(group, partition, offset)
         return self.table.read(group)
 
 

@@ -1,18 +1,30 @@
 """DualWrite's methods for consumers: after an assignment, and after a unit of work that failed."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from dualwrite.coordinator.offsets.consumers import KafkaConsumer, OffsetReset
-from dualwrite.coordinator.offsets.consuming import Consuming
+
+
+class Seeker(Protocol):
+    """The UnitManager, as SeekingConsumers uses it."""
+
+    def seek_to_stored(
+        self, consumer: KafkaConsumer, partitions: Sequence[Any] | None, *, auto_offset_reset: OffsetReset
+    ) -> None:
+        """Position ``consumer`` as SeekingConsumers.seek_to_stored does."""
+
+    def seek_to_committed(
+        self, consumer: KafkaConsumer, partitions: Sequence[Any] | None, *, auto_offset_reset: OffsetReset
+    ) -> None:
+        """Position ``consumer`` as SeekingConsumers.seek_to_committed does."""
 
 
 class SeekingConsumers:
     """The part of DualWrite that positions consumers at their group's offsets."""
 
-    _consuming: Consuming
-
-    def _require_outside(self) -> None:
+    @property
+    def _seeker(self) -> Seeker:
         raise NotImplementedError
 
     def seek_to_stored(
@@ -37,8 +49,7 @@ class SeekingConsumers:
         :raises DatabaseNotReadyError: before ``dualwrite db upgrade``.
         :raises KafkaUnavailableError: if Kafka does not return a new partition's beginning.
         """
-        self._require_outside()
-        self._consuming.seek_to_stored(consumer, partitions, auto_offset_reset)
+        self._seeker.seek_to_stored(consumer, partitions, auto_offset_reset=auto_offset_reset)
 
     def seek_to_committed(
         self,
@@ -61,5 +72,4 @@ class SeekingConsumers:
         :raises InvalidTransactionStateError: inside a unit of work.
         :raises KafkaUnavailableError: if Kafka does not return the committed offsets.
         """
-        self._require_outside()
-        self._consuming.seek_to_committed(consumer, partitions, auto_offset_reset)
+        self._seeker.seek_to_committed(consumer, partitions, auto_offset_reset=auto_offset_reset)

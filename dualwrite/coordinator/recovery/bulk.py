@@ -8,9 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 
 from dualwrite.coordinator.concurrency.waiting import LOOK_INTERVAL, TaskThread
-from dualwrite.coordinator.ports import DecisionStore, HeldDecision, Lease, LeaseLostError, Outcome
-from dualwrite.coordinator.recovery.prepared_predecessor import NotLookedAtError
-from dualwrite.coordinator.recovery.sequence import Recoverable, Recovery, settle
+from dualwrite.coordinator.ports.database import DecisionStore, LockedStateRow
+from dualwrite.coordinator.ports.runtime import Runtime
+from dualwrite.coordinator.recovery.prepared_predecessor import EndingNotCheckedError
+from dualwrite.coordinator.recovery.sequence import Recovery, RecoveryParticipant, recover_without_producer
+from dualwrite.coordinator.rules.lease import Lease, LeaseLostError
+from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.errors import KafkaUnavailableError
 
 THREADS = 8
@@ -18,11 +21,11 @@ THREADS = 8
 
 _LOG = logging.getLogger("dualwrite")
 
-Settler = Callable[[str], Recoverable]
-"""Makes the Recoverable of a transactional id. For one thread at a time."""
+Recoverer = Callable[[str], RecoveryParticipant]
+"""Makes the RecoveryParticipant of a transactional id. For one thread at a time."""
 
-Settlers = Callable[[], AbstractContextManager[Settler]]
-"""Makes a Settler that may be used until the block ends."""
+Recoverers = Callable[[], AbstractContextManager[Recoverer]]
+"""Makes a Recoverer that may be used until the block ends."""
 
 _Step = Callable[[Lease], None]
 
@@ -38,20 +41,26 @@ class BulkRecovery:
     """
 
     def __init__(
-        self, store: DecisionStore, settlers: Settlers, is_stopped: Callable[[], bool], observe: Callable[[str], None]
+        self,
+        runtime: Runtime,
+        store: DecisionStore,
+        recoverers: Recoverers,
+        is_stopped: Callable[[], bool],
+        observe: Callable[[str], None],
     ) -> None:
         self.found: dict[str, Outcome] = {}
         """The outcomes of the recovered slots, by transactional id."""
         self.errors: list[Exception] = []
+        self._runtime = runtime
         self._store = store
-        self._settlers = settlers
+        self._recoverers = recoverers
         self._is_stopped = is_stopped
         self._observe = observe
         self._has_ended = False
         self._opened = ExitStack()
-        self._crew: list[Settler] = []
-        self._settlers_of: dict[Lease, Settler] = {}
-        """The Settler of the thread that works on the lease."""
+        self._crew: list[Recoverer] = []
+        self._recoverers_of: dict[Lease, Recoverer] = {}
+        """The Recoverer of the thread that works on the lease."""
 
     def __enter__(self) -> "BulkRecovery":
         return self
@@ -65,12 +74,12 @@ class BulkRecovery:
         """True once no further slot should be taken."""
         return self._is_unwanted() or _is_out_of_reach(self.errors)
 
-    def settle(self, leases: Sequence[Lease]) -> None:
+    def recover_without_producer(self, leases: Sequence[Lease]) -> None:
         """End the open transactions of ``leases``; ``found`` and ``errors`` have the results."""
         if not leases:
             return
         recovery = Recovery(self._store, self._make, self, self._observe)
-        held: Mapping[Lease, HeldDecision] = {}
+        held: Mapping[Lease, LockedStateRow] = {}
         try:
             with recovery.completed(self._store.locked_at_once(leases)) as held:
                 recovery.close()
@@ -92,25 +101,26 @@ class BulkRecovery:
         # Another transaction has locked the rest: a dead owner's unit of work that has not ended in the database, or a
         # process that has taken over. Wait for it, for each row in a transaction of its own.
         others = [lease for lease in leases if lease not in held or lease in recovery.unclaimed]
-        self._in_threads(others, self._settle_alone, 1 if self._store.one_writer else THREADS)
+        self._in_threads(others, self._recover_alone, 1 if self._store.one_writer else THREADS)
 
     def each(self, leases: Sequence[Lease], step: _Step) -> None:
-        """Run ``step`` for each lease, see Runner. Each lease stays with the same thread for all steps: a Settler
+        """Run ``step`` for each lease, see Runner. Each lease stays with the same thread for all steps: a Recoverer
         belongs to one thread."""
         self._in_threads(leases, step, THREADS)
 
     def taken_over(self, error: LeaseLostError) -> None:
-        """See Runner."""
+        """Note that another process recovers the slot of ``error``; see Runner."""
         _LOG.info("%s: another process recovers it: %s", error.lease.transactional_id, error)
 
     def _is_unwanted(self) -> bool:
         return self._has_ended or self._is_stopped()
 
-    def _make(self, lease: Lease) -> Recoverable:
-        return self._settlers_of[lease](lease.transactional_id)
+    def _make(self, lease: Lease) -> RecoveryParticipant:
+        return self._recoverers_of[lease](lease.transactional_id)
 
-    def _settle_alone(self, lease: Lease) -> None:
-        self._note(lease, settle(self._store, lease, functools.partial(self._make, lease), self._observe))
+    def _recover_alone(self, lease: Lease) -> None:
+        make = functools.partial(self._make, lease)
+        self._note(lease, recover_without_producer(self._store, lease, make, self._observe))
 
     def _note(self, lease: Lease, outcome: Outcome) -> None:
         self.found[lease.transactional_id] = outcome
@@ -122,13 +132,16 @@ class BulkRecovery:
         """Run ``step`` for each lease, in up to ``most`` threads; the first is this one."""
         shares = [leases[first::most] for first in range(min(most, len(leases)))]
         while len(self._crew) < len(shares):
-            self._crew.append(self._opened.enter_context(self._settlers()))
-        for share, settler in zip(shares, self._crew, strict=False):
-            self._settlers_of.update(dict.fromkeys(share, settler))
+            self._crew.append(self._opened.enter_context(self._recoverers()))
+        for share, recoverer in zip(shares, self._crew, strict=False):
+            self._recoverers_of.update(dict.fromkeys(share, recoverer))
         before = len(self.errors)
         work = [functools.partial(self._work, share, step, before) for share in shares]
         # Not threads of a pool: those would keep a program from ending while Kafka does not answer.
-        others = [TaskThread(functools.partial(self._store.in_thread, each), "dualwrite-sweep") for each in work[1:]]
+        others = [
+            TaskThread(self._runtime, functools.partial(self._store.in_thread, each), "dualwrite-sweep")
+            for each in work[1:]
+        ]
         try:
             for worker in others:
                 worker.start()
@@ -158,4 +171,6 @@ class BulkRecovery:
 
 
 def _is_out_of_reach(errors: Sequence[Exception]) -> bool:
-    return any(isinstance(error, KafkaUnavailableError) and not isinstance(error, NotLookedAtError) for error in errors)
+    return any(
+        isinstance(error, KafkaUnavailableError) and not isinstance(error, EndingNotCheckedError) for error in errors
+    )

@@ -1,23 +1,26 @@
-"""The open transaction of a dead predecessor, kept by InitProducerId with keepPreparedTxn: compared and ended.
+"""Ends the open transaction of a dead predecessor. InitProducerId with keepPreparedTxn keeps the transaction; this
+module compares it with the stored state, and commits or aborts it.
 
 This is the same for every participant, because the predecessor may have used another one: its state has an anchor if
 librdkafka wrote it, which keeps one epoch for a session, and none if the native producer wrote it (ids.py). The control
 plane does all of it, under an identity that InitProducerId made for this purpose only.
 """
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from dualwrite.client.admin.control_plane import ControlPlane
-from dualwrite.client.admin.transaction_fate import ended_transaction, ongoing_transaction, open_transaction
-from dualwrite.coordinator.rules.recovery_decision import Outcome, RecoveryDecision, looked_back, verdict
+from dualwrite.client.fate.transaction_fate import ended_transaction, ongoing_transaction, open_transaction
+from dualwrite.coordinator.rules.recovery_decision import Outcome, RecoveryDecision, outcome_in_log, verdict
 from dualwrite.errors import KafkaUnavailableError
 from dualwrite.ids import OngoingTransaction, PreparedTxnState, ProducerIdentity
+
+if TYPE_CHECKING:
+    from dualwrite.client.admin.control_plane import ControlPlane
 
 _BRIEFLY = 2.0
 """Timeout in seconds of a request that can be repeated later."""
 
 
-class NotLookedAtError(KafkaUnavailableError):
+class EndingNotCheckedError(KafkaUnavailableError):
     """No transaction is open under the transactional id any more, but the end of the decided transaction could not be
     checked: look again. Checks of other transactional ids may succeed."""
 
@@ -28,7 +31,7 @@ class PreparedPredecessor:
     :param control: describes the transaction and ends it.
     """
 
-    def __init__(self, control: ControlPlane, transactional_id: str) -> None:
+    def __init__(self, control: "ControlPlane", transactional_id: str) -> None:
         self._control = control
         self._transactional_id = transactional_id
         self._kept = control.init_producer_id(transactional_id, two_phase_commit=True, keep_prepared_txn=True)
@@ -40,11 +43,11 @@ class PreparedPredecessor:
         :param is_last: True if this is the last check before ``state`` is overwritten. Otherwise a commit is assumed to
             be done, and the wait is short.
         :raises KafkaUnavailableError: if Kafka does not answer.
-        :raises NotLookedAtError: if it does not answer the check, and not ``is_last``: all else is done.
+        :raises EndingNotCheckedError: if it does not answer the check, and not ``is_last``: all else is done.
         """
         found = self._found(state)
         done = Outcome.NOTHING if found is None else self.end(verdict(state, found))
-        looked = LookBack(self._control, self._transactional_id, self._kept.producer, is_last)
+        looked = EndingCheck(self._control, self._transactional_id, self._kept.producer, is_last)
         return looked.at(state, done, found)
 
     def name(self) -> PreparedTxnState:
@@ -67,14 +70,14 @@ class PreparedPredecessor:
         return None if ongoing is None else ongoing_transaction(self._control, self._transactional_id, ongoing, state)
 
 
-class LookBack(NamedTuple):
+class EndingCheck(NamedTuple):
     """Checks how a transaction that the database has decided to commit has ended.
 
     :param now: the current identity of the transactional id, which is later than that of the transaction.
     :param is_last: see PreparedPredecessor.complete.
     """
 
-    control: ControlPlane
+    control: "ControlPlane"
     transactional_id: str
     now: ProducerIdentity
     is_last: bool
@@ -91,7 +94,7 @@ class LookBack(NamedTuple):
         except KafkaUnavailableError as error:
             if self.is_last:
                 raise
-            raise NotLookedAtError(
+            raise EndingNotCheckedError(
                 f"{self.transactional_id}: what became of {state} cannot be seen yet: {error}"
             ) from error
-        return looked_back(state, done, self.now, ended, found)
+        return outcome_in_log(state, done, self.now, ended, found)

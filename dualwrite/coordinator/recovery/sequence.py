@@ -10,15 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Generic, Protocol, TypeVar
 
-from dualwrite.coordinator.ports import (
-    DecisionStore,
-    HeldDecision,
-    KafkaParticipant,
-    Lease,
-    LeaseLostError,
-    Outcome,
-    name_of_left_transaction,
-)
+from dualwrite.coordinator.ports.database import DecisionStore, LockedStateRow
+from dualwrite.coordinator.ports.kafka import KafkaParticipant, name_of_left_transaction
+from dualwrite.coordinator.rules.lease import Lease, LeaseLostError
+from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.ids import PreparedTxnState
 
 ParticipantFactory = Callable[[], KafkaParticipant]
@@ -26,20 +21,20 @@ Observe = Callable[[str], None]
 """Called with the name of each step before it (see DualWrite's ``on_step``)."""
 
 
-class Recoverable(Protocol):
+class RecoveryParticipant(Protocol):
     """The part of a KafkaParticipant that ends a predecessor's transaction."""
 
     def init_transactions(self, keep_prepared_txn: bool = False) -> None:
-        """See KafkaParticipant."""
+        """Fence every earlier producer of the transactional id; see KafkaParticipant."""
 
     def complete_transaction(self, state: PreparedTxnState) -> Outcome:
-        """See KafkaParticipant."""
+        """Commit the open transaction if ``state`` identifies it, abort it otherwise; see KafkaParticipant."""
 
     def close(self) -> None:
-        """See KafkaParticipant."""
+        """Release sockets and threads; see KafkaParticipant."""
 
 
-class Runner(Protocol):
+class StepRunner(Protocol):
     """Runs the steps: for one slot in the caller's thread, or for many in several threads."""
 
     def each(self, leases: Sequence[Lease], step: Callable[[Lease], None]) -> None:
@@ -49,29 +44,29 @@ class Runner(Protocol):
         """Note that another process recovers the slot of ``error``."""
 
 
-class OneSlot:
+class SingleSlotRunner:
     """The Runner for one slot: every error is raised."""
 
     def each(self, leases: Sequence[Lease], step: Callable[[Lease], None]) -> None:
-        """See Runner."""
+        """Run ``step`` for each of ``leases``, and return when all are done; see Runner."""
         for lease in leases:
             step(lease)
 
     def taken_over(self, error: LeaseLostError) -> None:
-        """See Runner."""
+        """Note that another process recovers the slot of ``error``; see Runner."""
         raise error
 
 
-R = TypeVar("R", bound=Recoverable)
+R = TypeVar("R", bound=RecoveryParticipant)
 
 
 class Recovery(Generic[R]):
     """One run of the sequence, over slots whose leases the caller holds.
 
-    :param make: makes the Recoverable for the slot of a lease.
+    :param make: makes the RecoveryParticipant for the slot of a lease.
     """
 
-    def __init__(self, store: DecisionStore, make: Callable[[Lease], R], runner: Runner, observe: Observe) -> None:
+    def __init__(self, store: DecisionStore, make: Callable[[Lease], R], runner: StepRunner, observe: Observe) -> None:
         self.recoverables: dict[Lease, R] = {}
         self.outcomes: dict[Lease, Outcome] = {}
         """The outcomes of the leases whose slots are completed."""
@@ -89,8 +84,8 @@ class Recovery(Generic[R]):
 
     @contextmanager
     def completed(
-        self, locks: AbstractContextManager[Mapping[Lease, HeldDecision]]
-    ) -> Iterator[Mapping[Lease, HeldDecision]]:
+        self, locks: AbstractContextManager[Mapping[Lease, LockedStateRow]]
+    ) -> Iterator[Mapping[Lease, LockedStateRow]]:
         """Complete the slots whose rows ``locks`` locks, and hold the locks until the block ends."""
         self._observe("RECOVER_LOCK")
         # Before any request to Kafka. Without the lock, a slow process could abort the prepared transaction of a unit
@@ -115,7 +110,7 @@ class Recovery(Generic[R]):
             self._runner.each(list(held), fence)
             # Check again, after Kafka is fenced: if the lock was lost meanwhile, the transaction seen now may be a
             # successor's. A successor that takes over later fences this producer before it does anything else.
-            for lease in fenced:
+            for lease in (lease for lease in held if lease in fenced):
                 try:
                     held[lease].verify()
                 except LeaseLostError as error:
@@ -162,7 +157,7 @@ def recover(
     :raises FencedError: if a newer producer came in between; if the lease is still valid, run recovery again.
     :raises KafkaUnavailableError: if Kafka does not answer. The lock is released; run recovery again.
     """
-    recovery = Recovery(store, lambda _: factory(), OneSlot(), observe)
+    recovery = Recovery(store, lambda _: factory(), SingleSlotRunner(), observe)
     try:
         with recovery.completed(_locked(store, lease)) as held:
             participant, outcome = recovery.recoverables[lease], recovery.outcomes[lease]
@@ -184,9 +179,11 @@ def recover(
     return recover(store, lease, factory, observe)[0], outcome
 
 
-def settle(store: DecisionStore, lease: Lease, factory: Callable[[], Recoverable], observe: Observe) -> Outcome:
+def recover_without_producer(
+    store: DecisionStore, lease: Lease, factory: Callable[[], RecoveryParticipant], observe: Observe
+) -> Outcome:
     """Like :func:`recover`, for a slot that no unit of work is going to use: no producer is made."""
-    recovery = Recovery(store, lambda _: factory(), OneSlot(), observe)
+    recovery = Recovery(store, lambda _: factory(), SingleSlotRunner(), observe)
     try:
         with recovery.completed(_locked(store, lease)):
             pass
@@ -196,12 +193,12 @@ def settle(store: DecisionStore, lease: Lease, factory: Callable[[], Recoverable
     if outcome.is_heuristic:
         recovery.record(lease)
     if recovery.unclaimed:
-        settle(store, lease, factory, observe)  # the unclaimed transaction is on record, and is aborted now
+        recover_without_producer(store, lease, factory, observe)  # aborts what is on record now
     return outcome
 
 
 @contextmanager
-def _locked(store: DecisionStore, lease: Lease) -> Iterator[Mapping[Lease, HeldDecision]]:
+def _locked(store: DecisionStore, lease: Lease) -> Iterator[Mapping[Lease, LockedStateRow]]:
     """Lock the row of ``lease``; waits for a unit of work or a process that has it locked."""
     with store.locked(lease) as held:
         yield {lease: held}

@@ -1,27 +1,36 @@
-"""The two modes in which a transaction stays prepared until the database has decided: the broker keeps it, or its
-timeout is long enough.
+"""The two modes, ``keep-prepared`` and ``resume``. In both a transaction stays prepared until the database has decided:
+the broker keeps it without a timeout, or its timeout is long enough.
 
 ``keep-prepared`` is KIP-939. ``resume`` is for today's releases of Apache Kafka: a prepared transaction can time out,
 so rows may be committed without their records (a *heuristic abort*), which recovery finds. The user chooses it; it is
 never a fallback (docs/decisions/0013).
 """
 
-import time
 from collections.abc import Callable, Mapping, Set
-from typing import Any, Literal, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from dualwrite.client.admin.control_plane import ControlPlane
-from dualwrite.client.librdkafka.producer_config import TWO_PHASE_KEY, is_two_phase
+from dualwrite.client.config.reading import (
+    BOOTSTRAP_KEY,
+    ID_KEY,
+    TIMEOUT_KEY,
+    TWO_PHASE_KEY,
+    is_two_phase,
+    milliseconds_in,
+)
+from dualwrite.coordinator.ports.runtime import Runtime
 from dualwrite.coordinator.recovery.prepared_predecessor import PreparedPredecessor
 from dualwrite.coordinator.recovery.unprepared_predecessor import UnpreparedPredecessor
 from dualwrite.coordinator.rules.recovery_decision import Outcome, RecoveryDecision
 from dualwrite.errors import ConfigurationError, PrepareFailedError
 from dualwrite.ids import PreparedTxnState
 
+if TYPE_CHECKING:
+    from dualwrite.client.admin.control_plane import ControlPlane
+
 TwoPhase = Literal["keep-prepared", "resume"]
 KEEP_PREPARED, RESUME = "keep-prepared", "resume"
 
-TIMEOUT_KEY = "transaction.timeout.ms"
 LONGEST_TIMEOUT_MS = 900_000
 """The longest transaction.timeout.ms that Apache Kafka accepts by default (its transaction.max.timeout.ms)."""
 
@@ -31,11 +40,11 @@ STEP_TIMEOUT = 30.0
 _RESERVE = 0.1
 """The part of the timeout that is reserved for the database's COMMIT and then Kafka's."""
 
-OWNED_SETTINGS = frozenset({"transactional.id", TIMEOUT_KEY, TWO_PHASE_KEY, "enable.idempotence"})
+OWNED_SETTINGS = frozenset({ID_KEY, TIMEOUT_KEY, TWO_PHASE_KEY, "enable.idempotence"})
 """Producer settings that the library sets: a user's value would be ignored or would break the protocol."""
 
 
-class LeftTransaction(Protocol):
+class PredecessorTransaction(Protocol):
     """The open transaction of a predecessor, if there is one."""
 
     def complete(self, state: PreparedTxnState, *, is_last: bool = True) -> Outcome:
@@ -61,7 +70,7 @@ def require_mode(two_phase: str, *, replay: bool) -> None:
         )
 
 
-def owned_settings(two_phase: str) -> Set[str]:
+def reserved_settings(two_phase: str) -> Set[str]:
     """Those of OWNED_SETTINGS that a user may not set in this mode."""
     return OWNED_SETTINGS - {TIMEOUT_KEY} if two_phase == RESUME else OWNED_SETTINGS
 
@@ -76,11 +85,8 @@ def timeout_ms(kafka: Mapping[str, Any]) -> int:
 
     :raises ConfigurationError: if it is no number.
     """
-    value = kafka.get(TIMEOUT_KEY, LONGEST_TIMEOUT_MS)
-    try:
-        return int(value)
-    except (TypeError, ValueError):
-        raise ConfigurationError(f"{TIMEOUT_KEY} {value!r}: use a number of milliseconds") from None
+    given = milliseconds_in(kafka, TIMEOUT_KEY)
+    return LONGEST_TIMEOUT_MS if given is None else given
 
 
 def producer_settings(kafka: Mapping[str, Any], two_phase: str) -> dict[str, Any]:
@@ -92,25 +98,30 @@ def producer_settings(kafka: Mapping[str, Any], two_phase: str) -> dict[str, Any
         raise ConfigurationError(
             f'kafka is a {type(kafka).__name__}: give a dict, as {{"bootstrap.servers": "HOST:PORT"}}'
         )
-    servers = kafka.get("bootstrap.servers")
+    servers = kafka.get(BOOTSTRAP_KEY)
     if not servers:
-        meant = '; did you mean "bootstrap.servers" by "bootstrap_servers"?' if "bootstrap_servers" in kafka else ""
-        raise ConfigurationError(f'kafka: "bootstrap.servers" is missing: name at least one broker as HOST:PORT{meant}')
+        if "bootstrap_servers" in kafka:
+            raise ConfigurationError('kafka: "bootstrap_servers" is no setting: write "bootstrap.servers"')
+        raise ConfigurationError('kafka: "bootstrap.servers" is missing: name at least one broker as HOST:PORT')
     if not isinstance(servers, str):
         raise ConfigurationError(
             f'kafka: "bootstrap.servers" is a {type(servers).__name__}: give one text, as "HOST:PORT,HOST:PORT"'
         )
-    for key in sorted(owned_settings(two_phase) & kafka.keys()):
+    for key in sorted(reserved_settings(two_phase) & kafka.keys()):
         raise ConfigurationError(f'kafka: "{key}" is set by DualWrite itself: remove it')
     if two_phase != RESUME:
         return dict(kafka)
     return {TIMEOUT_KEY: LONGEST_TIMEOUT_MS, **kafka, TWO_PHASE_KEY: False}
 
 
-def left_transactions(config: Mapping[str, Any]) -> Callable[[ControlPlane, str], LeftTransaction]:
-    """The factory of LeftTransactions for producers with ``config``: called with the control plane and the
+def predecessor_transactions(
+    config: Mapping[str, Any], runtime: Runtime
+) -> Callable[["ControlPlane", str], PredecessorTransaction]:
+    """The factory of PredecessorTransactions for producers with ``config``: called with the control plane and the
     transactional id."""
-    return PreparedPredecessor if is_two_phase(config) else UnpreparedPredecessor
+    if is_two_phase(config):
+        return PreparedPredecessor
+    return partial(UnpreparedPredecessor, clock=runtime.monotonic, sleep=runtime.sleep)
 
 
 class TimeoutWatch:
@@ -120,7 +131,7 @@ class TimeoutWatch:
     :param clock: monotonic seconds.
     """
 
-    def __init__(self, timeout_ms: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, timeout_ms: int, clock: Callable[[], float]) -> None:
         self._timeout_ms = timeout_ms
         self._clock = clock
         self._begun_at = clock()

@@ -10,34 +10,31 @@ reads its token before that, see ``begin_unit``). A predecessor that is alive ca
 - *commit it*: only if the database has decided to commit; then it is committed here, too. EndTxn is idempotent.
 - *end it between the description and the EndTxn*: the EndTxn is refused or changes nothing, and recovery starts over.
 
-The predecessor cannot begin another transaction in between, under the identity that librdkafka keeps for a session; so
-an EndTxn that commits hits the described transaction or none. The transaction's timeout may abort a transaction that
-the database has decided to commit: a heuristic abort, which only the log shows.
+The predecessor cannot begin a new transaction with this identity in between: librdkafka keeps the identity for a
+session. So a committing EndTxn affects the described transaction or nothing. The transaction's timeout may abort a
+transaction that the database has decided to commit: a heuristic abort, which only the log shows.
 """
 
-import time
 from collections.abc import Callable
 from itertools import chain, repeat
+from typing import TYPE_CHECKING
 
-from dualwrite.client.admin.control_plane import ONGOING, ControlPlane, TransactionDescription
-from dualwrite.client.admin.transaction_fate import ongoing_transaction, open_transaction
+from dualwrite.client.fate.transaction_fate import ongoing_transaction, open_transaction
+from dualwrite.client.terms.transaction_states import ENDING, ONGOING
 from dualwrite.client.terms.versions import TV2
-from dualwrite.coordinator.recovery.prepared_predecessor import LookBack
+from dualwrite.coordinator.recovery.prepared_predecessor import EndingCheck
 from dualwrite.coordinator.rules.recovery_decision import Outcome, RecoveryDecision, verdict
 from dualwrite.errors import FencedError, KafkaRefusedError, KafkaUnavailableError
 from dualwrite.ids import NO_PRODUCER, OngoingTransaction, PreparedTxnState, ProducerIdentity
 from dualwrite.wire.error_codes import ErrorCode
 
-ENDING = frozenset({"PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
-"""States in which the coordinator writes markers: the transaction ends soon (Kafka's TransactionState)."""
+if TYPE_CHECKING:
+    from dualwrite.client.admin.control_plane import ControlPlane, TransactionDescription
 
 PATIENCE = 30.0
 """Seconds within which the transaction must end."""
 
 _PAUSES = (0.02, 0.05, 0.1, 0.2, 0.5)
-_FIRST_TO_FENCE = 5
-_OLDER = 4
-"""Versions of EndTxn: the first bumps the epoch."""
 
 _ENDED_BY_OTHERS = frozenset({ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_PRODUCER_ID_MAPPING})
 
@@ -52,11 +49,11 @@ class UnpreparedPredecessor:
 
     def __init__(
         self,
-        control: ControlPlane,
+        control: "ControlPlane",
         transactional_id: str,
         *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float],
+        sleep: Callable[[float], None],
     ) -> None:
         self._control = control
         self._transactional_id = transactional_id
@@ -76,9 +73,9 @@ class UnpreparedPredecessor:
             found = ongoing_transaction(self._control, self._transactional_id, producer, state)
             return verdict(state, found)
 
-        described, done = self._settle(judge)
+        described, done = self._end_open(judge)
         now = NO_PRODUCER if described is None else _following(described.producer)
-        return LookBack(self._control, self._transactional_id, now, is_last).at(state, done, found)
+        return EndingCheck(self._control, self._transactional_id, now, is_last).at(state, done, found)
 
     def name(self) -> PreparedTxnState:
         """The state that names it, for the record; the empty state if there is none."""
@@ -89,11 +86,11 @@ class UnpreparedPredecessor:
 
     def end(self, decided: RecoveryDecision) -> Outcome:
         """Commit or abort it, without comparing."""
-        return self._settle(lambda _: decided)[1]
+        return self._end_open(lambda _: decided)[1]
 
-    def _settle(
+    def _end_open(
         self, judge: Callable[[ProducerIdentity], RecoveryDecision]
-    ) -> tuple[TransactionDescription | None, Outcome]:
+    ) -> "tuple[TransactionDescription | None, Outcome]":
         """Describe, judge and end the open transaction, until none is open; return the last description and the
         outcome."""
         deadline = self._clock() + PATIENCE
@@ -126,7 +123,7 @@ class UnpreparedPredecessor:
                 self._transactional_id,
                 producer,
                 decided is RecoveryDecision.COMMIT,
-                version_cap=_FIRST_TO_FENCE if fences else _OLDER,
+                bumps_epoch=fences,
                 repeatable=True,
             )
         except FencedError:

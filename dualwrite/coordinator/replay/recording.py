@@ -10,51 +10,46 @@ from typing import Any, NoReturn
 
 from sqlalchemy import Row
 
-from dualwrite.client.encoding.batches import Headers as EncodedHeaders
-from dualwrite.client.producer.arguments import checked_on_delivery, encoded, encoded_headers
-from dualwrite.coordinator.ports import (
-    Headers,
+from dualwrite.coordinator.ports.kafka import (
     KafkaParticipant,
-    Outcome,
     name_of_left_transaction,
     name_of_open_transaction,
 )
+from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.errors import ConfigurationError
 from dualwrite.ids import PreparedTxnState
+from dualwrite.records.outgoing import Headers, OutgoingRecord
 from dualwrite.records.varint import decode_varint, encode_varint
 
 
 @dataclass(slots=True)
 class KeptRecord:
-    """One record, as it was produced the first time. ``partition`` is -1 until its partition is known."""
+    """One record, as it was produced the first time.
 
-    topic: str
+    :param partition: -1 until it is known.
+    """
+
+    record: OutgoingRecord
     partition: int
-    key: bytes | None
-    value: bytes | None
-    headers: EncodedHeaders
     timestamp: int
 
-    @classmethod
-    def of(cls, row: Row[Any]) -> "KeptRecord":
-        """The record that a row of ``kafka_transaction_record`` keeps."""
-        headers = _unpacked(row.headers) if row.headers else ()
-        return cls(row.topic, row.partition, row.record_key, row.record_value, headers, row.record_timestamp)
-
     def columns(self) -> dict[str, Any]:
-        """As such a row has it; whose it is, and its number, come to that."""
+        """The record as a row of ``kafka_transaction_record``, without the transaction that it belongs to."""
+        topic, value, key, _, _, headers, _ = self.record
         return {
-            "topic": self.topic,
+            "topic": topic,
             "partition": self.partition,
-            "record_key": self.key,
-            "record_value": self.value,
-            "headers": _packed(self.headers) if self.headers else None,
+            "record_key": key,
+            "record_value": value,
+            "headers": _packed(headers) if headers else None,
             "record_timestamp": self.timestamp,
         }
 
-    def produce(self, participant: KafkaParticipant) -> None:
-        """Produce it again."""
-        participant.produce(self.topic, self.value, self.key, self.partition, self.timestamp, self.headers or None)
+
+def kept_record(row: Row[Any]) -> OutgoingRecord:
+    """The record that a row of ``kafka_transaction_record`` keeps."""
+    headers = _unpacked(row.headers) if row.headers else ()
+    return OutgoingRecord(row.topic, row.record_value, row.record_key, row.partition, row.record_timestamp, headers)
 
 
 class RecordKeeper:
@@ -121,32 +116,23 @@ class RecordingParticipant:
         return self._inner.is_reusable
 
     def init_transactions(self, keep_prepared_txn: bool = False) -> None:
-        """See KafkaParticipant."""
+        """Fence every earlier producer of the transactional id; see KafkaParticipant."""
         self._inner.init_transactions(keep_prepared_txn)
 
     def name_left_transaction(self) -> PreparedTxnState:
-        """See NamesLeftTransaction."""
+        """Name the transaction that was left open; see NamesLeftTransaction."""
         return name_of_left_transaction(self._inner)
 
     def begin_transaction(self) -> None:
-        """See KafkaParticipant."""
+        """Begin a transaction, without a request; see KafkaParticipant."""
         self._inner.begin_transaction()
         self._records = self._keeper.begin(self._transactional_id)
 
-    def produce(
-        self,
-        topic: str,
-        value: str | bytes | None = None,
-        key: str | bytes | None = None,
-        partition: int = -1,
-        timestamp: int = 0,
-        headers: Headers | None = None,
-        on_delivery: Callable[[Any, Any], None] | None = None,
-    ) -> None:
+    def produce(self, record: OutgoingRecord) -> None:
         """See KafkaParticipant. Gives a record a timestamp, so that it has the same one if it is produced again."""
-        callback = self._on_delivery if on_delivery is None else checked_on_delivery(on_delivery)
-        timestamp = timestamp or time.time_ns() // 1_000_000
-        kept = KeptRecord(topic, partition, encoded(key), encoded(value), encoded_headers(headers), timestamp)
+        callback = self._on_delivery if record.on_delivery is None else record.on_delivery
+        timestamp = record.timestamp or time.time_ns() // 1_000_000
+        kept = KeptRecord(record, record.partition, timestamp)
 
         def report(error: Any, message: Any) -> None:
             if error is None:
@@ -157,8 +143,7 @@ class RecordingParticipant:
         records = self._records
         records.append(kept)  # first: a callback may come, and produce, before produce() returns
         try:
-            # Send the kept headers: ``headers`` may be an iterator, which can be read only once.
-            self._inner.produce(topic, kept.value, kept.key, partition, timestamp, kept.headers or None, report)
+            self._inner.produce(record._replace(timestamp=timestamp, on_delivery=report))
         except BaseException:
             records[:] = [each for each in records if each is not kept]
             raise
@@ -175,31 +160,31 @@ class RecordingParticipant:
 
     @property
     def open_transaction(self) -> PreparedTxnState:
-        """See NamesOpenTransaction."""
+        """The state that names the open transaction; see NamesOpenTransaction."""
         return name_of_open_transaction(self._inner)
 
     def prepare_transaction(self) -> PreparedTxnState:
-        """See KafkaParticipant."""
+        """Flush, and require every acknowledgement; see KafkaParticipant."""
         return self._inner.prepare_transaction()
 
     def complete_transaction(self, state: PreparedTxnState) -> Outcome:
-        """See KafkaParticipant."""
+        """Commit the open transaction if ``state`` identifies it, abort it otherwise; see KafkaParticipant."""
         return self._inner.complete_transaction(state)
 
     def commit_transaction(self) -> None:
-        """See KafkaParticipant."""
+        """Commit the transaction; see KafkaParticipant."""
         self._inner.commit_transaction()
 
     def abort_transaction(self) -> None:
-        """See KafkaParticipant."""
+        """Abort the transaction; see KafkaParticipant."""
         self._inner.abort_transaction()
 
     def close(self) -> None:
-        """See KafkaParticipant."""
+        """Release sockets and threads; see KafkaParticipant."""
         self._inner.close()
 
 
-def _packed(headers: EncodedHeaders) -> bytes:
+def _packed(headers: Headers) -> bytes:
     """Headers as a record of the message format v2 has them, without their number."""
     parts = []
     for name, content in headers:
@@ -213,7 +198,7 @@ def _packed(headers: EncodedHeaders) -> bytes:
     return b"".join(parts)
 
 
-def _unpacked(packed: bytes) -> EncodedHeaders:
+def _unpacked(packed: bytes) -> Headers:
     headers: list[tuple[str, bytes | None]] = []
     at = 0
     while at < len(packed):

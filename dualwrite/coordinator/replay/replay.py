@@ -1,9 +1,9 @@
 """Replay: the records of a unit of work stay in the database until Kafka has committed them, and can be produced again.
 
 They are written in the unit's own database transaction, beside its state, and replaced by the next unit of the same
-transactional id. They are not deleted sooner, as that would cost one more transaction for each unit; so their presence
-does not show whether Kafka has them. Only Kafka's log does: recovery reads it, and records a heuristic abort. An
-outcome on record that has its records here and was not acknowledged must be replayed.
+transactional id. Deleting them sooner would cost one more transaction for each unit. So their presence does not show
+that Kafka lacks them; only Kafka's log shows that: recovery reads it, and records a heuristic abort. An outcome on
+record that has its records here and was not acknowledged must be replayed.
 
 A replay is a unit of work of its own, by the same machine and without the user's rows: a new Kafka transaction, whose
 state is stored before it is committed, together with the acknowledgement of the outcome. So the records are in Kafka
@@ -20,19 +20,24 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Engine, and_, delete, func, insert, or_, select, update
 
-from dualwrite.coordinator.ports import KafkaParticipant, Lease, Outcome
-from dualwrite.coordinator.replay.recording import KeptRecord, RecordKeeper
+from dualwrite.coordinator.ports.kafka import KafkaParticipant
+from dualwrite.coordinator.process.this_process import THIS_PROCESS
+from dualwrite.coordinator.replay.recording import RecordKeeper, kept_record
+from dualwrite.coordinator.rules.lease import Lease
 from dualwrite.coordinator.rules.machine import Result
+from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.slots.slot import Counters, Slot
-from dualwrite.coordinator.sql.decision_store import SqlDecisionStore, clear_errors
+from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
+from dualwrite.coordinator.sql.error_meanings import clear_errors
 from dualwrite.coordinator.sql.own_tables import ours
 from dualwrite.coordinator.sql.state_row import columns_naming
 from dualwrite.coordinator.sql.tables import kafka_transaction_outcome as outcomes
 from dualwrite.coordinator.sql.tables import kafka_transaction_record as records
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as states
-from dualwrite.coordinator.unit.driver import UnitDriver
+from dualwrite.coordinator.unit.unit_database import unit_driver
 from dualwrite.errors import KafkaRefusedError, PrepareFailedError
 from dualwrite.ids import PreparedTxnState
+from dualwrite.records.outgoing import OutgoingRecord
 
 ACKNOWLEDGED_BY = "replay"
 """The acknowledging name for an outcome whose records were replayed."""
@@ -131,13 +136,13 @@ class ReplayStore(SqlDecisionStore):
             of_lease = select(records.c.number).where(records.c.transactional_id == lease.transactional_id)
             return connection.execute(of_lease.limit(1), execution_options=ours(connection)).first() is not None
 
-    def records(self, lease: Lease, unit: LostUnit) -> list[KeptRecord]:
+    def records(self, lease: Lease, unit: LostUnit) -> list[OutgoingRecord]:
         """The records of ``unit``, in order."""
         of_unit = records.c.number.between(unit.first, unit.last)
         wanted = select(records).where(records.c.transactional_id == lease.transactional_id, of_unit)
         with self.connection() as connection, clear_errors(self._engine):
             return [
-                KeptRecord.of(row)
+                kept_record(row)
                 for row in connection.execute(wanted.order_by(records.c.number), execution_options=ours(connection))
             ]
 
@@ -179,31 +184,25 @@ class Replayer:
         this again. A unit that Kafka refuses for good stays on record, with its records, and is tried again at the next
         recovery; that is logged, and the slot goes on.
 
-        Raises the error of a failed replay; the slot then needs recovery.
+        Raises the error of a failed replay; the slot then repeats its recovery, as the next unit of work would take the
+        place of what is lost.
         """
-        try:
-            return self._replay_lost(slot)
-        except BaseException:
-            _leave_to_recovery(slot)  # the next unit of work would take the place of what is lost
-            raise
-
-    def _replay_lost(self, slot: Slot) -> Outcome | None:
         name, lost = slot.transactional_id, self.store.lost([slot.lease]).get(slot.lease, [])
         self.store.replayed.pop(name, None)  # of a parent that was forked in the middle of one
         done: Outcome | None = None
         refused: list[LostUnit] = []
         for unit in lost:
-            # Behind whatever else is lost, the records of which stay where they are.
+            # Behind what else is lost: those records stay where they are.
             self._keeper.reserve(name, [each.last for each in lost if each is not unit])
             kept = self.store.records(slot.lease, unit)
             error = self._produce(slot, unit, kept)
             if error is None:
                 _LOG.warning("%s: %d records that Kafka had aborted are produced again", name, len(kept))
                 done = Outcome.REPLAYED
-                if unit is not lost[-1]:
-                    _leave_to_recovery(slot)
+                if unit is not lost[-1] and slot.is_ready:
+                    slot.lend().close()
                 break
-            if not slot.is_warm or not isinstance(error, (KafkaRefusedError, _SeenToError)):
+            if not slot.is_ready or not isinstance(error, (KafkaRefusedError, _SeenToError)):
                 raise error
             if isinstance(error, KafkaRefusedError):
                 _LOG.error("%s: %d records cannot be produced again: %s", name, len(kept), error)
@@ -216,16 +215,16 @@ class Replayer:
             self._keeper.empty.add(name)
         return done
 
-    def _produce(self, slot: Slot, unit: LostUnit, kept: Sequence[KeptRecord]) -> BaseException | None:
+    def _produce(self, slot: Slot, unit: LostUnit, kept: Sequence[OutgoingRecord]) -> BaseException | None:
         """A unit of work of nothing but ``kept``; its error, if it was not committed."""
         error: BaseException | None = None
-        driver = UnitDriver(self._engine, self.store, slot, self._observe, self.store.limit(slot.transactional_id))
+        driver = unit_driver(self._engine, self.store, slot, self._observe)
         self.store.replayed[slot.transactional_id] = unit
         try:
             driver.begin()
             if driver.machine.result is None:
                 for record in kept:
-                    driver.produce(record.produce)
+                    driver.produce(record)
         except BaseException as raised:  # noqa: BLE001 - both sides are rolled back, and the caller gets it
             error = raised
         try:
@@ -238,12 +237,7 @@ class Replayer:
         return None
 
 
-def _leave_to_recovery(slot: Slot) -> None:
-    if slot.is_warm:
-        slot.lend().close()
-
-
-class LeftReplays:
+class SweepReplays:
     """Replay in slots that no unit of work is going to use, for the sweep (see Repairs).
 
     :param make: makes the participant of a transactional id.
@@ -262,14 +256,14 @@ class LeftReplays:
         self._observe = observe
 
     def due(self, leases: Collection[Lease]) -> Collection[Lease]:
-        """See Repairs."""
+        """The leases that need a replay; see Repairs."""
         return self._replayer.store.lost(leases).keys()
 
     def repair(self, lease: Lease) -> Outcome:
         """See Repairs. Every replay begins with recovery, like every unit of work in a new slot."""
         make = functools.partial(self._make, lease.transactional_id)
         store, replay = self._replayer.store, self._replayer.replay
-        slot = Slot(lease, store, make, self._counters, lambda: None, self._observe, replay)
+        slot = Slot(THIS_PROCESS, lease, store, make, self._counters, lambda: None, self._observe, replay)
         try:
             return slot.recover()
         finally:

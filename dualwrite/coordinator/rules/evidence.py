@@ -3,9 +3,10 @@ topic is gone, and finds how it ended.
 
 For a state without an anchor the text is ``producerId:epoch:topic~id:partition:offset``: one of its records, and the id
 of the topic. For a state with an anchor it is ``producerId:epoch@start~id``: when the transaction began, and the id of
-the anchor's topic. Unknown parts are omitted. The text begins with the state that it belongs to: the release of version
-0001, which writes states without evidence, leaves older evidence behind. The release after that one reads the first
-form, in which ``topic~id`` is a topic that it does not find, and ignores the second form.
+the anchor's topic. Unknown parts are omitted. The text begins with the identity of the state that it belongs to. An old
+release (tables of version 0001) writes a new state but not the evidence, so the row may still have the evidence of an
+older state. The release after that one reads the first form, in which ``topic~id`` is a topic that it does not find,
+and ignores the second form.
 """
 
 from dualwrite.ids import UNKNOWN_START, Anchor, PreparedTxnState

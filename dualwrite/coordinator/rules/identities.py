@@ -39,6 +39,27 @@ class ClusterIdentity(NamedTuple):
 UNKNOWN_CLUSTER = ClusterIdentity()
 
 
+class TwoPartIdentity(NamedTuple):
+    """An identity of the form ``kind:part:part:part``, of which one part may change while the database stays the same.
+
+    :param kind: the first word of such identities.
+    :param whole: the place of the part that is always the same.
+    :param halves: the places of the parts of which one may change.
+    """
+
+    kind: str
+    whole: int
+    halves: tuple[int, int]
+
+    def matches(self, stored: str, here: str) -> bool:
+        """True if both are of this form, and differ at most in one half."""
+        kind, *old = stored.split(":", 3)
+        other, *new = here.split(":", 3)
+        if not kind == other == self.kind:
+            return False
+        return old[self.whole] == new[self.whole] and any(old[half] == new[half] != "" for half in self.halves)
+
+
 class DatabaseIdentity(NamedTuple):
     """The database of a state table.
 
@@ -46,12 +67,27 @@ class DatabaseIdentity(NamedTuple):
         does.
     :param id_suffix: suffix of the application's name in transactional ids; empty except in a declared copy.
     :param is_outdated: an operator declared it a copy, and one half of its identity has changed since; see
-        :func:`is_outdated`.
+        :meth:`outdates`.
+    :param form: the form of ``database_id``, if half of it may change.
     """
 
     database_id: str | None = None
     id_suffix: str = ""
     is_outdated: bool = False
+    form: TwoPartIdentity | None = None
+
+    def is_same_as(self, stored: str) -> bool:
+        """True if ``stored`` names this database, perhaps before one half of its identity has changed."""
+        here = self.database_id
+        return here is not None and (stored == here or (self.form is not None and self.form.matches(stored, here)))
+
+    def outdates(self, stored: str | None) -> bool:
+        """True if ``stored`` names this database and one half has changed, so that ``stored`` must be replaced. If the
+        other half changed next, ``stored`` could no longer identify the database."""
+        here = self.database_id
+        if stored is None or here is None or stored == here:
+            return False
+        return self.is_same_as(stored) and all(here.split(":", 3))
 
     def name_of(self, application: str) -> str:
         """The prefix of the transactional ids of ``application`` in this database."""
@@ -66,32 +102,6 @@ class RowIdentity(NamedTuple):
     transactional_id: str
     database_id: str | None
     cluster: ClusterIdentity
-
-
-def is_same_database(stored: str, here: str) -> bool:
-    """True if both identities name the same database.
-
-    A SQLite file is the same if device and inode are equal, or inode and path: some file systems get another device
-    number at each mount. A schema of a MariaDB server is the same if the server or the moment of the state table's
-    creation is equal: each may change while the other stays.
-    """
-    if stored == here:
-        return True
-    kind, *old = stored.split(":", 3)
-    other, *new = here.split(":", 3)
-    if kind == other == "sqlite":
-        return old[1] == new[1] and (old[0] == new[0] or old[2] == new[2])
-    if kind == other == "mariadb":
-        return old[2] == new[2] and (old[0] == new[0] or old[1] == new[1] != "")
-    return False
-
-
-def is_outdated(stored: str | None, here: str | None) -> bool:
-    """True if both name the same database and one half has changed, so that ``stored`` must be replaced. If the other
-    half changed next, ``stored`` could no longer identify the database."""
-    if stored is None or here is None or stored == here:
-        return False
-    return is_same_database(stored, here) and all(here.split(":", 3))
 
 
 def has_moved_along(row: RowIdentity, cluster: ClusterIdentity) -> bool:
@@ -109,7 +119,7 @@ def require_original(rows: Iterable[RowIdentity], here: DatabaseIdentity, cluste
     :raises CopiedDatabaseError: if not; it names a row.
     """
     for row in rows:
-        if row.database_id is None or here.database_id is None or is_same_database(row.database_id, here.database_id):
+        if row.database_id is None or here.database_id is None or here.is_same_as(row.database_id):
             continue
         if not has_moved_along(row, cluster):
             raise CopiedDatabaseError(

@@ -60,7 +60,7 @@ _MEANINGS = {
     ),
     RowFinding.COPIED: (
         "another copy of this process has written it (a snapshot of a virtual machine or a process was started twice, "
-        "or somebody has changed the row by hand): this unit of work is rolled back and may be run again"
+        "or the row was changed by hand): this unit of work is rolled back and may be run again"
     ),
 }
 

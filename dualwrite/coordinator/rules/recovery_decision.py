@@ -32,7 +32,8 @@ class Outcome(Enum):
     HEURISTIC_MIXED = "heuristic mixed"
     """The database decided to commit; Kafka aborted in one partition at least, and committed in the others."""
     HEURISTIC_HAZARD = "heuristic hazard"
-    """The database decided to commit, and Kafka's outcome is unknown: the cluster has lost it."""
+    """One side is unknown: the database decided to commit and the cluster has lost the transaction; or Kafka's
+    transaction was aborted and the database may have committed the rows."""
     REPLAYED = "replayed"
     """The database decided to commit, and Kafka aborted; then a replay produced the records again (replay.py)."""
 
@@ -45,8 +46,8 @@ class Outcome(Enum):
 DETAILS = {
     Outcome.HEURISTIC_COMMIT: (
         "after the transaction that the database knows as the last one, Kafka has committed another under the same "
-        "transactional id: the database was restored from an older copy, or has lost a commit, or somebody else uses "
-        "the transactional id. Its records have no rows"
+        "transactional id: the database was restored from an older copy, or has lost a commit, or another application "
+        "uses the transactional id. Its records have no rows"
     ),
     Outcome.HEURISTIC_ABORT: (
         "the database committed, and the transaction was aborted in Kafka: by force, by its timeout, or by a process "
@@ -86,7 +87,7 @@ def verdict(stored: PreparedTxnState, ongoing: OngoingTransaction | None) -> Rec
     return RecoveryDecision.COMMIT if stored.identifies(ongoing) else RecoveryDecision.ABORT
 
 
-def looked_back(
+def outcome_in_log(
     stored: PreparedTxnState,
     done: Outcome,
     now: ProducerIdentity,

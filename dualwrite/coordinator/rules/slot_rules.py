@@ -34,7 +34,7 @@ class SlotStanding(Enum):
     FREE = "given back, or never used"
     EXPIRED = "its owner has not renewed the lease in time"
     DEAD = "its owner was a process of this machine that is gone"
-    ABANDONED = "this owner's, who does not use it: handed over, or its taking was interrupted, or Kafka fenced it"
+    ABANDONED = "this owner's, who does not use it: transferred, or its taking was interrupted, or Kafka fenced it"
     FOREIGN = "its owner left it without giving it back, and what it left is in another Kafka cluster"
     HELD = "leased, by this owner or by another that may be alive"
 
@@ -52,7 +52,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class SlotRules:
+class SlotObserver:
     """The rules as one process applies them, with its knowledge.
 
     :param owner: its signature on its own leases.
@@ -85,6 +85,11 @@ class SlotRules:
         return SlotStanding.DEAD if self.is_gone(row.owner) else SlotStanding.HELD
 
 
+def describe_owner(owner: str) -> str:
+    """``owner``, the signature of a lease, for a person: host and process id."""
+    return owner.split(" ")[0]
+
+
 _DIGITS = 255
 """The most digits of a slot's number: the maximum length of a transactional id (ids.py)."""
 
@@ -113,14 +118,14 @@ def application_of(transactional_id: str) -> str | None:
 _ORDER = (SlotStanding.DEAD, SlotStanding.EXPIRED, SlotStanding.FREE, SlotStanding.ABANDONED)
 
 
-def choose(application: str, pool_size: int, rows: Iterable[SlotRow], onlooker: SlotRules) -> Iterator[Candidate]:
+def choose(application: str, pool_size: int, rows: Iterable[SlotRow], observer: SlotObserver) -> Iterator[Candidate]:
     """The slots that a unit of work may take, the best first.
 
     Slots of dead owners come first: they need recovery, and each lease begins with it. A slot that this owner has
     abandoned comes last: if Kafka fenced it, the process that fenced it may do so again.
     """
     known = {row.number: row for row in rows if row.number < pool_size}
-    candidates = (Candidate(row, onlooker.standing(row)) for row in known.values())
+    candidates = (Candidate(row, observer.standing(row)) for row in known.values())
     takeable = sorted((each for each in candidates if each.standing in _ORDER), key=_preference)
     # One by one: a pool may be large, and usually the first one is taken.
     unused = (
@@ -136,13 +141,13 @@ def _preference(candidate: Candidate) -> tuple[int, bool, int]:
     return _ORDER.index(candidate.standing), not candidate.row.fencing_token, candidate.row.number
 
 
-def left_behind(rows: Iterable[SlotRow], onlooker: SlotRules, *, free_too: bool = False) -> list[Candidate]:
+def slots_to_recover(rows: Iterable[SlotRow], observer: SlotObserver, *, free_too: bool = False) -> list[Candidate]:
     """The slots that need recovery: their owner is gone. Includes slots beyond the pool size.
 
     :param free_too: also slots that were given back, where no transaction should be open.
     """
     wanted = (*ENDED, SlotStanding.FREE) if free_too else ENDED
-    candidates = [Candidate(row, onlooker.standing(row)) for row in rows]
+    candidates = [Candidate(row, observer.standing(row)) for row in rows]
     return [candidate for candidate in candidates if candidate.standing in wanted]
 
 
@@ -182,8 +187,8 @@ class AbandonedApplication:
     seconds: float | None
 
 
-def deserted(
-    rows: Iterable[SlotRow], onlooker: SlotRules, *, apart_from: str | None = None
+def abandoned_applications(
+    rows: Iterable[SlotRow], observer: SlotObserver, *, apart_from: str | None = None
 ) -> list[AbandonedApplication]:
     """The applications among ``rows`` that hold no slot and have not given all slots back; sorted by name.
 
@@ -193,15 +198,15 @@ def deserted(
     alive = {apart_from}
     for row in rows:
         application = application_of(row.transactional_id)
-        standing = onlooker.standing(row)
+        standing = observer.standing(row)
         if application is not None and standing is SlotStanding.HELD:
             alive.add(application)
         elif application is not None and standing in ENDED:
             left.setdefault(application, []).append(row)
-    return [_deserted(application, left[application]) for application in sorted(left) if application not in alive]
+    return [_abandoned(application, left[application]) for application in sorted(left) if application not in alive]
 
 
-def _deserted(application: str, rows: Iterable[SlotRow]) -> AbandonedApplication:
+def _abandoned(application: str, rows: Iterable[SlotRow]) -> AbandonedApplication:
     in_order = sorted(rows, key=lambda row: row.number)
     ends = [row.remaining for row in in_order if row.remaining is not None]
     return AbandonedApplication(

@@ -5,33 +5,36 @@ procedure) are noticed afterwards; see dialects/unit_transactions.py.
 """
 
 import re
+from typing import NamedTuple
 
 _SKIPPED = re.compile(r"(?:\s+|--[^\n]*(?:\n|$)|/\*(?![!M]).*?\*/|;)+", re.DOTALL)
-"""Text that may precede the first word; MySQL executes comments that begin with ``/*!`` or ``/*M!``."""
-_SKIPPED_BY_MYSQL = re.compile(r"(?:\s+|--[^\n]*(?:\n|$)|#[^\n]*(?:\n|$)|/\*(?!M?!).*?\*/|/\*M?!\d*|;)+", re.DOTALL)
+"""Text that may precede the first word. Comments that MySQL executes begin with ``/*!`` or ``/*M!``."""
 
 _ENDS = re.compile(
     r"(?:COMMIT|END|ABORT|BEGIN(?!\s+NOT\b)|START|PREPARE\s+TRANSACTION|ROLLBACK(?!\s+(?:(?:WORK|TRANSACTION)\s+)?TO\b))\b",
     re.IGNORECASE,
 )
-_ENDS_IN_MYSQL = re.compile(
-    r"(?:(?:ALTER|CACHE|CHANGE|FLUSH|GRANT|INSTALL|LOCK|OPTIMIZE|RENAME|REPAIR|RESET|REVOKE|STOP|TRUNCATE|UNINSTALL)\b"
-    r"|ANALYZE\s+(?:(?:NO_WRITE_TO_BINLOG|LOCAL)\s+)?TABLE\b|CHECK\s+(?:TABLE|VIEW)\b|LOAD\s+INDEX\b"
-    r"|CREATE\s+(?!(?:OR\s+REPLACE\s+)?TEMPORARY\b)|DROP\s+(?!TEMPORARY\b|PREPARE\b)|XA\s+(?!RECOVER\b)"
-    r"|SET\s+(?:PASSWORD\b|(?:@@)?(?:(?:SESSION|LOCAL)\s*[.\s]\s*)?AUTOCOMMIT\b))",
-    re.IGNORECASE,
-)
-"""Statements that commit implicitly: https://mariadb.com/kb/en/sql-statements-that-cause-an-implicit-commit/."""
 
 
-def ends_transaction(dialect: str, statement: str) -> bool:
-    """True if ``statement`` would end the transaction in which it runs, or begin another one.
+class TransactionGrammar(NamedTuple):
+    """The statements of a database that end or begin a transaction.
 
-    :param dialect: SQLAlchemy's name of the database.
+    :param skipped: matches text that may precede a statement's first word.
+    :param more: matches statements that do so only there.
     """
-    in_mysql = dialect in ("mysql", "mariadb")
-    skipped = (_SKIPPED_BY_MYSQL if in_mysql else _SKIPPED).match(statement)
+
+    skipped: re.Pattern[str]
+    more: re.Pattern[str] | None = None
+
+
+STANDARD = TransactionGrammar(_SKIPPED)
+"""The statements that do so everywhere."""
+
+
+def ends_transaction(grammar: TransactionGrammar, statement: str) -> bool:
+    """True if ``statement`` would end the transaction in which it runs, or begin another one."""
+    skipped = grammar.skipped.match(statement)
     begin = skipped.end() if skipped else 0
     if _ENDS.match(statement, begin) is not None:
         return True
-    return in_mysql and _ENDS_IN_MYSQL.match(statement, begin) is not None
+    return grammar.more is not None and grammar.more.match(statement, begin) is not None

@@ -1,26 +1,27 @@
 """The leases that one DualWrite holds: those that its units of work use, and those for recovering other slots."""
 
 import logging
-import threading
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from weakref import WeakValueDictionary
 
-from dualwrite.coordinator.concurrency.step_errors import is_own
-from dualwrite.coordinator.concurrency.watchdog import Limit
-from dualwrite.coordinator.ports import Lease, LeaseLostError, Leases
+from dualwrite.coordinator.concurrency.step_errors import is_step_error
+from dualwrite.coordinator.ports.leases import Leases
+from dualwrite.coordinator.ports.runtime import Runtime
 from dualwrite.coordinator.rules.identities import UNKNOWN_CLUSTER, ClusterIdentity
+from dualwrite.coordinator.rules.lease import Lease, LeaseLostError
 from dualwrite.coordinator.rules.slot_rules import (
     AbandonedApplication,
     Candidate,
+    SlotObserver,
     SlotRow,
-    SlotRules,
     SlotStanding,
+    abandoned_applications,
     choose,
-    deserted,
-    left_behind,
+    describe_owner,
     left_in_another_cluster,
+    slots_to_recover,
 )
-from dualwrite.coordinator.slots.owner import describe, is_gone, new_owner
 
 _LOG = logging.getLogger("dualwrite")
 
@@ -33,19 +34,21 @@ class LeaseRegistry:
 
     :param leases: the leases in the database.
     :param application: the application that owns the slots.
-    :param owner: the signature on leases (owner.py).
+    :param owner: the signature on leases (Runtime.new_owner).
     :param timeout: seconds after which a lease expires.
     :param cluster: returns the application's Kafka cluster; called before each look at the rows.
     """
 
     def __init__(
         self,
+        runtime: Runtime,
         leases: Leases,
         application: str,
         owner: str,
         timeout: float,
         cluster: Callable[[], ClusterIdentity] = ClusterIdentity,
     ) -> None:
+        self._runtime = runtime
         self._leases = leases
         self._application = application
         self._owner = owner
@@ -57,8 +60,8 @@ class LeaseRegistry:
         # A connection without an answer must not block the heartbeat until the leases have expired.
         self._patience = max(_SHORTEST_LIMIT, timeout / 3)
         # Held from a look at the rows until what was taken is noted, so that it is not thought abandoned.
-        self._looking = threading.Lock()
-        self._guard = threading.Lock()
+        self._looking = runtime.lock()
+        self._guard = runtime.lock()
         """Of _held, for a moment: a heartbeat does not wait for a look."""
         self._held: WeakValueDictionary[str, Lease] = WeakValueDictionary()
         """The leases by transactional id, as long as they are referenced: if an interrupt comes between taking a lease
@@ -78,11 +81,11 @@ class LeaseRegistry:
         """The application that owns the slots."""
         return self._application
 
-    def sign_anew(self) -> None:
+    def renew_signature(self) -> None:
         """Use another signature from now on: a copy of this process has the old one, and would regard the leases of
         this process as its own."""
         self._former = (*self._former, self._owner)
-        self._owner = new_owner()
+        self._owner = self._runtime.new_owner()
 
     def lease_one(self, pool_size: int, observe: Callable[[str], None]) -> Lease | None:
         """Lease a slot for a unit of work, which must recover it first; None if no slot is free."""
@@ -92,7 +95,7 @@ class LeaseRegistry:
             with self._looking, self._limit():
                 self._look(cluster)
                 name = self._leases.name_of(self._application)
-                for candidate in choose(name, pool_size, self.seen, self._onlooker(cluster)):
+                for candidate in choose(name, pool_size, self.seen, self._observer(cluster)):
                     observe("RECOVER_TAKE_OVER")
                     taken = self._take([candidate])
                     if taken:
@@ -102,30 +105,32 @@ class LeaseRegistry:
             raise
         return None
 
-    def left_behind(self, *, free_too: bool = False, again: bool = True) -> list[Candidate]:
+    def slots_to_recover(self, *, free_too: bool = False, again: bool = True) -> list[Candidate]:
         """The slots that need recovery, see slot_rules.py; reads the rows ``again``, or uses the last look."""
         cluster = self._cluster()
         with self._looking, self._limit():
             if again:
                 self._look(cluster)
-            onlooker = self._onlooker(cluster)
-            self._warn_of_foreign(onlooker)
-            return left_behind(self.seen, onlooker, free_too=free_too)
+            observer = self._observer(cluster)
+            self._warn_of_foreign(observer)
+            return slots_to_recover(self.seen, observer, free_too=free_too)
 
-    def _warn_of_foreign(self, onlooker: SlotRules) -> None:
-        foreign = _foreign(self.seen, onlooker)
+    def _warn_of_foreign(self, observer: SlotObserver) -> None:
+        foreign = _foreign(self.seen, observer)
         if foreign and not self._has_warned:
             self._has_warned = True
-            said = left_in_another_cluster(foreign, onlooker.cluster_id)
+            said = left_in_another_cluster(foreign, observer.cluster_id)
             _LOG.warning("%s: %s", self._application, said, extra={"application": self._application})
 
     def foreign(self) -> tuple[list[SlotRow], str | None]:
         """The slots that were left in another Kafka cluster, as of the last look; and the cluster in use."""
-        return _foreign(self.seen, self._onlooker(self._seen_in)), self._seen_in.cluster_id
+        return _foreign(self.seen, self._observer(self._seen_in)), self._seen_in.cluster_id
 
-    def deserted_elsewhere(self) -> list[AbandonedApplication]:
+    def abandoned_elsewhere(self) -> list[AbandonedApplication]:
         """The other applications in the same table with slots that no process recovers."""
-        return deserted(self._leases.rows(None), self._onlooker(), apart_from=self._leases.name_of(self._application))
+        return abandoned_applications(
+            self._leases.rows(None), self._observer(), apart_from=self._leases.name_of(self._application)
+        )
 
     def take(self, candidates: Sequence[Candidate]) -> list[Lease]:
         """Lease those of ``candidates`` that are unchanged."""
@@ -148,7 +153,7 @@ class LeaseRegistry:
         try:
             self._leases.give_back(leases, finished=finished)
         except Exception as error:
-            if not is_own(error):
+            if not is_step_error(error):
                 raise
             whose = {"application": self._application}
             _LOG.warning("%s: the leases were not given back: %s", self._application, error, extra=whose)
@@ -161,11 +166,15 @@ class LeaseRegistry:
                 if self._held.get(lease.transactional_id) == lease:
                     del self._held[lease.transactional_id]
 
+    def limited(self, seconds: float, setting: str) -> AbstractContextManager[object]:
+        """Give the database ``seconds`` in the ``with`` block; see Leases.limited."""
+        return self._leases.limited(seconds, self._application, setting)
+
     def _look(self, cluster: ClusterIdentity) -> None:
         self.seen, self._seen_in = self._leases.rows(self._application, cluster), cluster
 
-    def _limit(self) -> Limit:
-        return Limit(self._patience, f"the leases of {self._application}", "a third of lease_timeout")
+    def _limit(self) -> AbstractContextManager[object]:
+        return self._leases.limited(self._patience, f"the leases of {self._application}", "a third of lease_timeout")
 
     def _take(self, candidates: Sequence[Candidate]) -> list[Lease]:
         taken = self._leases.take(candidates, self._owner, self._timeout, most=len(candidates))
@@ -184,14 +193,13 @@ class LeaseRegistry:
         for candidate in candidates:
             row = candidate.row
             if row.transactional_id in names and candidate.standing is not SlotStanding.FREE:
-                _LOG.info(
-                    "%s: taken over from %s: %s", row.transactional_id, describe(row.owner), candidate.standing.value
-                )
+                former = describe_owner(row.owner)
+                _LOG.info("%s: taken over from %s: %s", row.transactional_id, former, candidate.standing.value)
 
-    def _onlooker(self, cluster: ClusterIdentity = UNKNOWN_CLUSTER) -> SlotRules:
+    def _observer(self, cluster: ClusterIdentity = UNKNOWN_CLUSTER) -> SlotObserver:
         with self._guard:
-            return SlotRules(self._owner, frozenset(self._held), is_gone, cluster.cluster_id)
+            return SlotObserver(self._owner, frozenset(self._held), self._runtime.is_gone, cluster.cluster_id)
 
 
-def _foreign(rows: Sequence[SlotRow], onlooker: SlotRules) -> list[SlotRow]:
-    return [row for row in rows if onlooker.standing(row) is SlotStanding.FOREIGN]
+def _foreign(rows: Sequence[SlotRow], observer: SlotObserver) -> list[SlotRow]:
+    return [row for row in rows if observer.standing(row) is SlotStanding.FOREIGN]

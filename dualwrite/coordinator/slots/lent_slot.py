@@ -2,7 +2,8 @@
 
 from typing import Protocol
 
-from dualwrite.coordinator.ports import KafkaParticipant, Lease
+from dualwrite.coordinator.ports.kafka import KafkaParticipant
+from dualwrite.coordinator.rules.lease import Lease
 from dualwrite.errors import FencedError
 
 
@@ -15,16 +16,16 @@ class LentSlot(Protocol):
 
     @property
     def transactional_id(self) -> str:
-        """See Slot."""
+        """The slot's name in Kafka and in the state table; see Slot."""
 
     def lend(self) -> KafkaParticipant:
-        """See Slot."""
+        """Lend the participant of a ready slot; see Slot."""
 
     def give_back(self, participant: KafkaParticipant) -> None:
-        """See Slot."""
+        """Take back a participant without an open transaction; see Slot."""
 
     def finish_later(self) -> None:
-        """See Slot."""
+        """Recover in the background; see Slot."""
 
     def fence(self, error: FencedError) -> None:
-        """See Slot."""
+        """Note that the slot is lost; see Slot."""

@@ -1,19 +1,18 @@
 """The slots of one DualWrite: leased when a unit of work needs one, kept warm, renewed, and given back at the end."""
 
 import logging
-import queue
-import threading
-import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from dualwrite.coordinator.concurrency.heartbeat import LeaseHeartbeat
+from dualwrite.coordinator.concurrency.heartbeat import LeaseRenewal
 from dualwrite.coordinator.concurrency.waiting import Bell, Ticket
-from dualwrite.coordinator.concurrency.watchdog import Limit
-from dualwrite.coordinator.ports import DecisionStore, KafkaParticipant, Lease, Outcome
-from dualwrite.coordinator.rules.lease import LeaseContradictedError
+from dualwrite.coordinator.ports.database import DecisionStore
+from dualwrite.coordinator.ports.kafka import KafkaParticipant
+from dualwrite.coordinator.ports.runtime import Runtime
+from dualwrite.coordinator.rules.lease import Lease, LeaseContradictedError
 from dualwrite.coordinator.rules.lease_memory import RowFinding
+from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.slots.lease_registry import LeaseRegistry
 from dualwrite.coordinator.slots.slot import Counters, Slot
 from dualwrite.coordinator.slots.sweeper import Sweeper
@@ -36,7 +35,7 @@ BEATS = 3
 class Pool:
     """The slots that this process has leased. Thread-safe; only for the process that made it.
 
-    :param book: its leases.
+    :param registry: its leases.
     :param sweeper: looks for slots of dead owners, at the first use and at every beat.
     :param make: makes the participant of a transactional id.
     :param observe: called with each step's name.
@@ -45,18 +44,22 @@ class Pool:
 
     def __init__(
         self,
+        runtime: Runtime,
         settings: PoolSettings,
         store: DecisionStore,
-        book: LeaseRegistry,
+        registry: LeaseRegistry,
         sweeper: Sweeper,
         make: Callable[[str], KafkaParticipant],
         counters: Counters,
         observe: Callable[[str], None],
         repair: Callable[[Slot], Outcome | None] | None = None,
     ) -> None:
+        self._runtime = runtime
+        self._now = runtime.monotonic
         self._settings = settings
         self._store = store
-        self._book = book
+        self.registry = registry
+        """The leases of this process."""
         self._sweeper = sweeper
         self._make = make
         self._counters = counters
@@ -64,37 +67,43 @@ class Pool:
         self._repair = repair
         # A database with one writer makes units of work wait for each other anyway, with a timeout and in no order.
         self._most_in_use = 1 if store.one_writer else settings.size
-        self.unmatched = UnmatchedUnits(store, counters)
+        self.unmatched = UnmatchedUnits(runtime, store, counters)
         """Units of work that wait to be put on record."""
-        self._guard = threading.RLock()
+        self._guard = runtime.reentrant_lock()
         """Guards the slots, the line and _closed; held briefly, and taken by ``with`` only (waiting.py). A signal
         handler may use the pool while its thread holds the lock."""
-        self._changed = Bell()
+        self._changed = Bell(runtime)
         """Rung after each change of them."""
         self._slots: OrderedDict[str, Slot] = OrderedDict()
         """The slots by transactional id, the most recently used last."""
-        self._line: deque[object] = deque()
+        self._queue: deque[object] = deque()
         """The units of work that wait, in order of arrival."""
         self._closed = False
-        self.left_behind: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        """Callables that end units of work whose block could not. Finalizers put them here: SimpleQueue allows that."""
-        self._heartbeat = LeaseHeartbeat(
-            lambda: store.in_thread(self.beat), settings.lease_timeout / BEATS, settings.application
+        self.abandoned: deque[Callable[[], None]] = deque()
+        """Callables that end units of work whose block could not. Finalizers append them: a deque takes no lock."""
+        self.heartbeat = LeaseRenewal(
+            runtime, lambda: store.in_thread(self.beat), settings.lease_timeout / BEATS, settings.application
         )
+        """Renews the leases."""
 
     @property
     def pending(self) -> int:
         """The number of slots in which the background completes an earlier unit's Kafka transaction."""
-        return sum(slot.pending for slot in self._snapshot())
+        return sum(slot.pending for slot in self.slots())
+
+    @property
+    def waiting(self) -> int:
+        """The number of units of work that wait for a slot."""
+        return len(self._queue)
 
     @property
     def owner(self) -> str:
-        """The signature of this process on its leases (owner.py)."""
-        return self._book.owner
+        """The signature of this process on its leases."""
+        return self.registry.owner
 
     def usage(self) -> Usage:
         """How this process uses its slots."""
-        slots = self._snapshot()
+        slots = self.slots()
         used = sum(slot.user is not None for slot in slots)
         pending = sum(slot.user is None and slot.pending for slot in slots)
         return replace(self._settings.unused(), used=used, pending=pending, idle=len(slots) - used - pending)
@@ -102,7 +111,7 @@ class Pool:
     def acquire_now(self, user: object) -> Slot | None:
         """A warm slot for ``user``, if one is free and no unit of work waits; None otherwise."""
         with self._guard:
-            if self._closed or self._line or not self.left_behind.empty() or not self._has_room():
+            if self._closed or self._queue or self.abandoned or not self._has_room():
                 return None
             slot = self._idle_slot()
             if slot is None or not slot.is_warm:
@@ -121,29 +130,29 @@ class Pool:
         :raises InvalidTransactionStateError: if the pool is closed, or ``user`` was released meanwhile.
         """
         if deadline is None:
-            deadline = time.monotonic() + self._settings.acquire_timeout
+            deadline = self._now() + self._settings.acquire_timeout
         next_look = 0.0
         with self._guard:
-            self._line.append(user)
+            self._queue.append(user)
         try:
-            for slot in self._snapshot():
+            for slot in self.slots():
                 slot.hurry()
             self._keep_beating()
             while True:
-                self.end_left_behind()
+                self.end_abandoned()
                 self._drop_fenced()  # slots that the background has found lost since
                 idle = self._await_turn(user, next_look, deadline)
                 if idle is not None:
                     return idle
-                if next_look and time.monotonic() >= deadline:
+                if next_look and self._now() >= deadline:
                     raise self._no_free_slot()
                 if self._is_first(user):
                     leased = self._lease(user)
                     if leased is not None:
                         return leased
-                next_look = time.monotonic() + LOOK_INTERVAL
+                next_look = self._now() + LOOK_INTERVAL
         finally:
-            self._leave_line(user)
+            self._leave_queue(user)
 
     def release(self, user: object) -> None:
         """End ``user``'s use of its slot, or its wait for one. Does nothing if that has ended before."""
@@ -152,14 +161,14 @@ class Pool:
                 if slot.user is user:
                     slot.user = None
                     self._slots.move_to_end(slot.transactional_id)
-            self._leave_line(user)  # under the same lock: a wait in another thread takes no slot after it
+            self._leave_queue(user)  # under the same lock: a wait in another thread takes no slot after it
         self._drop_fenced()
 
-    def part_with(self, user: object, *, finished: bool) -> None:
+    def forget_transferred(self, user: object, *, finished: bool) -> None:
         """Forget the slot of ``user``, which has closed its participant: slot and open transaction now belong to
         another owner. Does nothing if ``user`` has no slot.
 
-        :param finished: False if the hand-over is uncertain: then its lease expires at once, under any signature.
+        :param finished: False if the transfer is uncertain: then its lease expires at once, under any signature.
         """
         with self._guard:
             slot = next((slot for slot in self._slots.values() if slot.user is user), None)
@@ -172,24 +181,24 @@ class Pool:
         if slot.contradiction is not None:
             self._take_contradiction(slot.contradiction)
         if not finished:
-            self._book.give_back([slot.lease], finished=False)
-        self._book.forget([slot.lease])
+            self.registry.give_back([slot.lease], finished=False)
+        self.registry.forget([slot.lease])
 
     def users(self) -> list[object]:
         """The users of slots, and those that wait for one."""
         with self._guard:
-            return [*(slot.user for slot in self._slots.values() if slot.user is not None), *self._line]
+            return [*(slot.user for slot in self._slots.values() if slot.user is not None), *self._queue]
 
-    def look_after(self) -> None:
+    def start_heartbeat(self) -> None:
         """Let the heartbeat look for slots of dead owners, even without leases here."""
-        self._heartbeat.start()
+        self.heartbeat.start()
 
-    def end_left_behind(self) -> None:
+    def end_abandoned(self) -> None:
         """End units of work whose block could not end them."""
         while True:
             try:
-                end = self.left_behind.get_nowait()
-            except queue.Empty:
+                end = self.abandoned.popleft()
+            except IndexError:
                 return
             try:
                 end()
@@ -199,26 +208,26 @@ class Pool:
                     "%s: ending a unit of work that was interrupted failed", whose, extra={"application": whose}
                 )
             except BaseException:
-                self.left_behind.put(end)
+                self.abandoned.append(end)
                 raise
 
-    def _leave_line(self, user: object) -> None:
+    def _leave_queue(self, user: object) -> None:
         with self._guard:
-            if user in self._line:
-                self._line.remove(user)
+            if user in self._queue:
+                self._queue.remove(user)
         self._changed.ring()
 
     def _keep_beating(self) -> None:
         """Begin the heartbeat if there are leases and an interrupt has prevented its start."""
-        if self._slots and not self._heartbeat.is_beating:
-            self._heartbeat.start()
+        if self._slots and not self.heartbeat.is_beating:
+            self.heartbeat.start()
 
     def beat(self) -> None:
         """Renew all leases, and look for slots of dead owners. Fence slots whose lease was lost, and drop them after
         their use."""
-        self.end_left_behind()
-        lost = {error.lease: error for error in self._book.renew()}
-        for slot in self._snapshot():
+        self.end_abandoned()
+        lost = {error.lease: error for error in self.registry.renew()}
+        for slot in self.slots():
             slot.resume()
             if slot.lease in lost:
                 slot.fence(lost[slot.lease])
@@ -229,8 +238,8 @@ class Pool:
         """End within ``timeout`` seconds: refuse the units of work that wait for a slot, wait for those of other
         threads, finish the background work, and give the leases back. The rest is left to recovery: a unit of work that
         still runs in another thread loses its lease, and is rolled back."""
-        deadline = time.monotonic() + timeout
-        self.end_left_behind()
+        deadline = self._now() + timeout
+        self.end_abandoned()
         with self._guard:
             self._closed = True
         self._changed.ring()
@@ -240,25 +249,34 @@ class Pool:
         with self._guard:
             slots = list(self._slots.values())
         for slot in slots:
-            finished = slot.close(max(0.0, deadline - time.monotonic()))
+            finished = slot.close(max(0.0, deadline - self._now()))
             if not slot.is_fenced:
                 ended[finished].append(slot.lease)
             if slot.contradiction is not None:  # the background has found it since the last heartbeat
                 self.unmatched.add(slot.contradiction)
-        self._sweeper.stop(max(0.0, deadline - time.monotonic()))
-        self._heartbeat.stop(max(0.0, deadline - time.monotonic()))
-        last = max(deadline, time.monotonic() + _LAST_WORD)
-        with Limit(last - time.monotonic(), self._settings.application, "timeout of close()"):
+        self._sweeper.stop(max(0.0, deadline - self._now()))
+        self.heartbeat.stop(max(0.0, deadline - self._now()))
+        last = max(deadline, self._now() + _LAST_WORD)
+        with self.registry.limited(last - self._now(), "timeout of close()"):
             self.unmatched.close(last)
             for finished, leases in ended.items():
-                self._book.give_back(leases, finished=finished)
+                self.registry.give_back(leases, finished=finished)
         self._log_unfinished([slot.transactional_id for slot in slots if slot.is_unfinished])
         with self._guard:
             self._slots.clear()  # last: a close that was interrupted can be called again
 
+    def wait_idle(self, timeout: float) -> bool:
+        """Wait up to ``timeout`` seconds until no slot is in use, the background has completed every earlier unit of
+        work, and no sweep is in progress; True if so."""
+        deadline = self._now() + timeout
+        for slot in self.slots():
+            slot.hurry()
+        is_idle = self._changed.wait(self._is_idle, timeout)
+        return is_idle and self._sweeper.wait(max(0.0, deadline - self._now()))
+
     def _log_left(self) -> None:
         """Log the units of work that are left to recovery."""
-        names = ", ".join(slot.transactional_id for slot in self._snapshot() if slot.user is not None)
+        names = ", ".join(slot.transactional_id for slot in self.slots() if slot.user is not None)
         _LOG.warning(
             "%s: closed while units of work still run in %s: what they leave open is left to recovery",
             self._settings.application,
@@ -282,10 +300,11 @@ class Pool:
     def abandon(self) -> None:
         """After a fork, in the child: release the resources of the parent's slots here. The parent keeps its slots."""
         for slot in self._slots.values():
-            if slot.is_warm:
+            if slot.is_ready:
                 slot.lend().close()
 
-    def _snapshot(self) -> list[Slot]:
+    def slots(self) -> list[Slot]:
+        """The leased slots, the most recently used last."""
         with self._guard:
             return list(self._slots.values())
 
@@ -294,11 +313,17 @@ class Pool:
             return self._may_take(user)
 
     def _is_unused(self) -> bool:
-        return all(slot.user is None for slot in self._snapshot())
+        self.end_abandoned()
+        return all(slot.user is None for slot in self.slots())
+
+    def _is_idle(self) -> bool:
+        self.end_abandoned()  # at every look: a block may be collected during the wait
+        with self._guard:
+            return not self._queue and not any(slot.user is not None or slot.pending for slot in self._slots.values())
 
     def _may_take(self, user: object) -> bool:
         """True if ``user`` is next in line, and one more slot may be in use."""
-        return bool(self._line) and self._line[0] is user and self._has_room()
+        return bool(self._queue) and self._queue[0] is user and self._has_room()
 
     def _has_room(self) -> bool:
         return sum(slot.user is not None for slot in self._slots.values()) < self._most_in_use
@@ -311,13 +336,13 @@ class Pool:
             with self._guard:
                 if self._closed:
                     raise InvalidTransactionStateError("this DualWrite is closed: make a new one")
-                if user not in self._line:
+                if user not in self._queue:
                     raise InvalidTransactionStateError("the wait for a slot was given up")
                 slot = self._idle_slot() if self._may_take(user) else None
                 if slot is not None:
                     slot.user = user
                     return slot
-            left = until - time.monotonic()
+            left = until - self._now()
             if left <= 0:
                 return None
             if ticket is not None:
@@ -333,13 +358,13 @@ class Pool:
         """Lease a slot for ``user``, which must recover it first; None if no slot is free."""
         lease: Lease | None = None
         try:
-            lease = self._book.lease_one(self._settings.size, self._observe)
+            lease = self.registry.lease_one(self._settings.size, self._observe)
             slot = None if lease is None else self._add(lease, user)
         except BaseException:
             if lease is not None and all(slot.lease != lease for slot in self._slots.values()):
-                self._book.forget([lease])  # not used: it can be taken again
+                self.registry.forget([lease])  # not used: it can be taken again
             raise
-        if slot is not None and self._heartbeat.start():
+        if slot is not None and self.heartbeat.start():
             self._sweeper.look(again=False)
         return slot
 
@@ -348,6 +373,7 @@ class Pool:
         name = lease.transactional_id
         with self._guard:
             self._slots[name] = slot = Slot(
+                self._runtime,
                 lease,
                 self._store,
                 lambda: self._make(name),
@@ -356,7 +382,7 @@ class Pool:
                 self._observe,
                 self._repair,
             )
-            slot.user = user if user in self._line else None
+            slot.user = user if user in self._queue else None
         return slot
 
     def _drop_fenced(self) -> None:
@@ -369,22 +395,22 @@ class Pool:
             if slot.contradiction is not None:
                 self._take_contradiction(slot.contradiction)
         self.unmatched.record()  # first: it also corrects the row, which the slot's next owner reads
-        self._book.forget([slot.lease for slot in lost])
+        self.registry.forget([slot.lease for slot in lost])
 
     def _take_contradiction(self, error: LeaseContradictedError) -> None:
         self.unmatched.add(error)
         if error.finding is RowFinding.COPIED:
-            self._book.sign_anew()
+            self.registry.renew_signature()
 
     def _no_free_slot(self) -> NoFreeSlotError:
         with self._guard:
             own = dict(self._slots)
-        foreign, cluster_id = self._book.foreign()
+        foreign, cluster_id = self.registry.foreign()
         error = NoFreeSlotError(
             no_free_slot(
                 self._settings,
                 own,
-                self._book.seen,
+                self.registry.seen,
                 one_writer=self._store.one_writer,
                 foreign=foreign,
                 cluster_id=cluster_id,

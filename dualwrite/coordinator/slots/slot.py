@@ -1,14 +1,16 @@
 """One slot of the pool: a leased transactional id, its participant, and its recovery."""
 
 import logging
-import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 
 from dualwrite.coordinator.concurrency.background import Background
-from dualwrite.coordinator.ports import DecisionStore, KafkaParticipant, Lease, LeaseLostError, Outcome
+from dualwrite.coordinator.ports.database import DecisionStore
+from dualwrite.coordinator.ports.kafka import KafkaParticipant
+from dualwrite.coordinator.ports.runtime import Lock, Runtime
 from dualwrite.coordinator.recovery.sequence import ParticipantFactory, recover
-from dualwrite.coordinator.rules.lease import LeaseContradictedError
+from dualwrite.coordinator.rules.lease import Lease, LeaseContradictedError, LeaseLostError
+from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.slots.log_fields import Fields
 from dualwrite.errors import DecisionLostError, FencedError, InvalidTransactionStateError
 
@@ -19,7 +21,12 @@ _LOG.addFilter(Fields())
 
 @dataclass
 class Counters:
-    """Counters of a DualWrite since it was made."""
+    """Counters of a DualWrite since it was made.
+
+    :param lock: for threads that count at the same time.
+    """
+
+    lock: InitVar[Lock]
 
     units: int = 0
     """Units of work that began."""
@@ -38,8 +45,8 @@ class Counters:
     replayed: int = 0
     """Units of work whose records were produced again after Kafka had aborted them (``replay``)."""
 
-    def __post_init__(self) -> None:
-        self._lock = threading.Lock()
+    def __post_init__(self, lock: Lock) -> None:
+        self._lock = lock
 
     def add(self, name: str, more: int = 1) -> None:
         """Add ``more`` to the counter ``name``, from any thread."""
@@ -63,6 +70,7 @@ class Slot:
 
     def __init__(
         self,
+        runtime: Runtime,
         lease: Lease,
         store: DecisionStore,
         factory: ParticipantFactory,
@@ -79,18 +87,20 @@ class Slot:
         self._counters = counters
         self._observe = observe
         self._repair = repair
-        self._recovering = threading.Lock()
+        self._recovering = runtime.lock()
         self._participant: KafkaParticipant | None = None
         """The last participant that was made."""
         self._is_ready = False
         """True if it has no open transaction in Kafka, and is not in use."""
+        self._is_recovering = False
+        """True until a recovery that has begun has returned: another user must not begin before."""
         self._is_finished = False
         """True once it was closed and needs no recovery."""
         self._is_unfinished = False
         """True once it was closed while an earlier unit of work was being completed."""
         self._contradiction: LeaseContradictedError | None = None
         self._closed: FencedError | InvalidTransactionStateError | None = None
-        self._background = Background(lambda: store.in_thread(self.recover), lease.transactional_id, when_idle)
+        self._background = Background(runtime, lambda: store.in_thread(self.recover), lease.transactional_id, when_idle)
 
     @property
     def contradiction(self) -> LeaseContradictedError | None:
@@ -120,6 +130,11 @@ class Slot:
     @property
     def is_warm(self) -> bool:
         """True if a unit of work can begin at once."""
+        return self._is_ready and not self._is_recovering
+
+    @property
+    def is_ready(self) -> bool:
+        """True if its participant has no open transaction and is not in use; for a repair, during the recovery."""
         return self._is_ready
 
     @property
@@ -127,18 +142,24 @@ class Slot:
         """True if the slot is lost."""
         return isinstance(self._closed, FencedError)
 
-    def recover(self) -> Outcome:
+    def recover(self, user: object | None = None) -> Outcome:
         """Make the slot ready; return the outcome. Does nothing if it is ready.
 
         One at a time: a second caller waits, and finds the slot ready.
 
+        :param user: for a caller whose wait for this call may be cancelled: does nothing if the slot has another user
+            by now, who may have begun a transaction.
         :raises LeaseLostError: if another process has taken over.
         """
         with self._recovering:
+            if user is not None and self.user is not user:
+                return Outcome.NOTHING
             self._check_open()
             first = Outcome.NOTHING
-            while not self._is_ready:  # a repair may itself need recovery
+            while not self.is_warm:  # a repair may itself need recovery
+                self._is_recovering = True  # until it has returned: one that raised is repeated
                 outcome = self._recover_once()
+                self._is_recovering = False
                 first = outcome if first is Outcome.NOTHING else first
             if self._background.closed:  # close() did not wait for this, so release the participant here
                 self._close_participant()

@@ -5,24 +5,20 @@ the database has decided, and gives the slot back. It needs no producer for that
 """
 
 import logging
-import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
 
-from dualwrite.client.admin.control_plane import ControlPlane
-from dualwrite.client.librdkafka.producer_config import ProducerConfig
-from dualwrite.coordinator.concurrency.step_errors import is_own
+from dualwrite.coordinator.concurrency.step_errors import is_step_error
 from dualwrite.coordinator.concurrency.waiting import Flag, TaskThread
-from dualwrite.coordinator.ports import DecisionStore, KafkaParticipant, Lease, Outcome
-from dualwrite.coordinator.recovery.bulk import BulkRecovery, Settler, Settlers
-from dualwrite.coordinator.recovery.two_phase import LeftTransaction, left_transactions, step_timeout
+from dualwrite.coordinator.ports.database import DecisionStore
+from dualwrite.coordinator.ports.runtime import Runtime
+from dualwrite.coordinator.recovery.bulk import BulkRecovery, Recoverers
+from dualwrite.coordinator.rules.lease import Lease
+from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.rules.slot_rules import Candidate
 from dualwrite.coordinator.slots.lease_registry import LeaseRegistry
 from dualwrite.coordinator.slots.slot import Counters
 from dualwrite.coordinator.slots.usage import left_elsewhere
-from dualwrite.ids import PreparedTxnState
 
 CHUNK = 100
 """Slots leased in one transaction: few enough to be recovered before their leases expire."""
@@ -40,79 +36,37 @@ class Repairs(Protocol):
         """Repair the slot and return the outcome; raises if it fails."""
 
 
-class ControlRecovery:
-    """The calls of recovery without a producer, for transactions of any producer."""
-
-    def __init__(self, find: Callable[[], LeftTransaction]) -> None:
-        self._find = find
-
-    def init_transactions(self, keep_prepared_txn: bool = False) -> None:
-        """See KafkaParticipant; only with ``keep_prepared_txn``."""
-        assert keep_prepared_txn
-        self._left = self._find()
-
-    def complete_transaction(self, state: PreparedTxnState) -> Outcome:
-        """See KafkaParticipant."""
-        return self._left.complete(state, is_last=False)
-
-    def name_left_transaction(self) -> PreparedTxnState:
-        """See NamesLeftTransaction."""
-        return self._left.name()
-
-    def close(self) -> None:
-        """Do nothing: the control plane goes on to the next transactional id."""
-
-
-@contextmanager
-def by_control_plane(config: Any, require_cluster: Callable[[], None] = lambda: None) -> Iterator[Settler]:
-    """A Settler that recovers one transactional id after the other over the same connections.
-
-    :param require_cluster: raises if another cluster answers than the one of the transactions.
-    """
-    require_cluster()
-    control = ControlPlane(config, timeout=step_timeout(ProducerConfig.of(config).delivery_timeout))
-    left_transaction = left_transactions(config)
-    try:
-        yield lambda transactional_id: ControlRecovery(partial(left_transaction, control, transactional_id))
-    finally:
-        control.close()
-
-
-@contextmanager
-def by_participants(make: Callable[[str], KafkaParticipant]) -> Iterator[Settler]:
-    """A Settler that recovers with the user's own participants."""
-    yield make
-
-
 class Sweeper:
     """Recovers the slots of dead owners: in the background when told to look, or now.
 
-    :param settlers: makes the Settlers for Kafka.
+    :param recoverers: makes the Recoverers for Kafka.
     :param observe: called with each step's name.
     :param repairs: further work on recovered slots.
     """
 
     def __init__(
         self,
-        book: LeaseRegistry,
+        runtime: Runtime,
+        registry: LeaseRegistry,
         store: DecisionStore,
-        settlers: Settlers,
+        recoverers: Recoverers,
         counters: Counters,
         observe: Callable[[str], None],
         repairs: Repairs | None = None,
     ) -> None:
+        self._runtime = runtime
         self._repairs = repairs
-        self._book = book
+        self._registry = registry
         self._store = store
-        self._settlers = settlers
+        self._recoverers = recoverers
         self._counters = counters
         self._observe = observe
-        self.alone = threading.RLock()
+        self.alone = runtime.reentrant_lock()
         """Held during a sweep: ``with sweeper.alone:`` excludes sweeps in the background."""
-        self._stopped = Flag()
+        self._stopped = Flag(runtime)
         self._candidates: Sequence[Candidate] = ()
         """The slots for the background to recover."""
-        self._worker = TaskThread(lambda: store.in_thread(self._sweep_quietly), "dualwrite-sweep")
+        self._worker = TaskThread(runtime, lambda: store.in_thread(self._sweep_quietly), "dualwrite-sweep")
         self._has_looked = False
 
     def look(self, *, again: bool) -> None:
@@ -126,7 +80,7 @@ class Sweeper:
             self._warn_of_others()
         if self._stopped.is_set() or self._worker.is_running:
             return
-        candidates = self._book.left_behind(again=again)
+        candidates = self._registry.slots_to_recover(again=again)
         if candidates:
             self._candidates = candidates
             self._worker.start()
@@ -151,10 +105,14 @@ class Sweeper:
         :param free_too: also slots that were given back.
         """
         with self.alone:
-            candidates = self._book.left_behind(free_too=free_too)
+            candidates = self._registry.slots_to_recover(free_too=free_too)
             if only is not None:
                 candidates = [each for each in candidates if each.row.transactional_id in only]
             return self._recover_all(candidates)
+
+    def wait(self, timeout: float) -> bool:
+        """Wait up to ``timeout`` seconds for the sweep in progress; True if there is none then."""
+        return self._worker.join(timeout)
 
     def stop(self, timeout: float) -> None:
         """Begin no further slot, and wait up to ``timeout`` seconds for the sweep in progress."""
@@ -163,16 +121,16 @@ class Sweeper:
 
     def _warn_of_others(self) -> None:
         """Warn of other applications that no process recovers: they were renamed, or removed, after a crash."""
-        whose = {"application": self._book.application}
+        whose = {"application": self._registry.application}
         try:
-            others = self._book.deserted_elsewhere()
+            others = self._registry.abandoned_elsewhere()
         except Exception as error:  # only logged: it is not this process's task
-            if not is_own(error):
+            if not is_step_error(error):
                 raise
             _LOG.info("slots of other applications were not looked at: %s", error, extra=whose)
             return
         if others:
-            _LOG.warning("%s: %s", self._book.application, left_elsewhere(others), extra=whose)
+            _LOG.warning("%s: %s", self._registry.application, left_elsewhere(others), extra=whose)
 
     def _sweep_quietly(self) -> None:
         try:
@@ -185,36 +143,38 @@ class Sweeper:
 
     def _recover_all(self, candidates: Sequence[Candidate]) -> tuple[dict[str, Outcome], list[Exception]]:
         """Recover slots that are unchanged. KafkaUnavailableError ends the sweep; other errors end one slot each."""
-        with BulkRecovery(self._store, self._settlers, self._stopped.is_set, self._observe) as settling:
+        with BulkRecovery(
+            self._runtime, self._store, self._recoverers, self._stopped.is_set, self._observe
+        ) as recovery:
             for start in range(0, len(candidates), CHUNK):
-                if settling.is_over:
+                if recovery.is_over:
                     break
-                leases = self._book.take(candidates[start : start + CHUNK])
+                leases = self._registry.take(candidates[start : start + CHUNK])
                 try:
-                    self._recover_chunk(settling, leases)
+                    self._recover_chunk(recovery, leases)
                 finally:
-                    done = [lease for lease in leases if lease.transactional_id in settling.found]
-                    self._book.give_back(done, finished=True)
-                    self._book.give_back(set(leases).difference(done), finished=False)
-        return settling.found, settling.errors
+                    done = [lease for lease in leases if lease.transactional_id in recovery.found]
+                    self._registry.give_back(done, finished=True)
+                    self._registry.give_back(set(leases).difference(done), finished=False)
+        return recovery.found, recovery.errors
 
-    def _recover_chunk(self, settling: BulkRecovery, leases: Sequence[Lease]) -> None:
-        settling.settle(leases)
-        done = [lease for lease in leases if lease.transactional_id in settling.found]
+    def _recover_chunk(self, recovery: BulkRecovery, leases: Sequence[Lease]) -> None:
+        recovery.recover_without_producer(leases)
+        done = [lease for lease in leases if lease.transactional_id in recovery.found]
         self._counters.add("recoveries", len(done))
-        self._counters.add("heuristic", sum(settling.found[lease.transactional_id].is_heuristic for lease in done))
+        self._counters.add("heuristic", sum(recovery.found[lease.transactional_id].is_heuristic for lease in done))
         if self._repairs is not None and done:
-            self._repair(self._repairs, done, settling)
+            self._repair(self._repairs, done, recovery)
 
-    def _repair(self, repairs: Repairs, done: Sequence[Lease], settling: BulkRecovery) -> None:
+    def _repair(self, repairs: Repairs, done: Sequence[Lease], recovery: BulkRecovery) -> None:
         """Repair recovered slots. If that fails, the slot is left to the next sweep of any process."""
         left = list(done)
         try:
             left = list(repairs.due(done))
             while left:
-                settling.found[left[-1].transactional_id] = repairs.repair(left[-1])
+                recovery.found[left[-1].transactional_id] = repairs.repair(left[-1])
                 left.pop()
         except Exception as error:  # noqa: BLE001 - kept for the caller of the sweep
-            settling.errors.append(error)
+            recovery.errors.append(error)
             for lease in left:
-                del settling.found[lease.transactional_id]
+                del recovery.found[lease.transactional_id]

@@ -1,16 +1,15 @@
 """Units of work that are known to be on one side alone, until they are recorded as heuristic outcomes."""
 
 import logging
-import time
+from collections import deque
 from collections.abc import Sequence
-from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
-from dualwrite.coordinator.ports import DecisionStore
+from dualwrite.coordinator.ports.database import DecisionStore
+from dualwrite.coordinator.ports.runtime import Runtime
 from dualwrite.coordinator.rules.lease import LeaseContradictedError
 from dualwrite.coordinator.rules.lease_memory import RowSeen, Unmatched
 from dualwrite.coordinator.slots.slot import Counters
-from dualwrite.coordinator.sql.outcome_rows import statement_by_hand
 
 _LOG = logging.getLogger("dualwrite")
 
@@ -30,20 +29,22 @@ class UnmatchedUnits:
     written at the end of the next unit of work, at the next heartbeat, or in close().
     """
 
-    def __init__(self, store: DecisionStore, counters: Counters) -> None:
+    def __init__(self, runtime: Runtime, store: DecisionStore, counters: Counters) -> None:
+        self._now = runtime.monotonic
         self._store = store
         self._counters = counters
-        self._waiting: SimpleQueue[_PendingOutcome] = SimpleQueue()
+        self._waiting: deque[_PendingOutcome] = deque()
+        """The methods of a deque are atomic."""
 
     def add(self, contradiction: LeaseContradictedError) -> None:
         """Keep the units of work that ``contradiction`` has found."""
         if contradiction.unmatched:
             name = contradiction.lease.transactional_id
-            self._waiting.put(_PendingOutcome(name, contradiction.unmatched, contradiction.row))
+            self._waiting.append(_PendingOutcome(name, contradiction.unmatched, contradiction.row))
 
     def keep(self, transactional_id: str, unit: Unmatched) -> None:
         """Keep ``unit``, which ran in the slot ``transactional_id``, and could not be recorded just now."""
-        self._waiting.put(_PendingOutcome(transactional_id, [unit], None))
+        self._waiting.append(_PendingOutcome(transactional_id, [unit], None))
 
     def record(self) -> None:
         """Put the waiting units of work on record. An error is logged with the units, which continue to wait."""
@@ -62,24 +63,24 @@ class UnmatchedUnits:
         """
         error: Exception | None = None
         try:
-            for _ in range(self._waiting.qsize()):
+            for _ in range(len(self._waiting)):
                 waiting = self._next()
                 if waiting is not None:
                     error = self._write(waiting) or error
-                if time.monotonic() >= deadline:
+                if self._now() >= deadline:
                     break
         finally:
-            for _ in range(self._waiting.qsize()):
+            for _ in range(len(self._waiting)):
                 waiting = self._next()
                 if waiting is not None:
-                    self._waiting.put(waiting)
+                    self._waiting.append(waiting)
                     for unit in waiting.units:
-                        _log_lost(waiting.transactional_id, unit, error)
+                        self._log_lost(waiting.transactional_id, unit, error)
 
     def _next(self) -> _PendingOutcome | None:
         try:
-            return self._waiting.get_nowait()
-        except Empty:
+            return self._waiting.popleft()
+        except IndexError:
             return None
 
     def _write(self, waiting: _PendingOutcome) -> Exception | None:
@@ -87,12 +88,25 @@ class UnmatchedUnits:
         try:
             self._store.note_unmatched(*waiting)
         except BaseException as error:
-            self._waiting.put(waiting)
+            self._waiting.append(waiting)
             if not isinstance(error, Exception):
                 raise
             return error
         self._counters.add("heuristic", len(waiting.units))
         return None
+
+    def _log_lost(self, transactional_id: str, unit: Unmatched, error: Exception | None) -> None:
+        """Log ``unit``, whose record ends with this process, with the statement that inserts it."""
+        _LOG.error(
+            "%s: closed before the database took the record that says %s of the unit of work with the state %s (%s). "
+            "Insert it by hand: %s",
+            transactional_id,
+            unit.outcome.value,
+            unit.state,
+            "there was no time to try" if error is None else error,
+            self._store.outcome_insert_sql(transactional_id, unit),
+            extra={"outcome": unit.outcome.value, "state": str(unit.state)},
+        )
 
 
 def log_not_yet(transactional_id: str, unit: Unmatched, error: BaseException) -> None:
@@ -104,18 +118,4 @@ def log_not_yet(transactional_id: str, unit: Unmatched, error: BaseException) ->
         unit.state,
         error,
         unit.detail,
-    )
-
-
-def _log_lost(transactional_id: str, unit: Unmatched, error: Exception | None) -> None:
-    """Log ``unit``, whose record ends with this process, with the statement that inserts it."""
-    _LOG.error(
-        "%s: closed before the database took the record that says %s of the unit of work with the state %s (%s). "
-        "Insert it by hand: %s",
-        transactional_id,
-        unit.outcome.value,
-        unit.state,
-        "there was no time to try" if error is None else error,
-        statement_by_hand(transactional_id, *unit),
-        extra={"outcome": unit.outcome.value, "state": str(unit.state)},
     )

@@ -7,8 +7,13 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from shlex import quote
 
-from dualwrite.coordinator.rules.slot_rules import AbandonedApplication, SlotRow, left_in_another_cluster, slot_id
-from dualwrite.coordinator.slots.owner import describe
+from dualwrite.coordinator.rules.slot_rules import (
+    AbandonedApplication,
+    SlotRow,
+    describe_owner,
+    left_in_another_cluster,
+    slot_id,
+)
 from dualwrite.coordinator.slots.slot import Slot
 from dualwrite.errors import ConfigurationError
 from dualwrite.ids import validated_transactional_id
@@ -95,13 +100,13 @@ def no_free_slot(
     elsewhere = [row for row in foreign if row.number < settings.size]
     holders = [_own_use(slot) for slot in own.values()]
     holders += [
-        f"{row.transactional_id} by {describe(row.owner)}, whose lease has {row.remaining:.0f} s left"
+        f"{row.transactional_id} by {describe_owner(row.owner)}, whose lease has {row.remaining:.0f} s left"
         for row in rows
         if row.transactional_id not in own and row not in elsewhere and row.owner and row.remaining is not None
     ]
     more = f" and {len(holders) - _SHOWN} more" if len(holders) > _SHOWN else ""
     if one_writer and any(slot.user is not None for slot in own.values()):
-        advice = "SQLite writes for one unit of work at a time: make them shorter, or raise acquire_timeout"
+        advice = "the database writes for one unit of work at a time: make them shorter, or raise acquire_timeout"
     else:
         advice = "Raise pool_size to the number of units of work that may run at once in all processes together"
     parts = []
@@ -140,9 +145,10 @@ def left_elsewhere(others: Sequence[AbandonedApplication]) -> str:
     :param others: at least one.
     """
     more = f"; and {len(others) - _SHOWN} more applications" if len(others) > _SHOWN else ""
+    names, first = "; ".join(map(described, others[:_SHOWN])), quote(others[0].application)
     return (
-        f"in the same database, application {'; '.join(map(described, others[:_SHOWN]))}{more}. What they left open in "
-        "Kafka holds up read_committed consumers of its partitions until it is recovered. The application's next start "
-        f"does that. If it was renamed or removed, run: dualwrite recover --application {quote(others[0].application)} "
-        "--db URL --bootstrap-servers HOST:PORT"
+        f"in the same database, application {names}{more}. If a dead process left a transaction open in Kafka, "
+        "read_committed consumers of its partitions wait until it is recovered. The application's next start does "
+        f"that. If it was renamed or removed, run: dualwrite recover --application {first} --db URL "
+        "--bootstrap-servers HOST:PORT"
     )

@@ -1,8 +1,8 @@
-"""New database connections within a time limit; and closing connections whose pool was disposed of.
+"""Makes database connections within a time limit, and closes connections whose pool was disposed of.
 
-An attempt to connect has no connection yet that could be cut, and drivers limit it in their own ways, or not at all. So
-under a limit (watchdog.py) the attempt runs in its own thread, or in its own task under asyncio, and is abandoned when
-the limit expires; a connection that arrives later is closed. The pool's ping is watched, too.
+An attempt to connect has no connection yet that could be cut. Drivers limit it in their own ways, or not at all. So
+under a limit (watchdog.py) the attempt runs in its own thread, or in its own task under asyncio. When the limit
+expires, the attempt is abandoned, and a connection that arrives later is closed. The pool's ping is watched, too.
 
 Without a limit, where the application uses its engine itself, nothing changes.
 
@@ -22,9 +22,11 @@ from sqlalchemy.util import greenlet_spawn
 from sqlalchemy.util.concurrency import in_greenlet
 
 from dualwrite.client.threads import start_thread
-from dualwrite.coordinator.concurrency.greenlets import wait_for
 from dualwrite.coordinator.concurrency.waiting import Flag
-from dualwrite.coordinator.concurrency.watchdog import Limit, current_limit
+from dualwrite.coordinator.process.greenlets import wait_for
+from dualwrite.coordinator.process.this_process import THIS_PROCESS
+from dualwrite.coordinator.process.watchdog import Limit, current_limit
+from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.errors import DatabaseUnavailableError
 
 _LOG = logging.getLogger("dualwrite")
@@ -33,10 +35,10 @@ _LOG = logging.getLogger("dualwrite")
 def bound_connections(engine: Engine) -> None:
     """Apply the time limit in progress to new connections of ``engine``, and to its pool's pings.
 
-    Its pool keeps its settings, as do all pools that are made from it (``engine.dispose()``). SQLite's connections use
+    Its pool keeps its settings, as do all pools that are made from it (``engine.dispose()``). Connections to a file use
     no network, and stay as they are.
     """
-    if engine.dialect.name == "sqlite":
+    if database_of(engine.dialect).is_file:
         return
     pool, dialect = engine.pool, engine.dialect
     if not isinstance(getattr(pool, "_creator", None), BoundedCreator):
@@ -45,11 +47,11 @@ def bound_connections(engine: Engine) -> None:
         dialect.do_ping = WatchedPing(dialect.do_ping)  # type: ignore[method-assign]
 
 
-def take_from_lost_pool(connection: Connection, *, keep: bool = True) -> None:
-    """Call it before ``connection`` is closed: if the engine was disposed of meanwhile, that then closes the driver's
-    connection instead of returning it to the old pool.
+def detach_if_pool_disposed(connection: Connection, *, keep: bool = True) -> None:
+    """Detach ``connection`` from its pool if the engine was disposed of meanwhile. The caller closes it afterwards:
+    that then closes the driver's connection, instead of returning it to the old pool.
 
-    :param keep: False to close it in any case.
+    :param keep: False to detach the connection in any case.
     """
     pool = connection.engine.pool
     is_there = not (connection.closed or connection.invalidated)
@@ -84,7 +86,7 @@ class BoundedCreator:
     def __call__(self, connection_record: Any) -> Any:
         """A new connection.
 
-        :raises DatabaseUnavailableError: if there was none within the limit.
+        :raises DatabaseUnavailableError: if no connection was made within the limit.
         """
         limit = current_limit()
         if limit is None:
@@ -94,9 +96,9 @@ class BoundedCreator:
         if self._is_async:
             if not in_greenlet():
                 return self._create(connection_record)
-            made = _in_task(lambda: self._create(connection_record), limit)
-            limit.watch(made)  # the dialect and listeners use it before the pool returns it
-            return made
+            connection = _connect_in_task(lambda: self._create(connection_record), limit)
+            limit.watch(connection)  # the dialect and listeners use it before the pool returns it
+            return connection
         attempt = _Attempt(lambda: self._create(connection_record))
         try:
             attempt.begin()
@@ -104,10 +106,10 @@ class BoundedCreator:
         except BaseException:
             attempt.give_up()
             raise
-        return attempt.made
+        return attempt.connection
 
 
-def _in_task(create: Callable[[], Any], limit: Limit) -> Any:
+def _connect_in_task(create: Callable[[], Any], limit: Limit) -> Any:
     try:
         return wait_for(asyncio.wait_for(greenlet_spawn(create), limit.remaining()))
     except (TimeoutError, asyncio.TimeoutError) as error:
@@ -115,19 +117,19 @@ def _in_task(create: Callable[[], Any], limit: Limit) -> Any:
 
 
 class _Attempt:
-    """An attempt to connect, in its own thread. A connection that arrives after it was given up is closed.
+    """An attempt to connect, in its own thread. A connection that arrives after :meth:`give_up` is closed.
 
     An exception from a signal handler may come anywhere in the waiting thread, and a call's result is then lost. So the
     connection is kept here.
     """
 
     def __init__(self, create: Callable[[], Any]) -> None:
-        self.made: Any = None
+        self.connection: Any = None
         self._create = create
         self._error: BaseException | None = None
-        self._ended = Flag()
-        self._claim = [True]
-        """Taken away by the thread that connects when it is done, or by the one that waits when it gives up."""
+        self._ended = Flag(THIS_PROCESS)
+        self._claims = [True]
+        """The connecting thread takes the only item when it is done; the waiting thread takes it when it gives up."""
 
     def begin(self) -> None:
         """Start the thread."""
@@ -143,42 +145,42 @@ class _Attempt:
             raise _unavailable(limit)
         if self._error is not None:
             raise self._error
-        return self.made
+        return self.connection
 
     def give_up(self) -> None:
-        """Let the connection be closed, whether it is there or comes later."""
-        if not self._take_claim() and self.made is not None:
-            _close(self.made)
+        """Close the connection, now or when it comes."""
+        if not self._take_claim() and self.connection is not None:
+            _close(self.connection)
 
     def _connect(self) -> None:
         try:
-            self.made = self._create()
-        except BaseException as raised:  # noqa: BLE001 - it is the caller's
-            self._error = raised
+            self.connection = self._create()
+        except BaseException as error:  # noqa: BLE001 - it is the caller's
+            self._error = error
         if self._take_claim():
             self._ended.set()
         elif self._error is not None:
             _LOG.debug("an attempt to connect to the database that was given up has failed: %s", self._error)
         else:
-            _close(self.made)
+            _close(self.connection)
 
     def _take_claim(self) -> bool:
         """True for the first caller."""
         try:
-            return self._claim.pop()
+            return self._claims.pop()
         except IndexError:
             return False
 
 
-def _close(made: Any) -> None:
+def _close(connection: Any) -> None:
     """Close a connection whose caller has given up."""
     try:
-        made.close()
-    except Exception as raised:  # noqa: BLE001 - the driver's own: it is of no use any more
-        _LOG.debug("closing a connection that came too late: %s", raised)
+        connection.close()
+    except Exception as error:  # noqa: BLE001 - the driver's own: it is of no use any more
+        _LOG.debug("closing a connection that came too late: %s", error)
 
 
 def _unavailable(limit: Limit) -> DatabaseUnavailableError:
     return DatabaseUnavailableError(
-        f"the database let nobody in within {limit.allowed}: see whether its host is reachable"
+        f"the database accepted no connection within {limit.allowed}: see whether its host is reachable"
     )

@@ -1,10 +1,10 @@
-"""Checks of an engine for units of work: separate connections, to a database that outlives the process. Also setting
-such a connection's isolation level, and dropping one."""
+"""Checks that an engine has separate connections, to a database that outlives the process. Also sets the isolation
+level of a connection, and drops a connection."""
 
 import logging
 from collections.abc import Mapping
 
-from sqlalchemy import URL, Connection, Engine
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import AssertionPool, Pool, SingletonThreadPool, StaticPool
 
@@ -13,14 +13,12 @@ from dualwrite.errors import ConfigurationError
 
 _LOG = logging.getLogger("dualwrite")
 
-_SHARING: Mapping[type[Pool], str] = {
+_SHARED_POOLS: Mapping[type[Pool], str] = {
     StaticPool: "it hands one connection to every user, and the library's commits would commit half of a unit of work",
     SingletonThreadPool: "it hands one connection to all users in a thread, and the library's commits would commit "
     "half of a unit of work",
     AssertionPool: "it has one connection, and a unit of work needs another beside its own",
 }
-
-_MEMORY = "a SQLite database in memory forgets every decision with the process: use a file"
 
 
 def require_own_connections(engine: Engine) -> None:
@@ -28,13 +26,16 @@ def require_own_connections(engine: Engine) -> None:
 
     :raises ConfigurationError: naming the pool, or the database, and what to do.
     """
-    if is_in_memory(engine.url):
-        raise ConfigurationError(_MEMORY)
-    for kind, reason in _SHARING.items():
-        if isinstance(engine.pool, kind):
-            own = "" if type(engine.pool) is kind else f", a {kind.__name__}"
+    database = database_of(engine.dialect)
+    if database.is_in_memory(engine.url):
+        raise ConfigurationError(
+            f"a {database.title} database in memory forgets every decision with the process: use a file"
+        )
+    for pool_class, reason in _SHARED_POOLS.items():
+        if isinstance(engine.pool, pool_class):
+            base_class = "" if type(engine.pool) is pool_class else f", a {pool_class.__name__}"
             raise ConfigurationError(
-                f"the engine's pool is {type(engine.pool).__name__}{own}: {reason}; leave out poolclass, or use "
+                f"the engine's pool is {type(engine.pool).__name__}{base_class}: {reason}; leave out poolclass, or use "
                 "QueuePool or NullPool (with SQLite, on a file)"
             )
 
@@ -57,26 +58,15 @@ def require_idle(connection: Connection) -> None:
         )
 
 
-def is_in_memory(url: URL) -> bool:
-    """True if ``url`` is a SQLite URL, in any spelling, of a database in memory."""
-    if url.get_backend_name() != "sqlite":
-        return False
-    database = str(url.database or "")
-    path, _, query = database.partition("?")
-    settings = [f"{name}={value}" for name, value in url.query.items()] + query.split("&")
-    return path in ("", ":memory:", "file:", "file::memory:") or any(
-        each in settings for each in ("mode=memory", "vfs=memdb")
-    )
-
-
-def of_its_own_level(connection: Connection) -> None:
+def use_own_isolation_level(connection: Connection) -> None:
     """Use ``connection`` at READ COMMITTED this time, regardless of the engine's isolation level: no read uses an old
-    snapshot, and reading takes no locks, as it would at SERIALIZABLE. SQLite has no levels."""
-    if connection.dialect.name == "sqlite":
-        return
+    snapshot, and reading takes no locks, as it would at SERIALIZABLE. Some databases have no levels."""
     dialect = connection.dialect
+    level = database_of(dialect).own_isolation_level
+    if level is None:
+        return
     try:
-        connection.execution_options(isolation_level="READ COMMITTED")
+        connection.execution_options(isolation_level=level)
     except dialect.loaded_dbapi.Error as error:  # SQLAlchemy lets it pass as it is
         raise DBAPIError.instance(
             "SET SESSION TRANSACTION", None, error, dialect.loaded_dbapi.Error, dialect=dialect
@@ -92,6 +82,6 @@ def discard(connection: Connection) -> None:
         return
     try:
         connection.dialect.do_rollback(connection.connection)
-    except Exception as error:  # noqa: BLE001 - the driver's, SQLAlchemy's, asyncio's: it is dropped, whatever it was
+    except Exception as error:  # noqa: BLE001 - the connection is dropped after every error
         _LOG.debug("rollback on a connection that is being dropped: %s", error)
     connection.invalidate()

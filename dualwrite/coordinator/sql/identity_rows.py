@@ -5,16 +5,13 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, delete, insert, select, update
 
-from dualwrite.coordinator.rules.identities import WHAT_TO_DO, DatabaseIdentity, is_outdated, is_same_database
+from dualwrite.coordinator.rules.identities import WHAT_TO_DO, DatabaseIdentity
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.own_tables import ours, schema_of
 from dualwrite.coordinator.sql.tables import dualwrite_database as databases
 from dualwrite.coordinator.sql.tables import kafka_transaction_record as records
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as states
 from dualwrite.errors import ConfigurationError, CopiedDatabaseError
-
-WHAT_TO_GRANT = "GRANT EXECUTE ON FUNCTION pg_control_system() TO the user that the application logs in as"
-"""The privilege that PostgreSQL needs to tell its identity. Other databases need none."""
 
 _SUFFIX_BYTES = 4
 
@@ -34,17 +31,18 @@ def read_identity(connection: Connection) -> DatabaseIdentity:
 
 
 def _identity(connection: Connection) -> tuple[DatabaseIdentity, str | None]:
-    """The identity of the database, and the identity that its table declares a copy, if that is another one."""
-    here = database_of(connection.dialect).identity(connection, schema_of(connection))
+    """The identity of the database. Also the identity that its table declares a copy, if that is another database."""
+    database = database_of(connection.dialect)
+    identity = DatabaseIdentity(database.identity(connection, schema_of(connection)), form=database.halved_identity)
     declared = connection.execute(
         select(databases.c.database_id, databases.c.id_suffix), execution_options=ours(connection)
     ).all()
-    if here is None:
-        return DatabaseIdentity(None, declared[0].id_suffix if declared else ""), None
+    if identity.database_id is None:
+        return identity._replace(id_suffix=declared[0].id_suffix if declared else ""), None
     for row in declared:
-        if is_same_database(row.database_id, here):
-            return DatabaseIdentity(here, row.id_suffix, is_outdated(row.database_id, here)), None
-    return DatabaseIdentity(here), declared[0].database_id if declared else None
+        if identity.is_same_as(row.database_id):
+            return identity._replace(id_suffix=row.id_suffix, is_outdated=identity.outdates(row.database_id)), None
+    return identity, declared[0].database_id if declared else None
 
 
 def keep_up_to_date(connection: Connection) -> None:
@@ -52,16 +50,16 @@ def keep_up_to_date(connection: Connection) -> None:
 
     Rows that a unit of work has locked stay unchanged until the next call. The caller commits.
     """
-    here, _ = _identity(connection)
+    identity, _ = _identity(connection)
     options = ours(connection)
     lock = database_of(connection.dialect).lock_at_once
     for table, key in ((states, states.c.transactional_id), (databases, databases.c.database_id)):
         stored = connection.execute(select(key, table.c.database_id), execution_options=options).all()
         for name, database_id in stored:
-            one = key == name
-            if is_outdated(database_id, here.database_id) and lock(connection, select(key).where(one), options):
-                renamed = update(table).where(one, table.c.database_id == database_id)
-                connection.execute(renamed.values(database_id=here.database_id), execution_options=options)
+            is_row = key == name
+            if identity.outdates(database_id) and lock(connection, select(key).where(is_row), options):
+                rename = update(table).where(is_row, table.c.database_id == database_id)
+                connection.execute(rename.values(database_id=identity.database_id), execution_options=options)
 
 
 def declare_moved(connection: Connection) -> int:
@@ -69,13 +67,13 @@ def declare_moved(connection: Connection) -> int:
 
     The database that wrote them is gone, and so is its cluster if this database uses another one.
     """
-    here = _required(connection)
+    identity = _require_identity(connection)
     options = ours(connection)
-    changed = connection.execute(
-        update(states).values(database_id=here.database_id, cluster_id=None), execution_options=options
+    result = connection.execute(
+        update(states).values(database_id=identity.database_id, cluster_id=None), execution_options=options
     )
-    connection.execute(update(databases).values(database_id=here.database_id), execution_options=options)
-    return changed.rowcount
+    connection.execute(update(databases).values(database_id=identity.database_id), execution_options=options)
+    return result.rowcount
 
 
 class DeclaredCopy(NamedTuple):
@@ -101,39 +99,38 @@ def declare_copied(connection: Connection, *, forced: bool) -> DeclaredCopy:
         original, which has the same identity.
     :raises ConfigurationError: if a state row names this database as its writer, and ``forced`` is False.
     """
-    here = _required(connection)
+    identity = _require_identity(connection)
     options = ours(connection)
-    names = connection.scalars(select(states.c.database_id), execution_options=options).all()
-    if here.id_suffix and all(name is not None and is_same_database(name, str(here.database_id)) for name in names):
-        return DeclaredCopy(here.id_suffix)  # it was declared before
+    database_ids = connection.scalars(select(states.c.database_id), execution_options=options).all()
+    if identity.id_suffix and all(name is not None and identity.is_same_as(name) for name in database_ids):
+        return DeclaredCopy(identity.id_suffix)  # it was declared before
     for name, transactional_id in connection.execute(
         select(states.c.database_id, states.c.transactional_id).where(states.c.database_id.is_not(None)),
         execution_options=options,
     ):
-        if is_same_database(name, str(here.database_id)) and not forced:
+        if identity.is_same_as(name) and not forced:
             raise ConfigurationError(
-                f"this database has written the state row of {transactional_id!r} itself: it is no copy. If it is one "
-                "of all files of the original, which calls itself the same, say --yes"
+                f"this database has written the state row of {transactional_id!r} itself: it is no copy. If it is a "
+                "copy of all files of the original, which has the same identity, say --yes"
             )
-    held = connection.scalars(
+    held_ids = connection.scalars(
         select(states.c.transactional_id).where(states.c.owner != "").order_by(states.c.transactional_id),
         execution_options=options,
     ).all()
     for table in (records, states, databases):
         connection.execute(delete(table), execution_options=options)
-    made = DeclaredCopy(secrets.token_hex(_SUFFIX_BYTES), len(names), tuple(held))
+    declared = DeclaredCopy(secrets.token_hex(_SUFFIX_BYTES), len(database_ids), tuple(held_ids))
     now = database_of(connection.dialect).now()
     connection.execute(
-        insert(databases).values(database_id=here.database_id, id_suffix=made.id_suffix, declared_at=now),
+        insert(databases).values(database_id=identity.database_id, id_suffix=declared.id_suffix, declared_at=now),
         execution_options=options,
     )
-    return made
+    return declared
 
 
-def _required(connection: Connection) -> DatabaseIdentity:
-    here, _ = _identity(connection)
-    if here.database_id is None:
-        raise ConfigurationError(
-            f"this database does not say which it is, so dualwrite takes it for the original: {WHAT_TO_GRANT}"
-        )
-    return here
+def _require_identity(connection: Connection) -> DatabaseIdentity:
+    identity, _ = _identity(connection)
+    if identity.database_id is None:
+        advice = database_of(connection.dialect).how_to_identify
+        raise ConfigurationError(f"this database has no identity, so dualwrite takes it for the original: {advice}")
+    return identity

@@ -1,7 +1,7 @@
 """The leases of slots, in the state table: owner, and expiry by the database's clock.
 
 A process takes a slot by raising its fencing token, under the row's lock and only if the row is unchanged since it was
-read; it renews and gives back a lease under its token. So of two processes that take a slot at once one gets it, and a
+read. It renews and gives back a lease under its token. So if two processes take a slot at once, only one gets it. A
 process that has lost a lease can no longer change the row.
 """
 
@@ -13,29 +13,30 @@ from typing import Any
 from sqlalchemy import Connection, Engine, false, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
+from dualwrite.coordinator.process.watchdog import Limit
 from dualwrite.coordinator.rules.identities import (
     UNKNOWN_CLUSTER,
     ClusterIdentity,
     DatabaseIdentity,
     RowIdentity,
-    is_outdated,
     require_original,
 )
 from dualwrite.coordinator.rules.lease import Lease, LeaseLostError, require_row
 from dualwrite.coordinator.rules.slot_rules import Candidate, SlotRow, SlotStanding, application_of, slot_number
-from dualwrite.coordinator.sql.decision_store import SqlDecisionStore, clear_errors
+from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.dialects.supported import database_of
-from dualwrite.coordinator.sql.engine_checks import of_its_own_level
+from dualwrite.coordinator.sql.engine_checks import use_own_isolation_level
+from dualwrite.coordinator.sql.error_meanings import clear_errors
 from dualwrite.coordinator.sql.identity_rows import keep_up_to_date, read_identity
 from dualwrite.coordinator.sql.own_tables import ours
-from dualwrite.coordinator.sql.state_row import ROW_COLUMNS, row_seen, state_of
+from dualwrite.coordinator.sql.state_row import ROW_COLUMNS, is_of, is_under_token, row_seen, state_of
 from dualwrite.coordinator.sql.tables import UNRECOVERED
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import ConfigurationError
 from dualwrite.ids import PreparedTxnState
 
-_CERTAIN = (SlotStanding.DEAD, SlotStanding.ABANDONED)
-"""Whose owner cannot renew it meanwhile: the lease need not have run out."""
+_NOT_RENEWED = (SlotStanding.DEAD, SlotStanding.ABANDONED)
+"""Slots whose owner cannot renew the lease any more. They may be taken before the lease expires."""
 
 FIRST_TOKENS = 2**48
 """The maximum of first fencing tokens; each later token is the next number, up to 2**63."""
@@ -45,7 +46,7 @@ _VERSIONS = 2**62
 class SqlLeases:
     """Leases in the database of ``engine``.
 
-    :param store: of the same engine; makes the transactions.
+    :param store: of the same engine; opens the database transactions.
     """
 
     def __init__(self, engine: Engine, store: SqlDecisionStore) -> None:
@@ -55,42 +56,50 @@ class SqlLeases:
         self._remaining = self._database.seconds_until(table.c.lease_expires_at).label("remaining")
         self._here = DatabaseIdentity()
         self._cluster = ClusterIdentity()
-        """As of the last look at the rows."""
+        """Both as of the last :meth:`rows`."""
+
+    def limited(self, seconds: float, name: str, setting: str) -> Limit:
+        """Give the database ``seconds`` for all that is asked of it in the ``with`` block; see Leases.limited."""
+        return Limit(seconds, name, setting)
 
     def rows(self, application: str | None, cluster: ClusterIdentity = UNKNOWN_CLUSTER) -> list[SlotRow]:
-        """See Leases.rows."""
+        """The slots of ``application`` that have a row; see Leases.rows."""
         columns = (table.c.transactional_id, table.c.fencing_token, table.c.owner, table.c.cluster_id)
-        wanted = select(*columns, table.c.database_id, self._remaining)
+        statement = select(*columns, table.c.database_id, self._remaining)
         with self._store.connection() as connection, clear_errors(self._engine):
-            of_its_own_level(connection)
+            use_own_isolation_level(connection)
             here = read_identity(connection)
             name = None if application is None else here.name_of(application)
             if name is not None:
-                wanted = wanted.where(table.c.transactional_id.startswith(f"{name}-", autoescape=True))
-            found = connection.execute(wanted, execution_options=ours(connection)).all()
-        rows, written = [], []
-        for row in found:
-            whose = application_of(row.transactional_id) if name is None else name
-            number = None if whose is None else slot_number(whose, row.transactional_id)
+                statement = statement.where(table.c.transactional_id.startswith(f"{name}-", autoescape=True))
+            stored_rows = connection.execute(statement, execution_options=ours(connection)).all()
+        rows, row_identities = [], []
+        for row in stored_rows:
+            row_application = application_of(row.transactional_id) if name is None else name
+            number = None if row_application is None else slot_number(row_application, row.transactional_id)
             if number is not None:
-                left = None if row.remaining is None else float(row.remaining)
-                known = ClusterIdentity.of(row.cluster_id)
-                written.append(RowIdentity(row.transactional_id, row.database_id, known))
-                rows.append(SlotRow(row.transactional_id, number, row.fencing_token, row.owner, left, known.cluster_id))
+                remaining = None if row.remaining is None else float(row.remaining)
+                row_cluster = ClusterIdentity.of(row.cluster_id)
+                row_identities.append(RowIdentity(row.transactional_id, row.database_id, row_cluster))
+                rows.append(
+                    SlotRow(
+                        row.transactional_id, number, row.fencing_token, row.owner, remaining, row_cluster.cluster_id
+                    )
+                )
         if application is not None:
-            require_original(written, here, cluster)
+            require_original(row_identities, here, cluster)
             self._here, self._cluster = here, cluster
-            if here.is_outdated or any(is_outdated(row.database_id, here.database_id) for row in written):
+            if here.is_outdated or any(here.outdates(row.database_id) for row in row_identities):
                 with self._transaction() as connection:
                     keep_up_to_date(connection)
         return rows
 
     def name_of(self, application: str) -> str:
-        """See Leases.name_of."""
+        """The prefix of the transactional ids of ``application``; see Leases.name_of."""
         return self._here.name_of(application)
 
     def take(self, candidates: Sequence[Candidate], owner: str, seconds: float, most: int) -> list[Lease]:
-        """See Leases.take."""
+        """Take up to ``most`` of ``candidates``, in order; see Leases.take."""
         taken: list[Lease] = []
         missing = [candidate.row for candidate in candidates if not candidate.row.fencing_token]
         present = [candidate for candidate in candidates if candidate.row.fencing_token]
@@ -101,43 +110,46 @@ class SqlLeases:
                         break
                     row = self._unchanged_row(connection, candidate)
                     if row is not None:
-                        taken += self._raised(connection, candidate.row, row, owner, seconds)
+                        taken += self._take_row(connection, candidate.row, row, owner, seconds)
         for slot in missing:
             if len(taken) < most:
-                taken += self._inserted(slot, owner, seconds)
+                taken += self._insert_row(slot, owner, seconds)
         return taken
 
     def renew(
         self, leases: Collection[Lease], owner: str, seconds: float, former: Collection[str] = ()
     ) -> list[LeaseLostError]:
-        """See Leases.renew."""
+        """Extend ``leases``; see Leases.renew."""
         lost: list[LeaseLostError] = []
         renewed: list[tuple[Lease, int]] = []
         missing: list[Lease] = []
         with self._transaction() as connection:
             for lease in sorted(leases, key=_by_name):
-                since = lease.memory.since()
+                memory_before = lease.memory.since()
                 row = self._lock_row(connection, lease.transactional_id)
                 if row is None:
                     missing.append(lease)
                 elif row.fencing_token != lease.fencing_token or row.owner == owner or row.owner in former:
                     try:
-                        require_row(lease, row_seen(row), since)
+                        require_row(lease, row_seen(row), memory_before)
                     except LeaseLostError as error:
                         lost.append(error)
                         continue
                     version = new_version()
                     lease.memory.renews(row.lease_version or 0, version)
-                    ends = self._database.from_now(seconds)
-                    self._update(connection, lease, owner=owner, lease_version=version, lease_expires_at=ends)
+                    expiry = self._database.from_now(seconds)
+                    self._update(connection, lease, owner=owner, lease_version=version, lease_expires_at=expiry)
                     renewed.append((lease, version))
-            lost += self._gone(connection, missing)
+            lost += self._deleted_rows_errors(connection, missing)
         for lease, version in renewed:
             lease.memory.renewed(version)
         return lost
 
-    def _gone(self, connection: Connection, leases: Sequence[Lease]) -> list[LeaseLostError]:
-        """The errors of those of ``leases`` that have no row any more, among those whose rows could not be locked."""
+    def _deleted_rows_errors(self, connection: Connection, leases: Sequence[Lease]) -> list[LeaseLostError]:
+        """The errors of those ``leases`` whose rows do not exist any more.
+
+        :param leases: leases whose rows could not be locked.
+        """
         if not leases:
             return []
         names = [lease.transactional_id for lease in leases]
@@ -157,13 +169,13 @@ class SqlLeases:
         return lost
 
     def give_back(self, leases: Collection[Lease], *, finished: bool) -> None:
-        """See Leases.give_back."""
+        """End those of ``leases`` that are valid; see Leases.give_back."""
         with self._transaction() as connection:
-            ended: dict[str, Any] = {"owner": "", "lease_expires_at": None}
+            values: dict[str, Any] = {"owner": "", "lease_expires_at": None}
             if not finished:
-                ended = {"lease_expires_at": self._database.from_now(0)}
+                values = {"lease_expires_at": self._database.from_now(0)}
             for lease in sorted(leases, key=_by_name):
-                self._update(connection, lease, **ended)
+                self._update(connection, lease, **values)
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
@@ -177,59 +189,56 @@ class SqlLeases:
             yield connection
 
     def _lock_row(self, connection: Connection, transactional_id: str) -> Any:
-        """Lock and read a row; None if another transaction has it locked, or there is none."""
+        """Lock and read a row. None if another transaction has locked it, or if it does not exist."""
         columns = (*ROW_COLUMNS, table.c.owner, table.c.outcome, self._remaining.label("remaining"))
         rows = self._database.lock_at_once(
-            connection, select(*columns).where(table.c.transactional_id == transactional_id), ours(connection)
+            connection, select(*columns).where(is_of(transactional_id)), ours(connection)
         )
         return rows[0] if rows else None
 
     def _unchanged_row(self, connection: Connection, candidate: Candidate) -> Any:
         """The locked row of ``candidate``; None if it cannot be locked at once, or has changed since it was read."""
-        seen = candidate.row
-        row = self._lock_row(connection, seen.transactional_id)
-        if row is None or (row.fencing_token, row.owner) != (seen.fencing_token, seen.owner):
+        read_row = candidate.row
+        row = self._lock_row(connection, read_row.transactional_id)
+        if row is None or (row.fencing_token, row.owner) != (read_row.fencing_token, read_row.owner):
             return None
-        is_over = not row.owner or row.remaining is None or row.remaining <= 0
-        return row if is_over or candidate.standing in _CERTAIN else None
+        has_expired = not row.owner or row.remaining is None or row.remaining <= 0
+        return row if has_expired or candidate.standing in _NOT_RENEWED else None
 
     def _update(self, connection: Connection, lease: Lease, **values: Any) -> bool:
         """Write to the row of ``lease``; False if it is not valid."""
         changed = connection.execute(
-            update(table)
-            .where(table.c.transactional_id == lease.transactional_id)
-            .where(table.c.fencing_token == lease.fencing_token)
-            .values(**values),
+            update(table).where(is_under_token(lease.transactional_id, lease.fencing_token)).values(**values),
             execution_options=ours(connection),
         )
         return changed.rowcount == 1
 
-    def _raised(self, connection: Connection, slot: SlotRow, row: Any, owner: str, seconds: float) -> list[Lease]:
+    def _take_row(self, connection: Connection, slot: SlotRow, row: Any, owner: str, seconds: float) -> list[Lease]:
         """The next lease of ``slot``, whose locked row is ``row``."""
         version = new_version()
-        taken = Lease(slot.transactional_id, slot.fencing_token + 1)
-        raised = self._update(
+        new_lease = Lease(slot.transactional_id, slot.fencing_token + 1)
+        is_written = self._update(
             connection,
             Lease(slot.transactional_id, slot.fencing_token),
-            fencing_token=taken.fencing_token,
+            fencing_token=new_lease.fencing_token,
             lease_version=version,
             owner=owner,
             lease_expires_at=self._database.from_now(seconds),
             updated_at=self._database.now(),
-            **self._worlds(),
+            **self._identity_columns(),
         )
-        taken.memory.renewed(version)
-        taken.memory.is_new = row.outcome == UNRECOVERED
+        new_lease.memory.renewed(version)
+        new_lease.memory.is_new = row.outcome == UNRECOVERED
         with suppress(ConfigurationError):  # the row's state is invalid: recovery reads it and raises
-            taken.memory.read(state_of(row))
-        return [taken] if raised else []
+            new_lease.memory.read(state_of(row))
+        return [new_lease] if is_written else []
 
-    def _worlds(self) -> dict[str, str]:
-        """The columns for the database and the cluster of a lease, as far as known."""
-        known = {"database_id": self._here.database_id, "cluster_id": str(self._cluster)}
-        return {name: value for name, value in known.items() if value}
+    def _identity_columns(self) -> dict[str, str]:
+        """The columns with the identities of the database and the cluster, as far as they are known."""
+        identities = {"database_id": self._here.database_id, "cluster_id": str(self._cluster)}
+        return {name: value for name, value in identities.items() if value}
 
-    def _inserted(self, slot: SlotRow, owner: str, seconds: float) -> list[Lease]:
+    def _insert_row(self, slot: SlotRow, owner: str, seconds: float) -> list[Lease]:
         """The first lease of a slot; none if another process has just inserted its row."""
         # Random: a row that is inserted again, in this schema or in another, is never mistaken for the former one.
         token, version = 1 + secrets.randbelow(FIRST_TOKENS), new_version()
@@ -245,7 +254,7 @@ class SqlLeases:
                         lease_expires_at=self._database.from_now(seconds),
                         updated_at=self._database.now(),
                         outcome=UNRECOVERED,
-                        **self._worlds(),
+                        **self._identity_columns(),
                     ),
                     execution_options=ours(connection),
                 )

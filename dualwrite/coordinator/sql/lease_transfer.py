@@ -1,14 +1,14 @@
-"""Handing over leases with a prepared transaction: one process prepares, another one decides.
+"""Transfers leases with a prepared transaction: one process prepares, another process decides.
 
-Many processes each prepare a transaction (a branch) for one decision of another process. Each signs its lease over to
-that purpose, and ends; the deciding process writes all states in its own database transaction, and signs the leases as
-its own. From then on they are ordinary leases: if their owner dies, any process recovers them, and the state rows
+Many processes each prepare a transaction (a branch) for one decision of another process. Each process transfers its
+lease and ends. The deciding process writes all states in its own database transaction, and becomes the owner of the
+leases. From then on they are ordinary leases: if their owner dies, any process recovers them, and the state rows
 decide.
 
 All writes are in the caller's transaction, under the rows' locks, and are a compare-and-set like a unit's STORE_STATE:
-a row must have the fencing token, the lease version and the state that its writer knows. A handed lease carries that
-knowledge along. So a write is refused if another process has taken over, if the database has lost a commit, or if a
-copy of the process has written the row.
+a row must have the fencing token, the lease version and the state that its writer knows. A transferred lease carries
+that knowledge along. So a write is refused if another process has taken over, if the database has lost a commit, or if
+a copy of the process has written the row.
 """
 
 from collections.abc import Sequence
@@ -19,11 +19,12 @@ from sqlalchemy import Connection, Engine, case, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from dualwrite.coordinator.rules.lease import Lease, require_row
-from dualwrite.coordinator.sql.decision_store import clear_errors, lock_row
 from dualwrite.coordinator.sql.dialects.supported import database_of
+from dualwrite.coordinator.sql.error_meanings import clear_errors
 from dualwrite.coordinator.sql.lease_store import new_version
 from dualwrite.coordinator.sql.own_tables import ours
-from dualwrite.coordinator.sql.state_row import ROW_COLUMNS, row_seen, row_values
+from dualwrite.coordinator.sql.row_lock import lock_row
+from dualwrite.coordinator.sql.state_row import ROW_COLUMNS, is_of, row_seen, row_values
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.ids import PreparedTxnState
 
@@ -34,15 +35,15 @@ Decided = tuple[Lease, PreparedTxnState]
 """A lease, and its transaction, which is to be committed."""
 
 
-class HandedLeases:
-    """Leases in the database of ``engine`` that are handed over with their prepared transactions."""
+class TransferredLeases:
+    """Leases in the database of ``engine`` that are transferred with their prepared transactions."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._database = database_of(engine.dialect)
 
-    def hand_over(self, connection: Connection, lease: Lease, owner: str, seconds: float) -> Lease:
-        """Sign ``lease`` over to ``owner``, for ``seconds`` from now. No process renews it.
+    def transfer(self, connection: Connection, lease: Lease, owner: str, seconds: float) -> Lease:
+        """Transfer ``lease`` to ``owner``, for ``seconds`` from now. No process renews it.
 
         :returns: the lease as the row has it once the caller has committed, with its own memory, which
             :meth:`store_all` uses.
@@ -55,50 +56,52 @@ class HandedLeases:
             version = new_version()
             connection.execute(
                 update(table)
-                .where(table.c.transactional_id == lease.transactional_id)
-                .values(lease_version=version, **self._signed(owner, seconds)),
+                .where(is_of(lease.transactional_id))
+                .values(lease_version=version, **self._lease_columns(owner, seconds)),
                 execution_options=ours(connection),
             )
-        handed = Lease(lease.transactional_id, lease.fencing_token)
-        handed.memory.renewed(version)
-        handed.memory.read(state)
+        transferred = Lease(lease.transactional_id, lease.fencing_token)
+        transferred.memory.renewed(version)
+        transferred.memory.read(state)
         if lease.memory.uncompleted is None:  # recovery has seen to it before anything was prepared
-            handed.memory.completed()
-        return handed
+            transferred.memory.completed()
+        return transferred
 
     def store_all(self, connection: Connection, decided: Sequence[Decided], owner: str, seconds: float) -> None:
-        """Write the states of ``decided``, whose leases ``owner`` signs from now on: two statements for each CHUNK of
-        them. If the caller commits, that is the decision.
+        """Write the states of ``decided``, and make ``owner`` the owner of their leases: two statements for each CHUNK.
+        If the caller commits, that is the decision.
+
+        :param seconds: the lease timeout.
 
         :raises LeaseLostError: if another process has taken over one of the leases; the caller rolls back.
-        :raises LeaseContradictedError: if one of the rows is not as it was handed over; the caller rolls back.
+        :raises LeaseContradictedError: if one of the rows is not as it was transferred; the caller rolls back.
         """
-        rest = iter(sorted(decided, key=lambda each: each[0].transactional_id))
+        rest = iter(sorted(decided, key=lambda lease_and_state: lease_and_state[0].transactional_id))
         while chunk := list(islice(rest, CHUNK)):
             with clear_errors(self._engine):
                 self._database.find_by_key(connection, on=True)
                 self._lock(connection, [lease for lease, _ in chunk])
-                self._store(connection, chunk, self._signed(owner, seconds))
+                self._store(connection, chunk, self._lease_columns(owner, seconds))
 
-    def take_back(self, connection: Connection, signed: str, owner: str, seconds: float) -> list[str]:
-        """Sign all leases with the signature ``signed`` over to ``owner``; return their transactional ids. The rows
+    def transfer_back(self, connection: Connection, signature: str, owner: str, seconds: float) -> list[str]:
+        """Sign all leases with the signature ``signature`` over to ``owner``; return their transactional ids. The rows
         decide: recovery aborts a transaction whose state was not stored.
 
-        The caller must ensure that no further lease gets the signature ``signed`` meanwhile.
+        The caller must ensure that no further lease gets the signature ``signature`` meanwhile.
         """
         with clear_errors(self._engine):
-            names = self.signed(connection, signed)
+            names = self.ids_owned_by(connection, signature)
             rest = iter(names)
             while chunk := list(islice(rest, CHUNK)):
-                those = (table.c.transactional_id.in_(chunk), table.c.owner == signed)
+                conditions = (table.c.transactional_id.in_(chunk), table.c.owner == signature)
                 connection.execute(
-                    update(table).where(*those).values(**self._signed(owner, seconds)),
+                    update(table).where(*conditions).values(**self._lease_columns(owner, seconds)),
                     execution_options=ours(connection),
                 )
         return names
 
     @staticmethod
-    def signed(connection: Connection, owner: str) -> list[str]:
+    def ids_owned_by(connection: Connection, owner: str) -> list[str]:
         """The transactional ids of the leases that ``owner`` has signed."""
         return sorted(
             connection.scalars(
@@ -106,7 +109,7 @@ class HandedLeases:
             )
         )
 
-    def _signed(self, owner: str, seconds: float) -> dict[str, Any]:
+    def _lease_columns(self, owner: str, seconds: float) -> dict[str, Any]:
         now = self._database.now()
         return {"owner": owner, "lease_expires_at": self._database.from_now(seconds), "updated_at": now}
 
@@ -122,25 +125,25 @@ class HandedLeases:
             .with_for_update(),
             execution_options=ours(connection),
         )
-        seen = {row.transactional_id: row_seen(row) for row in rows}
+        observed = {row.transactional_id: row_seen(row) for row in rows}
         for lease in leases:
-            require_row(lease, seen.get(lease.transactional_id))
+            require_row(lease, observed.get(lease.transactional_id))
 
     @staticmethod
-    def _store(connection: Connection, chunk: Sequence[Decided], signed: dict[str, Any]) -> None:
+    def _store(connection: Connection, chunk: Sequence[Decided], lease_columns: dict[str, Any]) -> None:
         """Write the states of ``chunk`` into its rows, which are locked."""
-        written = {lease.transactional_id: row_values(state) for lease, state in chunk}
+        columns_by_id = {lease.transactional_id: row_values(state) for lease, state in chunk}
         values = {
-            name: _by_id({one: columns[name] for one, columns in written.items()})
+            name: _case_by_id({transactional_id: columns[name] for transactional_id, columns in columns_by_id.items()})
             for name in ("prepared_txn_state", "anchor", "first_record")
         }
         connection.execute(
-            update(table).where(table.c.transactional_id.in_(list(written))).values(**values, **signed),
+            update(table).where(table.c.transactional_id.in_(list(columns_by_id))).values(**values, **lease_columns),
             execution_options=ours(connection),
         )
 
 
-def _by_id(values: dict[str, str | None]) -> ColumnElement[Any] | None:
+def _case_by_id(values: dict[str, str | None]) -> ColumnElement[Any] | None:
     """The value of each row, by its transactional id."""
     present = {name: value for name, value in values.items() if value is not None}
     return case(present, value=table.c.transactional_id) if present else None

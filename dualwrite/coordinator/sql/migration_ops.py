@@ -9,34 +9,28 @@ from typing import Any
 
 import sqlalchemy as sa
 from alembic.operations import Operations
-from sqlalchemy.dialects import mysql
 
+from dualwrite.coordinator.sql.column_types import BYTES, MOMENT, NUMBER, OPTIONS
+from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.own_tables import SCHEMA_OPTION, chosen_schema
 
-MOMENT = sa.DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
-BYTES = sa.LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
-NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # SQLite counts up an INTEGER primary key only
-_ON_MYSQL: dict[str, Any] = {
-    f"{dialect}_{option}": value
-    for dialect in ("mysql", "mariadb")
-    for option, value in (("engine", "InnoDB"), ("charset", "utf8mb4"), ("collate", "utf8mb4_bin"))
-}
+__all__ = ["BYTES", "MOMENT", "NUMBER"]
 
 
 def create_table(op: Operations, name: str, *columns: sa.Column[Any]) -> None:
     """Create a table, unless it exists.
 
-    On MariaDB and MySQL DDL is not transactional, so the tables that an interrupted upgrade created are still there.
+    Where DDL is not transactional, the tables that an interrupted upgrade created are still there.
     """
     context = op.get_context()
-    if context.dialect.name in ("mysql", "mariadb") and not context.as_sql:
+    if not database_of(context.dialect).has_transactional_ddl and not context.as_sql:
         inspector, schema = sa.inspect(op.get_bind()), _schema(op)
-        wanted = [column.name for column in columns]
-        if inspector.has_table(name, schema) and wanted == [
+        column_names = [column.name for column in columns]
+        if inspector.has_table(name, schema) and column_names == [
             column["name"] for column in inspector.get_columns(name, schema)
         ]:
             return
-    op.create_table(name, *columns, schema=_schema(op), **_ON_MYSQL)
+    op.create_table(name, *columns, schema=_schema(op), **OPTIONS)
 
 
 def drop_table(op: Operations, name: str) -> None:
@@ -74,12 +68,12 @@ def has_table(connection: sa.Connection, name: str) -> bool:
     return name in sa.inspect(connection).get_table_names(chosen_schema(connection.get_execution_options()))
 
 
-def rows_of(connection: sa.Connection, name: str, what: str, where: str = "1 = 1") -> Iterator[str]:
-    """Yield ``what`` with the number of rows in the table ``name`` that match ``where``, unless there are none."""
+def rows_of(connection: sa.Connection, name: str, description: str, where: str = "1 = 1") -> Iterator[str]:
+    """Yield ``description`` with the number of rows in the table ``name`` that match ``where``, if there are any."""
     schema = chosen_schema(connection.get_execution_options())
     if has_table(connection, name):
         number = connection.scalar(
             sa.select(sa.func.count()).select_from(sa.table(name, schema=schema)).where(sa.text(where))
         )
         if number:
-            yield f"{what} ({number})"
+            yield f"{description} ({number})"

@@ -3,7 +3,7 @@
 A consumer reads its offsets at an assignment, and advances them in the unit of work that uses the records.
 
 No broker fences a zombie's writes to this table, so each move is a compare-and-set on the stored offset. Two members
-may move the same partition: one that has lost it, and the one that it was assigned to. The second to do so finds
+may move the same partition: the member that has lost it, and the member that it was assigned to. The later move finds
 another offset, and its unit of work is rolled back.
 """
 
@@ -15,8 +15,9 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
 
 from dualwrite.coordinator.rules.positions import Move
-from dualwrite.coordinator.sql.decision_store import SqlDecisionStore, clear_errors
+from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.dialects.supported import database_of
+from dualwrite.coordinator.sql.error_meanings import clear_errors
 from dualwrite.coordinator.sql.own_tables import ours
 from dualwrite.coordinator.sql.tables import kafka_consumer_offset as table
 from dualwrite.errors import RebalancedError
@@ -36,7 +37,7 @@ class StoredOffset(NamedTuple):
 class OffsetTable:
     """The offsets in the database of ``engine``.
 
-    :param store: of the same engine; provides the transactions that are not a unit of work's.
+    :param store: of the same engine; opens the transactions outside of units of work.
     """
 
     def __init__(self, engine: Engine, store: SqlDecisionStore) -> None:

@@ -61,7 +61,7 @@ def insert_outcome_once(
     connection.execute(insert(table).from_select([*values, "found_at"], row), execution_options=ours(connection))
 
 
-def statement_by_hand(transactional_id: str, state: PreparedTxnState, outcome: Outcome, detail: str) -> str:
+def outcome_insert_sql(transactional_id: str, state: PreparedTxnState, outcome: Outcome, detail: str) -> str:
     """The SQL with which an operator records the outcome by hand."""
     values = _values(transactional_id, state, outcome, detail)
     statement = insert(table).values(**values, found_at=func.current_timestamp())

@@ -12,8 +12,9 @@ from sqlalchemy import Engine, Row, select, update
 
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.rules.slot_rules import slot_number
-from dualwrite.coordinator.sql.decision_store import SqlDecisionStore, clear_errors
+from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.dialects.supported import database_of
+from dualwrite.coordinator.sql.error_meanings import clear_errors
 from dualwrite.coordinator.sql.identity_rows import read_identity
 from dualwrite.coordinator.sql.own_tables import ours
 from dualwrite.coordinator.sql.tables import kafka_transaction_outcome as table
@@ -55,20 +56,22 @@ def outcomes(engine: Engine, application: str | None = None, *, acknowledged: bo
     :param acknowledged: also those that are acknowledged.
     :raises DatabaseNotReadyError: before ``dualwrite db upgrade``.
     """
-    wanted = select(table).order_by(table.c.id)
+    statement = select(table).order_by(table.c.id)
     if not acknowledged:
-        wanted = wanted.where(table.c.acknowledged_at.is_(None))
+        statement = statement.where(table.c.acknowledged_at.is_(None))
     with engine.connect() as connection, clear_errors(engine):
         name = None if application is None else read_identity(connection).name_of(application)
-        found = [_of(row) for row in connection.execute(wanted, execution_options=ours(connection))]
-    return [each for each in found if name is None or _is_of(name, each)]
+        stored_outcomes = [
+            _outcome_of(row) for row in connection.execute(statement, execution_options=ours(connection))
+        ]
+    return [outcome for outcome in stored_outcomes if name is None or _is_application(name, outcome)]
 
 
 def acknowledge(engine: Engine, outcome: HeuristicOutcome | int, *, by: str) -> HeuristicOutcome:
-    """Note that ``by`` has dealt with ``outcome``. It stays on record; the first acknowledgement counts.
+    """Record that ``by`` has dealt with ``outcome``. It stays on record. The first acknowledgement counts.
 
     :param outcome: as :func:`outcomes` returned it, or its id.
-    :param by: name of the person, for later readers: 1 to 255 printable characters.
+    :param by: the name of a person: 1 to 255 printable characters.
     :returns: the outcome as it is on record now.
     :raises InputError: if no outcome has that id, or ``by`` is not a name.
     :raises DatabaseNotReadyError: before ``dualwrite db upgrade``.
@@ -90,7 +93,7 @@ def acknowledge(engine: Engine, outcome: HeuristicOutcome | int, *, by: str) -> 
         ).one_or_none()
     if row is None:
         raise _no_outcome(number)
-    return _of(row)
+    return _outcome_of(row)
 
 
 def _no_outcome(number: object) -> InputError:
@@ -99,7 +102,7 @@ def _no_outcome(number: object) -> InputError:
     )
 
 
-def _of(row: Row[Any]) -> HeuristicOutcome:
+def _outcome_of(row: Row[Any]) -> HeuristicOutcome:
     state = row.prepared_txn_state if row.first_record is None else f"{row.prepared_txn_state}:{row.first_record}"
     return HeuristicOutcome(
         row.id,
@@ -118,5 +121,5 @@ def in_utc(moment: datetime) -> datetime:
     return moment.replace(tzinfo=timezone.utc) if moment.tzinfo is None else moment.astimezone(timezone.utc)
 
 
-def _is_of(application: str, outcome: HeuristicOutcome) -> bool:
+def _is_application(application: str, outcome: HeuristicOutcome) -> bool:
     return slot_number(application, outcome.transactional_id) is not None

@@ -19,7 +19,7 @@ from dualwrite.errors import ConfigurationError
 SCHEMA_OPTION = "dualwrite_schema"
 """Execution option of an engine: the schema that the user has chosen for the library's tables."""
 
-_found: WeakKeyDictionary[Dialect, str] = WeakKeyDictionary()
+_schemas: WeakKeyDictionary[Dialect, str] = WeakKeyDictionary()
 """The schema where the tables were found, by dialect.
 
 An engine, its copies with other options and the library's own engine share their dialect."""
@@ -34,8 +34,9 @@ def with_schema(engine: Engine, schema: str | None) -> Engine:
         return engine
     if not isinstance(schema, str) or not schema:
         raise ConfigurationError(f"schema {schema!r}: name the schema that dualwrite's tables are in")
-    if not database_of(engine.dialect).has_schemas:
-        raise ConfigurationError(f"schema {schema!r}: SQLite has no schemas; leave it out")
+    database = database_of(engine.dialect)
+    if not database.has_schemas:
+        raise ConfigurationError(f"schema {schema!r}: {database.title} has no schemas; leave it out")
     return engine.execution_options(**{SCHEMA_OPTION: schema})
 
 
@@ -51,17 +52,17 @@ def chosen_schema(options: Mapping[str, Any]) -> str | None:
 
 
 def schema_of(connection: Connection) -> str | None:
-    """The schema of the library's tables, for statements on ``connection``; None where they need none."""
+    """The schema of the library's tables, for statements on ``connection``. None if their names need no schema."""
     engine = connection.engine  # not the connection's map, which a listener may set for each tenant
     chosen = connection.get_execution_options().get(SCHEMA_OPTION) or chosen_schema(engine.get_execution_options())
     if chosen is not None:
         return str(chosen)
-    found = _found.get(engine.dialect)
-    if found is None:
-        found = database_of(engine.dialect).schema_with(connection, kafka_transaction_state.name)
-        if found is not None:  # else there are no tables yet
-            _found[engine.dialect] = found
-    return found
+    schema = _schemas.get(engine.dialect)
+    if schema is None:
+        schema = database_of(engine.dialect).schema_with(connection, kafka_transaction_state.name)
+        if schema is not None:  # else there are no tables yet
+            _schemas[engine.dialect] = schema
+    return schema
 
 
 def ours(connection: Connection) -> Mapping[str, Any]:

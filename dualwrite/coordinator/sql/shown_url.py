@@ -1,20 +1,11 @@
 """A database's URL, shown in a command that the user can run as printed."""
 
-from collections.abc import Mapping
 from shlex import quote
 
 from sqlalchemy import URL, Engine
 
+from dualwrite.coordinator.sql.dialects.supported import database_at
 from dualwrite.coordinator.sql.own_tables import chosen_schema
-
-_BLOCKING: Mapping[str, str] = {
-    "aiosqlite": "",
-    "asyncpg": "+psycopg",
-    "psycopg_async": "+psycopg",
-    "aiomysql": "+pymysql",
-    "asyncmy": "+pymysql",
-}
-"""The blocking driver to show in place of each asyncio driver."""
 
 
 def command_on(engine: Engine, command: str) -> str:
@@ -25,8 +16,9 @@ def command_on(engine: Engine, command: str) -> str:
 
 def shown_url(url: URL, schema: str | None = None) -> str:
     """``--db`` and ``url``, quoted for a shell, with a blocking driver and without the password."""
-    backend, driver = url.get_backend_name(), url.drivername.partition("+")[2]
-    blocking = url.set(drivername=f"{backend}{_BLOCKING[driver]}") if driver in _BLOCKING else url
+    backend, _, driver = url.drivername.partition("+")
+    blocking = database_at(url).blocking_drivers.get(driver, driver)
+    shown = url.set(drivername=f"{backend}+{blocking}" if blocking else backend)
     options = f" --schema {quote(schema)}" if schema else ""
     advice = "" if url.password is None else " (with the password in place of ***)"
-    return f"--db {quote(blocking.render_as_string(hide_password=True))}{options}{advice}"
+    return f"--db {quote(shown.render_as_string(hide_password=True))}{options}{advice}"

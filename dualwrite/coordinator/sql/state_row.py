@@ -1,8 +1,8 @@
-"""The columns with which the state table stores a prepared transaction, and the other tables name one."""
+"""The columns that store a prepared transaction in the state table, and that name one in the other tables."""
 
 from typing import Any
 
-from sqlalchemy import Row, Select, select
+from sqlalchemy import BindParameter, ColumnElement, Row, Select, and_, select
 
 from dualwrite.coordinator.rules.evidence import evidence, with_evidence
 from dualwrite.coordinator.rules.lease_memory import RowSeen
@@ -15,9 +15,21 @@ ROW_COLUMNS = (*STATE_COLUMNS, table.c.fencing_token, table.c.lease_version)
 """The columns that :func:`row_seen` reads."""
 
 
+def is_of(transactional_id: str | BindParameter[str]) -> ColumnElement[bool]:
+    """The row of ``transactional_id``."""
+    return table.c.transactional_id == transactional_id
+
+
+def is_under_token(
+    transactional_id: str | BindParameter[str], fencing_token: int | BindParameter[int]
+) -> ColumnElement[bool]:
+    """The row of ``transactional_id`` while no process has taken over: the predicate that fences every write."""
+    return and_(is_of(transactional_id), table.c.fencing_token == fencing_token)
+
+
 def row_of(transactional_id: str) -> Select[Any]:
     """Select the row of ``transactional_id``, with the columns that :func:`row_seen` reads."""
-    return select(*ROW_COLUMNS).where(table.c.transactional_id == transactional_id)
+    return select(*ROW_COLUMNS).where(is_of(transactional_id))
 
 
 def row_seen(row: Row[Any]) -> RowSeen:

@@ -3,39 +3,22 @@
 They are made by ``dualwrite db upgrade --db URL``. The metadata is of its own, so that the user's never sees them.
 """
 
-from typing import Any
+from sqlalchemy import BigInteger, Column, Integer, MetaData, String, Table, Text
 
-from sqlalchemy import BigInteger, Column, DateTime, Integer, LargeBinary, MetaData, String, Table, Text
-from sqlalchemy.dialects import mysql
+from dualwrite.coordinator.sql.column_types import BYTES, MOMENT, NUMBER, OPTIONS
+from dualwrite.coordinator.sql.dialects.interface.tables import STATE_TABLE
 
 VERSION_TABLE = "dualwrite_alembic_version"
 """alembic's own table under a name of ours: users run alembic in the same database."""
 
 metadata = MetaData()
 
-MOMENT = DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
-"""A moment; on MariaDB and MySQL, which know no time zone in a column, in UTC and with its fraction."""
-
-BYTES = LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
-"""A record's key or value: MariaDB's and MySQL's default ends at 64 KiB."""
-
-NUMBER = BigInteger().with_variant(Integer(), "sqlite")
-"""Counts up by itself; SQLite does that for an INTEGER primary key only."""
-
-ON_MYSQL: dict[str, Any] = {
-    f"{dialect}_{option}": value
-    for dialect in ("mysql", "mariadb")
-    for option, value in (("engine", "InnoDB"), ("charset", "utf8mb4"), ("collate", "utf8mb4_bin"))
-}
-"""MariaDB's and MySQL's default may be an engine without transactions, and compares without case: ``Orders-0`` would be
-``orders-0``, where Kafka has two transactional ids."""
-
 UNRECOVERED = "unrecovered"
 """What ``outcome`` says of a row that was inserted and not recovered yet. A transaction that its first recovery finds
 open in Kafka was begun by no unit of work of this row."""
 
 kafka_transaction_state = Table(
-    "kafka_transaction_state",
+    STATE_TABLE,
     metadata,
     Column("transactional_id", String(255), primary_key=True),
     # KIP-939's producerId:epoch. Empty: no unit of work was ever committed under this transactional id.
@@ -61,7 +44,7 @@ kafka_transaction_state = Table(
     Column("cluster_id", String(255)),
     # The database that has written the row. Another one here is that of a copy. NULL: not known yet.
     Column("database_id", String(255)),
-    **ON_MYSQL,
+    **OPTIONS,
 )
 """One row per transactional id, overwritten by each unit of work: the table never grows (DESIGN, "The state table")."""
 
@@ -72,7 +55,7 @@ dualwrite_database = Table(
     # Follows the application's name in the transactional ids of a copy, which leaves the original's ids alone.
     Column("id_suffix", String(32), nullable=False),
     Column("declared_at", MOMENT, nullable=False),
-    **ON_MYSQL,
+    **OPTIONS,
 )
 """The databases that an operator has declared to be copies (`dualwrite db copied`). Empty in all others."""
 
@@ -92,7 +75,7 @@ kafka_transaction_outcome = Table(
     # NULL: not acknowledged yet.
     Column("acknowledged_at", MOMENT),
     Column("acknowledged_by", String(255)),
-    **ON_MYSQL,
+    **OPTIONS,
 )
 """Units of work that ended differently on the two sides. Rows are added when such units are found, and changed only by
 an operator's acknowledgement."""
@@ -113,7 +96,7 @@ kafka_transaction_record = Table(
     Column("headers", BYTES),
     # Milliseconds since the epoch.
     Column("record_timestamp", BigInteger, nullable=False),
-    **ON_MYSQL,
+    **OPTIONS,
 )
 """The records of the last unit of work of a transactional id, in order; the next one replaces them (replay.py)."""
 
@@ -127,7 +110,7 @@ kafka_consumer_offset = Table(
     Column("next_offset", BigInteger, nullable=False),
     Column("leader_epoch", Integer),
     Column("updated_at", MOMENT, nullable=False),
-    **ON_MYSQL,
+    **OPTIONS,
 )
 """The offsets of consumer groups, written in the units of work that used their records."""
 
@@ -141,7 +124,7 @@ load_position = Table(
     # Running checksum of those rows, so that a changed input is noticed.
     Column("digest", String(64), nullable=False),
     Column("updated_at", MOMENT, nullable=False),
-    **ON_MYSQL,
+    **OPTIONS,
 )
 """The progress of each load; written in the load's own units of work, so that it resumes exactly there."""
 
@@ -157,7 +140,7 @@ spark_progress = Table(
     # Of the rows, in any order, so that other rows under the same name are noticed.
     Column("digest", String(64), nullable=False),
     Column("updated_at", MOMENT, nullable=False),
-    **ON_MYSQL,
+    **OPTIONS,
 )
 """Which partitions of a Spark job's batches are written, each in the unit of work that wrote it."""
 
@@ -175,7 +158,7 @@ spark_run = Table(
     # From then on any process may abort what is prepared.
     Column("expires_at", MOMENT, nullable=False),
     Column("updated_at", MOMENT, nullable=False),
-    **ON_MYSQL,
+    **OPTIONS,
 )
 """The last run of each Spark job that writes whole batches: a new one ends it, so that only one can commit."""
 
@@ -188,6 +171,6 @@ spark_batch = Table(
     Column("run_id", BigInteger, nullable=False),
     Column("row_count", BigInteger, nullable=False),
     Column("committed_at", MOMENT, nullable=False),
-    **ON_MYSQL,
+    **OPTIONS,
 )
 """The batches that are committed, written in the decision's own transaction: run again, they have no second effect."""

@@ -1,1 +1,1 @@
-"""One unit of work: the driver of the machine, what user code holds, and how a unit ends."""
+"""A unit of work for user code: its block, ``tx`` and its offsets; and its transaction in SQLAlchemy."""

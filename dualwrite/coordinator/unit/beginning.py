@@ -12,9 +12,9 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from dualwrite.coordinator.rules.lease import Lease
-from dualwrite.coordinator.sql.decision_store import begin_unit
 from dualwrite.coordinator.sql.dialects.base import ErrorMeaning
 from dualwrite.coordinator.sql.dialects.supported import database_of
+from dualwrite.coordinator.sql.unit_bounds import begin_unit
 from dualwrite.coordinator.unit.unit_transaction import UnitTransaction
 
 _LOG = logging.getLogger("dualwrite")
@@ -45,4 +45,4 @@ def begin_transaction(
 
 
 def _is_conflict(connection: Connection, error: DBAPIError) -> bool:
-    return not connection.invalidated and database_of(connection.dialect).trouble(error) is ErrorMeaning.CONFLICT
+    return not connection.invalidated and database_of(connection.dialect).meaning_of(error) is ErrorMeaning.CONFLICT

@@ -7,16 +7,16 @@ from typing import Any
 from dualwrite.client.producer.arguments import member_of
 from dualwrite.coordinator.offsets.consumers import (
     KafkaConsumer,
-    known_as,
     member_of_consumer,
     offsets_of,
-    place_of,
+    partition_of,
     require_consumer,
     require_positions,
+    tracked_consumer,
 )
 from dualwrite.coordinator.offsets.consuming import Consuming
 from dualwrite.coordinator.rules.positions import Consumer
-from dualwrite.coordinator.unit.driver import UnitDriver
+from dualwrite.coordinator.steps.driver import UnitDriver
 from dualwrite.errors import InvalidTransactionStateError, KafkaRefusedError, RebalancedError
 from dualwrite.ids import TopicPartition
 from dualwrite.wire.error_codes import ErrorCode
@@ -48,7 +48,7 @@ class UnitOffsets:
         self._stored: dict[tuple[str, TopicPartition], int] = {}
 
     def send(self, driver: UnitDriver, consumer: KafkaConsumer, offsets: Iterable[Any] | None) -> None:
-        """See Transaction.send_offsets."""
+        """Commit the offsets of ``consumer`` in this unit's Kafka transaction; see Transaction.send_offsets."""
         driver.require_user_code()
         said = _checked_offsets(consumer, offsets)
         with driver.dooming():
@@ -65,11 +65,11 @@ class UnitOffsets:
                     "one; after a rebalance call seek_to_committed(consumer), and poll again. For partitions that are "
                     "assigned by hand use store_offsets()"
                 )
-            known = known_as(consumer, member)
+            known = tracked_consumer(consumer, member)
             self._consuming.warn_unless_put(known, given)
             self._claim(known, given, "seek_to_committed")
             try:
-                driver.produce(lambda participant: participant.send_offsets_to_transaction(given, metadata))
+                driver.send_offsets(given, metadata)
             except KafkaRefusedError as error:
                 if error.code not in _MOVED:
                     raise
@@ -89,13 +89,13 @@ class UnitOffsets:
             if not given:
                 return
             member = member_of_consumer(consumer)
-            group, known = member.group_id, known_as(consumer, member)
+            group, known = member.group_id, tracked_consumer(consumer, member)
             places = offsets_of(given)
             within = {place: offset for (name, place), offset in self._stored.items() if name == group}
             moves = self._consuming.positions.moves(known, places, within)
             self._claim(known, given, "seek_to_stored")
             if moves:
-                epochs = {place_of(each): epoch for each in given if (epoch := _leader_epoch(each)) is not None}
+                epochs = {partition_of(each): epoch for each in given if (epoch := _leader_epoch(each)) is not None}
                 self._consuming.table.move(connection, group, moves, epochs)
         self._stored.update({(group, move.partition): move.offset for move in moves})
 
@@ -125,7 +125,9 @@ def _checked_offsets(consumer: KafkaConsumer, offsets: Iterable[Any] | None) -> 
     given = None if offsets is None else require_positions(offsets, "offsets")
     for each in given or ():
         if each.offset < 0 and each.offset != NOTHING_READ:
-            raise ValueError(f"offsets: {place_of(each)} at {each.offset}: give the number of the next record to read")
+            raise ValueError(
+                f"offsets: {partition_of(each)} at {each.offset}: give the number of the next record to read"
+            )
     return given
 
 

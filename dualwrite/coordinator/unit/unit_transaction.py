@@ -126,7 +126,10 @@ def _check(statement: str, context: ExecutionContext | None) -> None:
     :raises InvalidTransactionStateError: if it does.
     """
     transaction = None if context is None else context.root_connection.get_transaction()
-    if isinstance(transaction, UnitTransaction) and ends_transaction(context.dialect.name, statement):  # type: ignore[union-attr]
+    if not isinstance(transaction, UnitTransaction):
+        return
+    assert context is not None
+    if ends_transaction(database_of(context.dialect).grammar, statement):
         raise transaction.refuse(
             InvalidTransactionStateError(
                 f"{statement.strip()[:60]!r} is refused inside a unit of work, and was not run: the end of its block "

@@ -1,7 +1,7 @@
 """``df.write.format("dualwrite")`` and ``writeStream``: whole batches through PySpark's Python data sources.
 
-Spark calls its parts in separate processes: one makes the writer, which begins the run; tasks write; another process
-commits or aborts. They share nothing but the messages that Spark passes on, and the database.
+Spark runs the parts of a write in separate processes. One process makes the writer, which begins the run. Tasks write.
+Another process commits or aborts. They share only the database and the messages that Spark passes on.
 """
 
 from collections.abc import Iterable, Iterator, MutableMapping
@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from dualwrite.errors import ConfigurationError
 from dualwrite.extras import brought_by
-from dualwrite.spark.batch.batch import Observe, WholeBatch, Work
+from dualwrite.spark.batch.task_input import Observe, TaskInput
 from dualwrite.spark.batch.tasks import PreparedTask
+from dualwrite.spark.batch.whole_batch import WholeBatch
 from dualwrite.spark.plan.options import WriteOptions, options_of
 
 with brought_by("spark"):
@@ -25,22 +26,25 @@ if TYPE_CHECKING:
 NAME = "dualwrite"
 """The data source's name."""
 
-_ZONE = "spark.sql.session.timeZone"
-_BATCH = "streaming.sql.batchId"
+_ZONE_PROPERTY = "spark.sql.session.timeZone"
+_BATCH_PROPERTY = "streaming.sql.batchId"
 """Spark's name of the micro-batch number in the properties of its tasks."""
 
 
 @dataclass(frozen=True)
 class Message(WriterCommitMessage):
-    """The message from a task to the driver."""
+    """The message from a task to Spark's driver.
 
-    side: PreparedTask | None
+    :param task: None if the batch is already committed.
+    """
+
+    task: PreparedTask | None
 
 
 class DualWriteDataSource(DataSource):
     """The data source "dualwrite", for writing: ``spark.dataSource.register(DualWriteDataSource)``, or ``register``.
 
-    :param options: see OPTIONS (docs/spark-batches.md).
+    :param options: the options of OPTIONS (docs/spark-batches.md).
     """
 
     on_step: ClassVar[Observe | None] = None
@@ -65,12 +69,14 @@ class DualWriteDataSource(DataSource):
         :raises ConfigurationError: naming the option or column that is wrong.
         """
         options = self._options(overwrite)
-        batch, work = self._look(options, schema)
+        batch, work = self._check(options, schema)
         return WholeBatchWriter(options, batch.begin(work, options.batch_id))
 
     def streamWriter(self, schema: "StructType", overwrite: bool) -> "WholeBatchStreamWriter":  # noqa: N802 - PySpark's name
-        """A writer of one micro-batch. Its run has begun, unless the writer only commits a run that another one has
-        begun: that is so if this data source was sent to this process.
+        """A writer of one micro-batch.
+
+        Spark sends this data source to the process that commits. There, the writer commits the run of another writer.
+        In every other process, the writer's own run has begun.
 
         :raises ConfigurationError: as :meth:`writer`.
         """
@@ -78,26 +84,26 @@ class DualWriteDataSource(DataSource):
         options.require_job()
         if options.batch_id is not None:
             raise ConfigurationError("option 'batchId': a stream numbers its batches itself; remove it")
-        batch, work = self._look(options, schema)
+        batch, work = self._check(options, schema)
         return WholeBatchStreamWriter(options, work if self._was_sent else batch.begin(work, None))
 
     def _options(self, overwrite: bool) -> WriteOptions:
         if overwrite:
             raise ConfigurationError(
-                'what is in Kafka cannot be overwritten: use mode("append"), or outputMode("append"); to replace rows '
-                "by their key, the option upsertKeys"
+                'records in Kafka cannot be overwritten: use mode("append") or outputMode("append"); to replace rows '
+                "by their key, use the option upsertKeys"
             )
         return options_of(self.options)
 
-    def _look(self, options: WriteOptions, schema: "StructType") -> tuple[WholeBatch, Work]:
+    def _check(self, options: WriteOptions, schema: "StructType") -> tuple[WholeBatch, TaskInput]:
         batch = WholeBatch(options, type(self).on_step)
-        return batch, batch.look(schema.jsonValue(), "UTC")  # tasks know the session's time zone
+        return batch, batch.check(schema.jsonValue(), "UTC")  # tasks know the session's time zone
 
 
 class WholeBatchWriter(DataSourceWriter):
     """Writes a DataFrame atomically; called by PySpark."""
 
-    def __init__(self, options: WriteOptions, work: Work) -> None:
+    def __init__(self, options: WriteOptions, work: TaskInput) -> None:
         self._options = options
         self._work = work
 
@@ -106,11 +112,11 @@ class WholeBatchWriter(DataSourceWriter):
         return _written(self._work, iterator)
 
     def commit(self, messages: Iterable[WriterCommitMessage | None]) -> None:
-        """Decide the run; see WholeBatch.commit."""
-        self._batch().commit(self._work, _sides(messages), self._options.batch_id)
+        """Decide the run, as WholeBatch.commit does."""
+        self._batch().commit(self._work, _tasks(messages), self._options.batch_id)
 
     def abort(self, messages: Iterable[WriterCommitMessage | None]) -> None:
-        """Roll back what is not decided: a task has failed for good, or the commit has."""
+        """Roll back the run unless it is decided. Spark calls this if a task or the commit has failed for good."""
         self._batch().abort(self._work.run, self._options.batch_id)
 
     def _batch(self) -> WholeBatch:
@@ -123,7 +129,7 @@ class WholeBatchStreamWriter(DataSourceStreamWriter):
     :param work: with a run in a writer that writes, without one in a writer that only commits.
     """
 
-    def __init__(self, options: WriteOptions, work: Work) -> None:
+    def __init__(self, options: WriteOptions, work: TaskInput) -> None:
         self._options = options
         self._work = work
 
@@ -133,17 +139,17 @@ class WholeBatchStreamWriter(DataSourceStreamWriter):
 
     def commit(self, messages: Iterable[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - PySpark's
         """Decide the run. A micro-batch that was committed before has no second effect."""
-        batch, sides = WholeBatch(self._options, self._work.on_step), _sides(messages)
-        runs = [side.run for side in sides if side is not None]
-        # A micro-batch without partitions has no task that tells its run.
+        batch, tasks = WholeBatch(self._options, self._work.on_step), _tasks(messages)
+        runs = [task.run for task in tasks if task is not None]
+        # A micro-batch without partitions has no message that names its run.
         work = self._work.of(runs[0]) if runs else batch.begin(self._work, batchId)
-        batch.commit(work, sides, batchId)
+        batch.commit(work, tasks, batchId)
 
     def abort(self, messages: Iterable[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - PySpark's
-        """Roll back what is not decided. If no task tells the run, the next run does it."""
-        for side in _sides(messages):
-            if side is not None:
-                WholeBatch(self._options, self._work.on_step).abort(side.run, batchId)
+        """Roll back the run unless it is decided. If no message names the run, the job's next run does it."""
+        for task in _tasks(messages):
+            if task is not None:
+                WholeBatch(self._options, self._work.on_step).abort(task.run, batchId)
                 return
 
 
@@ -152,20 +158,20 @@ def register(spark: "SparkSession") -> None:
     spark.dataSource.register(DualWriteDataSource)
 
 
-def _written(work: Work, rows: "Iterator[Row]") -> Message:
+def _written(work: TaskInput, rows: "Iterator[Row]") -> Message:
     context = TaskContext.get()
     assert context is not None
-    number = context.getLocalProperty(_BATCH)
+    number = context.getLocalProperty(_BATCH_PROPERTY)
     return Message(
         work.write(
             rows,
             context.partitionId(),
             context.taskAttemptId(),
-            zone=context.getLocalProperty(_ZONE),
+            zone=context.getLocalProperty(_ZONE_PROPERTY),
             batch_id=None if number is None else int(number),
         )
     )
 
 
-def _sides(messages: Iterable[WriterCommitMessage | None]) -> list[PreparedTask | None]:
-    return [message.side if isinstance(message, Message) else None for message in messages]
+def _tasks(messages: Iterable[WriterCommitMessage | None]) -> list[PreparedTask | None]:
+    return [message.task if isinstance(message, Message) else None for message in messages]

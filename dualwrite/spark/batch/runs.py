@@ -1,9 +1,9 @@
 """A run: one attempt of a Spark job to write a whole batch. Its state is in the database, in one row per job.
 
-A new run of a job ends the previous one, under the row's lock. The tasks of the previous run hand over nothing any
-more, and its driver commits nothing, however long it was paused. The commit of the row *is* the decision for
-everything that the run's tasks have prepared. It also stores the state of each prepared transaction, which recovery
-uses as always.
+A new run of a job ends the previous one, under the row's lock. From then on, the tasks of the previous run transfer
+nothing and its driver commits nothing, however long they were paused. The commit of the row *is* the decision about
+all transactions that the run's tasks have prepared. It also stores the state of each prepared transaction, for
+recovery.
 """
 
 import logging
@@ -18,12 +18,13 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row, Select, column, delete, func, insert, literal, select, table, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
-from dualwrite.coordinator.concurrency.watchdog import Limit
-from dualwrite.coordinator.ports import Lease
-from dualwrite.coordinator.sql.decision_store import SqlDecisionStore, clear_errors
+from dualwrite.coordinator.process.watchdog import Limit
+from dualwrite.coordinator.rules.lease import Lease
+from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.dialects.base import ErrorMeaning
 from dualwrite.coordinator.sql.dialects.supported import database_of
-from dualwrite.coordinator.sql.lease_transfer import Decided, HandedLeases
+from dualwrite.coordinator.sql.error_meanings import clear_errors
+from dualwrite.coordinator.sql.lease_transfer import Decided, TransferredLeases
 from dualwrite.coordinator.sql.own_tables import ours
 from dualwrite.coordinator.sql.tables import spark_batch, spark_run
 from dualwrite.errors import BatchChangedError, DatabaseBusyError, DualWriteError, FencedError, InDoubtError
@@ -31,10 +32,10 @@ from dualwrite.errors import BatchChangedError, DatabaseBusyError, DualWriteErro
 _LOG = logging.getLogger("dualwrite")
 
 RUN_COLUMN = "dualwrite_run"
-"""The column of a staging table that tells to which run a row belongs."""
+"""The column of a staging table with the run of a row."""
 
 _LONGEST_SIGNATURE = 200
-_READ = tuple(spark_run.c[name] for name in ("job", "run_id", "state", "staging_schema", "staging_table"))
+_RUN_COLUMNS = tuple(spark_run.c[name] for name in ("job", "run_id", "state", "staging_schema", "staging_table"))
 """Columns of a run. No timestamps: psycopg parses them only if PostgreSQL's DateStyle is ISO."""
 
 
@@ -48,9 +49,9 @@ class RunState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run that was begun.
+    """A run that has begun.
 
-    :param staging: schema, None for the connection's own, and name of the table of its staged rows.
+    :param staging: the schema and the name of its staging table. The schema is None for the connection's own.
     """
 
     job: str
@@ -59,7 +60,7 @@ class Run:
 
     @property
     def signature(self) -> str:
-        """The owner of the leases that its tasks have handed over."""
+        """The signature of the run, as the owner of the leases that its tasks have transferred."""
         return f"{self.job.replace(' ', '_')[:_LONGEST_SIGNATURE]} run-{self.run_id}"
 
 
@@ -67,8 +68,8 @@ class Run:
 class Owner:
     """The process that completes decided transactions in Kafka.
 
-    :param signature: of a DualWrite (DualWrite.owner).
-    :param seconds: for which no other process does it, if that process may be alive.
+    :param signature: of its process on leases (Branches.owner).
+    :param seconds: the lease timeout. Other processes leave the transactions to this one for that time.
     """
 
     signature: str
@@ -79,22 +80,23 @@ class Runs:
     """The runs of jobs, in the database of ``engine``.
 
     :param owner: becomes the owner of the leases of runs that end.
-    :param store: makes the transactions, with the same engine.
+    :param store: opens the database transactions, on the same engine.
     """
 
     def __init__(self, engine: Engine, owner: Owner, store: SqlDecisionStore) -> None:
         self._engine = engine
         self._owner = owner
         self._store = store
-        self._handed = HandedLeases(engine)
+        self._transferred = TransferredLeases(engine)
         self._database = database_of(engine.dialect)
 
     def begin(self, job: str, batch_id: int | None, staging: tuple[str | None, str], seconds: float) -> Run | None:
         """Begin a run, and end the previous one. None if the batch is already committed.
 
-        This process then recovers what the previous run has prepared.
+        The caller must then abort the transactions that the previous run has prepared.
 
-        :param seconds: how long the run may last, and its prepared transactions stay open.
+        :param staging: the schema and the name of the run's staging table.
+        :param seconds: how long the run may last, and how long its prepared transactions stay open.
         :raises DatabaseBusyError: if the table ``staging`` is gone, because its target was changed meanwhile.
         """
         self._make_row(job, staging)
@@ -119,27 +121,27 @@ class Runs:
             return run
 
     def require_still_open(self, run: Run) -> None:
-        """Pass if ``run`` is open. It takes no lock and does not wait, so the run may end right afterwards.
+        """Pass if ``run`` is open. This takes no lock and does not wait, so the run may end right afterwards.
 
-        :raises FencedError: if it is not.
+        :raises FencedError: if the run is not open.
         """
         with self._engine.connect() as connection, clear_errors(self._engine):
             self._require_open(
-                connection.execute(self._of_job(run.job), execution_options=ours(connection)).one_or_none(), run
+                connection.execute(self._select_job(run.job), execution_options=ours(connection)).one_or_none(), run
             )
 
     @contextmanager
     def writing(self, run: Run) -> Iterator[Connection]:
-        """A task's transaction; the run stays open until it ends.
+        """A task's database transaction. The run stays open until the transaction ends.
 
-        :raises FencedError: if it is not.
+        :raises FencedError: if the run is not open.
         """
         with self._transaction() as connection:
             self._require_open(self._lock(connection, run.job, read=True), run)
             yield connection
 
-    def sign_over(self, run: Run, lease: Lease) -> Lease:
-        """Hand ``lease`` over to ``run``, for the rest of the run's time.
+    def transfer_lease(self, run: Run, lease: Lease) -> Lease:
+        """Transfer ``lease`` to ``run``, for the rest of the run's time.
 
         :returns: the run's lease, with the row content that :meth:`commit` requires.
         :raises FencedError: if the run is not open any more.
@@ -148,7 +150,7 @@ class Runs:
         with self._transaction() as connection:
             row = self._lock(connection, run.job, read=True)
             self._require_open(row, run)
-            return self._handed.hand_over(connection, lease, run.signature, float(row.remaining))
+            return self._transferred.transfer(connection, lease, run.signature, float(row.remaining))
 
     def commit(
         self,
@@ -160,18 +162,19 @@ class Runs:
         keep: int,
     ) -> RunState:
         """Decide the run, in one transaction: call ``move``, store the states of ``decided``, and mark the run and the
-        batch as committed. Afterwards the owner must complete them in Kafka, and abort everything else that the run's
-        tasks have prepared.
+        batch as committed. Afterwards the owner must commit the decided transactions in Kafka, and abort all others
+        that the run's tasks have prepared.
 
+        :param decided: the leases and the prepared states of the tasks that count.
         :param move: moves the staged rows into the target table; returns their number.
-        :param observe: called with the name of each step before it; an error that it raises counts as the step's.
+        :param observe: called with the name of each step before it. Its error counts as the step's.
         :param keep: how many batches of the job are remembered.
-        :returns: ABORTED if an earlier run has committed the batch: this run is rolled back then.
+        :returns: ABORTED if an earlier run has committed the batch. This run is rolled back then.
         :raises FencedError: if another run has ended this one, or a lease of ``decided`` is lost. The caller must end
             the run.
-        :raises LeaseContradictedError: if the database has lost the content that it had when a lease was handed over.
+        :raises LeaseContradictedError: if the database has lost the content that it had when a lease was transferred.
         :raises BatchChangedError: if the batch is so old that it was forgotten. The caller must end the run.
-        :raises InDoubtError: if the connection was lost in the COMMIT, and the database cannot be asked.
+        :raises InDoubtError: if the connection was lost in the COMMIT, and the decision cannot be read.
         """
         is_sent = False
         try:
@@ -188,9 +191,9 @@ class Runs:
                 observe("MOVE_ROWS")
                 number = move(connection)
                 observe("STORE_STATES")
-                self._handed.store_all(connection, decided, self._owner.signature, self._owner.seconds)
+                self._transferred.store_all(connection, decided, self._owner.signature, self._owner.seconds)
                 self._clear(connection, run)
-                self._note_batch(connection, run, batch_id, number, keep)
+                self._record_batch(connection, run, batch_id, number, keep)
                 self._require_open(self._lock(connection, run.job), run)  # again: the move may take long
                 self._write(connection, run.job, state=RunState.COMMITTED.value)
                 observe("COMMIT_DATABASE")
@@ -198,7 +201,7 @@ class Runs:
         except Exception as error:
             if not is_sent:
                 raise
-            return self._what_became(run, batch_id, error, observe)
+            return self._read_outcome(run, batch_id, error, observe)
         return RunState.COMMITTED
 
     def end(self, run: Run, batch_id: int | None = None) -> RunState:
@@ -210,7 +213,7 @@ class Runs:
         with self._transaction() as connection:
             row = self._lock(connection, run.job)
             if row is None or row.run_id != run.run_id:
-                return self._of_former(connection, run, batch_id)
+                return self._state_of_former(connection, run, batch_id)
             if row.state == RunState.OPEN.value:
                 self._end(connection, run)
                 return RunState.ABORTED
@@ -219,7 +222,7 @@ class Runs:
             return RunState(row.state)
 
     def end_job(self, job: str) -> Run | None:
-        """End the open run of ``job``, of whichever process; None if there is none."""
+        """End the open run of ``job``, also if another process has begun it. None if no run is open."""
         with self._transaction() as connection:
             row = self._lock(connection, job)
             if row is None or row.state != RunState.OPEN.value:
@@ -228,9 +231,9 @@ class Runs:
             self._end(connection, run)
             return run
 
-    def is_staging(self, place: tuple[str | None, str]) -> bool:
-        """True if an open run, of any job, stages its rows in the table at ``place``."""
-        schema, name = place
+    def is_staging(self, qualified_name: tuple[str | None, str]) -> bool:
+        """True if an open run, of any job, stages its rows in the table with that schema and name."""
+        schema, name = qualified_name
         of_table = (spark_run.c.staging_table == name, spark_run.c.staging_schema.is_not_distinct_from(schema))
         is_open = spark_run.c.state == RunState.OPEN.value
         with self._engine.connect() as connection, clear_errors(self._engine):
@@ -244,25 +247,26 @@ class Runs:
         with self._engine.connect() as connection, clear_errors(self._engine):
             return self._committed_by(connection, job, batch_id) is not None
 
-    def left(self) -> list[str]:
-        """The transactional ids of ended runs whose leases the owner has. They are not renewed: the leases of another
-        application are for its own processes to recover."""
-        with self._transaction() as connection:
-            return self._handed.signed(connection, self._owner.signature)
+    def completable(self) -> list[str]:
+        """The transactional ids of ended runs whose leases the owner holds. Each of them is to be completed in Kafka.
 
-    def _what_became(
+        The owner does not renew these leases: processes of another application recover its own leases."""
+        with self._transaction() as connection:
+            return self._transferred.ids_owned_by(connection, self._owner.signature)
+
+    def _read_outcome(
         self, run: Run, batch_id: int | None, error: Exception, observe: Callable[[str], None]
     ) -> RunState:
-        """The run's state after a COMMIT that failed with ``error``, whose effect is unknown."""
-        _LOG.info("%s: the COMMIT failed: %r", _named(run), error)
+        """The run's state after a COMMIT that failed with ``error`` and whose effect is unknown."""
+        _LOG.info("%s: the COMMIT failed: %r", _title(run), error)
         try:
             observe("READ_DECISION")
             state = self.end(run, batch_id)
-        except (SQLAlchemyError, DualWriteError, OSError) as second:
+        except (SQLAlchemyError, DualWriteError, OSError) as read_error:
             raise InDoubtError(
-                f"{_named(run)} is in both or in neither, and it is not known which: the COMMIT failed ({error}), and "
-                f"the database could not be asked ({second}). Recovery ends both sides alike; a batch with an id may "
-                "be written again, and has no second effect"
+                f"{_title(run)} is in both or in neither, and it is not known which: the COMMIT failed ({error}), and "
+                f"the database could not be asked ({read_error}). Recovery ends both sides alike; a batch with an id "
+                "may be written again, and has no second effect"
             ) from error
         if state is RunState.ABORTED:
             raise error
@@ -274,25 +278,25 @@ class Runs:
 
     def _clear(self, connection: Connection, run: Run) -> None:
         """Take over the undecided leases of ``run``, and delete its staged rows."""
-        self._handed.take_back(connection, run.signature, self._owner.signature, self._owner.seconds)
+        self._transferred.transfer_back(connection, run.signature, self._owner.signature, self._owner.seconds)
         schema, name = run.staging
         staged = table(name, column(RUN_COLUMN), schema=schema)
         if connection.dialect.has_table(connection, name, schema=schema):
             connection.execute(delete(staged).where(staged.c[RUN_COLUMN] == run.run_id))
 
-    def _require_staging(self, connection: Connection, place: tuple[str | None, str]) -> None:
-        """Keep the table at ``place`` from being dropped until the run that needs it is visible."""
-        schema, name = place
+    def _require_staging(self, connection: Connection, qualified_name: tuple[str | None, str]) -> None:
+        """Keep the staging table from being dropped until the run that needs it is visible."""
+        schema, name = qualified_name
         try:
             connection.execute(select(literal(1)).select_from(table(name, schema=schema)).limit(0))
         except DBAPIError as error:
-            if self._database.trouble(error) is not ErrorMeaning.NOT_READY:
+            if self._database.meaning_of(error) is not ErrorMeaning.NOT_READY:
                 raise
             raise DatabaseBusyError(
                 f"the table for staged rows {name!r} is gone: its target was changed meanwhile; run the batch again"
             ) from error
 
-    def _note_batch(self, connection: Connection, run: Run, batch_id: int | None, number: int, keep: int) -> None:
+    def _record_batch(self, connection: Connection, run: Run, batch_id: int | None, number: int, keep: int) -> None:
         if batch_id is None:
             return
         connection.execute(
@@ -332,12 +336,12 @@ class Runs:
         of_batch = (spark_batch.c.job == job, spark_batch.c.batch_id == batch_id)
         return connection.scalar(select(spark_batch.c.run_id).where(*of_batch), execution_options=ours(connection))
 
-    def _of_former(self, connection: Connection, run: Run, batch_id: int | None) -> RunState:
+    def _state_of_former(self, connection: Connection, run: Run, batch_id: int | None) -> RunState:
         """The state of ``run``, which was followed by another run."""
         if batch_id is None:
-            raise InDoubtError(f"{_named(run)} was followed by another: nobody knows whether it was committed")
-        is_own = self._committed_by(connection, run.job, batch_id) == run.run_id
-        return RunState.COMMITTED if is_own else RunState.ABORTED
+            raise InDoubtError(f"{_title(run)} was followed by another: it is not known whether it was committed")
+        is_step_error = self._committed_by(connection, run.job, batch_id) == run.run_id
+        return RunState.COMMITTED if is_step_error else RunState.ABORTED
 
     def _make_row(self, job: str, staging: tuple[str | None, str]) -> None:
         """Insert the row of a job that has none."""
@@ -375,22 +379,22 @@ class Runs:
         """
         self._database.take_turn(connection, job, shared=read)
         return connection.execute(
-            self._of_job(job).with_for_update(read=read), execution_options=ours(connection)
+            self._select_job(job).with_for_update(read=read), execution_options=ours(connection)
         ).one_or_none()
 
-    def _of_job(self, job: str) -> Select[Any]:
+    def _select_job(self, job: str) -> Select[Any]:
         remaining = self._database.seconds_until(spark_run.c.expires_at).label("remaining")
-        return select(*_READ, remaining).where(spark_run.c.job == job)
+        return select(*_RUN_COLUMNS, remaining).where(spark_run.c.job == job)
 
     @staticmethod
     def _require_open(row: Row[Any] | None, run: Run) -> None:
         if row is None or row.run_id != run.run_id or row.state != RunState.OPEN.value:
             raise FencedError(
-                f"{_named(run)} has ended: another run of the job has begun, or somebody has recovered it. Batches "
-                "that may be written at the same time need jobs of their own"
+                f"{_title(run)} has ended: another run of the job has begun, or recover_job has ended it. Batches that "
+                "may be written at the same time need jobs of their own"
             )
         if row.remaining <= 0:
-            raise FencedError(f"{_named(run)} has lasted longer than its runTimeout: raise that, or write less at once")
+            raise FencedError(f"{_title(run)} has lasted longer than its runTimeout: raise that, or write less at once")
 
     def _write(self, connection: Connection, job: str, **values: Any) -> None:
         changed = update(spark_run).where(spark_run.c.job == job)
@@ -410,5 +414,5 @@ def _run_of(row: Row[Any]) -> Run:
     return Run(row.job, row.run_id, (row.staging_schema, row.staging_table))
 
 
-def _named(run: Run) -> str:
+def _title(run: Run) -> str:
     return f"run {run.run_id} of job {run.job!r}"

@@ -1,6 +1,6 @@
 """Writers for ``foreachPartition`` and ``foreachBatch``: each partition is one unit of work, and is written once.
 
-The driver runs every check in advance, and counts the partitions; executors get a plan.
+Spark's driver runs every check in advance and counts the partitions. The executors get a plan.
 """
 
 import time
@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import DBAPIError
 
-from dualwrite.coordinator.unit.retry import may_pass
+from dualwrite.coordinator.sql.error_meanings import is_transient
 from dualwrite.coordinator.unit.transaction import Transaction
 from dualwrite.errors import ConfigurationError, DatabaseBusyError, InputError
-from dualwrite.spark.error_translation import REFUSALS, as_raised_in_the_task, refused
-from dualwrite.spark.partitions.progress import Share, begin_batch, claim, finish, require_same
-from dualwrite.spark.plan.columns import TableColumn, WritePlan, fit, plan_of
+from dualwrite.spark.error_translation import REFUSALS, as_raised_in_the_task, refused_row
+from dualwrite.spark.partitions.progress import BatchPartition, begin_batch, claim, finish, require_same
+from dualwrite.spark.plan.columns import TableColumn, ValueFidelity, WritePlan, match_columns, plan_of
 from dualwrite.spark.plan.options import WriteOptions, batch_id_of, options_of
-from dualwrite.spark.plan.rows import RowConverter, RowsDigest, Written
+from dualwrite.spark.plan.rows import ConvertedRow, RowConverter, RowsDigest
 from dualwrite.spark.tables.bulk_load import Loader, chunks, table_clause
-from dualwrite.spark.tables.target_table import sound_target_of
+from dualwrite.spark.tables.target_table import checked_target_of
 from dualwrite.spark.workers import (
     Worker,
     dual_write_of,
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 _PAUSE = 0.2
 """Seconds before a task looks again whether another attempt still writes its partition."""
-_KEPT_WAITING = (DBAPIError, DatabaseBusyError)
-"""Errors of a task while another attempt writes its partition."""
+_WAITING_ERRORS = (DBAPIError, DatabaseBusyError)
+"""Errors that a task gets while another attempt writes its partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +47,17 @@ class PartitionWriter:
     options: WriteOptions
     plan: WritePlan
     columns: tuple[TableColumn, ...]
-    dialect: str
+    keeps: ValueFidelity
     partitions: int
 
     def __call__(self, rows: Iterable[Sequence[Any]]) -> None:
-        """Write ``rows``, all rows of the task's partition, unless an earlier attempt has.
+        """Write ``rows``, unless an earlier attempt has written them.
 
-        :raises BatchChangedError: if that attempt wrote other rows, or the batch has another number of partitions now.
-        :raises InputError: if the table or Kafka cannot take a row. As after all other errors, nothing is written then.
+        :param rows: all rows of the task's partition.
+        :raises BatchChangedError: if the earlier attempt wrote other rows, or if the batch has another number of
+            partitions now.
+        :raises InputError: if the table or Kafka cannot take a row. After this and every other error, nothing is
+            written.
         """
         from pyspark import TaskContext
 
@@ -64,46 +67,47 @@ class PartitionWriter:
         partition = context.partitionId()
         if partition >= self.partitions:
             raise ConfigurationError(
-                f"partition {partition} is none of the {self.partitions} that the writer was made for: make it for the "
-                "DataFrame that is written"
+                f"the writer was made for {self.partitions} partitions, and this is partition {partition}: make the "
+                "writer for the DataFrame that is written"
             )
         self.write(worker_of(self.options), partition, rows)
 
     def write(self, worker: Worker, partition: int, rows: Iterable[Sequence[Any]]) -> bool:
-        """Write ``rows`` as those of ``partition``, with the engine and DualWrite of ``worker``; False if they were
-        written before.
+        """Write ``rows``, with the engine and the DualWrite of ``worker``. False if the partition was written before.
 
-        Raises the same errors as a call.
+        Raises the same errors as a call of this object.
+
+        :param partition: the partition's number, counted from 0.
+        :param rows: all rows of the partition.
         """
         options = self.options
-        share = Share(options.require_job(), options.batch_id or 0, partition, self.partitions)
-        untaken = _Untaken(RowConverter(self.plan, self.columns, self.dialect).rows(rows))
+        share = BatchPartition(options.require_job(), options.batch_id or 0, partition, self.partitions)
+        unread_rows = _UnreadRows(RowConverter(self.plan, self.columns, self.keeps).rows(rows))
         deadline = time.monotonic() + options.run_timeout
         while True:
             try:
                 with worker.dual_write.transaction() as tx:
                     is_ours = claim(tx.connection, share)
                     if is_ours:
-                        self._load(tx, share, untaken)
+                        self._load(tx, share, unread_rows)
                 break
             except REFUSALS as error:
-                raise refused(str(share), error) from error
+                raise refused_row(str(share), error) from error
             except InputError as error:
                 raise InputError(f"{share}: {error}") from error
             except Exception as error:
-                # The rows can be read only once. So first wait for another attempt, for as long as it takes to write
-                # them.
-                is_over = untaken.is_taken or time.monotonic() > deadline
-                if is_over or not isinstance(error, _KEPT_WAITING) or not may_pass(error, worker.engine.dialect):
+                # The rows can be read only once. So wait while another attempt may still write them.
+                is_final = unread_rows.is_read or time.monotonic() > deadline
+                if is_final or not isinstance(error, _WAITING_ERRORS) or not is_transient(error, worker.engine.dialect):
                     raise
             time.sleep(_PAUSE)
         if not is_ours:
-            self._compare(worker, share, untaken)
+            self._compare(worker, share, unread_rows)
         return is_ours
 
-    def _load(self, tx: Transaction, share: Share, rows: Iterable[Written]) -> None:
-        into = table_clause(self.options.dbtable, self.columns)
-        loader = Loader(tx.connection, into, self._key())
+    def _load(self, tx: Transaction, share: BatchPartition, rows: Iterable[ConvertedRow]) -> None:
+        target = table_clause(self.options.dbtable, self.columns)
+        loader = Loader(tx.connection, target, self._upsert_keys())
         digest = RowsDigest()
         for chunk in chunks(rows, self.options.batchsize):
             loader.write([row.values for row in chunk])
@@ -112,26 +116,26 @@ class PartitionWriter:
                 digest.add(row)
         finish(tx.connection, share, digest)
 
-    def _compare(self, worker: Worker, share: Share, rows: Iterable[Written]) -> None:
+    def _compare(self, worker: Worker, share: BatchPartition, rows: Iterable[ConvertedRow]) -> None:
         digest = RowsDigest()
         for row in rows:
             digest.add(row)
         with worker.engine.connect() as connection:
             require_same(connection, share, digest)
 
-    def _key(self) -> tuple[str, ...]:
+    def _upsert_keys(self) -> tuple[str, ...]:
         return self.options.upsert_keys
 
 
-class _Untaken:
+class _UnreadRows:
     """Rows that can be read only once; remembers whether reading has begun."""
 
-    def __init__(self, rows: Iterator[Written]) -> None:
+    def __init__(self, rows: Iterator[ConvertedRow]) -> None:
         self._rows = rows
-        self.is_taken = False
+        self.is_read = False
 
-    def __iter__(self) -> Iterator[Written]:
-        self.is_taken = True
+    def __iter__(self) -> Iterator[ConvertedRow]:
+        self.is_read = True
         return self._rows
 
 
@@ -142,9 +146,9 @@ class BatchWriter:
         self._options = options
 
     def __call__(self, df: "DataFrame", batch_id: int) -> None:
-        """Write ``df`` as batch ``batch_id`` of the job: its partitions that are not written yet.
+        """Write those partitions of ``df`` that are not written yet, as batch ``batch_id`` of the job.
 
-        Raises the errors of its tasks if they are this library's, else Spark's errors.
+        If a task raises an error of this library, this raises the same error. Otherwise it raises Spark's error.
 
         :raises BatchChangedError: if a part of the batch was written, with other rows or another number of partitions.
         :raises ConfigurationError: as :func:`partition_writer` does.
@@ -156,14 +160,13 @@ class BatchWriter:
 def partition_writer(df: "DataFrame", /, **options: Any) -> PartitionWriter:
     """A writer for the rows of ``df``: ``df.foreachPartition(partition_writer(df, …))``.
 
-    Each partition is one unit of work: its rows are in the table and its records in Kafka, or neither. A partition that
-    was written is not written again, neither by another attempt of its task, nor by the same job run again with the
-    same ``batchId`` (0 if it is not given). Call this on the driver: it checks the DataFrame, the table and the
-    options.
+    Each partition is one unit of work: its rows are in the table and its records in Kafka, or neither. A written
+    partition is not written again: neither by another attempt of its task, nor by a later run of the same job with the
+    same ``batchId`` (0 by default). Call this on Spark's driver: it checks the DataFrame, the table and the options.
 
     :param df: the same DataFrame that is written: its number of partitions is a part of the batch.
-    :param options: see docs/spark.md. url, dbtable, application, job and kafka are required, and topic unless there is
-        a column of that name.
+    :param options: the options of docs/spark.md. url, dbtable, application, job and kafka are required. topic is
+        required unless the DataFrame has a column of that name.
     :raises ConfigurationError: naming the option or the column that is wrong.
     :raises BatchChangedError: if a part of the batch was written with another number of partitions.
     :raises DatabaseUnavailableError: if the database cannot be reached now.
@@ -181,11 +184,11 @@ def batch_writer(**options: Any) -> BatchWriter:
     :param options: as for :func:`partition_writer`, without ``batchId``, which comes with each batch.
     :raises ConfigurationError: naming the option that is wrong.
     """
-    given = options_of(options)
-    given.require_job()
-    if given.batch_id is not None:
+    parsed = options_of(options)
+    parsed.require_job()
+    if parsed.batch_id is not None:
         raise ConfigurationError("option 'batchId': leave it out; each batch comes with its own")
-    return BatchWriter(given)
+    return BatchWriter(parsed)
 
 
 def _writer(df: "DataFrame", options: WriteOptions) -> PartitionWriter:
@@ -201,10 +204,10 @@ def _writer(df: "DataFrame", options: WriteOptions) -> PartitionWriter:
         dual_write_of(options, engine).close()  # checks the settings
         require_known_settings(options)
         with first_connection(engine) as connection:
-            target = sound_target_of(connection, options.dbtable)
-        columns = fit(plan, target, options)
+            target = checked_target_of(connection, options.dbtable)
+        columns = match_columns(plan, target, options)
         partitions = df.rdd.getNumPartitions()
         begin_batch(engine, job, options.batch_id or 0, partitions, options.keep_batches)
     finally:
         engine.dispose()
-    return PartitionWriter(options, plan, columns, target.dialect, partitions)
+    return PartitionWriter(options, plan, columns, target.keeps, partitions)

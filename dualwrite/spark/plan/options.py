@@ -1,7 +1,7 @@
-"""The options of a write: the list of them, and how they are parsed.
+"""The options of a write: their list, and their parser.
 
-Each has a name in Spark's style, for ``.option(…)``, and a name for Python's keywords. Values may be texts, as Spark
-passes them on, or Python values.
+Each option has a name in Spark's style, for ``.option(…)``, and a name for Python's keywords. Values may be texts, as
+Spark passes them on, or Python values.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,20 +9,20 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, Literal, NamedTuple
 
+from dualwrite.client.config.reading import BOOTSTRAP_KEY
 from dualwrite.errors import ConfigurationError
 from dualwrite.ids import is_legal_topic
 
 KAFKA_PREFIX = "kafka."
-BOOTSTRAP = "bootstrap.servers"
 _LONGEST_NAME = 255
 _NOT_OURS = frozenset({"checkpointlocation"})
-"""Options of Spark itself, which it passes on as well."""
+"""Spark's own options, which it passes on together with ours."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """The parsed options of a write; see OPTIONS. repr() omits the URL and Kafka's settings, which may contain
-    passwords.
+    """The parsed options of a write. OPTIONS describes them. repr() omits the URL and Kafka's settings, which may
+    contain passwords.
 
     :param kafka: librdkafka's settings, sorted by name.
     """
@@ -73,14 +73,14 @@ class Option(NamedTuple):
     is_required: bool = False
 
 
-def options_of(given: Mapping[str, Any]) -> WriteOptions:
-    """Parse ``given``, with names of either kind, in any case as Spark's options. None means not given.
+def options_of(options: Mapping[str, Any]) -> WriteOptions:
+    """Parse ``options``. Names of either kind may be in upper or lower case, as Spark's are. None means not given.
 
     :raises ConfigurationError: naming the first option that is unknown, missing, given twice or has a wrong value.
     """
     kafka: dict[str, str] = {}
-    read: dict[str, Any] = {}
-    for name, value in given.items():
+    parsed: dict[str, Any] = {}
+    for name, value in options.items():
         if name == "kafka" and isinstance(value, Mapping):
             for key, setting in value.items():
                 _put(kafka, key, _setting(key, setting), f"{KAFKA_PREFIX}{key}")
@@ -89,17 +89,17 @@ def options_of(given: Mapping[str, Any]) -> WriteOptions:
             _put(kafka, key, _setting(key, value), name)
         elif name.lower() not in _NOT_OURS and value is not None:
             option = _option(name)
-            _put(read, option.keyword, _read(option, value), name)
+            _put(parsed, option.keyword, _read(option, value), name)
     for option in OPTIONS:
-        if option.is_required and option.keyword not in read:
+        if option.is_required and option.keyword not in parsed:
             raise ConfigurationError(f"option {option.name!r} is missing: {option.doc}")
-    if BOOTSTRAP not in kafka:
-        raise ConfigurationError(f"option '{KAFKA_PREFIX}{BOOTSTRAP}' is missing: HOST:PORT of one broker or more")
-    return WriteOptions(kafka=tuple(sorted(kafka.items())), **read)
+    if BOOTSTRAP_KEY not in kafka:
+        raise ConfigurationError(f"option '{KAFKA_PREFIX}{BOOTSTRAP_KEY}' is missing: HOST:PORT of one broker or more")
+    return WriteOptions(kafka=tuple(sorted(kafka.items())), **parsed)
 
 
 def batch_id_of(value: Any) -> int:
-    """The number of a batch that is given outside of the options.
+    """Parse the number of a batch that is an argument and no option.
 
     :raises ConfigurationError: if it is not a batch number.
     """
@@ -114,16 +114,17 @@ def _put(into: dict[str, Any], key: str, value: Any, name: str) -> None:
 
 
 def _option(name: str) -> Option:
-    found = _BY_NAME.get(name.lower())
-    if found is None and name.lower() in ("kafka", BOOTSTRAP):
+    option = _BY_NAME.get(name.lower())
+    if option is None and name.lower() in ("kafka", BOOTSTRAP_KEY):
         raise ConfigurationError(
-            f"there is no option {name!r}: write '{KAFKA_PREFIX}{BOOTSTRAP}', or kafka={{{BOOTSTRAP!r}: …}} in Python"
+            f"there is no option {name!r}: write '{KAFKA_PREFIX}{BOOTSTRAP_KEY}',"
+            f" or kafka={{{BOOTSTRAP_KEY!r}: …}} in Python"
         )
-    if found is None:
+    if option is None:
         close = get_close_matches(name.lower(), _BY_NAME, 1, 0.6)
         hint = f"did you mean {_BY_NAME[close[0]].name!r}?" if close else f"there are {', '.join(_NAMES)}"
         raise ConfigurationError(f"there is no option {name!r}: {hint}")
-    return found
+    return option
 
 
 def _read(option: Option, value: Any) -> Any:

@@ -1,6 +1,6 @@
 """Converts rows for the database and for Kafka, by a plan that fits the table.
 
-PySpark's rows have timestamps without a zone, in the zone of this process, for the instants of Spark's column.
+PySpark passes the values of a TIMESTAMP column as datetimes without a zone, in the time zone of this process.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from dualwrite.errors import InputError
 from dualwrite.ids import is_legal_topic
-from dualwrite.spark.plan.columns import REFUSED, Family, TableColumn, WritePlan, refusal_of_null
+from dualwrite.spark.plan.columns import REFUSED, Family, TableColumn, ValueFidelity, WritePlan, refusal_of_null
 from dualwrite.spark.plan.spark_schema import DAYS, FLOATING, MICROS, NESTED, Field
 from dualwrite.spark.plan.to_json import day_of, moment_of, object_writer, text_writer, with_scale, zone_of
 
@@ -24,11 +24,11 @@ _SIZED = frozenset({"string", "binary", *NESTED})
 """Kinds whose values have a length: nested ones are texts in the table."""
 
 
-class Written(NamedTuple):
-    """One row: the values of the table's columns, and the record.
+class ConvertedRow(NamedTuple):
+    """One row for the database and for Kafka: the values of the table's columns, and the record.
 
-    :param values: the values, or a line of PostgreSQL's COPY, if Spark has written that (copy_lines.py).
-    :param weight: bytes of its texts and binaries, and of the record's value.
+    :param values: the values, or a line of PostgreSQL's COPY if Spark has written one (copy_lines.py).
+    :param weight: bytes of the texts and binaries, and of the record's value.
     """
 
     values: tuple[Any, ...] | str
@@ -48,7 +48,7 @@ class RowsDigest:
         self.count = 0
         self._sum = 0
 
-    def add(self, row: Written) -> None:
+    def add(self, row: ConvertedRow) -> None:
         """Add a row."""
         self.count += 1
         self._sum += int.from_bytes(hashlib.blake2b(repr(row[:-1]).encode(), digest_size=_DIGEST_BYTES).digest(), "big")
@@ -63,36 +63,37 @@ class RowConverter:
     """Converts each row to its values for the table and its record.
 
     :param columns: the table's columns for ``plan.table``.
-    :param dialect: SQLAlchemy's name of the database.
+    :param keeps: the kinds of values that the database stores unchanged.
     """
 
-    def __init__(self, plan: WritePlan, columns: Sequence[TableColumn], dialect: str) -> None:
+    def __init__(self, plan: WritePlan, columns: Sequence[TableColumn], keeps: ValueFidelity) -> None:
         self._plan = plan
         zone = zone_of(plan.zone)
-        into = columns if plan.line_at is None else ()
-        self._looked_at = [
-            (at, field.name, None if column.nullable else refusal_of_null(column), convert)
-            for at, (field, column) in enumerate(zip(plan.table_fields, into, strict=True))
-            if (convert := _convert(field, column, dialect, zone)) is not None or not column.nullable
+        table_columns = columns if plan.line_at is None else ()
+        self._checked_values = [
+            (position, field.name, None if column.nullable else refusal_of_null(column), convert)
+            for position, (field, column) in enumerate(zip(plan.table_fields, table_columns, strict=True))
+            if (convert := _convert(field, column, keeps, zone)) is not None or not column.nullable
         ]
-        """The places of table values that need a conversion or a check."""
-        self._sized = [at for at, field in enumerate(plan.table_fields) if field.type.kind in _SIZED]
-        self._json = object_writer([plan.fields[place] for place in plan.json], zone)
+        """The positions of table values that need a conversion or a check."""
+        kinds = [field.type.kind for field in plan.table_fields]
+        self._sized_positions = [position for position, kind in enumerate(kinds) if kind in _SIZED]
+        self._json = object_writer([plan.fields[index] for index in plan.json], zone)
 
-    def rows(self, given: Iterable[Sequence[Any]]) -> Iterator[Written]:
+    def rows(self, rows: Iterable[Sequence[Any]]) -> Iterator[ConvertedRow]:
         """The converted rows, one by one.
 
-        :raises InputError: at a row that does not fit the table or Kafka; the message counts it from 1.
+        :raises InputError: at a row that does not fit the table or Kafka. The message has its number, counted from 1.
         """
-        for number, row in enumerate(given, 1):
+        for number, row in enumerate(rows, 1):
             if len(row) != len(self._plan.fields):
                 raise InputError(
                     f"row {number} has {len(row)} values, and the DataFrame that the writer was made for "
                     f"{len(self._plan.fields)}: make it for the DataFrame that is written"
                 )
-            yield self._written(tuple(row), number)  # a Row is slow to index
+            yield self._converted_row(tuple(row), number)  # a Row is slow to index
 
-    def _written(self, row: Sequence[Any], number: int) -> Written:
+    def _converted_row(self, row: Sequence[Any], number: int) -> ConvertedRow:
         plan = self._plan
         values: tuple[Any, ...] | str
         if plan.line_at is None:
@@ -105,7 +106,7 @@ class RowConverter:
         content = self._value(row, number)
         if content is not None:
             weight += len(content)
-        return Written(
+        return ConvertedRow(
             values,
             plan.topic or self._topic(row, number),
             _bytes(row, plan.key_at),
@@ -117,18 +118,18 @@ class RowConverter:
 
     def _values(self, row: Sequence[Any], number: int) -> tuple[tuple[Any, ...], int]:
         """The values for the table's columns, and their weight."""
-        values = [row[place] for place in self._plan.table]
-        for at, name, refusal, convert in self._looked_at:
-            value = values[at]
+        values = [row[index] for index in self._plan.table]
+        for position, name, refusal, convert in self._checked_values:
+            value = values[position]
             if value is None:
                 if refusal is not None:
                     raise InputError(f"row {number}, column {name!r}: {refusal}")
             elif convert is not None:
                 try:
-                    values[at] = convert(value)
+                    values[position] = convert(value)
                 except (ArithmeticError, ValueError) as error:
                     raise InputError(f"row {number}, column {name!r}: {error}") from None
-        return tuple(values), sum(len(values[at] or "") for at in self._sized)
+        return tuple(values), sum(len(values[position] or "") for position in self._sized_positions)
 
     def _value(self, row: Sequence[Any], number: int) -> bytes | None:
         if self._plan.value_at is not None:
@@ -136,7 +137,7 @@ class RowConverter:
         if self._plan.json_at is not None:
             return _of_spark(row[self._plan.json_at], number).encode()
         try:
-            return self._json(row[place] for place in self._plan.json).encode()
+            return self._json(row[index] for index in self._plan.json).encode()
         except (ArithmeticError, ValueError) as error:
             raise InputError(f"row {number} as JSON: {error}") from None
 
@@ -148,42 +149,44 @@ class RowConverter:
 
 
 def _of_spark(text: str, number: int) -> str:
-    """``text`` as Spark has written it.
+    """Pass ``text`` unless Spark has refused the row.
 
-    :raises InputError: if it is the reason to refuse the row.
+    :raises InputError: with Spark's reason.
     """
     if text.startswith(REFUSED):
         raise InputError(f"row {number}, {text.removeprefix(REFUSED)}")
     return text
 
 
-def _bytes(row: Sequence[Any], place: int | None) -> bytes | None:
-    value = None if place is None else row[place]
+def _bytes(row: Sequence[Any], index: int | None) -> bytes | None:
+    value = None if index is None else row[index]
     if value is None:
         return None
     return value.encode() if isinstance(value, str) else bytes(value)
 
 
-def _partition(given: int | None, number: int) -> int:
-    if given is not None and given < 0:
-        raise InputError(f"row {number}, column 'partition': {given} is no partition; NULL lets the partitioner choose")
-    return -1 if given is None else given
+def _partition(partition: int | None, number: int) -> int:
+    if partition is not None and partition < 0:
+        raise InputError(
+            f"row {number}, column 'partition': {partition} is no partition; NULL lets the partitioner choose"
+        )
+    return -1 if partition is None else partition
 
 
-def _headers(given: Any, number: int) -> Headers | None:
-    if not given:
+def _headers(headers: Any, number: int) -> Headers | None:
+    if not headers:
         return None
-    if any(header is None or header[0] is None for header in given):
+    if any(header is None or header[0] is None for header in headers):
         raise InputError(f"row {number}, column 'headers': a header, or the name of one, is NULL")
-    return [(key, None if value is None else bytes(value)) for key, value in given]
+    return [(key, None if value is None else bytes(value)) for key, value in headers]
 
 
-def _convert(field: Field, column: TableColumn, dialect: str, zone: tzinfo) -> Convert | None:
-    """The conversion of a value of ``field``, which is not None, for ``column``; None if none is needed."""
+def _convert(field: Field, column: TableColumn, keeps: ValueFidelity, zone: tzinfo) -> Convert | None:
+    """The conversion of a value of ``field``, other than None, for ``column``. None if no conversion is needed."""
     kind = field.type.kind
     if kind in NESTED:
         return text_writer(field.type, zone)
-    keeps_zones = dialect == "postgresql" and column.family is Family.ZONED
+    keeps_zones = keeps.time_zones and column.family is Family.ZONED
     if kind == "timestamp":
         return _instant if keeps_zones else _instant_as_utc
     if kind == MICROS:
@@ -195,10 +198,10 @@ def _convert(field: Field, column: TableColumn, dialect: str, zone: tzinfo) -> C
         return lambda value: as_instant(value.replace(tzinfo=zone))
     if kind == "boolean" and column.family is Family.TINY:
         return int
-    if kind in FLOATING and dialect != "postgresql":
+    if kind in FLOATING and not keeps.infinities:
         return _number
     if kind == "decimal":
-        return _without_decimals if dialect == "sqlite" else with_scale(field.type.scale)
+        return with_scale(field.type.scale) if keeps.decimals else _without_decimals
     return bytes if kind == "binary" else None
 
 

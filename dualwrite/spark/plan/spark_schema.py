@@ -8,7 +8,7 @@ WHOLE = ("byte", "short", "integer", "long")
 FLOATING = ("float", "double")
 NESTED = ("array", "map", "struct")
 MICROS, DAYS = "micros", "days"
-"""Kinds that Spark does not have: a timestamp and a date as whole numbers since 1970 (preparing.py)."""
+"""Kinds that only this library has: a timestamp and a date as whole numbers since 1970 (preparing.py)."""
 KINDS = frozenset(
     (*WHOLE, *FLOATING, *NESTED, "boolean", "decimal", "string", "binary", "date", "timestamp", "timestamp_ntz", "void")
 )
@@ -20,16 +20,16 @@ _DECIMAL = re.compile(r"decimal(\((\d+),\s*(-?\d+)\))?")
 
 
 class SparkType(NamedTuple):
-    """The type of a column or of something in it.
+    """The type of a column, or of a part of a nested column.
 
     :param kind: one of KINDS, MICROS, DAYS, or Spark's name of a type that cannot be written.
-    :param said: Spark's name of the type, for messages.
+    :param name: Spark's name of the type, for messages.
     :param scale: the scale of a decimal.
     :param fields: the fields of a struct, the element of an array, or the key and the value of a map.
     """
 
     kind: str
-    said: str
+    name: str
     scale: int = 0
     fields: tuple["Field", ...] = ()
 
@@ -43,45 +43,49 @@ class Field(NamedTuple):
 
 
 def fields_of(schema: Mapping[str, Any]) -> tuple[Field, ...]:
-    """The columns of a schema, given as ``df.schema.jsonValue()``."""
+    """The columns of a schema.
+
+    :param schema: ``df.schema.jsonValue()``.
+    """
     return tuple(
         Field(field["name"], type_of(field["type"]), bool(field.get("nullable", True))) for field in schema["fields"]
     )
 
 
-def type_of(given: Any) -> SparkType:
-    """The type that ``jsonValue()`` gave."""
-    if isinstance(given, str):
-        return _atomic(given)
-    word = str(given["type"])
-    if word == "struct":
-        return SparkType(word, word, fields=fields_of(given))
-    if word == "array":
-        element = type_of(given["elementType"])
-        return SparkType(word, f"array<{element.said}>", fields=(Field("element", element),))
-    if word == "map":
-        key, value = type_of(given["keyType"]), type_of(given["valueType"])
-        return SparkType(word, f"map<{key.said},{value.said}>", fields=(Field("key", key), Field("value", value)))
-    return SparkType(word, word)
+def type_of(json_type: Any) -> SparkType:
+    """Parse a type of ``jsonValue()``."""
+    if isinstance(json_type, str):
+        return _atomic(json_type)
+    kind = str(json_type["type"])
+    if kind == "struct":
+        return SparkType(kind, kind, fields=fields_of(json_type))
+    if kind == "array":
+        element = type_of(json_type["elementType"])
+        return SparkType(kind, f"array<{element.name}>", fields=(Field("element", element),))
+    if kind == "map":
+        key, value = type_of(json_type["keyType"]), type_of(json_type["valueType"])
+        return SparkType(kind, f"map<{key.name},{value.name}>", fields=(Field("key", key), Field("value", value)))
+    return SparkType(kind, kind)
 
 
-def _atomic(said: str) -> SparkType:
-    decimal = _DECIMAL.fullmatch(said)
+def _atomic(name: str) -> SparkType:
+    decimal = _DECIMAL.fullmatch(name)
     if decimal:
-        return SparkType("decimal", said, scale=int(decimal[3] or 0))
-    return SparkType("string" if _TEXTUAL.fullmatch(said) else said, said)
+        return SparkType("decimal", name, scale=int(decimal[3] or 0))
+    return SparkType("string" if _TEXTUAL.fullmatch(name) else name, name)
 
 
 def unwritable(field: Field) -> str | None:
-    """Why ``field`` cannot be written: its type, or a type inside of it, has no agreed form. None if it can."""
+    """The reason why ``field`` cannot be written: its type, or a type inside of it, has no agreed form. None if it can
+    be written."""
     if field.type.kind not in KINDS:
-        return f"is {field.type.said}, which cannot be written; cast it, to a string for example"
+        return f"is {field.type.name}, which cannot be written; cast it, to a string for example"
     for inner in field.type.fields:
         reason = unwritable(inner)
         if reason is not None:
             return f"holds {inner.name!r}, which {reason}"
     if field.type.kind == "map" and field.type.fields[0].type.kind not in _MAP_KEYS:
-        return f"is {field.type.said}, whose keys have no agreed form in JSON; cast them to a string"
+        return f"is {field.type.name}, whose keys have no agreed form in JSON; cast them to a string"
     return None
 
 

@@ -1,7 +1,7 @@
-"""Rows as JSON, letter for letter as Spark's ``to_json`` writes them with its default options.
+"""Writes rows as JSON, letter for letter as Spark's ``to_json`` does with its default options.
 
-Fields that are NULL are left out, but NULLs in arrays and maps are not. Numbers are spelled as in Java, binaries are in
-base64, timestamps have milliseconds and the session's zone.
+It omits fields that are NULL, but writes NULLs in arrays and maps. Numbers are spelled as in Java. Binaries are in
+base64. Timestamps have milliseconds and the session's zone.
 
 PySpark provides timestamps without a zone, in the zone of this process.
 """
@@ -36,7 +36,7 @@ _ESCAPES = {code: f"\\u{code:04X}" for code in range(0x20)} | {
 def zone_of(name: str) -> tzinfo:
     """The zone that Spark calls ``name``: a region, or an offset such as ``+01:00``.
 
-    :raises ConfigurationError: if it is neither.
+    :raises ConfigurationError: if ``name`` is neither.
     """
     offset = _OFFSET.fullmatch(name)
     if name == "Z":
@@ -54,7 +54,7 @@ def zone_of(name: str) -> tzinfo:
 
 
 def object_writer(fields: Sequence[Field], zone: tzinfo) -> Callable[[Iterable[Any]], str]:
-    """A function that makes the JSON object from the values of ``fields``, given in their order."""
+    """A function that makes the JSON object from the values of ``fields``, in their order."""
     members = [(f"{_string(field.name)}:", text_writer(field.type, zone)) for field in fields]
 
     def write(values: Iterable[Any]) -> str:
@@ -66,26 +66,27 @@ def object_writer(fields: Sequence[Field], zone: tzinfo) -> Callable[[Iterable[A
     return write
 
 
-def text_writer(kind: SparkType, zone: tzinfo) -> Write:
-    """A function that makes the JSON of a value of ``kind``, which is not None."""
-    if kind.kind == "struct":
-        return object_writer(kind.fields, zone)
-    if kind.kind == "array":
-        element = _or_null(text_writer(kind.fields[0].type, zone))
+def text_writer(spark_type: SparkType, zone: tzinfo) -> Write:
+    """A function that makes the JSON of a value of ``spark_type``, which is not None."""
+    if spark_type.kind == "struct":
+        return object_writer(spark_type.fields, zone)
+    if spark_type.kind == "array":
+        element = _or_null(text_writer(spark_type.fields[0].type, zone))
         return lambda values: f"[{','.join(map(element, values))}]"
-    if kind.kind == "map":
-        name, value = text_writer(kind.fields[0].type, zone), _or_null(text_writer(kind.fields[1].type, zone))
+    if spark_type.kind == "map":
+        key_type, value_type = (field.type for field in spark_type.fields)
+        write_key, write_value = text_writer(key_type, zone), _or_null(text_writer(value_type, zone))
         return lambda values: (
-            "{" + ",".join(f"{_quoted(name(key))}:{value(each)}" for key, each in values.items()) + "}"
+            "{" + ",".join(f"{_quoted(write_key(key))}:{write_value(item)}" for key, item in values.items()) + "}"
         )
-    if kind.kind == "timestamp":
+    if spark_type.kind == "timestamp":
         return lambda moment: f'"{_moment(moment, zone)}"'
-    if kind.kind == MICROS:
+    if spark_type.kind == MICROS:
         return lambda micros: f'"{_moment(moment_of(micros), zone)}"'
-    if kind.kind == "decimal":
-        exact = with_scale(kind.scale)
+    if spark_type.kind == "decimal":
+        exact = with_scale(spark_type.scale)
         return lambda number: str(exact(number))
-    return _PLAIN[kind.kind]
+    return _PLAIN[spark_type.kind]
 
 
 def with_scale(scale: int) -> Callable[[Decimal], Decimal]:
@@ -109,7 +110,7 @@ def _or_null(write: Write) -> Write:
 
 
 def _string(text: str) -> str:
-    quoted = encode_basestring(text)  # several times as fast; differs from Spark's only in the digits of \u
+    quoted = encode_basestring(text)  # much faster; differs from Spark only in the digits of \u
     return quoted if "\\u" not in quoted else f'"{text.translate(_ESCAPES)}"'
 
 
@@ -162,13 +163,13 @@ def _java(value: float, text: str) -> str:
     if not math.isfinite(value):
         return '"NaN"' if math.isnan(value) else ('"Infinity"' if value > 0 else '"-Infinity"')
     sign = "-" if text.startswith("-") else ""
-    mantissa, _, given = text.lstrip("-").partition("e")
+    mantissa, _, exponent_text = text.lstrip("-").partition("e")
     whole, _, fraction = mantissa.partition(".")
     digits = (whole + fraction).lstrip("0")
     if not digits:
         return f"{sign}0.0"
     leading = len(whole) if whole.strip("0") else len(digits) - len(fraction)
-    exponent = leading + int(given or 0) - 1
+    exponent = leading + int(exponent_text or 0) - 1
     digits = digits.rstrip("0")
     if not -3 <= exponent < 7:
         return f"{sign}{digits[0]}.{digits[1:] or '0'}E{exponent}"

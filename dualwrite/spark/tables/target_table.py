@@ -1,4 +1,4 @@
-"""The target table in the database, for the checks before anything is written."""
+"""Reflects the target table in the database, for the checks before anything is written."""
 
 import re
 from difflib import get_close_matches
@@ -6,21 +6,22 @@ from typing import Any
 
 from sqlalchemy import Connection, inspect
 from sqlalchemy import types as sqltypes
-from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import NoSuchTableError
 
+from dualwrite.coordinator.sql.dialects.base import Database
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.errors import ConfigurationError
-from dualwrite.spark.plan.columns import Family, TableColumn, Target
+from dualwrite.spark.plan.columns import Family, TableColumn, Target, ValueFidelity
 
 _PART = re.compile(r'"((?:[^"]|"")+)"|`((?:[^`]|``)+)`|([^."`]+)')
 _BYTES: tuple[Any, ...] = (sqltypes._Binary, sqltypes.LargeBinary)
 
 
-def table_place(dbtable: str) -> tuple[str | None, str]:
-    """The schema, None for the connection's own, and the name in ``schema.table``. Either may be in quotes.
+def parse_table_name(dbtable: str) -> tuple[str | None, str]:
+    """Split ``schema.table`` into the schema and the name. Either may be in quotes.
 
-    :raises ConfigurationError: if that is not such a name.
+    :returns: the schema, None for the connection's own, and the name.
+    :raises ConfigurationError: if ``dbtable`` is not such a name.
     """
     parts, end = [], -1
     for match in _PART.finditer(dbtable):
@@ -35,12 +36,12 @@ def table_place(dbtable: str) -> tuple[str | None, str]:
     return (None, parts[0]) if len(parts) == 1 else (parts[0], parts[1])
 
 
-def sound_target_of(connection: Connection, dbtable: str) -> Target:
-    """The table ``dbtable``, if it stores exactly the values that are written, and can be rolled back.
+def checked_target_of(connection: Connection, dbtable: str) -> Target:
+    """The table ``dbtable``, if it stores written values unchanged and takes part in transactions.
 
-    :raises ConfigurationError: if there is no such table, or it does not.
+    :raises ConfigurationError: if the table does not exist, changes values, or cannot be rolled back.
     """
-    schema, name = table_place(dbtable)
+    schema, name = parse_table_name(dbtable)
     database = database_of(connection.dialect)
     database.require_strict(connection)
     database.require_transactional(connection, name, schema)
@@ -50,39 +51,48 @@ def sound_target_of(connection: Connection, dbtable: str) -> Target:
 def target_of(connection: Connection, dbtable: str) -> Target:
     """The table ``dbtable``.
 
-    :raises ConfigurationError: if there is none.
+    :raises ConfigurationError: if it does not exist.
     """
-    schema, name = table_place(dbtable)
+    schema, name = parse_table_name(dbtable)
     inspector = inspect(connection)
     try:
-        columns = inspector.get_columns(name, schema)
+        reflected = inspector.get_columns(name, schema)
     except NoSuchTableError:
-        columns = []
-    if not columns:
-        there = inspector.get_table_names(schema)
-        same = [other for other in there if other.lower() == name.lower()]
-        close = same or get_close_matches(name, there, 1)
+        reflected = []
+    if not reflected:
+        table_names = inspector.get_table_names(schema)
+        same_but_case = [other for other in table_names if other.lower() == name.lower()]
+        close = same_but_case or get_close_matches(name, table_names, 1)
         hint = f"; did you mean {close[0]!r}?" if close else "; create it first"
         raise ConfigurationError(f"option 'dbtable': the database has no table {dbtable!r}{hint}")
     primary = inspector.get_pk_constraint(name, schema)["constrained_columns"]
     unique: list[list[Any]] = [
         primary,
-        *(one["column_names"] for one in inspector.get_unique_constraints(name, schema)),
+        *(constraint["column_names"] for constraint in inspector.get_unique_constraints(name, schema)),
     ]
     for index in inspector.get_indexes(name, schema):
-        is_partial = index.get("dialect_options", {}).get("postgresql_where") is not None
+        options = index.get("dialect_options", {})
+        is_partial = any(name.endswith("_where") and value is not None for name, value in options.items())
         if index["unique"] and not is_partial and None not in index["column_names"]:
             unique.append(index["column_names"])
     keys = dict.fromkeys(frozenset(key) for key in unique if key)
-    dialect = connection.dialect.name
-    counts = dialect == "sqlite" and len(primary) == 1
-    made = tuple(_column(column, counts_up=counts and column["name"] == primary[0]) for column in columns)
-    return Target(dbtable, "mysql" if dialect == "mariadb" else dialect, made, tuple(keys))
+    database = database_of(connection.dialect)
+    counting = primary if database.fills_integer_keys and len(primary) == 1 else []
+    table_columns = tuple(_column(column, database, counts_up=column["name"] in counting) for column in reflected)
+    return Target(dbtable, value_fidelity_of(database), table_columns, tuple(keys))
 
 
-def _column(column: Any, *, counts_up: bool) -> TableColumn:
-    """:param counts_up: True for an integer primary key of SQLite, which SQLite fills in."""
-    family = family_of(column["type"])
+def value_fidelity_of(database: Database) -> ValueFidelity:
+    """The kinds of values that ``database`` stores unchanged."""
+    return ValueFidelity(database.keeps_time_zones, database.keeps_infinities, database.keeps_decimals)
+
+
+def _column(column: Any, database: Database, *, counts_up: bool) -> TableColumn:
+    """Describe a reflected column.
+
+    :param counts_up: True if the database fills in the column if it is an integer.
+    """
+    family = family_of(column["type"], database)
     identity = column.get("identity")
     filled = column.get("autoincrement") is True or (counts_up and family is Family.WHOLE)
     is_computed = bool(column.get("computed")) or bool(identity and identity.get("always"))
@@ -96,14 +106,14 @@ def _column(column: Any, *, counts_up: bool) -> TableColumn:
     )
 
 
-def family_of(kind: sqltypes.TypeEngine[Any]) -> Family:
-    """The family of a column of type ``kind``."""
-    if isinstance(kind, sqltypes.Integer):
-        return Family.TINY if getattr(kind, "display_width", None) == 1 else Family.WHOLE
-    if isinstance(kind, sqltypes.DateTime):
-        return Family.ZONED if kind.timezone or isinstance(kind, mysql.TIMESTAMP) else Family.MOMENT
-    for known, family in _FAMILIES:
-        if isinstance(kind, known):
+def family_of(column_type: sqltypes.TypeEngine[Any], database: Database) -> Family:
+    """The family of a column of type ``column_type`` in ``database``."""
+    if isinstance(column_type, sqltypes.Integer):
+        return Family.TINY if getattr(column_type, "display_width", None) == 1 else Family.WHOLE
+    if isinstance(column_type, sqltypes.DateTime):
+        return Family.ZONED if database.is_instant(column_type) else Family.MOMENT
+    for sqlalchemy_type, family in _FAMILIES:
+        if isinstance(column_type, sqlalchemy_type):
             return family
     return Family.OTHER
 

@@ -3,7 +3,7 @@
 import time
 
 from dualwrite.client.admin.control_plane import ControlPlane
-from dualwrite.client.admin.transaction_fate import ended_transaction
+from dualwrite.client.fate.transaction_fate import ended_transaction
 from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity
 from tests.broker import calls
 from tests.broker.calls import add, describe, identity, init, produce, tx_batch

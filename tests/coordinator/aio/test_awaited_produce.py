@@ -13,8 +13,9 @@ from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
 from dualwrite.coordinator.aio.transaction import AsyncTransaction
 from dualwrite.coordinator.kafka.librdkafka import LibrdkafkaProducer
 from dualwrite.coordinator.kafka.native import NativeProducer
-from dualwrite.coordinator.ports import KafkaParticipant, ProducesAtOnce
+from dualwrite.coordinator.ports.kafka import KafkaParticipant, ProducesAtOnce
 from dualwrite.errors import InvalidTransactionStateError, KafkaRefusedError
+from dualwrite.records.outgoing import OutgoingRecord
 from dualwrite.testing.kafka import KafkaBroker
 from tests.support.coordinator.async_dual_writes import Place, run, write_unit
 from tests.support.coordinator.event_table import CONFIG
@@ -31,15 +32,15 @@ class AtOnce(FakeParticipant):
         self.room = 1000
         self._threads = threads
 
-    def produce(self, *record: Any) -> None:
+    def produce(self, record: OutgoingRecord) -> None:
         self._threads.append("another" if threading.current_thread() is not threading.main_thread() else "the loop's")
-        super().produce(*record)
+        super().produce(record)
 
-    def produce_at_once(self, *record: Any) -> bool:
+    def produce_at_once(self, record: OutgoingRecord) -> bool:
         if not self.room:
             return False
         self.room -= 1
-        self.produce(*record)
+        self.produce(record)
         return True
 
 
@@ -70,7 +71,7 @@ def test_records_are_added_in_the_loops_thread(sqlite_place: Place) -> None:
     assert sqlite_place.kafka.committed == ["0", "1", "2"]
 
 
-def test_what_must_wait_goes_by_another_thread(sqlite_place: Place) -> None:
+def test_a_record_that_must_wait_for_room_is_produced_in_another_thread(sqlite_place: Place) -> None:
     threads = with_records(sqlite_place, lambda tx: produce(tx, 4), room=2)
     assert threads == ["the loop's", "the loop's", "another", "another"]
     assert sqlite_place.kafka.committed == ["0", "1", "2", "3"]

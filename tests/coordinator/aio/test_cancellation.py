@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
 from dualwrite.coordinator.aio.transaction import AsyncTransaction
+from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.errors import InDoubtError, InvalidTransactionStateError, NoFreeSlotError
 from tests.support.coordinator.async_dual_writes import Place, run, write, write_unit
 from tests.support.coordinator.event_table import events, stored_values
@@ -201,7 +202,7 @@ def test_whoever_waits_for_a_slot_can_be_cancelled_and_costs_nobody_a_turn(sqlit
         async with sqlite_place.dual_write() as dual_write:
             async with dual_write.transaction() as tx:
                 waiting = [asyncio.create_task(write_unit(dual_write, f"waits {number}")) for number in range(3)]
-                while dual_write._units._waiting < 3:
+                while manager_of(dual_write).waiting < 3:
                     await asyncio.sleep(0)
                 for task in waiting[:2]:
                     task.cancel()

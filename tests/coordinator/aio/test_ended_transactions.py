@@ -9,11 +9,13 @@ from sqlalchemy import insert, text
 from sqlalchemy.exc import IntegrityError
 
 from dualwrite.coordinator.aio.transaction import AsyncTransaction
-from dualwrite.coordinator.ports import Outcome
+from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome
 from dualwrite.errors import InvalidTransactionStateError, KafkaUnavailableError
 from tests.support.coordinator.async_dual_writes import Place, run, write
 from tests.support.coordinator.event_table import events, stored_values
+
+pytestmark = pytest.mark.slow_cases("psycopg")
 
 Act = Callable[[AsyncTransaction], Awaitable[object]]
 
@@ -101,6 +103,7 @@ def named(found: list[HeuristicOutcome]) -> list[tuple[str, Outcome, str]]:
     return [(each.transactional_id, each.outcome, each.state) for each in found]
 
 
+@pytest.mark.slow_cases("psycopg")
 @pytest.mark.parametrize("follow", FOLLOWED)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_transaction_ended_past_sqlalchemy_is_noticed_and_on_record(place: Place, way: str, follow: str) -> None:
@@ -112,6 +115,7 @@ def test_a_transaction_ended_past_sqlalchemy_is_noticed_and_on_record(place: Pla
     assert named(found) == expected(place, was_committed, "4711:1:events:0:0")
 
 
+@pytest.mark.slow_cases("psycopg", "asyncpg", "aiomysql")
 @pytest.mark.parametrize("follow", FOLLOWED)
 @pytest.mark.parametrize("way", WAYS)
 def test_whatever_error_ends_the_block_a_commit_past_sqlalchemy_is_on_record(

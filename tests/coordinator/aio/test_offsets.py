@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, select
 
-from dualwrite.coordinator.aio.dual_write import AsyncDualWrite, AsyncUnits
+from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
+from dualwrite.coordinator.aio.manager import AsyncUnitManager
 from dualwrite.coordinator.aio.transaction import AsyncTransaction
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.offsets.consumers import KafkaConsumer
@@ -81,6 +82,7 @@ def stored_offsets(place: Place) -> dict[TopicPartition, int]:
         return {TopicPartition(row.topic, row.partition): row.next_offset for row in connection.execute(select(table))}
 
 
+@pytest.mark.slow_cases("psycopg", "aiomysql")
 @kinds
 def test_offsets_are_stored_with_what_the_records_were_used_for(place: Place, wrap: Wrap) -> None:
     inner = FakeConsumer(FakeGroup())
@@ -133,7 +135,8 @@ def test_offsets_are_sent_with_the_records(sqlite_place: Place, wrap: Wrap) -> N
     assert stored_values(sqlite_place.seen) == ["0", "1", "2"]
 
 
-def test_of_two_that_have_the_same_records_one_uses_them(place: Place) -> None:
+@pytest.mark.slow_cases("psycopg", "aiomysql")
+def test_of_two_consumers_with_the_same_records_only_one_commits_them(place: Place) -> None:
     group, cluster = FakeGroup(), FakeCluster()
     consumers = [FakeConsumer(group, "zombie"), FakeConsumer(group, "owner")]
 
@@ -193,6 +196,7 @@ def test_a_consumers_calls_do_not_block_the_loop(sqlite_place: Place) -> None:
     assert stored_offsets(sqlite_place) == {P: 2}
 
 
+@pytest.mark.slow_cases("psycopg", "aiomysql")
 def test_the_callback_for_a_consumer_that_is_polled_in_a_thread(place: Place) -> None:
     consumer = FakeConsumer(FakeGroup())
 
@@ -308,18 +312,18 @@ def test_another_tasks_failure_is_not_the_consumers(sqlite_place: Place) -> None
 def test_a_unit_that_is_run_again_has_the_same_records(sqlite_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first time it does not even begin, and the second time Kafka fails."""
     consumer = FakeConsumer(FakeGroup())
-    acquire, kafka = AsyncUnits._acquire, sqlite_place.kafka
+    acquire, kafka = AsyncUnitManager.acquire, sqlite_place.kafka
     failures = ["acquire"]
 
-    def fails_once(units: AsyncUnits, unit: Any) -> Any:
+    def fails_once(manager: AsyncUnitManager, unit: Any) -> Any:
         if failures:
             raise KafkaUnavailableError(failures.pop())
-        return acquire(units, unit)
+        return acquire(manager, unit)
 
     def fault(request: str) -> Fault:
         return Fault.BEFORE if request == "prepare" and kafka.requests.count("prepare") == 1 else Fault.NONE
 
-    monkeypatch.setattr(AsyncUnits, "_acquire", fails_once)
+    monkeypatch.setattr(AsyncUnitManager, "acquire", fails_once)
     kafka.fault = fault
 
     async def main() -> None:
@@ -345,9 +349,9 @@ def test_a_unit_that_failed_for_good_before_it_began_counts(
     sqlite_place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     consumer = FakeConsumer(FakeGroup())
-    acquire = AsyncUnits._acquire
+    acquire = AsyncUnitManager.acquire
 
-    def never(units: AsyncUnits, unit: Any) -> Any:
+    def never(manager: AsyncUnitManager, unit: Any) -> Any:
         raise KafkaUnavailableError("no")
 
     async def main() -> None:
@@ -355,10 +359,10 @@ def test_a_unit_that_failed_for_good_before_it_began_counts(
             handle = dual_write.transactional(retries=1)(lambda_of_store(consumer))
             await dual_write.seek_to_stored(consumer, positions(P))
             consumer.poll(P, 2)
-            monkeypatch.setattr(AsyncUnits, "_acquire", never)
+            monkeypatch.setattr(AsyncUnitManager, "acquire", never)
             with pytest.raises(KafkaUnavailableError):
                 await handle()
-            monkeypatch.setattr(AsyncUnits, "_acquire", acquire)
+            monkeypatch.setattr(AsyncUnitManager, "acquire", acquire)
             consumer.poll(P, 1)
             with pytest.raises(InvalidTransactionStateError, match="read on"):
                 await handle()

@@ -74,6 +74,7 @@ async def awaited(
         await consumer.close()
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 @pytest.mark.parametrize("method", ["store_offsets", "send_offsets"])
 @pytest.mark.parametrize("kind", [polled_in_a_thread, awaited])

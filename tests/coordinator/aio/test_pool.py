@@ -15,13 +15,13 @@ def world() -> Iterator[World]:
     made = World()
     yield made
     for pool in made.pools:
-        for slot in pool._snapshot():
+        for slot in pool.slots():
             pool.release(slot.user)
         pool.close(0)
 
 
 def users(pool: Pool) -> list[object]:
-    return [slot.user for slot in pool._snapshot() if slot.user is not None]
+    return [slot.user for slot in pool.slots() if slot.user is not None]
 
 
 def test_only_a_warm_slot_is_had_without_a_wait(world: World) -> None:

@@ -3,12 +3,15 @@
 import pytest
 from sqlalchemy import select
 
-from dualwrite.coordinator.ports import LeaseLostError, Outcome
+from dualwrite.coordinator.rules.lease import LeaseLostError
+from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.sql.tables import kafka_transaction_record
 from dualwrite.errors import FencedError
 from tests.support.coordinator.async_dual_writes import Place, run, write_unit
 from tests.support.coordinator.event_table import TakingStore
 from tests.support.coordinator.fake_kafka_without_2pc import ResumingKafka
+
+pytestmark = pytest.mark.slow_cases("psycopg", "aiomysql")
 
 
 def test_what_timed_out_after_the_decision_is_replayed(place: Place) -> None:

@@ -69,6 +69,7 @@ async def settled(made: AsyncDualWrite) -> None:
         await asyncio.sleep(0.02)
 
 
+@pytest.mark.slow_cases
 def test_a_commit_that_never_arrives_ends_in_doubt_while_the_loop_goes_on(
     server_place: Place, proxy: SilentProxy
 ) -> None:
@@ -90,6 +91,7 @@ def test_a_commit_that_never_arrives_ends_in_doubt_while_the_loop_goes_on(
     run(main())
 
 
+@pytest.mark.slow_cases
 def test_a_commit_whose_answer_is_lost_is_found_and_the_unit_succeeds(server_place: Place, proxy: SilentProxy) -> None:
     async def main() -> None:
         async with dual_write(server_place, proxy) as made:
@@ -101,6 +103,7 @@ def test_a_commit_whose_answer_is_lost_is_found_and_the_unit_succeeds(server_pla
     run(main())
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("delivers", [True, False])
 def test_a_database_that_vanishes_at_commit_is_settled_when_it_is_back(
     server_place: Place, proxy: SilentProxy, delivers: bool
@@ -119,6 +122,7 @@ def test_a_database_that_vanishes_at_commit_is_settled_when_it_is_back(
     run(main())
 
 
+@pytest.mark.slow_cases
 def test_a_first_connection_that_nobody_answers_ends_within_the_limit(server_place: Place, proxy: SilentProxy) -> None:
     async def main() -> None:
         async with dual_write(server_place, proxy) as made:

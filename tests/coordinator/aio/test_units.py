@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
 from dualwrite.coordinator.aio.transaction import AsyncTransaction
 from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.errors import (
     ConfigurationError,
@@ -26,15 +27,42 @@ from tests.support.coordinator.async_dual_writes import Place, run, write, write
 from tests.support.coordinator.event_table import CONFIG, TakingStore, events, expire_leases, slot_rows, stored_values
 from tests.support.coordinator.fake_kafka import Fault
 
+pytestmark = pytest.mark.slow_cases("psycopg")
+
 Act = Callable[[AsyncTransaction], Awaitable[object]]
 
 
 async def background_is_done(dual_write: AsyncDualWrite) -> bool:
-    slots = dual_write._units._pool._snapshot()
-    return all([await asyncio.to_thread(slot._background.wait, 20) for slot in slots])
+    return await dual_write.wait_idle(20)
 
 
 # The plain way.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"value": 1}, TypeError),
+        ({"timestamp": -1}, ValueError),
+        ({"headers": (1 // number for number in [0])}, ZeroDivisionError),
+    ],
+)
+def test_a_unit_whose_only_record_is_invalid_is_not_committed(
+    sqlite_place: Place, arguments: dict[str, Any], error: type[Exception]
+) -> None:
+    async def unit(dual_write: AsyncDualWrite) -> None:
+        async with dual_write.transaction() as tx:
+            await tx.execute(insert(events).values(value="one"))
+            with pytest.raises(error):
+                await tx.produce("events", **arguments)
+
+    async def main() -> None:
+        async with sqlite_place.dual_write() as dual_write:
+            with pytest.raises(InvalidTransactionStateError, match="nothing to commit"):
+                await unit(dual_write)
+
+    run(main())
+    assert sqlite_place.in_both()
 
 
 def test_a_unit_of_work_is_in_both(place: Place) -> None:
@@ -108,6 +136,7 @@ def test_savepoints_work_inside_a_unit(place: Place) -> None:
     assert place.in_both("one", "two", "three")
 
 
+@pytest.mark.slow_cases("asyncpg", "aiomysql")
 @pytest.mark.parametrize("produces", [False, True])
 def test_a_failed_statement_whose_error_was_caught_dooms_the_unit_where_it_dooms_the_transaction(
     place: Place, produces: bool
@@ -147,6 +176,7 @@ async def roll_session_back(tx: AsyncTransaction) -> None:
     await tx.session.rollback()
 
 
+@pytest.mark.slow_cases("asyncpg", "aiomysql")
 @pytest.mark.parametrize("act", [commit_connection, commit_session, roll_connection_back, roll_session_back])
 def test_commit_is_refused_and_rollback_dooms_the_unit(place: Place, act: Act) -> None:
     async def main() -> None:
@@ -378,7 +408,7 @@ def test_an_unknown_outcome_of_the_commit_is_said_to_be_in_doubt(
 
             with monkeypatch.context() as patch:
                 patch.setattr(engine.dialect, "do_commit", fail)
-                patch.setattr(dual_write._units._unit_store, "locked", fail)
+                patch.setattr(manager_of(dual_write)._unit_store, "locked", fail)
                 with pytest.raises(InDoubtError):
                     await write_unit(dual_write, "one")
             await write_unit(dual_write, "two")
@@ -403,7 +433,7 @@ def test_what_recovery_finds_is_on_record_until_it_is_acknowledged(place: Place)
     run(main())
 
 
-def test_whoever_is_taken_over_commits_on_neither_side(place: Place) -> None:
+def test_a_unit_whose_slot_was_taken_over_commits_on_neither_side(place: Place) -> None:
     async def main() -> None:
         async with place.dual_write(lease_timeout=3000) as dual_write:
             await dual_write.recover()
@@ -432,12 +462,12 @@ def test_what_a_dead_process_left_is_recovered_by_the_first_unit_of_another(plac
     fail_at(kafka, "commit", times=1)
     monkey = pytest.MonkeyPatch()
     with monkey.context() as patch:
-        patch.setattr(type(dead._pool), "left_behind", None, raising=False)
+        patch.setattr(type(manager_of(dead).process.pool), "abandoned", None, raising=False)
         patch.setattr("dualwrite.coordinator.concurrency.background.Background.start", lambda self: None)
         with dead.transaction() as tx:
             tx.execute(insert(events).values(value="one"))
             tx.produce("events", value="one")
-    dead._pool._heartbeat.stop(10)
+    manager_of(dead).process.pool.heartbeat.stop(10)
     assert kafka.ongoing is not None
     expire_leases(place.seen)
 

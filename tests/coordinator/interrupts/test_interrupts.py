@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, create_engine, event
 
-from dualwrite.coordinator import dual_write as unit_of_work
 from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.manager import unit_manager
+from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.rules import machine
-from dualwrite.coordinator.unit import driver, transaction
+from dualwrite.coordinator.steps import driver
+from dualwrite.coordinator.unit import block, transaction
 from dualwrite.errors import InvalidTransactionStateError
 from tests.coordinator.unit.test_unit_of_work import recovered, write, write_unit
 from tests.support.coordinator.event_table import CONFIG, ready_engine, stored_values
@@ -24,7 +26,7 @@ from tests.support.coordinator.fake_kafka import FakeKafka
 
 Unit = Callable[[DualWrite, str], None]
 COORDINATOR = {str(path) for path in Path(driver.__file__).parents[1].rglob("*.py")}
-OF_THE_UNIT = {str(module.__file__) for module in (driver, machine, transaction, unit_of_work)}
+OF_THE_UNIT = {str(module.__file__) for module in (block, driver, machine, transaction, unit_manager)}
 
 
 class Interrupt(KeyboardInterrupt):
@@ -178,6 +180,7 @@ def make(engine: Engine, kafka: FakeKafka) -> Iterator[Callable[[], DualWrite]]:
         dual_write.close(0)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("unit", [plain, raises, joined, swallowed])
 def test_an_interrupt_at_any_line_of_a_unit_costs_that_unit_only(
     make: Any, engine: Engine, kafka: FakeKafka, unit: Unit
@@ -189,7 +192,7 @@ def test_an_interrupt_at_any_line_of_a_unit_costs_that_unit_only(
 
     places = interrupt_everywhere(warm, engine, kafka, unit, OF_THE_UNIT)
     assert len(places) > 100
-    assert any(place.startswith("transaction.py") and "(leave)" in place for place in places)
+    assert any(place.startswith("block.py") and "(leave)" in place for place in places)
 
 
 def test_a_unit_inside_the_handler_of_an_interrupt_that_struck_the_blocks_end_does_not_join_the_dead_one(
@@ -213,7 +216,7 @@ def test_what_a_dead_block_left_is_ended_by_the_heartbeat_and_by_close(
     make: Any, engine: Engine, kafka: FakeKafka
 ) -> None:
     dual_write = make()
-    for end in (dual_write._pool.beat, dual_write.close):
+    for end in (manager_of(dual_write).process.pool.beat, dual_write.close):
         block: Any = dual_write.transaction()
         write(block.__enter__(), "dead")
         del block

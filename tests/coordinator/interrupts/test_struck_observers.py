@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from dualwrite.coordinator.concurrency.step_errors import is_from_signal_handler
 from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.manager.unit_manager import manager_of
+from dualwrite.coordinator.process.signal_handlers import is_from_signal_handler
 from dualwrite.errors import CommittedError
 from tests.coordinator.unit.test_observers import Recorder, write
 from tests.support.coordinator.event_table import stored_values
@@ -77,7 +78,7 @@ def test_a_limit_that_strikes_an_observer_is_raised_and_tells_the_truth(
     struck: list[str] = []
     for at in range(1, 100):
         observer = Struck(at)
-        dual_write._observers = (observer,)
+        manager_of(dual_write)._observers = (observer,)
         value = f"one {at}"
         try:
             write(dual_write, value)
@@ -89,7 +90,7 @@ def test_a_limit_that_strikes_an_observer_is_raised_and_tells_the_truth(
             assert len(observer.told) < at, f"swallowed at {observer.told[-1]}"
             break
         struck.append(str(observer.told[at - 1]))
-        dual_write._observers = ()
+        manager_of(dual_write)._observers = ()
         write(dual_write, f"after {at}")
         assert sorted(kafka.committed) == sorted(stored_values(sqlite_engine))
         assert kafka.ongoing is None

@@ -8,6 +8,7 @@ import pytest
 
 from dualwrite.coordinator.concurrency.background import Background
 from dualwrite.coordinator.concurrency.waiting import Flag, Ticket
+from dualwrite.coordinator.process.this_process import THIS_PROCESS
 from dualwrite.coordinator.slots.pool import Pool
 from tests.coordinator.slots.test_pool import World, used, world
 from tests.support.striking import Striker
@@ -55,10 +56,10 @@ def acquire_and_release(pool: Pool, world: World) -> None:
 
 def check(pool: Pool, world: World, where: str) -> None:
     in_thread(lambda: used(pool, world), where)
-    assert not pool._line, where
+    assert not pool.waiting, where
     assert pool.users() == [], where
     assert world.leases.owners() == {"a-0": "me"}, where
-    assert pool._heartbeat.is_beating, where
+    assert pool.heartbeat.is_beating, where
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -88,8 +89,8 @@ def test_a_limit_at_any_place_of_a_wait_for_a_slot_loses_nobodys_turn(world: Wor
         world.warm(pool.acquire(other))
 
         def give_way(other: object = other) -> None:
-            while not pool._line:
-                Ticket().wait(0.001)
+            while not pool.waiting:
+                Ticket(THIS_PROCESS).wait(0.001)
             pool.release(other)
 
         thread = threading.Thread(target=give_way, daemon=True)
@@ -98,7 +99,7 @@ def test_a_limit_at_any_place_of_a_wait_for_a_slot_loses_nobodys_turn(world: Wor
             thread.start()
             acquire_and_release(pool, world)
         pool.release(other)
-        pool._line.append(other)  # lets give_way end, if the wait was struck before it began
+        pool._queue.append(other)  # lets give_way end, if the wait was struck before it began
         thread.join(LONG)
         assert not thread.is_alive(), striker.where
         pool.release(other)
@@ -115,7 +116,7 @@ def test_a_limit_at_any_place_of_the_start_of_the_background_leaves_its_work_to_
 ) -> None:
     places = 0
     while True:
-        done = Flag()
+        done = Flag(THIS_PROCESS)
         inside = threading.Lock()
         twice: list[bool] = []
 
@@ -126,7 +127,7 @@ def test_a_limit_at_any_place_of_the_start_of_the_background_leaves_its_work_to_
             else:
                 twice.append(True)
 
-        background = Background(act, "struck")
+        background = Background(THIS_PROCESS, act, "struck")
         striker = Striker(places + 1, kind())
         try:
             with striker:
@@ -159,7 +160,7 @@ def test_a_limit_at_any_place_of_a_close_lets_it_be_called_again_and_gives_every
             in_thread(lambda pool=pool: pool.close(LONG), striker.where)
         assert world.kafka.open_participants() == 0, striker.where
         assert world.leases.row("a-0").owner == "", striker.where
-        assert not pool._heartbeat.is_beating, striker.where
+        assert not pool.heartbeat.is_beating, striker.where
         if not striker.where:
             break
         places += 1

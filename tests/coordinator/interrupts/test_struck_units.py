@@ -11,7 +11,8 @@ import pytest
 from sqlalchemy import Engine, create_engine, event
 
 from dualwrite.coordinator.dual_write import DualWrite
-from dualwrite.coordinator.unit import transaction
+from dualwrite.coordinator.manager.unit_manager import manager_of
+from dualwrite.coordinator.unit import block
 from dualwrite.errors import InDoubtError, InvalidTransactionStateError, UnitCommitted
 from tests.coordinator.unit.test_unit_of_work import recovered, write, write_unit
 from tests.support.coordinator.event_table import CONFIG, ready_engine, stored_values
@@ -117,11 +118,11 @@ class World:
         assert self.engine.pool.checkedout() == 0, where  # type: ignore[attr-defined]
         assert sorted(self.kafka.committed) == sorted(stored_values(self.engine)), where
         assert self.kafka.ongoing is None, where
-        pool = dual_write._pool
-        assert pool._heartbeat.is_beating, where
-        assert not pool._line, where
-        assert [slot.user for slot in pool._snapshot()] == [None], where
-        assert [slot.lease for slot in pool._snapshot()] == list(pool._book._held.values()), where
+        pool = manager_of(dual_write).process.pool
+        assert pool.heartbeat.is_beating, where
+        assert not pool.waiting, where
+        assert [slot.user for slot in pool.slots()] == [None], where
+        assert [slot.lease for slot in pool.slots()] == list(pool.registry._held.values()), where
 
 
 @pytest.fixture
@@ -171,7 +172,7 @@ def raising(dual_write: DualWrite) -> Act:
 def strike_the_entry_of_exit(world: World, unit: Act, kind: type[BaseException]) -> BaseException:
     """Strike ``unit`` where its block's ``__exit__`` begins; what was raised, with its traceback."""
     for at in range(1, 1000):
-        striker = Striker(at, kind("limit"), str(transaction.__file__))
+        striker = Striker(at, kind("limit"), str(block.__file__))
         try:
             with striker:
                 unit(f"dead {at}")
@@ -189,9 +190,9 @@ def test_a_limit_at_the_entry_of_exit_ends_the_unit_though_the_exception_is_kept
     dual_write = world.warm()
     kept = strike_the_entry_of_exit(world, raising(dual_write) if raises else plain(dual_write), kind)
     assert world.engine.pool.checkedout() == 0, "no other transaction waits for it"  # type: ignore[attr-defined]
-    dual_write._pool.beat()
+    manager_of(dual_write).process.pool.beat()
     assert world.kafka.ongoing is None
-    assert [slot.user for slot in dual_write._pool._snapshot()] == [None]
+    assert [slot.user for slot in manager_of(dual_write).process.pool.slots()] == [None]
     world.check_works(dual_write, "the entry")
     assert kept.__traceback__ is not None
 

@@ -1,6 +1,7 @@
 """Limits in time: what is cut, when, and what is not."""
 
 import logging
+import math
 import os
 import queue
 import socket
@@ -8,17 +9,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.exc import OperationalError
 
-from dualwrite.coordinator.concurrency import watchdog
 from dualwrite.coordinator.concurrency.waiting import Flag
-from dualwrite.coordinator.concurrency.watchdog import Limit, current_limit, cut, limit_on, within_limit
+from dualwrite.coordinator.process import watchdog
+from dualwrite.coordinator.process.watchdog import Limit, current_limit, cut, within_limit
 from dualwrite.coordinator.sql import connecting
 from dualwrite.coordinator.sql.connecting import BoundedCreator, WatchedPing, bound_connections
+from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.errors import DatabaseUnavailableError
 from tests.support.striking import Striker
 
@@ -79,7 +82,7 @@ def test_a_connection_that_waits_for_too_long_is_cut_and_the_log_says_so(
     ]
 
 
-def test_what_rests_in_time_is_not_cut(driver: Driver) -> None:
+def test_a_connection_whose_step_ends_in_time_is_not_cut(driver: Driver) -> None:
     limit, other, slow = Limit(SHORT, "quick"), Driver(), Limit(SHORT, "slow")
     limit.watch(driver)
     with limit:
@@ -129,7 +132,7 @@ def test_a_limit_that_an_interrupt_has_left_around_others_is_no_limit_of_theirs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The interrupt comes as its block ends, so that nothing ends it: the thread's later steps are inside of it."""
-    now = time.monotonic()
+    now = float(math.ceil(time.monotonic()))  # whole seconds: sums and differences of others are rounded
     monkeypatch.setattr(watchdog.time, "monotonic", lambda: now)
     left = Limit(LONG, "left")
     before = watchdog._current.get()
@@ -227,9 +230,14 @@ def test_a_descriptor_that_has_become_another_connections_is_left_alone(driver: 
     other.close()
 
 
-def test_a_connection_that_is_closed_already_is_no_error(driver: Driver) -> None:
+def test_a_connection_that_is_closed_already_is_reported_to_the_log_alone(
+    driver: Driver, caplog: pytest.LogCaptureFixture
+) -> None:
     driver.close()
-    cut(driver)
+    with caplog.at_level("DEBUG", logger="dualwrite"):
+        cut(driver)
+    assert [record.levelname for record in caplog.records] == ["DEBUG"]
+    assert "the connection that was to be cut is gone" in caplog.text
 
 
 class Transport:
@@ -272,9 +280,9 @@ def test_a_driver_whose_socket_is_not_known_is_named_once(caplog: pytest.LogCapt
     ]
 
 
-def test_sqlite_has_no_limit_and_keeps_its_pool_as_it_is() -> None:
-    engine = create_engine("sqlite://")
-    assert limit_on(engine, SHORT, "x").seconds == float("inf")
+def test_sqlite_has_no_limit_and_keeps_its_pool_as_it_is(tmp_path: Path) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path / 'app.db'}")
+    assert SqlDecisionStore(engine, database_timeout=SHORT).limit("x").seconds == float("inf")
     before = engine.pool._creator
     bound_connections(engine)
     assert engine.pool._creator is before
@@ -412,7 +420,7 @@ def test_an_engines_pool_is_bounded_once_and_stays_so_when_it_is_disposed_of() -
         engine.connect()
 
 
-def test_who_rests_waits_until_the_watchdog_has_cut_what_it_is_about_to_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_a_step_waits_until_the_watchdog_has_finished_cutting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the connection could be in another unit's hands by then."""
     cutting, go_on, has_rested = threading.Event(), threading.Event(), threading.Event()
 

@@ -94,5 +94,5 @@ def test_only_the_loss_of_a_connection_that_was_up_is_noticed(facility: str, mes
 
     watch = ConnectionWatch(Logger())
     watch.log(20, "%s [%s] %s", facility, "rdkafka#producer-1", message)
-    assert watch.has_lost_one is lost
+    assert watch.has_lost_connection is lost
     assert lines == [(20, "%s [%s] %s", facility, "rdkafka#producer-1", message)]

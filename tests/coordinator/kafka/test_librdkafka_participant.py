@@ -1,6 +1,9 @@
 """The librdkafka participant against stand-ins for librdkafka and the control plane, which can fail at every call."""
 
 import os
+import subprocess
+import sys
+import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from threading import get_ident
@@ -9,15 +12,15 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from dualwrite.client.admin.control_plane import InitializedProducer
-from dualwrite.client.engine.coordinator_calls import GroupMember
+from dualwrite.client.librdkafka import record_queue
 from dualwrite.client.librdkafka.bounded_calls import BoundedCalls
+from dualwrite.client.protocol.requests import GroupMember, InitializedProducer
 from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.coordinator.kafka import librdkafka
 from dualwrite.coordinator.kafka.librdkafka import LibrdkafkaProducer
-from dualwrite.coordinator.ports import KafkaParticipant, Outcome
-from dualwrite.coordinator.recovery import succession
-from dualwrite.coordinator.recovery.succession import TransactionBefore
+from dualwrite.coordinator.recovery import previous_transaction
+from dualwrite.coordinator.recovery.previous_transaction import PreviousTransaction
+from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.errors import (
     ConfigurationError,
     DualWriteError,
@@ -29,6 +32,7 @@ from dualwrite.errors import (
     TwoPhaseCommitUnavailableError,
 )
 from dualwrite.ids import Anchor, EndedTransaction, Ending, PreparedTxnState, ProducerIdentity, TopicPartition
+from dualwrite.records.outgoing import OutgoingRecord
 from tests.support.coordinator.fake_consumer import Position
 from tests.support.coordinator.fake_control_plane import CONFIG, SESSION, T0, T1, FakeControl
 
@@ -77,11 +81,11 @@ class FakeProducer:
     def begin_transaction(self) -> None:
         self._call("begin_transaction")
 
-    def produce(self, topic: str, **arguments: Any) -> None:
+    def produce(self, topic: str, value: Any, key: Any, partition: int, **arguments: Any) -> None:
         self._call("produce")
-        self.produced.append(arguments)
-        partition = TopicPartition(topic, max(arguments["partition"], 0))
-        self.queue.append((partition, arguments["on_delivery"]))
+        self.produced.append({"value": value, "key": key, "partition": partition, **arguments})
+        place = TopicPartition(topic, max(partition, 0))
+        self.queue.append((place, arguments["on_delivery"]))
 
     def poll(self, timeout: float) -> int:
         self._call("poll")
@@ -139,7 +143,7 @@ class Rig:
         self.participant.init_transactions()
         self.participant.begin_transaction()
         for partition in partitions:
-            self.participant.produce(partition.topic, b"v", partition=partition.partition)
+            self.participant.produce(OutgoingRecord(partition.topic, b"v", partition=partition.partition))
         return self
 
     def keeping(self, ongoing: ProducerIdentity | None, starts: dict[TopicPartition, int] | None = None) -> "Rig":
@@ -154,16 +158,9 @@ class Rig:
 
 
 @pytest.fixture(autouse=True)
-def stand_ins(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(librdkafka, "Producer", FakeProducer)
     monkeypatch.setattr(librdkafka, "ControlPlane", FakeControl)
-    yield
-    librdkafka._inherited.clear()
-
-
-def test_it_is_a_kafka_participant() -> None:
-    participant: KafkaParticipant = Rig().participant
-    participant.close()
 
 
 def test_a_configuration_that_librdkafka_refuses_is_a_configuration_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +209,7 @@ def test_what_is_said_of_a_dead_producer_is_what_it_died_of(
     rig.producer.fail("produce", kafka_error(KafkaError._FATAL))
     rig.producer.fail("poll", *cause)
     with pytest.raises(expected) as caught:
-        rig.participant.produce("t", b"v")
+        rig.participant.produce(OutgoingRecord("t", b"v"))
     assert type(caught.value) is expected
     assert rig.state is ProducerState.ABORTABLE
 
@@ -306,7 +303,7 @@ def test_the_text_of_a_state_is_no_name_of_another_transaction() -> None:
 def test_what_cannot_be_called_back_costs_a_transaction_nothing() -> None:
     rig = Rig().begun(T0)
     with pytest.raises(TypeError, match="on_delivery"):
-        rig.participant.produce("t", "a", on_delivery=5)  # type: ignore[arg-type]
+        rig.participant.produce(OutgoingRecord("t", "a", on_delivery=5))  # type: ignore[arg-type]
     assert rig.participant.prepare_transaction()
 
 
@@ -328,7 +325,7 @@ def test_a_state_of_the_transaction_before_does_not_commit_this_one() -> None:
     first = rig.participant.prepare_transaction()
     rig.participant.commit_transaction()
     rig.participant.begin_transaction()
-    rig.participant.produce("t", b"v", partition=0)
+    rig.participant.produce(OutgoingRecord("t", b"v", partition=0))
     second = rig.participant.prepare_transaction()
     assert first.producer == second.producer
     assert rig.participant.complete_transaction(first) is Outcome.ABORTED
@@ -441,18 +438,18 @@ def test_an_epoch_that_an_abort_bumped_is_the_sessions_from_then_on() -> None:
     rig.control.producer = ProducerIdentity(7, 1)
     rig.participant.abort_transaction()
     rig.participant.begin_transaction()
-    rig.participant.produce("t", b"v", partition=0)
+    rig.participant.produce(OutgoingRecord("t", b"v", partition=0))
     assert rig.participant.prepare_transaction().producer == ProducerIdentity(7, 1)
 
 
 def test_records_are_produced_as_confluent_kafka_produces_them() -> None:
     rig = Rig().begun()
-    rig.participant.produce("t", b"v", b"k", partition=1, timestamp=5, headers={"h": b"x"})
-    rig.participant.produce("t", headers=(("h", b"1"), ("h", None)))
+    rig.participant.produce(OutgoingRecord("t", b"v", b"k", partition=1, timestamp=5, headers={"h": b"x"}))
+    rig.participant.produce(OutgoingRecord("t", headers=(("h", b"1"), ("h", None))))
     first, second = (
         {name: record.get(name) for name in record if name != "on_delivery"} for record in rig.producer.produced
     )
-    assert first == {"value": b"v", "key": b"k", "partition": 1, "timestamp": 5, "headers": {"h": b"x"}}
+    assert first == {"value": b"v", "key": b"k", "partition": 1, "timestamp": 5, "headers": [("h", b"x")]}
     assert second == {
         "value": None,
         "key": None,
@@ -465,9 +462,9 @@ def test_records_are_produced_as_confluent_kafka_produces_them() -> None:
 def test_delivery_callbacks_are_the_records_own_or_the_configurations() -> None:
     seen: list[tuple[str, int]] = []
     rig = Rig(on_delivery=lambda _, message: seen.append(("default", message.offset()))).begun()
-    rig.participant.produce("t", b"v", partition=0)
+    rig.participant.produce(OutgoingRecord("t", b"v", partition=0))
     rig.participant.produce(
-        "t", b"v", partition=0, on_delivery=lambda _, message: seen.append(("own", message.offset()))
+        OutgoingRecord("t", b"v", partition=0, on_delivery=lambda _, message: seen.append(("own", message.offset())))
     )
     rig.participant.prepare_transaction()
     assert seen == [("default", 10), ("own", 11)]
@@ -484,10 +481,12 @@ def test_two_transactions_of_a_session_never_begin_in_one_millisecond(monkeypatc
     """The broker's clock moves as this one does; the two differ by any amount."""
     now = [1000.0]
 
-    def before(control: Any, timeout: float) -> TransactionBefore:
-        return TransactionBefore(control, timeout, lambda: now[0], lambda seconds: now.__setitem__(0, now[0] + seconds))
+    def before(control: Any, timeout: float, *_: object) -> PreviousTransaction:
+        return PreviousTransaction(
+            control, timeout, lambda: now[0], lambda seconds: now.__setitem__(0, now[0] + seconds)
+        )
 
-    monkeypatch.setattr(librdkafka, "TransactionBefore", before)
+    monkeypatch.setattr(librdkafka, "PreviousTransaction", before)
     rig = Rig().begun(T0)
     rig.participant.prepare_transaction()
     rig.participant.commit_transaction()
@@ -503,7 +502,7 @@ def ended(monkeypatch: pytest.MonkeyPatch, ending: Ending) -> list[PreparedTxnSt
         asked.append(state)
         return EndedTransaction(ending)
 
-    monkeypatch.setattr(succession, "ended_transaction", look)
+    monkeypatch.setattr(previous_transaction, "ended_transaction", look)
     return asked
 
 
@@ -513,7 +512,7 @@ def test_a_cluster_that_has_lost_the_transaction_before_gets_no_other(monkeypatc
     first = rig.participant.prepare_transaction()
     rig.participant.commit_transaction()
     rig.participant.begin_transaction()
-    rig.participant.produce("t", b"v", partition=1)
+    rig.participant.produce(OutgoingRecord("t", b"v", partition=1))
     rig.control.lost_connections = 1
     with pytest.raises(PrepareFailedError, match=r"app-0: the cluster has lost the one before, 7:0:t:0:10: it was set"):
         rig.participant.prepare_transaction()
@@ -533,7 +532,7 @@ def test_the_transaction_before_is_looked_at_once_after_a_lost_connection(
         rig.participant.prepare_transaction()
         rig.participant.commit_transaction()
         rig.participant.begin_transaction()
-        rig.participant.produce("t", b"v", partition=1)
+        rig.participant.produce(OutgoingRecord("t", b"v", partition=1))
     assert len(asked) == 1
     assert rig.participant.is_reusable
 
@@ -553,14 +552,14 @@ def test_a_late_report_of_one_transaction_does_not_count_for_the_next() -> None:
     rig.participant.abort_transaction()
     rig.participant.begin_transaction()
     late(KafkaError(KafkaError._PURGE_QUEUE), FakeMessage(T0, -1001))
-    rig.participant.produce("t", b"v", partition=1)
+    rig.participant.produce(OutgoingRecord("t", b"v", partition=1))
     assert rig.participant.prepare_transaction().anchor == Anchor.of(T1, 20)
 
 
 def test_a_full_queue_is_waited_for_and_the_record_is_not_lost() -> None:
     rig = Rig().begun()
     rig.producer.fail("produce", BufferError("full"), BufferError("full"))
-    rig.participant.produce("t", b"v", partition=0)
+    rig.participant.produce(OutgoingRecord("t", b"v", partition=0))
     assert (len(rig.producer.produced), rig.producer.calls.count("produce")) == (1, 3)
     assert rig.participant.prepare_transaction()
 
@@ -570,10 +569,10 @@ def test_a_queue_that_stays_full_is_an_error_and_the_transaction_can_only_be_abo
 ) -> None:
     rig = Rig().begun()
     times = iter([0.0, 29.0, 30.0])
-    monkeypatch.setattr(librdkafka.time, "monotonic", lambda: next(times))
+    monkeypatch.setattr(record_queue.time, "monotonic", lambda: next(times))
     rig.producer.fail("produce", *(BufferError("full") for _ in range(3)))
     with pytest.raises(KafkaUnavailableError, match="queue stayed full"):
-        rig.participant.produce("t", b"v")
+        rig.participant.produce(OutgoingRecord("t", b"v"))
     with pytest.raises(InvalidTransactionStateError, match="can only be aborted"):
         rig.participant.prepare_transaction()
 
@@ -582,18 +581,18 @@ def test_a_record_that_librdkafka_refuses_is_an_error() -> None:
     rig = Rig().begun()
     rig.producer.fail("produce", kafka_error(KafkaError.MSG_SIZE_TOO_LARGE))
     with pytest.raises(KafkaRefusedError, match=r"produce\(\) of app-0"):
-        rig.participant.produce("t", b"v")
+        rig.participant.produce(OutgoingRecord("t", b"v"))
 
 
 def test_an_error_of_a_delivery_callback_dooms_the_transaction_as_the_record_may_be_on_its_way() -> None:
     rig = Rig().begun()
     rig.producer.fail("poll", ZeroDivisionError("a user's callback"))
-    for _ in range(librdkafka._RECORDS_PER_POLL - 1):
-        rig.participant.produce("t", b"v", partition=0)
+    for _ in range(record_queue._RECORDS_PER_POLL - 1):
+        rig.participant.produce(OutgoingRecord("t", b"v", partition=0))
     with pytest.raises(ZeroDivisionError):
-        rig.participant.produce("t", b"v", partition=0)
-    assert len(rig.producer.produced) == librdkafka._RECORDS_PER_POLL
-    for call in (lambda: rig.participant.produce("t", b"v"), rig.participant.prepare_transaction):
+        rig.participant.produce(OutgoingRecord("t", b"v", partition=0))
+    assert len(rig.producer.produced) == record_queue._RECORDS_PER_POLL
+    for call in (lambda: rig.participant.produce(OutgoingRecord("t", b"v")), rig.participant.prepare_transaction):
         with pytest.raises(InvalidTransactionStateError, match="can only be aborted"):
             call()
     rig.participant.abort_transaction()
@@ -624,7 +623,37 @@ def test_after_a_fork_every_call_is_refused_and_close_leaves_the_parents_produce
             call()
     rig.participant.close()
     assert rig.producer.calls == before
-    assert librdkafka._inherited == [rig.producer]
+
+
+FORKING = """
+    import gc, os, sys
+    from dualwrite.coordinator.kafka import librdkafka
+
+    class Destroyed(librdkafka.Producer):
+        def __del__(self):
+            print("destroyed in", "child" if os.getpid() != parent else "parent", flush=True)
+
+    librdkafka.Producer = Destroyed
+    parent = os.getpid()
+    config = {"bootstrap.servers": "127.0.0.1:1", "transactional.id": "app-0"}
+    closed, kept = (librdkafka.LibrdkafkaProducer(config) for _ in range(2))
+    child = os.fork()
+    if child == 0:
+        closed.close()
+        del closed
+        gc.collect()
+        sys.exit(7)  # the interpreter ends: every object that is left goes
+    print("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    closed.close()
+    kept.close()
+"""
+
+
+def test_a_forked_process_never_destroys_its_parents_producers() -> None:
+    """librdkafka's destructor would wait for ever, for locks that a thread of the parent held at the fork."""
+    command = [sys.executable, "-c", textwrap.dedent(FORKING)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split("\n") == ["child 7", "destroyed in parent", "destroyed in parent", ""]
 
 
 # Offsets.
@@ -701,7 +730,7 @@ def test_of_one_group_nothing_is_sent_twice_once_a_connection_was_lost() -> None
     rig = Rig().begun(T0)
     rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
     rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
-    rig.participant._connections.has_lost_one = True
+    rig.participant._connections.has_lost_connection = True
     rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER._replace(group_id="other"))
     with pytest.raises(PrepareFailedError, match="offsets of group group: a connection was lost"):
         rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
@@ -755,7 +784,9 @@ def test_an_abort_that_does_not_come_back_costs_the_producer(released: threading
 def test_callbacks_are_called_in_the_thread_that_calls_the_producer() -> None:
     told: list[tuple[int, KafkaError | None]] = []
     rig = Rig().begun()
-    rig.participant.produce("t", b"v", partition=0, on_delivery=lambda error, _: told.append((get_ident(), error)))
+    rig.participant.produce(
+        OutgoingRecord("t", b"v", partition=0, on_delivery=lambda error, _: told.append((get_ident(), error)))
+    )
     ((_, report),) = rig.producer.queue
     rig.producer.meanwhile = lambda: (
         report(KafkaError(KafkaError._PURGE_QUEUE), FakeMessage(T0, -1001)),
@@ -768,7 +799,7 @@ def test_callbacks_are_called_in_the_thread_that_calls_the_producer() -> None:
 def test_callbacks_of_a_call_that_never_came_back_are_not_called(released: threading.Event) -> None:
     told: list[Any] = []
     rig = hanging(released)
-    rig.participant.produce("t", b"v", partition=0, on_delivery=lambda error, _: told.append(error))
+    rig.participant.produce(OutgoingRecord("t", b"v", partition=0, on_delivery=lambda error, _: told.append(error)))
     report = rig.producer.queue[-1][1]
     ended = threading.Event()
 
@@ -791,7 +822,7 @@ def test_a_callback_that_raises_in_a_call_costs_the_transaction() -> None:
         raise KeyError("of the callback")
 
     rig = Rig().begun()
-    rig.participant.produce("t", b"v", partition=0, on_delivery=refuse)
+    rig.participant.produce(OutgoingRecord("t", b"v", partition=0, on_delivery=refuse))
     ((_, report),) = rig.producer.queue
     rig.producer.meanwhile = lambda: report(KafkaError(KafkaError._PURGE_QUEUE), FakeMessage(T0, -1001))
     with pytest.raises(KeyError, match="of the callback"):

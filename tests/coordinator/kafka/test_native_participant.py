@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
-from dualwrite.client.admin.control_plane import InitializedProducer
 from dualwrite.client.engine.delivery_reports import DeliveredRecord
 from dualwrite.client.engine.transaction_state import TransactionResult
+from dualwrite.client.protocol.requests import InitializedProducer
 from dualwrite.client.terms.verbs import ProducerState, Verb, VerbOrder
 from dualwrite.coordinator.kafka import native
 from dualwrite.coordinator.kafka.native import NativeProducer
-from dualwrite.coordinator.ports import KafkaParticipant, Outcome
+from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.errors import (
     ConfigurationError,
     FencedError,
@@ -23,6 +23,7 @@ from dualwrite.errors import (
     PrepareFailedError,
 )
 from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity, TopicPartition
+from dualwrite.records.outgoing import OutgoingRecord
 from tests.support.coordinator.fake_control_plane import CONFIG, SESSION, T0, T1, FakeControl
 
 HEIR = ProducerIdentity(7, 1)
@@ -50,12 +51,10 @@ class FakeProducer:
     def begin_transaction(self) -> None:
         self._do(Verb.BEGIN)
 
-    def produce(
-        self, topic: str, value: Any, key: Any, partition: int, timestamp: int, headers: Any, on_delivery: Any
-    ) -> None:
+    def produce_record(self, record: OutgoingRecord) -> None:
         self._order.require(Verb.PRODUCE)
         self.calls.append("produce()")
-        self.reports.append(on_delivery or self.config.get("on_delivery"))
+        self.reports.append(record.on_delivery or self.config.get("on_delivery"))
 
     def send_offsets_to_transaction(self, positions: Any, group_metadata: Any) -> None:
         self._do(Verb.SEND_OFFSETS)
@@ -113,10 +112,14 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "ControlPlane", FakeControl)
 
 
-def test_it_is_a_kafka_participant_that_can_always_be_used_again() -> None:
-    participant: KafkaParticipant = Rig().participant
+def test_the_native_participant_can_be_used_again_after_every_transaction() -> None:
+    participant = Rig().begun().participant
     assert participant.is_reusable
-    participant.close()
+    participant.abort_transaction()
+    assert participant.is_reusable
+    participant.begin_transaction()
+    participant.complete_transaction(participant.prepare_transaction())
+    assert participant.is_reusable
 
 
 @pytest.mark.parametrize(
@@ -148,8 +151,8 @@ def test_a_timeout_is_not_taken_for_keeping_a_predecessors_transaction() -> None
 def test_what_cannot_be_called_back_costs_a_transaction_nothing(wrong: Any) -> None:
     rig = Rig().begun()
     with pytest.raises(TypeError, match="on_delivery"):
-        rig.participant.produce("t", "a", on_delivery=wrong)
-    rig.participant.produce("t", "b")
+        rig.participant.produce(OutgoingRecord("t", "a", on_delivery=wrong))
+    rig.participant.produce(OutgoingRecord("t", "b"))
     assert rig.producer.calls.count("produce()") == 1
     rig.participant.prepare_transaction()
 
@@ -202,7 +205,7 @@ def test_while_a_transaction_is_kept_only_its_end_is_allowed() -> None:
         with pytest.raises(InvalidTransactionStateError, match=r"keeping a predecessor.*complete_transaction\(\)"):
             call()
     with pytest.raises(InvalidTransactionStateError, match="keeping a predecessor"):
-        rig.participant.produce("t", b"v")
+        rig.participant.produce(OutgoingRecord("t", b"v"))
     assert rig.producer.calls == []
 
 
@@ -230,7 +233,7 @@ def test_a_verdict_that_cannot_be_reached_or_carried_out_is_never_guessed(failin
 
 def test_a_unit_of_work_is_the_producers() -> None:
     rig = Rig().begun()
-    rig.participant.produce("t", b"v", b"k", 1, 5, {"h": b"x"})
+    rig.participant.produce(OutgoingRecord("t", b"v", b"k", 1, 5, {"h": b"x"}))
     assert rig.participant.prepare_transaction() == PreparedTxnState(rig.producer.identity)
     rig.participant.commit_transaction()
     assert rig.producer.calls[2:] == ["produce()", "prepare_transaction()", "commit_transaction()"]
@@ -266,11 +269,12 @@ def test_delivery_callbacks_hear_of_errors_as_confluent_kafka_tells_them(
         heard.append((reason, message))
 
     rig = Rig(**({"dr_cb": hear} if default else {})).begun()
-    rig.participant.produce("t", b"v", on_delivery=None if default else hear)
+    rig.participant.produce(OutgoingRecord("t", b"v", on_delivery=None if default else hear))
     (report,) = rig.producer.reports
-    record = DeliveredRecord(("t", 0, 5), (b"k", b"v", ()), 1000, None)
+    sent = OutgoingRecord("t", b"v", b"k")
+    record = DeliveredRecord(sent, 0, 5, 1000, None)
     report(None, record)
-    report(error, DeliveredRecord(("t", 0, -1), (b"k", b"v", ()), 1000, error))
+    report(error, DeliveredRecord(sent, 0, -1, 1000, error))
     assert heard[0] == (None, record)
     reason, message = heard[1]
     assert isinstance(reason, KafkaError)

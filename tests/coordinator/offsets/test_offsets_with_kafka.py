@@ -11,15 +11,17 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from sqlalchemy import Engine, insert
 
 from dualwrite import EmbeddedBroker
-from dualwrite.client.engine.coordinator_calls import GroupMember
 from dualwrite.client.producer.arguments import member_of
+from dualwrite.client.protocol.requests import GroupMember
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.kafka.librdkafka import LibrdkafkaProducer
 from dualwrite.coordinator.kafka.native import NativeProducer
-from dualwrite.coordinator.ports import KafkaParticipant, Outcome
+from dualwrite.coordinator.ports.kafka import KafkaParticipant
+from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.demo.check import read_topic
 from dualwrite.errors import FencedError, KafkaUnavailableError, RebalancedError
 from dualwrite.ids import PreparedTxnState
+from dualwrite.records.outgoing import OutgoingRecord
 from dualwrite.testing.kafka import KafkaBroker
 from dualwrite.wire.apis import ApiKey
 from tests.broker.raw import eventually
@@ -99,6 +101,7 @@ def committed(servers: str, group: str = "group") -> int:
         return int(consumer.committed([TopicPartition("in", 0)], timeout=30)[0].offset)
 
 
+@pytest.mark.slow_cases
 @producers
 def test_a_unit_of_work_takes_its_offsets_along(broker: KafkaBroker, sqlite_engine: Engine, producer: Any) -> None:
     with (
@@ -122,6 +125,7 @@ def _fail(dual_write: DualWrite, consumer: Any, values: list[str]) -> None:
         raise KeyError
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("make", PARTICIPANTS)
 def test_offsets_alone_are_named_so_that_no_other_transaction_is_taken_for_them(
     broker: KafkaBroker, make: Callable[[Any], KafkaParticipant]
@@ -183,6 +187,7 @@ def test_a_consumer_that_was_thrown_out_commits_nothing_though_it_still_has_its_
     assert committed(broker.bootstrap_servers) < 0
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("make", PARTICIPANTS)
 def test_kafka_takes_the_offsets_of_who_says_not_to_be_a_member(
     broker: KafkaBroker, make: Callable[[Any], KafkaParticipant]
@@ -209,10 +214,10 @@ def test_a_librdkafka_that_was_fenced_says_so_whichever_call_finds_out(broker: K
     with closing(LibrdkafkaProducer(config)) as fenced, closing(LibrdkafkaProducer(config)) as heir:
         fenced.init_transactions()
         fenced.begin_transaction()
-        fenced.produce("out", b"v")
+        fenced.produce(OutgoingRecord("out", b"v"))
         heir.init_transactions()
         with pytest.raises(FencedError):
-            eventually(lambda: fenced.produce("out", b"v"), lambda _: False)
+            eventually(lambda: fenced.produce(OutgoingRecord("out", b"v")), lambda _: False)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from sqlalchemy import Engine
 
-from dualwrite.client.engine.coordinator_calls import GroupMember
+from dualwrite.client.protocol.requests import GroupMember
 from dualwrite.coordinator.aio.awaited_slot import AwaitedParticipant
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.unit.transaction import Transaction
@@ -121,7 +121,9 @@ def test_who_is_no_member_commits_nothing_though_kafka_would_take_it(
 
 
 @pytest.mark.parametrize("is_caught", [False, True])
-def test_another_refusal_is_told_as_it_is(dual_write: DualWrite, kafka: FakeKafka, is_caught: bool) -> None:
+def test_an_authorization_error_of_the_group_is_raised_unchanged(
+    dual_write: DualWrite, kafka: FakeKafka, is_caught: bool
+) -> None:
     consumer = reading(P)
     consumer.poll(P, 3)
 

@@ -12,6 +12,7 @@ from sqlalchemy import Engine, create_engine, insert, select, update
 from sqlalchemy.exc import OperationalError
 
 from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.sql.offset_table import AT_ONCE
 from dualwrite.coordinator.sql.tables import kafka_consumer_offset as table
 from dualwrite.coordinator.unit.transaction import Transaction
@@ -119,7 +120,9 @@ def test_the_offsets_are_stored_with_what_the_records_were_used_for(
         assert set(connection.scalars(select(table.c.leader_epoch))) == {3}
 
 
-def test_whoever_is_assigned_next_goes_on_there(make: Make, engine: Engine, group: FakeGroup) -> None:
+def test_the_next_consumer_of_a_partition_starts_at_the_stored_offset(
+    make: Make, engine: Engine, group: FakeGroup
+) -> None:
     before, after = make(), make()
     use(before, assigned(before, group, P), P, 3)
     group.committed[P] = 99  # of Kafka nobody asks once there is a row
@@ -131,7 +134,7 @@ def test_whoever_is_assigned_next_goes_on_there(make: Make, engine: Engine, grou
 
 @pytest.mark.parametrize("is_caught", [False, True])
 @pytest.mark.parametrize("zombie_first", [False, True])
-def test_of_two_that_have_the_same_records_one_uses_them(
+def test_of_two_consumers_with_the_same_records_only_one_commits_them(
     make: Make, engine: Engine, group: FakeGroup, zombie_first: bool, is_caught: bool
 ) -> None:
     zombie_dw, owner_dw = make(), make()
@@ -272,7 +275,7 @@ def test_of_two_that_begin_a_partition_the_first_says_where(dw: DualWrite, engin
     consumer = FakeConsumer(group)
 
     def told(partition: Any, timeout: float) -> tuple[int, int]:
-        dw._consuming.table.begin("group", P, 4)
+        manager_of(dw).process.consuming.table.begin("group", P, 4)
         return 9, 9
 
     consumer.get_watermark_offsets = told  # type: ignore[method-assign]

@@ -9,14 +9,19 @@ import pytest
 from sqlalchemy import Engine, select, text, update
 from sqlalchemy.exc import OperationalError
 
-from dualwrite.coordinator.ports import Lease, LeaseLostError, Outcome
+from dualwrite.coordinator.process.this_process import THIS_PROCESS
 from dualwrite.coordinator.recovery.bulk import THREADS, BulkRecovery
-from dualwrite.coordinator.recovery.prepared_predecessor import NotLookedAtError
-from dualwrite.coordinator.recovery.sequence import Recoverable
+from dualwrite.coordinator.recovery.prepared_predecessor import EndingNotCheckedError
+from dualwrite.coordinator.recovery.sequence import RecoveryParticipant
+from dualwrite.coordinator.rules.lease import Lease, LeaseLostError
+from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import ConfigurationError, DatabaseBusyError, KafkaRefusedError, KafkaUnavailableError
 from dualwrite.ids import PreparedTxnState, ProducerIdentity
 from tests.support.coordinator.event_table import TakingStore, expire_leases, ready_engine
+from tests.support.servers.databases import SERVERS
+
+pytestmark = pytest.mark.slow_cases("mariadb")
 
 MANY = 3 * THREADS + 1
 
@@ -28,7 +33,7 @@ class Journal:
         self.done: list[tuple[str, str]] = []
         self.on: dict[tuple[str, str], BaseException] = {}
         self.shared: list[str] = []
-        """Settlers that two threads used at the same time."""
+        """Recoverers that two threads used at the same time."""
 
     def add(self, what: str, name: str = "") -> None:
         self.done.append((what, name))
@@ -40,7 +45,7 @@ class Journal:
 
 
 class Recording:
-    """A Recoverable that writes down what it is told."""
+    """A RecoveryParticipant that writes down what it is told."""
 
     def __init__(self, journal: Journal, name: str, users: list[int]) -> None:
         self._journal, self._name, self._users = journal, name, users
@@ -102,14 +107,14 @@ class World:
         self.journal = Journal()
         self.store = Watched(engine, self.journal)
         self.is_stopped = False
-        self.settlers = 0
+        self.recoverers = 0
 
     @contextmanager
-    def settler(self) -> Iterator[Callable[[str], Recoverable]]:
-        self.settlers += 1
+    def recoverer(self) -> Iterator[Callable[[str], RecoveryParticipant]]:
+        self.recoverers += 1
         users: list[int] = []
         yield lambda name: Recording(self.journal, name, users)
-        self.settlers -= 1
+        self.recoverers -= 1
 
     def leases(self, count: int) -> list[Lease]:
         """Of dead owners; every other one has a decision in its row."""
@@ -121,12 +126,12 @@ class World:
         return leases
 
     def settling(self) -> BulkRecovery:
-        return BulkRecovery(self.store, self.settler, lambda: self.is_stopped, lambda step: None)
+        return BulkRecovery(THIS_PROCESS, self.store, self.recoverer, lambda: self.is_stopped, lambda step: None)
 
-    def settle(self, leases: Sequence[Lease]) -> BulkRecovery:
+    def recover_without_producer(self, leases: Sequence[Lease]) -> BulkRecovery:
         with self.settling() as settling:
-            settling.settle(leases)
-        assert self.settlers == 0
+            settling.recover_without_producer(leases)
+        assert self.recoverers == 0
         assert self.journal.shared == []
         return settling
 
@@ -136,12 +141,7 @@ def world(engine: Engine) -> World:
     return World(engine)
 
 
-@pytest.fixture(
-    params=[
-        pytest.param("postgresql", marks=pytest.mark.postgresql),
-        pytest.param("mariadb", marks=pytest.mark.mariadb),
-    ]
-)
+@pytest.fixture(params=SERVERS)
 def server(request: pytest.FixtureRequest) -> Iterator[World]:
     """A world whose rows have locks of their own."""
     engine = ready_engine(str(request.getfixturevalue(f"{request.param}_url")))
@@ -149,11 +149,12 @@ def server(request: pytest.FixtureRequest) -> Iterator[World]:
     engine.dispose()
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("count", [0, 1, THREADS, MANY])
 def test_each_step_is_done_for_all_slots_before_the_next_is_done_for_any(world: World, count: int) -> None:
     leases = world.leases(count)
     names = sorted(lease.transactional_id for lease in leases)
-    settling = world.settle(leases)
+    settling = world.recover_without_producer(leases)
     decided = sorted(lease.transactional_id for lease in leases[::2])
     assert settling.errors == []
     assert settling.found == {name: Outcome.COMMITTED if name in decided else Outcome.ABORTED for name in names}
@@ -175,16 +176,16 @@ def test_nobody_can_take_a_slot_over_while_kafka_is_asked(server: World) -> None
                 successor.take_over("a-1", "successor")
             server.journal.add("tried")
 
-    with BulkRecovery(server.store, server.settler, lambda: False, take_over) as settling:
-        settling.settle(leases)
+    with BulkRecovery(THIS_PROCESS, server.store, server.recoverer, lambda: False, take_over) as settling:
+        settling.recover_without_producer(leases)
     assert len(settling.found) == len(server.journal.names("tried")) == 3
     assert successor.take_over("a-1", "successor"), "it is free afterwards"
 
 
-def test_one_that_kafka_refuses_costs_itself_alone(world: World) -> None:
+def test_a_slot_that_kafka_refuses_does_not_prevent_the_recovery_of_the_others(world: World) -> None:
     leases = world.leases(MANY)
     world.journal.on["fence", "a-3"] = world.journal.on["commit", "a-4"] = KafkaRefusedError("no", 1, "NO")
-    settling = world.settle(leases)
+    settling = world.recover_without_producer(leases)
     assert set(settling.found) == {lease.transactional_id for lease in leases} - {"a-3", "a-4"}
     assert [type(error) for error in settling.errors] == [KafkaRefusedError] * 2
     assert "a-3" not in world.journal.names("abort"), "what was not fenced is not ended"
@@ -196,7 +197,7 @@ def test_kafka_out_of_reach_ends_the_sweep(world: World) -> None:
     for lease in leases:
         world.journal.on["fence", lease.transactional_id] = KafkaUnavailableError("nobody")
     with world.settling() as settling:
-        settling.settle(leases)
+        settling.recover_without_producer(leases)
         assert settling.is_over
     assert settling.found == {}
     assert world.journal.names("commit") == world.journal.names("abort") == []
@@ -207,7 +208,7 @@ def test_what_is_fenced_when_kafka_gets_out_of_reach_is_completed_all_the_same(w
     """One of several coordinators may be away for long: each sweep ends what the others answer for."""
     leases = world.leases(MANY)
     world.journal.on["fence", "a-3"] = KafkaUnavailableError("its coordinator is away")
-    settling = world.settle(leases)
+    settling = world.recover_without_producer(leases)
     fenced = set(world.journal.names("fence")) - {"a-3"}
     assert fenced
     assert set(settling.found) == fenced
@@ -219,28 +220,28 @@ def test_kafka_out_of_reach_once_all_is_fenced_ends_the_sweep(world: World) -> N
     for lease in leases:
         for end in ("commit", "abort"):
             world.journal.on[end, lease.transactional_id] = KafkaUnavailableError("nobody")
-    settling = world.settle(leases)
+    settling = world.recover_without_producer(leases)
     assert settling.found == {}
     assert 1 <= len(settling.errors) <= THREADS, "each thread has asked once"
 
 
-def test_one_of_which_nobody_can_see_what_became_is_left_to_be_looked_at_again(world: World) -> None:
+def test_a_slot_whose_leader_is_away_is_recovered_later(world: World) -> None:
     """The leader of one partition is away, and the others' are not: theirs is ended, and only that slot is left."""
     leases = world.leases(MANY)
     for lease in leases[:THREADS:2]:
-        world.journal.on["commit", lease.transactional_id] = NotLookedAtError("its leader is away")
+        world.journal.on["commit", lease.transactional_id] = EndingNotCheckedError("its leader is away")
     with world.settling() as settling:
-        settling.settle(leases)
+        settling.recover_without_producer(leases)
         assert not settling.is_over
     assert set(settling.found) == {lease.transactional_id for lease in leases if lease not in leases[:THREADS:2]}
-    assert [type(error) for error in settling.errors] == [NotLookedAtError] * (THREADS // 2)
+    assert [type(error) for error in settling.errors] == [EndingNotCheckedError] * (THREADS // 2)
 
 
-def test_whoever_has_lost_a_slot_meanwhile_leaves_it_alone(world: World) -> None:
+def test_a_slot_whose_lease_was_lost_during_recovery_is_left_alone(world: World) -> None:
     leases = world.leases(MANY)
     lost = leases[4]
     world.journal.on["verify", lost.transactional_id] = LeaseLostError(lost)
-    settling = world.settle(leases)
+    settling = world.recover_without_producer(leases)
     assert settling.errors == []
     assert set(settling.found) == {lease.transactional_id for lease in leases if lease is not lost}
     assert lost.transactional_id not in world.journal.names("commit")
@@ -249,7 +250,7 @@ def test_whoever_has_lost_a_slot_meanwhile_leaves_it_alone(world: World) -> None
 def test_without_the_connection_that_has_the_locks_nothing_is_decided(world: World) -> None:
     leases = world.leases(MANY)
     world.journal.on["verify", "a-4"] = OperationalError("SELECT", {}, Exception("server closed the connection"))
-    settling = world.settle(leases)
+    settling = world.recover_without_producer(leases)
     assert settling.found == {}
     assert [type(error) for error in settling.errors] == [OperationalError]
     assert world.journal.names("commit") == world.journal.names("abort") == []
@@ -259,7 +260,7 @@ def test_without_the_connection_that_has_the_locks_nothing_is_decided(world: Wor
 def test_a_lease_that_is_out_of_date_is_not_touched_in_kafka(world: World) -> None:
     leases = world.leases(5)
     newer = world.store.take_over("a-2", "successor")
-    settling = world.settle(leases)
+    settling = world.recover_without_producer(leases)
     assert settling.errors == []
     assert "a-2" not in settling.found
     assert "a-2" not in world.journal.names("fence")
@@ -287,7 +288,7 @@ def test_what_others_have_locked_is_waited_for_after_the_rest(server: World) -> 
             ended.set()
 
     server.journal.add = noted  # type: ignore[method-assign]
-    settling = server.settle(leases)
+    settling = server.recover_without_producer(leases)
     unlocked.join(20)
     dead.close()
     assert settling.errors == []
@@ -300,7 +301,7 @@ def test_an_interrupt_leaves_threads_that_begin_nothing_more(world: World) -> No
     first = sorted(lease.transactional_id for lease in leases)[0]
     world.journal.on["fence", first] = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt), world.settling() as settling:
-        settling.settle(leases)
+        settling.recover_without_producer(leases)
     assert settling.is_over
     assert world.journal.names("commit") == world.journal.names("abort") == []
 
@@ -325,7 +326,7 @@ def test_a_thread_that_an_interrupt_leaves_does_not_fence_whoever_has_the_slot_n
     world.journal.add = slow  # type: ignore[method-assign]
     with world.settling() as settling:
         with pytest.raises(KeyboardInterrupt):
-            settling.settle(leases)
+            settling.recover_without_producer(leases)
         before = set(threading.enumerate())
         world.journal.done.clear()
         unlocked.set()
@@ -353,8 +354,8 @@ def test_an_interrupt_is_not_lost_in_closing_what_a_thread_is_adding_to(world: W
             assert made.wait(20)
 
     @contextmanager
-    def settler() -> Iterator[Callable[[str], Recoverable]]:
-        def make(name: str) -> Recoverable:
+    def recoverer() -> Iterator[Callable[[str], RecoveryParticipant]]:
+        def make(name: str) -> RecoveryParticipant:
             if name == order[1]:
                 asked.set()
                 assert closing.wait(20)
@@ -366,14 +367,17 @@ def test_an_interrupt_is_not_lost_in_closing_what_a_thread_is_adding_to(world: W
         if closing.is_set():
             made.set()  # what the thread has made is in the books
 
-    with BulkRecovery(world.store, settler, lambda: False, observe) as settling, pytest.raises(KeyboardInterrupt):
-        settling.settle(leases)
+    with (
+        BulkRecovery(THIS_PROCESS, world.store, recoverer, lambda: False, observe) as settling,
+        pytest.raises(KeyboardInterrupt),
+    ):
+        settling.recover_without_producer(leases)
 
 
 def test_nothing_is_begun_once_it_is_stopped(world: World) -> None:
     leases = world.leases(MANY)
     world.is_stopped = True
-    assert world.settle(leases).found == {}
+    assert world.recover_without_producer(leases).found == {}
     assert world.journal.names("fence") == []
 
 
@@ -382,7 +386,7 @@ def test_a_row_that_cannot_be_read_costs_its_own_slot_alone(world: World) -> Non
     with world.engine.begin() as connection:
         unreadable = update(table).where(table.c.transactional_id == "a-3").values(prepared_txn_state="scribble")
         connection.execute(unreadable)
-    settling = world.settle(leases)
+    settling = world.recover_without_producer(leases)
     assert set(settling.found) == {lease.transactional_id for lease in leases} - {"a-3"}
     assert [type(error) for error in settling.errors] == [ConfigurationError]
 

@@ -60,6 +60,7 @@ def assert_all_is_well(place: TwoTopics, dual_write: DualWrite, gone: list[str])
     assert dual_write.outcomes() == []
 
 
+@pytest.mark.slow_cases
 @which_topics
 @anew_or_not
 def test_a_decided_unit_is_committed_in_the_topics_that_are_left(place: TwoTopics, which: str, anew: bool) -> None:
@@ -82,6 +83,7 @@ def assert_all_is_on_both_sides(place: TwoTopics, dual_write: DualWrite) -> None
     assert dual_write.outcomes() == []
 
 
+@pytest.mark.slow_cases
 @which_topics
 @anew_or_not
 def test_a_topic_that_vanishes_from_a_living_unit_holds_nothing_up(place: TwoTopics, which: str, anew: bool) -> None:
@@ -111,6 +113,7 @@ def write_into(place: TwoTopics, tx: object) -> None:
         tx.produce(topic, "next", partition=0)  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("at", ["PREPARE_KAFKA", "COMMIT_DATABASE"])
 def test_the_next_unit_of_a_session_is_not_taken_for_the_decided_one(place: TwoTopics, at: str) -> None:
     """Its first record has the offset of the decided one's, in a topic that was made anew under the name."""
@@ -133,6 +136,7 @@ def with_one_topic(place: TwoTopics) -> None:
     place.other = place.topic
 
 
+@pytest.mark.slow_cases
 @anew_or_not
 def test_a_topic_that_is_deleted_long_after_a_unit_says_nothing_of_it(place: TwoTopics, anew: bool) -> None:
     with place.dual_write() as dual_write:
@@ -156,6 +160,7 @@ def test_an_open_transaction_can_be_described_though_a_topic_of_it_is_gone(place
     assert {partition.topic for partition in ends} == {place.topic, place.other} - set(gone)
 
 
+@pytest.mark.slow_cases
 @which_topics
 @pytest.mark.parametrize("two_phase", ["keep-prepared", "resume"])
 def test_a_sweep_commits_it_in_the_topics_that_are_left_too(place: TwoTopics, which: str, two_phase: str) -> None:

@@ -12,12 +12,15 @@ import pytest
 from sqlalchemy import Engine, delete, update
 
 from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.sql.tables import UNRECOVERED
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import FencedError
 from tests.support.coordinator.event_table import CONFIG, await_sweeps, expire_leases, ready_engine, slot_rows
 from tests.support.coordinator.fake_kafka import Crash, FakeCluster, FakeKafka, Fault
+
+pytestmark = pytest.mark.slow_cases("mariadb")
 
 ID = "orders-0"
 Make = Callable[..., DualWrite]
@@ -153,14 +156,14 @@ def test_a_unit_that_the_old_owner_and_the_new_row_find_is_on_record_once(
     with engine.begin() as connection:
         connection.execute(delete(table))
     if first == "the old owner":
-        old._pool.beat()
+        manager_of(old).process.pool.beat()
         assert states(new) == expected
     write(new, "two")
     assert states(new) == expected
     if first == "the new row":
         with engine.begin() as connection:
             connection.execute(update(table).values(fencing_token=0))  # tokens of new rows are random, or 1 in tests
-        old._pool.beat()
+        manager_of(old).process.pool.beat()
         assert states(new) == expected
     assert (old.counters.heuristic, new.counters.heuristic) == (1, 1), "both have found it"
     assert (kafka.aborted, kafka.committed) == (["one"], ["two"])
@@ -218,7 +221,7 @@ def test_a_sweep_puts_it_on_record(
     die_in(make, "init-keep", kafka, engine)
     here = make()
     if is_locked:
-        monkeypatch.setattr(here._store, "_lock_free_rows", lambda *_: {})
+        monkeypatch.setattr(manager_of(here).store, "_lock_free_rows", lambda *_: {})
     assert here.recover() == {ID: Outcome.HEURISTIC_HAZARD}
     assert states(here) == hazard(other_engine)
     assert (kafka.aborted, kafka.ongoing) == (["one"], None)
@@ -226,7 +229,7 @@ def test_a_sweep_puts_it_on_record(
     assert len(states(here)) == 1
 
 
-def test_who_has_lost_the_slot_records_nothing(
+def test_a_process_that_lost_the_slot_during_recovery_records_no_outcome(
     make: Make, kafka: FakeKafka, engine: Engine, other_engine: Engine
 ) -> None:
     die_at(make, "COMMIT_KAFKA", other_engine)
@@ -237,7 +240,7 @@ def test_who_has_lost_the_slot_records_nothing(
             expire_leases(engine)
             write(fast, "two")
 
-    slow._pool._observe = take_over
+    manager_of(slow).process.pool._observe = take_over
     with pytest.raises(FencedError):
         write(slow, "one again")
     assert states(fast) == hazard(other_engine)

@@ -11,6 +11,7 @@ from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.errors import InvalidTransactionStateError
+from dualwrite.wire.error_codes import ErrorCode
 from tests.broker.marker_calls import marker
 from tests.broker.marker_calls import write as write_markers
 from tests.broker.raw import RawClient
@@ -37,7 +38,7 @@ def end(place: Place, *, committed: bool, version: int) -> None:
     control = place.control()
     described = control.describe_transaction(f"{place.application}-0")
     assert described is not None
-    control.end_txn(f"{place.application}-0", described.producer, committed, version_cap=version)
+    control.end_txn(f"{place.application}-0", described.producer, committed, bumps_epoch=version == 5)
     control.close()
 
 
@@ -48,6 +49,7 @@ ABORTS = {
 }
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("how", ABORTS)
 def test_an_abort_between_the_two_commits_of_a_living_application(place: Place, how: str) -> None:
     begun: list[str] = []
@@ -67,6 +69,7 @@ def test_an_abort_between_the_two_commits_of_a_living_application(place: Place, 
     assert place.visible() == [b"two"]
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("version", [4, 5])
 def test_a_commit_by_somebody_else_is_what_was_decided(place: Place, version: int) -> None:
     place.leave("one")
@@ -77,8 +80,8 @@ def test_a_commit_by_somebody_else_is_what_was_decided(place: Place, version: in
     assert place.visible() == [b"one"]
 
 
-def test_an_abort_by_hand_in_the_first_records_partition(place: Place) -> None:
-    """What of the transaction can still be committed is committed if it can be told to be the decided one."""
+def test_an_abort_by_hand_in_one_partition_is_refused_and_recovery_commits_all(place: Place) -> None:
+    """The bundled broker lets nobody tear a partition out of a prepared transaction."""
     place.leave("in 0", "in 1")
     row = slot_rows(place.engine)[f"{place.application}-0"]
     partition = int((row.anchor or row.first_record).split(":")[-2])
@@ -86,14 +89,16 @@ def test_an_abort_by_hand_in_the_first_records_partition(place: Place) -> None:
     described = control.describe_transaction(f"{place.application}-0")
     assert described is not None
     with RawClient(place.broker.bootstrap_servers) as client:
-        write_markers(client, marker(described.producer, (place.topic, partition)), version=1)
+        refused = write_markers(client, marker(described.producer, (place.topic, partition)), version=1)
+    assert set(refused.values()) == {ErrorCode.INVALID_TXN_STATE}
     control.close()
     with place.dual_write() as dual_write:
         dual_write.recover()
         outcomes = [each.outcome for each in dual_write.outcomes()]
-    assert (outcomes, place.visible()) == ([Outcome.HEURISTIC_MIXED], [b"in %d" % (1 - partition)])
+    assert (outcomes, place.visible()) == ([], [b"in 0", b"in 1"])
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("error", [None, ValueError("no")])
 def test_what_is_committed_past_the_library_is_on_record_by_its_producers_identity(
     place: Place, error: Exception | None
@@ -122,6 +127,7 @@ def test_what_is_committed_past_the_library_is_on_record_by_its_producers_identi
     assert place.visible() == [b"after", b"before"]
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("two_phase", ["keep-prepared", "resume"])
 def test_what_another_database_has_decided_is_on_record_before_it_is_aborted(
     place: Place, tmp_path: Path, two_phase: str
@@ -145,6 +151,7 @@ def test_what_another_database_has_decided_is_on_record_before_it_is_aborted(
     assert place.visible() == [b"three", b"two"]
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("two_phase", ["keep-prepared", "resume"])
 def test_a_first_start_has_nothing_to_record(place: Place, two_phase: str) -> None:
     place.options = {"two_phase": two_phase}

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from dualwrite.client.admin.control_plane import InitializedProducer
 from dualwrite.client.admin.log_reader import LogExtent
 from dualwrite.client.encoding.transaction_end import LogSlice
-from dualwrite.coordinator.ports import Outcome
-from dualwrite.coordinator.recovery.prepared_predecessor import NotLookedAtError, PreparedPredecessor
+from dualwrite.client.protocol.requests import InitializedProducer
+from dualwrite.coordinator.recovery.prepared_predecessor import EndingNotCheckedError, PreparedPredecessor
+from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.errors import KafkaRefusedError, KafkaUnavailableError
 from dualwrite.ids import NO_PRODUCER, Anchor, PreparedTxnState, ProducerIdentity, TopicPartition
 from dualwrite.records.batch import Record, build_batch
@@ -103,7 +103,7 @@ def test_a_state_that_is_ahead_of_the_cluster_is_another_clusters(
 
 
 @pytest.mark.parametrize(("end", "outcome"), [(1, Outcome.HEURISTIC_HAZARD), (2, Outcome.NOTHING)])
-def test_what_its_coordinator_has_ended_without_a_marker_hangs(
+def test_a_transaction_that_its_coordinator_ended_without_a_marker_hangs(
     monkeypatch: pytest.MonkeyPatch, end: int, outcome: Outcome
 ) -> None:
     """Unless the leader, which may be new, does not show all that it has."""
@@ -145,7 +145,9 @@ def test_a_log_that_cannot_be_read_now_keeps_the_state_from_being_overwritten() 
 def test_a_sweep_does_not_wait_for_it_but_what_is_open_is_ended() -> None:
     transaction, control = kept(InitializedProducer(ProducerIdentity(7, 9), ProducerIdentity(7, 8)))
     control.log.fails = KafkaUnavailableError("partition t-0: LEADER_NOT_AVAILABLE")
-    with pytest.raises(NotLookedAtError, match=r"app-0: what became of 7:0 cannot be seen yet: .*LEADER_NOT_AVAILABLE"):
+    with pytest.raises(
+        EndingNotCheckedError, match=r"app-0: what became of 7:0 cannot be seen yet: .*LEADER_NOT_AVAILABLE"
+    ):
         transaction.complete(NATIVE, is_last=False)
     assert control.ended == [(ProducerIdentity(7, 9), False, True)]
     assert control.log.timeouts == [2.0]
@@ -157,7 +159,7 @@ def test_an_empty_state_is_looked_for_nowhere() -> None:
     assert control.log.timeouts == []
 
 
-def test_what_is_looked_for_is_found_by_its_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_is_read_in_the_partition_of_the_first_record(monkeypatch: pytest.MonkeyPatch) -> None:
     transaction, control = kept()
     asked: list[Any] = []
     monkeypatch.setattr(control.log, "read", lambda *place, **_: asked.append(place) or log())

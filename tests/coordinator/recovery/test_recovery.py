@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
-from dualwrite.coordinator.ports import KafkaParticipant, Lease, Outcome
+from dualwrite.coordinator.ports.kafka import KafkaParticipant
 from dualwrite.coordinator.recovery.sequence import recover, was_committed
+from dualwrite.coordinator.rules.lease import Lease
+from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.errors import DatabaseBusyError, FencedError, KafkaUnavailableError
 from dualwrite.ids import Anchor, OngoingTransaction, PreparedTxnState, ProducerIdentity
+from dualwrite.records.outgoing import OutgoingRecord
 from tests.support.coordinator.fake_kafka import FakeKafka, FakeParticipant, Fault
 
 Recover = Callable[["MemoryStore", Lease, Callable[[], KafkaParticipant], Callable[[str], None]], Any]
@@ -100,7 +103,7 @@ class World:
 
     def prepare(self, participant: FakeParticipant, value: str) -> PreparedTxnState:
         participant.begin_transaction()
-        participant.produce("events", value)
+        participant.produce(OutgoingRecord("events", value))
         return participant.prepare_transaction()
 
     def commit_in_database(self, participant: FakeParticipant, lease: Lease, value: str) -> None:
@@ -232,7 +235,7 @@ def test_a_fenced_recoverer_says_nothing_to_kafka(world: World) -> None:
     assert world.kafka.requests == []
 
 
-def test_of_two_that_took_over_one_after_the_other_the_second_owns_it(world: World) -> None:
+def test_after_two_takeovers_only_the_second_process_owns_the_slot(world: World) -> None:
     first, second = world.take_over("a"), world.take_over("b")
     participant, _ = world.recover(second)
     with pytest.raises(FencedError):

@@ -74,6 +74,7 @@ def on_record(dual_write: DualWrite) -> list[tuple[str, Outcome, str]]:
     return [(each.transactional_id, each.outcome, each.state) for each in dual_write.outcomes()]
 
 
+@pytest.mark.slow_cases
 def test_of_two_slots_the_one_whose_unit_is_missing_is_named(world: Restored) -> None:
     with world.dual_write(2) as first, world.dual_write(2) as second:
         write(first, BEFORE, "first")
@@ -95,6 +96,7 @@ def test_of_two_slots_the_one_whose_unit_is_missing_is_named(world: Restored) ->
     assert (world.visible(BEFORE), world.visible(AFTER)) == ([b"first", b"second"], [b"next"])
 
 
+@pytest.mark.slow_cases
 def test_a_cluster_that_is_set_back_under_a_living_application_is_found(world: Restored) -> None:
     """The next unit writes elsewhere, so that nothing in the way of its records tells."""
     with world.dual_write() as dual_write:
@@ -112,6 +114,7 @@ def test_a_cluster_that_is_set_back_under_a_living_application_is_found(world: R
     assert (world.visible(BEFORE), world.visible(AFTER)) == ([b"kept", b"one more"], [b"next"])
 
 
+@pytest.mark.slow_cases
 def test_a_cluster_that_is_restarted_as_it_was_is_blamed_for_nothing(world: Restored) -> None:
     with world.dual_write() as dual_write:
         for number in range(3):

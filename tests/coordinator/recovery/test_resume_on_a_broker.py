@@ -15,7 +15,7 @@ from sqlalchemy import Engine, insert
 from dualwrite import DualWrite, EmbeddedBroker
 from dualwrite.cli.main import main
 from dualwrite.client.admin.control_plane import ControlPlane, TransactionDescription
-from dualwrite.coordinator.ports import Outcome
+from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.errors import ConfigurationError, DualWriteError, KafkaRefusedError
 from tests.broker.kafka_helpers import fresh_name, visible
 from tests.crash.world import free_port
@@ -129,6 +129,7 @@ def make_world(broker: EmbeddedBroker, control: ControlPlane, tmp_path: Path) ->
     engine.dispose()
 
 
+@pytest.mark.slow_cases
 @either_producer
 def test_its_transactions_have_a_timeout(make_world: Callable[[str], World], producer: str) -> None:
     world = make_world(producer)
@@ -140,6 +141,7 @@ def test_its_transactions_have_a_timeout(make_world: Callable[[str], World], pro
     assert world.in_kafka == ["one"]
 
 
+@pytest.mark.slow_cases
 @either_producer
 @pytest.mark.parametrize(
     ("step", "found"),
@@ -173,6 +175,7 @@ def test_either_ends_what_the_other_left(make_world: Callable[[str], World], pro
     assert world.in_kafka == world.in_database == ["one"]
 
 
+@pytest.mark.slow_cases
 @either_producer
 @pytest.mark.parametrize("replay", [True, False])
 def test_an_abort_after_the_decision_is_replayed_or_on_record(

@@ -8,23 +8,19 @@ import pytest
 from sqlalchemy import Engine, insert
 
 from dualwrite.coordinator.dual_write import DualWrite
-from dualwrite.coordinator.sql.decision_store import begin_unit
+from dualwrite.coordinator.sql.unit_bounds import begin_unit
 from dualwrite.coordinator.unit import beginning as unit_beginning
 from dualwrite.errors import DualWriteError
 from tests.support.coordinator.event_table import CONFIG, events, expire_leases, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka_without_2pc import ResumingKafka
+from tests.support.servers.databases import SERVERS
 
 PATIENCE = 20.0
 STEPS = ["BEGIN_KAFKA", "PREPARE_KAFKA", "STORE_STATE", "COMMIT_KAFKA"]
 """Before COMMIT_DATABASE it holds the row, and nobody recovers until it has gone on."""
 
 
-@pytest.fixture(
-    params=[
-        pytest.param("postgresql", marks=pytest.mark.postgresql),
-        pytest.param("mariadb", marks=pytest.mark.mariadb),
-    ]
-)
+@pytest.fixture(params=SERVERS)
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     """Where others can read while a row is locked: SQLite would keep the zombie waiting."""
     engine = ready_engine(str(request.getfixturevalue(f"{request.param}_url")))
@@ -99,8 +95,9 @@ def write(dual_write: DualWrite, value: str) -> None:
         tx.produce("events", value)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("step", STEPS)
-def test_one_that_goes_on_after_the_recovery_changes_nothing(engine: Engine, step: str) -> None:
+def test_a_zombie_that_goes_on_after_the_recovery_changes_nothing(engine: Engine, step: str) -> None:
     kafka = ResumingKafka()
     zombie = Zombie(engine, kafka, step)
     zombie.pause()
@@ -113,6 +110,7 @@ def test_one_that_goes_on_after_the_recovery_changes_nothing(engine: Engine, ste
     assert ("first" in kafka.committed) is (step == "COMMIT_KAFKA") is (zombie.told["first"] == "succeeded")
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("request_name", ["look", "end"])
 def test_one_that_goes_on_while_it_is_recovered_begins_nothing_that_is_committed_for_another(
     engine: Engine, request_name: str

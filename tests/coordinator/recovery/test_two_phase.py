@@ -6,16 +6,16 @@ import pytest
 from sqlalchemy import create_engine
 
 from dualwrite import DualWrite
+from dualwrite.client.config.reading import TIMEOUT_KEY, TWO_PHASE_KEY
+from dualwrite.coordinator.process.this_process import THIS_PROCESS
 from dualwrite.coordinator.recovery.prepared_predecessor import PreparedPredecessor
 from dualwrite.coordinator.recovery.two_phase import (
     KEEP_PREPARED,
     LONGEST_TIMEOUT_MS,
     OWNED_SETTINGS,
     RESUME,
-    TIMEOUT_KEY,
-    TWO_PHASE_KEY,
     TimeoutWatch,
-    left_transactions,
+    predecessor_transactions,
     producer_settings,
     step_timeout,
 )
@@ -49,13 +49,14 @@ def test_what_is_no_mode_is_refused_in_one_line(options: dict[str, Any], complai
 
 def test_nothing_is_resumed_unasked() -> None:
     assert producer_settings(CONFIG, KEEP_PREPARED) == CONFIG
-    assert left_transactions(CONFIG) is PreparedPredecessor
+    assert predecessor_transactions(CONFIG, THIS_PROCESS) is PreparedPredecessor
 
 
 def test_who_resumes_has_the_longest_timeout_that_a_cluster_takes() -> None:
     settings = producer_settings(CONFIG, RESUME)
     assert settings == {**CONFIG, TIMEOUT_KEY: LONGEST_TIMEOUT_MS, TWO_PHASE_KEY: False}
-    assert left_transactions(settings) is UnpreparedPredecessor
+    made: Any = predecessor_transactions(settings, THIS_PROCESS)
+    assert made.func is UnpreparedPredecessor
 
 
 def test_or_the_one_that_the_user_gives() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from dualwrite.client.admin.control_plane import TransactionDescription
 from dualwrite.client.encoding.transaction_end import LogSlice
-from dualwrite.coordinator.recovery.prepared_predecessor import NotLookedAtError
+from dualwrite.coordinator.recovery.prepared_predecessor import EndingNotCheckedError
 from dualwrite.coordinator.recovery.unprepared_predecessor import PATIENCE, UnpreparedPredecessor
 from dualwrite.coordinator.rules.recovery_decision import Outcome, RecoveryDecision
 from dualwrite.errors import FencedError, KafkaRefusedError, KafkaUnavailableError
@@ -24,7 +24,7 @@ NATIVE = PreparedTxnState(SESSION, first_record=Anchor.of(T0, 5))
 ANCHORED = PreparedTxnState(SESSION, Anchor.of(T0, 5))
 DATED = replace(ANCHORED, started_ms=1000)
 """Of librdkafka."""
-COMMITS, ABORTS = (SESSION, True, 5), (SESSION, False, 5)
+COMMITS, ABORTS = (SESSION, True, True), (SESSION, False, True)
 
 Step = tuple[str, ProducerIdentity]
 
@@ -37,7 +37,7 @@ class Coordinator(FakeControl):
         self.says = list(says)
         self.refuses = refuses
         self.version = version
-        self.end_txns: list[tuple[ProducerIdentity, bool, int]] = []
+        self.end_txns: list[tuple[ProducerIdentity, bool, bool]] = []
         self.starts = {T0: 5}
         self.now = 0.0
 
@@ -52,10 +52,10 @@ class Coordinator(FakeControl):
         return self.version
 
     def end_txn(  # type: ignore[override]
-        self, _id: str, producer: ProducerIdentity, committed: bool, *, version_cap: int, repeatable: bool
+        self, _id: str, producer: ProducerIdentity, committed: bool, *, bumps_epoch: bool, repeatable: bool
     ) -> ProducerIdentity:
         assert repeatable, "a lost answer must be asked for again"
-        self.end_txns.append((producer, committed, version_cap))
+        self.end_txns.append((producer, committed, bumps_epoch))
         if self.refuses is not None:
             raise self.refuses
         return NEXT
@@ -117,12 +117,12 @@ def test_what_may_be_the_decided_one_is_aborted_and_put_on_record() -> None:
     assert coordinator.end_txns == [ABORTS]
 
 
-@pytest.mark.parametrize(("version", "cap"), [(2, 5), (1, 4), (0, 4)])
-def test_the_end_fences_who_wrote_it_where_that_is_known(version: int, cap: int) -> None:
+@pytest.mark.parametrize(("version", "fences"), [(2, True), (1, False), (0, False)])
+def test_the_end_fences_who_wrote_it_where_that_is_known(version: int, fences: bool) -> None:
     """EndTxn v5 raises the epoch, also of a transaction that librdkafka began; it needs transaction version 2."""
     coordinator = Coordinator(("Ongoing", SESSION), version=version)
     coordinator.left().complete(NATIVE)
-    assert coordinator.end_txns == [(SESSION, True, cap)]
+    assert coordinator.end_txns == [(SESSION, True, fences)]
 
 
 @pytest.mark.parametrize("state", ["Empty", "CompleteCommit", "CompleteAbort", "Dead"])
@@ -226,12 +226,12 @@ def test_a_log_that_does_not_answer_is_asked_again() -> None:
     coordinator.log.fails = KafkaUnavailableError("no answer")
     with pytest.raises(KafkaUnavailableError):
         coordinator.left().complete(NATIVE)
-    with pytest.raises(NotLookedAtError):
+    with pytest.raises(EndingNotCheckedError):
         coordinator.left().complete(NATIVE, is_last=False)
 
 
 @pytest.mark.parametrize(("decided", "ended"), [(RecoveryDecision.COMMIT, COMMITS), (RecoveryDecision.ABORT, ABORTS)])
-def test_it_can_be_ended_whatever_it_is(decided: RecoveryDecision, ended: Any) -> None:
+def test_a_predecessors_transaction_is_ended_as_decided(decided: RecoveryDecision, ended: Any) -> None:
     coordinator = Coordinator(("Ongoing", SESSION))
     coordinator.left().end(decided)
     assert coordinator.end_txns == [ended]

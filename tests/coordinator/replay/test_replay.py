@@ -9,9 +9,11 @@ import pytest
 from sqlalchemy import Engine, delete, insert, select, update
 
 from dualwrite.coordinator.dual_write import DualWrite
-from dualwrite.coordinator.ports import KafkaParticipant, Outcome
-from dualwrite.coordinator.replay.recording import KeptRecord
+from dualwrite.coordinator.manager.unit_manager import manager_of
+from dualwrite.coordinator.ports.kafka import KafkaParticipant
+from dualwrite.coordinator.replay.recording import kept_record
 from dualwrite.coordinator.replay.replay import LostUnit
+from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.sql.outcome_store import acknowledge, outcomes
 from dualwrite.coordinator.sql.tables import (
     kafka_transaction_outcome,
@@ -22,6 +24,9 @@ from dualwrite.errors import FencedError, KafkaRefusedError, KafkaUnavailableErr
 from tests.support.coordinator.event_table import CONFIG, events, expire_leases, stored_values
 from tests.support.coordinator.fake_kafka import Fault
 from tests.support.coordinator.fake_kafka_without_2pc import ResumingKafka
+from tests.support.servers.databases import SERVERS
+
+pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
 
 Make = Callable[..., DualWrite]
 SLOTS = 6
@@ -30,7 +35,7 @@ PATIENCE = 20.0
 
 on_servers = pytest.mark.parametrize(
     "database_url",
-    [pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("postgresql", "mariadb")],
+    SERVERS,
     indirect=True,
 )
 """Databases with more than one writer."""
@@ -121,12 +126,12 @@ def test_the_records_are_kept_with_the_state_and_replaced_by_the_next_units(engi
         (2, b"v2", 9),
     ]
     assert {(row.topic, row.partition, row.record_key) for row in kept(engine)} == {("events", 0, b"\x00k")}
-    assert {tuple(KeptRecord.of(row).headers) for row in kept(engine)} == {(("h", b"\xff"), ("n", None))}
+    assert {tuple(kept_record(row).headers) for row in kept(engine)} == {(("h", b"\xff"), ("n", None))}
     write(dual_write, "next")
     assert [(row.number, row.record_value, row.headers) for row in kept(engine)] == [(0, b"next", None)]
 
 
-def test_what_others_have_kept_in_a_slot_meanwhile_is_replaced(engine: Engine, make: Make) -> None:
+def test_records_that_another_process_has_kept_in_a_slot_are_replaced(engine: Engine, make: Make) -> None:
     first, second = make(), make()
     first.recover()  # nothing is kept yet
     expire_leases(engine)
@@ -140,8 +145,8 @@ def test_what_others_have_kept_in_a_slot_meanwhile_is_replaced(engine: Engine, m
 
 def test_a_child_that_is_forked_in_the_middle_of_a_replay_ends_none(engine: Engine, make: Make) -> None:
     dual_write = make()
-    assert dual_write._replayer is not None
-    dual_write._replayer.store.replayed["a-0"] = LostUnit(1, 0, 0)  # as the parent has it
+    assert manager_of(dual_write).replayer is not None
+    manager_of(dual_write).replayer.store.replayed["a-0"] = LostUnit(1, 0, 0)  # as the parent has it
     write(dual_write, "one")
     assert stored_values(engine) == ["one"]
 
@@ -181,7 +186,7 @@ def test_what_timed_out_is_produced_again_before_the_slot_is_used(
 def test_the_sweep_replays_in_slots_that_nobody_uses(engine: Engine, make: Make, kafka: ResumingKafka) -> None:
     die_after_the_decision(make, kafka, engine, "lost")
     survivor = make()
-    found, errors = survivor._sweeper._recover_all(survivor._sweeper._book.left_behind())
+    found, errors = manager_of(survivor).process.sweeper.attempt(free_too=False)
     assert (found, errors) == ({"a-0": Outcome.REPLAYED}, [])
     assert kafka.committed == ["lost"]
     assert survivor.recover()["a-0"] is Outcome.NOTHING
@@ -194,11 +199,11 @@ def test_a_sweep_that_cannot_replay_leaves_the_slot_to_whoever_looks_next(
     die_after_the_decision(make, kafka, engine, "lost")
     survivor = make()
     kafka.fault = lambda request: Fault.BEFORE if request == "produce" else Fault.NONE
-    found, errors = survivor._sweeper._recover_all(survivor._sweeper._book.left_behind())
+    found, errors = manager_of(survivor).process.sweeper.attempt(free_too=False)
     assert found == {}
     assert [type(error) for error in errors] == [KafkaUnavailableError]
     kafka.fault = lambda request: Fault.NONE
-    found, errors = survivor._sweeper._recover_all(survivor._sweeper._book.left_behind())
+    found, errors = manager_of(survivor).process.sweeper.attempt(free_too=False)
     assert (found, errors, kafka.committed) == ({"a-0": Outcome.REPLAYED}, [], ["lost"])
 
 

@@ -82,7 +82,7 @@ def engine(sqlite_url: str, tmp_path: Path) -> Iterator[Engine]:
 @pytest.fixture(autouse=True)
 def _foreground(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots, "Background", NoBackground)
-    monkeypatch.setattr(pool, "LeaseHeartbeat", NoHeartbeat)
+    monkeypatch.setattr(pool, "LeaseRenewal", NoHeartbeat)
 
 
 def on_record(engine: Engine) -> list[tuple[str, bool]]:
@@ -151,6 +151,7 @@ def search(
     return seen
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("replay", [True, False])
 def test_after_any_fault_in_one_unit_of_work(engine: Engine, replay: bool) -> None:
     seen = search(engine, ("one",), faults=1, replay=replay)
@@ -178,7 +179,7 @@ def test_the_search_notices_a_replay_whose_state_is_not_stored(engine: Engine, m
         participant = slot.lend()
         participant.begin_transaction()
         for record in lost:
-            record.produce(participant)
+            participant.produce(record)
         participant.prepare_transaction()
         participant.commit_transaction()
         self._observe("REPLAYED")

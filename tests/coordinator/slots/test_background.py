@@ -6,7 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from dualwrite.coordinator.concurrency.background import Background
-from dualwrite.coordinator.ports import Lease, LeaseLostError
+from dualwrite.coordinator.process.this_process import THIS_PROCESS
+from dualwrite.coordinator.rules.lease import Lease, LeaseLostError
 from dualwrite.errors import KafkaUnavailableError
 
 LONG = 20.0
@@ -24,9 +25,9 @@ def failing(times: int, error: Exception) -> tuple[Callable[[], None], list[int]
     return act, calls
 
 
-def test_it_tries_until_it_succeeds() -> None:
+def test_the_background_retries_until_it_succeeds() -> None:
     act, calls = failing(3, KafkaUnavailableError("down"))
-    background = Background(act, "orders-0", first_delay=0.001)
+    background = Background(THIS_PROCESS, act, "orders-0", first_delay=0.001)
     background.start()
     assert background.wait(LONG)
     assert len(calls) == 4
@@ -35,9 +36,9 @@ def test_it_tries_until_it_succeeds() -> None:
     assert threading.get_ident() not in calls
 
 
-def test_it_gives_up_when_fenced() -> None:
+def test_the_background_gives_up_when_the_lease_is_lost() -> None:
     act, calls = failing(9, LeaseLostError(Lease("a-0", 1)))
-    background = Background(act, "orders-0")
+    background = Background(THIS_PROCESS, act, "orders-0")
     background.start()
     assert background.wait(LONG)
     assert len(calls) == 1
@@ -46,7 +47,7 @@ def test_it_gives_up_when_fenced() -> None:
 
 def test_an_unexpected_error_is_logged_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     act, calls = failing(1, ZeroDivisionError("bug"))
-    background = Background(act, "orders-0", first_delay=0.001)
+    background = Background(THIS_PROCESS, act, "orders-0", first_delay=0.001)
     background.start()
     assert background.wait(LONG)
     assert len(calls) == 2
@@ -55,14 +56,14 @@ def test_an_unexpected_error_is_logged_and_tried_again(caplog: pytest.LogCapture
 
 def test_waiting_wakes_it_from_its_backoff() -> None:
     act, calls = failing(1, KafkaUnavailableError("down"))
-    background = Background(act, "orders-0", first_delay=1000)
+    background = Background(THIS_PROCESS, act, "orders-0", first_delay=1000)
     background.start()
     assert background.wait(LONG)
     assert len(calls) == 2
 
 
 def test_nothing_to_do_is_done() -> None:
-    background = Background(lambda: pytest.fail("ran"), "orders-0")
+    background = Background(THIS_PROCESS, lambda: pytest.fail("ran"), "orders-0")
     assert background.wait(0)
     assert background.close(0)
 
@@ -79,7 +80,7 @@ def test_a_start_while_it_runs_makes_it_run_once_more_and_never_twice_at_once() 
         assert go_on.acquire(timeout=LONG)
         inside.release()
 
-    background = Background(act, "orders-0")
+    background = Background(THIS_PROCESS, act, "orders-0")
     background.start()
     assert entered.acquire(timeout=LONG)
     background.start()
@@ -92,9 +93,9 @@ def test_a_start_while_it_runs_makes_it_run_once_more_and_never_twice_at_once() 
     assert len(at_once) == 2
 
 
-def test_it_can_be_started_again_after_it_was_done() -> None:
+def test_the_background_can_be_started_again_after_it_has_finished() -> None:
     act, calls = failing(0, KafkaUnavailableError("down"))
-    background = Background(act, "orders-0")
+    background = Background(THIS_PROCESS, act, "orders-0")
     for _ in range(20):
         background.start()
         assert background.wait(LONG)
@@ -109,7 +110,7 @@ def test_close_stops_it_in_its_backoff() -> None:
         tried.set()
         act()
 
-    background = Background(try_once, "orders-0", first_delay=1000)
+    background = Background(THIS_PROCESS, try_once, "orders-0", first_delay=1000)
     background.start()
     assert tried.wait(LONG)
     assert not background.close(0.01)
@@ -121,7 +122,7 @@ def test_close_stops_it_in_its_backoff() -> None:
 
 def test_a_wait_that_is_too_short_says_so() -> None:
     go_on = threading.Event()
-    background = Background(lambda: go_on.wait(LONG), "orders-0")
+    background = Background(THIS_PROCESS, lambda: go_on.wait(LONG), "orders-0")
     background.start()
     assert not background.wait(0.01)
     go_on.set()
@@ -131,6 +132,8 @@ def test_a_wait_that_is_too_short_says_so() -> None:
 def test_whoever_waits_is_told_when_nothing_is_left_to_do() -> None:
     told = threading.Event()
     act, _ = failing(2, KafkaUnavailableError("down"))
-    background = Background(act, "orders-0", lambda: told.set() if not background.running else None, 0.001)
+    background = Background(
+        THIS_PROCESS, act, "orders-0", lambda: told.set() if not background.running else None, 0.001
+    )
     background.start()
     assert told.wait(LONG)

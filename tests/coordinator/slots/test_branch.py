@@ -1,4 +1,4 @@
-"""Parts: transactions that many prepare and one decides, over the fake Kafka and over the bundled broker."""
+"""Branches: transactions that many processes prepare and one decides, over the fake Kafka and the bundled broker."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,48 +9,57 @@ import pytest
 from sqlalchemy import Engine, insert, update
 
 from dualwrite import EmbeddedBroker
+from dualwrite.coordinator.branch import Branches
 from dualwrite.coordinator.dual_write import DualWrite
-from dualwrite.coordinator.ports import Lease, LeaseLostError, Outcome
-from dualwrite.coordinator.rules.lease import LeaseContradictedError
+from dualwrite.coordinator.manager.unit_manager import manager_of
+from dualwrite.coordinator.rules.lease import Lease, LeaseContradictedError, LeaseLostError
+from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
-from dualwrite.coordinator.sql.lease_transfer import Decided, HandedLeases
+from dualwrite.coordinator.sql.lease_transfer import Decided, TransferredLeases
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import FencedError, InvalidTransactionStateError, KafkaUnavailableError, NoFreeSlotError
+from dualwrite.records.outgoing import OutgoingRecord
 from tests.broker.kafka_helpers import create_topic, visible
 from tests.support.coordinator.event_table import CONFIG, await_sweeps, events, expire_leases, slot_rows, stored_values
 from tests.support.coordinator.fake_kafka import FakeCluster, Fault
+
+pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
 
 LONG = 1000.0
 Make = Callable[..., DualWrite]
 
 
+def branches_of(dual_write: DualWrite) -> Branches:
+    return Branches(manager_of(dual_write))
+
+
 class Cause:
-    """What parts are handed over to: a driver, as far as the coordinator is concerned."""
+    """The driver to which branches are transferred, as far as the coordinator is concerned."""
 
     def __init__(self, engine: Engine) -> None:
         self.store = SqlDecisionStore(engine)
-        self.handed = HandedLeases(engine)
+        self.leases = TransferredLeases(engine)
 
     def sign(self, lease: Lease) -> Lease:
         with self.store.transaction(commit=True) as connection:
-            return self.handed.hand_over(connection, lease, "run 1", LONG)
+            return self.leases.transfer(connection, lease, "run 1", LONG)
 
     def decide(self, owner: str, decided: list[Decided], value: str) -> list[str]:
-        """Commit ``decided``, with a row; nothing else that was handed over."""
+        """Commit ``decided``, with a row; no other transferred lease."""
         with self.store.transaction(commit=True) as connection:
             connection.execute(insert(events).values(value=value))
-            self.handed.store_all(connection, decided, owner, LONG)
-            others = self.handed.take_back(connection, "run 1", owner, LONG)
+            self.leases.store_all(connection, decided, owner, LONG)
+            others = self.leases.transfer_back(connection, "run 1", owner, LONG)
         return [lease.transactional_id for lease, _ in decided] + others
 
 
 def write(process: DualWrite, sign: Callable[[Lease], Lease], value: str, prepared: Any = lambda: None) -> Decided:
-    """A task: a part with one record, handed over by ``sign``, once ``prepared`` was called."""
-    with process.part() as part:
-        part.produce("events", value=value)
-        state = part.prepare()
+    """A task: a branch with one record, transferred by ``sign``, once ``prepared`` was called."""
+    with branches_of(process).branch() as branch:
+        branch.produce(OutgoingRecord("events", value))
+        state = branch.prepare()
         prepared()
-        return part.hand_over(sign), state
+        return branch.transfer(sign), state
 
 
 @pytest.fixture
@@ -79,14 +88,14 @@ def make(engine: Engine, cluster: FakeCluster) -> Iterator[Make]:
     await_sweeps()
 
 
-def test_what_is_decided_is_committed_and_all_else_that_was_handed_over_is_aborted(
+def test_decided_branches_are_committed_and_all_other_transferred_ones_are_aborted(
     engine: Engine, make: Make, cluster: FakeCluster, cause: Cause
 ) -> None:
     task, driver = make(), make()
     winners = [write(task, cause.sign, "one"), write(task, cause.sign, "two")]
     write(task, cause.sign, "loser")
     assert cluster.ongoing == ["a-0", "a-1", "a-2"]
-    names = cause.decide(driver.owner, winners, "row")
+    names = cause.decide(branches_of(driver).owner, winners, "row")
     found, errors = driver.sweep(names)
     assert (found, errors) == (
         {"a-0": Outcome.COMMITTED, "a-1": Outcome.COMMITTED, "a-2": Outcome.ABORTED},
@@ -96,10 +105,12 @@ def test_what_is_decided_is_committed_and_all_else_that_was_handed_over_is_abort
     assert {row.owner for row in slot_rows(engine).values()} == {""}, "given back"
 
 
-def test_nobody_recovers_what_was_handed_over_before_its_time(make: Make, cluster: FakeCluster, cause: Cause) -> None:
+def test_no_process_recovers_a_transferred_branch_before_its_lease_expires(
+    make: Make, cluster: FakeCluster, cause: Cause
+) -> None:
     task = make()
     write(task, cause.sign, "one")
-    task._pool.beat()
+    manager_of(task).process.pool.beat()
     await_sweeps()
     with task.transaction() as tx:
         tx.produce("events", value="unit")
@@ -109,7 +120,7 @@ def test_nobody_recovers_what_was_handed_over_before_its_time(make: Make, cluste
     assert cluster.committed == ["unit"]
 
 
-def test_what_was_handed_over_is_aborted_by_whoever_looks_once_its_time_is_over(
+def test_any_process_aborts_a_transferred_branch_once_its_lease_has_expired(
     engine: Engine, make: Make, cluster: FakeCluster, cause: Cause
 ) -> None:
     decided = write(make(), cause.sign, "one")
@@ -121,26 +132,26 @@ def test_what_was_handed_over_is_aborted_by_whoever_looks_once_its_time_is_over(
     assert stored_values(engine) == []
 
 
-def test_a_decision_is_completed_by_anybody_if_who_took_it_dies(
+def test_any_process_completes_a_decision_after_its_driver_died(
     engine: Engine, make: Make, cluster: FakeCluster, cause: Cause
 ) -> None:
     task = make()
     cause.decide("dead driver", [write(task, cause.sign, "one")], "row")
     expire_leases(engine)
-    task._pool.beat()
+    manager_of(task).process.pool.beat()
     await_sweeps()
     assert (cluster.committed, cluster.ongoing, stored_values(engine)) == (["one"], [], ["row"])
 
 
-def test_a_part_that_ends_early_is_aborted_and_its_slot_is_used_again(make: Make, cluster: FakeCluster) -> None:
+def test_a_branch_that_ends_early_is_aborted_and_its_slot_is_used_again(make: Make, cluster: FakeCluster) -> None:
     task = make()
     for end in (ValueError, None):
         try:
-            with task.part() as part:
-                part.produce("events", value="never")
+            with branches_of(task).branch() as branch:
+                branch.produce(OutgoingRecord("events", "never"))
                 if end is not None:
                     raise end
-                part.prepare()
+                branch.prepare()
         except ValueError:
             pass
         assert cluster.ongoing == []
@@ -149,41 +160,39 @@ def test_a_part_that_ends_early_is_aborted_and_its_slot_is_used_again(make: Make
     assert task.usage.idle == 1
 
 
-def test_many_records_at_once_are_produced_one_by_one_by_a_participant_that_knows_no_better(
-    make: Make, cluster: FakeCluster, cause: Cause
-) -> None:
-    with make().part() as part:
-        part.produce_many("events", [(f"{number}", b"k", number, [("h", b"v")]) for number in range(3)])
-        part.produce_many("events", iter([("last", None, -1, None)]))
-        part.prepare()
-        part.hand_over(cause.sign)
+def test_produce_many_falls_back_to_single_records(make: Make, cluster: FakeCluster, cause: Cause) -> None:
+    with branches_of(make()).branch() as branch:
+        branch.produce_many([OutgoingRecord("events", f"{number}", b"k", number) for number in range(3)])
+        branch.produce_many(iter([OutgoingRecord("events", "last")]))
+        branch.prepare()
+        branch.transfer(cause.sign)
     assert [each for each in cluster.of("a-0").requests if each in ("begin", "produce")] == ["begin", *["produce"] * 4]
     assert cluster.of("a-0").ongoing is not None
     assert cluster.of("a-0").ongoing.values == ["0", "1", "2", "last"]
 
 
-def test_a_part_with_nothing_in_it_says_nothing_to_kafka(make: Make, cluster: FakeCluster, cause: Cause) -> None:
-    with make().part() as part:
+def test_an_empty_branch_sends_no_request(make: Make, cluster: FakeCluster, cause: Cause) -> None:
+    with branches_of(make()).branch() as branch:
         with pytest.raises(InvalidTransactionStateError, match="nothing was produced"):
-            part.prepare()
+            branch.prepare()
         with pytest.raises(InvalidTransactionStateError, match="nothing is prepared"):
-            part.hand_over(cause.sign)
+            branch.transfer(cause.sign)
     assert set(cluster.of("a-0").requests) == {"init-keep", "complete", "init"}
 
 
 def test_an_abort_that_fails_is_finished_in_the_background(make: Make, cluster: FakeCluster) -> None:
     task = make()
     kafka = cluster.of("a-0")
-    with task.part() as part:
-        part.produce("events", value="never")
+    with branches_of(task).branch() as branch:
+        branch.produce(OutgoingRecord("events", "never"))
         kafka.fault = lambda request: Fault.AFTER if request == "abort" else Fault.NONE
-    (slot,) = task._pool._snapshot()
+    (slot,) = manager_of(task).process.pool.slots()
     assert slot._background.close(20)
     assert kafka.ongoing is None
     assert kafka.requests[-3:] == ["init-keep", "complete", "init"]
 
 
-def test_a_database_that_went_back_before_the_handover_is_on_record(
+def test_a_database_that_went_back_before_the_transfer_is_on_record(
     engine: Engine, make: Make, cluster: FakeCluster, cause: Cause
 ) -> None:
     """The row is older than when the slot was leased; the token is the same."""
@@ -208,7 +217,7 @@ def test_a_database_that_went_back_before_the_handover_is_on_record(
     assert cluster.ongoing == []
 
 
-def test_a_handover_that_fails_leaves_the_slot_to_recovery_whatever_became_of_it(
+def test_a_transfer_that_fails_leaves_the_slot_to_recovery(
     engine: Engine, make: Make, cluster: FakeCluster, cause: Cause
 ) -> None:
     def sign_and_lose_the_answer(lease: Lease) -> Lease:
@@ -225,9 +234,7 @@ def test_a_handover_that_fails_leaves_the_slot_to_recovery_whatever_became_of_it
     assert cluster.of("a-0").open_participants() == 1, "of the slot that recover() makes ready"
 
 
-def test_a_task_that_was_taken_over_hands_nothing_over(
-    engine: Engine, make: Make, cluster: FakeCluster, cause: Cause
-) -> None:
+def test_a_fenced_task_transfers_nothing(engine: Engine, make: Make, cluster: FakeCluster, cause: Cause) -> None:
     task, heir = make(), make()
 
     def pause() -> None:
@@ -240,48 +247,48 @@ def test_a_task_that_was_taken_over_hands_nothing_over(
     assert "run 1" not in {row.owner for row in slot_rows(engine).values()}
 
 
-def test_a_slot_that_the_heartbeat_finds_lost_is_dropped_after_the_part(
+def test_a_slot_whose_lease_was_lost_is_dropped_after_the_branch(
     engine: Engine, make: Make, cluster: FakeCluster
 ) -> None:
     task, heir = make(), make()
-    with task.part() as part:
-        part.produce("events", value="never")
+    with branches_of(task).branch() as branch:
+        branch.produce(OutgoingRecord("events", "never"))
         expire_leases(engine)
         heir.recover()
-        task._pool.beat()
-    assert task._pool._snapshot() == []
+        manager_of(task).process.pool.beat()
+    assert manager_of(task).process.pool.slots() == []
     assert cluster.ongoing == []
 
 
-def test_slots_that_were_handed_over_are_not_had_by_others(make: Make, cause: Cause) -> None:
+def test_a_transferred_slot_is_not_leased_by_others(make: Make, cause: Cause) -> None:
     task = make(pool_size=2, acquire_timeout=0.1)
     write(task, cause.sign, "one")
     write(task, cause.sign, "two")
-    with pytest.raises(NoFreeSlotError, match="a-0 by run, whose lease"), task.part():
+    with pytest.raises(NoFreeSlotError, match="a-0 by run, whose lease"), branches_of(task).branch():
         pass
 
 
-def test_an_error_of_kafkas_ends_the_part(make: Make, cluster: FakeCluster, cause: Cause) -> None:
+def test_an_error_of_kafka_ends_the_branch(make: Make, cluster: FakeCluster, cause: Cause) -> None:
     cluster.of("a-0").fault = lambda request: Fault.BEFORE if request == "prepare" else Fault.NONE
     with pytest.raises(KafkaUnavailableError):
         write(make(), cause.sign, "never")
     assert (cluster.committed, cluster.ongoing) == ([], [])
 
 
-def test_a_part_is_not_begun_inside_a_unit_of_work(make: Make) -> None:
+def test_a_branch_cannot_begin_inside_a_unit_of_work(make: Make) -> None:
     task = make()
     with (
         task.transaction(),
         pytest.raises(InvalidTransactionStateError, match="a unit of work is open"),
-        task.part(),
+        branches_of(task).branch(),
     ):
         pass
 
 
-def test_every_step_is_told_of_and_may_fail(make: Make, cluster: FakeCluster, cause: Cause) -> None:
+def test_every_step_is_observed_and_may_fail(make: Make, cluster: FakeCluster, cause: Cause) -> None:
     steps: list[str] = []
     write(make(on_step=steps.append), cause.sign, "one")
-    assert steps[-3:] == ["BEGIN_KAFKA", "PREPARE_KAFKA", "HAND_OVER"]
+    assert steps[-3:] == ["BEGIN_KAFKA", "PREPARE_KAFKA", "TRANSFER_LEASE"]
 
     def fail_at(step: str) -> Callable[[str], None]:
         def observe(name: str) -> None:
@@ -290,7 +297,7 @@ def test_every_step_is_told_of_and_may_fail(make: Make, cluster: FakeCluster, ca
 
         return observe
 
-    for step in ("BEGIN_KAFKA", "PREPARE_KAFKA", "HAND_OVER"):
+    for step in ("BEGIN_KAFKA", "PREPARE_KAFKA", "TRANSFER_LEASE"):
         with pytest.raises(RuntimeError, match=step):
             write(make(on_step=fail_at(step)), cause.sign, "never")
     assert cluster.ongoing == ["a-0"], "of the first one"
@@ -298,7 +305,7 @@ def test_every_step_is_told_of_and_may_fail(make: Make, cluster: FakeCluster, ca
 
 @pytest.mark.slow
 @pytest.mark.parametrize("producer", ["native", "librdkafka"])
-def test_eight_parts_of_several_processes_are_one_act_on_a_broker(
+def test_eight_branches_of_several_processes_commit_together_on_a_broker(
     engine: Engine, cause: Cause, tmp_path: Path, producer: Any
 ) -> None:
     with EmbeddedBroker(tmp_path / "broker") as broker:
@@ -310,11 +317,11 @@ def test_eight_parts_of_several_processes_are_one_act_on_a_broker(
 
         with process() as one, process() as two, process() as driver:
             with ThreadPoolExecutor(4) as threads:
-                parts = [threads.submit(write, (one, two)[number % 2], cause.sign, str(number)) for number in range(8)]
-            decided = [part.result(60) for part in parts]
+                writes = [threads.submit(write, (one, two)[number % 2], cause.sign, str(number)) for number in range(8)]
+            decided = [write_one.result(60) for write_one in writes]
             lost = write(one, cause.sign, "loser")
             assert visible(broker.bootstrap_servers, "events") == []
-            found, errors = driver.sweep(cause.decide(driver.owner, decided, "row"))
+            found, errors = driver.sweep(cause.decide(branches_of(driver).owner, decided, "row"))
         assert errors == []
         assert found.pop(lost[0].transactional_id) is Outcome.ABORTED
         assert set(found.values()) == {Outcome.COMMITTED}

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
+from dualwrite.coordinator.manager.unit_manager import manager_of
 from tests.coordinator.aio.test_silent_database import dual_write as async_dual_write
 from tests.coordinator.aio.test_silent_database import proxy
 from tests.coordinator.interrupts.test_silent_database import (
@@ -36,6 +37,7 @@ def left_behind(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [message for message in caplog.messages if "closed while units of work still run" in message]
 
 
+@pytest.mark.slow_cases
 def test_a_close_does_not_wait_longer_for_a_unit_than_its_timeout_and_names_the_slot(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -66,6 +68,7 @@ def test_a_close_does_not_wait_longer_for_a_unit_than_its_timeout_and_names_the_
     assert world.is_alike(*([] if errors else ["slow"]))
 
 
+@pytest.mark.slow_cases
 def test_a_close_in_a_database_that_has_gone_silent_ends_in_time(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -80,6 +83,7 @@ def test_a_close_in_a_database_that_has_gone_silent_ends_in_time(
     assert world.is_alike("before")
 
 
+@pytest.mark.slow_cases
 def test_a_close_while_a_unit_hangs_in_its_commit_ends_in_time_and_recovery_finishes_it(world: World) -> None:
     """The row is locked, so its lease cannot be given back, and runs out."""
     dual_write = world.dual_write(database_timeout=8.0, lease_timeout=6.0)
@@ -102,6 +106,7 @@ def test_a_close_while_a_unit_hangs_in_its_commit_ends_in_time_and_recovery_fini
     until(is_finished)
 
 
+@pytest.mark.slow_cases
 def test_an_async_close_does_not_wait_longer_for_a_task_than_its_timeout(
     server_place: Place, proxy: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -122,7 +127,7 @@ def test_an_async_close_does_not_wait_longer_for_a_task_than_its_timeout(
             go_on.set()
             await asyncio.wait([task])
         again = AsyncDualWrite(
-            made._units.engine,
+            manager_of(made).async_engine,
             {"bootstrap.servers": "nowhere:9092"},
             application="orders",
             participant=server_place.kafka.participant,
@@ -131,7 +136,7 @@ def test_an_async_close_does_not_wait_longer_for_a_task_than_its_timeout(
         )
         await again.recover()
         await again.close()
-        await made._units.engine.dispose()
+        await manager_of(made).async_engine.dispose()
         assert server_place.in_both(*([] if task.exception() else ["slow"]))
 
     run(main())

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import Engine, insert
 
 from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.slots.log_fields import FIELDS, Fields
 from dualwrite.errors import DualWriteError, KafkaUnavailableError
 from tests.support.coordinator.event_table import events, expire_leases
@@ -92,7 +93,7 @@ def test_what_recovery_found_is_told_with_its_outcome(
     dead = make_dual_write(on_step=die)
     with pytest.raises(SystemExit):
         write(dead)
-    dead._pool._heartbeat.stop(0)
+    manager_of(dead).process.pool.heartbeat.stop(0)
     expire_leases(sqlite_engine)
     make_dual_write().recover()
     found = about(lines, "recovery found a transaction")
@@ -107,7 +108,7 @@ def test_what_is_about_an_application_has_no_transactional_id(
         raise DualWriteError("no")
 
     write(dual_write)
-    monkeypatch.setattr(type(dual_write._pool._book._leases), "give_back", refuse)
+    monkeypatch.setattr(type(manager_of(dual_write).process.pool.registry._leases), "give_back", refuse)
     dual_write.close()
     assert about(lines, "the leases were not given back") == {"application": "orders", "error": "DualWriteError"}
 
@@ -138,7 +139,7 @@ def test_the_first_word_is_whom_a_line_is_about(
     assert made.getMessage() == message % arguments
 
 
-def test_what_a_line_says_itself_wins() -> None:
+def test_a_field_that_the_log_call_sets_is_not_overwritten() -> None:
     made = record("%s: lost", "a-7", application="a-7", error="None of yours")
     assert [made.__dict__[name] for name in FIELDS] == [None, "a-7", None, None, None, "None of yours"]
 

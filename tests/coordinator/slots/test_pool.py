@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dualwrite.coordinator.concurrency.waiting import Ticket
+from dualwrite.coordinator.process.this_process import THIS_PROCESS
 from dualwrite.coordinator.slots import pool as pools
 from dualwrite.coordinator.slots.lease_registry import LeaseRegistry
 from dualwrite.coordinator.slots.pool import Pool
@@ -57,9 +58,18 @@ class World:
     def pool(self, owner: str = "me", size: int = 2, timeout: float = LONG, one_writer: bool = False) -> Pool:
         settings = PoolSettings("a", size, timeout, 30.0)
         store: Any = Store(one_writer)
-        book = LeaseRegistry(self.leases, "a", owner, 30.0)
+        registry = LeaseRegistry(THIS_PROCESS, self.leases, "a", owner, 30.0)
         sweeper: Any = NoSweeper()
-        made = Pool(settings, store, book, sweeper, self.kafka.participant, Counters(), lambda step: None)
+        made = Pool(
+            THIS_PROCESS,
+            settings,
+            store,
+            registry,
+            sweeper,
+            self.kafka.participant,
+            Counters(THIS_PROCESS.lock()),
+            lambda step: None,
+        )
         self.pools.append(made)
         return made
 
@@ -74,7 +84,7 @@ def world() -> Iterator[World]:
     made = World()
     yield made
     for pool in made.pools:
-        for slot in pool._snapshot():
+        for slot in pool.slots():
             pool.release(slot.user)
         pool.close(0)
 
@@ -96,8 +106,8 @@ def used(pool: Pool, world: World) -> str:
 
 def until_waiting(pool: Pool, count: int) -> None:
     """Return once ``count`` threads wait for a slot."""
-    while len(pool._line) < count:
-        Ticket().wait(0.001)
+    while pool.waiting < count:
+        Ticket(THIS_PROCESS).wait(0.001)
 
 
 # What a unit of work gets.
@@ -238,7 +248,7 @@ def test_with_one_writer_units_of_a_process_take_turns_and_processes_have_a_slot
     until_waiting(pool, 1)
     looks = world.leases.looks
     impatient.acquire(object())
-    with pytest.raises(NoFreeSlotError, match="SQLite writes for one unit of work at a time"):
+    with pytest.raises(NoFreeSlotError, match="the database writes for one unit of work at a time"):
         impatient.acquire(object())
     pool.release(slot.user)
     assert waiting.result(LONG) == "a-0"
@@ -264,7 +274,7 @@ def test_a_hundred_units_of_eight_threads_share_three_slots(world: World, thread
         return slot.transactional_id
 
     assert set(threads.map(unit, range(100))) <= {"a-0", "a-1", "a-2"}
-    assert not any(slot.user for slot in pool._snapshot())
+    assert not any(slot.user for slot in pool.slots())
 
 
 def test_whoever_was_interrupted_gives_back_what_it_had_got_and_nothing_else(
@@ -316,7 +326,7 @@ def test_an_idle_slot_that_is_found_lost_is_dropped_at_once(world: World) -> Non
     used(heir, world)
     pool.beat()
     assert world.kafka.participants[0].closed
-    assert pool._snapshot() == []
+    assert pool.slots() == []
 
 
 def test_a_slot_that_was_found_lost_after_its_use_is_dropped_before_the_next(world: World) -> None:
@@ -361,7 +371,7 @@ def test_a_heartbeat_that_fails_is_tried_again(caplog: pytest.LogCaptureFixture)
             third.set()
         raise KafkaUnavailableError("the database, say")
 
-    heartbeat = pools.LeaseHeartbeat(beat, 0.001, "a")
+    heartbeat = pools.LeaseRenewal(THIS_PROCESS, beat, 0.001, "a")
     heartbeat.start()
     heartbeat.start()
     assert third.wait(LONG)

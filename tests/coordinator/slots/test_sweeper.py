@@ -9,12 +9,15 @@ from sqlalchemy import Engine, insert, text
 from sqlalchemy.exc import OperationalError
 
 from dualwrite.coordinator.dual_write import DualWrite
-from dualwrite.coordinator.ports import Outcome
+from dualwrite.coordinator.manager.unit_manager import manager_of
+from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.slots.lease_registry import LeaseRegistry
 from dualwrite.errors import DatabaseNotReadyError, DualWriteError, KafkaUnavailableError
 from tests.crash.world import free_port
 from tests.support.coordinator.event_table import CONFIG, await_sweeps, events, expire_leases, slot_rows, stored_values
 from tests.support.coordinator.fake_kafka import FakeCluster, Fault
+
+pytestmark = pytest.mark.slow_cases("mariadb")
 
 Make = Callable[..., DualWrite]
 
@@ -69,7 +72,7 @@ def die_on_two_slots(engine: Engine, make: Make) -> None:
 
 def swept(dual_write: DualWrite) -> None:
     """Wait for the sweep in the background."""
-    assert dual_write._sweeper._worker.join(20)
+    assert dual_write.wait_idle(20)
 
 
 def test_recover_ends_everything_that_nobody_holds_as_the_database_decided(
@@ -101,11 +104,11 @@ def test_a_beat_recovers_what_has_been_left_since(engine: Engine, make: Make, cl
     survivor = make()
     write(survivor, "zero")
     die(make, "one")
-    survivor._pool.beat()
+    manager_of(survivor).process.pool.beat()
     swept(survivor)
     assert cluster.ongoing == ["a-1"], "its owner may be alive"
     expire_leases(engine)
-    survivor._pool.beat()
+    manager_of(survivor).process.pool.beat()
     swept(survivor)
     assert cluster.ongoing == []
     assert cluster.committed == sorted(stored_values(engine)) == ["one", "zero"]
@@ -128,7 +131,7 @@ def test_a_sweep_that_cannot_begin_keeps_nobody_from_closing(
 
     monkeypatch.setattr(threading.Thread, "start", exhausted)
     with pytest.raises(RuntimeError):
-        survivor._pool.beat()
+        manager_of(survivor).process.pool.beat()
     survivor.close()
     assert slot_rows(engine)["a-0"].owner == "", "it was given back"
 
@@ -147,7 +150,9 @@ def test_slots_beyond_a_smaller_pool_are_recovered_and_given_back(
     assert [name for name, row in slot_rows(engine).items() if row.owner] == ["a-0"]
 
 
-def test_whoever_is_alive_goes_on_undisturbed(engine: Engine, make: Make, cluster: FakeCluster) -> None:
+def test_a_sweep_does_not_disturb_the_slots_of_a_living_process(
+    engine: Engine, make: Make, cluster: FakeCluster
+) -> None:
     alive, survivor = make(), make()
     with alive.transaction() as tx:
         tx.produce("events", value="one")
@@ -197,7 +202,7 @@ def test_while_kafka_is_away_the_sweep_ends_and_the_next_one_does_all(
     for value in ("one", "two", "three"):
         die(make, value)
     expire_leases(engine)
-    survivor._pool.beat()
+    manager_of(survivor).process.pool.beat()
     swept(survivor)
     assert cluster.committed == sorted(stored_values(engine)) == ["one", "three", "two", "zero"]
     for value in ("four", "five"):
@@ -205,7 +210,7 @@ def test_while_kafka_is_away_the_sweep_ends_and_the_next_one_does_all(
     for kafka in cluster.ids.values():
         kafka.fault = lambda request: Fault.BEFORE if request == "init-keep" else Fault.NONE
     expire_leases(engine)
-    survivor._pool.beat()
+    manager_of(survivor).process.pool.beat()
     swept(survivor)
     assert "what a dead process left was not recovered" in caplog.text
     with pytest.raises(KafkaUnavailableError):
@@ -274,11 +279,11 @@ def test_what_could_not_be_put_on_record_is_found_by_the_next_sweep(
     with engine.begin() as connection:
         connection.execute(text("ALTER TABLE kafka_transaction_outcome RENAME TO elsewhere"))
     with pytest.raises(DatabaseNotReadyError):
-        survivor._sweeper.sweep()
+        manager_of(survivor).process.sweeper.sweep()
     assert slot_rows(engine)["a-0"].owner, "it is not given back"
     with engine.begin() as connection:
         connection.execute(text("ALTER TABLE elsewhere RENAME TO kafka_transaction_outcome"))
-    assert survivor._sweeper.sweep()["a-0"] is Outcome.HEURISTIC_ABORT
+    assert manager_of(survivor).process.sweeper.sweep()["a-0"] is Outcome.HEURISTIC_ABORT
     assert [each.transactional_id for each in survivor.outcomes()] == ["a-0"]
 
 
@@ -299,7 +304,7 @@ def test_a_start_under_another_name_warns_once_of_what_the_former_name_left(
     caplog.clear()
     renamed = make()
     write(renamed, "three")
-    renamed._pool.beat()
+    manager_of(renamed).process.pool.beat()
     write(renamed, "four")
     (line,) = warnings(caplog)
     assert line.startswith("a: in the same database, application 'former' has 2 slots whose owners are gone, for ")
@@ -330,7 +335,7 @@ def test_a_look_at_other_applications_that_fails_costs_no_unit_of_work(
     def fail(_: object) -> None:
         raise OperationalError("SELECT", {}, Exception("gone"))
 
-    monkeypatch.setattr(LeaseRegistry, "deserted_elsewhere", fail)
+    monkeypatch.setattr(LeaseRegistry, "abandoned_elsewhere", fail)
     with caplog.at_level("INFO", "dualwrite"):
         write(make(), "one")
     assert cluster.committed == stored_values(engine) == ["one"]

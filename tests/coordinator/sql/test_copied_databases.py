@@ -15,6 +15,7 @@ from dualwrite.client.admin.inspector import LogDirectory
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.kafka import known_cluster as clusters
 from dualwrite.coordinator.kafka.known_cluster import KnownCluster
+from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.rules.identities import ClusterIdentity
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
@@ -28,6 +29,8 @@ from tests.broker.kafka_helpers import create_topic, visible
 from tests.support.coordinator.dying_application import die, dual_write, leave_decided, write
 from tests.support.coordinator.event_table import await_sweeps, events, ready_engine, slot_rows, stored_values
 from tests.support.coordinator.fake_kafka import FakeCluster
+
+pytestmark = pytest.mark.slow_cases("mariadb")
 
 Pair = tuple[Engine, Engine]
 
@@ -84,6 +87,7 @@ def pair(engine: Engine, cluster: FakeCluster, tmp_path: Path) -> Iterator[Pair]
     drop(copy)
 
 
+@pytest.mark.slow_cases("mariadb")
 def test_a_copy_does_not_touch_what_the_original_has_decided(pair: Pair, cluster: FakeCluster) -> None:
     original, copy = pair
     requests = len(cluster.of("orders-0").requests)
@@ -99,6 +103,7 @@ def test_a_copy_does_not_touch_what_the_original_has_decided(pair: Pair, cluster
     assert cluster.committed == ["decided"]
 
 
+@pytest.mark.slow_cases("mariadb")
 def test_a_declared_copy_has_transactional_ids_of_its_own(pair: Pair, cluster: FakeCluster) -> None:
     original, copy = pair
     said = db.copied(copy.url.render_as_string(hide_password=False))
@@ -118,6 +123,7 @@ def test_a_declared_copy_has_transactional_ids_of_its_own(pair: Pair, cluster: F
     assert list(slot_rows(copy)) == [name]
 
 
+@pytest.mark.slow_cases("mariadb")
 def test_a_copy_of_a_declared_copy_is_refused(pair: Pair, cluster: FakeCluster, tmp_path: Path) -> None:
     """Its rows are gone from the original's names, and it would begin with those again."""
     _, copy = pair
@@ -141,6 +147,7 @@ def test_a_copy_of_a_declared_copy_is_refused(pair: Pair, cluster: FakeCluster, 
     drop(second)
 
 
+@pytest.mark.slow_cases("mariadb")
 def test_a_moved_database_goes_on_where_the_original_stopped(pair: Pair, cluster: FakeCluster) -> None:
     _, copy = pair
     assert db.moved(copy.url.render_as_string(hide_password=False)).startswith("1 state row is this database's")
@@ -220,7 +227,7 @@ def test_moved_does_nothing_unless_confirmed_and_names_an_original_that_is_in_si
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.startswith("dualwrite: nothing was done: db moved needs --yes. ")
-    assert "each aborts in Kafka what the other one has decided" in said.err
+    assert "each aborts transactions in Kafka that the other has decided to commit" in said.err
     assert (f"The original is still there: {original}. " in said.err) == is_beside
     assert slot_rows(copy) == before
     assert main(["db", "moved", "--db", str(copy.url), "--yes"]) == 0
@@ -376,6 +383,7 @@ def test_an_operator_cannot_end_what_the_original_has_decided_and_is_told_why(
     engine.dispose()
 
 
+@pytest.mark.slow
 def test_what_was_left_in_another_cluster_is_recovered_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     first, second = EmbeddedBroker(tmp_path / "first"), EmbeddedBroker(tmp_path / "second")
     engine = Site(tmp_path).engine()
@@ -397,6 +405,7 @@ def test_what_was_left_in_another_cluster_is_recovered_there(tmp_path: Path, cap
     engine.dispose()
 
 
+@pytest.mark.slow
 def test_an_operator_gives_up_a_cluster_that_is_gone(tmp_path: Path) -> None:
     engine = Site(tmp_path).engine()
     with EmbeddedBroker(tmp_path / "gone") as gone:
@@ -429,8 +438,9 @@ def test_a_cluster_that_is_replaced_under_a_living_process_recovers_nothing(
         with on_broker(engine, broker) as made:
             write(made, "one")
             with monkeypatch.context() as replaced:
-                replaced.setattr(KnownCluster, "_ask", lambda *_, **__: ClusterIdentity("another"))
-                made._pool._snapshot()[0].lend().close()  # as after an error: the slot is to be recovered
+                replaced.setattr(KnownCluster, "_request", lambda *_, **__: ClusterIdentity("another"))
+                (slot,) = manager_of(made).process.pool.slots()
+                slot.lend().close()  # as after an error: the slot is to be recovered
                 with pytest.raises(ForeignClusterError, match="is another now, and was"):
                     write(made, "two")
                 _, errors = made.sweep()
@@ -446,7 +456,7 @@ def test_the_directory_of_a_broker_on_another_machine_says_nothing(
 ) -> None:
     def place(host: str) -> str | None:
         inspector = type("Asked", (), {"log_directories": lambda _: [LogDirectory(host, str(tmp_path))]})
-        return clusters._place(inspector())
+        return clusters._log_directory_identity(inspector())
 
     assert place("127.0.0.1") == place("localhost") is not None
     assert place("192.0.2.7") is None

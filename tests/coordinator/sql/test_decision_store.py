@@ -12,10 +12,11 @@ from sqlalchemy import Connection, Engine, create_engine, create_mock_engine, ev
 from sqlalchemy.exc import OperationalError
 
 from dualwrite.cli.db import upgrade
-from dualwrite.coordinator.ports import Lease
-from dualwrite.coordinator.sql.decision_store import SqlDecisionStore, begin_writing
+from dualwrite.coordinator.rules.lease import Lease
+from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.engine_checks import discard
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
+from dualwrite.coordinator.sql.unit_bounds import begin_writing
 from dualwrite.errors import ConfigurationError, DatabaseBusyError, DatabaseNotReadyError, FencedError
 from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity, TopicPartition
 from tests.support.coordinator.event_table import TakingStore, events, is_closed, ready_engine, stored_values
@@ -179,7 +180,7 @@ def test_a_zombie_whose_transaction_began_before_the_take_over_is_fenced(
 def test_verify_notices_that_the_lock_was_lost_and_taken(engine: Engine, store: TakingStore) -> None:
     lease = store.take_over(ID, "a")
     with store.locked(lease) as held:
-        held._connection.connection.commit()  # behind SQLAlchemy's back, as a lost connection would
+        held.connection.connection.commit()  # behind SQLAlchemy's back, as a lost connection would
         store.take_over(ID, "b")
         with pytest.raises(FencedError):
             held.verify()
@@ -427,7 +428,7 @@ def test_a_connection_killed_by_the_server_is_noticed_by_verify(postgresql_url: 
 
     def lose_the_connection() -> None:
         with store.locked(lease) as held:
-            backend = held._connection.scalar(text("SELECT pg_backend_pid()"))
+            backend = held.connection.scalar(text("SELECT pg_backend_pid()"))
             with engine.connect() as other:
                 other.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": backend})
             held.verify()

@@ -8,11 +8,11 @@ import pytest
 from sqlalchemy import Engine, create_engine, event, insert, make_url, select, text
 
 from dualwrite.cli.db import upgrade
-from dualwrite.coordinator.ports import Lease
-from dualwrite.coordinator.sql.decision_store import begin_unit, begin_writing, require_unit
+from dualwrite.coordinator.rules.lease import Lease
 from dualwrite.coordinator.sql.dialects.base import ErrorMeaning
-from dualwrite.coordinator.sql.dialects.mysql import Mysql
+from dualwrite.coordinator.sql.dialects.mysql.database import Mysql
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
+from dualwrite.coordinator.sql.unit_bounds import begin_unit, begin_writing, require_unit
 from dualwrite.errors import ConfigurationError, DatabaseBusyError, InvalidTransactionStateError
 from dualwrite.ids import PreparedTxnState, ProducerIdentity
 from tests.support.coordinator.event_table import TakingStore, events, ready_engine, stored_values
@@ -98,7 +98,7 @@ def test_the_sessions_own_timeouts_come_back(engine: Engine) -> None:
     engine.dispose()  # the connections from before the listener
     store = TakingStore(engine, lock_timeout=3)
     with store.locked(store.take_over(ID, "a")) as held:
-        assert held._connection.execute(text(TIMEOUTS)).one() == (3, 3, 300)
+        assert held.connection.execute(text(TIMEOUTS)).one() == (3, 3, 300)
     with engine.connect() as connection:
         assert connection.execute(text(TIMEOUTS)).one() == (7, 86400, 28800)
         assert connection.get_isolation_level() == "REPEATABLE READ"
@@ -159,7 +159,7 @@ def test_a_binary_log_that_is_not_synced_is_warned_of(
     store: TakingStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {"innodb_flush_log_at_trx_commit": "1", "log_bin": "ON", "sync_binlog": "0"}
-    monkeypatch.setattr("dualwrite.coordinator.sql.dialects.mysql._settings", lambda connection: settings)
+    monkeypatch.setattr("dualwrite.coordinator.sql.dialects.mysql.database._settings", lambda connection: settings)
     store.take_over(ID, "a")
     assert "sync_binlog = 0" in caplog.text
 
@@ -225,7 +225,7 @@ def test_the_users_isolation_level_stays_and_the_stores_own_does_not_depend_on_i
     store = TakingStore(engine, lock_timeout=0, patience=0)
     lease = store.take_over(ID, "a")
     with store.locked(lease) as held:
-        assert held._connection.get_isolation_level() == "READ COMMITTED"
+        assert held.connection.get_isolation_level() == "READ COMMITTED"
         with pytest.raises(DatabaseBusyError):
             store.take_over(ID, "b")
     with engine.connect() as connection:
@@ -262,7 +262,7 @@ def test_looking_for_a_slot_waits_for_no_row_at_serializable(mariadb_url: str) -
 def test_errors_are_told_apart_by_number(engine: Engine, statement: str, trouble: ErrorMeaning | None) -> None:
     with engine.connect() as connection, pytest.raises(Exception, match=r"\(pymysql") as raised:
         connection.execute(text(statement))
-    assert Mysql().trouble(raised.value) is trouble  # type: ignore[arg-type]
+    assert Mysql().meaning_of(raised.value) is trouble  # type: ignore[arg-type]
 
 
 def test_a_url_without_a_database_is_one_clear_line(mariadb_server: str) -> None:

@@ -22,6 +22,9 @@ from dualwrite.coordinator.sql.tables import (
 )
 from dualwrite.errors import ConfigurationError, DatabaseBusyError
 from tests.support.coordinator.event_table import HEAD
+from tests.support.servers.databases import SERVERS
+
+pytestmark = pytest.mark.slow_cases("mariadb")
 
 NOW = datetime(2026, 1, 2, tzinfo=timezone.utc)
 FREE: Mapping[str, Any] = {
@@ -96,7 +99,7 @@ def test_base_leaves_nothing_but_an_empty_version_table(engine: Engine) -> None:
     assert schema.upgrade_engine(engine) == HEAD
 
 
-def test_what_is_no_later_than_that_stays_as_it_is(database_url: str) -> None:
+def test_a_downgrade_leaves_tables_of_that_version_or_an_older_one_unchanged(database_url: str) -> None:
     engine = create_engine(database_url)
     assert schema.downgrade_engine(engine, "base") is None
     assert schema.upgrade_engine(engine, "0001") == "0001"
@@ -106,6 +109,7 @@ def test_what_is_no_later_than_that_stays_as_it_is(database_url: str) -> None:
     engine.dispose()
 
 
+@pytest.mark.slow_cases("mariadb", "postgresql")
 @pytest.mark.parametrize(("table", "revision", "words"), NEEDED, ids=lambda value: str(value)[:30])
 def test_rows_that_are_needed_are_dropped_only_if_that_is_said(
     engine: Engine, table: Table, revision: str, words: str
@@ -135,7 +139,7 @@ def test_an_outcome_that_was_acknowledged_is_needed_no_more_and_records_alone_ar
 def test_a_slot_that_was_not_given_back_forbids_it_whatever_is_said(engine: Engine, revision: str) -> None:
     for number in range(3):
         put(engine, kafka_transaction_state, {**FREE, "transactional_id": f"orders-{number}", "owner": "x" * number})
-    with pytest.raises(ConfigurationError, match=r"slot orders-1 and 1 more was not given back: end the programs"):
+    with pytest.raises(ConfigurationError, match=r"slot orders-1 and 1 more was not given back: stop the programs"):
         schema.downgrade_engine(engine, revision, lose_rows=True)
     assert there(engine) == {*metadata.tables, VERSION_TABLE}
 
@@ -154,10 +158,7 @@ def waits(engine: Engine) -> bool:
 
 @pytest.mark.parametrize(
     "database_url",
-    [
-        pytest.param("postgresql", marks=pytest.mark.postgresql),
-        pytest.param("mariadb", marks=pytest.mark.mariadb),
-    ],
+    SERVERS,
     indirect=True,
 )
 def test_a_slot_that_is_taken_while_it_looks_is_seen(engine: Engine, database_url: str) -> None:
@@ -183,10 +184,7 @@ def test_a_slot_that_is_taken_while_it_looks_is_seen(engine: Engine, database_ur
 
 @pytest.mark.parametrize(
     "database_url",
-    [
-        pytest.param("postgresql", marks=pytest.mark.postgresql),
-        pytest.param("mariadb", marks=pytest.mark.mariadb),
-    ],
+    SERVERS,
     indirect=True,
 )
 def test_it_does_not_wait_for_ever_for_a_transaction_that_stays_open(

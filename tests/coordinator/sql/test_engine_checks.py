@@ -2,7 +2,8 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from sqlalchemy import AssertionPool, Engine, SingletonThreadPool, StaticPool, c
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from dualwrite import AsyncDualWrite, DualWrite
-from dualwrite.coordinator.ports import Outcome
+from dualwrite.coordinator.manager.unit_manager import manager_of
+from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.errors import ConfigurationError, InvalidTransactionStateError
 from dualwrite.ids import PreparedTxnState
 from dualwrite.schema import upgrade_engine
@@ -73,14 +75,18 @@ def test_a_creator_that_opens_a_database_in_memory_is_refused_at_the_first_conne
     engine.dispose()
 
 
-def begun(engine: Engine) -> None:
-    """Leave a transaction open on each connection that is checked out."""
+@contextmanager
+def begun(engine: Engine) -> Iterator[None]:
+    """Leave a transaction open on each connection that is checked out in the block."""
 
-    @event.listens_for(engine, "checkout")
     def begin(connection: Any, *_: Any) -> None:
         cursor = connection.cursor()
         cursor.execute("BEGIN" if engine.dialect.name != "postgresql" else "SELECT 1")
         cursor.close()
+
+    event.listen(engine, "checkout", begin)
+    yield
+    event.remove(engine, "checkout", begin)
 
 
 def test_a_connection_that_comes_with_a_transaction_is_refused(
@@ -88,11 +94,12 @@ def test_a_connection_that_comes_with_a_transaction_is_refused(
 ) -> None:
     dual_write = make_dual_write(engine)
     dual_write.recover()
-    begun(engine)
-    with pytest.raises(ConfigurationError, match="inside a transaction when it is checked out"):
-        dual_write.store.note_outcome("orders-0", PreparedTxnState(), Outcome.HEURISTIC_HAZARD, "a test")
-    with pytest.raises(ConfigurationError, match="inside a transaction when it is checked out"):
-        dual_write.transaction().__enter__()
+    store, refused = manager_of(dual_write).store, "inside a transaction when it is checked out"
+    with begun(engine):
+        with pytest.raises(ConfigurationError, match=refused):
+            store.note_outcome("orders-0", PreparedTxnState(), Outcome.HEURISTIC_HAZARD, "a test")
+        with pytest.raises(ConfigurationError, match=refused):
+            dual_write.transaction().__enter__()
     assert kafka.committed == []
 
 
@@ -108,7 +115,9 @@ def test_a_creator_that_shares_one_connection_cannot_commit_half_of_a_unit(
         with dual_write.transaction() as tx:
             tx.execute(insert(events).values(value="half"))
             with pytest.raises(ConfigurationError, match="that another user has"):
-                dual_write.store.note_outcome("orders-0", PreparedTxnState(), Outcome.HEURISTIC_HAZARD, "a test")
+                manager_of(dual_write).store.note_outcome(
+                    "orders-0", PreparedTxnState(), Outcome.HEURISTIC_HAZARD, "a test"
+                )
 
     with pytest.raises(InvalidTransactionStateError):
         unit()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import Engine, create_engine, event, insert, select, text, update
 
-from dualwrite.coordinator.sql.dialects.mysql import Mysql
+from dualwrite.coordinator.sql.dialects.mysql.database import Mysql
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import CopiedDatabaseError
 from dualwrite.schema import upgrade_engine
@@ -16,7 +16,7 @@ from tests.support.coordinator.event_table import ready_engine, slot_rows
 from tests.support.coordinator.fake_kafka import FakeCluster
 from tests.support.servers.mariadb import MariaDB, find_program
 
-pytestmark = pytest.mark.mariadb
+pytestmark = [pytest.mark.mariadb, pytest.mark.slow]
 SHOP = "shop"
 
 

@@ -5,11 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import Engine, create_engine, update
 
-from dualwrite.coordinator.ports import Lease
-from dualwrite.coordinator.rules.slot_rules import Candidate, SlotRow, SlotRules, SlotStanding, choose
-from dualwrite.coordinator.sql.decision_store import SqlDecisionStore, begin_writing
+from dualwrite.coordinator.rules.lease import Lease
+from dualwrite.coordinator.rules.slot_rules import Candidate, SlotObserver, SlotRow, SlotStanding, choose
+from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.lease_store import SqlLeases
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
+from dualwrite.coordinator.sql.unit_bounds import begin_writing
 from dualwrite.errors import DatabaseNotReadyError, FencedError
 from dualwrite.ids import PreparedTxnState
 from tests.support.coordinator.event_table import expire_leases, ready_engine, slot_rows
@@ -28,7 +29,7 @@ def leases(engine: Engine, store: SqlDecisionStore) -> SqlLeases:
 
 
 def candidates(leases: SqlLeases, owner: str, pool_size: int = 2) -> list[Candidate]:
-    return list(choose("a", pool_size, leases.rows("a"), SlotRules(owner, (), lambda _: False)))
+    return list(choose("a", pool_size, leases.rows("a"), SlotObserver(owner, (), lambda _: False)))
 
 
 def take(leases: SqlLeases, owner: str = "me", most: int = 1, seconds: float = LONG) -> list[Lease]:

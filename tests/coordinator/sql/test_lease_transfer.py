@@ -7,15 +7,16 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, delete, event, update
 
-from dualwrite.coordinator.ports import Lease, LeaseLostError
-from dualwrite.coordinator.rules.lease import LeaseContradictedError
-from dualwrite.coordinator.rules.slot_rules import Candidate, SlotRow, SlotRules, SlotStanding, choose
+from dualwrite.coordinator.rules.lease import Lease, LeaseContradictedError, LeaseLostError
+from dualwrite.coordinator.rules.slot_rules import Candidate, SlotObserver, SlotRow, SlotStanding, choose
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.lease_store import SqlLeases
-from dualwrite.coordinator.sql.lease_transfer import CHUNK, HandedLeases
+from dualwrite.coordinator.sql.lease_transfer import CHUNK, TransferredLeases
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity
 from tests.support.coordinator.event_table import expire_leases, slot_rows
+
+pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
 
 LONG = 1000.0
 
@@ -27,7 +28,7 @@ class Place:
         self.engine = engine
         self.store = SqlDecisionStore(engine)
         self.leases = SqlLeases(engine, self.store)
-        self.handed = HandedLeases(engine)
+        self.handed = TransferredLeases(engine)
 
     def take(self, number: int, owner: str = "task") -> list[Lease]:
         rows = [Candidate(SlotRow(f"a-{each}", each), SlotStanding.FREE) for each in range(number)]
@@ -40,20 +41,20 @@ class Place:
         (lease,) = self.leases.take([Candidate(row, SlotStanding.EXPIRED)], "heir", LONG, 1)
         return lease
 
-    def hand_over(self, leases: Sequence[Lease], owner: str = "run 1", seconds: float = LONG) -> list[Lease]:
+    def transfer(self, leases: Sequence[Lease], owner: str = "run 1", seconds: float = LONG) -> list[Lease]:
         handed = []
         for lease in leases:
             with self.store.transaction(commit=True) as connection:
-                handed.append(self.handed.hand_over(connection, lease, owner, seconds))
+                handed.append(self.handed.transfer(connection, lease, owner, seconds))
         return handed
 
     def store_all(self, decided: Sequence[tuple[Lease, PreparedTxnState]], owner: str = "driver") -> None:
         with self.store.transaction(commit=True) as connection:
             self.handed.store_all(connection, decided, owner, LONG)
 
-    def take_back(self, signed: str, owner: str = "driver") -> list[str]:
+    def transfer_back(self, signed: str, owner: str = "driver") -> list[str]:
         with self.store.transaction(commit=True) as connection:
-            return self.handed.take_back(connection, signed, owner, LONG)
+            return self.handed.transfer_back(connection, signed, owner, LONG)
 
     def states(self) -> dict[str, PreparedTxnState]:
         """As recovery reads them."""
@@ -81,22 +82,22 @@ def librdkafkas(number: int) -> PreparedTxnState:
 
 
 def standings(place: Place, owner: str) -> list[SlotStanding]:
-    onlooker = SlotRules(owner, (), lambda _: False)
-    return [onlooker.standing(row) for row in place.leases.rows("a")]
+    observer = SlotObserver(owner, (), lambda _: False)
+    return [observer.standing(row) for row in place.leases.rows("a")]
 
 
 def test_a_lease_that_was_handed_over_is_the_new_owners_for_as_long_as_was_said(place: Place) -> None:
     (lease,) = place.take(1)
-    place.hand_over([lease], seconds=10)
+    place.transfer([lease], seconds=10)
     (row,) = place.leases.rows("a")
     assert (row.owner, row.fencing_token) == ("run 1", lease.fencing_token)
     assert 0 < (row.remaining or 0) <= 10
-    assert list(choose("a", 1, place.leases.rows("a"), SlotRules("other", (), lambda _: False))) == []
+    assert list(choose("a", 1, place.leases.rows("a"), SlotObserver("other", (), lambda _: False))) == []
 
 
-def test_who_handed_a_lease_over_does_not_renew_it(place: Place) -> None:
+def test_a_task_does_not_renew_a_lease_that_it_has_transferred(place: Place) -> None:
     (lease,) = place.take(1)
-    place.hand_over([lease], seconds=10)
+    place.transfer([lease], seconds=10)
     assert place.leases.renew([lease], "task", LONG) == [], "it is not lost either"
     (row,) = place.leases.rows("a")
     assert (row.remaining or 0) <= 10
@@ -106,14 +107,14 @@ def test_a_lease_that_was_taken_over_cannot_be_handed_over(place: Place) -> None
     (lease,) = place.take(1)
     place.take_over("a-0")
     with pytest.raises(LeaseLostError) as raised:
-        place.hand_over([lease])
+        place.transfer([lease])
     assert raised.value.lease == lease
     assert place.owners() == {"a-0": "heir"}
 
 
 @pytest.mark.parametrize("state_of", [native, librdkafkas])
 def test_all_states_are_written_and_the_leases_signed(place: Place, state_of: Any) -> None:
-    leases = place.hand_over(place.take(CHUNK + 3))
+    leases = place.transfer(place.take(CHUNK + 3))
     decided = [(lease, state_of(number)) for number, lease in enumerate(leases)]
     place.store_all(decided[::-1])
     stored = place.states()
@@ -142,7 +143,7 @@ def test_a_row_that_is_not_decided_is_left_as_it_is(place: Place) -> None:
 
 
 def test_one_lost_lease_is_the_end_of_all(place: Place) -> None:
-    leases = place.hand_over(place.take(CHUNK + 3))
+    leases = place.transfer(place.take(CHUNK + 3))
     place.take_over("a-5")
     decided = [(lease, native(number)) for number, lease in enumerate(leases)]
     with pytest.raises(LeaseLostError) as raised:
@@ -171,14 +172,15 @@ def test_a_row_that_says_otherwise_than_the_task_knows_is_not_handed_over(place:
     (lease,) = place.take(1)
     write_row(place, "a-0", **ELSEWHERE[what])
     with pytest.raises(LeaseContradictedError) as raised:
-        place.hand_over([lease])
+        place.transfer([lease])
     assert raised.value.lease == lease
     assert place.owners() == {"a-0": "task"}
 
 
+@pytest.mark.slow_cases("mariadb", "postgresql")
 @pytest.mark.parametrize("what", ELSEWHERE)
 def test_a_row_that_is_not_as_it_was_handed_over_is_the_end_of_all(place: Place, what: str) -> None:
-    leases = place.hand_over(place.take(CHUNK + 3))
+    leases = place.transfer(place.take(CHUNK + 3))
     write_row(place, "a-5", **ELSEWHERE[what])
     before = slot_rows(place.engine)
     with pytest.raises(LeaseContradictedError) as raised:
@@ -188,7 +190,7 @@ def test_a_row_that_is_not_as_it_was_handed_over_is_the_end_of_all(place: Place,
 
 
 def test_a_row_that_is_gone_is_the_end_of_all(place: Place) -> None:
-    leases = place.hand_over(place.take(2))
+    leases = place.transfer(place.take(2))
     with place.engine.begin() as connection:
         connection.execute(delete(table).where(table.c.transactional_id == "a-1"))
     with pytest.raises(LeaseContradictedError):
@@ -199,7 +201,7 @@ def test_a_row_that_is_gone_is_the_end_of_all(place: Place) -> None:
 def test_a_database_that_forgot_that_a_lease_was_handed_over_is_noticed(place: Place) -> None:
     (lease,) = place.take(1)
     before = slot_rows(place.engine)["a-0"]
-    (handed,) = place.hand_over([lease])
+    (handed,) = place.transfer([lease])
     write_row(place, "a-0", lease_version=before.lease_version, owner=before.owner)
     with pytest.raises(LeaseContradictedError):
         place.store_all([(handed, native(7))])
@@ -207,7 +209,7 @@ def test_a_database_that_forgot_that_a_lease_was_handed_over_is_noticed(place: P
 
 def test_what_is_handed_over_is_known_elsewhere_too(place: Place) -> None:
     """Spark carries it from the task's process to the driver's."""
-    (handed,) = pickle.loads(pickle.dumps(place.hand_over(place.take(1))))
+    (handed,) = pickle.loads(pickle.dumps(place.transfer(place.take(1))))
     place.store_all([(handed, native(7))])
     assert place.states() == {"a-0": native(7)}
 
@@ -224,13 +226,13 @@ def test_a_few_statements_write_two_hundred(place: Place) -> None:
 
 def test_what_a_cause_has_signed_is_taken_back_and_nothing_else(place: Place) -> None:
     leases = place.take(CHUNK + 3)
-    place.hand_over(leases[1:], "run 1")
-    place.hand_over(leases[:1], "run 10")
-    assert place.take_back("run 1") == sorted(lease.transactional_id for lease in leases[1:])
+    place.transfer(leases[1:], "run 1")
+    place.transfer(leases[:1], "run 10")
+    assert place.transfer_back("run 1") == sorted(lease.transactional_id for lease in leases[1:])
     owners = place.owners()
     assert owners.pop("a-0") == "run 10"
     assert set(owners.values()) == {"driver"}
-    assert place.take_back("run 1") == []
+    assert place.transfer_back("run 1") == []
     tokens = {row.fencing_token for row in slot_rows(place.engine).values()}
     assert tokens == {1}, "who sweeps them raises it"
 
@@ -238,7 +240,7 @@ def test_what_a_cause_has_signed_is_taken_back_and_nothing_else(place: Place) ->
 def test_what_was_rolled_back_was_not_written(place: Place) -> None:
     leases = place.take(2)
     with place.store.transaction(commit=False) as connection:
-        place.handed.hand_over(connection, leases[1], "run 1", LONG)
+        place.handed.transfer(connection, leases[1], "run 1", LONG)
         place.handed.store_all(connection, [(leases[0], native(1))], "driver", LONG)
     assert set(place.states().values()) == {PreparedTxnState()}
     assert set(place.owners().values()) == {"task"}

@@ -12,12 +12,15 @@ import pytest
 from sqlalchemy import Engine, delete, insert, select, update
 
 from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.rules.lease import Lease, LeaseContradictedError
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import DatabaseBusyError, DecisionLostError
 from tests.support.coordinator.event_table import events, slot_rows, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka, Fault
+
+pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
 
 Rows = Mapping[str, Sequence[Mapping[str, Any]]]
 ID = "orders-0"
@@ -103,6 +106,7 @@ def test_a_forgotten_lease_is_noticed(engine: Engine, dual_write: DualWrite, mon
     assert stored_values(engine) == ["one", "two again"]
 
 
+@pytest.mark.slow_cases("mariadb")
 @pytest.mark.parametrize("emptied", [1, 2], ids=["once", "twice"])
 def test_an_emptied_state_table_is_on_record_and_the_application_goes_on(
     engine: Engine, dual_write: DualWrite, kafka: FakeKafka, emptied: int
@@ -127,7 +131,7 @@ def test_the_heartbeat_notices_what_an_idle_slot_has_lost(engine: Engine, dual_w
     write(dual_write, "two")
     second = state_now(engine)
     set_back(engine, before)
-    dual_write._pool.beat()
+    manager_of(dual_write).process.pool.beat()
     assert states(dual_write) == [(second, Outcome.HEURISTIC_COMMIT)]
     write(dual_write, "three")
     assert stored_values(engine) == ["one", "three"]
@@ -138,7 +142,7 @@ def test_the_heartbeat_notices_that_the_row_is_gone(engine: Engine, dual_write: 
     first = state_now(engine)
     with engine.begin() as connection:
         connection.execute(delete(table))
-    dual_write._pool.beat()
+    manager_of(dual_write).process.pool.beat()
     assert states(dual_write) == [(first, Outcome.HEURISTIC_COMMIT)]
 
 
@@ -147,7 +151,7 @@ def test_a_heartbeat_in_the_middle_of_a_unit_of_work_does_not_cost_it(engine: En
     with dual_write.transaction() as tx:
         tx.produce("events", "one")
         if engine.dialect.name != "sqlite":  # there the unit of work holds the lock that a renewal needs
-            dual_write._pool.beat()
+            manager_of(dual_write).process.pool.beat()
     write(dual_write, "two")
     assert states(dual_write) == []
 
@@ -155,7 +159,7 @@ def test_a_heartbeat_in_the_middle_of_a_unit_of_work_does_not_cost_it(engine: En
 def renewed_too_late(dual_write: DualWrite, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Let the heartbeat renew the lease between the making of the first statement that stores a state and its
     execution. Returns a list that grows with each such statement."""
-    store = dual_write._store
+    store = manager_of(dual_write).store
     update_row, calls = store._update, []
 
     def renew_first(connection: Any, lease: Lease, state: Any) -> bool:
@@ -163,7 +167,7 @@ def renewed_too_late(dual_write: DualWrite, monkeypatch: pytest.MonkeyPatch) -> 
         if len(calls) > 1:
             return update_row(connection, lease, state)
         before = lease.memory.versions
-        dual_write._pool.beat()
+        manager_of(dual_write).process.pool.beat()
         now, lease.memory.versions = lease.memory.versions, before
         done = update_row(connection, lease, state)
         lease.memory.versions = now
@@ -211,9 +215,8 @@ def test_a_forgotten_decision_that_kafka_had_not_committed_yet_is_a_hazard(
     second = state_now(engine)
     set_back(engine, before)
     kafka.fault = lambda request: Fault.NONE
-    (slot,) = dual_write._pool._snapshot()
-    assert slot._background.wait(20)  # else it may hold the row just now, and the heartbeat passes over it
-    dual_write._pool.beat()
+    assert dual_write.wait_idle(20)  # else it may hold the row just now, and the heartbeat passes over it
+    manager_of(dual_write).process.pool.beat()
     assert (second, Outcome.HEURISTIC_HAZARD) in states(dual_write)
 
 
@@ -230,12 +233,12 @@ def test_what_cannot_be_put_on_record_now_is_put_there_by_a_later_heartbeat(
         raise DatabaseBusyError("locked")
 
     with monkeypatch.context() as patched:
-        patched.setattr(dual_write._store, "note_unmatched", fail)
+        patched.setattr(manager_of(dual_write).store, "note_unmatched", fail)
         with pytest.raises(DecisionLostError):
             write(dual_write, "three")
     assert states(dual_write) == []
     assert f"{second} is not on record yet" in caplog.text
-    dual_write._pool.beat()
+    manager_of(dual_write).process.pool.beat()
     assert states(dual_write) == [(second, Outcome.HEURISTIC_COMMIT)]
 
 
@@ -244,10 +247,10 @@ def test_what_the_background_found_just_before_close_is_on_record(
 ) -> None:
     write(dual_write, "one")
     first = state_now(engine)
-    dual_write._pool._heartbeat.stop(1)
+    manager_of(dual_write).process.pool.heartbeat.stop(1)
     with engine.begin() as connection:
         connection.execute(delete(table))
-    (slot,) = dual_write._pool._snapshot()
+    (slot,) = manager_of(dual_write).process.pool.slots()
     slot.lend()  # now it is to be recovered, which the background does outside of any unit of work
     with pytest.raises(LeaseContradictedError):
         slot.recover()
@@ -291,13 +294,13 @@ def test_a_process_that_was_copied_signs_by_another_name_and_leaves_the_slot_to_
 ) -> None:
     dual_write = make_dual_write(engine, lease_timeout=3600, pool_size=2)
     write(dual_write, "one")
-    before = dual_write.owner
+    before = manager_of(dual_write).process.pool.owner
     with the_row_of_a_copy(engine, lease_version=4711), pytest.raises(DecisionLostError):
         write(dual_write, "two")
     write(dual_write, "three")
-    assert dual_write.owner != before
+    assert manager_of(dual_write).process.pool.owner != before
     rows = slot_rows(engine)
-    assert (rows[ID].owner, rows["orders-1"].owner) == (before, dual_write.owner)
+    assert (rows[ID].owner, rows["orders-1"].owner) == (before, manager_of(dual_write).process.pool.owner)
 
 
 def test_first_tokens_and_versions_are_drawn_at_random(

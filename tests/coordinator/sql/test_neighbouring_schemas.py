@@ -73,6 +73,7 @@ def test_these_are_all_versions(bare_engine: Engine) -> None:
     assert schema.upgrade_engine(bare_engine) == VERSIONS[-1]
 
 
+@pytest.mark.slow_cases("mariadb", "postgresql")
 @pytest.mark.parametrize(("former", "following"), NEIGHBOURS)
 def test_a_version_only_adds(bare_engine: Engine, former: str, following: str) -> None:
     schema.upgrade_engine(bare_engine, former)
@@ -216,6 +217,7 @@ def test_the_code_of_0001_works_on_the_newest_tables_beside_todays(
     ]
 
 
+@pytest.mark.slow_cases("mariadb", "postgresql")
 def test_todays_code_recovers_what_the_code_of_0001_left(
     bare_engine: Engine, make_dual_write: Callable[..., DualWrite]
 ) -> None:

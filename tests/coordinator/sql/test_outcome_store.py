@@ -9,15 +9,17 @@ import pytest
 from sqlalchemy import Engine, create_engine, select, text, update
 
 from dualwrite.coordinator.dual_write import DualWrite
-from dualwrite.coordinator.ports import Lease, LeaseLostError, Outcome
+from dualwrite.coordinator.rules.lease import Lease, LeaseLostError
 from dualwrite.coordinator.rules.lease_memory import Unmatched
-from dualwrite.coordinator.rules.recovery_decision import DETAILS
+from dualwrite.coordinator.rules.recovery_decision import DETAILS, Outcome
 from dualwrite.coordinator.sql.outcome_store import acknowledge, outcomes
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import DatabaseNotReadyError, InputError
 from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity, TopicPartition
 from tests.support.coordinator.event_table import TakingStore
 from tests.support.coordinator.fake_kafka import FakeKafka
+
+pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
 
 ID = "orders-0"
 PRODUCER = ProducerIdentity(42, 7)
@@ -100,6 +102,7 @@ def test_a_later_unit_of_work_overwrites_no_outcome(engine: Engine, store: Takin
     ]
 
 
+@pytest.mark.slow_cases("mariadb", "postgresql")
 @pytest.mark.parametrize("state", [NATIVE, LIBRDKAFKAS, NOWHERE], ids=["native", "librdkafka", "nowhere"])
 @pytest.mark.parametrize("acknowledged", [True, False])
 def test_an_identity_that_a_cluster_gives_again_is_another_units(
@@ -145,7 +148,7 @@ def test_a_state_that_may_name_several_units_is_put_on_record_each_time(
     assert len(outcomes(engine)) == 2
 
 
-def test_whoever_was_taken_over_records_nothing(engine: Engine, store: TakingStore) -> None:
+def test_a_process_whose_slot_was_taken_over_records_no_outcome(engine: Engine, store: TakingStore) -> None:
     lease = stored(engine, store, NATIVE)
     successor = store.take_over(ID, "another")
     with pytest.raises(LeaseLostError):
@@ -180,6 +183,7 @@ def test_the_first_acknowledgement_counts(engine: Engine, store: TakingStore) ->
     assert acknowledge(engine, found, by="Bob") == done
 
 
+@pytest.mark.slow_cases("mariadb", "postgresql")
 @pytest.mark.parametrize("by", ["", "  ", "x" * 256, None, 7, "A\x00", "A\nda", "\ud800"])
 def test_who_acknowledges_must_say_who(engine: Engine, store: TakingStore, by: Any) -> None:
     store.record(stored(engine, store, NATIVE), Outcome.HEURISTIC_ABORT)

@@ -11,12 +11,16 @@ from sqlalchemy import Connection, Engine, create_engine, event, insert, inspect
 from dualwrite import schema
 from dualwrite.cli import db
 from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.sql.outcome_store import outcomes
 from dualwrite.coordinator.sql.tables import VERSION_TABLE, metadata
 from dualwrite.errors import ConfigurationError, DatabaseNotReadyError
 from tests.support.coordinator.event_table import CONFIG, events, user_metadata
 from tests.support.coordinator.fake_kafka import FakeKafka
 from tests.support.coordinator.fake_kafka_without_2pc import ResumingKafka
+from tests.support.servers.databases import SERVERS
+
+pytestmark = pytest.mark.slow_cases("mariadb")
 
 TENANTS = ("tenant_a", "tenant_b")
 OURS = {*metadata.tables, VERSION_TABLE}
@@ -64,12 +68,7 @@ class Server:
             ]
 
 
-@pytest.fixture(
-    params=[
-        pytest.param("postgresql", marks=pytest.mark.postgresql),
-        pytest.param("mariadb", marks=pytest.mark.mariadb),
-    ]
-)
+@pytest.fixture(params=SERVERS)
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     made = Server(request.getfixturevalue(f"{request.param}_url"))
     yield made
@@ -113,7 +112,7 @@ def test_tables_in_the_schema_of_every_tenant_are_not_mixed_up(server: Server, k
                 server.switch(tx.connection, name)
                 tx.execute(insert(events).values(value=str(number)))
                 tx.produce("events", str(number))
-        made._pool.beat()
+        manager_of(made).process.pool.beat()
         assert made.outcomes() == []
     engine.dispose()
     assert (values(server, server.names[0]), values(server, server.names[1])) == (["0", "2"], ["1"])
@@ -135,6 +134,7 @@ def test_tables_that_only_a_listener_finds_are_found_by_it(server: Server, kafka
     engine.dispose()
 
 
+@pytest.mark.slow_cases("map")
 @pytest.mark.parametrize("way", ["argument", "map"])
 def test_a_schema_can_be_chosen(server: Server, kafka: FakeKafka, way: str) -> None:
     chosen = server.names[0]
@@ -150,7 +150,7 @@ def test_a_schema_can_be_chosen(server: Server, kafka: FakeKafka, way: str) -> N
         write(made, "one")
         made.recover()
         write(made, "two")
-        made._pool.beat()
+        manager_of(made).process.pool.beat()
         assert made.outcomes() == []
     ((_, state),) = server.tokens(chosen)
     assert state

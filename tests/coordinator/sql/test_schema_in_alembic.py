@@ -21,6 +21,8 @@ from dualwrite.errors import ConfigurationError
 from tests.coordinator.sql.test_downgrade import FREE
 from tests.support.coordinator.event_table import HEAD, events
 
+pytestmark = pytest.mark.slow_cases("mariadb")
+
 OURS = {*metadata.tables, VERSION_TABLE}
 PAGE = Path(__file__).parents[3] / "docs" / "schema.md"
 ENV_BLOCK, MIGRATION_BLOCK = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
@@ -216,6 +218,7 @@ def test_the_statements_that_alembic_prints_do_the_same(project: Project, engine
     assert there(engine) == {"alembic_version", "events", VERSION_TABLE}
 
 
+@pytest.mark.slow_cases("mariadb")
 @pytest.mark.parametrize("since", ["base", "0001"])
 def test_the_statements_of_the_command_line_do_what_an_upgrade_does(engine: Engine, since: str) -> None:
     schema.upgrade_engine(engine, since)

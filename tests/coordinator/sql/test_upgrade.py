@@ -101,7 +101,7 @@ def test_a_release_that_is_older_than_the_tables_leaves_them_alone(database_url:
     with engine.begin() as connection:
         connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '9001'"))
     assert db.upgrade(database_url) == "9001"
-    with pytest.raises(ConfigurationError, match=f"of version 9001, and this release .* up to {HEAD}: take them back"):
+    with pytest.raises(ConfigurationError, match=f"version 9001, and this release .* up to {HEAD}: downgrade them"):
         db.downgrade(database_url, "base")
     engine.dispose()
 
@@ -185,7 +185,7 @@ def test_a_table_that_was_dropped_by_hand_is_named_with_the_way_out(database_url
     engine = create_engine(database_url)
     with engine.begin() as connection:
         connection.execute(text(f"DROP TABLE {kafka_transaction_state.name}"))
-    with pytest.raises(ConfigurationError, match="the table 'kafka_transaction_state' is missing, though"):
+    with pytest.raises(ConfigurationError, match="the table 'kafka_transaction_state' is missing, although"):
         db.upgrade(database_url)
     assert db.downgrade(database_url, "base", lose_rows=True) is None
     assert db.upgrade(database_url) == HEAD

@@ -11,7 +11,8 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 
 from dualwrite.coordinator.aio.transaction import AsyncTransaction
 from dualwrite.coordinator.dual_write import DualWrite
-from dualwrite.coordinator.ports import LeaseLostError
+from dualwrite.coordinator.manager.unit_manager import manager_of
+from dualwrite.coordinator.rules.lease import LeaseLostError
 from dualwrite.coordinator.sql.dialects.base import ErrorMeaning
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
@@ -21,6 +22,8 @@ from tests.support.coordinator.async_dual_writes import Place, run
 from tests.support.coordinator.event_table import CONFIG, events, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka
 from tests.support.coordinator.usual_unit import write
+
+pytestmark = pytest.mark.slow_cases("psycopg2")
 
 SNAPSHOTS = ["REPEATABLE READ", "SERIALIZABLE"]
 
@@ -60,12 +63,14 @@ class Database(NamedTuple):
     """A database whose engine's transactions read snapshots, and a DualWrite over the fake Kafka.
 
     :param seen: another engine on it, at READ COMMITTED.
+    :param on_step: each is called with the name of each step.
     """
 
     engine: Engine
     seen: Engine
     kafka: FakeKafka
     dual_write: DualWrite
+    on_step: list[Callable[[str], None]]
 
     def begun(self, late: int, **values: Any) -> Begun:
         return Begun(self.engine, self.seen, late, **values)
@@ -89,9 +94,17 @@ def database(request: pytest.FixtureRequest, kafka: FakeKafka) -> Iterator[Datab
         options["connect_args"] = {"init_command": "SET innodb_snapshot_isolation = ON"}
     seen = ready_engine(url.render_as_string(hide_password=False), isolation_level="READ COMMITTED")
     engine = create_engine(url.set(drivername=f"{url.get_backend_name()}+{driver}"), **options)
-    with DualWrite(engine, CONFIG, application="orders", participant=kafka.participant, pool_size=1) as dual_write:
+    on_step: list[Callable[[str], None]] = []
+
+    def observe(step: str) -> None:
+        for each in on_step:
+            each(step)
+
+    with DualWrite(
+        engine, CONFIG, application="orders", participant=kafka.participant, pool_size=1, on_step=observe
+    ) as dual_write:
         dual_write.recover()
-        yield Database(engine, seen, kafka, dual_write)
+        yield Database(engine, seen, kafka, dual_write, on_step)
     engine.dispose()
     seen.dispose()
 
@@ -121,11 +134,13 @@ def test_the_users_listeners_see_each_beginning_as_one_of_its_own(database: Data
     assert seen == ["begin", "rollback", "begin", "commit"]
 
 
+@pytest.mark.slow_cases
 def test_a_unit_is_not_begun_again_for_ever(database: Database) -> None:
     with database.begun(late=1000) as begun, pytest.raises(DBAPIError) as raised:
         write_unit(database, "one")
     assert begun.count == ATTEMPTS
-    assert database_of(database.engine.dialect).trouble(raised.value) is ErrorMeaning.CONFLICT, "retries= runs it again"
+    meaning = database_of(database.engine.dialect).meaning_of(raised.value)
+    assert meaning is ErrorMeaning.CONFLICT, "retries= runs it again"
     write_unit(database, "two")
     assert stored_values(database.seen) == database.kafka.committed == ["two"]
     assert (database.dual_write.counters.rolled_back, database.dual_write.outcomes()) == (1, [])
@@ -141,6 +156,7 @@ def test_a_slot_that_is_taken_over_before_the_row_is_locked_is_lost(database: Da
     assert stored_values(database.seen) == database.kafka.committed == []
 
 
+@pytest.mark.slow_cases
 def test_another_error_of_the_beginning_is_raised_at_once(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     lost = OperationalError("SELECT", {}, Exception("server closed the connection unexpectedly"))
 
@@ -154,16 +170,17 @@ def test_another_error_of_the_beginning_is_raised_at_once(database: Database, mo
     assert database.dual_write.outcomes() == [], "nobody can have committed what the user has not begun"
 
 
+@pytest.mark.slow_cases
 def test_no_heartbeat_between_the_beginning_and_the_commit_fails_a_unit(database: Database) -> None:
     """The library's own heartbeat, before each step and in the middle of the block."""
     beats: list[str] = []
 
     def beat(step: str) -> None:
         if not step.startswith("RECOVER"):
-            database.dual_write._pool.beat()
+            manager_of(database.dual_write).process.pool.beat()
             beats.append(step)
 
-    database.dual_write._observe = beat
+    database.on_step.append(beat)
     for number in range(5):
         with database.dual_write.transaction() as tx:
             tx.execute(select(events)).all()
@@ -174,6 +191,7 @@ def test_no_heartbeat_between_the_beginning_and_the_commit_fails_a_unit(database
     assert {"BEGIN_DATABASE", "STORE_STATE", "COMMIT_DATABASE", "COMMIT_KAFKA"} < set(beats)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("level", SNAPSHOTS)
 def test_a_unit_of_a_task_begins_again(server_place: Place, level: str) -> None:
     if server_place.driver == "aiomysql" and level == "SERIALIZABLE":
@@ -214,7 +232,7 @@ def test_a_level_that_the_block_chooses_is_for_units_shorter_than_a_heartbeat(
         tx.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
         tx.execute(select(events)).all()
         if renews and len(runs) == 1:
-            dual_write._pool.beat()
+            manager_of(dual_write).process.pool.beat()
         write(tx, "one")
 
     with make_dual_write(engine) as dual_write:

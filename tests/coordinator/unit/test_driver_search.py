@@ -36,7 +36,7 @@ class NoBackground:
     running = closed = False
     last_error = None
 
-    def __init__(self, act: Callable[[], object], name: str, when_idle: Callable[[], None]) -> None:
+    def __init__(self, runtime: object, act: Callable[[], object], name: str, when_idle: Callable[[], None]) -> None:
         """Take what Background takes."""
 
     def hurry(self) -> None:
@@ -60,7 +60,7 @@ class NoHeartbeat:
 
     is_beating = True
 
-    def __init__(self, beat: Callable[[], None], interval: float, name: str) -> None:
+    def __init__(self, runtime: object, beat: Callable[[], None], interval: float, name: str) -> None:
         """Take what Heartbeat takes."""
 
     def start(self) -> None:
@@ -126,7 +126,7 @@ def engine(sqlite_url: str, tmp_path: Path) -> Iterator[Engine]:
 @pytest.fixture(autouse=True)
 def _foreground(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots, "Background", NoBackground)
-    monkeypatch.setattr(pool, "LeaseHeartbeat", NoHeartbeat)
+    monkeypatch.setattr(pool, "LeaseRenewal", NoHeartbeat)
 
 
 def start(world: World) -> DualWrite:
@@ -214,10 +214,12 @@ def search(engine: Engine, values: tuple[str, ...], faults: int) -> Counter[str]
 ALL_ENDS = {"succeeded", "rolled back", "killed", "in doubt"}
 
 
+@pytest.mark.slow
 def test_after_any_two_faults_in_one_unit_of_work_both_sides_are_equal(engine: Engine) -> None:
     assert set(search(engine, ("one",), faults=2)) == ALL_ENDS
 
 
+@pytest.mark.slow
 def test_after_any_fault_in_two_units_of_work_both_sides_are_equal(engine: Engine) -> None:
     # In doubt needs two faults at once: the COMMIT's and the reading's.
     assert set(search(engine, ("one", "two"), faults=1)) == ALL_ENDS - {"in doubt"}

@@ -13,12 +13,15 @@ from sqlalchemy.exc import IntegrityError
 
 from dualwrite import TransactionEndedError
 from dualwrite.coordinator.dual_write import DualWrite
-from dualwrite.coordinator.ports import Outcome
+from dualwrite.coordinator.manager.unit_manager import manager_of
+from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.unit.transaction import Transaction
 from dualwrite.errors import ConfigurationError, InvalidTransactionStateError, KafkaUnavailableError
 from tests.support.coordinator.event_table import CONFIG, events, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka, Fault
 from tests.support.coordinator.usual_unit import write
+
+pytestmark = pytest.mark.slow_cases("psycopg2")
 
 Act = Callable[[Transaction], object]
 
@@ -113,6 +116,7 @@ def expected(place: Place, was_committed: bool, state: str) -> list[tuple[str, O
     return [("orders-0", Outcome.HEURISTIC_ABORT if known else Outcome.HEURISTIC_HAZARD, state)]
 
 
+@pytest.mark.slow_cases("psycopg2")
 @pytest.mark.parametrize("follow", FOLLOWED)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_transaction_ended_past_sqlalchemy_is_noticed_and_on_record(place: Place, way: str, follow: str) -> None:
@@ -126,6 +130,7 @@ def test_a_transaction_ended_past_sqlalchemy_is_noticed_and_on_record(place: Pla
     assert place.dual_write.counters.heuristic == 1
 
 
+@pytest.mark.slow_cases("psycopg", "pymysql")
 @pytest.mark.parametrize("follow", FOLLOWED)
 @pytest.mark.parametrize("way", WAYS)
 def test_whatever_error_ends_the_block_a_commit_past_sqlalchemy_is_on_record(
@@ -139,6 +144,7 @@ def test_whatever_error_ends_the_block_a_commit_past_sqlalchemy_is_on_record(
     assert on_record(place) == expected(place, was_committed, "4711:1:events:0:0")
 
 
+@pytest.mark.slow_cases("psycopg", "pymysql")
 @pytest.mark.parametrize("way", WAYS)
 def test_a_unit_without_records_is_refused_and_on_record_too(place: Place, way: str) -> None:
     end, was_committed = way_of(way, place)
@@ -148,6 +154,7 @@ def test_a_unit_without_records_is_refused_and_on_record_too(place: Place, way: 
     assert on_record(place) == expected(place, was_committed, "")
 
 
+@pytest.mark.slow_cases("pymysql")
 @pytest.mark.parametrize("rolls_back", [False, True])
 def test_a_statement_that_fails_after_a_commit_past_sqlalchemy_hides_nothing(place: Place, rolls_back: bool) -> None:
     def fail(tx: Transaction) -> None:
@@ -194,7 +201,7 @@ def test_nothing_is_on_record_of_a_unit_whose_transaction_cannot_begin(postgresq
     engine = create_engine(postgresql_url)
     with DualWrite(engine, CONFIG, application="orders", participant=kafka.participant, pool_size=1) as dual_write:
         dual_write.recover()
-        dual_write._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
+        manager_of(dual_write).engine = engine.execution_options(isolation_level="AUTOCOMMIT")
         with pytest.raises(ConfigurationError, match="AUTOCOMMIT"), dual_write.transaction():
             raise AssertionError("the block does not run")
         assert dual_write.outcomes() == []
@@ -273,6 +280,7 @@ REFUSED_ON = {
 }
 
 
+@pytest.mark.slow_cases("pymysql")
 @pytest.mark.parametrize("is_caught", [False, True])
 def test_a_statement_that_would_end_the_transaction_is_refused(place: Place, is_caught: bool) -> None:
     for statement in REFUSED + REFUSED_ON[place.driver]:
@@ -380,6 +388,7 @@ def test_the_record_needs_no_connection_beside_the_units(place: Place) -> None:
     engine.dispose()
 
 
+@pytest.mark.slow_cases("pymysql")
 def test_a_unit_whose_block_committed_past_the_library_is_not_run_again(place: Place) -> None:
     """Its error is retriable, and its rows are there: run again, they would be there twice."""
     runs = []

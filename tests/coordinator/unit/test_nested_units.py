@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from sqlalchemy import Engine, create_engine
 
 from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.unit.transaction import Transaction
 from dualwrite.errors import DatabaseBusyError, InvalidTransactionStateError
 from tests.support.coordinator.event_table import stored_values
@@ -21,6 +23,14 @@ def fail_inside(dual_write: DualWrite, value: str) -> None:
     with dual_write.transaction() as tx:
         write(tx, value)
         raise ValueError(value)
+
+
+def await_waiting(dual_write: DualWrite) -> None:
+    """Return once another thread waits for a slot."""
+    deadline = time.monotonic() + 20
+    while not manager_of(dual_write).process.pool.waiting:
+        assert time.monotonic() < deadline, "no other unit has begun"
+        time.sleep(0.001)
 
 
 def in_both(engine: Engine, kafka: FakeKafka, *values: str) -> bool:
@@ -169,7 +179,8 @@ def test_a_unit_of_another_thread_is_not_joined(dual_write: DualWrite, kafka: Fa
     with ThreadPoolExecutor(1) as thread:
         with dual_write.transaction() as tx:
             other = thread.submit(unit)
-            assert not entered.wait(0.05)
+            await_waiting(dual_write)
+            assert not entered.is_set()
             tx.produce("events", "ours")
         other.result(20)
     assert kafka.committed == ["ours", "theirs"]
@@ -183,7 +194,7 @@ def test_a_thread_that_got_a_copy_of_the_context_does_not_join(dual_write: DualW
     async def outer() -> None:
         with dual_write.transaction() as tx:
             other = asyncio.create_task(asyncio.to_thread(unit))
-            await asyncio.sleep(0)
+            await asyncio.to_thread(await_waiting, dual_write)
             tx.produce("events", "ours")
         await other
 

@@ -60,7 +60,7 @@ def both(*steps: str) -> list[str]:
 COMMITTING = ("PREPARE_KAFKA", "STORE_STATE", "COMMIT_DATABASE", "COMMIT_KAFKA")
 
 
-def test_it_is_told_of_each_step_when_it_begins_and_when_it_has_ended(dual_write: DualWrite) -> None:
+def test_an_observer_is_notified_of_the_beginning_and_the_end_of_each_step(dual_write: DualWrite) -> None:
     recorder = Recorder()
     dual_write.add_observer(recorder)
     write(dual_write)
@@ -68,7 +68,7 @@ def test_it_is_told_of_each_step_when_it_begins_and_when_it_has_ended(dual_write
     assert recorder.told == ["began", "orders-0", *steps, (Result.SUCCEEDED, None)]
 
 
-def test_it_is_told_of_the_users_error(dual_write: DualWrite) -> None:
+def test_an_observer_is_notified_of_the_users_error(dual_write: DualWrite) -> None:
     recorder = Recorder()
     dual_write.add_observer(recorder)
     error = ValueError("the user's")
@@ -84,7 +84,7 @@ def test_it_is_told_of_the_users_error(dual_write: DualWrite) -> None:
     assert recorder.told == ["began", "orders-0", *undone, (Result.ROLLED_BACK, error)]
 
 
-def test_it_is_told_of_a_step_that_failed(dual_write: DualWrite, kafka: FakeKafka) -> None:
+def test_an_observer_is_notified_of_a_failed_step(dual_write: DualWrite, kafka: FakeKafka) -> None:
     recorder = Recorder()
     dual_write.add_observer(recorder)
     kafka.fault = lambda request: Fault.BEFORE if request == "prepare" else Fault.NONE
@@ -96,7 +96,7 @@ def test_it_is_told_of_a_step_that_failed(dual_write: DualWrite, kafka: FakeKafk
     assert isinstance(error, KafkaUnavailableError)
 
 
-def test_it_is_told_of_a_unit_that_got_no_slot(make_dual_write: Callable[..., DualWrite]) -> None:
+def test_an_observer_is_notified_of_a_unit_that_got_no_slot(make_dual_write: Callable[..., DualWrite]) -> None:
     holder, waiter = make_dual_write(), make_dual_write(acquire_timeout=0)
     recorder = Recorder()
     waiter.add_observer(recorder)
@@ -115,7 +115,7 @@ def test_a_joined_unit_is_none_of_its_own(dual_write: DualWrite) -> None:
     assert recorder.told[-1] == (Result.SUCCEEDED, None)
 
 
-def test_one_that_raises_is_logged_and_changes_nothing(
+def test_the_error_of_an_observer_is_logged_and_the_unit_commits(
     dual_write: DualWrite, kafka: FakeKafka, sqlite_engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
     worse, good = Recorder(raises=OSError), Recorder()
@@ -143,7 +143,7 @@ def test_the_slots_of_a_process_are_counted_by_what_they_do(dual_write: DualWrit
     assert dual_write.usage == Usage("orders", 1, idle=1)
 
 
-def test_under_asyncio_it_is_told_the_same(sqlite_url: str, kafka: FakeKafka) -> None:
+def test_an_observer_under_asyncio_gets_the_same_notifications(sqlite_url: str, kafka: FakeKafka) -> None:
     ready_engine(sqlite_url).dispose()
     recorder = Recorder()
 

@@ -1,11 +1,14 @@
 """Which exception leaves the block of a unit of work: what strikes it is raised, and says whether it was committed."""
 
 import asyncio
+import binascii
+import csv
 import pickle
 import sqlite3
 from collections.abc import Callable
 from typing import Any
 
+import asyncpg
 import psycopg
 import psycopg2
 import pymysql
@@ -13,9 +16,9 @@ import pytest
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import StatementError
 
-from dualwrite.coordinator.concurrency.step_errors import is_own
+from dualwrite.coordinator.concurrency.step_errors import is_step_error
 from dualwrite.coordinator.dual_write import DualWrite
-from dualwrite.coordinator.unit.transaction import Block
+from dualwrite.coordinator.unit.block import Block
 from dualwrite.errors import (
     CommittedError,
     FencedError,
@@ -61,18 +64,26 @@ def strike(kafka: FakeKafka, request: str, error: BaseException, *, after: bool 
 
 @pytest.mark.parametrize(
     "error",
-    [sqlite3.ProgrammingError, psycopg.OperationalError, psycopg2.InterfaceError, pymysql.err.OperationalError],
+    [
+        sqlite3.ProgrammingError,
+        psycopg.OperationalError,
+        psycopg2.InterfaceError,
+        pymysql.err.OperationalError,
+        asyncpg.PostgresConnectionError,
+        asyncpg.InterfaceError,
+    ],
     ids=lambda error: error.__module__,
 )
 def test_a_drivers_error_that_reaches_past_sqlalchemy_is_a_steps_own(error: type[Exception]) -> None:
-    assert is_own(error("the connection is closed"))
+    assert is_step_error(error("the connection is closed"))
 
 
 def test_is_own_knows_a_steps_errors_from_limits() -> None:
-    assert all(is_own(error) for error in (FencedError(), ConnectionResetError(), KafkaUnavailableError()))
-    assert is_own(StatementError("", None, None, None))
-    assert not is_own(StatementError("struck", "SELECT 1", None, LimitError()))
-    assert not any(is_own(error) for error in (TimeoutError(), LimitError(), KeyboardInterrupt(), ValueError()))
+    assert all(is_step_error(error) for error in (FencedError(), ConnectionResetError(), KafkaUnavailableError()))
+    assert is_step_error(StatementError("", None, None, None))
+    assert not is_step_error(StatementError("struck", "SELECT 1", None, LimitError()))
+    assert not any(is_step_error(error) for error in (TimeoutError(), LimitError(), KeyboardInterrupt(), ValueError()))
+    assert not any(is_step_error(error) for error in (csv.Error(), binascii.Error()))  # named as in PEP 249
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -251,7 +262,7 @@ def test_a_limit_that_strikes_the_release_of_the_connection_is_raised_and_everyt
 
 
 def test_cancellation_and_generator_exit_keep_their_meaning() -> None:
-    from dualwrite.coordinator.unit.outgoing_error import _committed
+    from dualwrite.coordinator.steps.outgoing_error import _committed
 
     for error in (asyncio.CancelledError(), GeneratorExit()):
         assert _committed(error) is error

@@ -14,6 +14,7 @@ from dualwrite.coordinator.unit.transaction import Transaction
 from dualwrite.errors import ConfigurationError, InDoubtError, KafkaUnavailableError
 from tests.support.coordinator.event_table import events, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka, Fault
+from tests.support.servers.databases import SERVERS
 
 Make = Callable[..., DualWrite]
 
@@ -166,12 +167,7 @@ def test_a_unit_that_fails_to_serialize_after_its_block_is_run_again(
     engine.dispose()
 
 
-@pytest.fixture(
-    params=[
-        pytest.param("postgresql", marks=pytest.mark.postgresql),
-        pytest.param("mariadb", marks=pytest.mark.mariadb),
-    ]
-)
+@pytest.fixture(params=SERVERS)
 def server_engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     engine = ready_engine(request.getfixturevalue(f"{request.param}_url"))
     with engine.begin() as connection:

@@ -11,7 +11,8 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from dualwrite import errors
-from dualwrite.coordinator.unit.retry import Retrying, may_pass
+from dualwrite.coordinator.sql.error_meanings import is_transient
+from dualwrite.coordinator.steps.retry import Retrying
 from dualwrite.errors import (
     AnswerLostError,
     ConfigurationError,
@@ -46,7 +47,7 @@ class Attempts:
 
 
 def retrying(retries: int, slept: list[float], chance: float = 1.0, dialect: Dialect = SQLITE) -> Retrying:
-    return Retrying(retries, dialect, slept.append, lambda: chance)
+    return Retrying(retries, lambda error: is_transient(error, dialect), slept.append, lambda: chance)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +65,7 @@ def retrying(retries: int, slept: list[float], chance: float = 1.0, dialect: Dia
         (MYSQL, from_driver(pymysql.err.OperationalError(1020, "Record has changed since last read"))),
     ],
 )
-def test_what_is_likely_to_pass_is_run_again(dialect: Dialect, error: Exception) -> None:
+def test_a_unit_that_failed_with_a_transient_error_is_run_again(dialect: Dialect, error: Exception) -> None:
     attempts = Attempts(error, error)
     assert retrying(2, [], dialect=dialect).run(attempts) == "done"
     assert attempts.count == 3
@@ -90,7 +91,7 @@ def test_what_is_likely_to_pass_is_run_again(dialect: Dialect, error: Exception)
         (MYSQL, from_driver(pymysql.err.OperationalError())),
     ],
 )
-def test_what_is_not_is_raised_at_once(dialect: Dialect, error: BaseException) -> None:
+def test_a_permanent_error_is_raised_without_a_retry(dialect: Dialect, error: BaseException) -> None:
     attempts, slept = Attempts(error), []  # type: tuple[Attempts, list[float]]
     with pytest.raises(type(error)) as raised:
         retrying(5, slept, dialect=dialect).run(attempts)
@@ -104,9 +105,9 @@ def test_every_error_of_the_library_is_run_again_exactly_if_it_says_so() -> None
     assert len(kinds) > 10
     for kind in kinds:
         error = kind.__new__(kind)
-        assert may_pass(error, SQLITE) is kind.retriable
-    assert not may_pass(InDoubtError(), SQLITE)
-    assert not may_pass(AnswerLostError(), SQLITE)
+        assert is_transient(error, SQLITE) is kind.retriable
+    assert not is_transient(InDoubtError(), SQLITE)
+    assert not is_transient(AnswerLostError(), SQLITE)
 
 
 def test_the_last_error_is_raised_when_no_attempt_is_left() -> None:
@@ -138,4 +139,4 @@ def test_no_retries_is_one_attempt() -> None:
 @pytest.mark.parametrize("retries", [-1, 1.5, "3", True, None])
 def test_what_is_no_number_of_retries_is_refused(retries: Any) -> None:
     with pytest.raises(ConfigurationError, match="0 or more"):
-        Retrying(retries, SQLITE)
+        Retrying(retries, lambda error: True, [].append, lambda: 1.0)

@@ -11,6 +11,7 @@ from dualwrite import DualWrite, EmbeddedBroker
 from dualwrite.wire.apis import ApiKey
 from tests.support.coordinator.event_table import CONFIG, events, ready_engine
 from tests.support.coordinator.fake_kafka import FakeKafka
+from tests.support.servers.databases import SERVERS
 from tests.support.servers.holding_proxy import HoldingProxy
 from tests.support.servers.round_trip_proxy import TurnsProxy
 
@@ -34,12 +35,7 @@ def warm_up(dual_write: DualWrite) -> None:
         write(dual_write, f"warm up {number}")
 
 
-@pytest.fixture(
-    params=[
-        pytest.param("postgresql", marks=pytest.mark.postgresql),
-        pytest.param("mariadb", marks=pytest.mark.mariadb),
-    ]
-)
+@pytest.fixture(params=SERVERS)
 def proxy(request: pytest.FixtureRequest) -> Iterator[TurnsProxy]:
     made = TurnsProxy(str(request.getfixturevalue(f"{request.param}_url")))
     yield made
@@ -96,6 +92,7 @@ def test_a_unit_costs_sqlite_six_statements(sqlite_url: str, kafka: FakeKafka) -
     engine.dispose()
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("producer", "requests"),
     [

@@ -10,24 +10,20 @@ from sqlalchemy import Connection, Engine, create_engine, insert, inspect, selec
 from sqlalchemy.exc import IntegrityError, OperationalError
 
 from dualwrite.coordinator.dual_write import DualWrite
-from dualwrite.coordinator.sql.decision_store import begin_unit
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
+from dualwrite.coordinator.sql.unit_bounds import begin_unit
 from dualwrite.errors import InvalidTransactionStateError
 from dualwrite.ids import PreparedTxnState, ProducerIdentity
 from tests.support.coordinator.event_table import TakingStore, events, is_closed, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka
 from tests.support.coordinator.usual_unit import write, write_unit
+from tests.support.servers.databases import SERVERS
 
 Make = Callable[..., DualWrite]
 LEVELS = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"]
 
 
-@pytest.fixture(
-    params=[
-        pytest.param("postgresql", marks=pytest.mark.postgresql),
-        pytest.param("mariadb", marks=pytest.mark.mariadb),
-    ]
-)
+@pytest.fixture(params=SERVERS)
 def server_url(request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue(f"{request.param}_url"))
 

@@ -9,10 +9,11 @@ from sqlalchemy import Engine, event, insert
 from sqlalchemy.exc import OperationalError
 
 from dualwrite.coordinator.aio.transaction import AsyncTransaction
-from dualwrite.coordinator.concurrency.greenlets import greenlet_spawn
 from dualwrite.coordinator.dual_write import DualWrite
-from dualwrite.coordinator.ports import Outcome
+from dualwrite.coordinator.manager.unit_manager import manager_of
+from dualwrite.coordinator.process.greenlets import greenlet_spawn
 from dualwrite.coordinator.rules.lease_memory import Unmatched
+from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.sql.dialects.unit_transactions import TransactionEndedError
 from dualwrite.coordinator.unit.transaction import Transaction
 from dualwrite.errors import DatabaseBusyError, KafkaUnavailableError
@@ -20,6 +21,8 @@ from dualwrite.ids import PreparedTxnState
 from tests.support.coordinator.async_dual_writes import Place, run
 from tests.support.coordinator.event_table import events, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka
+
+pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
 
 Make = Callable[..., DualWrite]
 STATE = "4711:1:events:0:0"
@@ -92,10 +95,10 @@ def test_what_the_database_does_not_take_at_once_is_put_on_record_by_the_heartbe
     assert dual_write.counters.heuristic == 0
     trouble.__exit__(None, None, None)
     assert on_record(dual_write) == []
-    dual_write._pool.beat()
+    manager_of(dual_write).process.pool.beat()
     assert on_record(dual_write) == [("orders-0", STATE, True)]
     assert dual_write.counters.heuristic == 1
-    dual_write._pool.beat()
+    manager_of(dual_write).process.pool.beat()
     assert len(on_record(dual_write)) == 1
     assert (stored_values(engine), kafka.committed, kafka.ongoing) == (["one"], [], None)
 
@@ -155,7 +158,11 @@ def test_close_tries_each_record_once(
 ) -> None:
     """One that the database refuses for good does not stand in the way of the others."""
     dual_write = make_dual_write(engine, lease_timeout=3600)
-    waiting, note, tried = dual_write._pool.unmatched, dual_write._store.note_unmatched, []
+    waiting, note, tried = (
+        manager_of(dual_write).process.pool.unmatched,
+        manager_of(dual_write).store.note_unmatched,
+        [],
+    )
 
     def note_or_refuse(name: str, units: Any, row: Any) -> None:
         tried.append(name)
@@ -163,7 +170,7 @@ def test_close_tries_each_record_once(
             raise DatabaseBusyError("locked")
         note(name, units, row)
 
-    monkeypatch.setattr(dual_write._store, "note_unmatched", note_or_refuse)
+    monkeypatch.setattr(manager_of(dual_write).store, "note_unmatched", note_or_refuse)
     for number in (1, 2, 3):
         waiting.keep(f"orders-{number}", Unmatched(PreparedTxnState(STATE), Outcome.HEURISTIC_ABORT, "lost"))
     dual_write.close()
@@ -221,7 +228,7 @@ def test_a_unit_whose_record_waits_is_not_run_again(make_dual_write: Make, engin
     with pytest.raises(KafkaUnavailableError):
         dual_write.transactional(retries=3)(unit)()
     trouble.__exit__(None, None, None)
-    dual_write._pool.beat()
+    manager_of(dual_write).process.pool.beat()
     assert (len(runs), stored_values(engine)) == (1, ["row 1"])
     assert len(on_record(dual_write)) == 1
 
@@ -239,7 +246,7 @@ def test_a_limit_that_strikes_the_record_does_not_lose_it(
             raise KeyboardInterrupt
 
         with patched as patch:
-            patch.setattr(dual_write._store, "note_outcome", strike)
+            patch.setattr(manager_of(dual_write).store, "note_outcome", strike)
             yield
 
     trouble = struck()
@@ -275,8 +282,8 @@ def test_a_record_of_a_task_waits_too(place: Place) -> None:
                 await unit()
             trouble.__exit__(None, None, None)
             assert await dual_write.outcomes() == []
-            units = dual_write._units
-            await greenlet_spawn(units.in_thread, units._pool.beat)
+            manager = manager_of(dual_write)
+            await greenlet_spawn(manager.in_thread, manager.process.pool.beat)
             return [(each.state, each.outcome) for each in await dual_write.outcomes()]
 
     found = run(main())

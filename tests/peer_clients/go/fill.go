@@ -15,8 +15,7 @@ const (
 // fill writes the keys 0 to records-1 in transactions, and between them transactions that it aborts. It returns, for
 // each partition, the offset after the last committed record.
 func fill(ctx context.Context, s settings) (map[int32]int64, error) {
-	client, err := kgo.NewClient(
-		kgo.SeedBrokers(s.brokers),
+	client, err := s.newClient(
 		kgo.TransactionalID(s.group+"-input"),
 		kgo.DefaultProduceTopic(s.input),
 	)

@@ -21,6 +21,7 @@ type settings struct {
 	records, workers              int
 	patience                      time.Duration
 	dirty                         bool
+	authority, certificate, key   string
 }
 
 type outcome struct {
@@ -44,6 +45,9 @@ func main() {
 	flag.IntVar(&s.workers, "workers", 3, "members of the group")
 	flag.DurationVar(&s.patience, "patience", 2*time.Minute, "how long the whole may take")
 	flag.BoolVar(&s.dirty, "dirty", false, "let the workers read what is not committed, which the check must notice")
+	flag.StringVar(&s.authority, "ca", "", "file with the authority of the broker's certificate; empty: no TLS")
+	flag.StringVar(&s.certificate, "cert", "", "file with a certificate of one's own")
+	flag.StringVar(&s.key, "key", "", "file with its key")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)

@@ -58,8 +58,7 @@ func work(ctx, done context.Context, s settings, index, limit int, counts *count
 	if s.dirty {
 		isolation = kgo.ReadUncommitted()
 	}
-	session, err := kgo.NewGroupTransactSession(
-		kgo.SeedBrokers(s.brokers),
+	options, err := s.options(
 		kgo.TransactionalID(fmt.Sprintf("%s-%d", s.group, index)),
 		kgo.ConsumerGroup(s.group),
 		kgo.ConsumeTopics(s.input),
@@ -70,6 +69,10 @@ func work(ctx, done context.Context, s settings, index, limit int, counts *count
 		kgo.HeartbeatInterval(300*time.Millisecond),
 		kgo.SessionTimeout(10*time.Second),
 	)
+	if err != nil {
+		return err
+	}
+	session, err := kgo.NewGroupTransactSession(options...)
 	if err != nil {
 		return err
 	}
@@ -116,7 +119,7 @@ func fetchError(fetches kgo.Fetches) error {
 
 // untilConsumed returns once the group has committed the whole input.
 func untilConsumed(ctx context.Context, s settings, ends map[int32]int64) error {
-	client, err := kgo.NewClient(kgo.SeedBrokers(s.brokers))
+	client, err := s.newClient()
 	if err != nil {
 		return err
 	}

@@ -10,8 +10,7 @@ import (
 
 // verify reads what is committed of the output to its end, and counts.
 func verify(ctx context.Context, s settings) (outcome, error) {
-	client, err := kgo.NewClient(
-		kgo.SeedBrokers(s.brokers),
+	client, err := s.newClient(
 		kgo.ConsumeTopics(s.output),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),

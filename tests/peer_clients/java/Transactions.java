@@ -1,7 +1,10 @@
+import java.io.FileReader;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Properties;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
@@ -12,15 +15,22 @@ import org.apache.kafka.common.IsolationLevel;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.errors.ProducerFencedException;
 
-/** Transactions of the second version, fencing, both isolations, and what Admin says of them: one line for each. */
+/**
+ * Transactions of the second version, fencing, both isolations, and what Admin says of them: one line for each.
+ * Arguments: bootstrap servers, topic, and optionally a file with more settings of every client.
+ */
 public class Transactions {
     private static final String STRING = "org.apache.kafka.common.serialization.String";
+    private static final Properties MORE = new Properties();
 
     public static void main(String[] arguments) throws Exception {
         String bootstrap = arguments[0];
         String topic = arguments[1];
+        if (arguments.length > 2) {
+            MORE.load(new FileReader(arguments[2]));
+        }
         TopicPartition partition = new TopicPartition(topic, 0);
-        try (Admin admin = Admin.create(Map.of("bootstrap.servers", bootstrap))) {
+        try (Admin admin = Admin.create(with(Map.of("bootstrap.servers", bootstrap)))) {
             admin.createTopics(List.of(new NewTopic(topic, 2, (short) 1))).all().get();
             var feature = admin.describeFeatures().featureMetadata().get().finalizedFeatures().get("transaction.version");
             System.out.println("transaction.version " + feature.maxVersionLevel());
@@ -56,11 +66,17 @@ public class Transactions {
     }
 
     private static KafkaProducer<String, String> producer(String bootstrap, String transactionalId) {
-        return new KafkaProducer<>(Map.of(
+        return new KafkaProducer<>(with(Map.of(
             "bootstrap.servers", bootstrap,
             "transactional.id", transactionalId,
             "key.serializer", STRING + "Serializer",
-            "value.serializer", STRING + "Serializer"));
+            "value.serializer", STRING + "Serializer")));
+    }
+
+    private static Map<String, Object> with(Map<String, Object> settings) {
+        Map<String, Object> all = new HashMap<>(settings);
+        MORE.forEach((key, value) -> all.put((String) key, value));
+        return all;
     }
 
     private static void transaction(KafkaProducer<String, String> producer, String topic, boolean commit, String... values) {
@@ -79,11 +95,11 @@ public class Transactions {
 
     private static List<String> read(String bootstrap, TopicPartition partition, String isolation) {
         List<String> values = new ArrayList<>();
-        try (var consumer = new KafkaConsumer<String, String>(Map.of(
+        try (var consumer = new KafkaConsumer<String, String>(with(Map.of(
             "bootstrap.servers", bootstrap,
             "isolation.level", isolation,
             "key.deserializer", STRING + "Deserializer",
-            "value.deserializer", STRING + "Deserializer"))) {
+            "value.deserializer", STRING + "Deserializer")))) {
             consumer.assign(List.of(partition));
             consumer.seekToBeginning(List.of(partition));
             long end = consumer.endOffsets(List.of(partition)).get(partition);

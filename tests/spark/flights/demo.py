@@ -31,7 +31,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make spark-demo", description=__doc__)
     parser.add_argument("--rows", type=int, default=MOST_ROWS, help=f"flights, {_FEWEST_ROWS} to {MOST_ROWS} (all)")
     parser.add_argument("--kills", type=int, default=2 * len(VICTIMS), help="at least one of each kind is best (8)")
-    parser.add_argument("--seed", type=int, help="repeats the choices of an earlier run, if not its timing")
+    parser.add_argument("--seed", type=int, help="repeat the choices, but not the timing, of an earlier run")
     arguments = parser.parse_args()
     if not _FEWEST_ROWS <= arguments.rows <= MOST_ROWS:
         parser.error(f"--rows {arguments.rows}: use {_FEWEST_ROWS} to {MOST_ROWS}")

@@ -136,7 +136,7 @@ def _succeeds(decision: Decision) -> bool:
 
 def _decide(world: World, command: Command, seen: Seen, now_ms: int = START_MS) -> Decision:
     table = TransactionTable({TXN_ID: world.entry})
-    decision = transaction_rules.decide(table, command, Moment(now_ms, world.fresh_id), _SETTINGS)
+    decision = transaction_rules.decide(table, command, Moment(now_ms, world.fresh_id, now_ms - START_MS), _SETTINGS)
     if decision.reply is not None:
         seen.errors.add(decision.reply.error)
     return decision

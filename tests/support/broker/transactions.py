@@ -86,7 +86,9 @@ class World:
         return self
 
     def decide(self, command: Command) -> Decision:
-        return decide(self.table, command, Moment(self.now_ms, self._fresh_id), self.settings)
+        entry = self.table.entries.get(command.transactional_id)
+        open_ms = self.now_ms - entry.started_ms if entry is not None and entry.started_ms >= 0 else 0
+        return decide(self.table, command, Moment(self.now_ms, self._fresh_id, open_ms), self.settings)
 
     def step(self, command: Command) -> Decision:
         """Decide ``command`` and take its facts in; its effects are left to the caller."""

@@ -26,9 +26,11 @@ from dualwrite.broker.core.partitions import PartitionState
 from dualwrite.broker.core.transaction_rules import Moment, TransactionSettings, decide, markers_of
 from dualwrite.broker.core.transactions import TransactionTable
 from dualwrite.broker.facts.transactions import TransactionRecorded, TransactionVersion
-from dualwrite.client.engine.contract import Close, EngineSettings, Open, Operation, Request, Send
+from dualwrite.client.config.producer_settings import ProducerSettings
+from dualwrite.client.config.settings import ClientSettings
+from dualwrite.client.engine.contract import Close, Open, Operation, Request, Send
 from dualwrite.client.engine.engine import Engine
-from dualwrite.client.engine.producer_metadata import TRANSACTION
+from dualwrite.client.protocol.requests import TRANSACTION
 from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.client.terms.versions import VersionRange, Versions
 from dualwrite.errors import KafkaUnavailableError
@@ -36,6 +38,7 @@ from dualwrite.ids import ProducerIdentity, TopicPartition
 from dualwrite.records.batch import iterate_records
 from dualwrite.records.control import Marker, build_marker
 from dualwrite.records.header import peek_header
+from dualwrite.records.outgoing import OutgoingRecord
 from dualwrite.wire.apis import APIS, ApiKey, Message
 from dualwrite.wire.codec import read_body, read_response, write_response
 from dualwrite.wire.error_codes import ErrorCode
@@ -425,11 +428,12 @@ class SimulatedDriver:
     def __init__(self, cluster: SimulatedCluster, **settings: Any) -> None:
         self.cluster = cluster
         self.now = 0.0
-        defaults: dict[str, Any] = {"bootstrap": NODES, "transactional_id": TXN_ID}
-        self.engine = Engine(EngineSettings(**{**defaults, **settings}), lambda count: 0)
+        timeout = settings.pop("request_timeout", 60.0)
+        client = ClientSettings(settings.pop("bootstrap", NODES), request_timeout=timeout)
+        self.engine = Engine(ProducerSettings(client, TXN_ID, **settings), lambda count: 0)
         self.opened: set[Endpoint] = set()
         self.unreachable: set[Endpoint] = set()
-        self._events: deque[Callable[[], None]] = deque()
+        self.events: deque[Callable[[], None]] = deque()
 
     def run(self, operation: Operation) -> Any:
         """The outcome of ``operation``."""
@@ -442,8 +446,8 @@ class SimulatedDriver:
         is left to wait for."""
         for command in self.engine.step(self.now):
             self.perform(command)
-        if self._events:
-            self._events.popleft()()
+        if self.events:
+            self.events.popleft()()
             return True
         if operation is not None and operation.is_done:
             return True
@@ -461,11 +465,11 @@ class SimulatedDriver:
             assert endpoint not in self.opened
             if endpoint in self.unreachable:
                 error = KafkaUnavailableError(f"broker {endpoint}: refused")
-                self._events.append(lambda: engine.lost(endpoint, error, self.now))
+                self.events.append(lambda: engine.lost(endpoint, error, self.now))
                 return
             self.opened.add(endpoint)
             versions = TV2_VERSIONS if self.cluster.is_tv2 else TV2_VERSIONS._replace(features={})
-            self._events.append(lambda: engine.opened(endpoint, versions, self.now))
+            self.events.append(lambda: engine.opened(endpoint, versions, self.now))
         elif isinstance(command, Close):
             self.opened.discard(endpoint)
         elif isinstance(command, Send):
@@ -476,10 +480,10 @@ class SimulatedDriver:
             return  # lost in this very turn; the engine is being told
         answer = self.cluster.arrive(endpoint, request)
         if answer is not None:
-            self._events.append(lambda: self._answer(endpoint, request.tag, answer))
+            self.events.append(lambda: self._answer(endpoint, request.tag, answer))
             return
         self.opened.discard(endpoint)
-        self._events.append(
+        self.events.append(
             lambda: self.engine.lost(endpoint, KafkaUnavailableError(f"broker {endpoint}: reset"), self.now)
         )
 
@@ -494,9 +498,8 @@ class SimulatedDriver:
 
     def produce(self, *values: bytes, topic: str = "t", partition: int = 0, **others: Any) -> None:
         for value in values:
-            assert self.engine.produce(topic, value, None, partition, 0, (), others.get("on_delivery"), self.now), (
-                "the buffer is full"
-            )
+            record = OutgoingRecord(topic, value, partition=partition, **others)
+            assert self.engine.produce(record, 0, self.now), "the buffer is full"
 
     def begin(self, *values: bytes, **others: Any) -> None:
         self.engine.begin_transaction()

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_engine, event, inspect, select, update
 
-from dualwrite.coordinator.ports import Lease
+from dualwrite.coordinator.rules.lease import Lease
 from dualwrite.coordinator.rules.slot_rules import Candidate, SlotRow, SlotStanding
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.lease_store import SqlLeases

@@ -6,7 +6,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from dualwrite.client.engine.coordinator_calls import GroupMember
+from dualwrite.client.protocol.requests import GroupMember
 from dualwrite.ids import TopicPartition
 
 NOTHING_READ = -1001

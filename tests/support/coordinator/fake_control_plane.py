@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 from typing import Any
 
-from dualwrite.client.admin.control_plane import InitializedProducer, TransactionDescription
+from dualwrite.client.admin.control_plane import TransactionDescription
 from dualwrite.client.encoding.transaction_end import LogSlice
+from dualwrite.client.protocol.requests import InitializedProducer
 from dualwrite.ids import Anchor, ProducerIdentity, TopicPartition
 
 CONFIG = {"bootstrap.servers": "127.0.0.1:1", "transactional.id": "app-0"}

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeVar
 
-from dualwrite.coordinator.ports import Headers, Outcome
-from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision, looked_back, verdict
+from dualwrite.coordinator.rules.recovery_decision import Outcome, RecoveryDecision, outcome_in_log, verdict
 from dualwrite.errors import FencedError, KafkaUnavailableError, PrepareFailedError
 from dualwrite.ids import (
     Anchor,
@@ -21,6 +20,7 @@ from dualwrite.ids import (
     ProducerIdentity,
     TopicPartition,
 )
+from dualwrite.records.outgoing import OutgoingRecord
 
 T = TypeVar("T")
 PARTITION = TopicPartition("events", 0)
@@ -157,19 +157,12 @@ class FakeParticipant:
         self.begun = True
         self.anchor = None
 
-    def produce(
-        self,
-        topic: str,
-        value: str | bytes | None = None,
-        key: str | bytes | None = None,
-        partition: int = -1,
-        timestamp: int = 0,
-        headers: Headers | None = None,
-        on_delivery: Callable[[Any, Any], None] | None = None,
-    ) -> None:
+    def produce(self, record: OutgoingRecord) -> None:
+        topic, value, key, partition, timestamp, headers, on_delivery = record
         self._usable()
         assert self.begun, "produce outside a transaction"
-        offset = self.kafka.request("produce", lambda: self.kafka.append(self.identity, value))
+        text = None if value is None else value.decode()  # as the rows have it
+        offset = self.kafka.request("produce", lambda: self.kafka.append(self.identity, text))
         self.anchor = self.anchor or Anchor.of(PARTITION, offset)
         if on_delivery is not None:
             on_delivery(None, (topic, partition, timestamp, key, headers))
@@ -220,7 +213,7 @@ class FakeParticipant:
         if decided is not RecoveryDecision.NOTHING:
             self.kafka.end(commit=decided is RecoveryDecision.COMMIT)
             done = Outcome.COMMITTED if decided is RecoveryDecision.COMMIT else Outcome.ABORTED
-        return looked_back(state, done, self.identity, self.kafka.ending_of(state)) if state else done
+        return outcome_in_log(state, done, self.identity, self.kafka.ending_of(state)) if state else done
 
     def _end(self, name: str, *, commit: bool) -> None:
         self._usable()

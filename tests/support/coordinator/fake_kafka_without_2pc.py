@@ -1,13 +1,12 @@
 """The fake Kafka, behaving as today's Apache Kafka: it keeps no prepared transactions, and they may time out."""
 
-from collections.abc import Callable
 from typing import Any
 
 from dualwrite.client.engine.delivery_reports import DeliveredRecord
-from dualwrite.coordinator.ports import Headers, Outcome
-from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision, looked_back, verdict
+from dualwrite.coordinator.rules.recovery_decision import Outcome, RecoveryDecision, outcome_in_log, verdict
 from dualwrite.errors import FencedError
 from dualwrite.ids import OngoingTransaction, PreparedTxnState, ProducerIdentity
+from dualwrite.records.outgoing import OutgoingRecord
 from tests.support.coordinator.fake_kafka import PARTITION, PRODUCER_ID, FakeKafka, FakeParticipant, FakeTransaction
 
 
@@ -47,24 +46,14 @@ class ResumingParticipant(FakeParticipant):
         if not keep_prepared_txn:
             super().init_transactions()
 
-    def produce(
-        self,
-        topic: str,
-        value: str | bytes | None = None,
-        key: str | bytes | None = None,
-        partition: int = -1,
-        timestamp: int = 0,
-        headers: Headers | None = None,
-        on_delivery: Callable[[Any, Any], None] | None = None,
-    ) -> None:
+    def produce(self, record: OutgoingRecord) -> None:
         """A record's callback gets a message, not the tuple that will do elsewhere."""
 
         def report(error: Any, _: Any) -> None:
-            if on_delivery is not None:
-                on_delivery(error, DeliveredRecord((topic, PARTITION.partition, 0), (None, None, ()), 0, error))
+            if record.on_delivery is not None:
+                record.on_delivery(error, DeliveredRecord(record, PARTITION.partition, 0, 0, error))
 
-        text = value.decode() if isinstance(value, bytes) else value  # as the rows have it
-        super().produce(topic, text, key, partition, timestamp, headers, report)
+        super().produce(record.reporting_to(report))
 
     def complete_transaction(self, state: PreparedTxnState) -> Outcome:
         self._usable()
@@ -78,7 +67,7 @@ class ResumingParticipant(FakeParticipant):
         if not state:
             return done
         now = ProducerIdentity(PRODUCER_ID, self.kafka.current.epoch + 1)
-        return looked_back(state, done, now, self.kafka.ending_of(state))
+        return outcome_in_log(state, done, now, self.kafka.ending_of(state))
 
     def _end_seen(self, seen: FakeTransaction, commits: bool) -> bool:
         try:

@@ -2,10 +2,11 @@
 
 import threading
 from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
-from dualwrite.coordinator.ports import Lease, LeaseLostError
 from dualwrite.coordinator.rules.identities import UNKNOWN_CLUSTER, ClusterIdentity
+from dualwrite.coordinator.rules.lease import Lease, LeaseLostError
 from dualwrite.coordinator.rules.slot_rules import Candidate, SlotRow, application_of
 
 
@@ -28,6 +29,9 @@ class MemoryLeases:
     def owners(self) -> dict[str, str]:
         """Who holds what."""
         return {name: row.owner for name, row in self._rows.items()}
+
+    def limited(self, seconds: float, name: str, setting: str) -> AbstractContextManager[object]:
+        return nullcontext()
 
     def rows(self, application: str | None, cluster: ClusterIdentity = UNKNOWN_CLUSTER) -> list[SlotRow]:
         with self._guard:

@@ -13,6 +13,7 @@ from sqlalchemy import insert, select, update
 from dualwrite.cli.main import main
 from dualwrite.client.admin.control_plane import ControlPlane, TransactionDescription
 from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.sql.tables import kafka_transaction_outcome, kafka_transaction_state
 from dualwrite.testing.kafka import KafkaBroker
 from tests.support.coordinator.event_table import events, expire_leases, ready_engine, slot_rows, stored_values
@@ -65,8 +66,8 @@ class Place:
         with pytest.raises(SystemExit):
             self.write(value, on_step=observe, **options)
         for made in self._made:
-            made._pool._heartbeat.stop(0)
-            made._sweeper.stop(0)
+            manager_of(made).process.pool.heartbeat.stop(0)
+            manager_of(made).process.sweeper.stop(0)
         if silent:
             expire_leases(self.engine)
 

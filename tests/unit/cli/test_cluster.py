@@ -44,8 +44,8 @@ def test_a_file_has_one_in_each_line_and_the_command_line_wins(tmp_path: Path) -
         (["-X", "bootstrap.servers=a:1"], "-X: bootstrap.servers: use --bootstrap-servers"),
         (["-X", "metadata.broker.list=a:1"], "-X: metadata.broker.list: use --bootstrap-servers"),
         (["-X", "transactional.id=a"], "-X: transactional.id is set by dualwrite itself: remove it"),
-        (["-X", "oauth_cb=f"], "-X: oauth_cb is a function: it can be given from Python only"),
-        (["-X", "logger=f"], "-X: logger is a function: it can be given from Python only"),
+        (["-X", "oauth_cb=f"], "-X: oauth_cb is a function, which only Python code can pass"),
+        (["-X", "logger=f"], "-X: logger is a function, which only Python code can pass"),
         (["-X", "security.protocl=SSL"], "-X: security.protocl: there is no such setting"),
         (["-X", "security.protocol=TLS"], "security.protocol 'TLS': use one of"),
         (["-X", "security.protocol=SASL_SSL", "-X", "sasl.mechanism=PLAIN"], "sasl.username and sasl.password: PLAIN"),
@@ -54,7 +54,7 @@ def test_a_file_has_one_in_each_line_and_the_command_line_wins(tmp_path: Path) -
         (["--bootstrap-servers", "nowhere:port"], "bootstrap.servers: 'nowhere:port' is no HOST:PORT"),
     ],
 )
-def test_what_is_wrong_is_one_line_that_names_it(words: list[str], message: str) -> None:
+def test_an_error_is_one_line_that_names_the_setting(words: list[str], message: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
         parsed(*words)
     assert str(raised.value).startswith(message)
@@ -71,11 +71,11 @@ def test_a_mistake_in_a_file_is_named_by_its_line(tmp_path: Path) -> None:
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigurationError, match="it is no text in UTF-8"):
+    with pytest.raises(ConfigurationError, match="it is not UTF-8"):
         parsed("--command-config", str(file))
 
 
-def test_a_cluster_that_nobody_answers_for_is_found_out_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_cluster_is_an_error_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "REACH_SECONDS", 0.1)
     with pytest.raises(KafkaUnavailableError, match=r"gave up after 0\.1 s\): is it running\? see bootstrap\.servers"):
         require_cluster({"bootstrap.servers": "127.0.0.1:1"})

@@ -1,6 +1,5 @@
 """A database named on the command line: its mistakes in one line, without its password."""
 
-import os
 import re
 import sqlite3
 import sys
@@ -9,8 +8,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, inspect, make_url, text
 
-from dualwrite.cli.database import database, database_place
+from dualwrite.cli.database import database
 from dualwrite.cli.db import current, upgrade, upgrade_engine
+from dualwrite.coordinator.sql.dialects.supported import database_at
 from dualwrite.errors import ConfigurationError
 
 
@@ -20,7 +20,7 @@ def use(url: str, statement: str = "SELECT 1", *, must_exist: bool = False) -> N
 
 
 @pytest.mark.parametrize("url", ["orders.db", "", "nosuch://host/x", "postgresql+psycopg://host:port/x"])
-def test_what_is_no_database_url_is_refused(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_database_url_is_refused(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigurationError):
         use(url)
@@ -35,7 +35,9 @@ def test_what_is_no_database_url_is_refused(url: str, tmp_path: Path, monkeypatc
     ],
 )
 def test_a_driver_for_asyncio_is_refused_and_a_blocking_one_named(url: str, example: str) -> None:
-    with pytest.raises(ConfigurationError, match=re.escape(f"for asyncio: name a blocking one here, as in {example}")):
+    with pytest.raises(
+        ConfigurationError, match=re.escape(f"for asyncio: use a blocking driver here, such as {example}")
+    ):
         use(url)
 
 
@@ -71,8 +73,11 @@ def test_a_schema_is_a_database_too(mariadb_url: str) -> None:
     assert upgrade(bare, schema=url.database) == current(mariadb_url)
 
 
-def test_what_is_no_plain_file_name_need_not_exist() -> None:
-    use(f"sqlite:///file:{os.devnull}?uri=true", must_exist=True)
+def test_only_a_plain_file_name_must_exist(tmp_path: Path) -> None:
+    use(f"sqlite:///file:{tmp_path / 'new.db'}?uri=true", "CREATE TABLE t (id INTEGER)", must_exist=True)
+    assert (tmp_path / "new.db").exists()
+    with pytest.raises(ConfigurationError, match="there is no database file"):
+        use(f"sqlite:///{tmp_path / 'other.db'}", must_exist=True)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +112,7 @@ def test_a_driver_for_asyncio_is_refused_installed_or_not(
 ) -> None:
     if not is_there:
         monkeypatch.setitem(sys.modules, driver, None)
-    message = f"^{driver} is a driver for asyncio: name a blocking one here, as in {re.escape(example)}$"
+    message = f"^{driver} is a driver for asyncio: use a blocking driver here, such as {re.escape(example)}$"
     with pytest.raises(ConfigurationError, match=message):
         use(url)
 
@@ -144,6 +149,11 @@ def test_other_errors_pass(tmp_path: Path) -> None:
         raise ZeroDivisionError
 
 
+def place_of(url: str) -> str:
+    parsed = make_url(url)
+    return database_at(parsed).server_of(parsed)
+
+
 @pytest.mark.parametrize(
     ("url", "place"),
     [
@@ -158,13 +168,13 @@ def test_other_errors_pass(tmp_path: Path) -> None:
         ("sqlite:///file:/data/a.db?uri=true", "sqlite:file:/data/a.db"),
     ],
 )
-def test_the_place_of_a_database_is_the_same_whoever_logs_in(url: str, place: str) -> None:
-    assert database_place(make_url(url)) == place
+def test_the_place_of_a_database_does_not_depend_on_the_user(url: str, place: str) -> None:
+    assert place_of(url) == place
 
 
 def test_a_relative_file_is_known_by_its_full_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert database_place(make_url("sqlite:///a.db")) == f"sqlite:{tmp_path.resolve() / 'a.db'}"
+    assert place_of("sqlite:///a.db") == f"sqlite:{tmp_path.resolve() / 'a.db'}"
 
 
 def test_tables_are_made_through_an_engine_that_its_url_does_not_describe(tmp_path: Path) -> None:

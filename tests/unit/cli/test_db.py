@@ -24,12 +24,14 @@ def test_up_and_back(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert said(capsys, "upgrade", "--db", url) == (0, schema.versions()[-1], "")
     assert said(capsys, "current", "--db", url) == (0, schema.versions()[-1], "")
     assert said(capsys, "downgrade", "--db", url, "0001") == (0, "0001", "")
-    removed = "removed all tables of dualwrite, which were of version 0001"
+    removed = "removed all tables of dualwrite, which had version 0001"
     assert said(capsys, "downgrade", "--db", url, "base") == (0, removed, "")
     assert said(capsys, "downgrade", "--db", url, "base") == (0, "no tables yet; run: dualwrite db upgrade", "")
 
 
-def test_what_would_be_lost_is_one_line_and_yes_drops_it(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_rows_that_would_be_lost_are_one_line_and_yes_drops_them(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     said(capsys, "upgrade", "--db", url)
     engine = create_engine(url)
     with engine.begin() as connection:
@@ -74,7 +76,7 @@ def test_the_sql_of_every_step_is_printed_and_nothing_is_made(
         (["--dialect", "sqlite", "--since", "0815"], "there is no version '0815'"),
     ],
 )
-def test_sql_of_what_there_is_not_is_one_line(words: list[str], wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_of_sql_is_one_line(words: list[str], wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, error = said(capsys, "sql", *words)
     assert (code, out) == (2, "")
     assert wrong in error

@@ -43,7 +43,7 @@ def failing(error: BaseException) -> object:
     return run
 
 
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("--version") == 0
     assert capsys.readouterr().out == f"dualwrite {__version__}\n"
 
@@ -82,7 +82,7 @@ def test_every_action_on_transactions_explains_itself(name: str, capsys: pytest.
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "say what to do: broker, db, demo, doctor, load, recover, transactions"),
+        ((), "name a verb: broker, db, demo, doctor, load, recover, transactions"),
         (("laod",), "argument VERB: invalid choice: 'laod'"),
         (("try", "--size", "big"), "argument --size: invalid int value: 'big'; see dualwrite try --help"),
         (("try", "--sise"), "unrecognized arguments: --sise"),
@@ -112,7 +112,7 @@ def test_a_name_that_is_no_text_is_refused(
     verb.run = lambda arguments: 0  # type: ignore[attr-defined]
     assert exit_code("try", "--file", "b\udcff") == 0
     assert exit_code("try", *words) == 2
-    assert capsys.readouterr().err == "dualwrite: 'b\\udcff' is no text in UTF-8; see dualwrite --help\n"
+    assert capsys.readouterr().err == "dualwrite: 'b\\udcff' is not UTF-8; see dualwrite --help\n"
 
 
 def test_a_verbs_result_is_the_exit_code(verb: ModuleType) -> None:
@@ -145,7 +145,7 @@ def test_an_error_is_one_line_and_exit_code_2(
 BASE = {"alembic", "confluent_kafka", "cramjam", "crc32c", "kafka", "sqlalchemy"}
 """What an installation without extras has."""
 WITHOUT_IT_SLOWER = {"uvloop"}
-LOADS_IT = {"pytest"}  # the plugin is imported by pytest itself, and by nobody else
+LOADS_IT = {"pytest"}  # only pytest itself imports the plugin
 
 
 def test_every_library_of_an_extra_is_known_by_its_name() -> None:
@@ -172,7 +172,7 @@ def test_a_broker_without_its_extra_says_what_to_install(library: str, more: tup
     assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
 
 
-def test_an_error_that_nobody_foresaw_is_not_hidden(verb: ModuleType) -> None:
+def test_an_unexpected_error_is_not_hidden(verb: ModuleType) -> None:
     verb.run = failing(ZeroDivisionError())  # type: ignore[attr-defined]
     with pytest.raises(ZeroDivisionError):
         main(["try"])
@@ -202,8 +202,9 @@ def with_stdout(stdout: int, *words: str, unbuffered: bool = False) -> tuple[int
     return done.returncode, done.stderr
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("unbuffered", [False, True])
-def test_a_reader_of_stdout_that_is_gone_ends_the_command_quietly(tmp_path: Path, unbuffered: bool) -> None:
+def test_a_closed_stdout_ends_the_command_quietly(tmp_path: Path, unbuffered: bool) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     try:
@@ -214,7 +215,7 @@ def test_a_reader_of_stdout_that_is_gone_ends_the_command_quietly(tmp_path: Path
         os.close(writer)
 
 
-def test_help_that_nobody_reads_is_quiet() -> None:
+def test_help_to_a_closed_stdout_is_quiet() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     try:

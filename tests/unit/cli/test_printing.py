@@ -19,7 +19,7 @@ def test_columns_are_as_wide_as_they_must_be() -> None:
     ("seconds", "words"),
     [(0, "0 s"), (59, "59 s"), (60, "1 min"), (3599, "59 min"), (7200, "2 h"), (3 * 86400, "3 d"), (-5, "0 s")],
 )
-def test_a_duration_is_told_in_its_largest_unit(seconds: int, words: str) -> None:
+def test_a_duration_is_printed_in_its_largest_unit(seconds: int, words: str) -> None:
     assert since(NOW - timedelta(seconds=seconds), NOW) == words
 
 
@@ -44,7 +44,7 @@ def test_json_has_names_and_moments(capsys: pytest.CaptureFixture[str]) -> None:
     }
 
 
-def test_what_has_no_form_in_json_is_a_bug() -> None:
+def test_a_value_without_a_json_form_is_a_bug() -> None:
     with pytest.raises(TypeError, match="object"):
         print_json(object())
 

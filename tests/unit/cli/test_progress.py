@@ -16,7 +16,7 @@ class Terminal(io.StringIO):
 
 
 class Clock:
-    """Seconds that pass when told to."""
+    """A clock in seconds that the test moves."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -43,7 +43,7 @@ def test_without_a_terminal_there_is_a_line_for_each_tenth(clock: Clock) -> None
     ]
 
 
-def test_without_a_terminal_nothing_is_told_before_there_are_new_rows(clock: Clock) -> None:
+def test_without_a_terminal_nothing_is_printed_before_there_are_new_rows(clock: Clock) -> None:
     stream = io.StringIO()
     report = ProgressReport("f.csv", stream, clock)
     report(Progress(0, 0, 0.4))

@@ -36,3 +36,17 @@ def test_a_thread_that_the_system_refuses_is_the_systems_error(monkeypatch: pyte
     monkeypatch.setattr(threading, "_start_new_thread", refuse)
     with pytest.raises(RuntimeError, match="can't start"):
         start_thread(print, "refused")
+
+
+def test_a_thread_that_the_system_refuses_in_an_except_block_is_not_the_error_that_the_block_handles(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading, "_start_new_thread", refuse)
+    try:
+        raise LimitError
+    except LimitError:
+        with pytest.raises(RuntimeError, match="can't start"):
+            start_thread(print, "refused")

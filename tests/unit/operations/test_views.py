@@ -75,7 +75,7 @@ def test_situation_and_verdict(
         (view(row(SlotStanding.HELD), kafka("Ongoing")), "host:1 has it, and may be alive: its lease has 5 s left"),
         (view(None, kafka("Ongoing")), "no row names it"),
         (view(row(SlotStanding.FOREIGN), None), "slot a-0 was left in the Kafka cluster "),
-        (view(row(SlotStanding.EXPIRED), kafka("Ongoing"), "no-slot"), "it is not called like a slot"),
+        (view(row(SlotStanding.EXPIRED), kafka("Ongoing"), "no-slot"), "the id is not the name of a slot"),
     ],
 )
 def test_what_keeps_a_transactional_id_from_being_resolved(seen: TransactionView, words: str) -> None:

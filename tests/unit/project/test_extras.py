@@ -48,6 +48,7 @@ def test_a_block_of_imports_names_the_extra_that_it_is_given() -> None:
         pass
 
 
+@pytest.mark.slow_cases("web", "metrics")
 @pytest.mark.parametrize(
     ("library", "statement", "said"),
     [

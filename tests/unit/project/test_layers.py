@@ -13,9 +13,11 @@ from tests.support.layers import (
     ORDER,
     PURE,
     RULES,
+    THROUGH_PORTS,
     Module,
     Rule,
     class_names_are_unique,
+    databases_differ_behind_one_interface,
     every_module_has_a_docstring,
     files_are_short,
     folders_are_small,
@@ -27,6 +29,7 @@ from tests.support.layers import (
     read_tree,
     rooms_know_only_what_they_stand_on,
     rooms_of_a_floor_import_those_before_them,
+    tier_t_does_io_through_ports_only,
 )
 
 HOUSE = Path(dualwrite.__file__).parent
@@ -79,11 +82,20 @@ def test_a_sound_house_breaks_no_rule(tmp_path: Path) -> None:
         "broker/log/segment.py": "import os\nfrom dualwrite.broker.facts import transactions",
         "broker/runtime/loop.py": "import asyncio\nfrom dualwrite.broker.core import rules\n"
         "from dualwrite.broker.log import segment",
-        "coordinator/unit/driver.py": "from dualwrite.client.admin.control_plane import X",
+        "coordinator/kafka/native.py": "from dualwrite.client.admin.control_plane import X",
+        "coordinator/steps/driver.py": "",
         "client/admin/control_plane.py": "import socket\nfrom dualwrite.wire.codec import X",
-        "loader/load.py": "from dualwrite.coordinator.unit.driver import X",
+        "loader/load.py": "from dualwrite.coordinator.steps.driver import X",
         "cli/load.py": "from dualwrite.loader.load import X",
-        "spark/partitions/writers.py": "import pyspark.sql\nfrom dualwrite.coordinator.unit import driver",
+        "coordinator/slots/pool.py": "import logging\nfrom asyncio import CancelledError\n"
+        "from sqlalchemy.exc import SQLAlchemyError\n"
+        "from dualwrite.coordinator.rules import machine\nif TYPE_CHECKING:\n    from sqlalchemy import Connection\n"
+        "    from dualwrite.coordinator.sql.tables import table",
+        "coordinator/rules/machine.py": "",
+        "coordinator/sql/tables.py": "import sqlalchemy",
+        "coordinator/sql/dialects/mysql/database.py": "from sqlalchemy.dialects import mysql\n"
+        "x = dialect.name == 'mysql'",
+        "spark/partitions/writers.py": "import pyspark.sql\nfrom dualwrite.coordinator.steps import driver",
     }
     assert broken(tmp_path / "dualwrite", files) == {}
 
@@ -112,6 +124,26 @@ def test_a_sound_house_breaks_no_rule(tmp_path: Path) -> None:
             pure_modules_do_no_io,
             {"client/engine/a.py": "from dualwrite.client.threads import X", "client/threads.py": ""},
             "client.engine.a is pure and imports client.threads, which is not",
+        ),
+        (
+            tier_t_does_io_through_ports_only,
+            {"coordinator/slots/a.py": "from dualwrite.coordinator.sql.b import X", "coordinator/sql/b.py": ""},
+            "coordinator.slots.a is of tier T and imports coordinator.sql.b, which is of tier S",
+        ),
+        (
+            tier_t_does_io_through_ports_only,
+            {"coordinator/steps/a.py": "from sqlalchemy import Connection"},
+            "coordinator.steps.a is of tier T and imports sqlalchemy.Connection",
+        ),
+        (
+            tier_t_does_io_through_ports_only,
+            {"coordinator/recovery/a.py": "def f():\n    from time import sleep"},
+            "coordinator.recovery.a is of tier T and imports time.sleep",
+        ),
+        (
+            tier_t_does_io_through_ports_only,
+            {"coordinator/steps/a.py": "from asyncio import sleep"},
+            "coordinator.steps.a is of tier T and imports asyncio.sleep",
         ),
         (
             rooms_know_only_what_they_stand_on,
@@ -159,6 +191,30 @@ def test_a_sound_house_breaks_no_rule(tmp_path: Path) -> None:
         (nothing_imports_the_face, {"cli/a.py": "from dualwrite import DualWrite"}, "cli.a imports dualwrite itself"),
         (nothing_imports_the_face, {"cli/a.py": "from .. import DualWrite"}, "cli.a imports dualwrite itself"),
         (pyspark_is_imported_in_spark_only, {"cli/a.py": "from pyspark.sql import X"}, "cli.a imports pyspark"),
+        (
+            databases_differ_behind_one_interface,
+            {"cli/a.py": "from sqlalchemy.dialects import mysql"},
+            "cli.a imports sqlalchemy.dialects.mysql",
+        ),
+        *(
+            (
+                databases_differ_behind_one_interface,
+                {"cli/a.py": text},
+                "cli.a asks which database it has at line 2",
+            )
+            for text in (
+                "f(engine.dialect.name)",
+                "looks.get(dialect.name)",
+                "f(context.dialect_name)",
+                "f(dialect_name)",
+                "f(url.get_backend_name())",
+                "kind == 'sqlite'",
+                "kind in ('mysql', 'mariadb')",
+                "x = {'postgresql': f}",
+                "dialect.driver == 'psycopg'",
+                "url.get_driver_name() == 'psycopg'",
+            )
+        ),
         (
             imports_have_no_loops,
             {"cli/a.py": "from dualwrite.cli import b", "cli/b.py": "def f():\n    from dualwrite.cli.a import X"},
@@ -208,3 +264,12 @@ def test_only_testing_stands_on_testing(tmp_path: Path, room: str) -> None:
 def test_each_pure_room_is_held_to_it(tmp_path: Path, room: str) -> None:
     found = broken(tmp_path / "dualwrite", {f"{room.replace('.', '/')}.py": "import random"})
     assert found[pure_modules_do_no_io.__name__] == [f"{room} is pure and imports random"]
+
+
+@pytest.mark.parametrize("room", THROUGH_PORTS)
+@pytest.mark.parametrize(
+    "module", ["os", "queue", "random", "secrets", "select", "socket", "subprocess", "threading", "time"]
+)
+def test_each_room_of_tier_t_is_held_to_it(tmp_path: Path, room: str, module: str) -> None:
+    found = broken(tmp_path / "dualwrite", {f"{room.replace('.', '/')}/a.py": f"import {module}"})
+    assert found[tier_t_does_io_through_ports_only.__name__] == [f"{room}.a is of tier T and imports {module}"]

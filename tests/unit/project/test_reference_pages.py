@@ -8,14 +8,14 @@ import pytest
 
 from dualwrite.broker.api import api_versions
 from dualwrite.broker.api.routes import MODULES, ROUTES, advertised
-from dualwrite.broker.core.broker_settings import SETTINGS
-from dualwrite.broker.core.topic_settings import DYNAMIC_DEFAULTS, TOPIC_SETTINGS
+from dualwrite.broker.settings.broker_settings import SETTINGS
+from dualwrite.broker.settings.topic_settings import DYNAMIC_DEFAULTS, TOPIC_SETTINGS
 from dualwrite.wire.apis import ApiKey
 
 DOCS = Path(__file__).parents[3] / "docs"
 
 
-@pytest.mark.parametrize("page", ["states", "apis", "metrics", "settings", "producer"])
+@pytest.mark.parametrize("page", ["states", "apis", "acls", "metrics", "settings", "producer"])
 def test_a_drawn_page_is_up_to_date(page: str) -> None:
     drawn = runpy.run_path(str(DOCS / "draw.py"))[f"{page}_page"]()
     assert (DOCS / "reference" / f"{page}.md").read_text() == drawn, "run: python docs/draw.py"

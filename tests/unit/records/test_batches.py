@@ -45,7 +45,7 @@ def oracle_batch(records: Sequence[Record], compression: int = 0, headers: Seque
 
 
 @given(record_lists, st.integers(0, 2**40), batch_fields)
-def test_kafka_python_reads_what_is_built_here(records: list[Record], offset: int, fields: BatchFields) -> None:
+def test_kafka_python_reads_our_batches(records: list[Record], offset: int, fields: BatchFields) -> None:
     batch = placed(records, offset, BatchFields(fields.producer, fields.base_sequence, fields.transactional))
     theirs = DefaultRecordBatch(bytes(batch))
     assert theirs.validate_crc()
@@ -123,7 +123,7 @@ def test_the_last_sequence_wraps_to_zero(base: int, count: int, last: int) -> No
     assert peek_header(batch).last_sequence == last
 
 
-def test_batches_back_to_back_are_told_apart() -> None:
+def test_consecutive_batches_are_separated() -> None:
     first, second = placed([Record(b"a", None)] * 2), placed([Record(b"b", None)], 2)
     found = list(iterate_batches(first + second))
     assert [(header.base_offset, bytes(view)) for header, view in found] == [(0, bytes(first)), (2, bytes(second))]

@@ -22,7 +22,7 @@ MEBIBYTE = 1 << 20
 
 
 @given(st.sampled_from(CODECS), st.binary(max_size=300), st.integers(1, 2000))
-def test_what_is_compressed_is_opened_again(codec: Codec, data: bytes, times: int) -> None:
+def test_compressed_records_decompress_to_the_same_bytes(codec: Codec, data: bytes, times: int) -> None:
     assert decompress(codec, compress(codec, data * times)) == data * times
 
 
@@ -111,7 +111,7 @@ def test_damage_is_noticed_or_harmless(codec: Codec, data: bytes, at: int, flip:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_what_ends_too_early_is_refused(codec: Codec) -> None:
+def test_truncated_records_are_refused(codec: Codec) -> None:
     with pytest.raises(MalformedBatchError):
         decompress(codec, compress(codec, PLAIN)[:-100])
 

@@ -54,7 +54,7 @@ def test_spans_are_the_records(records: list[Record]) -> None:
 
 
 @given(record_lists, st.sets(st.integers(0, 4)), st.sampled_from(Codec), st.none() | st.integers(0, 2**42))
-def test_kept_records_are_unchanged_whatever_the_codec(
+def test_kept_records_are_unchanged_under_every_codec(
     records: list[Record], keep: set[int], codec: Codec, horizon_ms: int | None
 ) -> None:
     batch = bytearray(oracle_batch(records, compression=codec, headers=[("h", b"1")]))
@@ -153,7 +153,7 @@ def test_a_batch_in_another_codec_is_the_same_batch(codec: Codec, records: list[
     assert recompressed(after, other, Codec.NONE) == recompressed(before, batch, Codec.NONE)
 
 
-def test_a_batch_that_is_not_what_it_says_is_not_compressed_anew() -> None:
+def test_a_batch_that_contradicts_its_header_is_not_recompressed() -> None:
     batch = oracle_batch([Record(b"k", b"v", 1)])
     header = peek_header(batch)._replace(record_count=2)
     with pytest.raises(MalformedBatchError):

@@ -75,7 +75,7 @@ def assert_same(ours: Produce | EndTxn, theirs: Any) -> None:
 
 
 @given(hot, st.data())
-def test_what_is_decoded_by_hand_is_what_kafka_python_reads(api: tuple[ApiKey, int], data: st.DataObject) -> None:
+def test_hand_written_decoders_read_the_values_of_kafka_python(api: tuple[ApiKey, int], data: st.DataObject) -> None:
     frame, position = framed(*api, data.draw(UNTAGGED[api[0]]))
     ours = read_hot_request(*api, frame, position)
     assert ours is not None
@@ -119,7 +119,7 @@ def test_a_request_that_is_cut_short_or_too_long_is_left_to_kafka_python(
 
 
 @pytest.mark.parametrize("version", range(9, 13))
-def test_what_is_null_and_must_not_be_is_left_to_kafka_python(version: int) -> None:
+def test_illegal_nulls_are_left_to_kafka_python(version: int) -> None:
     topic = _TOPIC(name="t", partition_data=[_TOPIC.PartitionProduceData(index=0, records=None)])
     frame, position = framed(ApiKey.PRODUCE, version, ProduceRequest(acks=1, timeout_ms=1, topic_data=[topic]))
     assert read_hot_request(ApiKey.PRODUCE, version, frame, position) is None

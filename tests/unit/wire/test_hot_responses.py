@@ -118,7 +118,7 @@ UNTAGGED = {
 
 @settings(max_examples=400)
 @given(st.sampled_from(EVERY_VERSION), st.data())
-def test_what_is_encoded_by_hand_is_what_kafka_python_writes(hot: tuple[ApiKey, int], data: st.DataObject) -> None:
+def test_hand_written_encoders_write_the_bytes_of_kafka_python(hot: tuple[ApiKey, int], data: st.DataObject) -> None:
     key, version = hot
     response = data.draw(UNTAGGED[key])
     parts = encode_hot(key, version, response)

@@ -25,7 +25,7 @@ TOPIC_ID = uuid.UUID(int=5)
 SOFTWARE = {"client_software_name": "a", "client_software_version": "1"}
 
 
-def test_the_fifth_version_tells_cluster_and_node() -> None:
+def test_the_fifth_version_carries_cluster_and_node() -> None:
     request = ApiVersionsRequest(**SOFTWARE, cluster_id="x", node_id=3)
     body = bytes(request.encode(version=5))
     assert body == bytes.fromhex("0261 0231 0278 00000003 00")
@@ -56,7 +56,7 @@ def test_kafka_python_keeps_its_own_classes() -> None:
 
 
 def committed_in(cls: type, version: int) -> bytes:
-    """A TxnOffsetCommit of ``version`` in the classes of whoever."""
+    """A TxnOffsetCommit of ``version`` in the given classes."""
     entry = cls.TxnOffsetCommitRequestTopic  # type: ignore[attr-defined]  # kafka-python has no types
     place = entry.TxnOffsetCommitRequestPartition(partition_index=1, committed_offset=3, committed_metadata="")
     topic = entry(name="x", partitions=[place])

@@ -1,1 +1,1 @@
-"""Kafka's APIs that say which brokers there are and what they hold, one file each."""
+"""Kafka's APIs about the cluster: brokers, coordinators, topics and log directories, one file each."""

@@ -1,17 +1,20 @@
 """DescribeCluster (60), v0-v2 (KIP-700).
 
-The one node, which is also told as the controller, and the cluster's id. From v1 on the endpoints of controllers can be
-asked for (KIP-919): there are none, MISMATCHED_ENDPOINT_TYPE. A node that answers is never fenced (v2). ACL: none yet,
-so every client may do everything.
+Answers the cluster's id and the one node, which is also reported as the controller. A request for the endpoints of
+controllers (v1, KIP-919) gets MISMATCHED_ENDPOINT_TYPE, because there are none. A node that answers is never fenced
+(v2).
 """
 
+from dualwrite.broker.access.acls import AclOperation, ResourceType
+from dualwrite.broker.access.needs import on_cluster
 from dualwrite.broker.api.context import NODE_ID, BrokerContext
-from dualwrite.broker.api.operations import ON_CLUSTER
 from dualwrite.wire.apis import ApiKey, DescribeClusterResponse, Message
 from dualwrite.wire.error_codes import ErrorCode
 
 KEY = ApiKey.DESCRIBE_CLUSTER
 VERSIONS = range(3)
+_DESCRIBE = on_cluster(AclOperation.DESCRIBE, "for the authorized operations alone", is_refused=False)
+NEEDS = (_DESCRIBE,)
 
 _BROKERS, _CONTROLLERS = 1, 2
 _FIRST_WITH_ENDPOINTS = 1
@@ -33,7 +36,9 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
             authorized_operations=None,
         )
     node = DescribeClusterResponse.DescribeClusterBroker
-    operations = ON_CLUSTER if request.include_cluster_authorized_operations else None
+    operations: frozenset[int] | None = None
+    if request.include_cluster_authorized_operations:
+        operations = broker.operations(ResourceType.CLUSTER) if broker.may(_DESCRIBE) else frozenset()
     return DescribeClusterResponse(
         throttle_time_ms=0,
         error_code=ErrorCode.NONE,

@@ -1,12 +1,14 @@
 """DescribeLogDirs (35), v1-v5.
 
-The one data directory with its partitions, all of them or those that the request names, and their sizes on disk; from
-v4 on the volume's size and what is left of it (KIP-827). Partitions that do not exist are left out, as by Kafka. No
-directory is ever cordoned (v5). ACL: none yet.
+Answers the one data directory with the sizes of its partitions on disk: of the partitions that the request names, or of
+all if it names none. The answer omits partitions that do not exist, as Kafka's does. From v4 on it has the size of the
+volume and its free space (KIP-827). No directory is ever cordoned (v5).
 """
 
 from collections.abc import Iterator
 
+from dualwrite.broker.access.acls import AclOperation
+from dualwrite.broker.access.needs import on_cluster
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.runtime.partition import Partition
 from dualwrite.ids import TopicPartition
@@ -15,14 +17,18 @@ from dualwrite.wire.error_codes import ErrorCode
 
 KEY = ApiKey.DESCRIBE_LOG_DIRS
 VERSIONS = range(1, 6)
+_DESCRIBE = on_cluster(AclOperation.DESCRIBE)
+NEEDS = (_DESCRIBE,)
 
 _Result = DescribeLogDirsResponse.DescribeLogDirsResult
 
 
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
     """Describe the data directory."""
+    if not broker.may(_DESCRIBE):
+        return DescribeLogDirsResponse(throttle_time_ms=0, error_code=_DESCRIBE.error, results=[])
     by_topic: dict[str, list[Message]] = {}
-    for partition in _wanted(request, broker):
+    for partition in _requested_partitions(request, broker):
         by_topic.setdefault(partition.name.topic, []).append(_describe(partition))
     total, usable = broker.cluster.volume()
     result = _Result(
@@ -39,7 +45,7 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
     return DescribeLogDirsResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, results=[result])
 
 
-def _wanted(request: Message, broker: BrokerContext) -> Iterator[Partition]:
+def _requested_partitions(request: Message, broker: BrokerContext) -> Iterator[Partition]:
     if request.topics is None:
         names = [
             TopicPartition(topic.name, index)

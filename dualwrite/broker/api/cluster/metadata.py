@@ -1,13 +1,14 @@
 """Metadata (3), v0-v13.
 
-Topics by name, from v10 on also by id (KIP-516); no list means all of them (in v0 an empty list does). A topic that is
-missing is created if the request allows it (always before v4) and auto.create.topics.enable is true, with
-num.partitions partitions. The broker's own topics are there too, marked as internal. Every partition is led by the one
-node, in leader epoch 0. From v8 on it tells, if asked, that everything is allowed (KIP-430). ACL: none yet.
+Answers the node, and topics by name or, from v10 on, by id (KIP-516). A request without a list asks for all topics; in
+v0 an empty list does. A missing topic is created with num.partitions partitions if the request allows it (always before
+v4) and auto.create.topics.enable is true. The broker's own topics are marked as internal. The one node leads every
+partition, in leader epoch 0. From v8 on the answer has, on request, the authorized operations: all (KIP-430).
 """
 
+from dualwrite.broker.access.acls import AclOperation, ResourceType
+from dualwrite.broker.access.needs import on_cluster, on_topic
 from dualwrite.broker.api.context import NODE_ID, BrokerContext
-from dualwrite.broker.api.operations import ON_CLUSTER, ON_TOPIC
 from dualwrite.broker.api.turns import in_turns
 from dualwrite.broker.core.cluster import INTERNAL_TOPICS, CreateTopic
 from dualwrite.broker.facts.cluster import TopicCreated
@@ -18,28 +19,40 @@ from dualwrite.wire.error_codes import ErrorCode
 
 KEY = ApiKey.METADATA
 VERSIONS = range(14)
+_DESCRIBE = on_topic(AclOperation.DESCRIBE, "left out if the client asks for all topics")
+_CREATE = on_topic(AclOperation.CREATE, "for a topic that is to be created")
+_CREATE_ALL = on_cluster(AclOperation.CREATE, "instead of CREATE on the topic", is_refused=False)
+_DESCRIBE_CLUSTER = on_cluster(
+    AclOperation.DESCRIBE, "for the authorized operations of the cluster alone", is_refused=False
+)
+NEEDS = (_DESCRIBE, _CREATE, _CREATE_ALL, _DESCRIBE_CLUSTER)
 
 _FIRST_WITH_CHOICE_OF_CREATION = 4
 _AS_METADATA = {
-    ErrorCode.INVALID_REQUEST: ErrorCode.INVALID_TOPIC_EXCEPTION,  # a name that only the broker may use
+    ErrorCode.INVALID_REQUEST: ErrorCode.INVALID_TOPIC_EXCEPTION,  # the name is reserved for the broker
     ErrorCode.TOPIC_ALREADY_EXISTS: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # it is being deleted: ask again
 }
 
 
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
     """Answer with the node, and the topics that the request names."""
-    wanted = request.topics
-    if wanted is None or (version == 0 and not wanted):
-        topics = [_describe(topic) for topic in broker.cluster.topics().values()]
+    requested = request.topics
+    if requested is None or (version == 0 and not requested):
+        known = broker.cluster.topics().values()
+        topics = [_describe(topic) for topic in known if broker.may(_DESCRIBE, topic.name)]
     else:
         may_create = broker.auto_create_topics and (
             version < _FIRST_WITH_CHOICE_OF_CREATION or request.allow_auto_topic_creation
         )
-        once = {(entry.name, entry.topic_id): entry for entry in wanted}.values()
-        topics = [_find(entry, may_create, broker) async for entry in in_turns(once)]
+        distinct = {(entry.name, entry.topic_id): entry for entry in requested}.values()
+        topics = [_find(entry, may_create, broker) async for entry in in_turns(distinct)]
     if request.include_topic_authorized_operations:
         for topic in topics:
-            topic.authorized_operations = ON_TOPIC
+            if topic.name is not None and topic.error_code != _DESCRIBE.error:
+                topic.authorized_operations = broker.operations(ResourceType.TOPIC, topic.name)
+    operations: frozenset[int] | None = None
+    if request.include_cluster_authorized_operations:
+        operations = broker.operations(ResourceType.CLUSTER) if broker.may(_DESCRIBE_CLUSTER) else frozenset()
     await broker.flusher.barrier()
     return MetadataResponse(
         throttle_time_ms=0,
@@ -49,25 +62,30 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
         cluster_id=broker.cluster.state.cluster_id,
         controller_id=NODE_ID,
         topics=topics,
-        authorized_operations=ON_CLUSTER if request.include_cluster_authorized_operations else None,
+        authorized_operations=operations,
         error_code=ErrorCode.NONE,
     )
 
 
-def _find(wanted: Message, may_create: bool, broker: BrokerContext) -> Message:
-    name = wanted.name
+def _find(topic_request: Message, may_create: bool, broker: BrokerContext) -> Message:
+    name = topic_request.name
     if name is None:
-        name = broker.cluster.topic_name(wanted.topic_id)
+        name = broker.cluster.topic_name(topic_request.topic_id)
         if name is None:
-            return _missing(ErrorCode.UNKNOWN_TOPIC_ID, None, wanted.topic_id)
-    topic = broker.cluster.topic(name)
-    if topic is not None:
-        return _describe(topic)
+            return _missing(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_request.topic_id)
+    if not broker.may(_DESCRIBE, name):
+        by_name = topic_request.name is not None
+        return _missing(_DESCRIBE.error, name if by_name else None, None if by_name else topic_request.topic_id)
+    existing = broker.cluster.topic(name)
+    if existing is not None:
+        return _describe(existing)
     if not may_create:
         legal = is_legal_topic(name)
         return _missing(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if legal else ErrorCode.INVALID_TOPIC_EXCEPTION, name, None
         )
+    if not broker.may(_CREATE_ALL) and not broker.may(_CREATE, name):
+        return _missing(_CREATE.error, name, None)
     decision = broker.cluster.create_topic(CreateTopic(name))
     if decision.fact is not None:
         return _describe(decision.fact)

@@ -1,1 +1,1 @@
-"""Kafka's APIs of settings, one file each."""
+"""Kafka's APIs that read and change settings, one file each."""

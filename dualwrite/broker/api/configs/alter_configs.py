@@ -1,12 +1,13 @@
 """AlterConfigs (33), v0-v2.
 
-The settings of a topic or of the broker (named by the node's id, or empty for every node) become those of the request,
-and no others: superseded by IncrementalAlterConfigs, which leaves alone what it does not name. The rest is as there.
-ACL: none yet.
+Replaces all settings of a topic or of the broker (named by the node's id, or empty for every node) by those of the
+request. IncrementalAlterConfigs supersedes it, because that leaves settings unchanged that the request does not name.
+Otherwise the two behave alike.
 """
 
 from collections.abc import Mapping
 
+from dualwrite.broker.api.configs.altering import NEEDS as NEEDS
 from dualwrite.broker.api.configs.altering import Compute, alter, refuse_nulls
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.wire.apis import AlterConfigsResponse, ApiKey, Message

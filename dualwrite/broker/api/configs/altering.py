@@ -7,23 +7,50 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from dualwrite.broker.access.acls import AclOperation
+from dualwrite.broker.access.needs import Need, on_cluster, on_group, on_topic
 from dualwrite.broker.api.context import NODE_ID, BrokerContext
 from dualwrite.broker.api.turns import in_turns
 from dualwrite.broker.core.broker_configs import broker_lists, check_broker_config
 from dualwrite.broker.core.cluster import RESERVED_TOPICS, RefusedError
-from dualwrite.broker.core.settings import SettingError
 from dualwrite.broker.core.topic_changes import topic_lists
-from dualwrite.broker.core.topic_configs import check_topic_config
+from dualwrite.broker.settings.setting import SettingError
+from dualwrite.broker.settings.topic_configs import check_topic_config
 from dualwrite.ids import is_legal_topic
 from dualwrite.wire.apis import Message
 from dualwrite.wire.error_codes import ErrorCode
 
 TOPIC, BROKER = 2, 4
 """The values of ConfigResource.Type that have settings here."""
-_WITHOUT = {8: "loggers", 16: "client metrics", 32: "groups"}
+_GROUP = 32
+_WITHOUT = {8: "loggers", 16: "client metrics", _GROUP: "groups"}
 
 Compute = Callable[[Mapping[str, str], Mapping[str, str]], dict[str, str]]
 """Computes the new settings of a resource, from its current ones and the settings that are lists."""
+
+
+def needs_of_resources(operation: AclOperation) -> tuple[Need, ...]:
+    """The rights to perform ``operation`` on each type of resource with settings."""
+    return (
+        on_cluster(operation, "for the broker, its loggers and client metrics"),
+        on_topic(operation),
+        on_group(operation),
+    )
+
+
+def refuse_without(needs: tuple[Need, ...], resource: Message, broker: BrokerContext) -> None:
+    """Refuse the request unless the client has the one of ``needs``, of :func:`needs_of_resources`, that concerns
+    ``resource``."""
+    on_all, *on_one = needs
+    by_type = dict(zip((TOPIC, _GROUP), on_one, strict=True))
+    need = by_type.get(resource.resource_type)
+    allowed = broker.may(on_all) if need is None else broker.may(need, resource.resource_name)
+    if not allowed:
+        raise RefusedError((need or on_all).error, (need or on_all).message)
+
+
+NEEDS = needs_of_resources(AclOperation.ALTER_CONFIGS)
+"""The rights that AlterConfigs and IncrementalAlterConfigs ask for."""
 
 
 class AlterOutcome(NamedTuple):
@@ -36,12 +63,13 @@ class AlterOutcome(NamedTuple):
 
 
 async def alter(request: Message, compute: Callable[[Message], Compute], broker: BrokerContext) -> list[AlterOutcome]:
-    """Change the settings of every resource of ``request``, each independently; durable when this returns."""
+    """Change the settings of every resource of ``request``, each independently. The changes are durable on return."""
     times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
     outcomes = []
     async for resource in in_turns(request.resources):
         key = (resource.resource_type, resource.resource_name)
         try:
+            refuse_without(NEEDS, resource, broker)
             if times[key] > 1:
                 raise _invalid("Each resource must appear at most once.")
             if len({config.name for config in resource.configs}) < len(resource.configs):
@@ -58,7 +86,7 @@ async def alter(request: Message, compute: Callable[[Message], Compute], broker:
 
 
 def refuse_nulls(names: list[str]) -> None:
-    """Refuse a request if there are settings without a value; ``names`` are theirs."""
+    """Refuse the request if ``names``, the settings without a value, is not empty."""
     if names:
         raise _invalid(f"Null value not supported for : {', '.join(names)}")
 
@@ -76,7 +104,7 @@ def _change_topic(name: str, compute: Compute, validate_only: bool, broker: Brok
     if not name:
         raise _invalid("Default topic resources are not allowed.")
     if not is_legal_topic(name):
-        raise RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"'{name}' is no name of a topic")
+        raise RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"'{name}' is not a valid topic name")
     if name in RESERVED_TOPICS:
         raise RefusedError(ErrorCode.INVALID_CONFIG, f"the broker itself decides the settings of '{name}'")
     topic = broker.cluster.topic(name)
@@ -95,15 +123,15 @@ def _change_topic(name: str, compute: Compute, validate_only: bool, broker: Brok
 def _change_broker(name: str, compute: Compute, validate_only: bool, broker: BrokerContext) -> None:
     check_node(name)
     cluster = broker.cluster
-    given = cluster.broker_configs()
-    configs = compute(cluster.dynamic_configs(name), broker_lists(given))
-    check_broker_config(configs, given)
+    current = cluster.broker_configs()
+    configs = compute(cluster.dynamic_configs(name), broker_lists(current))
+    check_broker_config(configs, current)
     if not validate_only:
         cluster.configure_broker(name, configs)
 
 
 def check_node(name: str) -> None:
-    """Refuse a broker's ``name`` that is neither the one node's id nor empty, for every node."""
+    """Refuse a broker's ``name`` unless it is the node's id, or empty for every node."""
     if not name:
         return
     if not name.isdecimal() or not name.isascii():

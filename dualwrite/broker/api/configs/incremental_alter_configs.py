@@ -1,13 +1,15 @@
 """IncrementalAlterConfigs (44), v0-v1 (KIP-339).
 
 Sets, deletes, appends to or subtracts from settings of a topic or of the broker (named by the node's id, or empty for
-every node); validate_only changes none. What a topic is given is in effect at once, on its log too, and durable when it
-is answered. Of the broker's settings those can be changed that give the topics' their defaults; the others need a
-restart: INVALID_REQUEST, as for loggers, groups and client metrics. Those of internal topics stay. ACL: none yet.
+every node); validate_only changes none. A topic's new settings take effect at once, on its log too, and are durable
+before the answer. A client may change only those broker settings that are defaults of topic settings. The other broker
+settings need a restart: INVALID_REQUEST, as for loggers, groups and client metrics. The settings of internal topics
+cannot be changed.
 """
 
 from collections.abc import Mapping
 
+from dualwrite.broker.api.configs.altering import NEEDS as NEEDS
 from dualwrite.broker.api.configs.altering import Compute, alter, refuse_nulls
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.core.cluster import RefusedError

@@ -1,1 +1,1 @@
-"""Kafka's APIs of consumer groups and their offsets, one file each."""
+"""Kafka's APIs about consumer groups and their offsets, one file each."""

@@ -1,10 +1,13 @@
-"""The common part of the requests that commit a group's positions: OffsetCommit and TxnOffsetCommit. They differ in the
-committer, and in their versions."""
+"""The common part of OffsetCommit and TxnOffsetCommit, which commit a group's positions.
+
+The two differ in the committer and in their versions.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dualwrite.broker.access.needs import Need
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.core.offsets import CommittedPosition
 from dualwrite.ids import TopicPartition
@@ -24,7 +27,7 @@ class CommittingVersions:
     unknown_groups: int
 
     def error(self, error: ErrorCode, version: int) -> ErrorCode:
-        """``error`` as a client of ``version`` knows it."""
+        """``error``, or the error that stands for it in ``version``."""
         if error is ErrorCode.GROUP_ID_NOT_FOUND and version < self.unknown_groups:
             return ErrorCode.ILLEGAL_GENERATION
         return error
@@ -37,23 +40,34 @@ class Commit:
         by_id = version >= versions.topic_ids
         names = (broker.cluster.topic_name(topic.topic_id) if by_id else topic.name for topic in request.topics)
         self._topics: list[tuple[str | None, Message]] = list(zip(names, request.topics, strict=True))
+        self._broker = broker
+        self._refusals: list[Need | None] = [None] * len(self._topics)
         self._error: Callable[[ErrorCode], ErrorCode] = lambda error: versions.error(error, version)
 
+    def refuse(self, lacking: Need | None, read: Need) -> None:
+        """Refuse all topics if the client lacks the right ``lacking``, else those on which it lacks ``read``."""
+        self._refusals = [
+            lacking or (read if name is not None and not self._broker.may(read, name) else None)
+            for name, _ in self._topics
+        ]
+
     def positions(self) -> dict[TopicPartition, CommittedPosition]:
-        """The positions in the topics that exist; no metadata is empty metadata."""
+        """The positions in the topics that exist and are not refused. Missing metadata become empty metadata."""
         return {
             TopicPartition(name, entry.partition_index): CommittedPosition(
                 entry.committed_offset, entry.committed_leader_epoch, entry.committed_metadata or ""
             )
-            for name, topic in self._topics
-            if name is not None
+            for (name, topic), refusal in zip(self._topics, self._refusals, strict=True)
+            if name is not None and refusal is None
             for entry in topic.partitions
         }
 
     def answer(self, response: Any, partition_response: Any, errors: Mapping[TopicPartition, ErrorCode]) -> list[Any]:
-        """The answer for each topic, in the message classes of the API: ``errors`` for those that exist."""
+        """The answer for each topic, in the API's message classes. ``errors`` has the partitions of existing topics."""
 
-        def code(name: str | None, index: int) -> ErrorCode:
+        def code(name: str | None, refusal: Need | None, index: int) -> ErrorCode:
+            if refusal is not None:
+                return refusal.error
             return ErrorCode.UNKNOWN_TOPIC_ID if name is None else self._error(errors[TopicPartition(name, index)])
 
         return [
@@ -62,10 +76,10 @@ class Commit:
                 topic_id=topic.topic_id,
                 partitions=[
                     partition_response(
-                        partition_index=entry.partition_index, error_code=code(name, entry.partition_index)
+                        partition_index=entry.partition_index, error_code=code(name, refusal, entry.partition_index)
                     )
                     for entry in topic.partitions
                 ],
             )
-            for name, topic in self._topics
+            for (name, topic), refusal in zip(self._topics, self._refusals, strict=True)
         ]

@@ -1,10 +1,13 @@
 """DescribeGroups (15), v0-v6.
 
-The state of groups and who is in them; what the members say and what they were assigned is told of a stable group
-only. A group that occurs again is described once; an unknown one is Dead: from v6 on with
-GROUP_ID_NOT_FOUND, before that with no error. ACL: none yet (no operations are told as authorized).
+Answers the state and the members of groups. Only for a stable group does the answer have the members' metadata and
+assignments. A group that occurs twice is described once. An unknown group is Dead: with GROUP_ID_NOT_FOUND from v6 on,
+without an error before that. From v3 on the answer has, on request, the operations that the client may perform
+(KIP-430).
 """
 
+from dualwrite.broker.access.acls import AclOperation, ResourceType
+from dualwrite.broker.access.needs import on_group
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.api.turns import in_turns
 from dualwrite.broker.core.groups import Group, GroupState, Member
@@ -13,6 +16,8 @@ from dualwrite.wire.error_codes import ErrorCode
 
 KEY = ApiKey.DESCRIBE_GROUPS
 VERSIONS = range(7)
+_DESCRIBE = on_group(AclOperation.DESCRIBE)
+NEEDS = (_DESCRIBE,)
 
 _FIRST_WITH_MISSING_GROUPS = 6
 
@@ -20,9 +25,23 @@ _FIRST_WITH_MISSING_GROUPS = 6
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
     """Describe every group of the request."""
     names = dict.fromkeys(request.groups)
-    groups = [_describe(name, broker.groups.group(name), version) async for name in in_turns(names)]
+    groups = []
+    async for name in in_turns(names):
+        if not broker.may(_DESCRIBE, name):
+            groups.append(_refused(name))
+            continue
+        group = _describe(name, broker.groups.group(name), version)
+        if request.include_authorized_operations and group.error_code is ErrorCode.NONE:
+            group.authorized_operations = broker.operations(ResourceType.GROUP, name)
+        groups.append(group)
     await broker.flusher.barrier()
     return DescribeGroupsResponse(throttle_time_ms=0, groups=groups)
+
+
+def _refused(name: str) -> Message:
+    return DescribeGroupsResponse.DescribedGroup(
+        error_code=_DESCRIBE.error, group_id=name, group_state="", protocol_type="", protocol_data="", members=[]
+    )
 
 
 def _describe(name: str, group: Group | None, version: int) -> Message:

@@ -1,19 +1,24 @@
 """JoinGroup (11), v0-v9.
 
-A member waits for the next generation of its group; the answer names the protocol, the leader and, to the leader, what
-every member says. A group's first rebalance waits group.initial.rebalance.delay.ms for others to come. From v4 on a
-client without a member id gets one with MEMBER_ID_REQUIRED and must join again with it (KIP-394). From v5 on a member
-may be static (KIP-345): restarted, it takes its place again without a rebalance, and a client that still uses it is
-fenced. v8's reason is passed over. v9 tells a static leader that comes back not to assign anew (KIP-814). Before v1 the
-session timeout is the rebalance timeout too. ACL: none yet.
+A member waits for the next generation of its group. The answer names the protocol and the leader; the leader also gets
+the metadata of every member. A group's first rebalance waits group.initial.rebalance.delay.ms for more members.
+
+From v4 on a client without a member id gets one with MEMBER_ID_REQUIRED, and must join again with it (KIP-394). From v5
+on a member may be static (KIP-345): after a restart it continues under its instance id without a rebalance, and an
+older client with the same instance id is fenced. The broker ignores v8's reason. In v9 a static leader that comes back
+gets skip_assignment (KIP-814). In v0 the session timeout is also the rebalance timeout.
 """
 
+from dualwrite.broker.access.acls import AclOperation
+from dualwrite.broker.access.needs import on_group
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.core.group_commands import JoinGroup, JoinReply
 from dualwrite.wire.apis import ApiKey, JoinGroupResponse, Message
 
 KEY = ApiKey.JOIN_GROUP
 VERSIONS = range(10)
+_READ = on_group(AclOperation.READ)
+NEEDS = (_READ,)
 
 _FIRST_WITH_REBALANCE_TIMEOUT = 1
 _FIRST_WITH_KNOWN_MEMBERS = 4
@@ -23,6 +28,8 @@ _FIRST_WITH_SKIPPED_ASSIGNMENT = 9
 
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
     """Join, and wait until the group is complete."""
+    if not broker.may(_READ, request.group_id):
+        return _response(JoinReply(_READ.error), version)
     session_ms = request.session_timeout_ms
     reply = await broker.groups.join(
         JoinGroup(

@@ -1,10 +1,12 @@
 """LeaveGroup (13), v0-v5.
 
-Members go, and the others are asked to join again. From v3 on several can go at once, and static ones be sent away by
-their instance ids alone (KIP-345); before that, what is said about the one member is said about all. v5's reason is
-passed over. ACL: none yet.
+Removes members; the remaining members must join again. From v3 on a request may remove several members, and static
+members by their instance ids alone (KIP-345). Before v3 the error of the one member is the error of the request. The
+broker ignores v5's reason.
 """
 
+from dualwrite.broker.access.acls import AclOperation
+from dualwrite.broker.access.needs import on_group
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.core.group_commands import LeaveGroup
 from dualwrite.wire.apis import ApiKey, LeaveGroupResponse, Message
@@ -12,12 +14,16 @@ from dualwrite.wire.error_codes import ErrorCode
 
 KEY = ApiKey.LEAVE_GROUP
 VERSIONS = range(6)
+_READ = on_group(AclOperation.READ)
+NEEDS = (_READ,)
 
 _FIRST_WITH_SEVERAL = 3
 
 
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
-    """Let the members of the request go."""
+    """Remove the members of the request."""
+    if not broker.may(_READ, request.group_id):
+        return LeaveGroupResponse(throttle_time_ms=0, error_code=_READ.error, members=[])
     several = version >= _FIRST_WITH_SEVERAL
     members = [(entry.member_id, entry.group_instance_id) for entry in request.members] if several else []
     leaving = tuple(members) if several else ((request.member_id, None),)
@@ -30,7 +36,7 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
         throttle_time_ms=0,
         error_code=error,
         members=[
-            response(member_id=member_id, group_instance_id=instance_id, error_code=each)
-            for member_id, instance_id, each in (reply.members if several else ())
+            response(member_id=member_id, group_instance_id=instance_id, error_code=member_error)
+            for member_id, instance_id, member_error in (reply.members if several else ())
         ],
     )

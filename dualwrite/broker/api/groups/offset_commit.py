@@ -1,13 +1,16 @@
 """OffsetCommit (8), v2-v10.
 
-Remembers where a group is in its partitions, durably, before it answers. A member commits in its generation, which
-counts as a heartbeat: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID (v7, KIP-345) if it is not in the
-present one, REBALANCE_IN_PROGRESS while that is not complete. A client outside of any generation may commit while the
-group is empty. A generation of an unknown group is GROUP_ID_NOT_FOUND (ILLEGAL_GENERATION before v9,
-which does not know that). RetentionTimeMs of v2-v4 is ignored in favour of offsets.retention.minutes. From v10 on
-topics are named by id. ACL: none yet.
+Stores a group's positions; they are durable before the answer. A member commits in its generation, which counts as a
+heartbeat. A client outside any generation may commit while the group is empty. From v10 on topics are named by id.
+The broker ignores RetentionTimeMs (v2-v4); offsets.retention.minutes applies.
+
+Errors: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID (v7, KIP-345) if the client is not in the current
+generation; REBALANCE_IN_PROGRESS while that generation is not complete; GROUP_ID_NOT_FOUND for a generation of an
+unknown group (ILLEGAL_GENERATION before v9).
 """
 
+from dualwrite.broker.access.acls import AclOperation
+from dualwrite.broker.access.needs import on_group, on_topic
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.api.groups.committing import Commit, CommittingVersions
 from dualwrite.broker.core.offsets import CommitOffsets
@@ -16,16 +19,21 @@ from dualwrite.wire.error_codes import ErrorCode
 
 KEY = ApiKey.OFFSET_COMMIT
 VERSIONS = range(2, 11)
+_READ_GROUP = on_group(AclOperation.READ)
+_READ = on_topic(AclOperation.READ)
+NEEDS = (_READ_GROUP, _READ)
 
 _VERSIONS = CommittingVersions(topic_ids=10, unknown_groups=9)
 
 
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
-    """Commit the offsets of the request; each partition is answered by itself."""
+    """Commit the offsets of the request, with an error code for each partition."""
     commit = Commit(request, version, _VERSIONS, broker)
+    commit.refuse(None if broker.may(_READ_GROUP, request.group_id) else _READ_GROUP, _READ)
+    positions = commit.positions()
     generation, member_id = request.generation_id_or_member_epoch, request.member_id
-    command = CommitOffsets(request.group_id, commit.positions(), generation, member_id, request.group_instance_id)
-    errors = await broker.offsets.commit(command)
+    command = CommitOffsets(request.group_id, positions, generation, member_id, request.group_instance_id)
+    errors = await broker.offsets.commit(command) if positions else {}
     if any(error is ErrorCode.NONE for error in errors.values()):
         broker.groups.keep_alive(request.group_id, member_id)
     response = OffsetCommitResponse.OffsetCommitResponseTopic

@@ -1,11 +1,13 @@
 """SyncGroup (14), v0-v5.
 
-A member of a new generation asks for its assignment, and waits until the leader has brought those of all: they are on
-disk before any is sent. A generation of more than 16 MiB is discarded: UNKNOWN_SERVER_ERROR, and the group joins anew
-(1 MiB in Apache Kafka). In a complete generation it is told at once. From v3 on a static member names itself; from
-v5 on the protocol must be named, and be the group's (KIP-559). ACL: none yet.
+A member of a new generation asks for its assignment, and waits until the leader has sent the assignments of all. They
+are durable before the broker sends any. In a complete generation the member gets its assignment at once. A
+generation of more than 16 MiB (1 MiB in Apache Kafka) is discarded with UNKNOWN_SERVER_ERROR, and the members join
+again. From v3 on a static member sends its instance id. From v5 on a request must name the group's protocol (KIP-559).
 """
 
+from dualwrite.broker.access.acls import AclOperation
+from dualwrite.broker.access.needs import on_group
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.core.group_commands import SyncGroup, SyncReply
 from dualwrite.wire.apis import ApiKey, Message, SyncGroupResponse
@@ -13,6 +15,8 @@ from dualwrite.wire.error_codes import ErrorCode
 
 KEY = ApiKey.SYNC_GROUP
 VERSIONS = range(6)
+_READ = on_group(AclOperation.READ)
+NEEDS = (_READ,)
 
 _FIRST_WITH_PROTOCOL = 5
 
@@ -21,6 +25,8 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
     """Sync, and wait for the leader."""
     if version >= _FIRST_WITH_PROTOCOL and (request.protocol_type is None or request.protocol_name is None):
         reply = SyncReply(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    elif not broker.may(_READ, request.group_id):
+        reply = SyncReply(_READ.error)
     else:
         reply = await broker.groups.sync(
             SyncGroup(

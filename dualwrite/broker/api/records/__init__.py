@@ -1,1 +1,1 @@
-"""Kafka's APIs that write, read and find records, one file each."""
+"""Kafka's APIs that write, read, find and delete records, one file each."""

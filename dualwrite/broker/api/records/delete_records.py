@@ -1,14 +1,18 @@
 """DeleteRecords (21), v0-v2 (KIP-107).
 
-The log of each partition begins at the offset of the request from then on, -1 for the high watermark; what lies before
-it is never read again, and whole segments of it are removed at once. It is durable when it is answered, with the new
-first offset as the low watermark. A log never begins earlier than it did. Beyond the high watermark there is nothing to
-delete: OFFSET_OUT_OF_RANGE. A topic whose cleanup.policy is compact alone refuses, as does an internal one. Of a
-partition that occurs again the last offset counts, and it is answered once, as in Apache Kafka. ACL: none yet.
+Raises the log start offset of each partition to the offset of the request; -1 stands for the high watermark. Readers
+never see earlier records again, and the broker removes whole segments of them at once. The change is durable before the
+answer, which has the new log start offset as the low watermark. The log start offset never goes back. If a partition
+occurs twice, the last offset counts and the answer has it once, as in Apache Kafka.
+
+Errors: OFFSET_OUT_OF_RANGE for an offset above the high watermark; POLICY_VIOLATION if cleanup.policy is compact alone;
+INVALID_TOPIC_EXCEPTION for an internal topic.
 """
 
 import asyncio
 
+from dualwrite.broker.access.acls import AclOperation
+from dualwrite.broker.access.needs import on_topic
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.core.cluster import INTERNAL_TOPICS
 from dualwrite.broker.runtime.partition import Partition
@@ -18,32 +22,35 @@ from dualwrite.wire.error_codes import ErrorCode
 
 KEY = ApiKey.DELETE_RECORDS
 VERSIONS = range(3)
+_DELETE = on_topic(AclOperation.DELETE)
+NEEDS = (_DELETE,)
 
 _HIGH_WATERMARK = -1
 _NO_WATERMARK = -1
 
 
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
-    """Move the beginning of every partition of the request."""
-    wanted: dict[str, dict[int, int]] = {}
+    """Raise the log start offset of every partition of the request."""
+    requested: dict[str, dict[int, int]] = {}
     for topic in request.topics:
-        offsets = wanted.setdefault(topic.name, {})
+        offsets = requested.setdefault(topic.name, {})
         offsets.update((entry.partition_index, entry.offset) for entry in topic.partitions)
     response = DeleteRecordsResponse.DeleteRecordsTopicResult
     topics = []
-    for name, offsets in wanted.items():
+    for name, offsets in requested.items():
         results = []
         for index, offset in offsets.items():
             results.append(_delete(TopicPartition(name, index), offset, broker))
-            await asyncio.sleep(0)  # each takes a few fsyncs: let others be served between them
+            await asyncio.sleep(0)  # each deletion takes a few fsyncs: serve other requests between two
         topics.append(response(name=name, partitions=results))
     await broker.flusher.barrier()
     return DeleteRecordsResponse(throttle_time_ms=0, topics=topics)
 
 
 def _delete(name: TopicPartition, offset: int, broker: BrokerContext) -> Message:
-    partition = broker.cluster.partition(name)
-    error, watermark = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _NO_WATERMARK
+    error, watermark, partition = _DELETE.error, _NO_WATERMARK, None
+    if broker.may(_DELETE, name.topic):
+        partition, error = broker.cluster.partition(name), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if partition is not None:
         error = _error(partition, offset, broker)
     if partition is not None and error is ErrorCode.NONE:

@@ -1,24 +1,29 @@
 """Fetch (1), v4-v18.
 
-read_uncommitted sees what is durable (the high watermark); read_committed sees up to the last stable offset, with the
-aborted transactions that the client must skip. Whole batches are returned, at least one for the first partition that
-has any, however small max_bytes is (KIP-74). Waits up to max_wait_ms until min_bytes are there; not while
-the broker stops. Fetch sessions (KIP-227) are declined by session id 0, which clients answer with full fetches. From
-v13 on topics are named by id. An answer holds at most 55 MiB, Kafka's fetch.max.bytes. ACL: none yet.
+A read_uncommitted client reads durable records, up to the high watermark. A read_committed client reads up to the last
+stable offset, and gets the aborted transactions that it must skip. The broker returns whole batches: at least one, from
+the first partition with records, however small max_bytes is (KIP-74). An answer holds at most 55 MiB, Kafka's default
+of fetch.max.bytes. The broker waits up to max_wait_ms for min_bytes, but answers at once while it stops. It declines
+fetch sessions (KIP-227) with session id 0, and clients then send full fetches. From v13 on topics are named by id.
 """
 
 import asyncio
 from dataclasses import dataclass
 
+from dualwrite.broker.access.acls import AclOperation
+from dualwrite.broker.access.needs import on_topic
 from dualwrite.broker.api.context import BrokerContext
+from dualwrite.broker.api.records.reading_errors import reading_error
 from dualwrite.broker.runtime.partition import LEADER_EPOCH, Partition
 from dualwrite.ids import TopicPartition
-from dualwrite.records.header import peek_header
+from dualwrite.records.header import MalformedBatchError, peek_header
 from dualwrite.wire.apis import ApiKey, FetchResponse, Message
 from dualwrite.wire.error_codes import ErrorCode
 
 KEY = ApiKey.FETCH
 VERSIONS = range(4, 19)
+_READ = on_topic(AclOperation.READ)
+NEEDS = (_READ,)
 
 _FIRST_WITH_TOPIC_IDS = 13
 _READ_COMMITTED = 1
@@ -31,19 +36,19 @@ _MOST_BYTES = 55 * 1024 * 1024
 class _Entry:
     """One partition of the request, resolved."""
 
-    wanted: Message
+    requested: Message
     partition: Partition | None
     error: ErrorCode
-    """The error if there is no such partition, or not any more."""
+    """The error if the partition does not exist, or was deleted meanwhile."""
 
     def position_error(self) -> ErrorCode:
-        """The error of the position that the client reads from, now."""
-        if self.partition is None or self.partition.is_gone:
+        """The current error of the position from which the client reads."""
+        if self.partition is None or self.partition.is_deleted:
             return self.error
-        if self.wanted.current_leader_epoch > LEADER_EPOCH:
+        if self.requested.current_leader_epoch > LEADER_EPOCH:
             return ErrorCode.UNKNOWN_LEADER_EPOCH
         log = self.partition.log
-        if not log.start_offset <= self.wanted.fetch_offset <= log.end_offset:
+        if not log.start_offset <= self.requested.fetch_offset <= log.end_offset:
             return ErrorCode.OFFSET_OUT_OF_RANGE
         return ErrorCode.NONE
 
@@ -58,10 +63,12 @@ class _Read:
 
 
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
-    """Answer at once if there is enough data or an error; otherwise when there is, or when the time is up."""
-    if request.session_epoch not in _FULL_FETCHES:  # a session of another broker, from before the client came here
+    """Answer as soon as there is enough data or an error, or when max_wait_ms is over."""
+    if request.session_epoch not in _FULL_FETCHES:  # the client began this session with another broker
         return FetchResponse(throttle_time_ms=0, error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=[])
-    entries = [[_resolve(topic, wanted, version, broker) for wanted in topic.partitions] for topic in request.topics]
+    entries = [
+        [_resolve(topic, requested, version, broker) for requested in topic.partitions] for topic in request.topics
+    ]
     partitions = {id(entry.partition): entry.partition for topic in entries for entry in topic if entry.partition}
     deadline = broker.clock.monotonic() + request.max_wait_ms / 1000
     reader = asyncio.Event()
@@ -70,8 +77,9 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
         partition.add_reader(reader)
     try:
         while True:
+            await broker.memory.room_for_answers()
             reader.clear()
-            read = _read_all(request, entries)
+            read = _read_all(request, entries, broker.memory.answer_share)
             remaining = 0 if broker.stopping.has_begun else deadline - broker.clock.monotonic()
             if read.has_error or read.size >= request.min_bytes or remaining <= 0 or not partitions:
                 break
@@ -90,19 +98,21 @@ async def _wait(reader: asyncio.Event, seconds: float) -> None:
         return
 
 
-def _resolve(topic: Message, wanted: Message, version: int, broker: BrokerContext) -> _Entry:
+def _resolve(topic: Message, requested: Message, version: int, broker: BrokerContext) -> _Entry:
     by_id = version >= _FIRST_WITH_TOPIC_IDS
     name = broker.cluster.topic_name(topic.topic_id) if by_id else topic.topic
     if name is None:
-        return _Entry(wanted, None, ErrorCode.UNKNOWN_TOPIC_ID)
-    partition = broker.cluster.partition(TopicPartition(name, wanted.partition))
-    gone = ErrorCode.UNKNOWN_TOPIC_ID if by_id and partition else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return _Entry(wanted, partition, gone)
+        return _Entry(requested, None, ErrorCode.UNKNOWN_TOPIC_ID)
+    if not broker.may(_READ, name):
+        return _Entry(requested, None, _READ.error)
+    partition = broker.cluster.partition(TopicPartition(name, requested.partition))
+    deleted_error = ErrorCode.UNKNOWN_TOPIC_ID if by_id and partition else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return _Entry(requested, partition, deleted_error)
 
 
-def _read_all(request: Message, entries: list[list[_Entry]]) -> _Read:
+def _read_all(request: Message, entries: list[list[_Entry]], most_bytes: float) -> _Read:
     committed_only = request.isolation_level == _READ_COMMITTED
-    max_bytes = min(request.max_bytes, _MOST_BYTES)
+    max_bytes = int(min(request.max_bytes, _MOST_BYTES, most_bytes))
     response = FetchResponse.FetchableTopicResponse
     read = _Read([])
     for topic, partitions in zip(request.topics, entries, strict=True):
@@ -116,37 +126,46 @@ def _read_partition(entry: _Entry, max_bytes: int, committed_only: bool, read: _
     error = entry.position_error()
     partition = entry.partition
     if error is not ErrorCode.NONE or partition is None:
-        read.has_error = True
-        return response(
-            partition_index=entry.wanted.partition,
-            error_code=error,
-            high_watermark=-1,
-            last_stable_offset=-1,
-            log_start_offset=-1,
-            aborted_transactions=None,
-            records=b"",
-        )
-    first, state = entry.wanted.fetch_offset, partition.state
+        return _refusal(entry, error, read)
+    first, state = entry.requested.fetch_offset, partition.state
     before = partition.visible_before(committed_only)
-    budget = min(entry.wanted.partition_max_bytes, max_bytes - read.size)
+    budget = min(entry.requested.partition_max_bytes, max_bytes - read.size)
     is_first = read.size == 0
-    records = (
-        partition.log.read(first, budget, before, is_first) if first < before and (is_first or budget > 0) else b""
-    )
+    try:
+        records = (
+            partition.log.read(first, budget, before, is_first) if first < before and (is_first or budget > 0) else b""
+        )
+        aborted = _aborted(partition, first, records) if committed_only else None
+    except (OSError, MalformedBatchError) as failure:
+        return _refusal(entry, reading_error(partition, failure), read)
     read.size += len(records)
     return response(
-        partition_index=entry.wanted.partition,
+        partition_index=entry.requested.partition,
         error_code=ErrorCode.NONE,
         high_watermark=state.high_watermark,
         last_stable_offset=partition.last_stable_offset,
         log_start_offset=partition.log.start_offset,
-        aborted_transactions=_aborted(partition, first, records) if committed_only else None,
+        aborted_transactions=aborted,
         records=records,
     )
 
 
+def _refusal(entry: _Entry, error: ErrorCode, read: _Read) -> Message:
+    """The answer for a partition that cannot be read."""
+    read.has_error = True
+    return FetchResponse.FetchableTopicResponse.PartitionData(
+        partition_index=entry.requested.partition,
+        error_code=error,
+        high_watermark=-1,
+        last_stable_offset=-1,
+        log_start_offset=-1,
+        aborted_transactions=None,
+        records=b"",
+    )
+
+
 def _aborted(partition: Partition, first: int, records: bytes) -> list[Message]:
-    """The aborted transactions with records among those returned."""
+    """The aborted transactions that have records among the returned ``records``."""
     entry = FetchResponse.FetchableTopicResponse.PartitionData.AbortedTransaction
     return [
         entry(producer_id=ended.producer_id, first_offset=ended.first_offset)

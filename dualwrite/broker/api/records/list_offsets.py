@@ -1,22 +1,28 @@
 """ListOffsets (2), v1-v11.
 
-Timestamp -1 is the latest visible offset (the last stable offset under read_committed, from v2 on), -2 and -4 the
-earliest (-4 from v8 on, KIP-405), -3 that of the highest timestamp (from v7 on, KIP-734); -5 (v9) and -6 (v11) ask for
-tiered storage, of which there is none: offset -1. Anything else is looked up. A partition that is named twice is
-refused. ACL: none yet.
+Finds an offset by timestamp. Special timestamps: -1 is the latest visible offset (from v2 on the last stable offset
+under read_committed); -2 and -4 (v8, KIP-405) are the earliest offset; -3 is the offset of the highest timestamp (v7,
+KIP-734). -5 (v9) and -6 (v11) ask for tiered storage, which this broker does not have: offset -1. A partition that
+occurs twice gets INVALID_REQUEST.
 """
 
 from collections import Counter
 
+from dualwrite.broker.access.acls import AclOperation
+from dualwrite.broker.access.needs import on_topic
 from dualwrite.broker.api.context import BrokerContext
+from dualwrite.broker.api.records.reading_errors import reading_error
 from dualwrite.broker.api.turns import in_turns
 from dualwrite.broker.runtime.partition import LEADER_EPOCH, Partition
 from dualwrite.ids import TopicPartition
+from dualwrite.records.header import MalformedBatchError
 from dualwrite.wire.apis import ApiKey, ListOffsetsResponse, Message
 from dualwrite.wire.error_codes import ErrorCode
 
 KEY = ApiKey.LIST_OFFSETS
 VERSIONS = range(1, 12)
+_DESCRIBE = on_topic(AclOperation.DESCRIBE)
+NEEDS = (_DESCRIBE,)
 
 _LATEST, _EARLIEST, _MAX_TIMESTAMP, _EARLIEST_LOCAL, _LATEST_TIERED, _EARLIEST_PENDING_UPLOAD = range(-1, -7, -1)
 _EARLIEST_SPECIAL = {
@@ -26,7 +32,7 @@ _EARLIEST_SPECIAL = {
     8: _EARLIEST_LOCAL,
     7: _MAX_TIMESTAMP,
 }
-"""The lowest of the timestamps that mean something of their own in a version; below v7 it is the earliest."""
+"""Version -> the lowest special timestamp. Below v7 it is the earliest offset's, -2."""
 _READ_COMMITTED = 1
 _UNKNOWN = (-1, -1)
 
@@ -37,6 +43,10 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
     earliest_special = _EARLIEST_SPECIAL.get(version, _EARLIEST)
     topics = []
     async for topic in in_turns(request.topics):
+        if not broker.may(_DESCRIBE, topic.name):
+            refused = [_refuse(entry.partition_index, _DESCRIBE.error) for entry in topic.partitions]
+            topics.append(ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name, partitions=refused))
+            continue
         times = Counter(entry.partition_index for entry in topic.partitions)
         once = [entry for entry in topic.partitions if times[entry.partition_index] == 1]
         partitions = [
@@ -52,22 +62,23 @@ def _refuse(index: int, error: ErrorCode) -> Message:
     return response(partition_index=index, error_code=error, timestamp=-1, offset=-1, leader_epoch=-1)
 
 
-def _look_up(
-    topic: str, wanted: Message, committed_only: bool, earliest_special: int, broker: BrokerContext
-) -> Message:
-    partition = broker.cluster.partition(TopicPartition(topic, wanted.partition_index))
+def _look_up(topic: str, entry: Message, committed_only: bool, earliest_special: int, broker: BrokerContext) -> Message:
+    partition = broker.cluster.partition(TopicPartition(topic, entry.partition_index))
     error = ErrorCode.NONE
     if partition is None:
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    elif wanted.current_leader_epoch > LEADER_EPOCH:
+    elif entry.current_leader_epoch > LEADER_EPOCH:
         error = ErrorCode.UNKNOWN_LEADER_EPOCH
-    elif wanted.timestamp < earliest_special:
+    elif entry.timestamp < earliest_special:
         error = ErrorCode.UNSUPPORTED_VERSION
     if partition is None or error is not ErrorCode.NONE:
-        return _refuse(wanted.partition_index, error)
-    timestamp, offset = _find(partition, wanted.timestamp, committed_only)
+        return _refuse(entry.partition_index, error)
+    try:
+        timestamp, offset = _find(partition, entry.timestamp, committed_only)
+    except (OSError, MalformedBatchError) as failure:
+        return _refuse(entry.partition_index, reading_error(partition, failure))
     return ListOffsetsResponse.ListOffsetsTopicResponse.ListOffsetsPartitionResponse(
-        partition_index=wanted.partition_index,
+        partition_index=entry.partition_index,
         error_code=ErrorCode.NONE,
         timestamp=timestamp,
         offset=offset,

@@ -1,10 +1,12 @@
 """OffsetForLeaderEpoch (23), v2-v4 (KIP-320).
 
-How far the records of a leader epoch reach: a consumer asks after it was disconnected, to see whether the log was cut
-behind its position. The one node has led every partition in epoch 0 since its creation, so that epoch ends where
-readers can see to; other epochs are unknown (-1). ACL: none yet.
+Answers the end offset of a leader epoch. A consumer asks for it after a disconnect, to notice a log that was truncated
+below its position. The one node has led every partition in epoch 0 since its creation, so epoch 0 ends at the last
+offset that readers can see. Other epochs are unknown (-1).
 """
 
+from dualwrite.broker.access.acls import AclOperation
+from dualwrite.broker.access.needs import on_cluster, on_topic
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.api.turns import in_turns
 from dualwrite.broker.runtime.partition import LEADER_EPOCH
@@ -14,6 +16,9 @@ from dualwrite.wire.error_codes import ErrorCode
 
 KEY = ApiKey.OFFSET_FOR_LEADER_EPOCH
 VERSIONS = range(2, 5)
+_CLUSTER_ACTION = on_cluster(AclOperation.CLUSTER_ACTION, "instead of DESCRIBE on the topic", is_refused=False)
+_DESCRIBE = on_topic(AclOperation.DESCRIBE)
+NEEDS = (_DESCRIBE, _CLUSTER_ACTION)
 
 _UNDEFINED = -1
 
@@ -31,14 +36,17 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
     return OffsetForLeaderEpochResponse(throttle_time_ms=0, topics=topics)
 
 
-def _look_up(topic: str, wanted: Message, broker: BrokerContext) -> Message:
+def _look_up(topic: str, entry: Message, broker: BrokerContext) -> Message:
     response = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult.EpochEndOffset
-    partition = broker.cluster.partition(TopicPartition(topic, wanted.partition))
+    may_know = broker.may(_CLUSTER_ACTION) or broker.may(_DESCRIBE, topic)
+    partition = broker.cluster.partition(TopicPartition(topic, entry.partition)) if may_know else None
     error, epoch, end_offset = ErrorCode.NONE, _UNDEFINED, _UNDEFINED
-    if partition is None:
+    if not may_know:
+        error = _DESCRIBE.error
+    elif partition is None:
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    elif wanted.current_leader_epoch > LEADER_EPOCH:
+    elif entry.current_leader_epoch > LEADER_EPOCH:
         error = ErrorCode.UNKNOWN_LEADER_EPOCH
-    elif 0 <= wanted.leader_epoch <= LEADER_EPOCH:
+    elif 0 <= entry.leader_epoch <= LEADER_EPOCH:
         epoch, end_offset = LEADER_EPOCH, partition.visible_before(committed_only=False)
-    return response(partition=wanted.partition, error_code=error, leader_epoch=epoch, end_offset=end_offset)
+    return response(partition=entry.partition, error_code=error, leader_epoch=epoch, end_offset=end_offset)

@@ -1,17 +1,21 @@
 """Produce (0), v3-v13.
 
-One record batch v2 per partition; the header and the CRC-32C are checked, the records are unpacked only where a topic
-asks for keys, bounds timestamps, or has a codec of its own (compression.type). A topic with LogAppendTime has its
-batches stamped by the broker's clock. acks 0 is not answered, and an error then closes the connection; acks 1 and -1
-are answered once the batch is on disk. A transactional batch must belong to the ongoing transaction of its
-transactional id: from v12 on (KIP-890, TV2) its partition joins implicitly, before that it must have been added (no
-hanging transaction can begin); all partitions of a request join at once, with one fsync. v13 names topics by id. The
-broker's own topics take nothing from clients. ACL: none yet.
+Appends one record batch v2 per partition. The broker checks the header and the CRC-32C. It unpacks the records only if
+the topic requires keys, limits timestamps, or has its own codec (compression.type). With LogAppendTime the broker's
+clock stamps the batch. acks 1 and -1 are answered once the batch is on disk. acks 0 gets no answer, and an error then
+closes the connection. v13 names topics by id. Clients cannot write to the broker's own topics.
+
+A transactional batch must belong to the ongoing transaction of its transactional id. From v12 on (KIP-890, TV2) its
+partition joins the transaction implicitly; before that the client must have added it, so no hanging transaction can
+begin. All partitions of a request join at once, with one fsync. A request with a
+transactional id is refused as a whole without the right to that id.
 """
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from dualwrite.broker.access.acls import AclOperation
+from dualwrite.broker.access.needs import on_topic, on_transactional_id
 from dualwrite.broker.api.context import BrokerContext, UnanswerableError
 from dualwrite.broker.api.transactions.joining import PRODUCE, join_transaction
 from dualwrite.broker.core.cluster import INTERNAL_TOPICS
@@ -25,6 +29,9 @@ from dualwrite.wire.producing import Produced, ProducedPartition, ProducedTopic
 
 KEY = ApiKey.PRODUCE
 VERSIONS = range(3, 14)
+_WRITE_ID = on_transactional_id(AclOperation.WRITE, "if the request has one; all of it is refused")
+_WRITE = on_topic(AclOperation.WRITE)
+NEEDS = (_WRITE_ID, _WRITE)
 
 _RECORD_ERROR = ProduceResponse.TopicProduceResponse.PartitionProduceResponse.BatchIndexAndErrorMessage
 _FIRST_WITH_ZSTD = 7
@@ -32,7 +39,7 @@ _FIRST_WITH_TOPIC_IDS = 13
 
 
 class _Batch(NamedTuple):
-    """A batch that passed the checks, and may be appended if its transaction allows it."""
+    """A batch that passed the checks. It may be appended if its transaction allows it."""
 
     name: TopicPartition
     header: BatchHeader
@@ -40,20 +47,21 @@ class _Batch(NamedTuple):
 
 
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message | None:
-    """Append the batches that may be appended; None for acks 0, which is not answered."""
-    found = [_examine_topic(topic, request, version, broker) for topic in request.topic_data]
-    joining = [entry for results in found for entry in results if isinstance(entry, _Batch)]
-    refused = await _join_transaction(request.transactional_id, version, joining, broker)
+    """Append the batches that pass all checks. Return None for acks 0, which has no answer."""
+    refused = _refused_by_id(request.transactional_id, broker)
+    examined = [_examine_topic(topic, request, refused, version, broker) for topic in request.topic_data]
+    batches = [entry for results in examined for entry in results if isinstance(entry, _Batch)]
+    refusal = await _join_transaction(request.transactional_id, version, batches, broker)
     responses = [  # no await may come between the check above and this
         ProducedTopic(
             topic.name,
             [
-                _answer(data, entry, refused, version, broker)
+                _answer(data, entry, refusal, version, broker)
                 for data, entry in zip(topic.partition_data, results, strict=True)
             ],
             topic.topic_id,
         )
-        for topic, results in zip(request.topic_data, found, strict=True)
+        for topic, results in zip(request.topic_data, examined, strict=True)
     ]
     if request.acks == 0:
         errors = {entry.error_code for response in responses for entry in response.partition_responses}
@@ -65,16 +73,26 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
     return Produced(responses, throttle_time_ms=0)
 
 
+def _refused_by_id(transactional_id: str | None, broker: BrokerContext) -> RefusedBatchError | None:
+    if transactional_id is None or broker.may(_WRITE_ID, transactional_id):
+        return None
+    return RefusedBatchError(_WRITE_ID.error)
+
+
 def _examine_topic(
-    topic: Message, request: Message, version: int, broker: BrokerContext
+    topic: Message, request: Message, refused: RefusedBatchError | None, version: int, broker: BrokerContext
 ) -> list[_Batch | RefusedBatchError]:
     name = broker.cluster.topic_name(topic.topic_id) if version >= _FIRST_WITH_TOPIC_IDS else topic.name
+    if refused is None and name is not None and not broker.may(_WRITE, name):
+        refused = RefusedBatchError(_WRITE.error)
+    if refused is not None:
+        return [refused] * len(topic.partition_data)
     results: list[_Batch | RefusedBatchError] = []
     for data in topic.partition_data:
         try:
             results.append(_examine(data, name, request.acks, version, broker))
-        except RefusedBatchError as refused:
-            results.append(refused)
+        except RefusedBatchError as error:
+            results.append(error)
     return results
 
 
@@ -84,7 +102,7 @@ def _examine(data: Message, topic: str | None, acks: int, version: int, broker: 
     if acks not in (-1, 0, 1):
         raise RefusedBatchError(ErrorCode.INVALID_REQUIRED_ACKS)
     if topic in INTERNAL_TOPICS:
-        raise RefusedBatchError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is written by the broker alone")
+        raise RefusedBatchError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"only the broker writes to {topic}")
     name = TopicPartition(topic, data.index)
     if broker.cluster.partition(name) is None:
         raise RefusedBatchError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -96,8 +114,8 @@ def _examine(data: Message, topic: str | None, acks: int, version: int, broker: 
 async def _join_transaction(
     transactional_id: str | None, version: int, batches: Iterable[_Batch], broker: BrokerContext
 ) -> RefusedBatchError | None:
-    """Check that all transactional batches belong to the ongoing transaction of their producer; None, or the
-    refusal."""
+    """Check that all transactional batches belong to the ongoing transaction of their producer. Return the refusal, or
+    None."""
     headers = {batch.name: batch.header for batch in batches if batch.header.is_transactional}
     if not headers:
         return None
@@ -130,13 +148,16 @@ def _answer(
             raise not_joined
         base_offset, append_time_ms, partition = _append(entry, version, broker)
     except RefusedBatchError as refused:
-        errors = [_RECORD_ERROR(batch_index=at, batch_index_error_message=what) for at, what in refused.record_errors]
+        errors = [
+            _RECORD_ERROR(batch_index=index, batch_index_error_message=message)
+            for index, message in refused.record_errors
+        ]
         return ProducedPartition(data.index, refused.error, -1, -1, -1, errors, refused.message)
     return ProducedPartition(data.index, ErrorCode.NONE, base_offset, append_time_ms, partition.log.start_offset)
 
 
 def _append(batch: _Batch, version: int, broker: BrokerContext) -> tuple[int, int, Partition]:
-    partition = broker.cluster.partition(batch.name)  # again: it may have been deleted meanwhile
+    partition = broker.cluster.partition(batch.name)  # look it up again: it may have been deleted meanwhile
     if partition is None:
         raise RefusedBatchError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     records, header, append_time_ms = batch.records, batch.header, NO_TIMESTAMP

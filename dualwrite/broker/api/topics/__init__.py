@@ -1,1 +1,1 @@
-"""Kafka's APIs that make, grow and delete topics, one file each."""
+"""Kafka's APIs that create, extend and delete topics, one file each."""

@@ -1,15 +1,17 @@
 """DeleteTopics (20), v1-v6.
 
-Every topic of the request, named by its name or from v6 on by its id, is deleted or refused by itself. A name or id
-that occurs twice is refused, as is an id beside the name of the same topic. The answer comes when the deletion is
-durable and the files are gone. An open transaction that has records there goes on without them. Internal topics stay:
-INVALID_REQUEST, as the broker could not go on without them. delete.topic.enable is always true. ACL: none yet.
+Deletes each topic of the request, named by its name or from v6 on by its id, or refuses that topic alone. The broker
+refuses a name or id that occurs twice, and a topic that occurs by name and by id. It answers when the deletion is
+durable and the files are removed. An open transaction with records in the topic continues without them. An internal
+topic gets INVALID_REQUEST, because the broker needs it. delete.topic.enable is always true.
 """
 
 from collections import Counter
 from typing import NamedTuple
 from uuid import UUID
 
+from dualwrite.broker.access.acls import AclOperation
+from dualwrite.broker.access.needs import Need, on_cluster, on_topic
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.api.turns import in_turns
 from dualwrite.broker.core.cluster import RESERVED_TOPICS
@@ -18,6 +20,10 @@ from dualwrite.wire.error_codes import ErrorCode
 
 KEY = ApiKey.DELETE_TOPICS
 VERSIONS = range(1, 7)
+_DELETE = on_topic(AclOperation.DELETE)
+_DESCRIBE = on_topic(AclOperation.DESCRIBE, "for a topic id: else the answer has no name")
+_DELETE_ALL = on_cluster(AclOperation.DELETE, "instead of both; by an ACL of ALL", is_refused=False)
+NEEDS = (_DELETE, _DESCRIBE, _DELETE_ALL)
 
 _FIRST_WITH_TOPIC_IDS = 6
 _NO_ID = UUID(int=0)
@@ -32,46 +38,57 @@ class _Result(NamedTuple):
 
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
     """Delete the topics of the request."""
-    results, names, ids = _sort_out(request, version)
-    doomed: dict[UUID, str] = {}
+    results, names, ids = _validate(request, version)
+    existing: dict[UUID, str] = {}
     async for topic_id in in_turns(ids):
         name = broker.cluster.topic_name(topic_id)
         if name is None:
             results.append(_Result(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID))
+        elif not _may(_DELETE, name, broker):  # an id is no secret, the name is
+            shown = name if broker.may(_DESCRIBE, name) else None
+            results.append(_Result(shown, topic_id, _DELETE.error))
         else:
-            doomed[topic_id] = name
+            existing[topic_id] = name
     async for name in in_turns(names):
         topic = broker.cluster.topic(name)
-        if topic is None:
+        if not _may(_DESCRIBE, name, broker):
+            results.append(_Result(name, _NO_ID, _DESCRIBE.error))
+        elif topic is None:
             results.append(_Result(name, _NO_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-        elif topic.topic_id in doomed:
-            del doomed[topic.topic_id]
+        elif not _may(_DELETE, name, broker):
+            results.append(_Result(name, _NO_ID, _DELETE.error))
+        elif topic.topic_id in existing:
+            del existing[topic.topic_id]
             message = "The provided topic name maps to an ID that was already supplied."
             results.append(_Result(name, topic.topic_id, ErrorCode.INVALID_REQUEST, message))
         else:
-            doomed[topic.topic_id] = name
+            existing[topic.topic_id] = name
     by_id = set(ids)
-    for topic_id, name in doomed.items():
-        gone = ErrorCode.UNKNOWN_TOPIC_ID if topic_id in by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        results.append(await _delete(name, topic_id, gone, broker))
+    for topic_id, name in existing.items():
+        deleted_error = ErrorCode.UNKNOWN_TOPIC_ID if topic_id in by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        results.append(await _delete(name, topic_id, deleted_error, broker))
     response = DeleteTopicsResponse.DeletableTopicResult
     return DeleteTopicsResponse(
         throttle_time_ms=0,
         responses=[
-            response(name=each.name, topic_id=each.topic_id, error_code=each.error, error_message=each.message)
-            for each in results
+            response(name=result.name, topic_id=result.topic_id, error_code=result.error, error_message=result.message)
+            for result in results
         ],
     )
 
 
-def _sort_out(request: Message, version: int) -> tuple[list[_Result], list[str], list[UUID]]:
-    """Refuse names and ids that are wrong by themselves; the other names and ids."""
+def _may(need: Need, name: str, broker: BrokerContext) -> bool:
+    return broker.may(need, name) or broker.may(_DELETE_ALL)
+
+
+def _validate(request: Message, version: int) -> tuple[list[_Result], list[str], list[UUID]]:
+    """The topics that the request names correctly, and the refusals of the others."""
     if version < _FIRST_WITH_TOPIC_IDS:
-        wanted = [(name, _NO_ID) for name in request.topic_names]
+        requested = [(name, _NO_ID) for name in request.topic_names]
     else:
-        wanted = [(topic.name, topic.topic_id or _NO_ID) for topic in request.topics]
+        requested = [(topic.name, topic.topic_id or _NO_ID) for topic in request.topics]
     refused, names, ids = [], [], []
-    for (name, topic_id), times in Counter(wanted).items():
+    for (name, topic_id), times in Counter(requested).items():
         if name is None and topic_id == _NO_ID:
             message = "Neither topic name nor id were specified."
         elif name is not None and topic_id != _NO_ID:
@@ -88,11 +105,11 @@ def _sort_out(request: Message, version: int) -> tuple[list[_Result], list[str],
     return refused, names, ids
 
 
-async def _delete(name: str, topic_id: UUID, gone: ErrorCode, broker: BrokerContext) -> _Result:
+async def _delete(name: str, topic_id: UUID, deleted_error: ErrorCode, broker: BrokerContext) -> _Result:
     if name in RESERVED_TOPICS:
-        return _Result(name, topic_id, ErrorCode.INVALID_REQUEST, f"the broker itself uses '{name}'")
+        return _Result(name, topic_id, ErrorCode.INVALID_REQUEST, f"'{name}' is a topic of the broker itself")
     topic = broker.cluster.topic(name)
     if topic is None or topic.topic_id != topic_id:  # another client was faster; a new topic of that name stays
-        return _Result(name, topic_id, gone)
+        return _Result(name, topic_id, deleted_error)
     await broker.cluster.delete_topic(name)
     return _Result(name, topic_id)

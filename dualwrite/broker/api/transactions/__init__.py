@@ -1,1 +1,1 @@
-"""Kafka's APIs of transactions, one file each."""
+"""Kafka's APIs about transactions, one file each."""

@@ -1,13 +1,16 @@
 """AddPartitionsToTxn (24), v0-v5.
 
-Partitions join a transaction and begin it. All of a transaction's partitions are added or none: if one is unknown, it
-is told so and the others OPERATION_NOT_ATTEMPTED; the broker's own topics are not to be written to
-(TOPIC_AUTHORIZATION_FAILED). v4 and v5 carry several transactions and may only verify (KIP-890): TRANSACTION_ABORTABLE.
-Before v2 a fenced client is told INVALID_PRODUCER_EPOCH. ACL: none yet.
+Adds partitions to a transaction, and begins it if necessary. A transaction's partitions are added together or not at
+all: if one is unknown, the others get OPERATION_NOT_ATTEMPTED. A topic of the broker itself gets
+TOPIC_AUTHORIZATION_FAILED. v4 and v5 carry several transactions, and a request may ask only for verification (KIP-890):
+TRANSACTION_ABORTABLE. Before v2 a fenced client gets INVALID_PRODUCER_EPOCH. They are for
+brokers: a client of Kafka sends v3 at most.
 """
 
 from collections.abc import Iterable, Mapping
 
+from dualwrite.broker.access.acls import AclOperation
+from dualwrite.broker.access.needs import on_cluster, on_topic, on_transactional_id
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.api.transactions.init_producer_id import fenced_as
 from dualwrite.broker.api.turns import in_turns
@@ -19,6 +22,10 @@ from dualwrite.wire.error_codes import ErrorCode
 
 KEY = ApiKey.ADD_PARTITIONS_TO_TXN
 VERSIONS = range(6)
+_WRITE_ID = on_transactional_id(AclOperation.WRITE, "up to v3")
+_WRITE = on_topic(AclOperation.WRITE, "up to v3")
+_CLUSTER_ACTION = on_cluster(AclOperation.CLUSTER_ACTION, "from v4 on")
+NEEDS = (_WRITE_ID, _WRITE, _CLUSTER_ACTION)
 
 _FIRST_WITH_FENCED = 2
 _FIRST_WITH_SEVERAL = 4
@@ -30,8 +37,15 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
         producer = ProducerIdentity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
         partitions = _partitions(request.v3_and_below_topics)
         transactional_id = request.v3_and_below_transactional_id
-        errors = await _add(transactional_id, producer, partitions, False, version, broker)
+        if broker.may(_WRITE_ID, transactional_id):
+            errors = await _add(transactional_id, producer, partitions, False, version, broker)
+        else:
+            errors = dict.fromkeys(partitions, _WRITE_ID.error)
         return AddPartitionsToTxnResponse(throttle_time_ms=0, results_by_topic_v3_and_below=_by_topic(errors))
+    if not broker.may(_CLUSTER_ACTION):
+        return AddPartitionsToTxnResponse(
+            throttle_time_ms=0, error_code=_CLUSTER_ACTION.error, results_by_transaction=[]
+        )
     results = []
     for transaction in request.transactions:
         producer = ProducerIdentity(transaction.producer_id, transaction.producer_epoch)
@@ -54,7 +68,7 @@ async def _add(
     version: int,
     broker: BrokerContext,
 ) -> Mapping[TopicPartition, ErrorCode]:
-    refused = {name: error async for name in in_turns(partitions) if (error := _refusal(name, broker))}
+    refused = {name: error async for name in in_turns(partitions) if (error := _refusal(name, version, broker))}
     if refused:
         return {name: refused.get(name, ErrorCode.OPERATION_NOT_ATTEMPTED) async for name in in_turns(partitions)}
     command = VerifyPartitions if verify_only else AddPartitions
@@ -62,9 +76,10 @@ async def _add(
     return dict.fromkeys(partitions, fenced_as(reply.error, version >= _FIRST_WITH_FENCED))
 
 
-def _refusal(name: TopicPartition, broker: BrokerContext) -> ErrorCode:
-    if name.topic in INTERNAL_TOPICS:
-        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+def _refusal(name: TopicPartition, version: int, broker: BrokerContext) -> ErrorCode:
+    is_client = version < _FIRST_WITH_SEVERAL
+    if name.topic in INTERNAL_TOPICS or (is_client and not broker.may(_WRITE, name.topic)):
+        return _WRITE.error
     return ErrorCode.NONE if broker.cluster.partition(name) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 

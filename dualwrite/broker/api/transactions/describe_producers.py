@@ -1,9 +1,11 @@
 """DescribeProducers (61), v0 (KIP-664).
 
-The producers that a partition knows, each with CurrentTxnStartOffset: the offset at which its open transaction began
-there, or -1. That offset is what an anchor is compared with. ACL: none yet.
+Answers the producers that a partition knows. CurrentTxnStartOffset is the first offset of the producer's open
+transaction in the partition, or -1. dualwrite's recovery compares it with the anchor of its transaction.
 """
 
+from dualwrite.broker.access.acls import AclOperation
+from dualwrite.broker.access.needs import on_topic
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.api.turns import in_turns
 from dualwrite.ids import TopicPartition, is_legal_topic
@@ -12,6 +14,8 @@ from dualwrite.wire.error_codes import ErrorCode
 
 KEY = ApiKey.DESCRIBE_PRODUCERS
 VERSIONS = range(1)
+_READ = on_topic(AclOperation.READ)
+NEEDS = (_READ,)
 
 
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
@@ -33,6 +37,8 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
 
 def _describe(name: TopicPartition, broker: BrokerContext) -> Message:
     response = DescribeProducersResponse.TopicResponse.PartitionResponse
+    if is_legal_topic(name.topic) and not broker.may(_READ, name.topic):
+        return response(partition_index=name.partition, error_code=_READ.error, error_message=None, active_producers=[])
     partition = broker.cluster.partition(name)
     if partition is None:
         legal = is_legal_topic(name.topic)

@@ -1,11 +1,14 @@
 """DescribeTransactions (65), v0 (KIP-664).
 
-ProducerId and ProducerEpoch are those of the transaction's records: while a prepared transaction is kept for a
-recovering client, not the client's (KIP-939). An id that occurs again is described once. ACL: none yet.
+ProducerId and ProducerEpoch are the identity of the transaction's records. While the broker keeps a prepared
+transaction for a recovering client, the client itself has another identity (KIP-939). An id that occurs twice is
+described once.
 """
 
 from collections.abc import Iterable
 
+from dualwrite.broker.access.acls import AclOperation
+from dualwrite.broker.access.needs import on_topic, on_transactional_id
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.api.turns import in_turns
 from dualwrite.broker.facts.transactions import TransactionRecorded
@@ -15,6 +18,9 @@ from dualwrite.wire.error_codes import ErrorCode
 
 KEY = ApiKey.DESCRIBE_TRANSACTIONS
 VERSIONS = range(1)
+_DESCRIBE_ID = on_transactional_id(AclOperation.DESCRIBE)
+_DESCRIBE = on_topic(AclOperation.DESCRIBE, "other topics are left out", is_refused=False)
+NEEDS = (_DESCRIBE_ID, _DESCRIBE)
 
 
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
@@ -27,6 +33,8 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
 
 def _describe(transactional_id: str, broker: BrokerContext) -> Message:
     state = DescribeTransactionsResponse.TransactionState
+    if not broker.may(_DESCRIBE_ID, transactional_id):
+        return state(error_code=_DESCRIBE_ID.error, transactional_id=transactional_id)
     if not transactional_id:
         return state(error_code=ErrorCode.INVALID_REQUEST, transactional_id=transactional_id)
     entry: TransactionRecorded | None = broker.coordinator.table.entries.get(transactional_id)
@@ -40,7 +48,7 @@ def _describe(transactional_id: str, broker: BrokerContext) -> Message:
         transaction_start_time_ms=entry.started_ms,
         producer_id=entry.producer.producer_id,
         producer_epoch=entry.producer.epoch,
-        topics=_topics(entry.partitions),
+        topics=_topics(name for name in entry.partitions if broker.may(_DESCRIBE, name.topic)),
     )
 
 

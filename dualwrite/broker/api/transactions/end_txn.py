@@ -1,22 +1,26 @@
 """EndTxn (26), v0-v5.
 
-The decision of a transaction. Answered once the decision and every marker are on disk, so that the client's next
-transaction never meets CONCURRENT_TRANSACTIONS. v5 is TV2 (KIP-890 part 2): it bumps the epoch and answers the identity
-for the next transaction; after a recovery it carries the identity of InitProducerId's answer, not the ongoing one
-(KIP-939). Before v2 a fenced client is told INVALID_PRODUCER_EPOCH. ACL: none yet.
+Commits or aborts a transaction. The broker answers once the decision and every marker are on disk, so the client's next
+transaction never gets CONCURRENT_TRANSACTIONS. v5 is TV2 (KIP-890 part 2): it bumps the epoch and answers the identity
+for the next transaction. After a recovery the request carries the identity from InitProducerId's answer, not that of
+the ongoing transaction (KIP-939). Before v2 a fenced client gets INVALID_PRODUCER_EPOCH.
 """
 
+from dualwrite.broker.access.acls import AclOperation
+from dualwrite.broker.access.needs import on_transactional_id
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.api.transactions.init_producer_id import fenced_as
 from dualwrite.broker.core.commands import EndTransaction
 from dualwrite.broker.facts.transactions import TransactionVersion
-from dualwrite.ids import ProducerIdentity
+from dualwrite.ids import NO_PRODUCER, ProducerIdentity
 from dualwrite.records.control import Marker
 from dualwrite.wire.apis import ApiKey, Message
 from dualwrite.wire.producing import EndTxnResult
 
 KEY = ApiKey.END_TXN
 VERSIONS = range(6)
+_WRITE_ID = on_transactional_id(AclOperation.WRITE)
+NEEDS = (_WRITE_ID,)
 
 _FIRST_WITH_FENCED = 2
 _FIRST_OF_TV2 = 5
@@ -24,6 +28,8 @@ _FIRST_OF_TV2 = 5
 
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
     """Commit or abort."""
+    if not broker.may(_WRITE_ID, request.transactional_id):
+        return EndTxnResult(0, _WRITE_ID.error, *NO_PRODUCER)
     reply = await broker.coordinator.execute(
         EndTransaction(
             request.transactional_id,

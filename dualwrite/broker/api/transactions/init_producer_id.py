@@ -1,28 +1,42 @@
 """InitProducerId (22), v0-v6.
 
-Without a transactional id, a fresh producer id. With one, the start of a session: earlier clients are fenced and what
-they left open is aborted, unless v6's KeepPreparedTxn keeps it (KIP-939), which is legal without Enable2Pc too. A
-transaction.timeout.ms of 2147483647 asks for two-phase commit in any version. From v3 on the client may name the
-identity that it expects to have (KIP-360). Before v4 a fenced client is told INVALID_PRODUCER_EPOCH. ACL: none yet;
-two-phase commit needs transaction.two.phase.commit.enable.
+Without a transactional id, the broker answers a fresh producer id. With one, it begins a session: it fences earlier
+clients and aborts their open transaction, unless v6's KeepPreparedTxn keeps it (KIP-939). That is legal without
+Enable2Pc too, and INVALID_REQUEST with an expected identity (apache/kafka#21735). A transaction.timeout.ms of
+2147483647 asks for two-phase commit in any version. From v3 on the client may send the identity that it expects to have
+(KIP-360). Before v4 a fenced client gets INVALID_PRODUCER_EPOCH. Two-phase commit needs
+transaction.two.phase.commit.enable, and a right of its own, in whichever way it is asked for.
 """
 
+from dualwrite.broker.access.acls import AclOperation
+from dualwrite.broker.access.needs import Need, on_cluster, on_topic, on_transactional_id
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.core.commands import InitProducerId, Reply
+from dualwrite.broker.facts.transactions import NO_TIMEOUT
 from dualwrite.ids import ProducerIdentity
 from dualwrite.wire.apis import ApiKey, InitProducerIdResponse, Message
 from dualwrite.wire.error_codes import ErrorCode
 
 KEY = ApiKey.INIT_PRODUCER_ID
 VERSIONS = range(7)
+_WRITE = on_transactional_id(AclOperation.WRITE, "with a transactional id")
+_TWO_PHASE_COMMIT = on_transactional_id(
+    AclOperation.TWO_PHASE_COMMIT, "with Enable2Pc, or with a transaction.timeout.ms of 2147483647 in any version"
+)
+_IDEMPOTENT_WRITE = on_cluster(AclOperation.IDEMPOTENT_WRITE, "without a transactional id")
+_WRITE_SOMEWHERE = on_topic(AclOperation.WRITE, "any topic, instead of IDEMPOTENT_WRITE (KIP-679)", is_refused=False)
+NEEDS = (_WRITE, _TWO_PHASE_COMMIT, _IDEMPOTENT_WRITE, _WRITE_SOMEWHERE)
 
 _FIRST_WITH_FENCED = 4
 
 
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
     """Give the client its identity."""
-    if (request.producer_id < 0) != (request.producer_epoch < 0):
-        reply = Reply(ErrorCode.INVALID_REQUEST)  # one half of an identity
+    refusal = _refusal(request, broker)
+    if refusal is not None:
+        reply = Reply(refusal.error)
+    elif (request.producer_id < 0) != (request.producer_epoch < 0):
+        reply = Reply(ErrorCode.INVALID_REQUEST)  # only one half of an identity
     elif request.transactional_id is None:
         reply = Reply(producer=ProducerIdentity(broker.cluster.take_producer_id(), 0))
         await broker.flusher.barrier()
@@ -46,8 +60,20 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
     )
 
 
+def _refusal(request: Message, broker: BrokerContext) -> Need | None:
+    """The right that the client lacks; None if it lacks none."""
+    name = request.transactional_id
+    if name is None:
+        may_write = broker.may_somewhere(_WRITE_SOMEWHERE) or broker.may(_IDEMPOTENT_WRITE)
+        return None if may_write else _IDEMPOTENT_WRITE
+    if not broker.may(_WRITE, name):
+        return _WRITE
+    two_phase = request.enable2_pc or request.transaction_timeout_ms == NO_TIMEOUT
+    return _TWO_PHASE_COMMIT if two_phase and not broker.may(_TWO_PHASE_COMMIT, name) else None
+
+
 def fenced_as(error: ErrorCode, knows_fenced: bool) -> ErrorCode:
-    """PRODUCER_FENCED as INVALID_PRODUCER_EPOCH for a client that is too old to know it (KIP-588)."""
+    """``error``; for a version without PRODUCER_FENCED, INVALID_PRODUCER_EPOCH stands for it (KIP-588)."""
     if error is ErrorCode.PRODUCER_FENCED and not knows_fenced:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return error

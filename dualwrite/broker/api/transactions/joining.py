@@ -1,8 +1,8 @@
 """How records and offsets join a transaction, the same for Produce and TxnOffsetCommit (KIP-890).
 
 A client of TV2 adds partitions by writing to them. A client of TV1 must have added them before, and the broker verifies
-that. So no transaction can begin, or continue, after its markers and hang for ever, unless
-transaction.partition.verification.enable is off.
+that. So no records can follow a transaction's markers, which would leave it hanging for ever, unless
+transaction.partition.verification.enable is off. Even then no record joins a transaction that was prepared and kept.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class JoiningVersions:
     implicit: int
 
     def error(self, error: ErrorCode, version: int) -> ErrorCode:
-        """The coordinator's ``error`` as a client of ``version`` knows it (Kafka: AddPartitionsToTxnManager)."""
+        """The coordinator's ``error`` in the terms of ``version`` (Kafka: AddPartitionsToTxnManager)."""
         if error is ErrorCode.PRODUCER_FENCED:
             return ErrorCode.INVALID_PRODUCER_EPOCH
         if error is ErrorCode.TRANSACTION_ABORTABLE and version < self.abortable:
@@ -47,8 +47,8 @@ async def join_transaction(
     """NONE if ``producer`` may now write to all of ``partitions`` in the ongoing transaction of ``transactional_id``;
     else the coordinator's own error, for :meth:`JoiningVersions.error`.
 
-    Append directly after it, without an ``await`` between: another task may end or fence the transaction during any
-    wait, so the last check here does not wait before the return.
+    The caller must append without an ``await`` in between: another task may end or fence the transaction during any
+    wait. For the same reason nothing is awaited between the last check here and the return.
 
     :param implicit: add the partitions first, all in one fact with one fsync (TV2).
     """
@@ -56,6 +56,4 @@ async def join_transaction(
         reply = await broker.coordinator.execute(AddPartitions(transactional_id, producer, partitions))
         if reply.error is not ErrorCode.NONE:
             return reply.error
-    elif not broker.coordinator.settings.partition_verification_enable:
-        return ErrorCode.NONE
     return broker.coordinator.check(VerifyPartitions(transactional_id, producer, partitions)).error

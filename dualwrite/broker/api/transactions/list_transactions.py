@@ -1,10 +1,12 @@
 """ListTransactions (66), v0-v2 (KIP-664).
 
-Filters by state and producer id, from v1 on by the time since the last transaction began (KIP-994; as in Apache Kafka
-that may have ended, or never been, so that states are to be asked for too), from v2 on by a regular expression of RE2
-that the whole transactional id must match (KIP-1152). It is matched in linear time, one that would become a huge
-program is refused, and the filtering is done in a thread, as long ids take their time all the same: no pattern can keep
-the broker busy. State names that do not exist are answered, not refused. ACL: none yet.
+Lists the transactional ids that pass the request's filters: state, producer id, from v1 on the time since the last
+transaction began (KIP-994), and from v2 on a regular expression that the whole transactional id must match (KIP-1152).
+The filter by time ignores the state, as in Apache Kafka: the transaction may have ended, or never existed, so a client
+should also filter by state. The answer lists unknown state names; they are no error.
+
+No pattern can keep the broker busy: RE2 matches in linear time, the broker refuses a pattern with a huge program, and a
+thread does the filtering.
 """
 
 import asyncio
@@ -13,6 +15,8 @@ from typing import Any
 
 import re2
 
+from dualwrite.broker.access.acls import AclOperation
+from dualwrite.broker.access.needs import on_transactional_id
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.facts.transactions import TransactionRecorded, TransactionStatus
 from dualwrite.wire.apis import ApiKey, ListTransactionsResponse, Message
@@ -20,6 +24,8 @@ from dualwrite.wire.error_codes import ErrorCode
 
 KEY = ApiKey.LIST_TRANSACTIONS
 VERSIONS = range(3)
+_DESCRIBE = on_transactional_id(AclOperation.DESCRIBE, "other ids are left out", is_refused=False)
+NEEDS = (_DESCRIBE,)
 
 _OPTIONS = re2.Options()
 _OPTIONS.log_errors = False
@@ -39,7 +45,7 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
     now_ms = broker.clock.wall_ms()
     entries = list(broker.coordinator.table.entries.values())
     await broker.flusher.barrier()
-    found = await asyncio.get_running_loop().run_in_executor(None, _filtered, entries, request, pattern, now_ms)
+    matching = await asyncio.get_running_loop().run_in_executor(None, _filtered, entries, request, pattern, now_ms)
     state = ListTransactionsResponse.TransactionState
     return ListTransactionsResponse(
         throttle_time_ms=0,
@@ -51,7 +57,8 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
                 producer_id=entry.producer.producer_id,
                 transaction_state=entry.status.kafka_name,
             )
-            for entry in found
+            for entry in matching
+            if broker.may(_DESCRIBE, entry.transactional_id)
         ],
     )
 
@@ -59,9 +66,9 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
 def _filtered(
     entries: Iterable[TransactionRecorded], request: Message, pattern: Any, now_ms: int
 ) -> list[TransactionRecorded]:
-    """Those of ``entries`` that pass every filter; they and the request do not change meanwhile."""
-    wanted = frozenset(request.state_filters)
-    statuses = {status for status in TransactionStatus if not wanted or status.kafka_name in wanted}
+    """The ``entries`` that pass every filter. Runs in a thread: neither they nor the request change meanwhile."""
+    states = frozenset(request.state_filters)
+    statuses = {status for status in TransactionStatus if not states or status.kafka_name in states}
     producer_ids = frozenset(request.producer_id_filters)
     longer_than_ms: int = request.duration_filter
     return [

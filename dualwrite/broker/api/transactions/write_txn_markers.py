@@ -1,12 +1,18 @@
 """WriteTxnMarkers (27), v1-v2.
 
-An operator ends a hanging transaction in a partition by hand (kafka-transactions --abort), or would: none can begin
-here, but a log may have been brought from elsewhere. The coordinator is not asked and learns nothing. The marker's
-producer epoch must not be below that of the records (INVALID_PRODUCER_EPOCH), nor its coordinator epoch below that of
-the producer's last marker (TRANSACTION_COORDINATOR_FENCED). v2 says the transaction's version: a marker of TV2 has an
-epoch of its own (KIP-1228). ACL: none yet.
+An operator ends a hanging transaction in a partition by hand (kafka-transactions --abort). None can begin in this
+broker, but a log may come from elsewhere. The coordinator does not take part. The marker's producer epoch must not be
+below that of the records (INVALID_PRODUCER_EPOCH), nor its coordinator epoch below that of the producer's last marker
+(TRANSACTION_COORDINATOR_FENCED). v2 has the transaction version: a marker of TV2 has a higher epoch than the records
+(KIP-1228).
+
+Unlike Kafka, the broker refuses a marker for an unfinished transaction of two-phase commit with INVALID_TXN_STATE. Its
+owner may have prepared it, and would be told later that it is committed. Such a transaction is ended by its
+transactional id.
 """
 
+from dualwrite.broker.access.acls import AclOperation
+from dualwrite.broker.access.needs import on_cluster
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.api.turns import in_turns
 from dualwrite.ids import ProducerIdentity, TopicPartition
@@ -16,19 +22,23 @@ from dualwrite.wire.error_codes import ErrorCode
 
 KEY = ApiKey.WRITE_TXN_MARKERS
 VERSIONS = range(1, 3)
+_ALTER = on_cluster(AclOperation.ALTER, "instead of CLUSTER_ACTION", is_refused=False)
+_CLUSTER_ACTION = on_cluster(AclOperation.CLUSTER_ACTION)
+NEEDS = (_CLUSTER_ACTION, _ALTER)
 
 _TV2 = 2
 
 
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
     """Write every marker of the request."""
+    may_write = broker.may(_ALTER) or broker.may(_CLUSTER_ACTION)
     errors: dict[int, dict[TopicPartition, ErrorCode]] = {}
     for marker in request.markers:
         by_partition = errors.setdefault(marker.producer_id, {})
         for topic in marker.topics:
             async for index in in_turns(topic.partition_indexes):
                 name = TopicPartition(topic.name, index)
-                by_partition[name] = _write(marker, name, broker)
+                by_partition[name] = _write(marker, name, broker) if may_write else _CLUSTER_ACTION.error
     await broker.flusher.barrier()
     result = WriteTxnMarkersResponse.WritableTxnMarkerResult
     return WriteTxnMarkersResponse(
@@ -46,6 +56,8 @@ def _write(marker: Message, name: TopicPartition, broker: BrokerContext) -> Erro
     producer = ProducerIdentity(marker.producer_id, marker.producer_epoch)
     if not producer or producer.epoch < 0 or marker.coordinator_epoch < 0:
         return ErrorCode.INVALID_REQUEST
+    if broker.coordinator.table.is_coordinated(producer.producer_id, name):
+        return ErrorCode.INVALID_TXN_STATE
     is_tv2 = marker.transaction_version >= _TV2
     error = partition.state.decide_marker(producer, marker.coordinator_epoch, is_tv2)
     if error is ErrorCode.NONE:

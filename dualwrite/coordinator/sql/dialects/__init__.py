@@ -1,1 +1,4 @@
-"""The databases that can hold the decision: which they are, and what each does in a way of its own."""
+"""The databases that can hold the decision, and the differences between them.
+
+docs/decisions/0011-databases.md says how to add one.
+"""

@@ -5,14 +5,21 @@ transaction here begins with BEGIN IMMEDIATE, which waits for the lock for up to
 """
 
 import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, func, literal, text
+from sqlalchemy import URL, Connection, Insert, Integer, TableClause, func, literal, text
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.elements import ColumnElement
 
-from dualwrite.coordinator.sql.dialects.base import UNIT, Database, DurabilityGap, ErrorMeaning
+from dualwrite.coordinator.rules.identities import TwoPartIdentity
+from dualwrite.coordinator.sql.dialects.base import UNIT, Database, ErrorMeaning
+from dualwrite.coordinator.sql.dialects.interface.bulk_load import on_conflict
+from dualwrite.coordinator.sql.dialects.interface.server import DurabilityGap
 from dualwrite.coordinator.sql.dialects.unit_transactions import Fate, run_unseen
 from dualwrite.errors import ConfigurationError
 
@@ -25,8 +32,41 @@ _FULL = 2
 class Sqlite(Database):
     """Python's sqlite3, and aiosqlite, which runs it in a thread."""
 
+    title = "SQLite"
+    example_url = "sqlite:///orders.db"
+    blocking_drivers: Mapping[str, str] = {"aiosqlite": ""}
+    is_file = True
     has_schemas = False
     one_writer = True
+    has_row_locks = False
+    own_isolation_level = None
+    number_type = Integer()
+    """It counts up an INTEGER primary key only."""
+    fills_integer_keys = True
+    keeps_decimals = False
+    halved_identity = TwoPartIdentity("sqlite", whole=1, halves=(0, 2))
+    """Some file systems get another device number at each mount, and a file may be renamed; the inode stays."""
+
+    def file_of(self, url: URL) -> str | None:
+        """None for a URI (``file:…``), which may name a file in other ways."""
+        return None if not url.database or url.database.startswith("file:") else url.database
+
+    def is_in_memory(self, url: URL) -> bool:
+        """In any spelling."""
+        path, _, query = str(url.database or "").partition("?")
+        settings = [f"{name}={value}" for name, value in url.query.items()] + query.split("&")
+        return path in ("", ":memory:", "file:", "file::memory:") or any(
+            each in settings for each in ("mode=memory", "vfs=memdb")
+        )
+
+    def server_of(self, url: URL) -> str:
+        """The file's full path."""
+        file = self.file_of(url)
+        return f"sqlite:{url.database or '' if file is None else Path(file).resolve()}"
+
+    def exact_connections(self, url: URL, patience: float) -> Mapping[str, Any]:
+        """The driver waits for the only writer as long as its ``timeout``."""
+        return {} if "timeout" in url.query else {"timeout": patience}
 
     def from_now(self, seconds: float) -> ColumnElement[Any]:
         """Text in UTC with six fractional digits, as SQLAlchemy writes and reads a DateTime on SQLite."""
@@ -42,10 +82,10 @@ class Sqlite(Database):
 
     def weaknesses(self, connection: Connection) -> list[DurabilityGap]:
         """Weak values of ``synchronous`` and ``journal_mode``: settings of a connection; the file keeps only WAL."""
-        found = []
+        gaps = []
         synchronous = int(connection.scalar(text("PRAGMA synchronous")) or 0)
         if synchronous < _FULL:
-            found.append(
+            gaps.append(
                 DurabilityGap(
                     f"synchronous = {('OFF', 'NORMAL')[synchronous]}",
                     "a crash of the machine can undo a decision after Kafka has committed",
@@ -54,12 +94,16 @@ class Sqlite(Database):
             )
         journal = str(connection.scalar(text("PRAGMA journal_mode"))).upper()
         if journal in ("OFF", "MEMORY"):
-            found.append(
+            gaps.append(
                 DurabilityGap(
                     f"journal_mode = {journal}", "a crash in the middle of a commit tears it", "use DELETE or WAL"
                 )
             )
-        return found
+        return gaps
+
+    def upsert(self, into: TableClause, keys: Sequence[str], fill: Callable[[Any], Any]) -> Insert:
+        """By ON CONFLICT."""
+        return on_conflict(fill(sqlite.insert(into)), into, keys)
 
     def begin(self, connection: Connection) -> None:
         """Take the write lock now.
@@ -91,6 +135,17 @@ class Sqlite(Database):
             return None  # in memory, which require_suitable refuses
         status = os.stat(path)
         return f"sqlite:{status.st_dev}:{status.st_ino}:{sha256(os.path.realpath(path).encode()).hexdigest()[:16]}"
+
+    def file_beside(self, connection: Connection, identities: Sequence[str]) -> Path | None:
+        """By device and inode."""
+        files = {tuple(identity.split(":")[1:3]) for identity in identities}
+        directory = Path(_path(connection)).parent
+        device = str(directory.stat().st_dev)
+        with suppress(PermissionError), os.scandir(directory) as entries:  # who may not look sees nothing
+            for entry in entries:
+                if (device, str(entry.inode())) in files:
+                    return Path(entry.path)
+        return None
 
     def is_in_transaction(self, connection: Connection) -> bool:
         """Ask sqlite3. With autocommit=False a transaction is always open, so it does not count."""
@@ -129,12 +184,12 @@ class Sqlite(Database):
             return False
         return type(error).__name__ == "IntegrityError" or any(each in str(error) for each in _ROLLS_BACK)
 
-    def trouble(self, error: DBAPIError) -> ErrorMeaning | None:
+    def meaning_of(self, error: DBAPIError) -> ErrorMeaning | None:
         """By the message: Python 3.10 exposes no error codes."""
-        said = str(error.orig)
-        if "no such table" in said or "no such column" in said:
+        message = str(error.orig)
+        if "no such table" in message or "no such column" in message:
             return ErrorMeaning.NOT_READY
-        if "database is locked" in said or "database table is locked" in said:
+        if "database is locked" in message or "database table is locked" in message:
             return ErrorMeaning.BUSY
         return None
 

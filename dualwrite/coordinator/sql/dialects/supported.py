@@ -1,35 +1,54 @@
 """The supported databases. This is the only list of them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from sqlalchemy import Dialect
+from sqlalchemy import URL, Dialect
 
 from dualwrite.coordinator.sql.dialects.base import Database
-from dualwrite.coordinator.sql.dialects.mysql import Mysql
-from dualwrite.coordinator.sql.dialects.postgresql import Postgresql
+from dualwrite.coordinator.sql.dialects.mysql.database import Mysql
+from dualwrite.coordinator.sql.dialects.postgresql.database import Postgresql
 from dualwrite.coordinator.sql.dialects.sqlite import Sqlite
 from dualwrite.errors import ConfigurationError
 
-_MYSQL = Mysql()
-_SUPPORTED: Mapping[str, Database] = {
+SUPPORTED: Mapping[str, Database] = {
     "sqlite": Sqlite(),
     "postgresql": Postgresql(),
-    "mysql": _MYSQL,
-    "mariadb": _MYSQL,
+    **dict.fromkeys(("mysql", "mariadb"), Mysql()),  # SQLAlchemy has two names for a MariaDB
 }
-"""By SQLAlchemy's names. A MariaDB answers to both of the last."""
+"""By SQLAlchemy's names of their dialects."""
 
-EXAMPLE_URLS = ("sqlite:///orders.db", "postgresql+psycopg://user@host/name", "mysql+pymysql://user@host/name")
+DATABASES = tuple(dict.fromkeys(SUPPORTED.values()))
+"""Each of them once."""
+
+EXAMPLE_URLS = tuple(database.example_url for database in DATABASES)
 """One for each of them, for messages."""
 
 
-def require_supported(name: str) -> None:
-    """Pass if the database that SQLAlchemy calls ``name`` is supported.
+def titles(databases: Iterable[Database]) -> str:
+    """The names of ``databases``, for messages."""
+    return ", ".join(database.title for database in databases)
 
-    :raises ConfigurationError: naming those that are, if it is not.
+
+def database_called(name: str) -> Database:
+    """The Database whose dialect SQLAlchemy calls ``name``.
+
+    :raises ConfigurationError: naming those that are supported, if it is not.
     """
-    if name not in _SUPPORTED:
-        raise ConfigurationError(f"database {name!r} is not supported: use SQLite, PostgreSQL, MariaDB or MySQL")
+    database = SUPPORTED.get(name)
+    if database is None:
+        raise ConfigurationError(f"database {name!r} is not supported: use {titles(DATABASES)}")
+    return database
+
+
+def database_at(url: URL) -> Database:
+    """The Database of ``url``, whose driver need not be installed.
+
+    :raises ConfigurationError: if it is not supported.
+    """
+    name = url.get_backend_name()
+    if name == "postgres":
+        raise ConfigurationError("'postgres://' is not a SQLAlchemy URL: write postgresql+psycopg://…")
+    return database_called(name)
 
 
 def database_of(dialect: Dialect) -> Database:
@@ -37,5 +56,4 @@ def database_of(dialect: Dialect) -> Database:
 
     :raises ConfigurationError: if it is not supported.
     """
-    require_supported(dialect.name)
-    return _SUPPORTED[dialect.name]
+    return SUPPORTED.get(dialect.name) or database_called(dialect.name)

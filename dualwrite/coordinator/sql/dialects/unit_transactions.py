@@ -1,7 +1,8 @@
 """The database transaction of a unit of work: whether it is still the one that the unit began, and how it ended.
 
 SQLAlchemy does not notice when a driver's own commit(), COMMIT as text or a statement that commits by itself ends a
-transaction. What each database has for that is in its module: a savepoint, or a mark that ends with the transaction.
+transaction. Each database's module detects it in its own way: by a savepoint, or by a setting that ends with the
+transaction.
 """
 
 import logging
@@ -12,8 +13,8 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from dualwrite.coordinator.concurrency.greenlets import wait_for
-from dualwrite.coordinator.concurrency.step_errors import is_own
+from dualwrite.coordinator.concurrency.step_errors import is_step_error
+from dualwrite.coordinator.process.greenlets import wait_for
 from dualwrite.errors import InvalidTransactionStateError
 
 _LOG = logging.getLogger("dualwrite")
@@ -98,7 +99,7 @@ def begin_with(connection: Connection, statements: Sequence[str]) -> None:
         if _sent_together(connection, statements):
             return
     except Exception as error:
-        if not is_own(error):
+        if not is_step_error(error):
             raise
         _LOG.debug("the beginning of a transaction failed, and is tried one statement after the other: %r", error)
     for statement in statements:

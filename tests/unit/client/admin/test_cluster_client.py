@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from dualwrite.client.admin.cluster_client import FIRST_PAUSE, LONGEST_PAUSE, Call, ClusterClient
+from dualwrite.client.admin.cluster_client import FIRST_PAUSE, LONGEST_PAUSE, ClusterClient
 from dualwrite.client.config.settings import ClientSettings
+from dualwrite.client.protocol import requests
+from dualwrite.client.protocol.requests import VersionedRequest
 from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.errors import AnswerLostError, ConfigurationError, KafkaRefusedError, KafkaUnavailableError
-from dualwrite.ids import TopicPartition
-from dualwrite.wire.apis import APIS, ApiKey
+from dualwrite.ids import ProducerIdentity, TopicPartition
+from dualwrite.wire.apis import ApiKey
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.client.scripted_broker import (
     HANG_UP,
@@ -45,19 +47,8 @@ def cluster(
     return ClusterClient(settings, timeout=timeout, clock=clock.monotonic, sleep=clock.sleep)
 
 
-def end_txn(repeatable: bool = True) -> Call:
-    message = APIS[ApiKey.END_TXN].request(transactional_id="a", producer_id=1, producer_epoch=2, committed=True)
-    return Call(ApiKey.END_TXN, message, repeatable=repeatable)
-
-
-def list_transactions() -> Call:
-    return Call(
-        ApiKey.LIST_TRANSACTIONS, APIS[ApiKey.LIST_TRANSACTIONS].request(state_filters=[], producer_id_filters=[])
-    )
-
-
-def code_of(answer: Any) -> int:
-    return int(answer.error_code)
+def end_txn(repeatable: bool = True) -> VersionedRequest:
+    return requests.end_txn("a", ProducerIdentity(1, 2), True, bumps_epoch=False, repeatable=repeatable)
 
 
 def unreachable() -> Endpoint:
@@ -71,7 +62,7 @@ def test_a_transient_answer_is_asked_again(code: int) -> None:
     with scripted() as broker:
         broker.answer(ApiKey.END_TXN, ended(code), ended(code), ended())
         asking = cluster(broker, clock=clock)
-        assert asking.ask_coordinator("a", end_txn(), code_of).error_code == 0
+        assert asking.ask_coordinator("a", end_txn()).error_code == 0
         asking.close()
         assert len(broker.requests(ApiKey.END_TXN)) == 3
         assert clock.pauses == [FIRST_PAUSE, 2 * FIRST_PAUSE]
@@ -84,7 +75,7 @@ def test_any_other_answer_is_the_callers_to_judge(code: int) -> None:
     with scripted() as broker:
         broker.answer(ApiKey.END_TXN, ended(code))
         asking = cluster(broker)
-        assert asking.ask_coordinator("a", end_txn(), code_of).error_code == code
+        assert asking.ask_coordinator("a", end_txn()).error_code == code
         asking.close()
         assert len(broker.requests(ApiKey.END_TXN)) == 1
 
@@ -95,9 +86,9 @@ def test_pauses_grow_up_to_a_bound_and_end_at_the_deadline() -> None:
         broker.answer(ApiKey.END_TXN, ended(ErrorCode.CONCURRENT_TRANSACTIONS))
         asking = cluster(broker, clock=clock, timeout=10)
         with pytest.raises(
-            KafkaUnavailableError, match=r"END_TXN of a: .*CONCURRENT_TRANSACTIONS \(gave up after 10 s\)"
+            KafkaUnavailableError, match=r"EndTxn \(commit\) of a: .*CONCURRENT_TRANSACTIONS \(gave up after 10 s\)"
         ):
-            asking.ask_coordinator("a", end_txn(), code_of)
+            asking.ask_coordinator("a", end_txn())
         asking.close()
     assert clock.pauses == sorted(clock.pauses)
     assert max(clock.pauses) == LONGEST_PAUSE
@@ -109,7 +100,7 @@ def test_the_coordinator_is_looked_up_once_while_it_stays() -> None:
         broker.answer(ApiKey.END_TXN, ended())
         asking = cluster(broker)
         for _ in range(3):
-            asking.ask_coordinator("a", end_txn(), code_of)
+            asking.ask_coordinator("a", end_txn())
         asking.close()
         (lookup,) = broker.requests(ApiKey.FIND_COORDINATOR)
         assert (lookup.message.key, lookup.message.key_type, lookup.version) == ("a", 1, 3)
@@ -122,7 +113,7 @@ def test_a_coordinator_that_moved_is_looked_up_again() -> None:
         first.answer(ApiKey.END_TXN, ended(ErrorCode.NOT_COORDINATOR))
         second.answer(ApiKey.END_TXN, ended())
         asking = cluster(first)
-        asking.ask_coordinator("a", end_txn(), code_of)
+        asking.ask_coordinator("a", end_txn())
         asking.close()
         assert (len(first.requests(ApiKey.END_TXN)), len(second.requests(ApiKey.END_TXN))) == (1, 1)
 
@@ -133,7 +124,7 @@ def test_a_coordinator_that_is_not_there_yet_is_waited_for() -> None:
         broker.answer(ApiKey.FIND_COORDINATOR, none, none, coordinator_is(broker.endpoint))
         broker.answer(ApiKey.END_TXN, ended())
         asking = cluster(broker)
-        asking.ask_coordinator("a", end_txn(), code_of)
+        asking.ask_coordinator("a", end_txn())
         asking.close()
         assert len(broker.requests(ApiKey.FIND_COORDINATOR)) == 3
 
@@ -143,8 +134,8 @@ def test_a_coordinator_lookup_that_is_refused_is_an_error() -> None:
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         broker.answer(ApiKey.FIND_COORDINATOR, coordinator_is(Endpoint("", -1), code))
         asking = cluster(broker)
-        with pytest.raises(KafkaRefusedError, match="coordinator of a: TRANSACTIONAL_ID_AUTHORIZATION_FAILED"):
-            asking.ask_coordinator("a", end_txn(), code_of)
+        with pytest.raises(KafkaRefusedError, match="FindCoordinator of a: TRANSACTIONAL_ID_AUTHORIZATION_FAILED"):
+            asking.ask_coordinator("a", end_txn())
         asking.close()
 
 
@@ -152,7 +143,7 @@ def test_a_lost_answer_is_asked_for_again_if_that_changes_nothing() -> None:
     with scripted() as broker:
         broker.answer(ApiKey.END_TXN, HANG_UP, ended())
         asking = cluster(broker)
-        asking.ask_coordinator("a", end_txn(repeatable=True), code_of)
+        asking.ask_coordinator("a", end_txn(repeatable=True))
         asking.close()
         assert [seen.connection for seen in broker.requests(ApiKey.END_TXN)] == [1, 2]
         assert asking.lost_connections >= 1
@@ -164,7 +155,7 @@ def test_a_lost_answer_is_not_asked_for_again_otherwise() -> None:
         broker.answer(ApiKey.END_TXN, HANG_UP, ended())
         asking = cluster(broker, clock=clock)
         with pytest.raises(AnswerLostError):
-            asking.ask_coordinator("a", end_txn(repeatable=False), code_of)
+            asking.ask_coordinator("a", end_txn(repeatable=False))
         asking.close()
         assert len(broker.requests(ApiKey.END_TXN)) == 1
         assert clock.pauses == []
@@ -175,7 +166,7 @@ def test_what_was_never_sent_is_sent_even_if_it_is_not_repeatable() -> None:
         broker.answer(ApiKey.FIND_COORDINATOR, HANG_UP, coordinator_is(broker.endpoint))
         broker.answer(ApiKey.END_TXN, ended(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), ended())
         asking = cluster(broker)
-        asking.ask_coordinator("a", end_txn(repeatable=False), code_of)
+        asking.ask_coordinator("a", end_txn(repeatable=False))
         asking.close()
         assert len(broker.requests(ApiKey.END_TXN)) == 2
 
@@ -184,9 +175,9 @@ def test_a_connection_that_died_while_idle_is_replaced_before_it_is_used() -> No
     with scripted() as broker:
         broker.answer(ApiKey.END_TXN, ended())
         asking = cluster(broker)
-        asking.ask_coordinator("a", end_txn(repeatable=False), code_of)
+        asking.ask_coordinator("a", end_txn(repeatable=False))
         broker.hang_up()
-        asking.ask_coordinator("a", end_txn(repeatable=False), code_of)
+        asking.ask_coordinator("a", end_txn(repeatable=False))
         asking.close()
         assert [seen.connection for seen in broker.requests(ApiKey.END_TXN)] == [1, 2]
 
@@ -197,14 +188,14 @@ def test_every_bootstrap_broker_is_tried_and_named() -> None:
     with pytest.raises(KafkaUnavailableError, match=f"broker {first}: .*; broker {second}: .*gave up after 0 s"):
         asking.any_connection()
     with pytest.raises(KafkaUnavailableError, match=f"{first}.*{second}"):
-        asking.ask_any(list_transactions(), DEADLINE)
+        asking.ask_any(requests.list_transactions(), DEADLINE)
 
 
 def test_one_bootstrap_broker_that_answers_is_enough() -> None:
     with scripted() as broker:
         broker.answer(ApiKey.LIST_TRANSACTIONS, listed())
         asking = cluster(unreachable(), broker)
-        assert asking.ask_any(list_transactions(), DEADLINE).error_code == 0
+        assert asking.ask_any(requests.list_transactions(), DEADLINE).error_code == 0
         assert asking.any_connection().endpoint == broker.endpoint
         asking.close()
 
@@ -277,8 +268,8 @@ def test_a_forked_process_gets_connections_of_its_own() -> None:
     with scripted() as broker:
         broker.answer(ApiKey.LIST_TRANSACTIONS, listed())
         asking = cluster(broker)
-        asking.ask_any(list_transactions(), DEADLINE)
-        assert in_child(lambda: asking.ask_any(list_transactions(), DEADLINE).error_code == 0)
-        asking.ask_any(list_transactions(), DEADLINE)
+        asking.ask_any(requests.list_transactions(), DEADLINE)
+        assert in_child(lambda: asking.ask_any(requests.list_transactions(), DEADLINE).error_code == 0)
+        asking.ask_any(requests.list_transactions(), DEADLINE)
         asking.close()
         assert [seen.connection for seen in broker.requests(ApiKey.LIST_TRANSACTIONS)] == [1, 2, 1]

@@ -4,12 +4,8 @@ from typing import Any
 
 import pytest
 
-from dualwrite.client.admin.control_plane import (
-    ControlPlane,
-    InitializedProducer,
-    TransactionDescription,
-    TransactionListing,
-)
+from dualwrite.client.admin.control_plane import ControlPlane, TransactionDescription, TransactionListing
+from dualwrite.client.protocol.requests import InitializedProducer
 from dualwrite.errors import (
     AnswerLostError,
     ConfigurationError,
@@ -25,6 +21,7 @@ from tests.support.client.scripted_broker import (
     HANG_UP,
     FakeClock,
     ScriptedBroker,
+    coordinator_is,
     described,
     ended,
     initialized,
@@ -116,6 +113,14 @@ def test_the_same_refusal_without_the_flags_is_only_a_refusal() -> None:
             keep(control, two_phase_commit=False, keep_prepared_txn=False)
 
 
+def test_a_transactional_id_that_may_not_be_looked_up_is_no_refusal_of_two_phase_commit() -> None:
+    with scripted() as broker, Control(broker) as control:
+        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        broker.answer(ApiKey.FIND_COORDINATOR, coordinator_is(broker.endpoint, code))
+        with pytest.raises(KafkaRefusedError, match="FindCoordinator of app-0: TRANSACTIONAL_ID_AUTHORIZATION_FAILED"):
+            keep(control)
+
+
 def test_a_broker_without_v6_is_told_apart_before_anything_is_asked_of_it() -> None:
     with scripted(versions={ApiKey.INIT_PRODUCER_ID: (0, 5)}) as broker, Control(broker) as control:
         assert not control.supports_keep_prepared()
@@ -161,7 +166,7 @@ def test_end_txn_names_the_producer_and_the_outcome(committed: bool) -> None:
 def test_end_txn_in_v5_returns_the_bumped_identity() -> None:
     with scripted() as broker, Control(broker) as control:
         broker.answer(ApiKey.END_TXN, ended(producer=(8, 0)))
-        assert control.end_txn("app-0", PRODUCER, True, version_cap=5) == ProducerIdentity(8, 0)
+        assert control.end_txn("app-0", PRODUCER, True, bumps_epoch=True) == ProducerIdentity(8, 0)
         assert broker.requests(ApiKey.END_TXN)[0].version == 5
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dualwrite.client.admin.transaction_fate import TopicIds
+from dualwrite.client.fate.transaction_fate import TopicIds
 from dualwrite.errors import KafkaUnavailableError
 from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity, TopicPartition
 

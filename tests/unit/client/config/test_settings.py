@@ -142,9 +142,11 @@ def test_a_file_may_be_named_by_a_path_and_by_nothing_else_than_text() -> None:
         secured(ssl_ca_location=7)
 
 
-def test_an_unknown_security_protocol_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="TLS"):
-        settings(security_protocol="TLS")
+@pytest.mark.parametrize("protocol", ["TLS", ""])
+def test_an_unknown_security_protocol_is_refused(protocol: str) -> None:
+    """An empty one, too: it may come from an unset variable, and would connect without TLS and without credentials."""
+    with pytest.raises(ConfigurationError, match=f"security.protocol '{protocol}': use one of PLAINTEXT, SSL"):
+        settings(security_protocol=protocol)
 
 
 def test_tls_settings_keep_librdkafkas_names_and_defaults() -> None:

@@ -1,17 +1,17 @@
 """No setting of the native producer is accepted and then ignored: each changes a value that the producer reads."""
 
 import re
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import dualwrite
-from dualwrite.client.config.native_config import NativeConfig
 from dualwrite.client.config.native_keys import KEYS, Use
-from dualwrite.client.engine.contract import EngineSettings
-from dualwrite.client.producer.arguments import settings_of
+from dualwrite.client.config.producer_settings import ProducerSettings
+from dualwrite.client.config.settings import ClientSettings
+from dualwrite.client.terms.endpoint import Endpoint
 
 LEAST = {"bootstrap.servers": "b:1", "transactional.id": "t"}
 SASL = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": "p"}
@@ -60,25 +60,21 @@ OTHER_VALUES: dict[str, tuple[Any, dict[str, Any]]] = {
 def test_every_setting_that_is_taken_makes_a_difference(name: str) -> None:
     value, needed = OTHER_VALUES.get(name, (1234, {}))
     before = LEAST | needed
-    changed = NativeConfig.of(before | {name: "all" if name == "acks" else True if name in ONE_VALUE else value})
-    assert (changed == NativeConfig.of(before)) is (name in ONE_VALUE)
+    changed = ProducerSettings.of(before | {name: "all" if name == "acks" else True if name in ONE_VALUE else value})
+    assert (changed == ProducerSettings.of(before)) is (name in ONE_VALUE)
 
 
-@pytest.mark.parametrize("field", [each.name for each in fields(NativeConfig)])
-def test_everything_that_was_read_reaches_the_engine_or_the_producer(field: str) -> None:
-    config = NativeConfig.of(LEAST)
-    other = NativeConfig.of(LEAST | {"bootstrap.servers": "other:1"}).client if field == "client" else object()
-    changed = replace(config, **{field: other})
-    if field == "on_delivery":
-        assert changed.on_delivery is other, "the producer calls it: test_two_phase_producer.py"
-    else:
-        assert settings_of(changed) != settings_of(config)
-
-
-@pytest.mark.parametrize("field", [each.name for each in fields(EngineSettings)])
-def test_everything_that_the_engine_is_told_is_looked_at(field: str) -> None:
+@pytest.mark.parametrize("field", [each.name for each in fields(ProducerSettings)])
+def test_every_setting_that_was_read_is_looked_at(field: str) -> None:
     rooms = Path(dualwrite.__file__).parent / "client"
-    readers = [path for path in rooms.rglob("*.py") if path.stem not in ("contract", "arguments", "native_config")]
-    pattern = re.compile(rf"settings\.{field}\b|self\.{field}\b")
-    within = (rooms / "engine" / "contract.py").read_text().partition("def pause_after")[2]
-    assert pattern.search(within) or any(pattern.search(path.read_text()) for path in readers)
+    readers = [path for path in rooms.rglob("*.py") if path.parent.name in ("engine", "producer", "drivers")]
+    pattern = re.compile(rf"(settings|made)\.{field}\b")
+    within = (
+        (rooms / "config" / "producer_settings.py").read_text().partition("def pause_after")[2].partition("def of")[0]
+    )
+    assert re.search(rf"self\.{field}\b", within) or any(pattern.search(path.read_text()) for path in readers)
+
+
+def test_what_is_not_given_is_as_if_the_settings_were_made_without_it() -> None:
+    client = ClientSettings((Endpoint("b", 1),))
+    assert ProducerSettings.of(LEAST) == ProducerSettings(client, "t")

@@ -135,7 +135,7 @@ def test_the_size_is_that_of_the_batch_and_has_an_upper_bound(records: list[Entr
 def test_what_there_was_room_for_stays_within_the_limit(records: list[Entry], limit: int) -> None:
     builder = BatchBuilder(limit)
     for entry in records:
-        if builder.has_room(entry.key, entry.value, entry.headers):
+        if builder.has_room(record_size(entry.key, entry.value, entry.headers)):
             builder.append(*entry)
     assert builder.count >= 1, "the first record has room, however large it is"
     assert builder.count == 1 or builder.size <= limit

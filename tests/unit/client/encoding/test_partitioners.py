@@ -80,6 +80,7 @@ def test_every_partition_given_exists(name: str, key: bytes | None, count: int, 
 keys = st.binary(max_size=80) | st.text().map(str.encode)
 
 
+@pytest.mark.slow_cases("consistent", "fnv")
 @pytest.mark.parametrize("name", [name for name in PARTITIONERS if name != "random"])
 @given(st.lists(keys, min_size=20, max_size=50), st.integers(1, 100_000))
 def test_every_key_has_librdkafkas_partition(name: str, drawn: list[bytes], count: int) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualwrite.client.encoding.transaction_end import LogSlice, ending_in, first_marker_in, offset_after, stranger_in
+from dualwrite.client.encoding.transaction_end import LogSlice, ending_in, first_marker_in, mismatch_at, offset_after
 from dualwrite.ids import EndedTransaction, Ending, ProducerIdentity
 from dualwrite.records.batch import Record, place_records
 from dualwrite.records.control import Marker, place_marker
@@ -103,18 +103,18 @@ def test_whatever_is_not_its_record_in_its_place_means_that_it_is_lost() -> None
     log.record(ME)
     log.marker(Marker.COMMIT, ME)
     for producer, offset in ((OTHER, 0), (ME._replace(epoch=4), 0), (ME, 1)):
-        assert stranger_in(log.read(offset).records, producer, offset) is Ending.LOST
+        assert mismatch_at(log.read(offset).records, producer, offset) is Ending.LOST
 
 
 def test_what_is_deleted_or_compacted_says_nothing() -> None:
     log = Log()
     log.record(ME)
     log.record(ME)
-    assert stranger_in(b"", ME, 0) is Ending.UNKNOWN
-    assert stranger_in(log.read(1).records, ME, 0) is Ending.UNKNOWN, "what follows is there"
+    assert mismatch_at(b"", ME, 0) is Ending.UNKNOWN
+    assert mismatch_at(log.read(1).records, ME, 0) is Ending.UNKNOWN, "what follows is there"
     kept = rebuild_batch(emptied(peek_header(log.content[0][1])), b"")
-    assert stranger_in(kept, ME, 0) is Ending.UNKNOWN, "compaction keeps empty batches"
-    assert stranger_in(log.read(0).records, ME, 0) is None
+    assert mismatch_at(kept, ME, 0) is Ending.UNKNOWN, "compaction keeps empty batches"
+    assert mismatch_at(log.read(0).records, ME, 0) is None
 
 
 def test_the_marker_is_found_among_those_of_others() -> None:

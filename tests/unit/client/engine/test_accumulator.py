@@ -1,4 +1,4 @@
-"""The sender under losses, moves and answers of every kind: a partition has what was sent, once and in order."""
+"""The accumulator under losses, moves and answers of every kind: a partition has what was sent, once and in order."""
 
 import sys
 from collections.abc import Callable
@@ -16,6 +16,7 @@ from dualwrite.ids import ProducerIdentity
 from dualwrite.records.batch import iterate_records
 from dualwrite.records.compression import Codec
 from dualwrite.records.header import peek_header
+from dualwrite.records.outgoing import OutgoingRecord
 from dualwrite.wire.error_codes import ErrorCode
 
 ME = ProducerIdentity(7, 3)
@@ -29,17 +30,17 @@ def make(batch_size: int = 1_000_000, linger: float | None = None) -> RecordAccu
 
 
 def add(
-    sender: RecordAccumulator, *values: bytes, partition: int = 0, now: float = 0.0, on_delivery: Any = None
+    accumulator: RecordAccumulator, *values: bytes, partition: int = 0, now: float = 0.0, on_delivery: Any = None
 ) -> PartitionQueue:
-    lane = sender.lane("t", partition)
+    queue = accumulator.queue("t", partition)
     for value in values:
-        sender.append(lane, None, value, (), 0, on_delivery, now)
-    return lane
+        accumulator.append(queue, OutgoingRecord("t", value, on_delivery=on_delivery), len(value), 0, now)
+    return queue
 
 
-def take(sender: RecordAccumulator, lane: PartitionQueue, to: Any = "leader") -> ProducerBatch:
-    assert lane.may_send(to, 0.0, 5)
-    return sender.take(lane, to, ME, Codec.NONE, None)
+def take(accumulator: RecordAccumulator, queue: PartitionQueue, to: Any = "leader") -> ProducerBatch:
+    assert queue.may_send(to, 0.0, 5)
+    return accumulator.take(queue, to, ME, Codec.NONE, None)
 
 
 def values(batch: ProducerBatch) -> list[bytes | None]:
@@ -47,10 +48,10 @@ def values(batch: ProducerBatch) -> list[bytes | None]:
 
 
 def test_records_of_a_partition_share_a_batch_until_it_is_full() -> None:
-    sender = make(batch_size=200)
-    lane = add(sender, *[b"x" * 20] * 7)
-    sender.flush(0.0)
-    taken = [take(sender, lane) for _ in range(len(lane.queue))]
+    accumulator = make(batch_size=200)
+    queue = add(accumulator, *[b"x" * 20] * 7)
+    accumulator.flush(0.0)
+    taken = [take(accumulator, queue) for _ in range(len(queue.waiting))]
     counts = [batch.count for batch in taken]
     assert sum(counts) == 7
     assert all(len(batch.data) <= 200 for batch in taken)
@@ -59,113 +60,114 @@ def test_records_of_a_partition_share_a_batch_until_it_is_full() -> None:
 
 
 def test_nothing_is_sent_before_it_is_flushed_or_full() -> None:
-    sender = make()
-    add(sender, b"a")
-    assert sender.lanes_to_send() == []
-    sender.flush(0.0)
-    assert len(sender.lanes_to_send()) == 1
+    accumulator = make()
+    add(accumulator, b"a")
+    assert accumulator.queues_to_send() == []
+    accumulator.flush(0.0)
+    assert len(accumulator.queues_to_send()) == 1
 
 
 def test_a_batch_lingers_as_long_as_it_is_told_to() -> None:
-    sender = make(linger=0.5)
-    lane = add(sender, b"a", now=10.0)
-    assert sender.wake_at(10.0) == 10.5
-    sender.close_lingering(10.4)
-    assert not lane.queue
-    sender.close_lingering(10.5)
-    assert len(lane.queue) == 1
+    accumulator = make(linger=0.5)
+    queue = add(accumulator, b"a", now=10.0)
+    assert accumulator.wake_at(10.0) == 10.5
+    accumulator.close_lingering(10.4)
+    assert not queue.waiting
+    accumulator.close_lingering(10.5)
+    assert len(queue.waiting) == 1
 
 
 def test_at_most_so_many_batches_of_a_partition_are_in_flight() -> None:
-    sender = make(SMALL)
-    lane = add(sender, *[b"x" * 50] * 7)
-    sender.flush(0.0)
+    accumulator = make(SMALL)
+    queue = add(accumulator, *[b"x" * 50] * 7)
+    accumulator.flush(0.0)
     for _ in range(5):
-        take(sender, lane)
-    assert not lane.may_send("leader", 0.0, 5)
-    sender.acknowledge(lane.in_flight[0])
-    assert lane.may_send("leader", 0.0, 5)
+        take(accumulator, queue)
+    assert not queue.may_send("leader", 0.0, 5)
+    accumulator.acknowledge(queue.in_flight[0])
+    assert queue.may_send("leader", 0.0, 5)
 
 
 def test_a_new_leader_gets_nothing_while_the_old_one_may_still_answer() -> None:
-    sender = make(SMALL)
-    lane = add(sender, b"x" * 50, b"y" * 50)
-    sender.flush(0.0)
-    first = take(sender, lane, "old")
-    assert not lane.may_send("new", 0.0, 5)
-    sender.acknowledge(first)
-    assert lane.may_send("new", 0.0, 5)
+    accumulator = make(SMALL)
+    queue = add(accumulator, b"x" * 50, b"y" * 50)
+    accumulator.flush(0.0)
+    first = take(accumulator, queue, "old")
+    assert not queue.may_send("new", 0.0, 5)
+    accumulator.acknowledge(first)
+    assert queue.may_send("new", 0.0, 5)
 
 
 def test_what_failed_goes_first_and_waits_for_the_rest_and_for_its_pause() -> None:
-    sender = make(SMALL)
-    lane = add(sender, b"x" * 50, b"y" * 50, b"z" * 50)
-    sender.flush(0.0)
-    first, second = take(sender, lane), take(sender, lane)
-    sender.send_again(first, 2.0, "NOT_ENOUGH_REPLICAS")
-    assert not lane.may_send("leader", 3.0, 5)  # the second is in flight
-    assert sender.is_out_of_order(second, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
-    sender.send_again(second, 0.0, "out of order")
-    assert not lane.may_send("leader", 1.9, 5)
-    assert sender.wake_at(1.0) == 2.0
-    assert lane.may_send("leader", 2.0, 5)
-    again = [sender.take(lane, "leader", ME, Codec.NONE, None) for _ in range(3)]
+    accumulator = make(SMALL)
+    queue = add(accumulator, b"x" * 50, b"y" * 50, b"z" * 50)
+    accumulator.flush(0.0)
+    first, second = take(accumulator, queue), take(accumulator, queue)
+    accumulator.send_again(first, 2.0, "NOT_ENOUGH_REPLICAS")
+    assert not queue.may_send("leader", 3.0, 5)  # the second is in flight
+    assert accumulator.is_out_of_order(second, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    accumulator.send_again(second, 0.0, "out of order")
+    assert not queue.may_send("leader", 1.9, 5)
+    assert accumulator.wake_at(1.0) == 2.0
+    assert queue.may_send("leader", 2.0, 5)
+    again = [accumulator.take(queue, "leader", ME, Codec.NONE, None) for _ in range(3)]
     assert [batch.sequence for batch in again] == [0, 1, 2]
     assert again[:2] == [first, second]
     assert first.attempts == 2
 
 
 def test_the_first_batch_that_is_missing_is_not_merely_out_of_order() -> None:
-    sender = make(SMALL)
-    lane = add(sender, b"x" * 50)
-    sender.flush(0.0)
-    assert not sender.is_out_of_order(take(sender, lane), ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    accumulator = make(SMALL)
+    queue = add(accumulator, b"x" * 50)
+    accumulator.flush(0.0)
+    assert not accumulator.is_out_of_order(take(accumulator, queue), ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
 
 
 def test_a_batch_has_its_time_from_when_it_is_to_be_sent() -> None:
-    sender = make()
-    lane = add(sender, b"a", now=0.0)
-    assert sender.overdue(1000.0) is None  # the unit of work does its SQL
-    sender.flush(1000.0)
-    assert sender.wake_at(1000.0) == 1000.0 + DELIVERY_TIMEOUT
-    assert sender.overdue(1000.0 + DELIVERY_TIMEOUT - 1) is None
-    assert sender.overdue(1000.0 + DELIVERY_TIMEOUT) is lane.queue[0]
+    accumulator = make()
+    queue = add(accumulator, b"a", now=0.0)
+    assert accumulator.overdue(1000.0) is None  # the unit of work does its SQL
+    accumulator.flush(1000.0)
+    assert accumulator.wake_at(1000.0) == 1000.0 + DELIVERY_TIMEOUT
+    assert accumulator.overdue(1000.0 + DELIVERY_TIMEOUT - 1) is None
+    assert accumulator.overdue(1000.0 + DELIVERY_TIMEOUT) is queue.waiting[0]
 
 
 def test_dropping_forgets_everything_and_numbers_begin_again() -> None:
-    sender = make(SMALL)
-    lane = add(sender, b"x" * 50, b"y" * 50, on_delivery=print)
-    sender.flush(0.0)
-    first = take(sender, lane)
-    add(sender, b"z", partition=1)
-    dropped = sender.drop()
+    accumulator = make(SMALL)
+    queue = add(accumulator, b"x" * 50, b"y" * 50, on_delivery=print)
+    accumulator.flush(0.0)
+    first = take(accumulator, queue)
+    add(accumulator, b"z", partition=1)
+    dropped = accumulator.drop()
     assert sorted(batch.count for batch in dropped) == [1, 1, 1]
-    assert sender.is_empty
-    assert (sender.buffered, sender.records) == (0, 0)
-    assert not sender.is_waiting_for(first)
-    assert sender.wake_at(0.0) == NEVER
-    fresh = add(sender, b"a")
-    sender.flush(0.0)
-    assert take(sender, fresh).sequence == 0
+    assert accumulator.is_empty
+    assert (accumulator.buffered, accumulator.records) == (0, 0)
+    assert not accumulator.is_waiting_for(first)
+    assert accumulator.wake_at(0.0) == NEVER
+    fresh = add(accumulator, b"a")
+    accumulator.flush(0.0)
+    assert take(accumulator, fresh).sequence == 0
 
 
 def test_a_record_that_cannot_be_encoded_leaves_nothing() -> None:
     """No callback that another record's acknowledgement would call, and no batch without records."""
-    sender, wrong = make(), (5, b"x")
-    lane = sender.lane("t", 0)
+    accumulator, wrong = make(), (5, b"x")
+    bad = OutgoingRecord("t", b"bad", on_delivery=print)._replace(headers=[wrong])  # type: ignore[list-item]
+    queue = accumulator.queue("t", 0)
     with pytest.raises(AttributeError):
-        sender.append(lane, None, b"bad", [wrong], 0, print, 0.0)  # type: ignore[list-item]
-    assert sender.is_empty
-    sender.flush(0.0)
-    assert sender.lanes_to_send() == []
-    add(sender, b"good")
+        accumulator.append(queue, bad, 3, 0, 0.0)
+    assert accumulator.is_empty
+    accumulator.flush(0.0)
+    assert accumulator.queues_to_send() == []
+    add(accumulator, b"good")
     with pytest.raises(AttributeError):
-        sender.append(lane, None, b"bad", [wrong], 0, print, 0.0)  # type: ignore[list-item]
-    add(sender, b"better", on_delivery=len)
-    sender.flush(0.0)
-    batch = take(sender, lane)
+        accumulator.append(queue, bad, 3, 0, 0.0)
+    add(accumulator, b"better", on_delivery=len)
+    accumulator.flush(0.0)
+    batch = take(accumulator, queue)
     assert values(batch) == [b"good", b"better"]
-    assert [(each.on_delivery, each.place) for each in batch.tracked] == [(len, 1)]
+    assert [(record.on_delivery, place) for record, place, _, _ in batch.tracked_records()] == [(len, 1)]
 
 
 class Interrupted(BaseException):
@@ -173,7 +175,7 @@ class Interrupted(BaseException):
 
 
 def interrupt_at(nth: int, act: Callable[[], object]) -> bool:
-    """``act``, interrupted before its ``nth`` line of the sender is carried out; False if it has fewer lines."""
+    """``act``, interrupted before its ``nth`` line of the accumulator is carried out; False if it has fewer lines."""
     lines = 0
 
     def tracer(frame: FrameType, event: str, _argument: Any) -> Any:
@@ -203,41 +205,41 @@ def test_wherever_an_interrupt_strikes_no_record_is_taken_for_acknowledged(batch
     nth, has_struck, seen = 0, True, set()
     while has_struck:
         nth += 1
-        sender = make(batch_size)
-        lane = sender.lane("t", 0)
-        has_struck = interrupt_at(nth, lambda: add(sender, b"x" * 50, b"y" * 50))  # noqa: B023 (called at once)
-        other = add(sender, b"z", partition=1)
-        sender.flush(0.0)
-        sender.acknowledge(take(sender, other))
-        is_empty = sender.is_empty
-        left = sum(batch.count for batch in {*lane.queue, *sender.drop()})
+        accumulator = make(batch_size)
+        queue = accumulator.queue("t", 0)
+        has_struck = interrupt_at(nth, lambda: add(accumulator, b"x" * 50, b"y" * 50))  # noqa: B023 (called at once)
+        other = add(accumulator, b"z", partition=1)
+        accumulator.flush(0.0)
+        accumulator.acknowledge(take(accumulator, other))
+        is_empty = accumulator.is_empty
+        left = sum(batch.count for batch in {*queue.waiting, *accumulator.drop()})
         assert is_empty == (not left), f"interrupted at line {nth}: {left} records are left"
         seen.add(left)
     assert seen == {0, 1, 2}
 
 
 def test_a_record_that_an_interrupt_left_uncounted_is_waited_for() -> None:
-    sender = make()
-    lane = add(sender, b"a", b"b")
-    sender.records -= 1  # the interrupt came between the batch and the count
-    sender.buffered -= 41
-    sender.flush(0.0)
-    other = add(sender, b"c", partition=1)
-    sender.flush(0.0)
-    sender.acknowledge(take(sender, lane))
-    assert not sender.is_empty
-    sender.acknowledge(take(sender, other))
-    assert sender.is_empty
-    assert (sender.buffered, sender.records) == (0, 0)
+    accumulator = make()
+    queue = add(accumulator, b"a", b"b")
+    accumulator.records -= 1  # the interrupt came between the batch and the count
+    accumulator.buffered -= 41
+    accumulator.flush(0.0)
+    other = add(accumulator, b"c", partition=1)
+    accumulator.flush(0.0)
+    accumulator.acknowledge(take(accumulator, queue))
+    assert not accumulator.is_empty
+    accumulator.acknowledge(take(accumulator, other))
+    assert accumulator.is_empty
+    assert (accumulator.buffered, accumulator.records) == (0, 0)
 
 
 class World:
-    """One partition with the broker's real checks, a sender, and a network that Hypothesis chooses the deeds of."""
+    """One partition with the broker's real checks, an accumulator, and a network whose deeds Hypothesis chooses."""
 
     def __init__(self, choose: Callable[[int], int], batch_size: int) -> None:
         self.choose = choose
-        self.sender = make(batch_size)
-        self.lane = self.sender.lane("t", 0)
+        self.accumulator = make(batch_size)
+        self.queue = self.accumulator.queue("t", 0)
         self.partition = PartitionState()
         self.log: list[bytes | None] = []
         self.in_flight: list[ProducerBatch] = []
@@ -247,8 +249,8 @@ class World:
         self.now = 0.0
 
     def send(self) -> None:
-        while self.lane.may_send("leader", self.now, 5):
-            self.in_flight.append(self.sender.take(self.lane, "leader", ME, Codec.NONE, None))
+        while self.queue.may_send("leader", self.now, 5):
+            self.in_flight.append(self.accumulator.take(self.queue, "leader", ME, Codec.NONE, None))
 
     def carry_out(self, batch: ProducerBatch) -> ErrorCode:
         header = peek_header(batch.data)
@@ -269,24 +271,24 @@ class World:
                 self.carry_out(batch)
             self.zombies += self.in_flight[arrived:]
             for batch in self.in_flight:
-                self.sender.send_again(batch, self.now, "reset")
+                self.accumulator.send_again(batch, self.now, "reset")
             self.in_flight.clear()
             event("connection broke")
             return
         batch = self.in_flight.pop(0)
         if deed == 3:
-            self.sender.send_again(batch, self.now + 1.0, "NOT_ENOUGH_REPLICAS")
+            self.accumulator.send_again(batch, self.now + 1.0, "NOT_ENOUGH_REPLICAS")
             event("refused")
             return
         error = self.carry_out(batch)
         if deed == 2:
-            self.sender.send_again(batch, self.now, "NOT_ENOUGH_REPLICAS_AFTER_APPEND")
+            self.accumulator.send_again(batch, self.now, "NOT_ENOUGH_REPLICAS_AFTER_APPEND")
         elif error is ErrorCode.NONE:
-            self.sender.acknowledge(batch)
+            self.accumulator.acknowledge(batch)
         else:
-            assert self.sender.is_out_of_order(batch, error), error
+            assert self.accumulator.is_out_of_order(batch, error), error
             event("out of order")
-            self.sender.send_again(batch, self.now, "out of order")
+            self.accumulator.send_again(batch, self.now, "out of order")
 
 
 @settings(max_examples=200, report_multiple_bugs=False)
@@ -302,12 +304,12 @@ def test_whatever_the_network_does_the_partition_has_every_record_once_and_in_or
     world = World(lambda options: remaining.pop() % options if remaining else 0, batch_size)
     wanted = [b"%d" % number + b"." * size for number, size in enumerate(sizes)]
     for value in wanted:
-        world.sender.append(world.lane, None, value, (), 0, None, world.now)
+        world.accumulator.append(world.queue, OutgoingRecord("t", value), len(value), 0, world.now)
         world.send()
         if world.in_flight and world.choose(2):
             world.happen()
-    world.sender.flush(world.now)
-    while not world.sender.is_empty:
+    world.accumulator.flush(world.now)
+    while not world.accumulator.is_empty:
         world.send()
         if world.in_flight:
             world.happen()
@@ -316,20 +318,20 @@ def test_whatever_the_network_does_the_partition_has_every_record_once_and_in_or
     for zombie in world.zombies:
         world.carry_out(zombie)
     assert world.log == wanted
-    assert world.sender.buffered == 0
+    assert world.accumulator.buffered == 0
 
 
 def test_a_sender_that_lets_batches_overtake_each_other_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The property above fails if what is sent again does not wait its turn."""
 
     def hasty(self: PartitionQueue, to: Any, now: float, max_in_flight: int) -> bool:
-        return bool(self.queue)
+        return bool(self.waiting)
 
     def last(self: RecordAccumulator, batch: ProducerBatch, at: float, why: str, code: int = 0) -> None:
-        batch.lane.in_flight.remove(batch)
+        batch.queue.in_flight.remove(batch)
         batch.sequence = -1  # a number of its own, as if it were another batch
-        batch.lane.queue.append(batch)
-        self._sending[batch.lane] = None
+        batch.queue.waiting.append(batch)
+        self._sending[batch.queue] = None
 
     monkeypatch.setattr(PartitionQueue, "may_send", hasty)
     monkeypatch.setattr(RecordAccumulator, "send_again", last)

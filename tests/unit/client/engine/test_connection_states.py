@@ -1,7 +1,9 @@
 """The native producer's connections: which brokers it tries when none can be reached."""
 
+from dualwrite.client.config.producer_settings import ProducerSettings
+from dualwrite.client.config.settings import ClientSettings
 from dualwrite.client.engine.connection_states import ConnectionStates
-from dualwrite.client.engine.contract import EngineSettings, Open
+from dualwrite.client.engine.contract import Open
 from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.errors import KafkaUnavailableError
 
@@ -9,31 +11,31 @@ RETIRED, CURRENT = Endpoint("retired", 1), Endpoint("current", 1)
 
 
 def test_in_an_outage_no_broker_is_tried_that_the_cluster_no_longer_has() -> None:
-    peers = ConnectionStates(EngineSettings((CURRENT,), "app-0"))
+    peers = ConnectionStates(ProducerSettings(ClientSettings((CURRENT,)), "app-0"))
     for endpoint, now in ((RETIRED, 0.0), (CURRENT, 10.0)):
-        peers.open_peer(endpoint, now)
+        peers.open_connection(endpoint, now)
         peers.lost(endpoint, KafkaUnavailableError("gone"), now)
     peers.take_commands()
-    assert peers.any_open_peer((CURRENT,), 20.0) is None
+    assert peers.any_open_connection((CURRENT,), 20.0) is None
     assert peers.take_commands() == [Open(CURRENT)]
 
 
 def test_a_broker_that_the_cluster_no_longer_has_is_no_reason_for_anything() -> None:
-    peers = ConnectionStates(EngineSettings((CURRENT,), "app-0"))
+    peers = ConnectionStates(ProducerSettings(ClientSettings((CURRENT,)), "app-0"))
     for endpoint in (RETIRED, CURRENT):
-        peers.open_peer(endpoint, 0.0)
+        peers.open_connection(endpoint, 0.0)
         peers.lost(endpoint, KafkaUnavailableError(f"broker {endpoint}: gone"), 0.0)
     assert peers.why_not() == f"broker {RETIRED}: gone; broker {CURRENT}: gone"
-    peers.forget_troubles({CURRENT})
+    peers.forget_back_offs({CURRENT})
     assert peers.why_not() == f"broker {CURRENT}: gone"
 
 
 def test_while_a_broker_is_being_tried_its_trouble_keeps_nobody_else_from_being_tried() -> None:
-    peers = ConnectionStates(EngineSettings((CURRENT,), "app-0"))
-    peers.open_peer(RETIRED, 0.0)
+    peers = ConnectionStates(ProducerSettings(ClientSettings((CURRENT,)), "app-0"))
+    peers.open_connection(RETIRED, 0.0)
     peers.lost(RETIRED, KafkaUnavailableError("gone"), 0.0)
-    peers.open_peer(RETIRED, 10.0)
-    peers.forget_troubles({CURRENT})
+    peers.open_connection(RETIRED, 10.0)
+    peers.forget_back_offs({CURRENT})
     peers.take_commands()
-    peers.any_open_peer((CURRENT,), 10.0)
+    peers.any_open_connection((CURRENT,), 10.0)
     assert peers.take_commands() == [Open(CURRENT)]

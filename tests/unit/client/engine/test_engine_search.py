@@ -12,11 +12,12 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from dualwrite.broker.facts.transactions import TransactionStatus
-from dualwrite.client.engine import engine
+from dualwrite.client.config.producer_settings import ProducerSettings
+from dualwrite.client.engine import transaction_requests
 from dualwrite.client.engine.accumulator import ProducerBatch, RecordAccumulator
-from dualwrite.client.engine.contract import EngineSettings
-from dualwrite.client.engine.coordinator_calls import CommittedOffset, CoordinatorCall, GroupMember, init_call
+from dualwrite.client.engine.coordinator_request import CoordinatorRequest, init_request
 from dualwrite.client.engine.transaction_state import TransactionManager, TransactionResult
+from dualwrite.client.protocol.requests import CommittedOffset, GroupMember
 from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.errors import FencedError, KafkaUnavailableError, PrepareFailedError
 from dualwrite.ids import MAX_PRODUCER_EPOCH, PreparedTxnState, ProducerIdentity, TopicPartition
@@ -175,6 +176,7 @@ def test_with_two_faults_every_decided_unit_is_there_once_and_no_other() -> None
     assert (ApiKey.PRODUCE, "late", ErrorCode.INVALID_PRODUCER_EPOCH) in seen
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("epoch", range(MAX_PRODUCER_EPOCH - 6, MAX_PRODUCER_EPOCH))
 def test_with_one_fault_around_the_highest_epoch_nothing_is_lost_or_doubled(epoch: int) -> None:
     seen: set[Any] = set()
@@ -201,23 +203,23 @@ def test_with_any_number_of_faults_every_decided_unit_is_there_once_and_no_other
         event(str(what))
 
 
-def plain_init(settings: EngineSettings, keeps: bool, answer: Callable[[Message], None]) -> CoordinatorCall:
-    call = init_call(settings, keeps, answer)
+def plain_init(settings: ProducerSettings, keeps: bool, answer: Callable[[Message], None]) -> CoordinatorRequest:
+    call = init_request(settings, keeps, answer)
     return call if keeps or call.fallback is None else call.fallback
 
 
 def forgetful(self: RecordAccumulator, batch: ProducerBatch, at: float, why: str, code: int = 0) -> None:
     """Sends a batch again under a number of its own."""
-    self.lane(batch.lane.topic, batch.lane.partition).in_flight.remove(batch)
+    self.queue(batch.queue.topic, batch.queue.partition).in_flight.remove(batch)
     batch.sequence = -1
-    batch.lane.queue.append(batch)
-    self._sending[batch.lane] = None
+    batch.queue.waiting.append(batch)
+    self._sending[batch.queue] = None
 
 
 @pytest.mark.parametrize(
     ("where", "what", "broken"),
     [
-        (engine, "init_call", plain_init),  # its late copy aborts what was prepared after it
+        (transaction_requests, "init_request", plain_init),  # its late copy aborts what was prepared after it
         (TransactionManager, "commits", lambda self, before, state: True),
         (TransactionManager, "commits", lambda self, before, state: False),
         (RecordAccumulator, "send_again", forgetful),

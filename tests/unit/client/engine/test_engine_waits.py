@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dualwrite.client.engine.contract import Request
-from dualwrite.client.engine.coordinator_calls import CommittedOffset, GroupMember
+from dualwrite.client.protocol.requests import CommittedOffset, GroupMember
 from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.errors import KafkaRefusedError, KafkaUnavailableError, PrepareFailedError

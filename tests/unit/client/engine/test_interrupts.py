@@ -13,12 +13,12 @@ import pytest
 from dualwrite import client
 from dualwrite.client.engine.accumulator import ProducerBatch, RecordAccumulator
 from dualwrite.client.engine.contract import Operation
-from dualwrite.client.engine.coordinator_calls import CommittedOffset
-from dualwrite.client.engine.coordinator_requests import CoordinatorRequests
+from dualwrite.client.engine.coordinator_sender import CoordinatorSender
 from dualwrite.client.engine.sender import Sender
 from dualwrite.client.engine.transaction_state import TransactionResult
 from dualwrite.client.producer.base_producer import BaseProducer
 from dualwrite.client.producer.two_phase_producer import TwoPhaseProducer
+from dualwrite.client.protocol.requests import CommittedOffset
 from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.errors import AnswerLostError, PrepareFailedError
 from dualwrite.ids import TopicPartition
@@ -66,11 +66,11 @@ class Driver:
         self.catch_up()
         try:
             simulated = self.simulated
-            while (commands := simulated.engine.step(simulated.now)) or simulated._events:
+            while (commands := simulated.engine.step(simulated.now)) or simulated.events:
                 for command in commands:
                     simulated.perform(command)
-                while simulated._events:
-                    simulated._events.popleft()()
+                while simulated.events:
+                    simulated.events.popleft()()
         except BaseException:
             self.give_up()
             raise
@@ -85,7 +85,7 @@ class Driver:
     def give_up(self) -> None:
         """What an interrupt comes to."""
         self.simulated.opened.clear()
-        self.simulated._events.clear()
+        self.simulated.events.clear()
         self.simulated.engine.interrupted()
 
 
@@ -107,9 +107,14 @@ class World:
         return producer
 
     @property
+    def driver(self) -> "Driver":
+        """The present producer's driver."""
+        driver: Driver = self.producer._driver
+        return driver
+
+    @property
     def waited(self) -> float:
-        waited: float = self.producer._driver.waited
-        return waited
+        return self.driver.waited
 
     def unit(self, name: str) -> None:
         """Records for a topic that is known and for one that is new, and offsets."""
@@ -187,7 +192,7 @@ def strike_poll(nth: int) -> bool:
     world.producer.begin_transaction()
     for partition in range(3):
         world.producer.produce("t", "a", partition=partition, on_delivery=world.tell)
-    world.producer._driver.simulated.now += 1  # the batches have lingered
+    world.driver.simulated.now += 1  # the batches have lingered
     has_struck = interrupt_at(nth, world.producer.poll)
     try:
         ended = world.producer.commit_transaction()
@@ -218,10 +223,10 @@ def test_at_every_single_line(struck: Callable[[int], bool]) -> None:
 @pytest.mark.parametrize(
     ("place", "name"),
     [
-        (Sender, "told_metadata"),
-        (CoordinatorRequests, "told_coordinator"),
+        (Sender, "metadata_answered"),
+        (CoordinatorSender, "coordinator_answered"),
         (RecordAccumulator, "is_waiting_for"),
-        (CoordinatorRequests, "told"),
+        (CoordinatorSender, "answered"),
     ],
 )
 def test_an_answer_that_an_interrupt_took_away_is_asked_for_again(
@@ -249,7 +254,7 @@ def test_acknowledgements_that_were_counted_by_half_are_not_waited_for(monkeypat
     world = World(linger_ms=5)
     world.producer.begin_transaction()
     world.producer.produce("t", "a", on_delivery=world.tell)
-    world.producer._driver.simulated.now += 1
+    world.driver.simulated.now += 1
 
     def interrupted(self: RecordAccumulator, batch: ProducerBatch) -> None:
         del self._unacknowledged[batch]
@@ -273,7 +278,7 @@ def test_an_interrupted_poll_costs_nothing_where_no_transaction_is_open_for_reco
         world.producer.begin_transaction()
         world.producer.produce("t", "a", partition=0)
         world.producer.prepare_transaction()
-    world.producer._driver.give_up()
+    world.driver.give_up()
     assert world.producer.state is state
     if state is ProducerState.PREPARED:
         assert world.producer.commit_transaction() is TransactionResult.COMMITTED
@@ -287,8 +292,8 @@ def test_the_outcome_of_an_interrupted_commit_is_unknown() -> None:
     world.producer.begin_transaction()
     world.producer.produce("t", "a")
     world.producer.prepare_transaction()
-    operation = world.producer._engine.commit_transaction(time.monotonic())
-    world.producer._driver.give_up()
+    operation = world.driver.simulated.engine.commit_transaction(time.monotonic())
+    world.driver.give_up()
     for failed in (operation.outcome, world.producer.commit_transaction):
         with pytest.raises(AnswerLostError, match="interrupted"):
             failed()

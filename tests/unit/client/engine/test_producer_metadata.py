@@ -4,15 +4,18 @@ import random
 
 import pytest
 
-from dualwrite.client.engine.contract import EngineSettings
+from dualwrite.client.config.producer_settings import ProducerSettings
+from dualwrite.client.config.settings import ClientSettings
 from dualwrite.client.engine.producer_metadata import ProducerMetadata
 from dualwrite.client.terms.endpoint import Endpoint
+from dualwrite.client.terms.error_classes import RETRIABLE_CODES
 from dualwrite.wire.apis import APIS, ApiKey, Message
+from dualwrite.wire.error_codes import ErrorCode
 
 ONE, TWO, THREE = Endpoint("one", 1), Endpoint("two", 2), Endpoint("three", 3)
 
 
-def metadata(leader: int, epoch: int) -> Message:
+def metadata(leader: int, epoch: int, code: int = 0) -> Message:
     response = APIS[ApiKey.METADATA].response
     topic_class = response.MetadataResponseTopic
     partition = topic_class.MetadataResponsePartition(
@@ -33,7 +36,7 @@ def metadata(leader: int, epoch: int) -> Message:
         ],
         cluster_id="c",
         controller_id=1,
-        topics=[topic_class(error_code=0, name="t", is_internal=False, partitions=[partition])],
+        topics=[topic_class(error_code=int(code), name="t", is_internal=False, partitions=[partition])],
     )
 
 
@@ -50,7 +53,7 @@ def node(number: int, endpoint: Endpoint) -> Message:
 @pytest.fixture
 def directory() -> ProducerMetadata:
     """Node 1 leads t-0 in epoch 5; node 2 is there too."""
-    made = ProducerMetadata(EngineSettings((ONE,), "app-0"), random.Random(0).randrange)
+    made = ProducerMetadata(ProducerSettings(ClientSettings((ONE,)), "app-0"), random.Random(0).randrange)
     made.want("t")
     made.learn(metadata(leader=1, epoch=5), 0.0)
     assert made.leader("t", 0) == ONE
@@ -97,3 +100,16 @@ def test_metadata_is_taken_whatever_its_epoch_as_a_topic_that_is_made_anew_begin
     directory.hear("t", 0, hint(2, 9), [node(2, TWO)])
     directory.learn(metadata(leader=1, epoch=0), 1.0)
     assert directory.leader("t", 0) == ONE
+
+
+@pytest.mark.parametrize("code", sorted({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, *RETRIABLE_CODES}))
+def test_a_topic_that_may_come_is_asked_for_again(directory: ProducerMetadata, code: int) -> None:
+    """One that is unknown may be being created; all others are those that the control plane repeats as well."""
+    assert directory.learn(metadata(1, 5, code), 1.0) == {}
+    assert directory.is_stale
+
+
+def test_a_topic_that_waiting_will_not_bring_is_refused(directory: ProducerMetadata) -> None:
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert directory.learn(metadata(1, 5, code), 1.0) == {"t": code}
+    assert not directory.is_stale

@@ -4,7 +4,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from dualwrite.client.librdkafka.errors import is_fenced, is_permanent, translating
-from dualwrite.client.terms.error_classes import REFUSES_THE_RECORD, error_of_record
+from dualwrite.client.terms.error_classes import REFUSES_THE_RECORD, error_for
 from dualwrite.errors import (
     DualWriteError,
     FencedError,
@@ -12,6 +12,7 @@ from dualwrite.errors import (
     KafkaUnavailableError,
     TwoPhaseCommitUnavailableError,
 )
+from dualwrite.wire.apis import ApiKey
 
 TABLE = [
     (KafkaError(KafkaError._FENCED, fatal=True), FencedError),
@@ -54,7 +55,7 @@ def test_a_refusal_keeps_kafkas_code_and_name() -> None:
 @pytest.mark.parametrize("code", sorted(REFUSES_THE_RECORD))
 def test_a_record_that_is_refused_for_good_with_one_producer_is_so_with_the_other(code: int) -> None:
     assert is_permanent(KafkaError(code))
-    assert isinstance(error_of_record("1 record", code), KafkaRefusedError)
+    assert isinstance(error_for(ApiKey.PRODUCE, "1 record", code), KafkaRefusedError)
 
 
 @pytest.mark.parametrize("code", [KafkaError._MSG_TIMED_OUT, KafkaError.NOT_ENOUGH_REPLICAS, KafkaError._PURGE_QUEUE])

@@ -13,9 +13,16 @@ import pytest
 from dualwrite.client.config.settings import ClientSettings, SaslSettings, TlsSettings
 from dualwrite.client.net.blocking_connection import BlockingConnection
 from dualwrite.client.net.tls import ssl_context
+from dualwrite.client.protocol.requests import VersionedRequest, describe_transactions, init_producer_id
 from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.client.terms.oauth import TokenSource
-from dualwrite.errors import AnswerLostError, ConfigurationError, KafkaRefusedError, KafkaUnavailableError
+from dualwrite.errors import (
+    AnswerLostError,
+    ConfigurationError,
+    KafkaRefusedError,
+    KafkaUnavailableError,
+    TwoPhaseCommitUnavailableError,
+)
 from dualwrite.wire.apis import APIS, ApiKey
 from dualwrite.wire.error_codes import ErrorCode
 from dualwrite.wire.frames import with_size
@@ -29,12 +36,8 @@ def connect(broker: ScriptedBroker, **changes: Any) -> BlockingConnection:
     return BlockingConnection(broker.endpoint, replace(settings, **changes))
 
 
-def describe() -> Any:
-    return APIS[ApiKey.DESCRIBE_TRANSACTIONS].request(transactional_ids=["app-0"])
-
-
-def ask(connection: BlockingConnection, **bounds: Any) -> Any:
-    return connection.request(ApiKey.DESCRIBE_TRANSACTIONS, describe(), **bounds)
+def ask(connection: BlockingConnection, timeout: float | None = None) -> Any:
+    return connection.request(describe_transactions("app-0"), timeout=timeout)
 
 
 def unused_endpoint() -> Endpoint:
@@ -115,9 +118,12 @@ def test_an_answer_that_does_not_come_or_makes_no_sense_is_lost(answer: Any, rea
 def test_a_version_that_the_broker_lacks_is_refused_before_anything_is_sent() -> None:
     with scripted(versions={ApiKey.INIT_PRODUCER_ID: (0, 5)}) as broker:
         connection = connect(broker)
-        message = APIS[ApiKey.INIT_PRODUCER_ID].request(transactional_id="a", transaction_timeout_ms=1)
+        keeping = init_producer_id("a", 1, two_phase_commit=False, keep_prepared_txn=True)
+        refused = f"InitProducerId of a: broker {broker.endpoint}: .* 0 to 5, .*UNSUPPORTED_VERSION: .*KIP-939"
+        with pytest.raises(TwoPhaseCommitUnavailableError, match=refused):
+            connection.request(keeping)
         with pytest.raises(KafkaRefusedError, match="INIT_PRODUCER_ID") as caught:
-            connection.request(ApiKey.INIT_PRODUCER_ID, message, floor=6)
+            connection.request(VersionedRequest("asked", ApiKey.INIT_PRODUCER_ID, keeping.message, cap=-1))
         assert caught.value.code == ErrorCode.UNSUPPORTED_VERSION
         assert not broker.requests(ApiKey.INIT_PRODUCER_ID)
         assert connection.is_usable()

@@ -14,7 +14,7 @@ from dualwrite.client.engine.transaction_state import TransactionResult
 from dualwrite.client.producer.async_two_phase_producer import AsyncTwoPhaseProducer
 from dualwrite.client.producer.base_producer import BaseProducer
 from dualwrite.client.producer.two_phase_producer import TwoPhaseProducer
-from dualwrite.client.terms.error_classes import Cost
+from dualwrite.client.terms.error_classes import ErrorClass
 from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.errors import FencedError, InvalidTransactionStateError, KafkaRefusedError, PrepareFailedError
 from dualwrite.ids import PreparedTxnState, TopicPartition
@@ -37,11 +37,11 @@ class Driver:
 
     def pump(self) -> None:
         self._simulated.now = max(self._simulated.now, time.monotonic())
-        while (commands := self._simulated.engine.step(self._simulated.now)) or self._simulated._events:
+        while (commands := self._simulated.engine.step(self._simulated.now)) or self._simulated.events:
             for command in commands:
                 self._simulated.perform(command)
-            while self._simulated._events:
-                self._simulated._events.popleft()()
+            while self._simulated.events:
+                self._simulated.events.popleft()()
 
     def close(self) -> None:
         """There is nothing to close."""
@@ -77,6 +77,16 @@ class Rig:
         self.face._driver = (Driver if kind is TwoPhaseProducer else AsyncDriver)(self.face)
         self.call("init_transactions")
 
+    @property
+    def driver(self) -> Any:
+        """The face's driver: the simulated cluster."""
+        return self.face._driver
+
+    @property
+    def engine(self) -> Any:
+        """The face's engine."""
+        return self.face._engine
+
     def begun(self) -> "Rig":
         self.call("begin_transaction")
         return self
@@ -94,7 +104,7 @@ class Rig:
 
     @property
     def committed(self) -> list[bytes | None]:
-        log = self.face._driver.cluster.logs.get(TopicPartition("t", 0))
+        log = self.driver.cluster.logs.get(TopicPartition("t", 0))
         return log.committed() if log else []
 
 
@@ -249,11 +259,11 @@ def test_a_wrong_argument_costs_nothing(make: Make, wrong: dict[str, Any]) -> No
 def test_a_call_that_is_refused_because_of_another_costs_that_one_nothing(make: Make) -> None:
     rig = make().begun()
     rig.produce("a")
-    other = rig.face._engine.flush(time.monotonic())
+    other = rig.engine.flush(time.monotonic())
     with pytest.raises(InvalidTransactionStateError, match="another call"):
         rig.call("flush")
     assert rig.state is ProducerState.IN_TRANSACTION
-    done(rig.face._driver.wait(other))
+    done(rig.driver.wait(other))
     assert rig.call("commit_transaction") is TransactionResult.COMMITTED
 
 
@@ -289,10 +299,10 @@ def test_a_callback_that_raises_out_of_produce_while_another_task_waits_leaves_n
     rig.begun()
 
     def pump() -> None:
-        Driver.pump(rig.face._driver)
-        rig.face._engine._run()  # the other task's call
+        Driver.pump(rig.driver)
+        rig.engine._verb.wait()  # the other task's call
 
-    rig.face._driver.pump = pump
+    rig.driver.pump = pump
     with pytest.raises(type(error)):
         rig.produce("taken", raising_this(error))
     assert rig.state is ProducerState.ABORTABLE
@@ -304,7 +314,7 @@ def test_a_record_that_is_taken_where_nobody_drives_the_producer_leaves_nothing_
     def pump() -> None:
         raise InvalidTransactionStateError("the producer belongs to another event loop")
 
-    rig.face._driver.pump = pump
+    rig.driver.pump = pump
     with pytest.raises(InvalidTransactionStateError, match="another event loop"):
         rig.produce("taken")
     assert rig.state is ProducerState.ABORTABLE
@@ -381,8 +391,8 @@ def test_closing_calls_every_callback_and_raises_what_the_first_one_raised(make:
 def test_polling_a_producer_that_has_failed_asks_nothing_and_tells_what_it_has_to_tell(make: Make) -> None:
     rig, told = make().begun(), []
     rig.produce("a", lambda error, _record: told.append(type(error)))
-    rig.face._engine._doom(FencedError("taken over"), Cost.TAKEN_OVER)
-    rig.face._driver.pump = raising
+    rig.engine._fail_transaction(FencedError("taken over"), ErrorClass.FENCED)
+    rig.driver.pump = raising
     assert rig.call("poll") == 1
     assert told == [FencedError]
     assert rig.state is ProducerState.FAILED
@@ -410,11 +420,11 @@ def test_a_poll_waits_for_records_without_a_callback_too(make: Make) -> None:
 def test_a_poll_does_not_raise_what_the_next_verb_will(make: Make) -> None:
     rig, told = make().begun(), []
     rig.produce("a", lambda error, _record: told.append(type(error)))
-    rig.face._engine.step = lambda now: rig.face._engine._doom(FencedError("taken over"), Cost.TAKEN_OVER) or []
-    rig.face._driver.pump = lambda: None
+    rig.engine.step = lambda now: rig.engine._fail_transaction(FencedError("taken over"), ErrorClass.FENCED) or []
+    rig.driver.pump = lambda: None
     assert rig.call("poll", 60.0) == 1
     assert told == [FencedError]
-    del rig.face._engine.step
+    del rig.engine.step
     with pytest.raises(FencedError, match="taken over"):
         rig.call("prepare_transaction")
 
@@ -423,10 +433,10 @@ def test_a_poll_does_not_raise_what_the_next_verb_will(make: Make) -> None:
 def test_a_wait_ends_when_its_time_is_up_and_costs_nothing(make: Make, verb: str) -> None:
     rig = make().begun()
     rig.produce("a")
-    rig.face._driver.pump = lambda: None
+    rig.driver.pump = lambda: None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rig.face._driver._simulated, "perform", lambda command: None)  # nobody answers
-        patch.setattr(rig.face._driver._simulated, "run", run_without_answers(rig))
+        patch.setattr(rig.driver._simulated, "perform", lambda command: None)  # nobody answers
+        patch.setattr(rig.driver._simulated, "run", run_without_answers(rig))
         assert rig.call(verb, 0.01) == (1 if verb == "flush" else 0)
     assert rig.state is ProducerState.IN_TRANSACTION
     assert len(rig.face) == 1
@@ -436,7 +446,7 @@ def run_without_answers(rig: Rig) -> Callable[[Operation], Any]:
     """What a driver does whose cluster says nothing: it passes the time until the operation is done."""
 
     def run(operation: Operation) -> Any:
-        engine, now = rig.face._engine, time.monotonic()
+        engine, now = rig.engine, time.monotonic()
         while not operation.is_done:
             assert not engine.step(now) or engine.wake_at() is not None
             now = max(now, engine.wake_at())
@@ -543,7 +553,7 @@ def test_a_commit_whose_records_are_refused_leaves_an_abort(
 ) -> None:
     rig = make().begun()
     rig.produce("a", on_delivery)
-    rig.face._driver.cluster.refusals[ApiKey.PRODUCE] = deque([ErrorCode.INVALID_RECORD])
+    rig.driver.cluster.refusals[ApiKey.PRODUCE] = deque([ErrorCode.INVALID_RECORD])
     with pytest.raises(KafkaRefusedError):
         rig.call("commit_transaction")
     assert rig.state is ProducerState.ABORTABLE

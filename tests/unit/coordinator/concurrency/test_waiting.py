@@ -8,6 +8,7 @@ from typing import TypeVar
 import pytest
 
 from dualwrite.coordinator.concurrency.waiting import Bell, Flag, TaskThread
+from dualwrite.coordinator.process.this_process import THIS_PROCESS
 from tests.support.striking import PACKAGE, Striker
 
 LONG = 20.0
@@ -72,7 +73,7 @@ def test_a_flag_that_was_struck_can_be_set_and_waited_for() -> None:
         assert ends_in_a_thread(flag.set), where
         assert ends_in_a_thread(lambda: flag.wait(LONG)), where
 
-    assert len(strike_everywhere(Flag, use, check, MODULE)) > 10
+    assert len(strike_everywhere(lambda: Flag(THIS_PROCESS), use, check, MODULE)) > 10
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Thread.start's own, cut short
@@ -92,12 +93,12 @@ def test_a_worker_whose_start_was_struck_can_be_started_and_never_runs_twice_at_
         assert not worker.is_running, where
         assert ran.acquire(timeout=LONG), where
 
-    places = strike_everywhere(lambda: TaskThread(act, "test"), TaskThread.start, check, PACKAGE)
+    places = strike_everywhere(lambda: TaskThread(THIS_PROCESS, act, "test"), TaskThread.start, check, PACKAGE)
     assert any("threading.py" in where for where in places)
 
 
 def test_a_flag_wakes_the_threads_that_wait_and_lets_later_ones_pass() -> None:
-    flag = Flag()
+    flag = Flag(THIS_PROCESS)
     woken = threading.Semaphore(0)
     threads = [threading.Thread(target=lambda: flag.wait(LONG) and woken.release(), daemon=True) for _ in range(3)]
     for thread in threads:
@@ -113,7 +114,7 @@ def test_a_flag_wakes_the_threads_that_wait_and_lets_later_ones_pass() -> None:
 
 
 def test_what_changes_after_a_look_rings_for_the_ticket_that_was_drawn_before() -> None:
-    bell = Bell()
+    bell = Bell(THIS_PROCESS)
     changed: list[bool] = []
 
     def look() -> bool:
@@ -129,11 +130,11 @@ def test_what_changes_after_a_look_rings_for_the_ticket_that_was_drawn_before() 
 def test_a_wake_up_that_was_lost_costs_one_more_look(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dualwrite.coordinator.concurrency.waiting.LOOK_INTERVAL", 0.001)
     looks: list[int] = []
-    assert Bell().wait(lambda: looks.append(1) or len(looks) > 5, LONG)  # type: ignore[func-returns-value]
+    assert Bell(THIS_PROCESS).wait(lambda: looks.append(1) or len(looks) > 5, LONG)  # type: ignore[func-returns-value]
 
 
 def test_a_bell_that_rings_in_many_threads_rings_once_for_each_ticket() -> None:
-    bell = Bell()
+    bell = Bell(THIS_PROCESS)
     tickets = [bell.draw() for _ in range(200)]
     threads = [threading.Thread(target=bell.ring) for _ in range(4)]
     for thread in threads:
@@ -149,7 +150,9 @@ def test_a_bell_that_rings_in_many_threads_rings_once_for_each_ticket() -> None:
 def test_a_worker_runs_once_more_if_there_is_more_and_tells_when_it_is_idle() -> None:
     left = [1, 2, 3]
     idle = threading.Event()
-    worker = TaskThread(lambda: None if not left else left.pop() and None, "test", lambda: bool(left), idle.set)
+    worker = TaskThread(
+        THIS_PROCESS, lambda: None if not left else left.pop() and None, "test", lambda: bool(left), idle.set
+    )
     assert worker.start()
     assert idle.wait(LONG)
     assert worker.join(LONG)
@@ -163,9 +166,9 @@ def test_a_worker_whose_work_raised_can_be_started_again(monkeypatch: pytest.Mon
     def fail() -> None:
         raise LimitError
 
-    worker = TaskThread(fail, "test")
+    worker = TaskThread(THIS_PROCESS, fail, "test")
     for count in (1, 2):
         assert worker.start()
         assert worker.join(LONG)
-        assert Bell().wait(lambda count=count: len(raised) == count, LONG)  # type: ignore[misc]
+        assert Bell(THIS_PROCESS).wait(lambda count=count: len(raised) == count, LONG)  # type: ignore[misc]
     assert not worker.is_current

@@ -13,7 +13,7 @@ topics = st.sampled_from(["t", "a.b_c-d", "t" * 198, "t" * 249])
 
 
 @given(topics, topic_ids, st.sampled_from([UNKNOWN_START, 1, 1795412970245]), st.integers(0, 2**63 - 1), st.booleans())
-def test_what_is_known_comes_back_from_the_row(
+def test_evidence_survives_the_row_that_stores_it(
     topic: str, topic_id: str, start: int, offset: int, is_anchored: bool
 ) -> None:
     producer, place = ProducerIdentity(2**40, 7), Anchor.of(TopicPartition(topic, 3), offset)
@@ -30,7 +30,7 @@ def test_what_is_known_comes_back_from_the_row(
 
 
 @pytest.mark.parametrize("anchor", [None, Anchor("t", 0, 5)], ids=["native", "librdkafka"])
-def test_what_is_true_of_another_state_is_of_no_use(anchor: Anchor | None) -> None:
+def test_evidence_of_another_state_is_ignored(anchor: Anchor | None) -> None:
     older = PreparedTxnState(ProducerIdentity(1, 2), anchor, Anchor("t", 0, 5), 1000, TOPIC_ID)
     later = PreparedTxnState(ProducerIdentity(1, 3), anchor)
     found = with_evidence(later, evidence(older) or "")

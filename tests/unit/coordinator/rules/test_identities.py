@@ -6,23 +6,31 @@ from dualwrite.coordinator.rules.identities import (
     ClusterIdentity,
     DatabaseIdentity,
     RowIdentity,
-    is_outdated,
-    is_same_database,
     require_original,
 )
 from dualwrite.coordinator.rules.slot_rules import (
+    SlotObserver,
     SlotRow,
-    SlotRules,
     SlotStanding,
     choose,
-    left_behind,
     left_in_another_cluster,
+    slots_to_recover,
 )
 from dualwrite.coordinator.slots.usage import PoolSettings, no_free_slot
+from dualwrite.coordinator.sql.dialects.supported import DATABASES
 from dualwrite.errors import CopiedDatabaseError
 
-HERE = DatabaseIdentity("sqlite:1:100:aa")
 CLUSTER = ClusterIdentity("c1", "1:7")
+
+
+def identity(here: str | None) -> DatabaseIdentity:
+    """The identity ``here``, with the form that the dialect of such a database gives it."""
+    forms = [database.halved_identity for database in DATABASES if database.halved_identity is not None]
+    kind = (here or "").partition(":")[0]
+    return DatabaseIdentity(here, form=next((form for form in forms if form.kind == kind), None))
+
+
+HERE = identity("sqlite:1:100:aa")
 
 
 @pytest.mark.parametrize(
@@ -48,7 +56,7 @@ CLUSTER = ClusterIdentity("c1", "1:7")
     ],
 )
 def test_databases_are_told_apart(stored: str, here: str, same: bool) -> None:
-    assert is_same_database(stored, here) is same
+    assert identity(here).is_same_as(stored) is same
 
 
 @pytest.mark.parametrize(
@@ -64,7 +72,7 @@ def test_databases_are_told_apart(stored: str, here: str, same: bool) -> None:
     ],
 )
 def test_an_identity_follows_a_change_of_one_half(stored: str | None, here: str | None, outdated: bool) -> None:
-    assert is_outdated(stored, here) is outdated
+    assert identity(here).outdates(stored) is outdated
 
 
 def row(database_id: str | None, cluster: ClusterIdentity = CLUSTER) -> RowIdentity:
@@ -74,6 +82,8 @@ def row(database_id: str | None, cluster: ClusterIdentity = CLUSTER) -> RowIdent
 def test_rows_of_this_database_or_of_an_earlier_release_are_the_originals() -> None:
     require_original([row("sqlite:1:100:aa"), row(None)], HERE, CLUSTER)
     require_original([row("sqlite:9:9:zz")], DatabaseIdentity(), CLUSTER)
+    with pytest.raises(CopiedDatabaseError, match="was written by the database sqlite:9:9:zz"):
+        require_original([row("sqlite:1:100:aa"), row(None), row("sqlite:9:9:zz")], HERE, CLUSTER)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +123,7 @@ def slot(number: int, owner: str, cluster_id: str | None, remaining: float | Non
     return SlotRow(f"orders-{number}", number, 5, owner, remaining, cluster_id)
 
 
-ONLOOKER = SlotRules("me", (), lambda owner: owner == "dead", "c1")
+OBSERVER = SlotObserver("me", (), lambda owner: owner == "dead", "c1")
 
 
 @pytest.mark.parametrize(
@@ -128,18 +138,18 @@ ONLOOKER = SlotRules("me", (), lambda owner: owner == "dead", "c1")
     ],
 )
 def test_what_was_left_in_another_cluster_is_foreign(row: SlotRow, standing: SlotStanding) -> None:
-    assert ONLOOKER.standing(row) is standing
+    assert OBSERVER.standing(row) is standing
 
 
 def test_a_foreign_slot_is_neither_used_nor_recovered() -> None:
     rows = [slot(0, "gone", "c2"), slot(1, "gone", "c1")]
-    assert [candidate.row.number for candidate in choose("orders", 3, rows, ONLOOKER)] == [1, 2]
-    assert [candidate.row.number for candidate in left_behind(rows, ONLOOKER, free_too=True)] == [1]
+    assert [candidate.row.number for candidate in choose("orders", 3, rows, OBSERVER)] == [1, 2]
+    assert [candidate.row.number for candidate in slots_to_recover(rows, OBSERVER, free_too=True)] == [1]
 
 
 def test_nothing_is_foreign_to_one_that_does_not_know_its_cluster() -> None:
-    onlooker = SlotRules("me", (), lambda _: False)
-    assert onlooker.standing(slot(0, "gone", "c2")) is SlotStanding.EXPIRED
+    observer = SlotObserver("me", (), lambda _: False)
+    assert observer.standing(slot(0, "gone", "c2")) is SlotStanding.EXPIRED
 
 
 def test_what_was_left_in_other_clusters_is_named_with_what_to_do() -> None:

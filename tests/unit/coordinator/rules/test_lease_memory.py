@@ -173,7 +173,7 @@ def test_copies_that_shared_a_kafka_transaction_are_named() -> None:
     assert unmatched(memory, row(state(1), version=5)) == [("42:2", Outcome.HEURISTIC_HAZARD)]
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_the_number_of_remembered_states_is_bounded() -> None:
     memory = memory_of(*(state(epoch) for epoch in range(2 * REMEMBERED_STATES)))
     first, last = REMEMBERED_STATES, 2 * REMEMBERED_STATES - 1
     assert len(unmatched(memory, row(state(first)))) == REMEMBERED_STATES - 1
@@ -181,7 +181,7 @@ def test_what_is_remembered_is_bounded() -> None:
     assert len(unmatched(memory, row(state(first - 1)))) == REMEMBERED_STATES, "older than all: they are all lost"
 
 
-def test_what_is_wrong_with_a_row_is_raised() -> None:
+def test_a_lost_copied_or_restored_row_is_refused_with_its_reason() -> None:
     lease = Lease("orders-0", TOKEN, memory_of(state(1), state(2)))
     require_row(lease, row(state(2)))
     with pytest.raises(LeaseLostError, match="another process has taken over 'orders-0'"):

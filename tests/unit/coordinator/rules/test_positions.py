@@ -57,7 +57,7 @@ def test_a_unit_that_stores_twice_moves_on_from_itself() -> None:
     assert put(ONE).moves(ONE, {P: 9}, {P: 8}) == [Move(P, 8, 9)]
 
 
-def test_whoever_was_never_put_anywhere_stores_nothing() -> None:
+def test_a_consumer_that_was_never_positioned_stores_no_offset() -> None:
     with pytest.raises(InvalidTransactionStateError, match=r"in-0: .* on_assign"):
         Positions().moves(ONE, {P: 8}, {})
     with pytest.raises(InvalidTransactionStateError, match="on_assign"):
@@ -100,7 +100,7 @@ def test_a_failure_before_anything_was_claimed_leaves_nothing_to_claim() -> None
     claim(known, {P: 5, Q: 5})
 
 
-def test_whoever_was_put_back_reads_on() -> None:
+def test_a_consumer_that_was_positioned_again_after_a_failure_reads_on() -> None:
     known = put(ONE)
     claim(known, {P: 8})
     known.failed(HERE)
@@ -188,9 +188,11 @@ def test_a_failure_under_a_membership_of_which_nothing_was_claimed_counts() -> N
 
 
 def test_a_member_that_joins_again_goes_on() -> None:
-    known = Positions()
+    known, again = Positions(), ONE._replace(member="again")
     claim(known, {P: 8})
-    claim(known, {P: 9}, ONE._replace(member="again"))
+    claim(known, {P: 9}, again)
+    known.committed(again, {P: 9})
+    assert known.done(again) == {P: 9}
 
 
 def test_a_static_member_that_is_taken_in_again_goes_on_after_it_was_put_back() -> None:
@@ -240,6 +242,7 @@ def test_a_failure_that_was_mended_does_not_count_when_its_worker_is_gone() -> N
     known.committed(ONE, {P: 6})
     known.sought(ONE, {Q: 5}, None, is_whole=False)
     claim(known, {P: 7, Q: 6})
+    assert known.moves(ONE, {P: 7, Q: 6}, {}) == [Move(P, 6, 7), Move(Q, 5, 6)]
 
 
 def test_of_many_consumers_those_used_least_recently_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualwrite.coordinator.rules.recovery_decision import DETAILS, Outcome, RecoveryDecision, looked_back, verdict
+from dualwrite.coordinator.rules.recovery_decision import DETAILS, Outcome, RecoveryDecision, outcome_in_log, verdict
 from dualwrite.ids import (
     Anchor,
     EndedTransaction,
@@ -82,10 +82,10 @@ LATER = ProducerIdentity(42, 8)
 def test_what_was_aborted_and_may_have_been_the_stored_one_is_a_hazard(ending: Ending, expected: Outcome) -> None:
     unknown = OngoingTransaction(PRODUCER, partitions=frozenset({PARTITION}), started_ms=5)
     found = EndedTransaction(ending)
-    assert looked_back(anchored(10), Outcome.ABORTED, LATER, found, unknown) is expected
+    assert outcome_in_log(anchored(10), Outcome.ABORTED, LATER, found, unknown) is expected
     other = OngoingTransaction(PRODUCER, {PARTITION: 12}, frozenset({PARTITION}), 5)
     without_doubt = Outcome.ABORTED if ending is Ending.UNKNOWN else expected
-    assert looked_back(anchored(10), Outcome.ABORTED, LATER, found, other) is without_doubt
+    assert outcome_in_log(anchored(10), Outcome.ABORTED, LATER, found, other) is without_doubt
 
 
 @pytest.mark.parametrize("overtaken", [False, True])
@@ -107,19 +107,19 @@ def test_what_was_aborted_and_may_have_been_the_stored_one_is_a_hazard(ending: E
 def test_what_became_of_the_stored_transaction_has_a_name(
     done: Outcome, ending: Ending, expected: Outcome, overtaken: bool
 ) -> None:
-    assert looked_back(PreparedTxnState(PRODUCER), done, LATER, EndedTransaction(ending, overtaken)) is expected
+    assert outcome_in_log(PreparedTxnState(PRODUCER), done, LATER, EndedTransaction(ending, overtaken)) is expected
 
 
 @pytest.mark.parametrize("ending", [Ending.COMMITTED, Ending.UNKNOWN])
 @pytest.mark.parametrize("done", [Outcome.NOTHING, Outcome.ABORTED])
 def test_no_name_is_given_without_proof(done: Outcome, ending: Ending) -> None:
-    assert looked_back(PreparedTxnState(PRODUCER), done, LATER, EndedTransaction(ending)) is done
+    assert outcome_in_log(PreparedTxnState(PRODUCER), done, LATER, EndedTransaction(ending)) is done
 
 
 @pytest.mark.parametrize("done", [Outcome.NOTHING, Outcome.ABORTED])
 def test_a_commit_that_the_database_does_not_know_is_heuristic(done: Outcome) -> None:
     ended = EndedTransaction(Ending.COMMITTED, was_overtaken=True)
-    assert looked_back(PreparedTxnState(PRODUCER), done, LATER, ended) is Outcome.HEURISTIC_COMMIT
+    assert outcome_in_log(PreparedTxnState(PRODUCER), done, LATER, ended) is Outcome.HEURISTIC_COMMIT
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_commit_that_the_database_does_not_know_is_heuristic(done: Outcome) ->
     [(ProducerIdentity(42, 7), True), (ProducerIdentity(42, 6), True), (LATER, False), (ProducerIdentity(9, 0), False)],
 )
 def test_a_cluster_behind_the_state_has_lost_it(now: ProducerIdentity, is_behind: bool) -> None:
-    found = looked_back(PreparedTxnState(PRODUCER), Outcome.NOTHING, now, EndedTransaction(Ending.UNKNOWN))
+    found = outcome_in_log(PreparedTxnState(PRODUCER), Outcome.NOTHING, now, EndedTransaction(Ending.UNKNOWN))
     assert found is (Outcome.HEURISTIC_HAZARD if is_behind else Outcome.NOTHING)
 
 

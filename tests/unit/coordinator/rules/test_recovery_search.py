@@ -24,6 +24,7 @@ def search(epoch: int, rules: Rules) -> set[World]:
 MORE = pytest.param(Rules(most_late=2), id="more-late", marks=pytest.mark.slow)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("rules", [pytest.param(Rules(), id="late"), MORE])
 @pytest.mark.parametrize("epoch", [5, MAX - 5, MAX - 4, MAX - 3, MAX - 2, MAX - 1, MAX])
 def test_recovery_commits_what_the_database_decided_and_nothing_else_whoever_wrote_it(epoch: int, rules: Rules) -> None:

@@ -10,22 +10,22 @@ from hypothesis import strategies as st
 from dualwrite.coordinator.rules.slot_rules import (
     AbandonedApplication,
     Candidate,
+    SlotObserver,
     SlotRow,
-    SlotRules,
     SlotStanding,
+    abandoned_applications,
     application_of,
     choose,
-    deserted,
-    left_behind,
     slot_id,
     slot_number,
+    slots_to_recover,
 )
 
 ME, OTHER, GONE = "me", "other", "gone"
 
 
-def onlooker(held: Collection[str] = ()) -> SlotRules:
-    return SlotRules(ME, held, lambda owner: owner == GONE)
+def observer(held: Collection[str] = ()) -> SlotObserver:
+    return SlotObserver(ME, held, lambda owner: owner == GONE)
 
 
 def row(number: int, owner: str = "", remaining: float | None = None, token: int = 1) -> SlotRow:
@@ -51,13 +51,15 @@ def row(number: int, owner: str = "", remaining: float | None = None, token: int
         (row(0), ("a-0",), SlotStanding.HELD),
     ],
 )
-def test_what_a_row_says(found: SlotRow, held: Collection[str], standing: SlotStanding) -> None:
-    assert onlooker(held).standing(found) is standing
+def test_the_standing_of_a_slot_follows_from_its_row(
+    found: SlotRow, held: Collection[str], standing: SlotStanding
+) -> None:
+    assert observer(held).standing(found) is standing
 
 
 def test_what_a_dead_owner_left_comes_first_then_free_rows_then_missing_ones_then_what_was_abandoned() -> None:
     rows = [row(0, ME, 9), row(1), row(2, OTHER, 9), row(3, OTHER, -1), row(5, GONE, 9)]
-    found = list(choose("a", 7, rows, onlooker()))
+    found = list(choose("a", 7, rows, observer()))
     assert [(candidate.row.number, candidate.standing) for candidate in found] == [
         (5, SlotStanding.DEAD),
         (3, SlotStanding.EXPIRED),
@@ -71,12 +73,12 @@ def test_what_a_dead_owner_left_comes_first_then_free_rows_then_missing_ones_the
 
 def test_rows_beyond_the_pool_are_recovered_and_not_used() -> None:
     rows = [row(0, OTHER, 9), row(1, OTHER, -1), row(2), row(3, ME, 9)]
-    assert list(choose("a", 1, rows, onlooker())) == []
-    assert left_behind(rows, onlooker()) == [
+    assert list(choose("a", 1, rows, observer())) == []
+    assert slots_to_recover(rows, observer()) == [
         Candidate(rows[1], SlotStanding.EXPIRED),
         Candidate(rows[3], SlotStanding.ABANDONED),
     ]
-    assert [candidate.row.number for candidate in left_behind(rows, onlooker(), free_too=True)] == [1, 2, 3]
+    assert [candidate.row.number for candidate in slots_to_recover(rows, observer(), free_too=True)] == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -118,19 +120,19 @@ def tables(draw: Any) -> list[SlotRow]:
 
 
 @given(tables(), st.integers(1, 12), st.sets(st.sampled_from([slot_id("a", number) for number in range(10)])))
-def test_nobody_takes_what_may_be_in_use_and_everything_else_is_to_be_had(
+def test_only_slots_that_are_certainly_not_in_use_can_be_taken(
     rows: list[SlotRow], pool_size: int, held: set[str]
 ) -> None:
-    onlooking = onlooker(held)
+    observing = observer(held)
     by_number = {found.number: found for found in rows}
-    chosen = choose("a", pool_size, rows, onlooking)
+    chosen = choose("a", pool_size, rows, observing)
     numbers = [candidate.row.number for candidate in chosen]
     assert len(set(numbers)) == len(numbers)
     for number in range(pool_size):
         found = by_number.get(number)
-        in_use = found is not None and onlooking.standing(found) is SlotStanding.HELD
+        in_use = found is not None and observing.standing(found) is SlotStanding.HELD
         assert (number in numbers) is not in_use
-    for candidate in left_behind(rows, onlooking):
+    for candidate in slots_to_recover(rows, observing):
         found = candidate.row
         assert found.owner, "what was given back is nobody's to recover"
         assert not (found.owner == OTHER and found.remaining is not None and found.remaining > 0), "it may be alive"
@@ -146,7 +148,7 @@ def of(name: str, owner: str, remaining: float | None, token: int = 1) -> SlotRo
 
 def test_an_application_whose_owners_are_all_gone_is_deserted() -> None:
     rows = [of("old-10", OTHER, -60), of("old-2", OTHER, -3600.5), of("old-3", GONE, 20), of("b-1-0", GONE, 20)]
-    assert deserted(rows, onlooker()) == [
+    assert abandoned_applications(rows, observer()) == [
         AbandonedApplication("b-1", ("b-1-0",), 0.0),
         AbandonedApplication("old", ("old-2", "old-3", "old-10"), 3600.5),
     ]
@@ -154,18 +156,18 @@ def test_an_application_whose_owners_are_all_gone_is_deserted() -> None:
 
 def test_an_application_that_is_alive_is_not_deserted() -> None:
     rows = [of("old-0", GONE, -60), of("old-1", OTHER, 9)]
-    assert deserted(rows, onlooker()) == []
+    assert abandoned_applications(rows, observer()) == []
 
 
 def test_slots_that_were_given_back_are_not_deserted() -> None:
-    assert deserted([of("old-0", "", None), of("old-1", "", -60)], onlooker()) == []
-    assert deserted([of("old-0", "", None), of("old-1", GONE, None)], onlooker()) == [
+    assert abandoned_applications([of("old-0", "", None), of("old-1", "", -60)], observer()) == []
+    assert abandoned_applications([of("old-0", "", None), of("old-1", GONE, None)], observer()) == [
         AbandonedApplication("old", ("old-1",), None)
     ]
 
 
 def test_ones_own_application_is_recovered_and_not_deserted() -> None:
-    assert deserted([of("a-0", GONE, -60)], onlooker(), apart_from="a") == []
+    assert abandoned_applications([of("a-0", GONE, -60)], observer(), apart_from="a") == []
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Who may do what: principals, credentials, ACLs, and the decision over a request. Pure."""

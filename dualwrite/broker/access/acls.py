@@ -1,0 +1,157 @@
+"""Access control lists: what one says, which ones a filter finds, and which the broker refuses to store.
+
+Sources: Kafka's AclBinding, AclBindingFilter, ResourcePatternFilter and AclControlManager.validateNewAcl; KIP-290
+(prefixed patterns); KIP-939 (the operation TWO_PHASE_COMMIT).
+"""
+
+import ipaddress
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+
+CLUSTER_NAME = "kafka-cluster"
+"""The name of the one resource of the type CLUSTER (Kafka: Resource.CLUSTER_NAME)."""
+WILDCARD = "*"
+EVERYBODY = "User:*"
+
+
+class ResourceType(IntEnum):
+    """What an ACL protects, with Kafka's codes."""
+
+    UNKNOWN = 0
+    ANY = 1
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
+
+
+class PatternType(IntEnum):
+    """How a resource's name is compared, with Kafka's codes. MATCH occurs in filters alone."""
+
+    UNKNOWN = 0
+    ANY = 1
+    MATCH = 2
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class AclOperation(IntEnum):
+    """What a client does to a resource (Kafka: AclOperation)."""
+
+    UNKNOWN = 0
+    ANY = 1
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
+
+
+class Permission(IntEnum):
+    """Whether an ACL allows or denies (Kafka: AclPermissionType)."""
+
+    UNKNOWN = 0
+    ANY = 1
+    DENY = 2
+    ALLOW = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Acl:
+    """One access control list entry.
+
+    :param principal: as ``User:alice``; ``User:*`` is everybody.
+    :param host: the client's address; ``*`` is every address.
+    """
+
+    resource_type: ResourceType
+    resource_name: str
+    pattern_type: PatternType
+    principal: str
+    host: str
+    operation: AclOperation
+    permission: Permission
+
+    def refusal(self) -> str | None:
+        """Why the broker does not store this ACL; None if it does."""
+        if self.resource_type in (ResourceType.UNKNOWN, ResourceType.ANY):
+            return f"Invalid resourceType {self.resource_type.name}"
+        if self.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
+            return f"Invalid patternType {self.pattern_type.name}"
+        if self.operation in (AclOperation.UNKNOWN, AclOperation.ANY):
+            return f"Invalid operation {self.operation.name}"
+        if self.permission not in (Permission.DENY, Permission.ALLOW):
+            return f"Invalid permissionType {self.permission.name}"
+        if not self.resource_name:
+            return "Resource name should not be empty"
+        if self.resource_type is ResourceType.CLUSTER and self.resource_name != CLUSTER_NAME:
+            return f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"
+        if ":" not in self.principal:
+            return f"Could not parse principal from '{self.principal}': expected TYPE:NAME, for example User:alice"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class AclFilter:
+    """Finds ACLs: those that agree in every field that the filter sets. ``None`` and ANY set nothing.
+
+    The pattern type MATCH finds every ACL that applies to the resource ``resource_name``.
+    """
+
+    resource_type: ResourceType
+    resource_name: str | None
+    pattern_type: PatternType
+    principal: str | None
+    host: str | None
+    operation: AclOperation
+    permission: Permission
+
+    def refusal(self) -> str | None:
+        """Why the broker does not use this filter; None if it does."""
+        if ResourceType.UNKNOWN is self.resource_type or PatternType.UNKNOWN is self.pattern_type:
+            return "Unknown patternFilter."
+        if AclOperation.UNKNOWN is self.operation or Permission.UNKNOWN is self.permission:
+            return "Unknown entryFilter."
+        return None
+
+    def finds(self, acl: Acl) -> bool:
+        """True if ``acl`` agrees with this filter."""
+        return (
+            self.resource_type in (ResourceType.ANY, acl.resource_type)
+            and self.pattern_type in (PatternType.ANY, PatternType.MATCH, acl.pattern_type)
+            and (self.resource_name is None or self._finds_name(self.resource_name, acl))
+            and (self.principal is None or self.principal == acl.principal)
+            and (self.host is None or self.host == acl.host)
+            and self.operation in (AclOperation.ANY, acl.operation)
+            and self.permission in (Permission.ANY, acl.permission)
+        )
+
+    def _finds_name(self, name: str, acl: Acl) -> bool:
+        if self.pattern_type is not PatternType.MATCH:
+            return name == acl.resource_name
+        if acl.pattern_type is PatternType.LITERAL:
+            return acl.resource_name in (name, WILDCARD)
+        return name.startswith(acl.resource_name)
+
+
+@lru_cache(maxsize=1024)
+def canonical_host(host: str) -> str:
+    """``host`` in one form: an IPv6 address has several, and an IPv4 client of an IPv6 socket a mapped one."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)

@@ -1,0 +1,1 @@
+"""What a broker knows of a client before its first request."""

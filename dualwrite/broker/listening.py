@@ -1,0 +1,66 @@
+"""The sockets on which the broker listens, and the check that no open one authenticates nobody."""
+
+import socket
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dualwrite.broker.clients.listeners import WILDCARDS, Listener, host_and_port, is_loopback
+from dualwrite.broker.config import BrokerOptions
+from dualwrite.broker.tls.listener_tls import ListenerTls
+from dualwrite.errors import ConfigurationError
+
+
+class BoundListener(NamedTuple):
+    """A listener whose ports are known, its socket, which does not accept connections yet, and its TLS, if any."""
+
+    listener: Listener
+    socket: socket.socket
+    tls: ListenerTls | None
+
+
+def bind_listeners(options: BrokerOptions) -> list[BoundListener]:
+    """Bind every listener.
+
+    :raises ConfigurationError: if an address or a certificate cannot be used, or if other machines reach a listener
+        that authenticates no client, and ``allow_anonymous`` is off.
+    """
+    bound: list[BoundListener] = []
+    try:
+        for listener in options.listeners:
+            tls = ListenerTls(listener, options.for_listener(listener.name)) if listener.protocol.is_tls else None
+            sock = listen(listener.host or WILDCARDS[1], listener.port)
+            host, port = sock.getsockname()[:2]
+            bound.append(BoundListener(listener.on_port(port), sock, tls))
+            if not is_loopback(host):
+                options.refuse_unprotected(listener)
+    except BaseException:
+        close_all(bound)
+        raise
+    return bound
+
+
+def close_all(bound: Sequence[BoundListener]) -> None:
+    """Close the sockets."""
+    for one in bound:
+        one.socket.close()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound socket that does not accept connections yet. A name with several addresses is bound to one of them, IPv4
+    if possible, so that there is one port even if ``port`` is 0.
+
+    :raises ConfigurationError: if the address cannot be used.
+    """
+    try:
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, chosen = min(addresses, key=lambda info: info[0] != socket.AF_INET)
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(chosen)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:
+        raise ConfigurationError(f"cannot listen on {host_and_port(host, port)}: {error.strerror}") from None
+    return listener

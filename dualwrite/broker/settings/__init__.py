@@ -1,0 +1,1 @@
+"""The settings of the broker and of topics: their names, types and allowed values. Pure."""

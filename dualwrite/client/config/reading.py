@@ -1,0 +1,118 @@
+"""Reads single values of a librdkafka configuration, by any name of the setting.
+
+All settings of the clients are built on it, and other rooms read through it the few keys that they need. None means
+that a setting is not given; so does empty text, for a setting that is text or a path.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dualwrite.client.config.native_keys import ALIASES, KEYS
+from dualwrite.client.config.native_rules import FLAGS
+from dualwrite.errors import ConfigurationError
+from dualwrite.ids import TWO_PHASE_TIMEOUT_MS, validated_transactional_id
+
+BOOTSTRAP_KEY = "bootstrap.servers"
+DELIVERY_KEY = "delivery.timeout.ms"
+TIMEOUT_KEY = "transaction.timeout.ms"
+ID_KEY = "transactional.id"
+TWO_PHASE_KEY = "transaction.two.phase.commit.enable"
+
+
+def names_of(key: str) -> tuple[str, ...]:
+    """All names of the setting ``key``, its own first."""
+    return (key, *(alias for alias, name in ALIASES.items() if name == key))
+
+
+def name_in(config: Mapping[str, Any], key: str) -> str | None:
+    """The name under which ``config`` gives the setting ``key``; None if it does not give it."""
+    return next((name for name in names_of(key) if config.get(name) is not None), None)
+
+
+def value_in(config: Mapping[str, Any], key: str) -> Any:
+    """The value of the setting ``key``, under any of its names; its default if it is not given."""
+    name = name_in(config, key)
+    return KEYS[key].default if name is None else config[name]
+
+
+def text_in(config: Mapping[str, Any], key: str) -> str | None:
+    """A setting that is text or a path; None if it is not given and has no default.
+
+    :raises ConfigurationError: if it is neither.
+    """
+    value = value_in(config, key)
+    if hasattr(value, "__fspath__"):
+        value = value.__fspath__()
+    if value is not None and not isinstance(value, str):
+        raise ConfigurationError(f"{key} of type {type(value).__name__}: give text")
+    return value or None
+
+
+def flag_in(config: Mapping[str, Any], key: str) -> bool:
+    """A setting that is true or false, as librdkafka spells them.
+
+    :raises ConfigurationError: if it is neither.
+    """
+    value = value_in(config, key)
+    if str(value).lower() not in FLAGS:
+        raise ConfigurationError(f"{key} {value!r}: allowed: true, false")
+    return FLAGS[str(value).lower()]
+
+
+def milliseconds_in(config: Mapping[str, Any], key: str) -> int | None:
+    """A setting in milliseconds; None if it is not given.
+
+    :raises ConfigurationError: if it is no number.
+    """
+    name = name_in(config, key)
+    if name is None:
+        return None
+    try:
+        return int(config[name])
+    except (TypeError, ValueError):
+        raise ConfigurationError(f"{name} {config[name]!r}: give milliseconds") from None
+
+
+def is_two_phase(config: Mapping[str, Any]) -> bool:
+    """Whether ``config`` enables two-phase commit (KIP-939), as it does if it does not say.
+
+    :raises ConfigurationError: if it is neither true nor false.
+    """
+    return flag_in(config, TWO_PHASE_KEY)
+
+
+def transactional_id_in(config: Mapping[str, Any]) -> str:
+    """The transactional id.
+
+    :raises ConfigurationError: if it is missing, or cannot name a producer.
+    """
+    transactional_id = value_in(config, ID_KEY)
+    if transactional_id in (None, ""):
+        raise ConfigurationError(f"{ID_KEY} is not set")
+    return validated_transactional_id(str(transactional_id))
+
+
+def transaction_timeout_ms(given: int | None, two_phase: bool) -> int:
+    """The timeout that InitProducerId asks for.
+
+    :raises ConfigurationError: if one is given for transactions that never expire.
+    """
+    if not two_phase:
+        return int(KEYS[TIMEOUT_KEY].default) if given is None else given
+    if given is not None:
+        raise ConfigurationError(
+            f"{TIMEOUT_KEY} {given}: not together with {TWO_PHASE_KEY}=true, the default: a transaction in"
+            " two-phase commit never expires; remove one of the two"
+        )
+    return TWO_PHASE_TIMEOUT_MS
+
+
+def delivery_timeout_ms(name: str, given: int | None, longest: int) -> int:
+    """How long a record may stay unacknowledged: at most as long as a transaction may last.
+
+    :param name: the name under which it is given.
+    :raises ConfigurationError: if the given one is longer.
+    """
+    if given is not None and given > longest:
+        raise ConfigurationError(f"{name} {given}: at most {TIMEOUT_KEY}, {longest}")
+    return min(int(KEYS[DELIVERY_KEY].default), longest) if given is None else given

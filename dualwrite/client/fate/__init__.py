@@ -1,0 +1,1 @@
+"""What became of a transaction: asked of the control plane that it is given."""

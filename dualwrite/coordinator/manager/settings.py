@@ -1,0 +1,49 @@
+"""The arguments of DualWrite and AsyncDualWrite, checked."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dualwrite.coordinator.kafka.choice import ProducerName
+from dualwrite.coordinator.ports.kafka import KafkaParticipant
+from dualwrite.coordinator.recovery.two_phase import RESUME, TwoPhase, producer_settings, require_mode
+from dualwrite.coordinator.rules.slot_rules import slot_id
+from dualwrite.coordinator.slots.usage import PoolSettings
+from dualwrite.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class ManagerSettings:
+    """DualWrite's arguments but its engine; see DualWrite for each.
+
+    :raises ConfigurationError: if a setting is missing or wrong, or is reserved for the library.
+    """
+
+    kafka: Mapping[str, Any] = field(repr=False)
+    """It may hold passwords."""
+    pool: PoolSettings
+    producer: ProducerName | None
+    two_phase: TwoPhase
+    replay: bool
+    schema: str | None
+    participant: Callable[[Mapping[str, Any]], KafkaParticipant] | None
+    observe: Callable[[str], None]
+    """``on_step``."""
+
+    def __post_init__(self) -> None:
+        self.pool.check()
+        if self.producer is not None and self.participant is not None:
+            raise ConfigurationError(f"producer {self.producer!r} and a participant of your own: give one of the two")
+        require_mode(self.two_phase, replay=self.replay)
+        config = {**producer_settings(self.kafka, self.two_phase), "transactional.id": slot_id(self.application, 0)}
+        object.__setattr__(self, "kafka", config)
+
+    @property
+    def application(self) -> str:
+        """The application's name."""
+        return self.pool.application
+
+    @property
+    def checks_lease(self) -> bool:
+        """True if each unit of work must check at its beginning that its lease is valid."""
+        return self.two_phase == RESUME

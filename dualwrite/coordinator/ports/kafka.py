@@ -1,0 +1,114 @@
+"""Kafka's side of a dual write, as Protocols.
+
+The driver and recovery use these Protocols only. ``kafka/native.py`` and ``kafka/librdkafka.py`` implement
+KafkaParticipant; the tests have a fake that can fail at every call.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from dualwrite.coordinator.rules.recovery_decision import Outcome
+from dualwrite.ids import PreparedTxnState
+from dualwrite.records.outgoing import OutgoingRecord
+
+
+class KafkaParticipant(Protocol):
+    """One transactional id on Kafka: KIP-939's producer methods under Python names.
+
+    Not thread-safe. Every method may raise KafkaUnavailableError (retriable), KafkaRefusedError, FencedError (another
+    producer took over) and InvalidTransactionStateError (wrong order of calls). After any error of commit or abort,
+    close the participant and make a new one; its producer epoch is never used again.
+    """
+
+    @property
+    def is_reusable(self) -> bool:
+        """False if a request in flight could still reach a later transaction, though every call succeeded. Then close
+        the participant; recovery makes a new one, and its epoch fences that request."""
+
+    def init_transactions(self, keep_prepared_txn: bool = False) -> None:
+        """Fence every earlier producer of the transactional id. Abort its open transaction, unless
+        ``keep_prepared_txn``."""
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction; local: sends no request."""
+
+    def produce(self, record: OutgoingRecord) -> None:
+        """Add a record to the transaction; it is sent in the background. Its ``on_delivery(error, message)`` is called
+        as by confluent-kafka."""
+
+    def send_offsets_to_transaction(self, positions: Sequence[Any], group_metadata: Any) -> None:
+        """Commit a consumer group's offsets as part of the transaction (KIP-447). After an error: abort.
+
+        :param positions: the next offset to read of each partition, as confluent_kafka.TopicPartition.
+        :param group_metadata: the result of the consumer's ``consumer_group_metadata()``.
+        :raises KafkaRefusedError: with the group coordinator's code, for example if the member's generation is over.
+        """
+
+    def prepare_transaction(self) -> PreparedTxnState:
+        """Flush; return the state that identifies the transaction, after every record was acknowledged.
+
+        :raises PrepareFailedError: if a record was not acknowledged under this producer's one id and epoch. Abort.
+        """
+
+    def complete_transaction(self, state: PreparedTxnState) -> Outcome:
+        """Commit the open transaction if ``state`` identifies it, abort it otherwise. Only after
+        ``init_transactions(keep_prepared_txn=True)`` or :meth:`prepare_transaction`.
+
+        After the former, a heuristic Outcome reports that the transaction of ``state`` ended otherwise, as far as that
+        can be known.
+        """
+
+    def commit_transaction(self) -> None:
+        """Commit. An error leaves the outcome unknown. After a DualWriteError, the participant's own, the unit of work
+        is finished in the background. Any other error counts as a time limit and is also raised to the caller."""
+
+    def abort_transaction(self) -> None:
+        """Abort. An error leaves the outcome unknown."""
+
+    def close(self) -> None:
+        """Release sockets and threads. Leaves an open transaction open. Never raises; a second call does nothing."""
+
+
+@runtime_checkable
+class ProducesMany(Protocol):
+    """A KafkaParticipant that adds many records faster than by single calls."""
+
+    def produce_many(self, records: Iterable[OutgoingRecord]) -> None:
+        """Like KafkaParticipant.produce for one record after the other."""
+
+
+@runtime_checkable
+class ProducesAtOnce(Protocol):
+    """A KafkaParticipant to which an event loop's thread can add most records without blocking."""
+
+    def produce_at_once(self, record: OutgoingRecord) -> bool:
+        """Like KafkaParticipant.produce, if that would neither wait, nor send, nor call a delivery callback. Otherwise
+        add nothing and return False."""
+
+
+@runtime_checkable
+class NamesOpenTransaction(Protocol):
+    """A KafkaParticipant that can name its transaction before the transaction is prepared."""
+
+    @property
+    def open_transaction(self) -> PreparedTxnState:
+        """The state that names the open transaction, as far as it is known without a request; else the empty state."""
+
+
+def name_of_open_transaction(participant: KafkaParticipant) -> PreparedTxnState:
+    """The state that names the open transaction of ``participant``; the empty state if that is not known."""
+    return participant.open_transaction if isinstance(participant, NamesOpenTransaction) else PreparedTxnState()
+
+
+@runtime_checkable
+class NamesLeftTransaction(Protocol):
+    """Recovers a transactional id, and can name the predecessor's open transaction before that is ended."""
+
+    def name_left_transaction(self) -> PreparedTxnState:
+        """After ``init_transactions(keep_prepared_txn=True)``: the state that names the transaction that is still open,
+        neither committed nor aborted; the empty state if there is none."""
+
+
+def name_of_left_transaction(recoverable: object) -> PreparedTxnState:
+    """The state that names the transaction that ``recoverable`` found open; the empty state if that is not known."""
+    return recoverable.name_left_transaction() if isinstance(recoverable, NamesLeftTransaction) else PreparedTxnState()

@@ -1,0 +1,75 @@
+"""The previous transaction of a librdkafka session. All transactions of a session have the same identity, so the next
+transaction needs the previous one's start to be told apart from it."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from dualwrite.client.fate.transaction_fate import ended_transaction
+from dualwrite.errors import PrepareFailedError
+from dualwrite.ids import Ending, PreparedTxnState
+
+if TYPE_CHECKING:
+    from dualwrite.client.admin.control_plane import ControlPlane
+
+_START_TIMES_APART = 0.002
+"""Minimum of seconds between two transactions of a session: their start times are in milliseconds."""
+
+
+class PreviousTransaction:
+    """The last transaction of a session.
+
+    :param control: used by this session only; it has lost no connection yet.
+    :param timeout: seconds that a request may take.
+    :param clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        control: "ControlPlane",
+        timeout: float,
+        clock: Callable[[], float],
+        sleep: Callable[[float], None],
+    ) -> None:
+        self.is_lost = False
+        """True if the cluster no longer has it: recovery puts that on record."""
+        self._control = control
+        self._timeout = timeout
+        self._clock = clock
+        self._sleep = sleep
+        self._asked_at = -_START_TIMES_APART
+        self._committed = PreparedTxnState()
+        self._lost_connections = 0
+
+    def note_start_time(self) -> None:
+        """Note that the coordinator has just returned the start time of the open transaction."""
+        self._asked_at = self._clock()
+
+    def was_committed(self, state: PreparedTxnState) -> None:
+        """Note that the transaction with ``state`` was committed."""
+        self._committed = state
+
+    def await_next_start_time(self) -> None:
+        """Wait until the next transaction cannot have the start time of this one (ids.py). Both times are milliseconds
+        of the coordinator's clock; usually the database's COMMIT takes longer than that."""
+        left = self._asked_at + _START_TIMES_APART - self._clock()
+        if left > 0:
+            self._sleep(left)
+
+    def require_kept(self, transactional_id: str) -> None:
+        """Require that the last committed transaction is where it was acknowledged. Checked only if connections were
+        lost meanwhile.
+
+        A cluster that was restored from an older copy accepts the continuing session, as the identity is the same. The
+        state that is stored next would hide the lost transaction.
+
+        :raises PrepareFailedError: if it is not there.
+        """
+        if self._control.lost_connections == self._lost_connections:
+            return
+        if ended_transaction(self._control, self._committed, self._timeout).ending is Ending.LOST:
+            self.is_lost = True
+            raise PrepareFailedError(
+                f"transaction of {transactional_id}: the cluster has lost the one before, {self._committed}: it was "
+                "set back to an older copy of itself, or has lost data"
+            )
+        self._lost_connections = self._control.lost_connections

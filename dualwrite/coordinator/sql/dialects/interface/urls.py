@@ -1,0 +1,70 @@
+"""A database's URL, and how its driver connects."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import URL
+from sqlalchemy.exc import DBAPIError
+
+
+class DatabaseUrls:
+    """The part of Database that needs no connection."""
+
+    title: str
+    """The database's name in messages. Each database has one."""
+
+    example_url: str
+    """A URL with the driver that messages recommend. Each database has one."""
+
+    blocking_drivers: Mapping[str, str] = {}
+    """The blocking driver to show in place of each driver for asyncio; "" for SQLAlchemy's default."""
+
+    is_file = False
+    """True if the database is a file of this machine, used without a network: requests need no time limit, no other
+    machine can reach it, and a copy of it may lie beside a copy of the broker's directory."""
+
+    def file_of(self, url: URL) -> str | None:
+        """The path of the database's file, if ``url`` names one. Override it where ``is_file``."""
+        return None
+
+    def is_in_memory(self, url: URL) -> bool:
+        """True if ``url`` names a database that ends with the process."""
+        return False
+
+    def server_of(self, url: URL) -> str:
+        """The server and the database name of ``url``, or a file's full path; the user and the driver do not matter.
+        A load is resumed only in the same place, so it may never change. Override it if a URL can name a server by
+        other means than a host and a port."""
+        return f"{url.get_backend_name()}:{host_of(url)}:{port_of(url)}:{url.database or ''}"
+
+    def require_named(self, url: URL) -> None:
+        """Require that ``url`` names a database. Override it if a server has no default database.
+
+        :raises ConfigurationError: if it does not; the message shows the URL to use.
+        """
+
+    def exact_connections(self, url: URL, patience: float) -> Mapping[str, Any]:
+        """The driver's arguments (``connect_args``) for connections that store every value unchanged, independent of
+        the server's settings. Override it if the driver needs some.
+
+        :param patience: seconds to wait for the turn to write, where there is :attr:`Database.one_writer`.
+        """
+        return {}
+
+    exact_session: Sequence[str] = ()
+    """Statements with the same purpose, which run on each new connection."""
+
+    def is_away(self, error: DBAPIError) -> bool:
+        """True if ``error``, of an attempt to connect, means that the server cannot be reached now, so that another
+        attempt may succeed; False if the URL is likely to be wrong. Override it for a server."""
+        return False
+
+
+def host_of(url: URL) -> str:
+    """The host in ``url``, which may be in its query."""
+    return str(url.host or url.query.get("host", ""))
+
+
+def port_of(url: URL) -> str:
+    """The port in ``url``, which may be in its query."""
+    return str(url.port or url.query.get("port", ""))

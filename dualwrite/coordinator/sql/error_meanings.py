@@ -1,0 +1,61 @@
+"""The meaning of a database's errors: which are likely to pass, and which have an error of this library."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import Dialect, Engine
+from sqlalchemy.exc import DBAPIError
+
+from dualwrite.coordinator.sql.dialects.base import FAILED, ErrorMeaning
+from dualwrite.coordinator.sql.dialects.supported import database_of
+from dualwrite.coordinator.sql.shown_url import command_on
+from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
+from dualwrite.errors import DatabaseBusyError, DatabaseNotReadyError, DualWriteError, InvalidTransactionStateError
+
+_PASSING = (ErrorMeaning.BUSY, ErrorMeaning.CONFLICT)
+
+
+def is_transient(error: Exception, dialect: Dialect) -> bool:
+    """True if a unit of work that ended with ``error`` was rolled back on both sides and may succeed if run again.
+
+    These are the library's errors that are ``retriable``, and the database's errors for a deadlock, a serialization
+    failure or a lock that was not free in time. A lost connection is not among them: if it was lost in the COMMIT of a
+    unit without records, the outcome is unknown.
+    """
+    if isinstance(error, DualWriteError):
+        return error.retriable
+    if not isinstance(error, DBAPIError) or error.connection_invalidated:
+        return False
+    return database_of(dialect).meaning_of(error) in _PASSING
+
+
+def transient_errors_of(dialect: Dialect) -> Callable[[Exception], bool]:
+    """:func:`is_transient` for the errors of one database."""
+    return lambda error: is_transient(error, dialect)
+
+
+@contextmanager
+def clear_errors(engine: Engine) -> Iterator[None]:
+    """Translate database errors that have a meaning for the library.
+
+    :raises DatabaseNotReadyError: if a table is missing, or older than this release needs.
+    :raises DatabaseBusyError: if another transaction holds a lock for too long; the caller may retry.
+    :raises InvalidTransactionStateError: if an earlier statement's failure has ended the transaction. Every other error
+        passes as SQLAlchemy's.
+    """
+    try:
+        yield
+    except DBAPIError as error:
+        meaning = database_of(engine.dialect).meaning_of(error)
+        if meaning is ErrorMeaning.NOT_READY:
+            raise DatabaseNotReadyError(
+                "a table of dualwrite's is missing, or older than this release needs; run: "
+                + command_on(engine, "db upgrade")
+            ) from error
+        if meaning is ErrorMeaning.BUSY:
+            raise DatabaseBusyError(
+                f"the database is locked: another transaction holds {table.name!r} or its database for too long"
+            ) from error
+        if meaning is ErrorMeaning.FAILED:
+            raise InvalidTransactionStateError(FAILED) from error
+        raise

@@ -1,0 +1,56 @@
+"""The statement by which a unit of work stores its state."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Dialect, Update, bindparam, func, or_, update
+
+from dualwrite.coordinator.sql.dialects.base import Database
+from dualwrite.coordinator.sql.state_row import is_under_token
+from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
+
+
+def store_statement(database: Database) -> Update:
+    """The one statement that a unit of work costs: a compare-and-set.
+
+    It finds the row of_id if that is still of_token's, has of_version or or_version (the lease is being renewed), and
+    holds of_state with of_anchor ("" for none). It writes new_state, new_anchor and new_first_record.
+    """
+    version = func.coalesce(table.c.lease_version, 0)
+    return (
+        update(table)
+        .where(is_under_token(bindparam("of_id"), bindparam("of_token")))
+        .where(or_(version == bindparam("of_version"), version == bindparam("or_version")))
+        .where(table.c.prepared_txn_state == bindparam("of_state"))
+        .where(func.coalesce(table.c.anchor, "") == bindparam("of_anchor"))
+        .where(*database.store_conditions())
+        .values(
+            prepared_txn_state=bindparam("new_state"),
+            anchor=bindparam("new_anchor"),
+            first_record=bindparam("new_first_record"),
+            updated_at=database.now(),
+        )
+    )
+
+
+class CompiledUpdate:
+    """``statement`` as text for one dialect, its tables in ``schema``. Looking it up in SQLAlchemy's compiled cache
+    would add half of its time.
+
+    For columns whose values the driver takes as they are.
+    """
+
+    def __init__(self, statement: Update, dialect: Dialect, schema: str | None = None) -> None:
+        names: dict[str, Any] = (
+            {} if schema is None else {"schema_translate_map": {None: schema}, "render_schema_translate": True}
+        )
+        compiled = statement.compile(dialect=dialect, **names)
+        self._text = str(compiled)
+        self._constants = compiled.params
+        self._order: Sequence[str] | None = getattr(compiled, "positiontup", None)
+
+    def run(self, connection: Connection, values: Mapping[str, object]) -> int:
+        """Execute it with the parameters ``values``; the number of rows that it found."""
+        named = {**self._constants, **values}
+        given = named if self._order is None else tuple([named[name] for name in self._order])
+        return connection.exec_driver_sql(self._text, given).rowcount

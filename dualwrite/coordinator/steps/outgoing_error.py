@@ -1,0 +1,85 @@
+"""The exception that leaves the block of a unit of work: it says whether the unit was committed.
+
+A signal handler's exception (for example a time limit) may come at any instruction, so also after the database has
+committed. The caller always gets it, as the code that set the limit relies on it: as it is or, after the decision, as
+the cause of a UnitCommitted.
+"""
+
+from asyncio import CancelledError
+
+from dualwrite.coordinator.concurrency.step_errors import is_step_error
+from dualwrite.coordinator.rules.machine import Result
+from dualwrite.coordinator.steps.driver import UnitDriver
+from dualwrite.errors import CommittedError, InDoubtError, UnitCommitted, committed_interrupt
+
+_Left = (CancelledError, GeneratorExit)
+"""Exceptions with a special meaning under asyncio: see AsyncDualWrite."""
+
+
+def raise_outcome(application: str, driver: UnitDriver, error: BaseException | None) -> None:
+    """Raise the exception for the caller of a unit of work that has ended, unless it is ``error``, on its way already.
+
+    :raises CommittedError: if the unit was committed, and a time limit came during its end.
+    :raises InDoubtError: if it is not known whether it was committed.
+    """
+    machine = driver.machine
+    raised = driver.interrupt
+    if raised is None:
+        if error is not None or machine.result is Result.SUCCEEDED:
+            return
+        raised = machine.error
+    assert raised is not None
+    if raised is error:
+        return
+    told = outcome_error(application, driver, raised)
+    if told is raised:
+        raise raised
+    raise told from raised
+
+
+def outcome_error(application: str, driver: UnitDriver | None, raised: BaseException) -> BaseException:
+    """The exception that leaves the block in place of ``raised``; ``raised`` itself if nothing was committed."""
+    if driver is None or isinstance(raised, UnitCommitted | InDoubtError):
+        return raised
+    result = driver.machine.result
+    if result is Result.SUCCEEDED or (result is Result.DATABASE_FAILED and driver.database_committed):
+        return _committed(raised)
+    if result is Result.IN_DOUBT:
+        return _in_doubt(raised, in_doubt(application, driver.machine.error))
+    if result is Result.DATABASE_FAILED and driver.commit_was_asked and not is_step_error(raised):
+        return _in_doubt(raised, _in_doubt_alone(application, raised))
+    return raised
+
+
+def _committed(raised: BaseException) -> BaseException:
+    if isinstance(raised, _Left):
+        return raised
+    if not isinstance(raised, Exception):
+        return committed_interrupt(raised)
+    return CommittedError(
+        f"the unit of work was committed, and then {raised!r} struck the end of its block: do not run the unit again"
+    )
+
+
+def _in_doubt(raised: BaseException, doubt: InDoubtError) -> BaseException:
+    """An interrupt keeps its class, so that its handlers catch it; its cause is ``doubt``."""
+    if isinstance(raised, Exception | CancelledError):
+        return doubt
+    raised.__cause__ = doubt
+    return raised
+
+
+def in_doubt(application: str, error: BaseException | None) -> InDoubtError:
+    """The InDoubtError of a unit of work whose COMMIT failed with ``error``."""
+    return InDoubtError(
+        f"a unit of work of application {application!r} is in both or in neither, and it is not known which: the "
+        f"COMMIT failed ({error}), and the database could not be asked. Do not run it again before recovery: it ends "
+        "both sides alike"
+    )
+
+
+def _in_doubt_alone(application: str, error: BaseException) -> InDoubtError:
+    return InDoubtError(
+        f"a unit of work of application {application!r}, which produced nothing, was struck by {error!r} in the middle "
+        "of its COMMIT: whether its rows are in the database, the database alone can say. Look before you run it again"
+    )

@@ -1,0 +1,211 @@
+"""The database transaction of a unit of work as a UnitDatabase, through SQLAlchemy."""
+
+import logging
+from collections.abc import Callable
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.orm import Session
+
+from dualwrite.coordinator.concurrency.step_errors import is_step_error
+from dualwrite.coordinator.process.this_process import THIS_PROCESS
+from dualwrite.coordinator.process.watchdog import Limit, within_limit
+from dualwrite.coordinator.rules.lease import Lease
+from dualwrite.coordinator.rules.machine import DualWriteMachine, UnitState
+from dualwrite.coordinator.slots.lent_slot import LentSlot
+from dualwrite.coordinator.slots.unmatched import UnmatchedUnits
+from dualwrite.coordinator.sql.connecting import detach_if_pool_disposed
+from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
+from dualwrite.coordinator.sql.engine_checks import discard, require_idle
+from dualwrite.coordinator.steps.driver import UnitDriver
+from dualwrite.coordinator.unit.beginning import begin_transaction
+from dualwrite.coordinator.unit.session import UnitSession, flush_all, forget_sessions
+from dualwrite.coordinator.unit.unit_fate import UnitFate
+from dualwrite.coordinator.unit.unit_transaction import LEAVE_TO_END, UnitTransaction
+from dualwrite.errors import InvalidTransactionStateError
+from dualwrite.ids import PreparedTxnState
+
+_LOG = logging.getLogger("dualwrite")
+
+
+class SqlUnit:
+    """See UnitDatabase.
+
+    :param engine: makes the connection.
+    :param store: stores the state, in this transaction.
+    :param limit: time limit for each step.
+    :param unmatched: keeps a record that must wait; None to log it only.
+    """
+
+    def __init__(
+        self, engine: Engine, store: SqlDecisionStore, lease: Lease, limit: Limit, unmatched: UnmatchedUnits | None
+    ) -> None:
+        self.limit = limit
+        """See UnitDatabase."""
+        self._engine = engine
+        self._store = store
+        self._lease = lease
+        self._machine: DualWriteMachine
+        self._connection: Connection | None = None
+        self._transaction: UnitTransaction | None = None
+        self._has_begun = False
+        """True once the transaction has begun: from then on the block may end it."""
+        self._session: Session | None = None
+        self._fate = UnitFate(unmatched)
+
+    @property
+    def commit_was_asked(self) -> bool:
+        """True once the database may have received the COMMIT; see UnitDatabase."""
+        return self._transaction is not None and self._transaction.was_asked
+
+    @property
+    def was_committed(self) -> bool:
+        """True if the database driver has reported a successful COMMIT; see UnitDatabase."""
+        return self._transaction is not None and self._transaction.was_committed
+
+    @property
+    def left_rows(self) -> bool:
+        """True if the transaction was ended outside the unit's control and may have left rows; see UnitDatabase."""
+        return self._fate.left_rows
+
+    @property
+    def is_on_record(self) -> bool:
+        """True once :meth:`put_on_record` was successful; see UnitDatabase."""
+        return self._fate.is_on_record
+
+    @property
+    def connection(self) -> Connection:
+        """SQLAlchemy's Connection, for the block; see UnitDatabase."""
+        assert self._connection is not None
+        return self._connection
+
+    @property
+    def session(self) -> Session:
+        """An ORM Session on it, made at first use, for the block; see UnitDatabase."""
+        if self._session is None:
+            self._session = UnitSession(bind=self._connection, join_transaction_mode="rollback_only")
+        return self._session
+
+    def begin(self, machine: DualWriteMachine) -> None:
+        """Begin the transaction; see UnitDatabase."""
+        self._machine = machine
+        with self.limit:
+            self._connection = self._engine.connect()
+            self.limit.watch(self._connection.connection)
+            require_idle(self._connection)
+            begin_transaction(self._connection, self._make_transaction, self._lease, checked=self._store.checks_lease)
+        self._has_begun = True
+
+    def _make_transaction(self) -> UnitTransaction:
+        assert self._connection is not None
+        self._transaction = UnitTransaction(self._connection, self._machine, self._ask_fate)
+        return self._transaction
+
+    def failure(self) -> BaseException | None:
+        """Flush the sessions, and return the error that prevents a commit, if any; see UnitDatabase."""
+        try:
+            transaction = self._transaction
+            sessions = [] if transaction is None else transaction.sessions
+            if self._session is not None or sessions:
+                flush_all([*sessions, self._session] if self._session is not None else sessions)
+            if transaction is None:
+                return InvalidTransactionStateError(f"this unit of work has no database transaction: {LEAVE_TO_END}")
+            if not self._transaction_is_ours():
+                return transaction.end()
+            if transaction.refused is not None:
+                return transaction.refused
+            if self._machine.state is UnitState.RUNNING:  # with records, STORE_STATE makes this check
+                self.limit.begin()
+                self._fate.require_open(transaction, storing=False)
+        except BaseException as error:  # noqa: BLE001 - the unit is rolled back, and the caller of finish raises it
+            self.limit.explain(error)
+            return error
+        finally:
+            self.limit.rest()
+        return None
+
+    @within_limit
+    def store(self, state: PreparedTxnState) -> None:
+        """Write ``state`` into the row of the lease; see UnitDatabase."""
+        assert self._connection is not None
+        assert self._transaction is not None
+        self._fate.require_open(self._transaction, storing=True)
+        with self._fate.noted(self._transaction):
+            self._store.store(self._connection, self._lease, state)
+
+    @within_limit
+    def commit(self) -> None:
+        """Commit the transaction; see UnitDatabase."""
+        assert self._transaction is not None
+        self._transaction.commit()
+
+    @within_limit
+    def roll_back(self, *, is_struck: bool) -> None:
+        """Roll back what has begun, if anything; see UnitDatabase."""
+        if self._connection is None:
+            return
+        self._ask_fate()
+        # The heuristic record needs a connection; in a pool of one that is this one.
+        # A transaction that was interrupted as it began may be open without the driver's knowledge.
+        is_known = self._has_begun or not is_struck
+        if is_known and self._transaction_is_ours() and not self._fate.left_rows:
+            self._connection.rollback()
+        else:
+            discard(self._connection)
+
+    def put_on_record(self, state: PreparedTxnState) -> None:
+        """Put on record that the transaction was ended outside the unit's control; see UnitDatabase."""
+        self._fate.put_on_record(self._store, self._lease.transactional_id, state)
+
+    def discard(self) -> None:
+        """Drop the connection, and with it what is open in the database; see UnitDatabase."""
+        if self._connection is not None:
+            discard(self._connection)
+
+    def release(self) -> None:
+        """Give back the connection; see UnitDatabase."""
+        try:
+            self.limit.begin()  # the session, or the pool, may roll back
+            if self._transaction is not None:
+                if self._machine.in_user_code:  # the block was never left: its open transaction ends here
+                    self._ask_fate()
+                forget_sessions(self._transaction)
+            if self._session is not None:
+                Session.close(self._session)  # UnitSession.close would flush
+            if self._connection is not None:
+                if self._connection.get_transaction() is not None:
+                    # For example after a COMMIT that raised. SQLAlchemy would pool the connection with it open.
+                    discard(self._connection)
+                detach_if_pool_disposed(self._connection)
+                self._connection.close()
+        except Exception as error:
+            if not is_step_error(error):
+                raise  # a time limit: it must reach the caller, and release() is called again
+            # The unit of work has ended; a caller that got this error might run it again.
+            _LOG.exception("%s: releasing the connection failed", self._lease.transactional_id)
+        finally:
+            self.limit.rest()
+
+    def _ask_fate(self) -> None:
+        if self._transaction is not None and self._has_begun:
+            self._fate.ask(self._transaction, self._machine.error)
+
+    def _transaction_is_ours(self) -> bool:
+        return (
+            self._connection is not None
+            and self._transaction is not None
+            and self._transaction.is_active
+            and not self._connection.invalidated
+            and self._connection.get_transaction() is self._transaction
+        )
+
+
+def unit_driver(
+    engine: Engine,
+    store: SqlDecisionStore,
+    slot: LentSlot,
+    observe: Callable[[str], None],
+    unmatched: UnmatchedUnits | None = None,
+) -> UnitDriver:
+    """The driver of a unit of work that uses ``slot`` and a connection of ``engine``; see UnitDriver and SqlUnit."""
+    database = SqlUnit(engine, store, slot.lease, store.limit(slot.transactional_id), unmatched)
+    return UnitDriver(store, database, slot, observe, THIS_PROCESS.process_id())

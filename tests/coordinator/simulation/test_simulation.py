@@ -1,0 +1,137 @@
+"""The whole recipe under a simulated scheduler: units of work, leases, heartbeat, sweeper, recovery and background of
+several processes, which are killed and stalled at any step, with a virtual clock. One seed is one run.
+"""
+
+import logging
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import pytest
+
+from dualwrite.coordinator.rules.machine import Event, Step
+from dualwrite.coordinator.slots import slot as slots
+from dualwrite.coordinator.steps import driver as drivers
+from dualwrite.coordinator.steps.driver import UnitDriver
+from dualwrite.ids import OngoingTransaction, PreparedTxnState
+from tests.support.coordinator.simulation.memory_database import MemoryStore
+from tests.support.coordinator.simulation.world import World
+
+SEEDS = 300
+OFTEN = (30, 1 / 15)
+"""Stalls, most of them longer than a lease."""
+TRACES = "import sys; from tests.coordinator.simulation.test_simulation import print_traces; print_traces(5)"
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.getLogger("dualwrite").setLevel(logging.CRITICAL + 1)
+    yield
+    logging.getLogger("dualwrite").setLevel(logging.NOTSET)
+
+
+def search(seeds: int = SEEDS, **options: Any) -> Counter[str]:
+    """What was seen in how many runs.
+
+    :raises AssertionError: naming the first seed that finds an anomaly.
+    """
+    seen: Counter[str] = Counter()
+    for seed in range(seeds):
+        try:
+            seen.update(World(seed, **options).run().seen.keys())
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+    return seen
+
+
+def print_traces(seeds: int) -> None:
+    """For another Python process."""
+    logging.getLogger("dualwrite").setLevel(logging.CRITICAL + 1)
+    for seed in range(seeds):
+        sys.stdout.write("\n".join(World(seed).run().scheduler.trace))
+
+
+def test_after_any_crashes_every_unit_of_work_is_on_both_sides_or_on_neither() -> None:
+    seen = search()
+    for what in ("kill", "stall", "fault", "recovery commits", "recovery aborts", "ROLLED_BACK"):
+        assert seen[what] > 9, f"no run has {what}: {seen}"
+    assert seen["SUCCEEDED"] == SEEDS
+
+
+def test_processes_that_stall_for_longer_than_their_leases_lose_units_on_both_sides_alike() -> None:
+    assert search(100, stalls=OFTEN)["LeaseLostError"] > 10
+
+
+def test_one_seed_is_one_run() -> None:
+    traces = [World(seed).run().scheduler.trace for seed in (7, 7, 8)]
+    assert traces[0] == traces[1] != traces[2]
+    assert len(traces[0]) > 50
+
+
+def test_a_seed_is_the_same_run_in_another_python_process() -> None:
+    hashes = [dict(os.environ, PYTHONHASHSEED=number) for number in ("1", "2")]
+    command = [sys.executable, "-c", TRACES]
+    one, other = (
+        subprocess.run(command, env=each, check=True, capture_output=True, text=True).stdout for each in hashes
+    )
+    assert one == other != ""
+
+
+def test_the_simulation_notices_an_identity_without_the_anchor(monkeypatch: pytest.MonkeyPatch) -> None:
+    def same_producer(self: PreparedTxnState, ongoing: OngoingTransaction) -> bool:
+        return bool(self) and self.producer == ongoing.producer
+
+    monkeypatch.setattr(PreparedTxnState, "identifies", same_producer)
+    with pytest.raises(AssertionError, match="aborted read"):
+        search()
+
+
+def test_the_simulation_notices_a_plain_init_before_the_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    recover = slots.recover
+
+    def careless(store: Any, lease: Any, factory: Any, observe: Any) -> Any:
+        def initialized() -> Any:
+            participant = factory()
+            participant.init_transactions()
+            return participant
+
+        return recover(store, lease, initialized, observe)
+
+    monkeypatch.setattr(slots, "recover", careless)
+    with pytest.raises(AssertionError, match="lost write"):
+        search()
+
+
+def test_the_simulation_notices_a_driver_that_guesses_how_a_commit_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    def guess(driver: UnitDriver) -> Event:
+        driver.release_database()
+        return Event.NOT_COMMITTED
+
+    monkeypatch.setattr(drivers, "_ACTIONS", {**drivers._ACTIONS, Step.READ_DECISION: guess})
+    with pytest.raises(AssertionError, match="lost write"):
+        search()
+
+
+def test_the_simulation_notices_recovery_without_the_lock_of_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then a slow process recovers while its successor works."""
+
+    class Unlocked(NamedTuple):
+        state: PreparedTxnState
+
+        def verify(self) -> None:
+            """Read nothing."""
+
+    @contextmanager
+    def unlocked(store: MemoryStore, lease: Any) -> Iterator[Any]:
+        with locked(store, lease) as held:
+            held.transaction.rollback()
+            yield Unlocked(held.state)
+
+    locked = MemoryStore.locked
+    monkeypatch.setattr(MemoryStore, "locked", unlocked)
+    with pytest.raises(AssertionError, match=r"lost write|torn transaction"):
+        search(stalls=OFTEN)

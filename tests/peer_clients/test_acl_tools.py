@@ -1,0 +1,109 @@
+"""Kafka's own tool for ACLs, and the administrative clients of librdkafka and kafka-python, against the broker."""
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+from kafka.admin import ACL, ACLFilter, ACLPermissionType, KafkaAdminClient, ResourcePattern
+from kafka.admin import ACLOperation as KafkaPythonOperation
+from kafka.admin import ACLResourcePatternType as KafkaPythonPattern
+from kafka.admin import ResourceType as KafkaPythonType
+
+from dualwrite.broker.embedded import EmbeddedBroker
+from tests.broker.raw import PATIENCE_SECONDS
+from tests.conformance.apache_kafka import java_tool
+
+CONFIG = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+}
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A broker whose clients are all super users."""
+    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), config=CONFIG) as broker:
+        yield broker.bootstrap_servers
+
+
+def test_librdkafka_creates_describes_and_deletes_an_acl(servers: str) -> None:
+    admin = AdminClient({"bootstrap.servers": servers})
+    binding = AclBinding(
+        ResourceType.TOPIC,
+        "orders",
+        ResourcePatternType.PREFIXED,
+        "User:ann",
+        "*",
+        AclOperation.WRITE,
+        AclPermissionType.ALLOW,
+    )
+    (created,) = admin.create_acls([binding]).values()
+    assert created.result(PATIENCE_SECONDS) is None
+    found = AclBindingFilter(
+        ResourceType.TOPIC,
+        "orders-1",
+        ResourcePatternType.MATCH,
+        None,
+        None,
+        AclOperation.ANY,
+        AclPermissionType.ANY,
+    )
+    assert admin.describe_acls(found).result(PATIENCE_SECONDS) == [binding]
+    (deleted,) = admin.delete_acls([found]).values()
+    assert deleted.result(PATIENCE_SECONDS) == [binding]
+    assert admin.describe_acls(found).result(PATIENCE_SECONDS) == []
+
+
+def test_kafka_python_creates_describes_and_deletes_an_acl(servers: str) -> None:
+    admin = KafkaAdminClient(bootstrap_servers=servers)
+    pattern = ResourcePattern(KafkaPythonType.GROUP, "readers", KafkaPythonPattern.LITERAL)
+    acl = ACL("User:bob", "*", KafkaPythonOperation.READ, ACLPermissionType.ALLOW, pattern)
+    wanted = ACLFilter("User:bob", None, KafkaPythonOperation.ANY, ACLPermissionType.ANY, pattern)
+    try:
+        admin.create_acls([acl])
+        found, _ = admin.describe_acls(wanted)
+        assert found == [acl]
+        admin.delete_acls([wanted])
+        assert admin.describe_acls(wanted)[0] == []
+    finally:
+        admin.close()
+
+
+def kafka_acls(servers: str, *arguments: str) -> str:
+    """What kafka-acls.sh prints."""
+    ran = java_tool("org.apache.kafka.tools.AclCommand", "--bootstrap-server", servers, *arguments)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.jvm
+def test_kafka_acls_adds_lists_and_removes_what_a_transactional_producer_needs(servers: str) -> None:
+    producer = ("--allow-principal", "User:carol", "--producer", "--topic", "payments", "--transactional-id", "pay")
+    kafka_acls(servers, "--add", *producer)
+    kafka_acls(
+        servers,
+        "--add",
+        "--allow-principal",
+        "User:carol",
+        "--operation",
+        "TwoPhaseCommit",
+        "--transactional-id",
+        "pay",
+    )
+    listed = kafka_acls(servers, "--list")
+    for operation in ("operation=WRITE", "operation=DESCRIBE", "operation=CREATE", "operation=TWO_PHASE_COMMIT"):
+        assert operation in listed
+    assert "principal=User:carol" in listed
+    kafka_acls(servers, "--remove", "--force", *producer)
+    left = kafka_acls(servers, "--list")
+    assert "operation=TWO_PHASE_COMMIT" in left
+    assert "operation=WRITE" not in left

@@ -1,0 +1,241 @@
+"""Several processes in one thread: their threads are greenlets, their clock is virtual, and a seed decides who is next.
+
+A thread runs until it waits for something of its Runtime or calls a fake of Kafka or of the database. So one seed is
+one order of events, and a process can be killed or stalled wherever a thread of it may wait.
+"""
+
+import heapq
+import math
+import random
+from collections.abc import Callable
+from itertools import count
+from types import TracebackType
+
+from greenlet import getcurrent, greenlet
+
+PAUSE = 0.01
+"""The longest time in seconds that a request is under way."""
+LONGEST_RUN = 3600.0
+"""In seconds of the simulation."""
+_SWITCHES = 0.1
+"""The probability that another thread comes first where one takes a lock."""
+
+
+class Killed(BaseException):
+    """The process has been killed: nothing that it does from now on has an effect."""
+
+
+class SimulatedThread:
+    """A thread of a process, from its start to its end."""
+
+    def __init__(self, process: "SimulatedProcess", act: Callable[[], object], name: str) -> None:
+        self.process = process
+        self.name = f"{process.number}:{name}"
+        self.has_ended = False
+        self.turn = 0
+        """A wake-up of an earlier turn is outdated."""
+        self.was_woken = False
+        self._act = act
+        self.greenlet = greenlet(self._run, process.scheduler.hub)
+
+    def _run(self) -> None:
+        try:
+            self._act()
+        except Killed:
+            assert not self.process.is_alive
+        except BaseException as error:  # noqa: BLE001 - a thread's own end; the test fails by it
+            self.process.scheduler.failures.append(f"{self.name}: {error!r}")
+        finally:
+            self.has_ended = True
+
+
+class Scheduler:
+    """Runs one thread after the other, by time; at one time, by chance."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.now = 0.0
+        self.current: SimulatedThread | None = None
+        self.trace: list[str] = []
+        self.failures: list[str] = []
+        """The exceptions that ended threads."""
+        self.before_turn: Callable[[SimulatedThread], None] = lambda thread: None
+        """May kill or stall the process of the thread that is next."""
+        self.hub = getcurrent()
+        """Where a thread goes that waits or ends."""
+        self._order = count()
+        self._wakings: list[tuple[float, int, int, SimulatedThread]] = []
+
+    def note(self, event: str) -> None:
+        """Add ``event`` of the current thread to the trace."""
+        where = "world" if self.current is None else self.current.name
+        self.trace.append(f"{self.now:.6f} {where} {event}")
+
+    def run(self) -> None:
+        """Run until every thread has ended, or waits for ever."""
+        while self._wakings:
+            time, _, turn, thread = heapq.heappop(self._wakings)
+            if thread.has_ended or thread.turn != turn or not thread.process.is_alive:
+                continue
+            if thread.process.stalled_until > time:
+                self.wake_at(thread.process.stalled_until, thread)
+                continue
+            self.now = max(self.now, time)
+            assert self.now < LONGEST_RUN, f"it does not end: {self.trace[-3:]}"
+            self.before_turn(thread)
+            if thread.process.is_alive and thread.process.stalled_until <= self.now:
+                self._switch(thread)
+            elif thread.process.is_alive:
+                self.wake_at(thread.process.stalled_until, thread)
+
+    def _switch(self, thread: SimulatedThread) -> None:
+        thread.turn += 1
+        self.current = thread
+        thread.greenlet.switch()
+        self.current = None
+
+    def wake_at(self, time: float, thread: SimulatedThread) -> None:
+        """Let ``thread`` go on at ``time``, unless it goes on sooner."""
+        heapq.heappush(self._wakings, (time, next(self._order), thread.turn, thread))
+
+    def wake(self, thread: SimulatedThread) -> None:
+        """Let ``thread``, which waits, go on soon."""
+        thread.was_woken = True
+        self.wake_at(self.now + self.random.random() * PAUSE / 10, thread)
+
+    def wait(self, until: float = math.inf) -> bool:
+        """Let the current thread wait until it is woken or the time comes; True if it was woken."""
+        thread = self.current
+        assert thread is not None
+        thread.process.require_alive()
+        thread.was_woken = False
+        if until != math.inf:
+            self.wake_at(until, thread)
+        self.hub.switch()
+        thread.process.require_alive()
+        return thread.was_woken
+
+    def pause(self) -> None:
+        """Let the current thread wait for a network."""
+        self.wait(self.now + self.random.random() * PAUSE)
+
+    def kill(self, process: "SimulatedProcess") -> None:
+        """End every thread of ``process`` where it is. What its ``except`` and ``finally`` do has no effect."""
+        process.is_alive = False
+        self.trace.append(f"{self.now:.6f} {process.number} is killed")
+        for thread in process.threads:
+            self.current = thread
+            while thread.greenlet:  # started, and not ended
+                thread.greenlet.throw(Killed())
+            thread.has_ended = True
+        self.current = None
+
+
+class SimulatedLock:
+    """A Lock."""
+
+    def __init__(self, process: "SimulatedProcess", *, is_reentrant: bool) -> None:
+        self._process = process
+        self._is_reentrant = is_reentrant
+        self._holder: SimulatedThread | None = None
+        self._depth = 0
+        self._waiting: list[SimulatedThread] = []
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        self._process.require_alive()
+        scheduler = self._process.scheduler
+        me = scheduler.current
+        assert me is not None
+        if self._is_reentrant and self._holder is me:
+            self._depth += 1
+            return True
+        until = scheduler.now + timeout if timeout >= 0 else math.inf
+        if scheduler.random.random() < _SWITCHES:
+            scheduler.wait(scheduler.now)
+        while self._holder is not None:
+            if not blocking or scheduler.now >= until:
+                return False
+            self._waiting.append(me)
+            scheduler.wait(until)
+            self._waiting = [thread for thread in self._waiting if thread is not me]
+        self._holder, self._depth = me, 1
+        return True
+
+    def release(self) -> None:
+        self._depth -= 1
+        if self._depth == 0 and self._process.is_alive:
+            self._holder = None
+            for thread in self._waiting:
+                self._process.scheduler.wake(thread)
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+class SimulatedProcess:
+    """A process, and the Runtime in it.
+
+    :param number: unlike that of any other process, also of earlier ones.
+    :param sees_deaths: True if it runs on one machine with the others, and so knows which of them are dead.
+    """
+
+    def __init__(self, scheduler: Scheduler, number: int, processes: "dict[int, SimulatedProcess]") -> None:
+        self.scheduler = scheduler
+        self.number = number
+        self.is_alive = True
+        self.stalled_until = 0.0
+        self.sees_deaths = True
+        self.threads: list[SimulatedThread] = []
+        self._processes = processes
+        self._signatures = count()
+        processes[number] = self
+
+    def require_alive(self) -> None:
+        if not self.is_alive:
+            raise Killed
+
+    def monotonic(self) -> float:
+        return self.scheduler.now
+
+    def wall_ms(self) -> int:
+        return int(self.scheduler.now * 1000)
+
+    def sleep(self, seconds: float) -> None:
+        self.scheduler.wait(self.scheduler.now + seconds)
+
+    def lock(self) -> SimulatedLock:
+        return SimulatedLock(self, is_reentrant=False)
+
+    def reentrant_lock(self) -> SimulatedLock:
+        return SimulatedLock(self, is_reentrant=True)
+
+    def start_thread(self, act: Callable[[], object], name: str) -> SimulatedThread:
+        self.require_alive()
+        thread = SimulatedThread(self, act, name)
+        self.threads.append(thread)
+        self.scheduler.wake_at(self.scheduler.now + self.scheduler.random.random() * PAUSE, thread)
+        return thread
+
+    def current_thread(self) -> object:
+        return self.scheduler.current
+
+    def process_id(self) -> int:
+        return self.number
+
+    def new_owner(self) -> str:
+        return f"host:{self.number} {next(self._signatures)}"
+
+    def is_gone(self, owner: str) -> bool:
+        number = int(owner.split()[0].removeprefix("host:"))
+        return self.sees_deaths and not self._processes[number].is_alive
+
+    def is_interrupt(self, error: BaseException) -> bool:
+        return False
+
+    def chance(self) -> float:
+        return self.scheduler.random.random()

@@ -1,0 +1,147 @@
+"""Which batches a topic's settings refuse: timestamps out of bounds, and no keys where the log is compacted."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from dualwrite.broker.core.record_rules import RefusedBatchError, as_kept, checked_header
+from dualwrite.broker.settings.topic_configs import topic_config
+from dualwrite.records.batch import Record
+from dualwrite.records.compression import Codec
+from dualwrite.records.header import HEADER_SIZE, BatchFields, peek_header, rebuild_batch, seal_batch
+from dualwrite.wire.error_codes import ErrorCode
+from tests.unit.records.test_batches import oracle_batch
+
+NOW = 10_000_000
+HOUR = 3_600_000
+COMPACT = {"cleanup.policy": "compact"}
+BOUNDED = {"message.timestamp.before.max.ms": "500", "message.timestamp.after.max.ms": "200"}
+APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
+
+
+def refusal(records: Sequence[Record], configs: dict[str, str], codec: Codec = Codec.NONE) -> RefusedBatchError | None:
+    """Why a topic with ``configs`` refuses a batch, if it does."""
+    return refusal_of(oracle_batch(records, compression=codec), configs)
+
+
+def refusal_of(batch: bytes, configs: dict[str, str]) -> RefusedBatchError | None:
+    try:
+        checked_header(batch, topic_config(configs), NOW, zstd=True)
+    except RefusedBatchError as refused:
+        return refused
+    return None
+
+
+def at(*timestamps: int) -> list[Record]:
+    return [Record(b"key", b"value", timestamp) for timestamp in timestamps]
+
+
+@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize(
+    ("configs", "timestamps", "wrong"),
+    [
+        pytest.param({}, [0, NOW, NOW + HOUR], [], id="any past, an hour of future"),
+        pytest.param({}, [NOW, NOW + HOUR + 1, 5], [1], id="too far in the future"),
+        pytest.param(BOUNDED, [NOW - 500, NOW + 200], [], id="on both bounds"),
+        pytest.param(BOUNDED, [NOW - 501, NOW, NOW + 201], [0, 2], id="beyond both bounds"),
+        pytest.param(BOUNDED, [NOW - 501], [0], id="too far in the past"),
+        pytest.param(BOUNDED, [NOW, -1], [], id="no timestamp is within any bounds"),
+        pytest.param({**BOUNDED, **APPEND_TIME}, [0, NOW + HOUR * 2], [], id="the broker stamps them anyway"),
+    ],
+)
+def test_timestamps_have_bounds(configs: dict[str, str], timestamps: list[int], wrong: list[int], codec: Codec) -> None:
+    refused = refusal(at(*timestamps), configs, codec)
+    if not wrong:
+        assert refused is None
+    else:
+        assert refused is not None
+        assert refused.error is ErrorCode.INVALID_TIMESTAMP
+        bounds = f"between {NOW - 500} and {NOW + 200}" if configs else f"up to {NOW + HOUR}"
+        assert refused.message == f"a record's timestamp is not {bounds}"
+        assert [position for position, _ in refused.record_errors] == wrong
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_a_compacted_topic_takes_no_record_without_a_key(codec: Codec) -> None:
+    records = [Record(b"a", b"1", NOW), Record(None, b"2", NOW), Record(b"", None, NOW), Record(None, None, NOW)]
+    refused = refusal(records, COMPACT, codec)
+    assert refused is not None
+    assert refused.error is ErrorCode.INVALID_RECORD
+    assert [position for position, _ in refused.record_errors] == [1, 3]
+    assert refusal(records, {}, codec) is None
+    assert refusal([records[0], records[2]], {"cleanup.policy": "compact,delete"}, codec) is None
+
+
+@pytest.mark.parametrize("field", ["record_count", "last_offset_delta"])
+def test_a_negative_count_is_for_good_and_a_broken_one_is_worth_another_try(field: str) -> None:
+    good = oracle_batch(at(NOW))
+    header = peek_header(good)
+    counted = rebuild_batch(header._replace(**{field: -1}), good[HEADER_SIZE:])
+    refused = refusal_of(counted, {})
+    assert refused is not None
+    assert refused.error is ErrorCode.INVALID_RECORD
+    for broken in (counted[:-1], counted[:-1] + bytes([counted[-1] ^ 1])):
+        refused = refusal_of(broken, {})
+        assert refused is not None
+        assert refused.error is ErrorCode.CORRUPT_MESSAGE
+
+
+def test_a_wrong_timestamp_counts_before_a_missing_key() -> None:
+    refused = refusal([Record(None, b"1", NOW), Record(b"a", b"1", 0)], {**COMPACT, **BOUNDED})
+    assert refused is not None
+    assert (refused.error, refused.record_errors[0][0]) == (ErrorCode.INVALID_TIMESTAMP, 1)
+
+
+def test_a_header_with_a_future_timestamp_is_refused_even_without_records() -> None:
+    batch = seal_batch(b"\x0c\x00\x00\x00\x01\x01\x00", BatchFields(), 1, NOW, NOW + 2 * HOUR)
+    refused = refusal_of(batch, {})
+    assert refused is not None
+    assert (refused.error, refused.record_errors) == (ErrorCode.INVALID_TIMESTAMP, [])
+
+
+@pytest.mark.parametrize("configs", [COMPACT, BOUNDED])
+def test_records_that_cannot_be_looked_at_are_refused_where_they_must_be(configs: dict[str, str]) -> None:
+    nonsense = seal_batch(b"\xff" * 20, BatchFields(), 1, NOW, NOW)
+    refused = refusal_of(nonsense, configs)
+    assert refused is not None
+    assert refused.error is ErrorCode.INVALID_RECORD
+    assert refusal_of(nonsense, {}) is None, "the records are not parsed"
+
+
+@pytest.mark.parametrize(
+    ("setting", "codec"),
+    [
+        ("uncompressed", Codec.NONE),
+        ("gzip", Codec.GZIP),
+        ("snappy", Codec.SNAPPY),
+        ("lz4", Codec.LZ4),
+        ("zstd", Codec.ZSTD),
+    ],
+)
+@pytest.mark.parametrize("source", Codec)
+def test_a_topic_with_a_codec_of_its_own_keeps_batches_in_it(setting: str, codec: Codec, source: Codec) -> None:
+    batch = oracle_batch([Record(b"key", b"value" * 100, NOW)] * 2, compression=source)
+    config = topic_config({"compression.type": setting})
+    header, kept = as_kept(checked_header(batch, config, NOW, zstd=True), batch, config)
+    assert (header, header.compression) == (peek_header(kept), codec)
+    assert (kept is batch) == (codec is source)
+    unchanged = as_kept(peek_header(batch), batch, topic_config({"compression.type": "producer"}))
+    assert unchanged == (peek_header(batch), batch)
+
+
+def test_a_batch_that_is_too_large_in_the_topics_codec_is_refused() -> None:
+    batch = oracle_batch([Record(None, b"v" * 5000, NOW)], compression=Codec.GZIP)
+    config = topic_config({"compression.type": "uncompressed", "max.message.bytes": "1000"})
+    header = checked_header(batch, config, NOW, zstd=True)
+    with pytest.raises(RefusedBatchError) as refused:
+        as_kept(header, batch, config)
+    assert refused.value.error is ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_a_batch_that_cannot_be_opened_for_the_topics_codec_is_refused() -> None:
+    whole = peek_header(oracle_batch(at(NOW), compression=Codec.GZIP))
+    batch = rebuild_batch(whole, b"no gzip at all")
+    config = topic_config({"compression.type": "zstd"})
+    with pytest.raises(RefusedBatchError) as refused:
+        as_kept(checked_header(batch, config, NOW, zstd=True), batch, config)
+    assert refused.value.error is ErrorCode.INVALID_RECORD

@@ -1,0 +1,157 @@
+"""The coordinator's rules, searched exhaustively: every order of events in small worlds, where the epochs run out."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dualwrite.broker.core import transaction_rules as rules
+from dualwrite.broker.core.commands import Reply
+from dualwrite.broker.facts.transactions import TransactionStatus, TransactionVersion
+from dualwrite.ids import NO_PRODUCER
+from dualwrite.wire.error_codes import ErrorCode
+from tests.support.broker.transaction_search import Client, Seen, World, Writer, successors
+from tests.support.broker.transactions import COMMIT, MAX, P0, START_MS, TV1, TV2, recorded, who
+
+DEPTH = 7
+VERSIONS = [(TV2, TV2), (TV1, TV1), (TV1, TV2)]
+"""Two clients of one kind, and a librdkafka application that a native control plane recovers."""
+
+
+def idle(epoch: int, versions: tuple[TransactionVersion, ...]) -> World:
+    return World(recorded(producer=who(42, epoch)), tuple(map(Client, versions)))
+
+
+def kept(epoch: int, client_epoch: int, versions: tuple[TransactionVersion, ...]) -> World:
+    """42:``epoch`` crashed with a prepared transaction, and its successor is 73:``client_epoch``."""
+    entry = recorded(TransactionStatus.ONGOING, who(42, epoch), partitions=frozenset({P0}), started_ms=START_MS)
+    first, second = map(Client, versions)
+    return World(
+        entry._replace(next_producer=who(73, client_epoch)),
+        (replace(first, identity=who(73, client_epoch), is_kept=True), second),
+        fresh_id=85,
+        writers=(Writer(42, epoch, 0, is_open=True),),
+    )
+
+
+def search(first: World, depth: int) -> Seen:
+    """Everything that can happen within ``depth`` events; an AssertionError where something must not."""
+    seen, worlds, frontier = Seen(), {first}, [first]
+    for _ in range(depth):
+        found = {following for world in frontier for following in successors(world, seen)} - worlds
+        worlds |= found
+        frontier = list(found)
+    return seen
+
+
+@pytest.mark.slow_cases
+@pytest.mark.parametrize("versions", VERSIONS)
+@pytest.mark.parametrize("epoch", [5, MAX - 4, MAX - 3, MAX - 2])
+def test_no_order_of_events_breaks_a_rule(epoch: int, versions: tuple[TransactionVersion, ...]) -> None:
+    seen = search(idle(epoch, versions), DEPTH)
+
+    assert seen.statuses == set(TransactionStatus) - {TransactionStatus.DEAD}
+    assert seen.errors == {
+        ErrorCode.NONE,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.TRANSACTION_ABORTABLE,
+    }
+    retries = {f"EndTransaction retried under {version.name}" for version in versions}
+    assert seen.events >= {"InitProducerId retried", "marker written again", *retries}
+    if epoch > 5:
+        assert seen.events >= {"overflow of InitProducerId"}
+    if epoch == MAX - 3 and TV2 in versions:
+        assert seen.events >= {
+            "overflow of EndTransaction",
+            "overflow of TimeOut",
+            "overflow of InitProducerId of a kept transaction",
+        }
+
+
+@pytest.mark.slow_cases
+@pytest.mark.parametrize("versions", VERSIONS)
+@pytest.mark.parametrize("epoch", [MAX - 2, MAX - 1])
+def test_no_order_of_events_breaks_a_rule_after_a_second_overflow(
+    epoch: int, versions: tuple[TransactionVersion, ...]
+) -> None:
+    seen = search(kept(epoch, MAX - 1, versions), DEPTH)
+
+    assert "overflow of InitProducerId of a kept transaction" in seen.events
+    if TV2 in versions:
+        assert "overflow of EndTransaction" in seen.events
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("versions", VERSIONS)
+@pytest.mark.parametrize(
+    "first", [idle(MAX - 4, (TV1, TV1)), idle(MAX - 3, (TV1, TV1)), kept(MAX - 1, MAX - 1, (TV1, TV1))]
+)
+def test_no_longer_order_of_events_breaks_a_rule(first: World, versions: tuple[TransactionVersion, ...]) -> None:
+    clients = zip(first.clients, versions, strict=True)
+    world = replace(first, clients=tuple(replace(client, version=version) for client, version in clients))
+    assert search(world, DEPTH + 3).events
+
+
+# --- negative controls: rules that are broken on purpose
+
+
+def anybody_known_may_write(entry: Any, producer: Any) -> ErrorCode:
+    known = (entry.client.producer_id, entry.producer.producer_id)
+    return ErrorCode.NONE if producer.producer_id in known else ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+def anybody_known_is_a_retry(entry: Any, command: Any) -> bool:
+    return bool(command.producer.producer_id == entry.client.producer_id)
+
+
+def a_timeout_leaves_its_victim_a_retry(entry: Any, at: Any, asked_by: Any = NO_PRODUCER) -> Any:
+    decision = rules._prepare(entry, rules.Marker.ABORT, TV2, at)
+    return decision._replace(facts=(decision.facts[0]._replace(previous=entry.client),))
+
+
+def keeping_bumps_nothing(entry: Any, timeout_ms: int, at: Any) -> Any:
+    """KIP-939, "Rejected Alternatives: Skip Epoch Bump When KeepPreparedTxn=true"."""
+    return rules.Decision(Reply(producer=entry.client, ongoing=entry.producer), (entry,))
+
+
+def epochs_never_run_out(client: Any, at: Any) -> Any:
+    return who(client.producer_id, client.epoch + 1)
+
+
+def a_commit_completes_as_an_abort(entry: Any, at: Any) -> Any:
+    status = TransactionStatus.COMPLETE_ABORT
+    fact = entry._replace(status=status, producer=entry.client, next_producer=NO_PRODUCER, partitions=frozenset())
+    return rules.Decision(Reply(), (fact,))
+
+
+def markers_leave_the_epoch(entry: Any) -> Any:
+    epoch_before = who(entry.producer.producer_id, max(0, entry.producer.epoch - 1))
+    return rules.WriteMarkers(entry.transactional_id, epoch_before, COMMIT, entry.partitions)
+
+
+def markers_take_the_clients_identity(entry: Any) -> Any:
+    return rules.WriteMarkers(entry.transactional_id, entry.client, COMMIT, entry.partitions)
+
+
+BROKEN: list[tuple[str, Callable[..., Any]]] = [
+    ("_identity_error", anybody_known_may_write),
+    ("_is_retry", anybody_known_is_a_retry),
+    ("_abort_by_coordinator", a_timeout_leaves_its_victim_a_retry),
+    ("_keep_prepared", keeping_bumps_nothing),
+    ("_bumped", epochs_never_run_out),
+    ("_complete", a_commit_completes_as_an_abort),
+    ("markers_of", markers_leave_the_epoch),
+    ("markers_of", markers_take_the_clients_identity),
+]
+
+
+@pytest.mark.parametrize(("name", "broken"), BROKEN, ids=[broken.__name__ for _, broken in BROKEN])
+def test_the_search_finds_a_broken_rule(monkeypatch: pytest.MonkeyPatch, name: str, broken: Callable[..., Any]) -> None:
+    monkeypatch.setattr(rules, name, broken)
+    worlds = [idle(MAX - 3, versions) for versions in VERSIONS]
+    with pytest.raises(AssertionError):
+        list(map(search, worlds, [DEPTH] * len(worlds)))
