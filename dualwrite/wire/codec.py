@@ -130,7 +130,7 @@ def make_ready(message: Any, version: int) -> None:
 
 
 def refuse_nulls(body: Message, version: int) -> None:
-    """Check that no field of a decoded message is null unless its schema allows it.
+    """Check that no field of a decoded message, and no entry of its arrays, is null unless its schema allows it.
 
     :raises MalformedMessageError: if there is such a field. The message names the first.
     """
@@ -144,6 +144,9 @@ def _refuse_nulls(body: Message, fields: "_Fields", name: str) -> None:
         if value is None:
             if is_required:
                 raise MalformedMessageError(f"{name}: {field} is null")
+        elif inner is _PLAIN:
+            if None in value:
+                raise MalformedMessageError(f"{name}: an entry of {field} is null")
         elif inner:
             for entry in value:
                 _refuse_nulls(entry, inner, name)
@@ -151,6 +154,10 @@ def _refuse_nulls(body: Message, fields: "_Fields", name: str) -> None:
 
 _Fields = tuple[tuple[str, bool, Any], ...]
 """The fields of a message for the null check: name, whether it is required, and the same for an array's entries."""
+_PLAIN = object()
+"""In place of an entry's fields: the array's entries are strings or bytes, which no schema allows to be null."""
+_NULLABLE = frozenset({"string", "bytes"})
+"""The plain types that can be null on the wire."""
 
 
 _NONE_IS_NO_NULL = frozenset({"uuid", "bitfield"})
@@ -166,10 +173,16 @@ def _nested(structure: Any, version: int) -> _Fields:
     found = []
     for field in structure.untagged_fields(version):
         is_required = not field.nullable_for_version_q(version) and field.type_str not in _NONE_IS_NO_NULL
-        inner = _nested(field.array_of, version) if field.is_struct_array() else ()
+        inner = _entries(field, version)
         if inner or (is_required and not field.is_batchable() and not field.is_struct()):
             found.append((field.name, is_required, inner))
     return tuple(found)
+
+
+def _entries(field: Any, version: int) -> Any:
+    if field.is_struct_array():
+        return _nested(field.array_of, version)
+    return _PLAIN if field.is_array() and field.array_of.type_str in _NULLABLE else ()
 
 
 @cache

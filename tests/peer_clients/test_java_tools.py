@@ -131,12 +131,10 @@ def test_the_cluster_tells_its_id_its_features_and_its_one_node(broker: Embedded
 def test_the_client_compatibility_test_passes(broker: EmbeddedBroker, client: RawClient) -> None:
     able = (
         "--offsets-for-times-supported", "--cluster-id-supported", "--create-topics-supported",
-        "--describe-configs-supported", "--idempotent-producer-supported",
+        "--describe-acls-supported", "--describe-configs-supported", "--idempotent-producer-supported",
     )  # fmt: skip
     arguments = [part for ability in able for part in (ability, "True")]
-    for unable in ("--describe-acls-supported", "--expect-record-too-large-exception"):
-        arguments += [unable, "False"]
-    arguments += ["--num-cluster-nodes", "1"]
+    arguments += ["--expect-record-too-large-exception", "False", "--num-cluster-nodes", "1"]
     assert "SUCCESS" in tool("ClientCompatibilityTest", *on(broker), "--topic", new_topic(client), *arguments)
 
 

@@ -14,6 +14,7 @@ from dualwrite.wire.codec import (
     read_request_head,
     read_response,
     read_response_correlation,
+    refuse_nulls,
     write_request,
     write_response,
 )
@@ -151,6 +152,30 @@ def test_any_bytes_are_a_request_or_malformed(request: tuple[ApiKey, int], body:
 @given(responses, noise)
 def test_any_bytes_are_a_response_or_malformed(response: tuple[ApiKey, int], body: bytes) -> None:
     assert_read_or_malformed(APIS[response[0]].response, response[1], body)
+
+
+ARRAYS_OF_STRINGS = [
+    (ApiKey.LIST_GROUPS, 5, "types_filter"),
+    (ApiKey.LIST_GROUPS, 4, "states_filter"),
+    (ApiKey.DELETE_TOPICS, 3, "topic_names"),
+    (ApiKey.DESCRIBE_GROUPS, 5, "groups"),
+    (ApiKey.DELETE_GROUPS, 2, "groups_names"),
+    (ApiKey.LIST_TRANSACTIONS, 1, "state_filters"),
+]
+
+
+@pytest.mark.parametrize(("key", "version", "field"), ARRAYS_OF_STRINGS)
+def test_an_array_of_strings_has_no_null(key: ApiKey, version: int, field: str) -> None:
+    request = APIS[key].request
+    for strings in ([], ["a", ""], ["a", None], [None]):
+        body = bytes(request(**{field: strings}).encode(version=version))
+        read = read_body(request, version, body, 0)
+        assert getattr(read, field) == strings
+        if None in strings:
+            with pytest.raises(MalformedMessageError, match=f"{request.__name__}: an entry of {field} is null"):
+                refuse_nulls(read, version)
+        else:
+            refuse_nulls(read, version)
 
 
 def test_tags_inside_a_tagged_field_are_malformed() -> None:
