@@ -5,6 +5,7 @@ committed rows have no records: that goes on record before the unit's error is r
 """
 
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -45,6 +46,8 @@ class UnitFate:
 
     def __init__(self, unmatched: UnmatchedUnits | None) -> None:
         self._unmatched = unmatched
+        self._handled = sys.exc_info()[1]
+        """The exception that the application handles around the unit. It says nothing about the unit's transaction."""
         self._fate: Fate | None = None
         self._is_asked = False
         self._is_kept = False
@@ -71,7 +74,7 @@ class UnitFate:
         try:
             yield
         except TransactionEndedError as error:
-            self._fate, self._error = _known(transaction, error.fate, error), error
+            self._fate, self._error = self._known(transaction, error.fate, error), error
             raise
         except InvalidTransactionStateError:
             self._is_asked = False  # the transaction has failed; only a rollback shows which transaction it was
@@ -85,7 +88,8 @@ class UnitFate:
         if not self._is_asked:
             self._is_asked = True
             # Not again after a time limit: asking ends the mark of SQLite and MariaDB.
-            self._fate = _asked(transaction, error)
+            fate = _asked(transaction)
+            self._fate = None if fate is None else self._known(transaction, fate, error)
 
     def put_on_record(self, store: DecisionStore, transactional_id: str, state: PreparedTxnState) -> None:
         """Put on record, once, a transaction that was or may have been committed outside the unit's control. If the
@@ -108,39 +112,37 @@ class UnitFate:
             log_not_yet(transactional_id, unit, error)
             raise
 
+    def _known(self, transaction: UnitTransaction, fate: Fate, error: BaseException | None) -> Fate:
+        """The ``fate`` of ``transaction`` that the database reports, corrected by the errors that it raised before."""
+        if fate is not Fate.UNKNOWN:
+            return fate
+        if transaction.rolled_back_by is not None or self._is_rolled_back(transaction.connection, error):
+            return Fate.ROLLED_BACK
+        return fate
 
-def _asked(transaction: UnitTransaction, error: BaseException | None) -> Fate | None:
+    def _is_rolled_back(self, connection: Connection, error: BaseException | None) -> bool:
+        database = database_of(connection.dialect)
+        return any(database.rolls_back(connection, each) for each in _chain(error, self._handled))
+
+
+def _asked(transaction: UnitTransaction) -> Fate | None:
     """How ``transaction`` ended; None if the database cannot tell any more."""
     connection = transaction.connection
     if connection.closed or connection.invalidated:
         return None
     try:
-        fate = fate_of_unit(connection, transaction.mark)
+        return fate_of_unit(connection, transaction.mark)
     except Exception as raised:
         if not is_step_error(raised):
             raise
         _LOG.debug("what became of a unit's transaction could not be asked: %r", raised)
         return None  # most likely the connection is lost: then the server rolls back
-    return _known(transaction, fate, error)
 
 
-def _known(transaction: UnitTransaction, fate: Fate, error: BaseException | None) -> Fate:
-    """The ``fate`` of ``transaction`` that the database reports, corrected by the errors that it raised before."""
-    if fate is not Fate.UNKNOWN:
-        return fate
-    if transaction.rolled_back_by is not None or _is_rolled_back(transaction.connection, error):
-        return Fate.ROLLED_BACK
-    return fate
-
-
-def _is_rolled_back(connection: Connection, error: BaseException | None) -> bool:
-    database = database_of(connection.dialect)
-    return any(database.rolls_back(connection, each) for each in _chain(error))
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
+def _chain(error: BaseException | None, end: BaseException | None) -> Iterator[BaseException]:
+    """``error`` and its causes and contexts, up to ``end``."""
     seen: set[int] = set()
-    while error is not None and id(error) not in seen:
+    while error is not None and error is not end and id(error) not in seen:
         seen.add(id(error))
         yield error
         error = error.__cause__ or error.__context__

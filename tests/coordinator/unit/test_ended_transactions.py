@@ -4,9 +4,11 @@ What is refused in front leaves nothing on either side; what bypasses SQLAlchemy
 what may have been committed that way is on record under the unit's own name, whatever error ended the block.
 """
 
+import sqlite3
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import pymysql
 import pytest
 from sqlalchemy import Engine, create_engine, insert, make_url, text
 from sqlalchemy.exc import IntegrityError
@@ -170,6 +172,22 @@ def test_a_statement_that_fails_after_a_commit_past_sqlalchemy_hides_nothing(pla
         run(place, lambda tx: write(tx, "one"), by_cursor("COMMIT"), fail)
     assert stored_values(place.seen) == ["one"]
     assert (place.kafka.committed, place.kafka.ongoing) == ([], None)
+    assert on_record(place) == expected(place, True, "4711:1:events:0:0")
+
+
+ROLLS_BACK = {
+    "pysqlite": sqlite3.IntegrityError("UNIQUE constraint failed: events.value"),
+    "pymysql": pymysql.OperationalError(1213, "Deadlock found when trying to get lock; try restarting transaction"),
+}
+
+
+def test_an_error_that_the_application_handles_around_the_unit_hides_nothing(place: Place) -> None:
+    try:
+        raise ROLLS_BACK.get(place.driver, RuntimeError())
+    except (sqlite3.Error, pymysql.Error, RuntimeError):
+        with pytest.raises(ValueError, match="no"):
+            run(place, lambda tx: write(tx, "one"), by_cursor("COMMIT"), error=ValueError("no"))
+    assert stored_values(place.seen) == ["one"]
     assert on_record(place) == expected(place, True, "4711:1:events:0:0")
 
 
