@@ -116,6 +116,7 @@ def test_one_address_gets_no_more_connections_than_its_limit(
     assert eventually(lambda: connects(broker), bool), "connections that are closed are not counted"
 
 
+@pytest.mark.slow
 def test_an_idle_connection_is_closed_and_one_that_waits_for_its_answer_is_not(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path) as broker, RawClient(broker.bootstrap_servers) as client:
         topic = new_topic(client)

@@ -237,6 +237,7 @@ def test_an_idempotent_producer_continues_after_a_kill(mortal: EmbeddedBroker) -
     assert consume(servers, name) == {0: [b"%d" % number for number in range(4000)]}
 
 
+@pytest.mark.slow
 def test_an_open_transaction_is_committed_by_its_producer_after_a_kill(mortal: EmbeddedBroker) -> None:
     servers = mortal.bootstrap_servers
     name = created(servers)

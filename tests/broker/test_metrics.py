@@ -112,6 +112,7 @@ def test_open_transactions_are_reported(measured: Measured, client: RawClient) -
     assert after["active_transaction_open_time_max_ms"] == before["active_transaction_open_time_max_ms"] == {(): 0}
 
 
+@pytest.mark.slow
 def test_groups_and_their_members_are_reported(measured: Measured, client: RawClient) -> None:
     topic, before = new_topic(client), measured.scrape()
     produce(client, topic, batch([b"v"]))

@@ -337,6 +337,7 @@ def is_over(client: RawClient) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_a_session_ends_unless_the_client_authenticates_again(tmp_path: Path) -> None:
     with sasl_broker(tmp_path, connections_max_reauth_ms="1500") as running, ExitStack() as stack:
         diligent, lazy = (stack.enter_context(RawClient(running.listeners[SASL])) for _ in range(2))

@@ -221,6 +221,7 @@ def test_handshakes_that_go_nowhere_keep_no_client_waiting(secured: EmbeddedBrok
                 assert produce(client, topic, batch([b"%d" % number])).error_code == ErrorCode.NONE
 
 
+@pytest.mark.slow
 def test_half_a_handshake_counts_as_a_connection_and_is_closed_as_an_idle_one(tmp_path: Path, keys: Keys) -> None:
     config = {**keys.listeners(), "max.connections": "3", "connections.max.idle.ms": "1500"}
     with EmbeddedBroker(tmp_path, config=config) as broker:

@@ -18,21 +18,29 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None, help="the first seed (default: a random one)")
     parser.add_argument("--target", choices=("requests", "files", "both"), default="both")
     arguments = parser.parse_args()
-    logging.disable(logging.CRITICAL)
     seed = random.SystemRandom().getrandbits(40) if arguments.seed is None else arguments.seed
     print(f"first seed: {seed}")
-    began, outcomes = time.monotonic(), Counter[str]()
-    while time.monotonic() - began < arguments.seconds:
-        if arguments.target != "files":
-            fuzz_requests(seed)
-            outcomes["requests"] += 1
-        if arguments.target != "requests":
-            for number in range(20):
-                outcomes[fuzz_files(seed * 20 + number)] += 1
-        seed += 1
+    logging.disable(logging.CRITICAL)
+    try:
+        outcomes = _fuzz(seed, arguments.seconds, arguments.target)
+    finally:
+        logging.disable(logging.NOTSET)
     for outcome, count in sorted(outcomes.items()):
         print(f"{count:8} {outcome}")
     return 0
+
+
+def _fuzz(seed: int, seconds: float, target: str) -> Counter[str]:
+    began, outcomes = time.monotonic(), Counter[str]()
+    while time.monotonic() - began < seconds:
+        if target != "files":
+            fuzz_requests(seed)
+            outcomes["requests"] += 1
+        if target != "requests":
+            for number in range(20):
+                outcomes[fuzz_files(seed * 20 + number)] += 1
+        seed += 1
+    return outcomes
 
 
 if __name__ == "__main__":

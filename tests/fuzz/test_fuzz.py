@@ -3,6 +3,7 @@
 A finding is repeated by the call that the message begins with, such as ``fuzz_requests(7)``.
 """
 
+import logging
 import random
 import time
 from collections import Counter
@@ -65,6 +66,7 @@ def test_the_command_prints_its_seed_and_what_it_did(
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "first seed: 3"
     assert sum(int(line.split()[0]) for line in said[1:]) == 20
+    assert logging.root.manager.disable == logging.NOTSET  # the program's logs are as before
 
 
 # --- the fuzzers themselves

@@ -103,7 +103,7 @@ def test_a_commit_whose_answer_is_lost_is_found_and_the_unit_succeeds(server_pla
     run(main())
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 @pytest.mark.parametrize("delivers", [True, False])
 def test_a_database_that_vanishes_at_commit_is_settled_when_it_is_back(
     server_place: Place, proxy: SilentProxy, delivers: bool
@@ -122,7 +122,7 @@ def test_a_database_that_vanishes_at_commit_is_settled_when_it_is_back(
     run(main())
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 def test_a_first_connection_that_nobody_answers_ends_within_the_limit(server_place: Place, proxy: SilentProxy) -> None:
     async def main() -> None:
         async with dual_write(server_place, proxy) as made:

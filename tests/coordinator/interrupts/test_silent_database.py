@@ -124,7 +124,7 @@ def test_a_commit_whose_answer_is_lost_is_found_and_the_unit_succeeds(world: Wor
     assert world.is_alike("before", "committed")
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 @pytest.mark.parametrize("delivers", [True, False])
 def test_a_database_that_vanishes_at_commit_ends_in_doubt_within_twice_the_limit(world: World, delivers: bool) -> None:
     """Nobody answers an attempt to connect either. When the network is back, both sides end alike."""
@@ -169,7 +169,7 @@ def test_a_rollback_on_a_silent_connection_gives_the_user_the_error_of_the_block
     assert world.is_alike("before", "after")
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 def test_a_unit_without_records_whose_commit_is_not_answered_gets_the_drivers_error(world: World) -> None:
     dual_write = world.dual_write()
 
@@ -186,7 +186,7 @@ def test_a_unit_without_records_whose_commit_is_not_answered_gets_the_drivers_er
     assert world.is_alike("before")
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 def test_a_unit_whose_pool_pings_a_silent_connection_says_so_within_the_limit(world: World) -> None:
     dual_write = world.dual_write({"pool_pre_ping": True})
     write_unit(dual_write, "before")
@@ -197,7 +197,7 @@ def test_a_unit_whose_pool_pings_a_silent_connection_says_so_within_the_limit(wo
     assert world.is_alike("before", "after")
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 def test_a_first_connection_that_nobody_answers_ends_within_the_limit(world: World) -> None:
     world.proxy.lets_nobody_in = True
     dual_write = world.dual_write()
@@ -208,7 +208,7 @@ def test_a_first_connection_that_nobody_answers_ends_within_the_limit(world: Wor
     assert world.is_alike("after")
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 def test_a_statement_of_the_users_may_take_longer_than_the_limit(world: World) -> None:
     dual_write = world.dual_write(database_timeout=1.5)
     pause = {"postgresql": "SELECT pg_sleep(3)", "mysql": "SELECT SLEEP(3)"}[world.seen.dialect.name]

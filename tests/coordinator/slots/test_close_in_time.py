@@ -83,7 +83,7 @@ def test_a_close_in_a_database_that_has_gone_silent_ends_in_time(
     assert world.is_alike("before")
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 def test_a_close_while_a_unit_hangs_in_its_commit_ends_in_time_and_recovery_finishes_it(world: World) -> None:
     """The row is locked, so its lease cannot be given back, and runs out."""
     dual_write = world.dual_write(database_timeout=8.0, lease_timeout=6.0)
