@@ -8,7 +8,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 from sqlalchemy import Engine
 
 from dualwrite.coordinator.kafka.choice import ProducerName
-from dualwrite.coordinator.manager.settings import ManagerSettings
+from dualwrite.coordinator.manager.settings import Completion, ManagerSettings
 from dualwrite.coordinator.manager.unit_manager import UnitManager
 from dualwrite.coordinator.offsets.seeking import SeekingConsumers
 from dualwrite.coordinator.ports.kafka import KafkaParticipant
@@ -63,6 +63,10 @@ class DualWrite(SeekingConsumers):
         finds and stores. "resume" is never chosen automatically.
     :param replay: with "resume", keep each unit's records in the database until the slot's next unit, and produce them
         again after such an abort: later than records that others have produced meanwhile.
+    :param completion: "await": a unit of work ends when Kafka has answered its commit. "background", with the native
+        producer only: it ends when the database has committed and Kafka's commit is sent; the slot's next unit or the
+        heartbeat (a third of ``lease_timeout``) collects the answer, and recovery completes the unit if there is none.
+        read_committed consumers see its records a moment later.
     :param schema: schema of the library's tables (on MariaDB and MySQL: the database). The default is the one that
         the engine's ``schema_translate_map`` gives for tables without a schema; else the schema where the tables are
         found, once for the engine, by the ``search_path`` that its sessions begin with.
@@ -86,6 +90,7 @@ class DualWrite(SeekingConsumers):
         producer: ProducerName | None = None,
         two_phase: TwoPhase = "keep-prepared",
         replay: bool = False,
+        completion: Completion = "await",
         schema: str | None = None,
         participant: Callable[[Mapping[str, Any]], KafkaParticipant] | None = None,
         on_step: Callable[[str], None] | None = None,
@@ -93,7 +98,8 @@ class DualWrite(SeekingConsumers):
         pool = PoolSettings(application, pool_size, acquire_timeout, lease_timeout, database_timeout)
         observe = on_step or no_observer
         self._manager = UnitManager(
-            _blocking(engine), ManagerSettings(kafka, pool, producer, two_phase, replay, schema, participant, observe)
+            _blocking(engine),
+            ManagerSettings(kafka, pool, producer, two_phase, replay, schema, participant, observe, completion),
         )
 
     @property

@@ -52,6 +52,7 @@ class Task:
     """Forked after a first unit of work; each runs so many units, as its parent does."""
     module: str = "tests.crash.application"
     """That is run: async_application has tasks for threads."""
+    completion: str = "await"
     lingers: bool = False
     """Says "idle" at the end and goes on holding its slots until its stdin ends."""
 
@@ -127,6 +128,7 @@ def run(task: Task, engine: Engine) -> None:
     say("started")
     config: dict[str, Any] = {"bootstrap.servers": task.bootstrap_servers, "delivery.timeout.ms": 5000}
     options: Any = {"producer": task.producer, "on_step": pauses(task), "lease_timeout": task.lease_timeout}
+    options["completion"] = task.completion
     if task.timeout_ms:
         config |= {"transaction.timeout.ms": task.timeout_ms, "delivery.timeout.ms": min(5000, task.timeout_ms)}
         options |= {"two_phase": "resume", "replay": task.replay}

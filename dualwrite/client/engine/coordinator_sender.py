@@ -58,6 +58,11 @@ class CoordinatorSender:
         """Ignore the answer of the call in progress."""
         self._call = None
 
+    @property
+    def is_asked(self) -> bool:
+        """True if the call in progress was sent, and is not answered."""
+        return self._call is not None and self._call.is_asked
+
     def step(self, now: float) -> None:
         """Send the call in progress, if it was not sent or must be sent again now."""
         call = self._call

@@ -98,6 +98,11 @@ class Engine:
         """The operation of the verb in progress; None if there is none."""
         return None if self._verb.pending is None else self._verb.pending.operation
 
+    @property
+    def awaits_coordinator(self) -> bool:
+        """True if a request was sent to a coordinator, and is not answered."""
+        return self._coordinator_sender.is_asked
+
     def init_transactions(self, now: float, keep_prepared_txn: bool = False) -> Operation:
         """Fence every earlier producer of the transactional id, and abort or keep its open transaction (KIP-939).
         Result: None."""

@@ -42,6 +42,8 @@ class TwoPhaseProducer(BaseProducer):
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
         self._driver = BlockingDriver(self._engine, self._client)
+        self._commit: Operation | None = None
+        """A commit that was sent, and whose answer was not collected."""
 
     def __enter__(self) -> "TwoPhaseProducer":
         return self
@@ -223,6 +225,52 @@ class TwoPhaseProducer(BaseProducer):
             self._flush("commit_transaction()")  # a callback that raises does so before the transaction is decided
         ended: TransactionResult = self._wait(self._engine.commit_transaction)
         return ended
+
+    def send_commit(self) -> None:
+        """Like :meth:`commit_transaction`, but return as soon as the request is sent. Until :meth:`collect_commit` has
+        returned True, every other verb but close() is refused. Waits only for a coordinator without a connection.
+
+        :raises AnswerLostError: if it waited in vain: the outcome is unknown. Call close(), and recover.
+        """
+        self._enter("send_commit()")
+        if self._engine.has_callbacks and self._engine.state is ProducerState.IN_TRANSACTION:
+            self._flush("send_commit()")
+        operation = self._begin_verb(self._engine.commit_transaction)
+        try:
+            self._driver.pump()
+            if not operation.is_done and not self._engine.awaits_coordinator:
+                self._driver.wait(operation)
+        except BaseException:
+            self._after(operation, None)
+            raise
+        self._commit = operation
+
+    @property
+    def is_committing(self) -> bool:
+        """True from :meth:`send_commit` until its answer was collected."""
+        return self._commit is not None
+
+    def collect_commit(self, *, wait: bool) -> bool:
+        """Collect the answer to :meth:`send_commit`. True once the transaction is committed, or if none was sent.
+
+        :param wait: False to look only whether the answer has arrived.
+        :raises AnswerLostError: if no answer came in delivery.timeout.ms, or the call was interrupted: the outcome is
+            unknown. Call close(), and recover.
+        """
+        self._enter("collect_commit()")
+        operation = self._commit
+        if operation is None:
+            return True
+        if not operation.is_done:
+            if wait:
+                self._wait(lambda now: operation)
+            else:
+                self._driver.pump()
+                if not operation.is_done:
+                    return False
+        operation.outcome()
+        self._commit = None
+        return True
 
     def abort_transaction(self) -> TransactionResult:
         """Drop the records that were not sent, and abort. An error leaves the outcome unknown: call close(), and

@@ -14,7 +14,13 @@ from concurrent.futures import wait as wait_in_thread
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from dualwrite.coordinator.ports.kafka import KafkaParticipant, ProducesAtOnce, name_of_open_transaction
+from dualwrite.coordinator.ports.kafka import (
+    CommitsInBackground,
+    KafkaParticipant,
+    ProducesAtOnce,
+    commits_in_background,
+    name_of_open_transaction,
+)
 from dualwrite.coordinator.process.greenlets import in_greenlet, wait_for
 from dualwrite.coordinator.rules.lease import Lease
 from dualwrite.coordinator.rules.recovery_decision import Outcome
@@ -79,6 +85,7 @@ class AwaitedParticipant:
         self.blocking = blocking
         self._threads = threads
         self._at_once = blocking.produce_at_once if isinstance(blocking, ProducesAtOnce) else None
+        self._commits = commits_in_background(blocking)
         self._in_a_row = 0
         self._last: Future[Any] | None = None
         """A cancelled call that may still be in progress."""
@@ -98,6 +105,9 @@ class AwaitedParticipant:
 
     def begin_transaction(self) -> None:
         """Begin a transaction, without a request; see KafkaParticipant."""
+        if self._commits is not None and self._commits.is_committing:
+            self._call(self.blocking.begin_transaction)  # it waits
+            return
         self.blocking.begin_transaction()
         self._tell()
 
@@ -133,6 +143,23 @@ class AwaitedParticipant:
     def commit_transaction(self) -> None:
         """Commit the transaction; see KafkaParticipant."""
         self._call(self.blocking.commit_transaction)
+
+    @property
+    def is_committing(self) -> bool:
+        """True if a commit was sent, and its answer was not collected; see CommitsInBackground."""
+        return self._commits is not None and self._commits.is_committing
+
+    def send_commit(self) -> None:
+        """Send the commit of the transaction, but do not wait; see CommitsInBackground."""
+        self._call(self._sender().send_commit)
+
+    def collect_commit(self, *, wait: bool) -> bool:
+        """Collect the answer to a commit that was sent; see CommitsInBackground."""
+        return self._call(lambda: self._sender().collect_commit(wait=wait))
+
+    def _sender(self) -> CommitsInBackground:
+        assert self._commits is not None
+        return self._commits
 
     def abort_transaction(self) -> None:
         """Abort the transaction; see KafkaParticipant."""

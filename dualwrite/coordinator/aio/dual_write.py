@@ -14,7 +14,7 @@ from dualwrite.coordinator.aio.consumers import AsyncSeekingConsumers
 from dualwrite.coordinator.aio.manager import AsyncUnitManager
 from dualwrite.coordinator.aio.transaction import AsyncBlock, AsyncTransaction
 from dualwrite.coordinator.kafka.choice import ProducerName
-from dualwrite.coordinator.manager.settings import ManagerSettings
+from dualwrite.coordinator.manager.settings import Completion, ManagerSettings
 from dualwrite.coordinator.ports.kafka import KafkaParticipant
 from dualwrite.coordinator.process.greenlets import greenlet_spawn, wait_for
 from dualwrite.coordinator.process.this_process import THIS_PROCESS
@@ -68,6 +68,7 @@ class AsyncDualWrite(AsyncSeekingConsumers):
         producer: ProducerName | None = None,
         two_phase: TwoPhase = "keep-prepared",
         replay: bool = False,
+        completion: Completion = "await",
         schema: str | None = None,
         participant: Callable[[Mapping[str, Any]], KafkaParticipant] | None = None,
         on_step: Callable[[str], None] | None = None,
@@ -76,7 +77,7 @@ class AsyncDualWrite(AsyncSeekingConsumers):
         observe = on_step or no_observer
         self._manager = AsyncUnitManager(
             _asynchronous(engine),
-            ManagerSettings(kafka, pool, producer, two_phase, replay, schema, participant, observe),
+            ManagerSettings(kafka, pool, producer, two_phase, replay, schema, participant, observe, completion),
         )
 
     @property

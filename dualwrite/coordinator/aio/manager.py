@@ -175,6 +175,7 @@ class AsyncUnitManager(UnitManager):
                 slot = self.in_thread(take, self._door)
             finally:
                 self.waiting -= 1
+        slot.collect_commit(wait=False)
         if not slot.is_warm:
             self.in_thread(functools.partial(slot.recover, unit), self._recoverers)
         return AwaitedSlot(slot, self._callers)
@@ -185,7 +186,14 @@ class AsyncUnitManager(UnitManager):
             if unit.cancelled is not None and step in _BEFORE_THE_DECISION:
                 raise asyncio.CancelledError(*unit.cancelled.args)
 
-        return unit_driver(self.engine, self._unit_store, slot, observe, self.process.pool.unmatched)
+        return unit_driver(
+            self.engine,
+            self._unit_store,
+            slot,
+            observe,
+            self.process.pool.unmatched,
+            sends_commit=self.settings.sends_commit,
+        )
 
     def close(self, timeout: float) -> None:
         """Close, in a thread; see UnitManager."""

@@ -87,8 +87,10 @@ class NativeProducer:
         return PreparedTxnState() if self._left is None else self._left.name()
 
     def begin_transaction(self) -> None:
-        """Begin a transaction, without a request; see KafkaParticipant."""
-        self._ready(Verb.BEGIN).begin_transaction()
+        """Begin a transaction, without a request; see KafkaParticipant. Waits for the answer to a commit that was
+        sent."""
+        self._ready(Verb.BEGIN).collect_commit(wait=True)
+        self._producer.begin_transaction()
         self._watch.begin()
 
     def produce(self, record: OutgoingRecord) -> None:
@@ -139,12 +141,26 @@ class NativeProducer:
         else:
             self._ready(Verb.COMMIT).commit_transaction()
 
+    @property
+    def is_committing(self) -> bool:
+        """True if a commit was sent, and its answer was not collected; see CommitsInBackground."""
+        return self._producer.is_committing
+
+    def send_commit(self) -> None:
+        """Send the commit of the transaction, but do not wait; see CommitsInBackground."""
+        self._ready(Verb.COMMIT).send_commit()
+
+    def collect_commit(self, *, wait: bool) -> bool:
+        """Collect the answer to a commit that was sent; see CommitsInBackground."""
+        return self._producer.collect_commit(wait=wait)
+
     def abort_transaction(self) -> None:
         """Abort the transaction; see KafkaParticipant."""
         if self._left is not None:
             self._end_kept(Verb.ABORT, lambda left: left.end(RecoveryDecision.ABORT))
         else:
-            self._ready(Verb.ABORT).abort_transaction()
+            self._ready(Verb.ABORT).collect_commit(wait=True)
+            self._producer.abort_transaction()
 
     def close(self) -> None:
         """See KafkaParticipant. Buffered records are dropped, and their callbacks called with an error."""

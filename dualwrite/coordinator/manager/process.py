@@ -13,9 +13,9 @@ from sqlalchemy import Engine
 from dualwrite.coordinator.kafka.choice import ProducerChoice
 from dualwrite.coordinator.kafka.control_plane_recovery import by_control_plane, by_participants
 from dualwrite.coordinator.kafka.known_cluster import KnownCluster
-from dualwrite.coordinator.manager.settings import ManagerSettings
+from dualwrite.coordinator.manager.settings import NEEDS_NATIVE, ManagerSettings
 from dualwrite.coordinator.offsets.consuming import Consuming
-from dualwrite.coordinator.ports.kafka import KafkaParticipant
+from dualwrite.coordinator.ports.kafka import CommitsInBackground, KafkaParticipant
 from dualwrite.coordinator.process.this_process import THIS_PROCESS
 from dualwrite.coordinator.recovery.bulk import Recoverers
 from dualwrite.coordinator.replay.replay import Replayer, SweepReplays
@@ -26,6 +26,7 @@ from dualwrite.coordinator.slots.slot import Counters
 from dualwrite.coordinator.slots.sweeper import Sweeper
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.lease_store import SqlLeases
+from dualwrite.errors import ConfigurationError
 
 
 class ProcessObjects:
@@ -59,6 +60,8 @@ class ProcessObjects:
         else:
             make = functools.partial(_made_by, settings.participant, settings.kafka)
             recoverers = functools.partial(by_participants, make)
+        if settings.sends_commit:
+            make = functools.partial(_sending_commits, make)
         repair = repairs = None
         if replayer is not None:
             make = replayer.watching(make)
@@ -75,6 +78,15 @@ def _made_in(cluster: KnownCluster, choice: ProducerChoice, transactional_id: st
     """The participant of ``transactional_id`` in the cluster that the process began with."""
     cluster.require_same()
     return choice.participant(transactional_id)
+
+
+def _sending_commits(make: Callable[[str], KafkaParticipant], transactional_id: str) -> KafkaParticipant:
+    """The participant of ``make``, which must be able to send a commit without waiting for its answer."""
+    participant = make(transactional_id)
+    if not isinstance(participant, CommitsInBackground):
+        participant.close()
+        raise ConfigurationError(NEEDS_NATIVE.format(type(participant).__name__))
+    return participant
 
 
 def _made_by(

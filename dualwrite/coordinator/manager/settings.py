@@ -2,14 +2,23 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
-from dualwrite.coordinator.kafka.choice import ProducerName
+from dualwrite.coordinator.kafka.choice import LIBRDKAFKA, ProducerName
 from dualwrite.coordinator.ports.kafka import KafkaParticipant
 from dualwrite.coordinator.recovery.two_phase import RESUME, TwoPhase, producer_settings, require_mode
 from dualwrite.coordinator.rules.slot_rules import slot_id
 from dualwrite.coordinator.slots.usage import PoolSettings
 from dualwrite.errors import ConfigurationError
+
+Completion = Literal["await", "background"]
+AWAIT, BACKGROUND = "await", "background"
+COMPLETIONS = (AWAIT, BACKGROUND)
+NEEDS_NATIVE = (
+    'completion="background" needs the native producer, and this one is {}: librdkafka and participants of your own '
+    'wait for the answer to each commit; use completion="await"'
+)
+"""The message of a ConfigurationError; takes the producer."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +38,14 @@ class ManagerSettings:
     participant: Callable[[Mapping[str, Any]], KafkaParticipant] | None
     observe: Callable[[str], None]
     """``on_step``."""
+    completion: Completion = "await"
 
     def __post_init__(self) -> None:
         self.pool.check()
         if self.producer is not None and self.participant is not None:
             raise ConfigurationError(f"producer {self.producer!r} and a participant of your own: give one of the two")
         require_mode(self.two_phase, replay=self.replay)
+        self._require_completion()
         config = {**producer_settings(self.kafka, self.two_phase), "transactional.id": slot_id(self.application, 0)}
         object.__setattr__(self, "kafka", config)
 
@@ -42,6 +53,22 @@ class ManagerSettings:
     def application(self) -> str:
         """The application's name."""
         return self.pool.application
+
+    def _require_completion(self) -> None:
+        if self.completion not in COMPLETIONS:
+            raise ConfigurationError(f"completion {self.completion!r}: use {' or '.join(map(repr, COMPLETIONS))}")
+        if self.sends_commit and self.producer == LIBRDKAFKA:
+            raise ConfigurationError(NEEDS_NATIVE.format("librdkafka"))
+        if self.sends_commit and self.replay:
+            raise ConfigurationError(
+                'completion="background" and replay=True: the records of a unit are kept for a replay until Kafka has '
+                'committed them, so wait for that: completion="await"'
+            )
+
+    @property
+    def sends_commit(self) -> bool:
+        """True if a unit of work does not wait for the answer to Kafka's commit."""
+        return self.completion == BACKGROUND
 
     @property
     def checks_lease(self) -> bool:

@@ -237,11 +237,20 @@ class UnitManager:
     def acquire(self, unit: Unit) -> LentSlot:
         """Acquire a slot for ``unit`` and make it ready."""
         slot = self.process.pool.acquire(unit)
+        slot.collect_commit(wait=False)
         slot.recover()
         return slot
 
     def _make_driver(self, unit: Unit, slot: LentSlot) -> UnitDriver:
-        return unit_driver(self.engine, self.store, slot, self.settings.observe, self.process.pool.unmatched)
+        settings = self.settings
+        return unit_driver(
+            self.engine,
+            self.store,
+            slot,
+            settings.observe,
+            self.process.pool.unmatched,
+            sends_commit=settings.sends_commit,
+        )
 
     def _keep_inherited(self, driver: UnitDriver) -> bool:
         """True in a child forked inside the block. The driver is kept: a rollback here would be the parent's."""

@@ -87,6 +87,34 @@ class ProducesAtOnce(Protocol):
 
 
 @runtime_checkable
+class CommitsInBackground(Protocol):
+    """A KafkaParticipant that can send a commit, and take in its answer at a later call.
+
+    ``begin_transaction`` and ``abort_transaction`` first wait for the answer to a commit that was sent, and raise its
+    error, as any later call does.
+    """
+
+    @property
+    def is_committing(self) -> bool:
+        """True from :meth:`send_commit` until its answer was collected; after an error for ever."""
+
+    def send_commit(self) -> None:
+        """Like KafkaParticipant.commit_transaction, but do not wait for the answer."""
+
+    def collect_commit(self, *, wait: bool) -> bool:
+        """Collect the answer to :meth:`send_commit`, and raise what commit_transaction would have raised.
+
+        :param wait: False to look only whether the answer has arrived.
+        :returns: True if no answer is missing any more.
+        """
+
+
+def commits_in_background(participant: object) -> CommitsInBackground | None:
+    """``participant``, if it can send a commit without waiting for its answer; else None."""
+    return participant if isinstance(participant, CommitsInBackground) else None
+
+
+@runtime_checkable
 class NamesOpenTransaction(Protocol):
     """A KafkaParticipant that can name its transaction before the transaction is prepared."""
 

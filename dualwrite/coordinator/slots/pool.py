@@ -88,7 +88,7 @@ class Pool:
 
     @property
     def pending(self) -> int:
-        """The number of slots in which the background completes an earlier unit's Kafka transaction."""
+        """The number of slots whose earlier unit of work is not known to be complete in Kafka."""
         return sum(slot.pending for slot in self.slots())
 
     @property
@@ -231,6 +231,7 @@ class Pool:
             slot.resume()
             if slot.lease in lost:
                 slot.fence(lost[slot.lease])
+        self._complete_idle()
         self._drop_fenced()
         self._sweeper.look(again=True)
 
@@ -318,8 +319,16 @@ class Pool:
 
     def _is_idle(self) -> bool:
         self.end_abandoned()  # at every look: a block may be collected during the wait
+        self._complete_idle()
         with self._guard:
             return not self._queue and not any(slot.user is not None or slot.pending for slot in self._slots.values())
+
+    def _complete_idle(self) -> None:
+        """Let the background wait for the commits that were sent in slots without a user."""
+        with self._guard:  # nobody takes such a slot meanwhile
+            for slot in self._slots.values():
+                if slot.user is None:
+                    slot.complete_later()
 
     def _may_take(self, user: object) -> bool:
         """True if ``user`` is next in line, and one more slot may be in use."""
@@ -351,7 +360,7 @@ class Pool:
 
     def _idle_slot(self) -> Slot | None:
         """An unused slot, a warm one if possible. The most recently used come first, so that few slots are used."""
-        idle = [slot for slot in self._slots.values() if slot.user is None and not slot.pending and not slot.is_fenced]
+        idle = [slot for slot in self._slots.values() if slot.user is None and not slot.is_busy and not slot.is_fenced]
         return next((slot for slot in reversed(idle) if slot.is_warm), idle[-1] if idle else None)
 
     def _lease(self, user: object) -> Slot | None:

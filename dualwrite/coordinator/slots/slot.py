@@ -5,8 +5,9 @@ from collections.abc import Callable
 from dataclasses import InitVar, dataclass
 
 from dualwrite.coordinator.concurrency.background import Background
+from dualwrite.coordinator.concurrency.step_errors import is_step_error
 from dualwrite.coordinator.ports.database import DecisionStore
-from dualwrite.coordinator.ports.kafka import KafkaParticipant
+from dualwrite.coordinator.ports.kafka import CommitsInBackground, KafkaParticipant, commits_in_background
 from dualwrite.coordinator.ports.runtime import Lock, Runtime
 from dualwrite.coordinator.recovery.sequence import ParticipantFactory, recover
 from dualwrite.coordinator.rules.lease import Lease, LeaseContradictedError, LeaseLostError
@@ -90,6 +91,8 @@ class Slot:
         self._recovering = runtime.lock()
         self._participant: KafkaParticipant | None = None
         """The last participant that was made."""
+        self._commits: CommitsInBackground | None = None
+        """The same, if it can send commits without waiting."""
         self._is_ready = False
         """True if it has no open transaction in Kafka, and is not in use."""
         self._is_recovering = False
@@ -100,7 +103,9 @@ class Slot:
         """True once it was closed while an earlier unit of work was being completed."""
         self._contradiction: LeaseContradictedError | None = None
         self._closed: FencedError | InvalidTransactionStateError | None = None
-        self._background = Background(runtime, lambda: store.in_thread(self.recover), lease.transactional_id, when_idle)
+        self._background = Background(
+            runtime, lambda: store.in_thread(self._complete), lease.transactional_id, when_idle
+        )
 
     @property
     def contradiction(self) -> LeaseContradictedError | None:
@@ -114,8 +119,19 @@ class Slot:
 
     @property
     def pending(self) -> bool:
-        """True while the background completes an earlier unit of work."""
+        """True while an earlier unit of work is not known to be complete in Kafka, and the slot is not in use for
+        another."""
+        return self.is_busy or self.is_committing
+
+    @property
+    def is_busy(self) -> bool:
+        """True while the background completes an earlier unit of work: the slot cannot be used."""
         return self._background.running
+
+    @property
+    def is_committing(self) -> bool:
+        """True if the slot is ready, and the answer to the commit of its last unit of work was not collected."""
+        return self._is_ready and self._commits is not None and self._commits.is_committing
 
     @property
     def is_unfinished(self) -> bool:
@@ -129,7 +145,8 @@ class Slot:
 
     @property
     def is_warm(self) -> bool:
-        """True if a unit of work can begin at once."""
+        """True if a unit of work can begin at once. The last commit may still be unanswered: the unit waits for its
+        answer before its first record."""
         return self._is_ready and not self._is_recovering
 
     @property
@@ -186,6 +203,37 @@ class Slot:
             self._counters.add("replayed")
         return repaired or outcome
 
+    def collect_commit(self, *, wait: bool) -> None:
+        """Collect the answer to the commit of the last unit of work, if there is one to come. After an error the slot
+        is not warm: recovery completes that unit.
+
+        :param wait: False to look only whether it has arrived.
+        """
+        if self._commits is None or not self.is_committing:
+            return
+        try:
+            is_collected = self._commits.collect_commit(wait=wait)
+        except BaseException as error:
+            self._is_ready = False
+            self._counters.add("finished_later")
+            _LOG.info("%s: the commit of the last unit of work failed: %r", self.transactional_id, error)
+            if not is_step_error(error):
+                raise
+        else:
+            if is_collected:
+                self.lease.memory.completed()
+
+    def complete_later(self) -> None:
+        """Wait in the background for the answer to the commit of the last unit of work, if there is one to come. The
+        slot must not be in use."""
+        if self.is_committing and not self.is_fenced:
+            self._background.start()
+
+    def _complete(self) -> None:
+        with self._recovering:
+            self.collect_commit(wait=True)
+        self.recover()
+
     def lend(self) -> KafkaParticipant:
         """Lend the participant of a ready slot; the slot is not ready any more."""
         assert self._is_ready
@@ -227,7 +275,8 @@ class Slot:
 
     def close(self, timeout: float) -> bool:
         """Give the background up to ``timeout`` seconds, then release all. True if the slot needs no recovery."""
-        done = self._background.close(timeout)
+        self.complete_later()
+        done = self._background.close(timeout) and not self.is_committing
         self._is_unfinished = self._is_unfinished or not done
         self._closed = self._closed or InvalidTransactionStateError("this DualWrite is closed: make a new one")
         self._is_finished = self._is_finished or (done and self.is_warm)
@@ -242,8 +291,9 @@ class Slot:
         self._is_ready = False
 
     def _make(self) -> KafkaParticipant:
-        self._participant = self._factory()
-        return self._participant
+        self._participant = made = self._factory()
+        self._commits = commits_in_background(made)
+        return made
 
     def _check_open(self) -> None:
         if self._closed is not None:

@@ -7,11 +7,11 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from dualwrite.coordinator.concurrency.step_errors import is_step_error
 from dualwrite.coordinator.ports.database import DecisionStore, UnitDatabase
-from dualwrite.coordinator.ports.kafka import ProducesAtOnce, name_of_open_transaction
+from dualwrite.coordinator.ports.kafka import CommitsInBackground, ProducesAtOnce, name_of_open_transaction
 from dualwrite.coordinator.recovery.sequence import was_committed
 from dualwrite.coordinator.rules.lease import LeaseLostError
 from dualwrite.coordinator.rules.machine import DualWriteMachine, Event, Result, Step, UnitState
@@ -41,6 +41,7 @@ class UnitDriver:
     :param slot: ready, and used by this unit alone.
     :param observe: called before each step with its name; an exception of it counts as the step's failure.
     :param process: the process that the unit belongs to, and not a forked child.
+    :param sends_commit: do not wait for the answer to Kafka's commit. The participant is a CommitsInBackground then.
     """
 
     def __init__(
@@ -50,6 +51,8 @@ class UnitDriver:
         slot: LentSlot,
         observe: Callable[[str], None],
         process: int,
+        *,
+        sends_commit: bool = False,
     ) -> None:
         self.machine = DualWriteMachine()
         self.slot = slot
@@ -65,7 +68,10 @@ class UnitDriver:
         self._observe = observe
         self._participant = participant = slot.lend()
         self._at_once = participant.produce_at_once if isinstance(participant, ProducesAtOnce) else None
+        self._send_commit = cast(CommitsInBackground, participant).send_commit if sends_commit else None
         self._is_lent = True
+        self._is_sent = False
+        """True once the commit was sent without waiting for its answer."""
         self._reusable = True
         self._needs_recovery = False
         self._left_to_recovery = False
@@ -232,6 +238,7 @@ class UnitDriver:
 
     def _begin_kafka(self) -> Event:
         self._participant.begin_transaction()
+        self.slot.lease.memory.completed()  # the slot's earlier unit, whose commit may have been sent only
         return Event.DONE
 
     def _prepare_kafka(self) -> Event:
@@ -255,6 +262,10 @@ class UnitDriver:
         return Event.DONE
 
     def _commit_kafka(self) -> Event:
+        if self._send_commit is not None:
+            self._send_commit()
+            self._is_sent = True
+            return Event.DONE
         self._participant.commit_transaction()
         self.slot.lease.memory.completed()
         return Event.DONE
@@ -324,6 +335,8 @@ class UnitDriver:
         elif self._reusable and self._participant.is_reusable:
             self._is_lent = False  # first: given back twice, the participant could be in use by another unit
             self.slot.give_back(self._participant)
+        elif self._is_sent:
+            self._finish_later()
         else:
             self._participant.close()
         self._is_lent = False

@@ -205,7 +205,9 @@ def unit_driver(
     slot: LentSlot,
     observe: Callable[[str], None],
     unmatched: UnmatchedUnits | None = None,
+    *,
+    sends_commit: bool = False,
 ) -> UnitDriver:
     """The driver of a unit of work that uses ``slot`` and a connection of ``engine``; see UnitDriver and SqlUnit."""
     database = SqlUnit(engine, store, slot.lease, store.limit(slot.transactional_id), unmatched)
-    return UnitDriver(store, database, slot, observe, THIS_PROCESS.process_id())
+    return UnitDriver(store, database, slot, observe, THIS_PROCESS.process_id(), sends_commit=sends_commit)

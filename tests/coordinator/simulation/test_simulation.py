@@ -8,16 +8,19 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import pytest
 
 from dualwrite.coordinator.rules.machine import Event, Step
 from dualwrite.coordinator.slots import slot as slots
+from dualwrite.coordinator.slots.slot import Slot
 from dualwrite.coordinator.steps import driver as drivers
 from dualwrite.coordinator.steps.driver import UnitDriver
+from dualwrite.errors import DualWriteError
 from dualwrite.ids import OngoingTransaction, PreparedTxnState
+from tests.support.coordinator.fake_kafka import FakeParticipant
 from tests.support.coordinator.simulation.memory_database import MemoryStore
 from tests.support.coordinator.simulation.world import World
 
@@ -64,6 +67,40 @@ def test_after_any_crashes_every_unit_of_work_is_on_both_sides_or_on_neither() -
 
 def test_processes_that_stall_for_longer_than_their_leases_lose_units_on_both_sides_alike() -> None:
     assert search(100, stalls=OFTEN)["LeaseLostError"] > 10
+
+
+def test_commits_that_are_sent_and_not_awaited_are_complete_after_any_crashes() -> None:
+    for stalls in ((4, 1 / 150), OFTEN):
+        seen = search(200, stalls=stalls, sends_commit=True)
+        for what in ("kill", "stall", "fault", "recovery commits", "recovery aborts", "ROLLED_BACK"):
+            assert seen[what] > 9, f"no run has {what}: {seen}"
+
+
+def test_the_simulation_notices_a_transaction_that_begins_before_the_last_commit_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def hasty(self: FakeParticipant) -> None:
+        self.spent = self.is_committing = False
+        self.begun, self.anchor = True, None
+
+    monkeypatch.setattr(FakeParticipant, "begin_transaction", hasty)
+    with pytest.raises(AssertionError, match=r"aborted read|lost write|torn"):
+        search(sends_commit=True)
+
+
+def test_the_simulation_notices_a_commit_whose_failure_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgetful(self: Slot, *, wait: bool) -> None:
+        with suppress(DualWriteError):
+            collect(self, wait=wait)
+        if self._participant is not None and not self._is_ready and self.user is not None:
+            self._participant = self._factory()
+            self._participant.init_transactions()
+            self._is_ready = True
+
+    collect = Slot.collect_commit
+    monkeypatch.setattr(Slot, "collect_commit", forgetful)
+    with pytest.raises(AssertionError, match="lost write"):
+        search(sends_commit=True)
 
 
 def test_one_seed_is_one_run() -> None:

@@ -73,14 +73,16 @@ class NoHeartbeat:
 class World:
     """Both sides, and the process on them, which dies at a Crash."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, completion: str) -> None:
         self.engine = engine
+        self.completion = completion
         self.kafka = FakeKafka()
         self.chooser: Chooser | None = None
         self.dead = False
         self.committing = False
         self.kafka.before_effect = lambda request: self.check_alive()
         self.kafka.fault = lambda request: self.fault()
+        self.kafka.is_slow = lambda: bool(self.chooser and self.chooser.choose(2))
 
     def check_alive(self) -> None:
         if self.dead:
@@ -133,6 +135,7 @@ def start(world: World) -> DualWrite:
     world.dead = world.committing = False
     expire_leases(world.engine)
     options: Any = {"application": "a", "pool_size": 1, "participant": world.kafka.participant}
+    options["completion"] = world.completion
     return DualWrite(world.engine, CONFIG, on_step=world.observe, **options)
 
 
@@ -172,7 +175,7 @@ def check(world: World, ends: dict[str, str]) -> None:
             assert value not in rows, f"told to run {value} again, but it is there: {ends}"
 
 
-def search(engine: Engine, values: tuple[str, ...], faults: int) -> Counter[str]:
+def search(engine: Engine, values: tuple[str, ...], faults: int, completion: str = "await") -> Counter[str]:
     """Every combination of faults over ``values``; how often each unit of work ended in which way."""
     seen: Counter[str] = Counter()
     plain = engine.dialect.do_commit
@@ -182,7 +185,7 @@ def search(engine: Engine, values: tuple[str, ...], faults: int) -> Counter[str]
             connection.execute(delete(events))
             connection.execute(delete(kafka_transaction_state))
             connection.execute(delete(kafka_transaction_outcome))
-        world = World(engine)
+        world = World(engine, completion)
         engine.dialect.do_commit = lambda connection: world.commit(plain, connection)  # type: ignore[method-assign]
         world.chooser = chooser
         ends: dict[str, str] = {}
@@ -232,6 +235,15 @@ def test_after_any_fault_around_a_unit_that_raises_both_sides_are_equal(engine: 
 @pytest.mark.slow
 def test_after_any_two_faults_in_two_units_of_work_both_sides_are_equal(engine: Engine) -> None:
     assert set(search(engine, ("one", "two"), faults=2)) == ALL_ENDS
+
+
+def test_after_any_fault_around_commits_that_are_not_awaited_both_sides_are_equal(engine: Engine) -> None:
+    assert set(search(engine, ("one", "two"), 1, "background")) == ALL_ENDS - {"in doubt"}
+
+
+@pytest.mark.slow
+def test_after_any_two_faults_around_commits_that_are_not_awaited_both_sides_are_equal(engine: Engine) -> None:
+    assert set(search(engine, ("one", "two"), 2, "background")) == ALL_ENDS
 
 
 def test_the_search_notices_an_identity_without_the_anchor(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

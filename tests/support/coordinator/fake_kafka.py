@@ -66,6 +66,8 @@ class FakeKafka:
         self.fault: Callable[[str], Fault] = lambda request: Fault.NONE
         self.before_effect: Callable[[str], None] = lambda request: None
         self.after_effect: Callable[[str], None] = lambda request: None
+        self.is_slow: Callable[[], bool] = lambda: False
+        """Asked when a commit is sent: True if it takes effect only once its answer is awaited."""
 
     def participant(self, config: object = None) -> "FakeParticipant":
         made = FakeParticipant(self)
@@ -140,6 +142,9 @@ class FakeParticipant:
         self.identity = ProducerIdentity()
         self.begun = False
         self.anchor: Anchor | None = None
+        self.is_committing = False
+        self.has_arrived = False
+        self.lost: BaseException | None = None
 
     @property
     def is_reusable(self) -> bool:
@@ -151,6 +156,7 @@ class FakeParticipant:
         self.identity = self.kafka.request(name, lambda: self.kafka.init_producer_id(keep_prepared_txn))
 
     def begin_transaction(self) -> None:
+        self.collect_commit(wait=True)
         self._usable()
         assert not self.begun, "begin inside a transaction"
         self.kafka.request("begin", lambda: None)
@@ -196,11 +202,40 @@ class FakeParticipant:
     def commit_transaction(self) -> None:
         self._end("commit", commit=True)
 
+    def send_commit(self) -> None:
+        self._usable()
+        self.spent = self.is_committing = True
+        self.has_arrived = not self.kafka.is_slow()
+        self._request("send commit", self._commit if self.has_arrived else lambda: None)
+
+    def collect_commit(self, *, wait: bool) -> bool:
+        assert not self.closed, "used after close"
+        if not self.is_committing:
+            return True
+        if not wait and not self.has_arrived:
+            return False
+        if self.lost is not None:
+            raise self.lost
+        self._request("collect", lambda: None if self.has_arrived else self._commit())
+        self.spent = self.is_committing = self.begun = False
+        return True
+
     def abort_transaction(self) -> None:
+        self.collect_commit(wait=True)
         self._end("abort", commit=False)
 
     def close(self) -> None:
         self.closed = True
+
+    def _request(self, name: str, effect: Callable[[], None]) -> None:
+        try:
+            self.kafka.request(name, effect)
+        except BaseException as error:
+            self.lost = error
+            raise
+
+    def _commit(self) -> None:
+        self.kafka.end_txn(self.identity, commit=True)
 
     def _complete(self, state: PreparedTxnState) -> Outcome:
         self.kafka.check(self.identity)

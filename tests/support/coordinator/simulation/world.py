@@ -56,6 +56,7 @@ class WatchedKafka(FakeKafka):
         self.before_effect = lambda request: world.before_request(f"{request} {name}")
         self.after_effect = lambda request: world.after_request()
         self.fault = lambda request: Fault(world.fault(2))
+        self.is_slow = lambda: world.scheduler.random.random() < 0.5
 
     def end(self, *, commit: bool) -> None:
         values = set() if self.ongoing is None else set(self.ongoing.values)
@@ -113,9 +114,10 @@ class Application:
         driver: UnitDriver | None = None
         try:
             slot = self.pool.acquire(user)
+            slot.collect_commit(wait=False)
             slot.recover()
-            database = MemoryUnit(self.store, slot.lease)
-            driver = UnitDriver(self.store, database, slot, no_observer, self.process.number)
+            database, sends_commit = MemoryUnit(self.store, slot.lease), self.world.sends_commit
+            driver = UnitDriver(self.store, database, slot, no_observer, self.process.number, sends_commit=sends_commit)
             driver.begin()
             if driver.machine.result is None:
                 driver.finish(self._block(driver, unit))
@@ -163,9 +165,11 @@ class World:
     """Everything; ``run`` it once.
 
     :param stalls: the most stalls of a run, and their probability at each turn.
+    :param sends_commit: see UnitDriver.
     """
 
-    def __init__(self, seed: int, stalls: tuple[int, float] = (_STALLS, _STALL)) -> None:
+    def __init__(self, seed: int, stalls: tuple[int, float] = (_STALLS, _STALL), *, sends_commit: bool = False) -> None:
+        self.sends_commit = sends_commit
         self.scheduler = Scheduler(seed)
         chance = self.scheduler.random
         self.database = MemoryDatabase(self.scheduler)
