@@ -13,7 +13,8 @@ from sqlalchemy import Column, Connection, Engine, Integer, MetaData, String, Ta
 from dualwrite import DualWrite
 
 NATIVE, LIBRDKAFKA = "dualwrite, native", "dualwrite, librdkafka"
-DUAL_WRITES = (NATIVE, LIBRDKAFKA)
+BACKGROUND = "dualwrite, native, in the background"
+DUAL_WRITES = (NATIVE, BACKGROUND, LIBRDKAFKA)
 NAIVE, TRANSACTION, OUTBOX, DATABASE = "naive pair", "Kafka transaction", "outbox", "database alone"
 
 PAYLOAD_SIZE = 200
@@ -135,6 +136,14 @@ def native(place: Place) -> list[Unit]:
     return _dual_writes(DualWrite(place.engine, _found(place), application=place.name, producer="native"), place)
 
 
+def background(place: Place) -> list[Unit]:
+    """The same, without waiting for the answer to Kafka's commit."""
+    dual_write = DualWrite(
+        place.engine, _found(place), application=place.name, producer="native", completion="background"
+    )
+    return _dual_writes(dual_write, place)
+
+
 def librdkafka(place: Place) -> list[Unit]:
     """The recipe with librdkafka."""
     config = {**_found(place), "linger.ms": 0}
@@ -169,6 +178,7 @@ def _found(place: Place) -> dict[str, object]:
 
 CONTENDERS: Mapping[str, Callable[[Place], list[Unit]]] = {
     NATIVE: native,
+    BACKGROUND: background,
     LIBRDKAFKA: librdkafka,
     NAIVE: naive,
     TRANSACTION: transaction,

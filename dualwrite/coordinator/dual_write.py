@@ -207,7 +207,8 @@ class DualWrite(SeekingConsumers):
         return self._manager.sweep(only)
 
     def pending(self) -> int:
-        """Count the earlier units of work whose Kafka transaction is being completed in the background, as decided."""
+        """Count the earlier units of work that the database has committed, and that are not known to be committed in
+        Kafka: the background completes them, or their commit is sent and not answered (``completion``)."""
         return self._manager.pending()
 
     def wait_idle(self, timeout: float = 10.0) -> bool:
