@@ -19,6 +19,8 @@ class TurnsProxy:
         self.turns = 0
         self._server = make_url(url)
         self._listener = socket.create_server(("127.0.0.1", 0))
+        self._guard = threading.Lock()
+        self._is_closed = False
         self._sockets = [self._listener]
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -30,6 +32,8 @@ class TurnsProxy:
 
     def close(self) -> None:
         """Cut everything."""
+        with self._guard:
+            self._is_closed = True
         for each in self._sockets:
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
@@ -39,21 +43,31 @@ class TurnsProxy:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
+                self._keep(client)
                 server = self._dial()
-                self._sockets += [client, server]
                 has_answered = threading.Event()
                 has_answered.set()
                 for way in (self._requests, self._answers):
                     threading.Thread(target=way, args=(client, server, has_answered), daemon=True).start()
 
+    def _keep(self, opened: socket.socket) -> None:
+        """Note a connection for close(); close it if that has come already.
+
+        :raises OSError: then.
+        """
+        with self._guard:
+            if self._is_closed:
+                opened.close()
+                raise OSError("the proxy is closed")
+            self._sockets.append(opened)
+
     def _dial(self) -> socket.socket:
         query, default = self._server.query, 5432 if self._server.drivername.startswith("postgresql") else 3306
         directory = query.get("host", "")
         path = query.get("unix_socket") or (f"{directory}/.s.PGSQL.5432" if directory else "")
-        if not path:
-            return socket.create_connection((self._server.host or "127.0.0.1", self._server.port or default))
-        server = socket.socket(socket.AF_UNIX)
-        server.connect(str(path))
+        server = socket.socket(socket.AF_UNIX if path else socket.AF_INET)
+        self._keep(server)
+        server.connect(str(path) if path else (self._server.host or "127.0.0.1", self._server.port or default))
         return server
 
     def _requests(self, client: socket.socket, server: socket.socket, has_answered: threading.Event) -> None:

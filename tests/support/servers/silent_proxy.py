@@ -68,12 +68,10 @@ class SilentProxy(TurnsProxy):
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                self._sockets.append(client)
+                self._keep(client)
                 if self.lets_nobody_in:
                     continue
-                server = self._dial()
-                self._sockets.append(server)
-                flow = Flow(client, server)
+                flow = Flow(client, self._dial())
                 self.flows.append(flow)
                 threading.Thread(target=self._to_server, args=(flow,), daemon=True).start()
                 threading.Thread(target=self._to_client, args=(flow,), daemon=True).start()
