@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dualwrite.client.encoding.transaction_end import ending_in, first_marker_in, mismatch_at, offset_after
+from dualwrite.client.terms.error_classes import error_for
 from dualwrite.errors import KafkaRefusedError, KafkaUnavailableError
 from dualwrite.ids import (
     UNKNOWN_START,
@@ -18,6 +19,7 @@ from dualwrite.ids import (
     TopicPartition,
     is_legal_topic,
 )
+from dualwrite.wire.apis import ApiKey
 from dualwrite.wire.error_codes import ErrorCode
 
 if TYPE_CHECKING:
@@ -42,16 +44,31 @@ def ongoing_transaction(
     """The open transaction of ``ongoing``; also tells where and when it began if ``state`` has an anchor (ids.py).
 
     :raises KafkaUnavailableError: if the coordinator or a leader gave no answer in time.
-    :raises KafkaRefusedError: if the READ operation on the anchor's topic is not granted.
+    :raises KafkaRefusedError: if the READ or DESCRIBE operation on the anchor's topic is not granted.
     """
     if state.anchor is None or state.producer != ongoing:
         return OngoingTransaction(ongoing)
     described = control.describe_transaction(transactional_id)
     if described is None:
         return OngoingTransaction(ongoing)
+    began_ms = started_ms(described)
     at_anchor = {partition for partition in described.partitions if state.anchor.is_in(partition)}
+    if not at_anchor and (state.started_ms == began_ms or UNKNOWN_START in (state.started_ms, began_ms)):
+        at_anchor = {_not_described(control, state.anchor)}
     starts = control.current_transaction_start_offsets(at_anchor, ongoing, deleted_too=True)
-    return OngoingTransaction(ongoing, starts, described.partitions, started_ms(described))
+    return OngoingTransaction(ongoing, starts, described.partitions, began_ms)
+
+
+def _not_described(control: "ControlPlane", anchor: Anchor) -> TopicPartition:
+    """The partition of ``anchor``, for a question to its leader. DescribeTransactions leaves out topics that the client
+    may not describe, which must never read as "not in this transaction".
+
+    :raises KafkaRefusedError: if the topic's name was shortened, and the client sees no topic of that name.
+    """
+    partition = control.logs().partition_of(anchor)
+    if partition is None:
+        raise error_for(ApiKey.METADATA, f"topic {anchor.topic}", ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    return partition
 
 
 def open_transaction(control: "ControlPlane", transactional_id: str, ongoing: ProducerIdentity) -> PreparedTxnState:

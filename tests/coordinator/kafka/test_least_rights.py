@@ -149,3 +149,29 @@ def test_rights_that_are_revoked_within_a_unit_leave_both_sides_equal(
         write(again, topic, "c")
     assert sorted(stored_values(engine)) == ["a", "b", "c"]
     assert sorted(visible(broker.listeners[OPEN], topic)) == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("producer", PRODUCERS)
+def test_a_recovery_that_may_not_see_the_topic_does_not_decide(
+    broker: EmbeddedBroker, engine: Engine, producer: str
+) -> None:
+    """The coordinator leaves the topic out of the open transaction, which is not to say that it is another one."""
+    topic = new_place(broker)
+    grant(broker, topic, topic)
+    options: dict[str, Any] = {"application": topic, "producer": producer, "pool_size": 1}
+
+    def revoke_and_die(step: str) -> None:
+        if step == "COMMIT_KAFKA":
+            with RawClient(broker.listeners[OPEN]) as admin:
+                delete(admin, replace(EVERY_ACL, resource_type=ResourceType.TOPIC, principal=f"User:{ALICE}"))
+            raise SystemExit
+
+    dying = DualWrite(engine, config(broker), on_step=revoke_and_die, **options)
+    with pytest.raises(SystemExit):
+        write(dying, topic, "a")
+    dying.close(timeout=1)  # its recovery runs without the rights
+    grant(broker, topic, topic)
+    with DualWrite(engine, config(broker), **options) as again:
+        write(again, topic, "b")
+    assert sorted(stored_values(engine)) == ["a", "b"]
+    assert sorted(visible(broker.listeners[OPEN], topic)) == [b"a", b"b"]
