@@ -232,6 +232,9 @@ class Slot:
     def _complete(self) -> None:
         with self._recovering:
             self.collect_commit(wait=True)
+            if self._background.closed and self._is_ready:
+                self._close_participant()  # close() has not waited for this
+                return
         self.recover()
 
     def lend(self) -> KafkaParticipant:
@@ -280,7 +283,7 @@ class Slot:
         self._is_unfinished = self._is_unfinished or not done
         self._closed = self._closed or InvalidTransactionStateError("this DualWrite is closed: make a new one")
         self._is_finished = self._is_finished or (done and self.is_warm)
-        if self._is_ready:
+        if self._is_ready and not self._background.running:
             self._close_participant()
         return self._is_finished
 

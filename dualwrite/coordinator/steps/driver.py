@@ -68,10 +68,8 @@ class UnitDriver:
         self._observe = observe
         self._participant = participant = slot.lend()
         self._at_once = participant.produce_at_once if isinstance(participant, ProducesAtOnce) else None
-        self._send_commit = cast(CommitsInBackground, participant).send_commit if sends_commit else None
+        self._sender = cast(CommitsInBackground, participant) if sends_commit else None
         self._is_lent = True
-        self._is_sent = False
-        """True once the commit was sent without waiting for its answer."""
         self._reusable = True
         self._needs_recovery = False
         self._left_to_recovery = False
@@ -262,9 +260,8 @@ class UnitDriver:
         return Event.DONE
 
     def _commit_kafka(self) -> Event:
-        if self._send_commit is not None:
-            self._send_commit()
-            self._is_sent = True
+        if self._sender is not None:
+            self._sender.send_commit()
             return Event.DONE
         self._participant.commit_transaction()
         self.slot.lease.memory.completed()
@@ -335,7 +332,7 @@ class UnitDriver:
         elif self._reusable and self._participant.is_reusable:
             self._is_lent = False  # first: given back twice, the participant could be in use by another unit
             self.slot.give_back(self._participant)
-        elif self._is_sent:
+        elif self._sender is not None and self._sender.is_committing:
             self._finish_later()
         else:
             self._participant.close()

@@ -1,6 +1,7 @@
 """completion="background": a unit of work is over when its commit is sent; the answer is collected later."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -191,6 +192,41 @@ def test_a_participant_that_is_given_up_after_it_has_sent_a_commit_is_recovered(
     write_unit(dual_write, "one")
     assert dual_write.wait_idle(20)
     assert kafka.committed == stored_values(sqlite_engine) == ["one"]
+
+
+def test_a_unit_without_records_that_gives_its_participant_up_leaves_the_earlier_commit_to_recovery(
+    dual_write: DualWrite, kafka: FakeKafka, sqlite_engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_unit(dual_write, "one")
+    monkeypatch.setattr(type(kafka.participants[-1]), "is_reusable", False)
+    with dual_write.transaction() as tx:
+        tx.execute(insert(events).values(value="alone"))
+    monkeypatch.undo()
+    assert dual_write.wait_idle(20)
+    assert kafka.committed == ["one"]
+    assert stored_values(sqlite_engine) == ["one", "alone"]
+
+
+def test_a_close_that_does_not_wait_leaves_the_participant_to_the_thread_that_uses_it(
+    dual_write: DualWrite, kafka: FakeKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_unit(dual_write, "one")
+    asked, answers = threading.Event(), threading.Event()
+
+    def hold(request: str) -> None:
+        if request == "collect":
+            asked.set()
+            answers.wait(20)
+
+    kafka.before_effect = hold
+    manager_of(dual_write).process.pool.beat()
+    assert asked.wait(20)
+    dual_write.close(timeout=0)
+    assert "closed, and 1 unit of work is not finished in Kafka (orders-0)" in caplog.text
+    assert kafka.open_participants() == 1
+    answers.set()
+    assert eventually(kafka.open_participants, lambda count: count == 0) == 0
+    assert kafka.committed == ["one"]
 
 
 def test_a_slot_that_is_lost_meanwhile_is_left_to_its_new_owner(
