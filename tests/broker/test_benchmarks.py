@@ -3,14 +3,16 @@
 import json
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
 
-from benchmarks import native
+from benchmarks import native, rounds
 from benchmarks.contenders import KAFKA, OURS
 from benchmarks.figures import FIGURES
 from benchmarks.report import Comparison, is_ahead
+from benchmarks.rounds import WithKafka
 from benchmarks.standings import Standings
 from benchmarks.unit_contenders import DATABASE, NATIVE, OUTBOX
 from benchmarks.unit_places import require_same
@@ -172,3 +174,30 @@ def test_without_kafka_there_is_no_ratio() -> None:
     alone = Comparison("figure", "os", {OURS: [{"single, p50": 1.0}]})
     assert alone.ratio("single, p50") is None
     assert "| single, p50 (ms) | 1 |  |  |  |  |" in list(alone.markdown())
+
+
+@pytest.mark.parametrize(
+    ("config", "prefix", "is_warned"),
+    [
+        ("'--enable-optimizations' '--with-lto'", "/opt/python", False),
+        ("'--enable-shared'", "/usr", False),
+        ("'--enable-shared'", "/opt/python", True),
+        (None, "/opt/python", True),
+    ],
+)
+def test_an_interpreter_that_was_built_without_optimisation_is_noticed(
+    config: str | None,
+    prefix: str,
+    is_warned: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sysconfig, "get_config_var", lambda name: config)
+    monkeypatch.setattr(sys, "base_prefix", prefix)
+    options = rounds.parser_of("", ["nothing"], 0, WithKafka.NEVER).parse_args(["--directory", str(tmp_path)])
+    options.no_kafka = True
+    rounds.measure(options, lambda _: iter(()))
+    said = capsys.readouterr()
+    assert ("was built without --enable-optimizations" in said.err) is is_warned
+    assert ("(built without optimisation)" in said.out) is is_warned
