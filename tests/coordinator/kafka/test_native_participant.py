@@ -48,6 +48,10 @@ class FakeProducer:
     def init_transactions(self, keep_prepared_txn: bool = False) -> None:
         self._do(Verb.INIT_KEEPING if keep_prepared_txn else Verb.INIT)
 
+    def collect_commit(self, *, wait: bool) -> bool:
+        assert wait, "only a slot's owner looks without waiting"
+        return True
+
     def begin_transaction(self) -> None:
         self._do(Verb.BEGIN)
 

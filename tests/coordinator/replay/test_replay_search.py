@@ -34,7 +34,7 @@ class ResumingWorld(World):
     kafka: ResumingKafka
 
     def __init__(self, engine: Engine, *, replay: bool, deaths_only: bool) -> None:
-        super().__init__(engine)
+        super().__init__(engine, "await")
         self.deaths_only = deaths_only
         self.kafka = ResumingKafka()
         self.kafka.before_effect = lambda request: self.before(request)

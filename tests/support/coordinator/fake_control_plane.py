@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from dualwrite.client.admin.control_plane import TransactionDescription
+from dualwrite.client.admin.log_reader import LogExtent
 from dualwrite.client.encoding.transaction_end import LogSlice
 from dualwrite.client.protocol.requests import InitializedProducer
 from dualwrite.ids import Anchor, ProducerIdentity, TopicPartition
@@ -14,7 +15,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class FakeLogs:
-    """A LogReader of one partition, of which a test says what is read there; of none, unless it does."""
+    """A LogReader of partitions whose records were deleted, unless a test sets the ``slice`` that is read there."""
 
     def __init__(self) -> None:
         self.slice: LogSlice | None = None
@@ -25,13 +26,16 @@ class FakeLogs:
     def partition_of(self, anchor: Anchor) -> TopicPartition | None:
         if self.fails is not None:
             raise self.fails
-        return None if self.slice is None else TopicPartition(anchor.topic, anchor.partition)
+        return TopicPartition(anchor.topic, anchor.partition)
 
     def topic_id(self, topic: str) -> str:
         return self.topic_ids.get(topic, "")
 
     def read(self, partition: TopicPartition, offset: int, *, committed: bool, most: int) -> LogSlice | None:
         return self.slice
+
+    def extent(self, partition: TopicPartition) -> LogExtent:
+        return LogExtent(1_000_000, 1_000_000)
 
 
 class FakeControl:
