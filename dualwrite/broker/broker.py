@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.clients.listeners import PLAINTEXT_LISTENER, Listener, host_and_port
 from dualwrite.broker.config import BrokerOptions
-from dualwrite.broker.connection_memory import ConnectionMemory
-from dualwrite.broker.data_lock import exclusive
+from dualwrite.broker.net.connection_memory import ConnectionMemory
+from dualwrite.broker.process.data_lock import exclusive
 from dualwrite.broker.listening import BoundListener, bind_listeners
 from dualwrite.broker.runtime.access_control import AccessControl
 from dualwrite.broker.runtime.cluster import Cluster
 from dualwrite.broker.runtime.compaction import Compaction
 from dualwrite.broker.runtime.coordinator import TransactionCoordinator
-from dualwrite.broker.runtime.disk import DiskFiles
+from dualwrite.broker.process.disk import DiskFiles
 from dualwrite.broker.runtime.flusher import Flusher, stop_process
 from dualwrite.broker.runtime.group_log import GroupLog
 from dualwrite.broker.runtime.groups import GroupCoordinator
@@ -33,7 +33,7 @@ from dualwrite.broker.runtime.offsets import GroupOffsets
 from dualwrite.broker.runtime.retention import Retention
 from dualwrite.broker.sasl_listeners import SaslListeners
 from dualwrite.broker.server import Server
-from dualwrite.broker.stop_deadline import STOP_SIGNALS, StopDeadline
+from dualwrite.broker.process.stop_deadline import STOP_SIGNALS, StopDeadline
 from dualwrite.broker.tls.listener_tls import ListenerTls
 from dualwrite.errors import ConfigurationError, DualWriteError
 

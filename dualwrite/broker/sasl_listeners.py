@@ -13,7 +13,7 @@ from dualwrite.broker.access.verdicts import Mechanism
 from dualwrite.broker.authentication import Authentication
 from dualwrite.broker.clients.listeners import Listener, SecurityProtocol, is_loopback
 from dualwrite.broker.config import BrokerOptions
-from dualwrite.broker.limited_log import LimitedLog
+from dualwrite.broker.runtime.limited_log import LimitedLog
 from dualwrite.broker.listening import BoundListener
 from dualwrite.broker.runtime.meters import Meters
 from dualwrite.broker.settings.listener_settings import ListenerValues

@@ -13,8 +13,8 @@ from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.authentication import Authentication
 from dualwrite.broker.clients.connection_limits import ConnectionLimits, expired, to_make_room
 from dualwrite.broker.connection import Connection
-from dualwrite.broker.frame_stream import FrameStream
-from dualwrite.broker.limited_log import LimitedLog
+from dualwrite.broker.net.frame_stream import FrameStream
+from dualwrite.broker.runtime.limited_log import LimitedLog
 from dualwrite.broker.listening import BoundListener
 from dualwrite.broker.tls.transport import TlsHandshakeError, TlsTransport
 

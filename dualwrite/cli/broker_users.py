@@ -175,7 +175,7 @@ def _users(arguments: argparse.Namespace, create: bool = False) -> Iterator[User
 
         yield ClusterUsers(cluster_config(arguments))
         return
-    from dualwrite.broker.data_dir import parse_data_dir
+    from dualwrite.broker.process.data_dir import parse_data_dir
     from dualwrite.broker.offline_users import open_users
 
     if arguments.command_config is not None or arguments.settings:

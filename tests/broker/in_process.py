@@ -7,8 +7,8 @@ from typing import Any
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.config import BrokerOptions
 from dualwrite.broker.connection import Connection
-from dualwrite.broker.connection_memory import ConnectionMemory
-from dualwrite.broker.frame_stream import FrameStream
+from dualwrite.broker.net.connection_memory import ConnectionMemory
+from dualwrite.broker.net.frame_stream import FrameStream
 from dualwrite.broker.runtime.access_control import AccessControl
 from dualwrite.wire.apis import ListOffsetsRequest, Message
 from dualwrite.wire.codec import read_response, write_request

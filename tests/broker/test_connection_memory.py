@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualwrite.broker.connection_memory import ConnectionMemory
-from dualwrite.broker.frame_stream import FrameStream, StreamEndedError
+from dualwrite.broker.net.connection_memory import ConnectionMemory
+from dualwrite.broker.net.frame_stream import FrameStream, StreamEndedError
 from dualwrite.wire.frames import with_size
 
 LIMIT = 4 * 1024 * 1024

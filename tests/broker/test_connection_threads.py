@@ -14,7 +14,7 @@ from dualwrite.broker.api.context import NO_CLIENT, Client
 from dualwrite.broker.api.routes import Route
 from dualwrite.broker.clients.listeners import PLAINTEXT_LISTENER
 from dualwrite.broker.connection import Connection
-from dualwrite.broker.frame_stream import StreamEndedError
+from dualwrite.broker.net.frame_stream import StreamEndedError
 from dualwrite.broker.runtime.meters import Meters
 from dualwrite.wire import codec
 from dualwrite.wire.apis import ApiKey, DeleteGroupsRequest, DeleteGroupsResponse, Message

@@ -5,7 +5,7 @@ import mmap
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualwrite.broker.frame_buffers import FrameBuffers
+from dualwrite.broker.net.frame_buffers import FrameBuffers
 
 MEBIBYTE = 1024 * 1024
 MOST_SPARE = 16 * MEBIBYTE

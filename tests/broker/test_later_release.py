@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from dualwrite.broker.data_dir import FORMAT_FILE, FORMAT_VERSION
+from dualwrite.broker.process.data_dir import FORMAT_FILE, FORMAT_VERSION
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.broker.facts.fields import encode_string
 from dualwrite.broker.log.journal import Journal
-from dualwrite.broker.runtime.disk import DiskFiles
+from dualwrite.broker.process.disk import DiskFiles
 from dualwrite.records.batch import Record
 from tests.broker.calls import batch, new_producer, new_topic, open_transaction, produce, read_all
 from tests.broker.group_calls import joined_member

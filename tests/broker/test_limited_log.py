@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from dualwrite.broker.limited_log import LimitedLog
+from dualwrite.broker.runtime.limited_log import LimitedLog
 
 
 class Clock:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dualwrite.broker.runtime.disk import DiskFile, DiskFiles
+from dualwrite.broker.process.disk import DiskFile, DiskFiles
 from dualwrite.ports import Files
 from dualwrite.testing.files import MemoryFiles
 

@@ -9,7 +9,7 @@ import pytest
 from dualwrite.broker.log.layout import OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX, name_at, offsets_of
 from dualwrite.broker.log.partition_log import PartitionLog
 from dualwrite.broker.log.settings import LogSettings
-from dualwrite.broker.runtime.disk import DiskFiles
+from dualwrite.broker.process.disk import DiskFiles
 from dualwrite.ids import ProducerIdentity
 from dualwrite.ports import Files
 from dualwrite.records.batch import Record

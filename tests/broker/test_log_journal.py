@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kafka.record.memory_records import MemoryRecords
 
 from dualwrite.broker.log.journal import Journal
-from dualwrite.broker.runtime.disk import DiskFiles
+from dualwrite.broker.process.disk import DiskFiles
 from dualwrite.errors import CorruptLogError
 from dualwrite.ids import NO_PRODUCER
 from dualwrite.ports import Files

@@ -6,7 +6,7 @@ import pytest
 from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 
 from dualwrite.broker.log.partition_log import PartitionLog
-from dualwrite.broker.runtime.disk import DiskFiles
+from dualwrite.broker.process.disk import DiskFiles
 from dualwrite.records.batch import Record
 from dualwrite.records.header import BatchFields, MalformedBatchError, peek_header, place_batch, seal_batch
 from dualwrite.testing.files import MemoryFiles

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dualwrite.broker.log.partition_log import PartitionLog
-from dualwrite.broker.runtime.disk import DiskFiles
+from dualwrite.broker.process.disk import DiskFiles
 from dualwrite.errors import CorruptLogError
 from dualwrite.ids import ProducerIdentity
 from dualwrite.ports import Files

@@ -8,7 +8,7 @@ import pytest
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.broker.log.journal import Journal
 from dualwrite.broker.log.layout import read_recovery_point
-from dualwrite.broker.runtime.disk import DiskFiles
+from dualwrite.broker.process.disk import DiskFiles
 from dualwrite.errors import ConfigurationError, CorruptLogError
 from dualwrite.records.batch import Record
 from dualwrite.testing.files import MemoryFiles

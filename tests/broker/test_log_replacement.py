@@ -8,7 +8,7 @@ import pytest
 
 from dualwrite.broker.log.partition_log import PartitionLog
 from dualwrite.broker.log.replacement import Replacement
-from dualwrite.broker.runtime.disk import DiskFiles
+from dualwrite.broker.process.disk import DiskFiles
 from dualwrite.errors import CorruptLogError
 from dualwrite.ports import Files
 from dualwrite.records.batch import Record

@@ -7,7 +7,7 @@ import pytest
 
 from dualwrite.broker.log.partition_log import PartitionLog
 from dualwrite.broker.log.settings import LogSettings
-from dualwrite.broker.runtime.disk import DiskFiles
+from dualwrite.broker.process.disk import DiskFiles
 from dualwrite.errors import CorruptLogError
 from dualwrite.records.batch import Record
 from dualwrite.testing.files import MemoryFiles

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dualwrite.broker.runtime.disk import DiskFiles
+from dualwrite.broker.process.disk import DiskFiles
 from dualwrite.ports import File
 from dualwrite.testing.files import MemoryFile, MemoryFiles
 from tests.broker.logs import LyingFiles, Reported, add, opened, whole

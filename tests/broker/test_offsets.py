@@ -12,7 +12,7 @@ from dualwrite.broker.broker import SystemClock
 from dualwrite.broker.core.offsets import CommitOffsets, CommittedPosition
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.broker.runtime.cluster import Cluster, TopicSettings
-from dualwrite.broker.runtime.disk import DiskFiles
+from dualwrite.broker.process.disk import DiskFiles
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.broker.runtime.group_log import GroupLog
 from dualwrite.broker.runtime.offsets import GroupOffsets

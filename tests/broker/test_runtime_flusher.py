@@ -14,7 +14,7 @@ import pytest
 
 from dualwrite.broker.runtime import disk
 from dualwrite.broker.runtime import flusher as flusher_module
-from dualwrite.broker.runtime.disk import DiskFile
+from dualwrite.broker.process.disk import DiskFile
 from dualwrite.broker.runtime.flusher import STOP_EXIT_CODE, Flusher, stop_process
 from tests.broker.simulated import never, run
 

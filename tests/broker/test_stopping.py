@@ -140,7 +140,7 @@ def test_an_answer_that_is_read_late_is_read_whole(tmp_path: Path, brokers: list
 def test_a_stop_that_hangs_ends_with_one_line() -> None:
     program = """
 import asyncio, logging, time
-from dualwrite.broker.stop_deadline import StopDeadline
+from dualwrite.broker.process.stop_deadline import StopDeadline
 
 async def stop():
     deadline = StopDeadline(0.2)

@@ -16,9 +16,9 @@ from cryptography.x509.oid import NameOID
 
 from dualwrite.broker.api.context import ANONYMOUS
 from dualwrite.broker.clients.listeners import Listener, SecurityProtocol
-from dualwrite.broker.connection_memory import ConnectionMemory
+from dualwrite.broker.net.connection_memory import ConnectionMemory
 from dualwrite.broker.embedded import EmbeddedBroker
-from dualwrite.broker.frame_stream import FrameStream
+from dualwrite.broker.net.frame_stream import FrameStream
 from dualwrite.broker.settings.listener_settings import ListenerValues
 from dualwrite.broker.tls.listener_tls import ListenerTls
 from dualwrite.broker.tls.transport import TlsHandshakeError, TlsTransport

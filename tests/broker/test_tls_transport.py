@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from dualwrite.broker.connection_memory import ConnectionMemory
-from dualwrite.broker.frame_stream import FrameStream, StreamEndedError
+from dualwrite.broker.net.connection_memory import ConnectionMemory
+from dualwrite.broker.net.frame_stream import FrameStream, StreamEndedError
 from dualwrite.broker.tls.transport import RECEIVE_BYTES, TlsHandshakeError, TlsTransport
 from tests.broker.raw import PATIENCE_SECONDS
 from tests.broker.secured import Keys

@@ -16,7 +16,7 @@ from dualwrite.broker.facts.transaction_log import encode_fact
 from dualwrite.broker.facts.transactions import TransactionVersion
 from dualwrite.broker.runtime.cluster import Cluster, TopicSettings
 from dualwrite.broker.runtime.coordinator import TransactionCoordinator
-from dualwrite.broker.runtime.disk import DiskFiles
+from dualwrite.broker.process.disk import DiskFiles
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.ids import ProducerIdentity
 from dualwrite.records.batch import Record

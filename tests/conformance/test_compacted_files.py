@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dualwrite.broker.runtime.disk import DiskFiles
+from dualwrite.broker.process.disk import DiskFiles
 from dualwrite.records.compression import Codec
 from tests.broker.compactions import DAY, Disk, History
 from tests.conformance.apache_kafka import java_tool

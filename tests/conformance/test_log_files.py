@@ -8,7 +8,7 @@ import pytest
 
 from dualwrite.broker.log.layout import INDEXES, LOG, SNAPSHOT
 from dualwrite.broker.log.settings import LogSettings
-from dualwrite.broker.runtime.disk import DiskFiles
+from dualwrite.broker.process.disk import DiskFiles
 from dualwrite.records.header import iterate_batches
 from tests.broker import log_histories
 from tests.broker.log_histories import History

@@ -7,7 +7,7 @@ import resource
 import time
 from typing import NoReturn
 
-from dualwrite.broker.connection_memory import ConnectionMemory
+from dualwrite.broker.net.connection_memory import ConnectionMemory
 from dualwrite.broker.core.commands import AddPartitions, InitProducerId
 from dualwrite.broker.facts.transactions import TransactionStatus
 from dualwrite.broker.runtime.flusher import Flusher

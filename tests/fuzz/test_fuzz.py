@@ -15,7 +15,7 @@ import pytest
 
 from dualwrite.broker import connection
 from dualwrite.broker.api.records import fetch
-from dualwrite.broker.connection_memory import ConnectionMemory
+from dualwrite.broker.net.connection_memory import ConnectionMemory
 from dualwrite.broker.facts.producer_snapshot import ProducerSnapshot, decode_snapshot
 from dualwrite.broker.log import recovery
 from tests.fuzz.__main__ import main

@@ -7,7 +7,7 @@ from dualwrite.broker.access.acls import CLUSTER_NAME, ResourceType
 from dualwrite.broker.access.needs import Need
 from dualwrite.broker.api.operations import OPERATIONS
 from dualwrite.broker.config import BrokerOptions
-from dualwrite.broker.connection_memory import ConnectionMemory
+from dualwrite.broker.net.connection_memory import ConnectionMemory
 from dualwrite.broker.runtime.access_control import AccessControl
 from dualwrite.broker.runtime.cluster import Cluster
 from dualwrite.broker.runtime.coordinator import TransactionCoordinator

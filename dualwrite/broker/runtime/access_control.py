@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from dualwrite.broker.access.acls import Acl, AclFilter, AclOperation, ResourceType
 from dualwrite.broker.access.authorizer import Authorizer
 from dualwrite.broker.facts.acls import AclCreated, AclDeleted
-from dualwrite.broker.limited_log import LimitedLog
+from dualwrite.broker.runtime.limited_log import LimitedLog
 from dualwrite.broker.runtime.cluster import Cluster
 
 logger = logging.getLogger(__name__)

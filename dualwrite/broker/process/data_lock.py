@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from dualwrite.broker.data_dir import refuse_foreign, refuse_later_format, write_format
+from dualwrite.broker.process.data_dir import refuse_foreign, refuse_later_format, write_format
 from dualwrite.broker.runtime.cluster import JOURNAL_DIRECTORY
 from dualwrite.errors import ConfigurationError
 

@@ -11,7 +11,7 @@ import time
 from typing import Protocol
 
 from dualwrite.broker.clients.memory_limits import RequestHolder, answer_share, next_in_line, slowest, stalled
-from dualwrite.broker.frame_buffers import FrameBuffers
+from dualwrite.broker.net.frame_buffers import FrameBuffers
 
 logger = logging.getLogger(__name__)
 

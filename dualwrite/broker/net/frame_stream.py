@@ -13,7 +13,7 @@ from copy import copy
 from typing import cast
 
 from dualwrite.broker.clients.foreign_protocols import advice, protocol_of
-from dualwrite.broker.connection_memory import ConnectionMemory
+from dualwrite.broker.net.connection_memory import ConnectionMemory
 from dualwrite.wire.frames import SIZE_PREFIX, FrameTooLargeError, frame_size, size_prefix
 
 _SHARED_BYTES = 32 * 1024
