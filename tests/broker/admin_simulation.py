@@ -27,9 +27,17 @@ from dualwrite.records.header import BatchFields, peek_header
 from dualwrite.testing.files import MemoryFiles
 from dualwrite.wire.error_codes import ErrorCode
 from tests.broker.admin_oracle import KEEPS_ALL, PER_INCARNATION, History, Place, Unit, Write, check, memory
-from tests.broker.compactions import no_pause
 from tests.broker.crash_simulation import DISK_ERRORS, MortalFlusher, ends_its_start
-from tests.broker.simulated import TOPIC, FakeClock, Killed, Rooms, StoppableFiles, end_other_tasks, run
+from tests.broker.simulated import (
+    TOPIC,
+    FakeClock,
+    Killed,
+    LoopCleanerThread,
+    Rooms,
+    StoppableFiles,
+    end_other_tasks,
+    run,
+)
 
 GENERATIONS = 4
 CLIENTS = ("app-0", "app-1", "app-1")
@@ -134,8 +142,9 @@ class HouseKeeper(Actor):
     async def work(self) -> None:
         rooms = self.rooms
         retention = Retention(rooms.cluster, rooms.flusher, rooms.clock)
-        compaction = Compaction(rooms.files, rooms.cluster, rooms.flusher, rooms.clock, CleanerSettings())
-        compaction._pace = no_pause  # type: ignore[assignment]
+        compaction = Compaction(
+            rooms.files, rooms.cluster, rooms.flusher, rooms.clock, CleanerSettings(), LoopCleanerThread()
+        )
         for _ in range(14):
             await self.pause()
             for partition in rooms.cluster.partitions():

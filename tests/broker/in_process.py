@@ -33,10 +33,10 @@ class InProcessBroker:
         self.rooms = rooms
         self.memory = memory or ConnectionMemory()
         options = BrokerOptions(Path("/data"))
-        access = AccessControl(rooms.cluster, options.access)
+        access = AccessControl(rooms.cluster, options.access, rooms.clock)
         self.context = BrokerContext(
             rooms.cluster, access, rooms.coordinator, rooms.groups, rooms.offsets, rooms.flusher, rooms.clock,
-            "127.0.0.1", 9092, True, options, memory=self.memory,
+            "127.0.0.1", 9092, True, options, self.memory,
         )  # fmt: skip
         self._clients: list[ScriptedClient] = []
 

@@ -52,7 +52,7 @@ def sasl_broker(data_dir: Path, **config: str) -> EmbeddedBroker:
 
 def log_of(broker: EmbeddedBroker) -> str:
     """The broker's log."""
-    return (broker.process.data_dir / "broker.log").read_text()
+    return (broker.data_dir / "broker.log").read_text()
 
 
 def unsecured_token(user: str = ALICE, lifetime: float = 3600) -> str:

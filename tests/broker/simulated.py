@@ -11,6 +11,7 @@ from typing import Any, NoReturn, TypeVar
 from dualwrite.broker.core.cluster import CreateTopic
 from dualwrite.broker.core.group_rules import GroupSettings
 from dualwrite.broker.core.transaction_rules import TransactionSettings
+from dualwrite.broker.log.cleaner import Cleaned
 from dualwrite.broker.runtime.cluster import Cluster, TopicSettings
 from dualwrite.broker.runtime.coordinator import TransactionCoordinator
 from dualwrite.broker.runtime.flusher import Flusher
@@ -29,6 +30,19 @@ DATA_DIR = Path("/data")
 TOPIC = "t"
 
 ResultT = TypeVar("ResultT")
+
+
+class LoopCleanerThread:
+    """A CleanerThread in the event loop's own threads, of which the simulated loop has none."""
+
+    def __init__(self) -> None:
+        self.pause: Callable[[], None] = lambda: None
+
+    async def run(self, clean: Callable[[Callable[[], None]], Cleaned]) -> Cleaned:
+        return await asyncio.get_running_loop().run_in_executor(None, clean, self.pause)
+
+    def close(self) -> None:
+        """There is no thread."""
 
 
 class FakeClock:

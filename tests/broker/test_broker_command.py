@@ -16,7 +16,7 @@ import pytest
 from dualwrite.broker.broker import _write_ready_file
 from dualwrite.broker.clients.listeners import PLAINTEXT_LISTENER
 from dualwrite.broker.embedded import EmbeddedBroker
-from dualwrite.broker.runtime.flusher import STOP_EXIT_CODE
+from dualwrite.broker.process.ending import STOP_EXIT_CODE
 from dualwrite.broker.settings.broker_settings import SETTINGS
 from dualwrite.cli.main import main
 from dualwrite.errors import ConfigurationError

@@ -12,7 +12,8 @@ from dualwrite.broker.core.cluster import CreateTopic
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.broker.log.layout import CLEANER_OFFSET
 from dualwrite.broker.log.settings import LogSettings
-from dualwrite.broker.runtime.compaction import CleanerSettings, Compaction, Pace
+from dualwrite.broker.process.cleaning_thread import Pace
+from dualwrite.broker.runtime.compaction import CleanerSettings, Compaction
 from dualwrite.broker.runtime.partition import Partition
 from dualwrite.ids import ProducerIdentity, TopicPartition
 from dualwrite.records.batch import Record, build_batch
@@ -24,7 +25,7 @@ from tests.broker.calls import describe, end, identity, new_producer, new_topic,
 from tests.broker.compactions import read_on, seen_in
 from tests.broker.consumers import CONSUMER
 from tests.broker.raw import PATIENCE_SECONDS, RawClient, eventually
-from tests.broker.simulated import DATA_DIR, Rooms, run
+from tests.broker.simulated import DATA_DIR, LoopCleanerThread, Rooms, run
 
 DAY = 86_400_000
 COMPACT: dict[str, str | None] = {"cleanup.policy": "compact"}
@@ -42,8 +43,9 @@ class House:
         assert found is not None
         self.partition: Partition = found
         self.partition.log.settings = LogSettings(segment_bytes=0)
+        self.thread = LoopCleanerThread()
         self.compaction = Compaction(
-            files, self.rooms.cluster, self.rooms.flusher, self.rooms.clock, CleanerSettings(**settings)
+            files, self.rooms.cluster, self.rooms.flusher, self.rooms.clock, CleanerSettings(**settings), self.thread
         )
 
     async def write(self, *keys: bytes, producer: ProducerIdentity | None = None, sequence: int = 0) -> None:
@@ -296,7 +298,7 @@ def test_a_log_that_lost_its_oldest_segments_meanwhile_throws_the_cleaning_away(
             if not left:
                 house.partition.truncate_before(2)
 
-        house.compaction._pace = pause  # type: ignore[assignment]
+        house.thread.pause = pause
         await house.compaction.run_once()
         assert left <= 0
         assert house.left() == [2, 3, 4]

@@ -15,7 +15,7 @@ import pytest
 
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.broker.process.disk import DiskFile, DiskFiles
-from dualwrite.broker.runtime.flusher import STOP_EXIT_CODE
+from dualwrite.broker.process.ending import STOP_EXIT_CODE
 from dualwrite.records.header import MalformedBatchError
 from dualwrite.testing.files import MemoryFiles
 from dualwrite.wire.error_codes import ErrorCode
@@ -135,7 +135,7 @@ def test_a_full_disk_ends_the_broker_with_one_line_and_loses_nothing(
 
 @pytest.mark.slow_cases("os")
 def test_a_write_that_fails_in_its_middle_is_cut_by_the_next_start(broker: LimitedBroker) -> None:
-    log = broker.process.data_dir / f"{broker.topic}-0" / f"{0:020}.log"
+    log = broker.data_dir / f"{broker.topic}-0" / f"{0:020}.log"
     broker.fill_disk(log.stat().st_size + 40)
     fails(lambda: produce(broker.client, broker.topic, batch([b"x" * 1000])))
     assert str(log) in broker.last_line()

@@ -35,7 +35,7 @@ ALL = frozenset(TopicPartition(TOPIC, index) for index in range(3))
 
 def facts_of(broker: EmbeddedBroker, transactional_id: str) -> list[TransactionRecorded]:
     """What the transaction log says of ``transactional_id``, in order."""
-    content = (broker.process.data_dir / "__transaction_state-0" / f"{0:020}.log").read_bytes()
+    content = (broker.data_dir / "__transaction_state-0" / f"{0:020}.log").read_bytes()
     records = [record for _, batch in iterate_batches(content) for record in iterate_records(batch)]
     facts = [decode_fact(record.key or b"", record.value) for record in records]
     return [

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dualwrite.broker.process.data_dir import FORMAT_FILE, FORMAT_VERSION
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.broker.facts.fields import encode_string
 from dualwrite.broker.log.journal import Journal
+from dualwrite.broker.process.data_dir import FORMAT_FILE, FORMAT_VERSION
 from dualwrite.broker.process.disk import DiskFiles
 from dualwrite.records.batch import Record
 from tests.broker.calls import batch, new_producer, new_topic, open_transaction, produce, read_all

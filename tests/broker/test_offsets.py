@@ -8,11 +8,11 @@ from uuid import UUID
 import pytest
 
 from dualwrite.broker.api.groups import offset_commit, offset_fetch
-from dualwrite.broker.broker import SystemClock
 from dualwrite.broker.core.offsets import CommitOffsets, CommittedPosition
 from dualwrite.broker.embedded import EmbeddedBroker
-from dualwrite.broker.runtime.cluster import Cluster, TopicSettings
 from dualwrite.broker.process.disk import DiskFiles
+from dualwrite.broker.process.system import SystemClock
+from dualwrite.broker.runtime.cluster import Cluster, TopicSettings
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.broker.runtime.group_log import GroupLog
 from dualwrite.broker.runtime.offsets import GroupOffsets

@@ -18,7 +18,7 @@ def ask(access: AccessControl, name: str, principal: str = "User:eve") -> bool:
 
 
 def controlled(rooms: Rooms) -> AccessControl:
-    return AccessControl(rooms.cluster, AccessSettings(is_enabled=True))
+    return AccessControl(rooms.cluster, AccessSettings(is_enabled=True), rooms.clock)
 
 
 def test_names_that_no_topic_can_have_are_not_remembered() -> None:

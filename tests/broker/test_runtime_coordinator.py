@@ -30,7 +30,7 @@ from dualwrite.records.batch import Record
 from dualwrite.records.control import Marker
 from dualwrite.testing.files import MemoryFiles
 from dualwrite.wire.error_codes import ErrorCode
-from tests.broker.simulated import DATA_DIR, TOPIC, FakeClock, Rooms, append, read_log, run
+from tests.broker.simulated import DATA_DIR, TOPIC, FakeClock, Rooms, append, never, read_log, run
 
 TXN_ID = "app-0"
 SEEDS = range(8)
@@ -243,7 +243,7 @@ def test_with_durability_os_a_killed_process_loses_nothing() -> None:
         reopened = await Rooms(files).with_topic()
         assert reopened.coordinator.table == rooms.coordinator.table
 
-    with_rooms(test, flusher=Flusher(durable=False))
+    with_rooms(test, flusher=Flusher(durable=False, on_failure=never))
 
 
 # --- producer ids, and what must not get to the disk

@@ -12,10 +12,10 @@ from typing import Any, NoReturn
 
 import pytest
 
-from dualwrite.broker.runtime import disk
-from dualwrite.broker.runtime import flusher as flusher_module
+from dualwrite.broker.process import disk, ending
 from dualwrite.broker.process.disk import DiskFile
-from dualwrite.broker.runtime.flusher import STOP_EXIT_CODE, Flusher, stop_process
+from dualwrite.broker.process.ending import STOP_EXIT_CODE, stop_process
+from dualwrite.broker.runtime.flusher import Flusher
 from tests.broker.simulated import never, run
 
 
@@ -329,7 +329,7 @@ def test_stopping_is_immediate_and_says_why(monkeypatch: pytest.MonkeyPatch, cap
         raise StoppedError
 
     monkeypatch.setattr(os, "_exit", leave)
-    monkeypatch.setattr(flusher_module.logging, "shutdown", lambda: None)
+    monkeypatch.setattr(ending.logging, "shutdown", lambda: None)
     with caplog.at_level(logging.CRITICAL), pytest.raises(StoppedError):
         stop_process(OSError("no space left"))
     assert codes == [STOP_EXIT_CODE]
@@ -347,9 +347,9 @@ def test_a_full_disk_is_logged_with_the_file_and_advice(
         raise StoppedError
 
     monkeypatch.setattr(os, "_exit", leave)
-    monkeypatch.setattr(flusher_module.logging, "shutdown", lambda: None)
+    monkeypatch.setattr(ending.logging, "shutdown", lambda: None)
     file = DiskFile(full)
-    with pytest.raises(StoppedError), Flusher(durable=True).critical():
+    with pytest.raises(StoppedError), Flusher(durable=True, on_failure=stop_process).critical():
         file.append(b"x")
     file.close()
     (line,) = caplog.records

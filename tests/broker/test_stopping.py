@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dualwrite.broker.runtime.flusher import STOP_EXIT_CODE
+from dualwrite.broker.process.ending import STOP_EXIT_CODE
 from dualwrite.wire.apis import ApiKey
 from dualwrite.wire.error_codes import ErrorCode
 from tests.broker.calls import batch, fetch_request, metadata, new_topic, produce, read_all

@@ -16,8 +16,8 @@ from cryptography.x509.oid import NameOID
 
 from dualwrite.broker.api.context import ANONYMOUS
 from dualwrite.broker.clients.listeners import Listener, SecurityProtocol
-from dualwrite.broker.net.connection_memory import ConnectionMemory
 from dualwrite.broker.embedded import EmbeddedBroker
+from dualwrite.broker.net.connection_memory import ConnectionMemory
 from dualwrite.broker.net.frame_stream import FrameStream
 from dualwrite.broker.settings.listener_settings import ListenerValues
 from dualwrite.broker.tls.listener_tls import ListenerTls

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from dualwrite.broker.broker import SystemClock
 from dualwrite.broker.core.commands import EndTransaction, WriteMarkers
 from dualwrite.broker.core.transaction_rules import Moment, TransactionSettings, decide
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.broker.facts.transaction_log import encode_fact
 from dualwrite.broker.facts.transactions import TransactionVersion
+from dualwrite.broker.process.disk import DiskFiles
+from dualwrite.broker.process.system import SystemClock
 from dualwrite.broker.runtime.cluster import Cluster, TopicSettings
 from dualwrite.broker.runtime.coordinator import TransactionCoordinator
-from dualwrite.broker.process.disk import DiskFiles
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.ids import ProducerIdentity
 from dualwrite.records.batch import Record

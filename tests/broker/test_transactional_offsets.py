@@ -288,7 +288,7 @@ def test_a_deleted_topics_pending_offsets_do_not_pass_to_a_new_topic_of_its_name
     with RawClient(broker.bootstrap_servers) as client:
         transactional_id, producer, group, partition = begun(client)
         txn_commit(client, transactional_id, producer, group, {partition: 5})
-        (log,) = (broker.process.data_dir / "__consumer_offsets-0").glob("*.log")
+        (log,) = (broker.data_dir / "__consumer_offsets-0").glob("*.log")
         before = log.read_bytes()
         assert delete(client, partition[0]) == {partition[0]: NONE}
         assert log.stat().st_size > len(before)

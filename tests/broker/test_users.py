@@ -188,7 +188,7 @@ def test_users_of_a_stopped_broker_are_there_when_it_starts(tmp_path: Path) -> N
 def test_the_users_of_a_running_broker_are_locked(broker: EmbeddedBroker) -> None:
     with (
         pytest.raises(ConfigurationError, match="is in use by another broker: use --bootstrap-server HOST:PORT"),
-        open_users(broker.process.data_dir),
+        open_users(broker.data_dir),
     ):
         pass
 

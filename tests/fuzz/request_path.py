@@ -7,9 +7,9 @@ import resource
 import time
 from typing import NoReturn
 
-from dualwrite.broker.net.connection_memory import ConnectionMemory
 from dualwrite.broker.core.commands import AddPartitions, InitProducerId
 from dualwrite.broker.facts.transactions import TransactionStatus
+from dualwrite.broker.net.connection_memory import ConnectionMemory
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.ids import ProducerIdentity, TopicPartition
 from dualwrite.testing.files import MemoryFiles

@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 
-from dualwrite.broker.runtime.flusher import STOP_EXIT_CODE
+from dualwrite.broker.process.ending import STOP_EXIT_CODE
 
 logger = logging.getLogger(__name__)
 

@@ -1,7 +1,6 @@
 """Warnings that clients cause, at most a few per second: thousands of connections must not fill the log."""
 
 import logging
-import time
 from collections.abc import Callable
 
 _SECONDS = 1.0
@@ -14,7 +13,7 @@ class LimitedLog:
     :param now: the time in monotonic seconds.
     """
 
-    def __init__(self, logger: logging.Logger, most: int, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, logger: logging.Logger, most: int, now: Callable[[], float]) -> None:
         self._now = now
         self._logger = logger
         self._most = most

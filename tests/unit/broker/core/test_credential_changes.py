@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualwrite.broker.access.credential_changes import (
+from dualwrite.broker.access.scram_credentials import ScramHash, UserCredentials
+from dualwrite.broker.core.credential_changes import (
     CredentialChange,
     DeleteCredential,
     SetCredential,
     decide_changes,
     describe_users,
 )
-from dualwrite.broker.access.scram_credentials import ScramHash, UserCredentials
 from dualwrite.broker.facts.credentials import ScramCredentialDeleted, ScramCredentialSet
 from dualwrite.wire.error_codes import ErrorCode
 from tests.unit.broker.access.scram_clients import SALT, users
