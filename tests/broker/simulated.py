@@ -307,6 +307,7 @@ def everybody_may(rooms: Rooms) -> SimpleNamespace:
         coordinator=rooms.coordinator,
         flusher=rooms.flusher,
         clock=rooms.clock,
+        access=SimpleNamespace(is_enabled=False),
         may=lambda *_: True,
         may_somewhere=lambda *_: True,
     )

@@ -242,3 +242,121 @@ def test_a_stranger_finds_no_topic_of_others_in_the_list(owner: RawClient, stran
     assert mine.topic in {topic.name for topic in owner.ask(calls.all_topics(), 12).topics}
     assert mine.topic not in {topic.name for topic in stranger.ask(calls.all_topics(), 12).topics}
     assert mine.commits()
+
+
+# --- identities that are easy to guess: producer ids are consecutive, and epochs rise by one
+
+
+def write_as(
+    stranger: RawClient, topic: str, producer: ProducerIdentity, sequence: int = 0, transactional_id: str | None = None
+) -> ErrorCode:
+    """A batch under ``producer``'s identity, transactional if there is a ``transactional_id``."""
+    if transactional_id is None:
+        records = calls.batch([b"forged"], producer, sequence)
+        return ErrorCode(calls.produce(stranger, topic, records).error_code)
+    records = calls.tx_batch([b"forged"], producer, sequence)
+    return ErrorCode(calls.produce(stranger, topic, records, transactional_id, version=9).error_code)
+
+
+@pytest.mark.parametrize("epoch", [0, 1, 32767])
+def test_a_forged_batch_does_not_stand_in_for_the_record_of_a_transaction(
+    owner: RawClient, stranger: RawClient, epoch: int
+) -> None:
+    """Taken before the owner's first batch, it would make that one a duplicate, or shut the producer out."""
+    topic, name = calls.new_topic(owner), calls.unique("tx")
+    producer = calls.new_producer(owner, name, two_phase=True)
+    allow(owner, AclOperation.WRITE, ResourceType.TOPIC, topic)
+    forged = ProducerIdentity(producer.producer_id, epoch)
+    assert write_as(stranger, topic, forged) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    calls.open_transaction(owner, name, producer, {(topic, 0): [b"v"]})
+    assert calls.end(owner, name, producer).error_code == ErrorCode.NONE
+    assert calls.read_all(owner, topic) == [b"v"]
+
+
+@pytest.mark.parametrize("epoch", [0, 32767])
+def test_a_producer_id_that_was_not_given_out_writes_nothing(owner: RawClient, stranger: RawClient, epoch: int) -> None:
+    topic, name = calls.new_topic(owner), calls.unique("tx")
+    allow(owner, AclOperation.WRITE, ResourceType.TOPIC, topic)
+    latest = calls.new_producer(owner, calls.unique("tx"))
+    next_one = ProducerIdentity(latest.producer_id + 1, epoch)
+    assert write_as(stranger, topic, next_one) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    producer = calls.new_producer(owner, name, two_phase=True)
+    assert producer.producer_id == next_one.producer_id
+    calls.open_transaction(owner, name, producer, {(topic, 0): [b"v"]})
+    assert calls.end(owner, name, producer).error_code == ErrorCode.NONE
+    assert calls.read_all(owner, topic) == [b"v"]
+
+
+@pytest.fixture(scope="module")
+def lenient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RawClient, RawClient]]:
+    """The owner and the stranger on a broker that verifies no transaction of a client of TV1."""
+    config = {**CONFIG, "transaction.partition.verification.enable": "false"}
+    with EmbeddedBroker(tmp_path_factory.mktemp("lenient"), config=config) as broker:
+        servers = broker.bootstrap_servers
+        with RawClient(servers, OWNER) as owner, RawClient(servers, STRANGER) as stranger:
+            create(owner, [acl(AclOperation.ALL, kind, name, host=OWNER) for kind, name in RESOURCES])
+            yield owner, stranger
+
+
+@pytest.mark.parametrize(("epoch", "sequence"), [(0, 1), (32767, 0)])
+@pytest.mark.parametrize("has_begun", [False, True], ids=["an id that does not exist", "an id of its own"])
+def test_a_kept_transaction_takes_no_records_under_another_transactional_id(
+    lenient: tuple[RawClient, RawClient], epoch: int, sequence: int, has_begun: bool
+) -> None:
+    owner, stranger = lenient
+    mine, own_id = Prepared(owner), calls.unique("own")
+    allow(owner, AclOperation.WRITE, ResourceType.TOPIC, mine.topic)
+    allow(owner, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, own_id)
+    if has_begun:
+        calls.new_producer(stranger, own_id)
+    kept = calls.init(owner, mine.name, two_phase=True, keep=True)
+    stolen = ProducerIdentity(mine.producer.producer_id, epoch)
+    assert write_as(stranger, mine.topic, stolen, sequence, own_id) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    mine.producer = ProducerIdentity(kept.producer_id, kept.producer_epoch)
+    assert mine.commits()
+
+
+def test_a_kept_transaction_takes_no_offsets_under_another_transactional_id(
+    lenient: tuple[RawClient, RawClient],
+) -> None:
+    owner, stranger = lenient
+    topic, group, name, own_id = calls.new_topic(owner), calls.unique("group"), calls.unique("tx"), calls.unique("own")
+    for kind, resource in ((ResourceType.TOPIC, topic), (ResourceType.GROUP, group)):
+        allow(owner, AclOperation.READ, kind, resource)
+    allow(owner, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, own_id)
+    producer = calls.new_producer(owner, name, two_phase=True)
+    assert offset_calls.txn_commit(owner, name, producer, group, {(topic, 0): 5}) == [ErrorCode.NONE]
+    kept = calls.init(owner, name, two_phase=True, keep=True)
+    refused = offset_calls.txn_commit(stranger, own_id, producer, group, {(topic, 0): 99}, version=4)
+    assert refused == [ErrorCode.INVALID_PRODUCER_ID_MAPPING]
+    heir = ProducerIdentity(kept.producer_id, kept.producer_epoch)
+    assert calls.end(owner, name, heir).error_code == ErrorCode.NONE
+    offset, *_ = offset_calls.committed(owner, group, (topic, 0))[topic, 0]
+    assert offset == 5
+
+
+def test_no_later_epoch_writes_into_an_open_transaction(lenient: tuple[RawClient, RawClient]) -> None:
+    """The owner's markers would be left out then, as those of a fenced producer."""
+    owner, stranger = lenient
+    mine, own_id = Prepared(owner), calls.unique("own")
+    allow(owner, AclOperation.WRITE, ResourceType.TOPIC, mine.topic)
+    allow(owner, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, own_id)
+    later = ProducerIdentity(mine.producer.producer_id, 32767)
+    assert write_as(stranger, mine.topic, later, 0, own_id) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert mine.commits()
+
+
+def test_no_marker_ends_a_kept_transaction_that_is_not_of_two_phase_commit(owner: RawClient) -> None:
+    topic, name = calls.new_topic(owner), calls.unique("tx")
+    producer = calls.new_producer(owner, name)
+    calls.open_transaction(owner, name, producer, {(topic, 0): [b"v"]})
+    kept = calls.init(owner, name, keep=True)
+    marker = marker_calls.marker(producer, (topic, 0))
+    assert set(marker_calls.write(owner, marker).values()) == {ErrorCode.INVALID_TXN_STATE}
+    assert calls.end(owner, name, ProducerIdentity(kept.producer_id, kept.producer_epoch)).error_code == ErrorCode.NONE
+    assert calls.read_all(owner, topic) == [b"v"]
+
+
+def test_the_coordinators_own_topic_takes_no_marker(owner: RawClient) -> None:
+    marker = marker_calls.marker(ProducerIdentity(1, 0), ("__transaction_state", 0))
+    assert set(marker_calls.write(owner, marker).values()) == {ErrorCode.INVALID_TOPIC_EXCEPTION}
